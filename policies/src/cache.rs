@@ -1,0 +1,196 @@
+//! Verdicts that were reached before, by text.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::sync::Arc;
+
+use crate::classify::{TextEncoding, classify};
+use crate::verdict::Verdict;
+
+/// What an entry costs beside its text and verdict: the slot, its place in the index, the counts of the `Arc`.
+const ENTRY_OVERHEAD: usize = size_of::<Option<Entry>>() + 32 + 16 + size_of::<Verdict>();
+
+/// Numbers of a [`VerdictCache`], since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Lookups that found their verdict.
+    pub hits: u64,
+    /// Lookups that had to classify.
+    pub misses: u64,
+    /// Entries that made room for others.
+    pub evictions: u64,
+    /// Entries now.
+    pub entries: usize,
+    /// Bytes held now.
+    pub bytes: usize,
+}
+
+/// Verdicts by text, bounded in bytes. One per worker thread: it has no lock, and a lookup that hits does not
+/// allocate. What was not used since the hand of the clock passed it last goes first.
+#[derive(Debug)]
+pub struct VerdictCache {
+    /// From the hash of text and encoding to a slot. Two texts of one hash share a slot: the later one has it.
+    index: HashMap<u64, usize, BuildHasherDefault<AlreadyHashed>>,
+    slots: Vec<Option<Entry>>,
+    free: Vec<usize>,
+    hand: usize,
+    capacity: usize,
+    /// Keyed at random, so that no client can aim its texts at one slot.
+    keys: RandomState,
+    stats: CacheStats,
+}
+
+#[derive(Debug)]
+struct Entry {
+    hash: u64,
+    text: Box<[u8]>,
+    encoding: TextEncoding,
+    verdict: Arc<Verdict>,
+    cost: usize,
+    use_since: Use,
+}
+
+/// Was an entry used since the hand passed?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Recent,
+    Old,
+}
+
+impl VerdictCache {
+    /// A cache that holds at most `capacity` bytes of texts, verdicts and its own records. 0 keeps nothing.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            index: HashMap::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            hand: 0,
+            capacity,
+            keys: RandomState::new(),
+            stats: CacheStats::default(),
+        }
+    }
+
+    /// The verdict on `text`, from the cache or else by [`classify`].
+    pub fn get_or_classify(&mut self, text: &[u8], encoding: TextEncoding) -> Arc<Verdict> {
+        let hash = self.hash(text, encoding);
+        if let Some(slot) = self.index.get(&hash).copied()
+            && let Some(Some(entry)) = self.slots.get_mut(slot)
+            && entry.encoding == encoding
+            && *entry.text == *text
+        {
+            entry.use_since = Use::Recent;
+            self.stats.hits += 1;
+            return Arc::clone(&entry.verdict);
+        }
+        self.stats.misses += 1;
+        let verdict = Arc::new(classify(text, encoding));
+        self.insert(hash, text, encoding, &verdict);
+        verdict
+    }
+
+    /// The numbers as they are now.
+    #[must_use]
+    pub fn stats(&self) -> CacheStats {
+        CacheStats {
+            entries: self.index.len(),
+            ..self.stats
+        }
+    }
+
+    fn hash(&self, text: &[u8], encoding: TextEncoding) -> u64 {
+        let mut hasher = self.keys.build_hasher();
+        hasher.write(text);
+        hasher.write_u8(match encoding {
+            TextEncoding::AsciiSafe => 0,
+            TextEncoding::Unsafe => 1,
+        });
+        hasher.finish()
+    }
+
+    fn insert(&mut self, hash: u64, text: &[u8], encoding: TextEncoding, verdict: &Arc<Verdict>) {
+        let cost = text.len() + verdict.heap_bytes() + ENTRY_OVERHEAD;
+        // One text must not push out all others.
+        if cost > self.capacity / 4 {
+            return;
+        }
+        if let Some(slot) = self.index.get(&hash).copied() {
+            self.remove(slot);
+        }
+        while self.stats.bytes + cost > self.capacity {
+            if !self.evict_one() {
+                return;
+            }
+        }
+        let entry = Entry {
+            hash,
+            text: text.into(),
+            encoding,
+            verdict: Arc::clone(verdict),
+            cost,
+            use_since: Use::Old,
+        };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        if let Some(place) = self.slots.get_mut(slot) {
+            *place = Some(entry);
+            self.index.insert(hash, slot);
+            self.stats.bytes += cost;
+        }
+    }
+
+    /// Moves the hand to the first entry that was not used lately and takes it out. False where there is none.
+    fn evict_one(&mut self) -> bool {
+        // The first round may find every entry used; the second cannot.
+        for _ in 0..self.slots.len().saturating_mul(2) {
+            let slot = self.hand;
+            self.hand = if slot + 1 < self.slots.len() {
+                slot + 1
+            } else {
+                0
+            };
+            match self.slots.get_mut(slot) {
+                Some(Some(entry)) if entry.use_since == Use::Recent => entry.use_since = Use::Old,
+                Some(Some(_)) => {
+                    self.remove(slot);
+                    self.stats.evictions += 1;
+                    return true;
+                }
+                _ => {}
+            }
+        }
+        false
+    }
+
+    fn remove(&mut self, slot: usize) {
+        if let Some(entry) = self.slots.get_mut(slot).and_then(Option::take) {
+            self.index.remove(&entry.hash);
+            self.stats.bytes -= entry.cost;
+            self.free.push(slot);
+        }
+    }
+}
+
+/// The keys of the index are hashes already.
+#[derive(Clone, Copy, Debug, Default)]
+struct AlreadyHashed(u64);
+
+impl Hasher for AlreadyHashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Only `write_u64` is used; this keeps the trait's promise for anything else.
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}

@@ -1,0 +1,356 @@
+//! The words in which this crate speaks about a SQL text.
+
+use std::fmt;
+
+/// Whether a statement may change data. `Read < Write`, so the strongest of several is their maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Known not to write, as far as its text shows. A view, operator or function may still hide a write:
+    /// PostgreSQL's read-only mode is there for that.
+    Read,
+    /// Writes, or is not known to be a read.
+    Write,
+}
+
+/// The access mode of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// READ ONLY
+    ReadOnly,
+    /// READ WRITE
+    ReadWrite,
+}
+
+/// How long a setting lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// Until the session ends (SET, SET SESSION).
+    Session,
+    /// Until the transaction ends (SET LOCAL).
+    Local,
+}
+
+/// Whether COMMIT or ROLLBACK begins the next transaction at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chain {
+    /// AND CHAIN
+    Yes,
+    /// AND NO CHAIN, or nothing said.
+    No,
+}
+
+/// A setting by which a session states its token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FencingVariable {
+    /// `fencing.token`
+    Token,
+    /// `fencing.scope`
+    Scope,
+}
+
+/// What a SHOW of ours asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FencingShow {
+    /// `SHOW fencing.token`
+    Token,
+    /// `SHOW fencing.scope`
+    Scope,
+    /// `SHOW fencing.mark`
+    Mark,
+    /// `SHOW fencing.status`
+    Status,
+}
+
+/// What a statement does to its session, once PostgreSQL has completed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// BEGIN or START TRANSACTION.
+    Begin {
+        /// The mode it asks for; the last one where it names several.
+        access: Option<Access>,
+    },
+    /// COMMIT or END.
+    Commit {
+        /// AND CHAIN?
+        chain: Chain,
+    },
+    /// ROLLBACK or ABORT.
+    Rollback {
+        /// AND CHAIN?
+        chain: Chain,
+    },
+    /// SAVEPOINT name
+    Savepoint(Box<str>),
+    /// RELEASE SAVEPOINT name
+    Release(Box<str>),
+    /// ROLLBACK TO SAVEPOINT name
+    RollbackTo(Box<str>),
+    /// PREPARE TRANSACTION: the block ends, its work lives on.
+    PrepareTransaction,
+    /// The mode of the current transaction: SET TRANSACTION READ .., SET transaction_read_only.
+    SetTransactionAccess(Access),
+    /// The mode of later transactions: SET default_transaction_read_only, SET SESSION CHARACTERISTICS.
+    /// SET LOCAL of it gives no control: it is over before a later transaction begins.
+    SetDefaultAccess(Access),
+    /// A value for `fencing.*`: SET, or set_config with literals as the whole of a SELECT.
+    SetFencing {
+        /// Which one.
+        variable: FencingVariable,
+        /// The text that PostgreSQL stores. Not checked here.
+        value: Box<str>,
+        /// For how long.
+        lifetime: Lifetime,
+    },
+    /// Back to the value of the start of the session: RESET fencing.token, SET [LOCAL] .. TO DEFAULT.
+    ResetFencing {
+        /// Which one.
+        variable: FencingVariable,
+        /// For how long.
+        lifetime: Lifetime,
+    },
+    /// RESET ALL
+    ResetAll,
+    /// DISCARD ALL: RESET ALL and DEALLOCATE ALL among others.
+    DiscardAll,
+    /// RESET default_transaction_read_only, SET .. TO DEFAULT
+    ResetDefaultAccess,
+    /// SHOW of a variable that the proxy answers.
+    ShowFencing(FencingShow),
+    /// SQL PREPARE.
+    Prepare {
+        /// The name, as PostgreSQL parses it.
+        name: Box<str>,
+        /// The class of the statement inside.
+        class: Class,
+    },
+    /// EXECUTE, also inside EXPLAIN: the class of the statement is the class of what the name stands for, and a
+    /// write where the name is not known.
+    Execute {
+        /// The name, as PostgreSQL parses it.
+        name: Box<str>,
+    },
+    /// DEALLOCATE name
+    Deallocate {
+        /// The name, as PostgreSQL parses it.
+        name: Box<str>,
+    },
+    /// DEALLOCATE ALL
+    DeallocateAll,
+}
+
+/// Whether a statement may commit work before it completes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitsInside {
+    /// What it does is committed by the end of its transaction and by nothing else.
+    No,
+    /// CALL, DO, VACUUM, .. CONCURRENTLY, and whatever could not be parsed.
+    Possibly,
+}
+
+/// Why a text was not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opaque {
+    /// Longer than [`MAX_PARSED`](crate::MAX_PARSED).
+    TooLong,
+    /// Has a NUL byte.
+    Nul,
+    /// Is not UTF-8.
+    NotUtf8,
+    /// Has bytes above 0x7F in a client encoding whose characters can contain ASCII bytes.
+    Encoding,
+    /// PostgreSQL's grammar refuses it.
+    Syntax,
+    /// Nested too deep for the parser, or the parser failed.
+    Parser,
+    /// Reads differently with `standard_conforming_strings` off.
+    Backslash,
+}
+
+/// Why a statement counts as a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteReason {
+    /// Its kind is not on the list of reads.
+    Kind(&'static str),
+    /// It contains a statement that is not a SELECT.
+    Contains(&'static str),
+    /// SELECT .. INTO
+    Into,
+    /// FOR UPDATE, FOR SHARE and their like.
+    Locking,
+    /// It calls a function that writes.
+    Function(Box<str>),
+    /// It would switch read-only mode off.
+    LiftsReadOnly,
+    /// It calls set_config for a setting that the text does not name.
+    ComputedSetting,
+    /// COPY to a file or a program of the server.
+    CopyToServer,
+    /// LOCK in a mode above ACCESS SHARE.
+    LockMode,
+    /// EXPLAIN with an option that is not known.
+    ExplainOption,
+    /// It was not understood.
+    Opaque(Opaque),
+}
+
+impl fmt::Display for WriteReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kind(kind) => write!(f, "{kind} counts as a write"),
+            Self::Contains(what) => write!(f, "it contains a {what}"),
+            Self::Into => f.write_str("SELECT INTO creates a table"),
+            Self::Locking => f.write_str("it locks rows"),
+            Self::Function(name) => write!(f, "function {name} counts as a write"),
+            Self::LiftsReadOnly => f.write_str("it would switch read-only mode off"),
+            Self::ComputedSetting => {
+                f.write_str("it calls set_config for a setting that is not a literal")
+            }
+            Self::CopyToServer => f.write_str("it copies to a file or program of the server"),
+            Self::LockMode => f.write_str("it locks a table in a mode above ACCESS SHARE"),
+            Self::ExplainOption => f.write_str("it has an EXPLAIN option that is not known"),
+            Self::Opaque(why) => write!(f, "it counts as a write because {why}"),
+        }
+    }
+}
+
+impl fmt::Display for Opaque {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooLong => "it is too long to be parsed",
+            Self::Nul => "it contains a NUL byte",
+            Self::NotUtf8 => "it is not UTF-8",
+            Self::Encoding => "the client encoding can hide ASCII bytes inside other characters",
+            Self::Syntax => "it could not be parsed",
+            Self::Parser => "it is nested too deeply to be examined",
+            Self::Backslash => "its meaning depends on standard_conforming_strings",
+        })
+    }
+}
+
+/// One statement of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// Read or write. With a [`Control::Execute`], the class of its arguments only.
+    pub class: Class,
+    /// For logs: "INSERT", "SELECT", "CALL", "unparsed".
+    pub kind: &'static str,
+    /// What it does to the session, in order.
+    pub controls: Box<[Control]>,
+    /// May it commit before it completes?
+    pub commits_inside: CommitsInside,
+    /// Why it is a write; `None` for a read.
+    pub why: Option<WriteReason>,
+}
+
+/// What is known about a whole text. An empty text, or one of comments only, has no statements and is a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// All of them, in order.
+    pub statements: Box<[Statement]>,
+}
+
+impl Verdict {
+    /// The verdict on a text that was not understood: one write that may do anything.
+    #[must_use]
+    pub fn opaque(why: Opaque) -> Self {
+        Self {
+            statements: Box::new([Statement {
+                class: Class::Write,
+                kind: "unparsed",
+                controls: Box::default(),
+                commits_inside: CommitsInside::Possibly,
+                why: Some(WriteReason::Opaque(why)),
+            }]),
+        }
+    }
+
+    /// The strongest class of its statements.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        self.statements
+            .iter()
+            .map(|statement| statement.class)
+            .max()
+            .unwrap_or(Class::Read)
+    }
+
+    /// True where no statement does anything to the session that has to be followed. A text that was not
+    /// understood is inert by this measure: what it may do does not bind anything.
+    #[must_use]
+    pub fn is_inert(&self) -> bool {
+        self.statements
+            .iter()
+            .all(|statement| statement.controls.is_empty())
+    }
+
+    /// True where work may be committed before the whole text has completed.
+    #[must_use]
+    pub fn commits_midway(&self) -> bool {
+        let several = self.statements.len() > 1;
+        self.statements.iter().any(|statement| {
+            statement.commits_inside == CommitsInside::Possibly
+                || (several && statement.controls.iter().any(Control::is_transaction))
+        })
+    }
+
+    /// Why the text is a write: the reason of its first write.
+    #[must_use]
+    pub fn why(&self) -> Option<&WriteReason> {
+        self.statements
+            .iter()
+            .find_map(|statement| statement.why.as_ref())
+    }
+
+    /// For logs: the kind of its only statement, "multi" for several, "empty" for none.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match &*self.statements {
+            [] => "empty",
+            [only] => only.kind,
+            _ => "multi",
+        }
+    }
+
+    /// Bytes on the heap, near enough for a budget.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let statements = self.statements.iter().map(|statement| {
+            let names: usize = statement.controls.iter().map(Control::heap_bytes).sum();
+            let why = match &statement.why {
+                Some(WriteReason::Function(name)) => name.len(),
+                _ => 0,
+            };
+            size_of::<Statement>() + statement.controls.len() * size_of::<Control>() + names + why
+        });
+        statements.sum()
+    }
+}
+
+impl Control {
+    /// Does it begin, end or split a transaction?
+    #[must_use]
+    pub fn is_transaction(&self) -> bool {
+        matches!(
+            self,
+            Self::Begin { .. }
+                | Self::Commit { .. }
+                | Self::Rollback { .. }
+                | Self::Savepoint(_)
+                | Self::Release(_)
+                | Self::RollbackTo(_)
+                | Self::PrepareTransaction
+        )
+    }
+
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Savepoint(name)
+            | Self::Release(name)
+            | Self::RollbackTo(name)
+            | Self::SetFencing { value: name, .. }
+            | Self::Prepare { name, .. }
+            | Self::Execute { name }
+            | Self::Deallocate { name } => name.len(),
+            _ => 0,
+        }
+    }
+}
