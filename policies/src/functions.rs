@@ -1,1 +1,114 @@
-//! To come.
+//! Functions that count as writes, by name, each with the reason.
+//!
+//! They are functions that PostgreSQL lets run in a read-only transaction although they change something that
+//! outlives it, or that run a text which nobody here has seen. Functions that change tables in the ordinary way
+//! need not be listed: PostgreSQL refuses them to a read-only session. The list was made from the volatile functions of
+//! `pg_proc` (PostgreSQL 15, and the documentation up to 18) and from contrib. Decided to be reads, among others:
+//! advisory locks, `pg_export_snapshot`, `currval`, `setseed`, `pg_sleep`, `pg_read_file`, `pg_logical_slot_peek_*`,
+//! `pg_stat_clear_snapshot`, `pg_log_backend_memory_contexts`.
+//! <https://www.postgresql.org/docs/current/functions-admin.html>
+
+use Pattern::{Name, Prefix};
+
+/// How a function is named in the list.
+enum Pattern {
+    Name(&'static str),
+    Prefix(&'static str),
+}
+
+const SEQUENCE: &str = "it moves a sequence, which no rollback undoes";
+const XID: &str = "it assigns a transaction id";
+const ELSEWHERE: &str = "it runs SQL in another session, past read-only mode";
+const TEXT: &str = "it runs SQL that is given to it as text";
+const LARGE_OBJECT: &str = "large objects are changed past read-only mode up to PostgreSQL 15";
+const INDEX: &str = "it changes an index";
+const SLOT: &str = "it changes a replication slot";
+const ORIGIN: &str = "it changes replication origins";
+const WAL: &str = "it writes to the write-ahead log";
+const SERVER: &str = "it acts on the whole server";
+const SESSIONS: &str = "it interrupts other sessions";
+const NOTIFY: &str = "it sends a notification";
+const STATISTICS: &str = "it changes statistics of the server";
+const FILES: &str = "it changes files of the server";
+const CATALOG: &str = "it changes the system catalog";
+const STORAGE: &str = "it changes stored rows directly";
+
+const WRITERS: &[(Pattern, &str)] = &[
+    (Name("nextval"), SEQUENCE),
+    (Name("setval"), SEQUENCE),
+    (Name("txid_current"), XID),
+    (Name("pg_current_xact_id"), XID),
+    // dblink, dblink_exec, dblink_send_query, dblink_open, ...
+    (Prefix("dblink"), ELSEWHERE),
+    (Prefix("pg_background_"), ELSEWHERE),
+    (Prefix("query_to_xml"), TEXT),
+    (Prefix("cursor_to_xml"), TEXT),
+    (Prefix("table_to_xml"), TEXT),
+    (Prefix("schema_to_xml"), TEXT),
+    (Prefix("database_to_xml"), TEXT),
+    (Name("ts_stat"), TEXT),
+    (Name("ts_rewrite"), TEXT),
+    // tablefunc and xml2
+    (Prefix("crosstab"), TEXT),
+    (Name("connectby"), TEXT),
+    (Name("xpath_table"), TEXT),
+    // lo_open too: its mode is a number that may be computed.
+    (Prefix("lo_"), LARGE_OBJECT),
+    (Name("lowrite"), LARGE_OBJECT),
+    (Prefix("brin_summarize_"), INDEX),
+    (Prefix("brin_desummarize_"), INDEX),
+    (Name("gin_clean_pending_list"), INDEX),
+    (Name("pg_create_physical_replication_slot"), SLOT),
+    (Name("pg_create_logical_replication_slot"), SLOT),
+    (Name("pg_copy_physical_replication_slot"), SLOT),
+    (Name("pg_copy_logical_replication_slot"), SLOT),
+    (Name("pg_drop_replication_slot"), SLOT),
+    (Name("pg_replication_slot_advance"), SLOT),
+    (Name("pg_sync_replication_slots"), SLOT),
+    // What is taken from a slot is gone; peeking leaves it.
+    (Name("pg_logical_slot_get_changes"), SLOT),
+    (Name("pg_logical_slot_get_binary_changes"), SLOT),
+    (Prefix("pg_replication_origin_"), ORIGIN),
+    (Name("pg_logical_emit_message"), WAL),
+    (Name("pg_create_restore_point"), WAL),
+    (Name("pg_switch_wal"), WAL),
+    (Name("pg_backup_start"), WAL),
+    (Name("pg_backup_stop"), WAL),
+    (Name("pg_start_backup"), WAL),
+    (Name("pg_stop_backup"), WAL),
+    (Name("pg_promote"), SERVER),
+    (Name("pg_wal_replay_pause"), SERVER),
+    (Name("pg_wal_replay_resume"), SERVER),
+    (Name("pg_reload_conf"), SERVER),
+    (Prefix("pg_rotate_logfile"), SERVER),
+    (Name("pg_stop_making_pinned_objects"), SERVER),
+    (Prefix("binary_upgrade_"), SERVER),
+    // A deposed leader must not end the sessions of its successor.
+    (Name("pg_terminate_backend"), SESSIONS),
+    (Name("pg_cancel_backend"), SESSIONS),
+    (Name("pg_notify"), NOTIFY),
+    (Prefix("pg_stat_reset"), STATISTICS),
+    (Prefix("pg_stat_statements_reset"), STATISTICS),
+    (Prefix("pg_restore_"), STATISTICS),
+    (Prefix("pg_clear_"), STATISTICS),
+    // adminpack
+    (Prefix("pg_file_"), FILES),
+    (Name("pg_import_system_collations"), CATALOG),
+    (Name("pg_nextoid"), CATALOG),
+    (Name("pg_extension_config_dump"), CATALOG),
+    // pg_surgery and pg_visibility
+    (Prefix("heap_force_"), STORAGE),
+    (Name("pg_truncate_visibility_map"), STORAGE),
+];
+
+/// Why a call of this function counts as a write, if it does. Takes the name as PostgreSQL parses it, without its schema:
+/// extensions live in any schema, and a function of the user's that happens to bear such a name costs a refused read.
+pub(crate) fn why_writes(name: &str) -> Option<&'static str> {
+    WRITERS.iter().find_map(|(pattern, why)| {
+        let hit = match pattern {
+            Name(known) => name == *known,
+            Prefix(known) => name.starts_with(known),
+        };
+        hit.then_some(*why)
+    })
+}

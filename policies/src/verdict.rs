@@ -177,8 +177,8 @@ pub enum WriteReason {
     Into,
     /// FOR UPDATE, FOR SHARE and their like.
     Locking,
-    /// It calls a function that writes.
-    Function(Box<str>),
+    /// It calls a function that writes: its name, and why it is one.
+    Function(Box<str>, &'static str),
     /// It would switch read-only mode off.
     LiftsReadOnly,
     /// It calls set_config for a setting that the text does not name.
@@ -200,7 +200,7 @@ impl fmt::Display for WriteReason {
             Self::Contains(what) => write!(f, "it contains a {what}"),
             Self::Into => f.write_str("SELECT INTO creates a table"),
             Self::Locking => f.write_str("it locks rows"),
-            Self::Function(name) => write!(f, "function {name} counts as a write"),
+            Self::Function(name, why) => write!(f, "function {name} counts as a write: {why}"),
             Self::LiftsReadOnly => f.write_str("it would switch read-only mode off"),
             Self::ComputedSetting => {
                 f.write_str("it calls set_config for a setting that is not a literal")
@@ -316,7 +316,7 @@ impl Verdict {
         let statements = self.statements.iter().map(|statement| {
             let names: usize = statement.controls.iter().map(Control::heap_bytes).sum();
             let why = match &statement.why {
-                Some(WriteReason::Function(name)) => name.len(),
+                Some(WriteReason::Function(name, _)) => name.len(),
                 _ => 0,
             };
             size_of::<Statement>() + statement.controls.len() * size_of::<Control>() + names + why

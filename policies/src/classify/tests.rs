@@ -1,0 +1,861 @@
+//! Tables of texts and what they do. T1 to T27 are the traps in which other proxies were caught.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests"
+)]
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::verdict::{Access, FencingShow, FencingVariable, Lifetime};
+
+use Class::{Read, Write};
+
+fn of(text: &str) -> Verdict {
+    classify(text.as_bytes(), TextEncoding::AsciiSafe)
+}
+
+#[track_caller]
+fn check(text: &str, expected: Class) {
+    let verdict = of(text);
+    assert_eq!(verdict.class(), expected, "{text}: {verdict:?}");
+    assert_ne!(verdict.kind(), "unparsed", "{text}");
+    for statement in &verdict.statements {
+        assert_eq!(
+            statement.class == Write,
+            statement.why.is_some(),
+            "{text}: {statement:?}"
+        );
+    }
+}
+
+#[track_caller]
+fn check_all(texts: &[&str], expected: Class) {
+    for text in texts {
+        check(text, expected);
+    }
+}
+
+#[track_caller]
+fn check_opaque(text: &[u8], encoding: TextEncoding, why: Opaque) {
+    let verdict = classify(text, encoding);
+    assert_eq!(
+        verdict,
+        Verdict::opaque(why),
+        "{}",
+        String::from_utf8_lossy(text)
+    );
+    assert_eq!(
+        (
+            verdict.class(),
+            verdict.is_inert(),
+            verdict.commits_midway()
+        ),
+        (Write, true, true)
+    );
+}
+
+#[track_caller]
+fn check_controls(text: &str, expected: &[Control]) {
+    let verdict = of(text);
+    let controls: Vec<_> = verdict
+        .statements
+        .iter()
+        .flat_map(|statement| statement.controls.iter().cloned())
+        .collect();
+    assert_eq!(controls, expected, "{text}: {verdict:?}");
+}
+
+#[test]
+fn plain_reads_and_writes() {
+    check_all(
+        &[
+            "",
+            ";;",
+            "-- nothing",
+            "select 1",
+            "table t",
+            "values (1), (2)",
+            "select * from t where id = $1",
+            "with x as (select 1) select * from x",
+            "select count(*) over w from t window w as (order by a)",
+            "(select 1) union all (select 2)",
+            "select pg_advisory_lock(1), pg_export_snapshot(), currval('s'), now()",
+            "fetch 10 from c",
+            "move 10 from c",
+            "close c",
+            "close all",
+            "show all",
+            "show search_path",
+            "listen x",
+            "unlisten *",
+            "set constraints all deferred",
+            "discard all",
+            "discard plans",
+            "discard sequences",
+            "discard temp",
+            "lock table t in access share mode",
+            "deallocate all",
+            "set search_path to a, b",
+            "set time zone 'UTC'",
+            "set names 'utf8'",
+            "set role bob",
+            "set session authorization default",
+            "reset all",
+            "reset role",
+            "select nextvals('s'), my.nextva1('s')",
+            "select \"NEXTVAL\"('s')",
+        ],
+        Read,
+    );
+    check_all(
+        &[
+            "insert into t values (1)",
+            "update t set a = 1",
+            "delete from t",
+            "merge into t using s on t.a = s.a when matched then delete",
+            "create table t (a int)",
+            "create temp table t (a int)",
+            "truncate t",
+            "drop table t",
+            "alter table t add b int",
+            "grant select on t to bob",
+            "comment on table t is 'x'",
+            "alter role bob set default_transaction_read_only = off",
+            "alter system set fsync = off",
+            "refresh materialized view m",
+            "vacuum",
+            "analyze t",
+            "reindex table t",
+            "cluster t",
+            "checkpoint",
+            "load 'x'",
+            "notify x",
+            "lock table t",
+            "lock table t in row share mode",
+            "security label on table t is 'x'",
+            "import foreign schema s from server x into y",
+            "update pg_settings set setting = 'off' where name = 'transaction_read_only'",
+            "prepare transaction 'x'",
+            "commit prepared 'x'",
+            "rollback prepared 'x'",
+            "reassign owned by a to b",
+            "create or replace function f() returns int language sql begin atomic select 1; end",
+        ],
+        Write,
+    );
+}
+
+#[test]
+fn t1_what_does_not_parse_is_a_write() {
+    use TextEncoding::{AsciiSafe, Unsafe};
+    check_opaque(b"selec 1", AsciiSafe, Opaque::Syntax);
+    check_opaque(b"select 1; selec 1", AsciiSafe, Opaque::Syntax);
+    check_opaque(
+        b"START_REPLICATION SLOT x LOGICAL 0/0",
+        AsciiSafe,
+        Opaque::Syntax,
+    );
+    check_opaque(b"select 1\0delete from t", AsciiSafe, Opaque::Nul);
+    check_opaque(b"select '\xff'", AsciiSafe, Opaque::NotUtf8);
+    check_opaque("select 'é'".as_bytes(), Unsafe, Opaque::Encoding);
+    assert_eq!(classify(b"select 1", Unsafe).class(), Read);
+    assert_eq!(of("select 'é'").class(), Read);
+}
+
+#[test]
+fn t2_t3_t6_writes_deep_inside() {
+    check_all(
+        &[
+            "with x as (delete from t returning *) select * from x",
+            "select * from (with x as (update t set a = 1 returning *) select * from x) y",
+            "with a as (with b as (insert into t values (1) returning 1) select * from b) select * from a",
+            "select 1 into t",
+            "select 1 into temp t",
+            "with x as (select 1) select * into t from x",
+            "select 1 union select 2 from (select * from t for update) u",
+            "select * from t for update",
+            "select * from t for no key update",
+            "select * from t for share",
+            "select * from t for key share skip locked",
+            "select 1 where exists (select * from t for update)",
+            "copy (with x as (update t set a = 1 returning *) select * from x) to stdout",
+            "copy (insert into t values (1) returning *) to stdout",
+            "copy (select nextval('s')) to stdout",
+            "copy t from stdin",
+            "copy t from '/x'",
+            "copy t to '/x'",
+            "copy t to program 'x'",
+            "copy (select 1) to program 'x'",
+            "values (nextval('s'))",
+            "select case when a then array[(select setval('s', 1))] end from t",
+            "select * from rows from (generate_series(1, 2), dblink('a', 'b')) as t",
+            "select * from t order by nextval('s') limit 1",
+            "select sum(a) filter (where nextval('s') > 1) over (partition by b) from t",
+            "select * from t, lateral (select pg_catalog.nextval('s')) x",
+            "select * from xmltable('/a' passing (select query_to_xml('x', true, true, '')) columns b int)",
+            "select json_object('a': nextval('s'))",
+            "select 1 from t tablesample bernoulli (nextval('s'))",
+        ],
+        Write,
+    );
+    check_all(
+        &[
+            "copy t to stdout",
+            "copy (select 1) to stdout with (format csv)",
+            "copy t (a) to stdout",
+        ],
+        Read,
+    );
+}
+
+#[test]
+fn t4_functions_by_name() {
+    check_all(
+        &[
+            "select nextval('s')",
+            "select NextVal('s')",
+            "select \"nextval\"('s')",
+            "select U&\"next\\0076al\"('s')",
+            "select pg_catalog.setval('s', 1)",
+            "select ext.dblink_exec('x', 'delete from t')",
+            "select dblink('x', 'y')",
+            "select lo_create(0)",
+            "select lo_unlink(1)",
+            "select pg_logical_emit_message(true, 'a', 'b')",
+            "select pg_notify('a', 'b')",
+            "select txid_current()",
+            "select pg_current_xact_id()",
+            "select query_to_xml('delete from t', true, true, '')",
+            "select ts_stat('x')",
+            "select pg_reload_conf()",
+            "select pg_terminate_backend(1)",
+            "select pg_stat_reset_shared('bgwriter')",
+            "select pg_replication_origin_advance('a', '0/0')",
+            "select pg_create_restore_point('x')",
+            "select pg_switch_wal()",
+            "select pg_file_write('a', 'b', true)",
+            "select pg_import_system_collations('public')",
+        ],
+        Write,
+    );
+    let verdict = of("select nextval('s')");
+    let why = verdict.why().unwrap().to_string();
+    assert!(why.contains("nextval") && why.contains("sequence"), "{why}");
+}
+
+#[test]
+fn t7_t8_all_statements_of_a_text() {
+    check("select 1; select 2; delete from t", Write);
+    check("begin; select 1; commit", Read);
+    let verdict = of("select 1; delete from t; show x");
+    let kinds: Vec<_> = verdict
+        .statements
+        .iter()
+        .map(|statement| statement.kind)
+        .collect();
+    assert_eq!(kinds, ["SELECT", "DELETE", "SHOW"]);
+    assert_eq!(
+        (verdict.kind(), of("").kind(), of("delete from t").kind()),
+        ("multi", "empty", "DELETE")
+    );
+}
+
+#[test]
+fn t9_explain() {
+    check_all(
+        &[
+            "explain select 1",
+            "explain delete from t",
+            "explain verbose insert into t values (1)",
+            "explain (analyze false) delete from t",
+            "explain (analyze off, costs off) delete from t",
+            "explain (analyze 0) delete from t",
+            "explain (\"analyze\" 'FALSE') delete from t",
+            "explain analyze select 1",
+            "explain (analyze, buffers, serialize text, format json) select 1",
+            "explain select nextval('s')",
+            "explain create table t as select 1",
+            "explain analyze declare c cursor for select 1",
+        ],
+        Read,
+    );
+    check_all(
+        &[
+            "explain analyze delete from t",
+            "explain (analyze) delete from t",
+            "explain (analyze true) delete from t",
+            "explain (analyze 1) delete from t",
+            "explain (analyze on, analyze off) delete from t",
+            "explain (analyze 2) delete from t",
+            "explain (analyze nonsense) delete from t",
+            "explain (ANALYZE yes) select nextval('s')",
+            "explain (analyse) delete from t",
+            "explain analyse delete from t",
+            "explain (shiny) select 1",
+            "explain analyze create table t as select 1",
+            "explain analyze select 1 into t",
+            "explain analyze with x as (delete from t returning 1) select * from x",
+        ],
+        Write,
+    );
+    let execute = [Control::Execute { name: "p".into() }];
+    check_controls("explain execute p", &execute);
+    check_controls("explain analyze execute p(1)", &execute);
+    check("explain analyze execute p(nextval('s'))", Write);
+    check_controls(
+        "explain analyze select set_config('fencing.token', '34', false)",
+        &[],
+    );
+}
+
+#[test]
+fn t10_prepared_statements() {
+    let prepare = |name: &str, class| {
+        [Control::Prepare {
+            name: name.into(),
+            class,
+        }]
+    };
+    check_controls("prepare p as select 1", &prepare("p", Read));
+    check_controls(
+        "prepare p (int) as update t set a = $1",
+        &prepare("p", Write),
+    );
+    check_controls("PREPARE \"P\" as select nextval('s')", &prepare("P", Write));
+    check_controls(
+        "prepare P as select set_config('transaction_read_only', 'off', true)",
+        &prepare("p", Write),
+    );
+    check("prepare p as delete from t", Read);
+    check_controls("execute p", &[Control::Execute { name: "p".into() }]);
+    check("execute p(1)", Read);
+    check("execute p(nextval('s'))", Write);
+    check("create table t as execute p", Write);
+    check_controls(
+        "deallocate prepare p",
+        &[Control::Deallocate { name: "p".into() }],
+    );
+    check_controls("deallocate all", &[Control::DeallocateAll]);
+    let name = "x".repeat(80);
+    check_controls(
+        &format!("execute {name}"),
+        &[Control::Execute {
+            name: name[..63].into(),
+        }],
+    );
+}
+
+#[test]
+fn t11_t12_bodies_and_cursors() {
+    check_all(
+        &[
+            "do $$ begin delete from t; end $$",
+            "call p()",
+            "declare c cursor for select * from t for update",
+            "declare c cursor with hold for select nextval('s')",
+            "declare c cursor for with x as (delete from t returning 1) select * from x",
+        ],
+        Write,
+    );
+    check_all(
+        &[
+            "declare c cursor for select 1",
+            "declare c scroll cursor with hold for select 1",
+        ],
+        Read,
+    );
+}
+
+#[test]
+fn t13_t15_comments_are_lexed_as_postgresql_does() {
+    check("SELECT 1 --/*\n; DELETE FROM users --*/", Write);
+    check("select 1 /* /* ; delete from t */ ; delete from t */", Read);
+    check("select 1 /* /* */ */; delete from t", Write);
+    check("select 1 --x\r; delete from t", Write);
+    check("/* pgdog_role: replica */ delete from t", Write);
+}
+
+#[test]
+fn t14_set_is_found_wherever_it_stands() {
+    let token = [Control::SetFencing {
+        variable: FencingVariable::Token,
+        value: "9".into(),
+        lifetime: Lifetime::Session,
+    }];
+    for text in [
+        ";SET fencing.token = 9",
+        "SELECT 1;SET fencing.token = 9",
+        "--x\rSET fencing.token = 9",
+        "/* /* */ */ set fencing.token to '9' ;",
+    ] {
+        check_controls(text, &token);
+    }
+}
+
+#[test]
+fn t16_t17_lexing_that_depends_on_the_session() {
+    use TextEncoding::{AsciiSafe, Unsafe};
+    check_opaque(
+        b"SELECT 'a\\'' ; DELETE FROM t9; -- '",
+        AsciiSafe,
+        Opaque::Backslash,
+    );
+    check_opaque(b"select 'C:\\'", AsciiSafe, Opaque::Backslash);
+    check_opaque(b"set fencing.token = '3\\4'", AsciiSafe, Opaque::Backslash);
+    check("select 'a\\b'", Read);
+    check("select e'a\\'b'", Read);
+    check_opaque(
+        b"SELECT E'\x83\\' ; DELETE FROM t --'",
+        Unsafe,
+        Opaque::Encoding,
+    );
+    check_opaque(
+        b"SELECT E'\x83\\' ; DELETE FROM t --'",
+        AsciiSafe,
+        Opaque::NotUtf8,
+    );
+}
+
+#[test]
+fn t19_long_texts_are_writes() {
+    let long = format!("select '{}'", "x".repeat(MAX_PARSED));
+    check_opaque(long.as_bytes(), TextEncoding::AsciiSafe, Opaque::TooLong);
+    let fits = format!("select '{}'", "x".repeat(MAX_PARSED - 9));
+    assert_eq!((fits.len(), of(&fits).class()), (MAX_PARSED, Read));
+}
+
+#[test]
+fn t26_what_lifts_read_only_is_a_write() {
+    check_all(
+        &[
+            "begin read write",
+            "begin isolation level serializable, read write",
+            "begin read write, read only",
+            "start transaction read write",
+            "set transaction read write",
+            "set local transaction read write",
+            "set session characteristics as transaction read write",
+            "set transaction_read_only = off",
+            "set transaction_read_only to default",
+            "reset transaction_read_only",
+            "set transaction_read_only from current",
+            "set local transaction_read_only = 'fa'",
+            "set default_transaction_read_only = off",
+            "set \"DEFAULT_transaction_READ_only\" to 0",
+            "set U&\"default_transaction_read_onl\\0079\" to no",
+            "set default_transaction_read_only = 'maybe'",
+            "set default_transaction_read_only = 1.0",
+            "set default_transaction_read_only = on, off",
+            "select set_config('transaction_read_only', 'off', true)",
+            "select set_config('Default_Transaction_Read_Only', 'on', true)",
+            "select set_config('default_transaction_read_only'::text, null, false)",
+            "select set_config('default_transaction_read_onlyx'::varchar(29), 'off', false)",
+            "select pg_catalog.set_config($1, $2, $3)",
+            "select set_config('a' || 'b', 'c', false)",
+            "select set_config(setting_name => 'x', new_value => 'y', is_local => true)",
+            "select * from t where (select set_config(name, 'x', true)) is not null",
+            "declare c cursor for select set_config(x, 'y', true) from t",
+        ],
+        Write,
+    );
+    check_all(
+        &[
+            "begin",
+            "begin read only",
+            "start transaction isolation level repeatable read",
+            "set transaction read only",
+            "set transaction isolation level serializable",
+            "set transaction snapshot 'x'",
+            "set transaction_read_only = tr",
+            "set default_transaction_read_only = yes",
+            "set default_transaction_read_only to 1",
+            "set local default_transaction_read_only = 'ON'",
+            "reset default_transaction_read_only",
+            "set default_transaction_read_only to default",
+            "select set_config('search_path', 'x', false)",
+            "select set_config('search_path'::text, x, false) from t",
+        ],
+        Read,
+    );
+}
+
+#[test]
+fn access_modes_are_followed() {
+    use Access::{ReadOnly, ReadWrite};
+    check_controls("begin", &[Control::Begin { access: None }]);
+    check_controls(
+        "start transaction read only",
+        &[Control::Begin {
+            access: Some(ReadOnly),
+        }],
+    );
+    check_controls(
+        "begin read only, read write",
+        &[Control::Begin {
+            access: Some(ReadWrite),
+        }],
+    );
+    check_controls(
+        "begin read write, read only",
+        &[Control::Begin {
+            access: Some(ReadOnly),
+        }],
+    );
+    check_controls(
+        "set transaction read write",
+        &[Control::SetTransactionAccess(ReadWrite)],
+    );
+    check_controls(
+        "set transaction_read_only = on",
+        &[Control::SetTransactionAccess(ReadOnly)],
+    );
+    check_controls(
+        "set local transaction_read_only = f",
+        &[Control::SetTransactionAccess(ReadWrite)],
+    );
+    check_controls(
+        "set session characteristics as transaction isolation level serializable, read only",
+        &[Control::SetDefaultAccess(ReadOnly)],
+    );
+    check_controls(
+        "set default_transaction_read_only = off",
+        &[Control::SetDefaultAccess(ReadWrite)],
+    );
+    check_controls("set local default_transaction_read_only = off", &[]);
+    check_controls(
+        "reset default_transaction_read_only",
+        &[Control::ResetDefaultAccess],
+    );
+    check_controls(
+        "set default_transaction_read_only to default",
+        &[Control::ResetDefaultAccess],
+    );
+    check_controls("set transaction isolation level serializable", &[]);
+}
+
+#[test]
+fn transaction_control() {
+    check_controls("commit", &[Control::Commit { chain: Chain::No }]);
+    check_controls("end and chain", &[Control::Commit { chain: Chain::Yes }]);
+    check_controls("abort", &[Control::Rollback { chain: Chain::No }]);
+    check_controls(
+        "rollback and chain",
+        &[Control::Rollback { chain: Chain::Yes }],
+    );
+    check_controls("savepoint A", &[Control::Savepoint("a".into())]);
+    check_controls("release \"A\"", &[Control::Release("A".into())]);
+    check_controls(
+        "rollback to savepoint a",
+        &[Control::RollbackTo("a".into())],
+    );
+    check_controls("prepare transaction 'x'", &[Control::PrepareTransaction]);
+    check_controls("reset all", &[Control::ResetAll]);
+    check_controls("discard all", &[Control::DiscardAll]);
+    check_controls("discard temp", &[]);
+    check_controls(
+        "begin; savepoint a; commit",
+        &[
+            Control::Begin { access: None },
+            Control::Savepoint("a".into()),
+            Control::Commit { chain: Chain::No },
+        ],
+    );
+}
+
+#[track_caller]
+fn check_token(text: &str, value: &str, lifetime: Lifetime) {
+    let control = Control::SetFencing {
+        variable: FencingVariable::Token,
+        value: value.into(),
+        lifetime,
+    };
+    check_controls(text, &[control]);
+}
+
+#[test]
+fn set_fencing() {
+    use Lifetime::{Local, Session};
+    check_token("SET fencing.token = 34", "34", Session);
+    check_token("SET fencing.token = '34'", "34", Session);
+    check_token("SET SESSION fencing.token TO 34", "34", Session);
+    check_token("SET LOCAL fencing.token = 34", "34", Local);
+    check_token("SET \"fencing.token\" = 6", "6", Session);
+    check_token("SET \"FENCING\".\"Token\" = 7", "7", Session);
+    check_token("SET fencing . /*x*/ token TO 8", "8", Session);
+    check_token("SET U&\"fencing.tok\\0065n\" = 9", "9", Session);
+    check_token("SET U&\"fencing.tok!0065n\" UESCAPE '!' = 9", "9", Session);
+    check_token("SET fencing.token = -1", "-1", Session);
+    check_token("SET fencing.token = +1", "1", Session);
+    check_token("SET fencing.token = 1e3", "1e3", Session);
+    check_token("SET fencing.token = -1.50", "-1.50", Session);
+    check_token(
+        "SET fencing.token = 99999999999999999999",
+        "99999999999999999999",
+        Session,
+    );
+    check_token(
+        "SET fencing.token = 9223372036854775807",
+        "9223372036854775807",
+        Session,
+    );
+    check_token("SET fencing.token = '0012'", "0012", Session);
+    check_token("SET fencing.token = ''", "", Session);
+    check_token("SET fencing.token = on", "on", Session);
+    check_token("SET fencing.token = Bare", "bare", Session);
+    check_token("SET fencing.token = 'a=1,b=2'", "a=1,b=2", Session);
+    check_token("SET fencing.token = $$34$$", "34", Session);
+    check_token("SET fencing.token = e'3\\x34'", "34", Session);
+    check_controls("SET fencing.token = 1, 2", &[]);
+    check_controls("SET fencing.token FROM CURRENT", &[]);
+    check_controls("SET fencing.tokens = 1", &[]);
+    check_controls("SET x.fencing.token = 1", &[]);
+    for text in [
+        "SET fencing.token = 34",
+        "SET fencing.token = 1, 2",
+        "RESET fencing.token",
+    ] {
+        check(text, Read);
+    }
+    let scope = FencingVariable::Scope;
+    check_controls(
+        "set fencing.scope = 'jobs'",
+        &[Control::SetFencing {
+            variable: scope,
+            value: "jobs".into(),
+            lifetime: Session,
+        }],
+    );
+    let reset = |variable, lifetime| [Control::ResetFencing { variable, lifetime }];
+    check_controls(
+        "reset fencing.token",
+        &reset(FencingVariable::Token, Session),
+    );
+    check_controls("reset \"FENCING.scope\"", &reset(scope, Session));
+    check_controls(
+        "set fencing.token to default",
+        &reset(FencingVariable::Token, Session),
+    );
+    check_controls(
+        "set local fencing.token = default",
+        &reset(FencingVariable::Token, Local),
+    );
+}
+
+#[test]
+fn set_config_binds_as_a_whole_select_only() {
+    use Lifetime::{Local, Session};
+    check_token(
+        "SELECT set_config('fencing.token', '34', false)",
+        "34",
+        Session,
+    );
+    check_token(
+        "select pg_catalog.set_config('FENCING.Token', '34', true) as x",
+        "34",
+        Local,
+    );
+    check_token(
+        "select set_config('fencing.token'::text, cast(34 as text), 't'::bool)",
+        "34",
+        Local,
+    );
+    check_token(
+        "select set_config('fencing.token', '34', 'off')",
+        "34",
+        Session,
+    );
+    check_token("select set_config('fencing.token', '', 'f')", "", Session);
+    check_token(
+        "select set_config('search_path', 'x', true), set_config('fencing.token', '3', false)",
+        "3",
+        Session,
+    );
+    check_controls(
+        "select set_config('fencing.token', null, true)",
+        &[Control::ResetFencing {
+            variable: FencingVariable::Token,
+            lifetime: Local,
+        }],
+    );
+    let set = |value: &str| Control::SetFencing {
+        variable: FencingVariable::Token,
+        value: value.into(),
+        lifetime: Session,
+    };
+    check_controls(
+        "select set_config('fencing.token','1',false), set_config('fencing.token','2',false)",
+        &[set("1"), set("2")],
+    );
+    for text in [
+        "select set_config('fencing.token', '34', false) from t",
+        "select set_config('fencing.token', '34', false) where true",
+        "select set_config('fencing.token', '34', false) limit 1",
+        "select set_config('fencing.token', '34', false) offset 0",
+        "select set_config('fencing.token', '34', false) order by 1",
+        "select set_config('fencing.token', '34', false) group by 1",
+        "select set_config('fencing.token', '34', false) having true",
+        "select distinct set_config('fencing.token', '34', false)",
+        "select set_config('fencing.token', '34', false) union select 'x'",
+        "with x as (select 1) select set_config('fencing.token', '34', false)",
+        "select set_config('fencing.token', '34', false), 1",
+        "select upper(set_config('fencing.token', '34', false))",
+        "select (select set_config('fencing.token', '34', false))",
+        "select my.set_config('fencing.token', '34', false)",
+        "select set_config('fencing.token', 34, false)",
+        "select set_config('fencing.token', '34'::varchar(1), false)",
+        "select set_config('fencing.token', '34', 1)",
+        "select set_config('fencing.token', '3' || '4', false)",
+        "select set_config('fencing.token', '34', false) over ()",
+        "select \"SET_CONFIG\"('fencing.token', '34', false)",
+        "values (set_config('fencing.token', '34', false))",
+        "copy (select set_config('fencing.token', '34', false)) to stdout",
+        "declare c cursor for select set_config('fencing.token', '34', false)",
+    ] {
+        check_controls(text, &[]);
+        check(text, Read);
+    }
+}
+
+#[test]
+fn show_fencing() {
+    for (text, show) in [
+        ("show fencing.token", FencingShow::Token),
+        ("SHOW Fencing.Scope", FencingShow::Scope),
+        ("show \"FENCING.mark\"", FencingShow::Mark),
+        ("show U&\"fencing.\\0073tatus\"", FencingShow::Status),
+    ] {
+        check_controls(text, &[Control::ShowFencing(show)]);
+        check(text, Read);
+    }
+    check_controls("show fencing.other", &[]);
+    check_controls("show all", &[]);
+}
+
+#[test]
+fn what_commits_midway() {
+    for text in [
+        "call p()",
+        "do $$ begin end $$",
+        "vacuum",
+        "analyze",
+        "create index concurrently i on t (a)",
+        "drop index concurrently i",
+        "reindex database d",
+        "reindex table concurrently t",
+        "cluster",
+        "alter table t detach partition p concurrently",
+        "create database d",
+        "alter system set fsync = off",
+        "commit prepared 'x'",
+        "copy t to '/x'",
+        "selec",
+        "insert into t values (1); commit; insert into t values (2)",
+        "begin; insert into t values (1)",
+    ] {
+        assert!(of(text).commits_midway(), "{text}");
+    }
+    for text in [
+        "select 1",
+        "commit",
+        "begin read write",
+        "insert into t values (1)",
+        "insert into t values (1); delete from t",
+        "create index i on t (a)",
+        "drop index i",
+        "drop table t",
+        "alter table t add a int",
+        "copy t from stdin",
+        "select 1; set fencing.token = 3",
+        "prepare transaction 'x'",
+    ] {
+        assert!(!of(text).commits_midway(), "{text}");
+    }
+}
+
+/// Deep and wide texts: each is answered soon, on the stack of an ordinary thread.
+#[test]
+fn hostile_texts_are_answered_on_a_small_stack() {
+    let deep = |open: &str, close: &str, times: usize| {
+        format!("select {}1{}", open.repeat(times), close.repeat(times))
+    };
+    let mut texts = vec![];
+    for times in [15, 20, 30, 46, 60, 100, 1_000, 5_000, 30_000] {
+        texts.extend([
+            deep("(", ")", times),
+            deep("1+", "", times),
+            deep("- ", "", times),
+            deep("not ", "", times),
+            deep("(select ", ")", times),
+            deep("array[", "]", times),
+            deep("case when a then ", " end", times),
+            deep("f(", ")", times),
+            deep("", "::int", times),
+            deep("", " union select 1", times),
+            deep("", " from a, lateral (select 1", times),
+            deep("true and ", "", times),
+            deep("", ", 1", times),
+            format!(
+                "with a as ({} select 1{}) select 1",
+                "with a as (".repeat(times),
+                ") select 1".repeat(times)
+            ),
+            "(".repeat(times),
+            "/*".repeat(times),
+            ";".repeat(times),
+            "select 1;".repeat(times),
+            "'".repeat(times),
+            "\\".repeat(times),
+            format!("explain {}select 1", "explain ".repeat(times)),
+            format!("select 1 from t{}", " join t on true".repeat(times)),
+        ]);
+    }
+    let run = std::thread::Builder::new()
+        .stack_size(2 << 20)
+        .spawn(move || {
+            for text in texts {
+                let start = Instant::now();
+                let class = classify(text.as_bytes(), TextEncoding::AsciiSafe).class();
+                let took = start.elapsed();
+                let begin: String = text.chars().take(40).collect();
+                assert!(
+                    took < Duration::from_secs(2),
+                    "{begin}: {class:?} after {took:?}"
+                );
+            }
+        });
+    run.unwrap().join().unwrap();
+}
+
+/// Statements of a size that people write are understood on a small stack too.
+#[test]
+fn ordinary_depth_is_understood_on_a_small_stack() {
+    let run = std::thread::Builder::new().stack_size(2 << 20).spawn(|| {
+        check(&format!("select {}1", "1 + ".repeat(40)), Read);
+        check(
+            &format!("select * from t{}", " join t on true".repeat(40)),
+            Read,
+        );
+        check(
+            &format!("select {}1{}", "(select ".repeat(12), ")".repeat(12)),
+            Read,
+        );
+        check(
+            &format!(
+                "select {}nextval('s'){}",
+                "(select ".repeat(12),
+                ")".repeat(12)
+            ),
+            Write,
+        );
+        check(&format!("select {}true", "a and ".repeat(500)), Read);
+        check(
+            &format!("insert into t values {}(1)", "(1), ".repeat(5_000)),
+            Write,
+        );
+    });
+    run.unwrap().join().unwrap();
+}
