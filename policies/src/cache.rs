@@ -194,3 +194,121 @@ impl Hasher for AlreadyHashed {
         self.0 = hash;
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::verdict::Class;
+
+    const SAFE: TextEncoding = TextEncoding::AsciiSafe;
+
+    #[track_caller]
+    fn check_books(cache: &VerdictCache) {
+        let held: Vec<_> = cache.slots.iter().flatten().collect();
+        let stats = cache.stats();
+        assert_eq!(stats.entries, held.len());
+        assert_eq!(
+            stats.bytes,
+            held.iter().map(|entry| entry.cost).sum::<usize>()
+        );
+        assert!(
+            stats.bytes <= cache.capacity,
+            "{stats:?} over {}",
+            cache.capacity
+        );
+        for entry in held {
+            let slot = cache.index[&entry.hash];
+            assert_eq!(cache.slots[slot].as_ref().unwrap().text, entry.text);
+        }
+    }
+
+    #[test]
+    fn a_second_look_is_a_hit_and_the_same_verdict() {
+        let mut cache = VerdictCache::new(1 << 20);
+        let first = cache.get_or_classify(b"delete from t", SAFE);
+        let second = cache.get_or_classify(b"delete from t", SAFE);
+        assert!(Arc::ptr_eq(&first, &second));
+        assert_eq!((cache.stats().hits, cache.stats().misses), (1, 1));
+        assert_eq!(
+            cache.get_or_classify(b"delete from u", SAFE).class(),
+            Class::Write
+        );
+        assert_eq!(
+            cache.get_or_classify(b"select 1", SAFE).class(),
+            Class::Read
+        );
+        check_books(&cache);
+    }
+
+    #[test]
+    fn the_encoding_is_part_of_the_key() {
+        let mut cache = VerdictCache::new(1 << 20);
+        let text = "select 'é'".as_bytes();
+        assert_eq!(cache.get_or_classify(text, SAFE).class(), Class::Read);
+        assert_eq!(
+            cache.get_or_classify(text, TextEncoding::Unsafe).class(),
+            Class::Write
+        );
+        assert_eq!(cache.get_or_classify(text, SAFE).class(), Class::Read);
+        assert_eq!(cache.stats().hits, 1);
+    }
+
+    #[test]
+    fn it_stays_within_its_bytes_and_keeps_what_is_used() {
+        let mut cache = VerdictCache::new(64 << 10);
+        let hot = b"select 'hot'";
+        cache.get_or_classify(hot, SAFE);
+        for number in 0..3_000_usize {
+            let text = format!("select {number} as {}", "x".repeat(number % 60));
+            cache.get_or_classify(text.as_bytes(), SAFE);
+            cache.get_or_classify(hot, SAFE);
+        }
+        check_books(&cache);
+        let stats = cache.stats();
+        assert_eq!(stats.hits, 3_000, "the text in use was evicted: {stats:?}");
+        assert!(stats.entries > 50 && stats.evictions > 2_000, "{stats:?}");
+        assert!(
+            cache.slots.len() < 500,
+            "slots are not used again: {}",
+            cache.slots.len()
+        );
+    }
+
+    #[test]
+    fn one_large_text_does_not_push_out_the_others() {
+        let mut cache = VerdictCache::new(8 << 10);
+        cache.get_or_classify(b"select 1", SAFE);
+        let large = format!("select '{}'", "x".repeat(4 << 10));
+        cache.get_or_classify(large.as_bytes(), SAFE);
+        assert_eq!(cache.stats().entries, 1);
+        let mut none = VerdictCache::new(0);
+        none.get_or_classify(b"select 1", SAFE);
+        assert_eq!((none.stats().entries, none.stats().bytes), (0, 0));
+    }
+
+    #[test]
+    fn two_texts_of_one_hash_are_told_apart() {
+        let mut cache = VerdictCache::new(1 << 20);
+        cache.get_or_classify(b"select 1", SAFE);
+        // Give the entry the hash of another text, as a collision would.
+        let hash = cache.hash(b"delete from t", SAFE);
+        let entry = cache.slots[0].as_mut().unwrap();
+        cache.index.remove(&entry.hash);
+        entry.hash = hash;
+        cache.index.insert(hash, 0);
+        assert_eq!(
+            cache.get_or_classify(b"delete from t", SAFE).class(),
+            Class::Write
+        );
+        assert_eq!(cache.stats().entries, 1);
+        check_books(&cache);
+    }
+
+    #[test]
+    fn names_in_verdicts_are_counted() {
+        let long = "x".repeat(500);
+        let verdict = classify(format!("set fencing.token = '{long}'").as_bytes(), SAFE);
+        assert!(verdict.heap_bytes() > 500);
+    }
+}

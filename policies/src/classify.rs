@@ -23,6 +23,9 @@ pub const MAX_PARSED: usize = 64 * 1024;
 /// which costs some ten microseconds: give worker threads twice this much.
 pub const PARSER_STACK: usize = 4 * 1024 * 1024;
 
+/// Operator characters in a row, at most.
+const MAX_OPERATOR_RUN: usize = 256;
+
 /// Whether, in the client's encoding, a byte below 0x80 is always a character of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TextEncoding {
@@ -53,6 +56,9 @@ fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, Opaque> {
         return Err(Opaque::Encoding);
     }
     let text = str::from_utf8(text).map_err(|_| Opaque::NotUtf8)?;
+    if has_long_operator_run(text.as_bytes()) {
+        return Err(Opaque::Parser);
+    }
     let verdict = parse(text, ParserOptions::DEFAULT);
     if !text.contains('\\') {
         return verdict;
@@ -63,6 +69,36 @@ fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, Opaque> {
     } else {
         Err(Opaque::Backslash)
     }
+}
+
+/// PostgreSQL's lexer takes a run of operator characters as a whole, finds `/*` in it, and goes back to look at the
+/// rest again: 60 kB of `/*/*/*` take it seconds. No operator is longer than 63 bytes, so a long run is a comment, or
+/// in one, or an attack.
+fn has_long_operator_run(text: &[u8]) -> bool {
+    let mut run = 0_usize;
+    text.iter().any(|byte| {
+        let operator = matches!(
+            byte,
+            b'~' | b'!'
+                | b'@'
+                | b'#'
+                | b'^'
+                | b'&'
+                | b'|'
+                | b'`'
+                | b'?'
+                | b'+'
+                | b'-'
+                | b'*'
+                | b'/'
+                | b'%'
+                | b'<'
+                | b'>'
+                | b'='
+        );
+        run = if operator { run + 1 } else { 0 };
+        run > MAX_OPERATOR_RUN
+    })
 }
 
 fn parse(text: &str, options: ParserOptions) -> Result<Verdict, Opaque> {

@@ -160,7 +160,7 @@ pub enum Opaque {
     Encoding,
     /// PostgreSQL's grammar refuses it.
     Syntax,
-    /// Nested too deep for the parser, or the parser failed.
+    /// Nested too deep for the parser, has too many operator characters in a row, or the parser failed.
     Parser,
     /// Reads differently with `standard_conforming_strings` off.
     Backslash,
@@ -221,7 +221,7 @@ impl fmt::Display for Opaque {
             Self::NotUtf8 => "it is not UTF-8",
             Self::Encoding => "the client encoding can hide ASCII bytes inside other characters",
             Self::Syntax => "it could not be parsed",
-            Self::Parser => "it is nested too deeply to be examined",
+            Self::Parser => "it is too complex to be examined",
             Self::Backslash => "its meaning depends on standard_conforming_strings",
         })
     }

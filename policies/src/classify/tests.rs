@@ -813,21 +813,146 @@ fn hostile_texts_are_answered_on_a_small_stack() {
             format!("select 1 from t{}", " join t on true".repeat(times)),
         ]);
     }
-    let run = std::thread::Builder::new()
-        .stack_size(2 << 20)
-        .spawn(move || {
-            for text in texts {
-                let start = Instant::now();
-                let class = classify(text.as_bytes(), TextEncoding::AsciiSafe).class();
-                let took = start.elapsed();
-                let begin: String = text.chars().take(40).collect();
-                assert!(
-                    took < Duration::from_secs(2),
-                    "{begin}: {class:?} after {took:?}"
-                );
+    // One that gets a larger stack, and one that has just enough.
+    for stack in [2 << 20, PARSER_STACK + (128 << 10)] {
+        let texts = texts.clone();
+        let run = std::thread::Builder::new()
+            .stack_size(stack)
+            .spawn(move || answer_all(&texts));
+        run.unwrap().join().unwrap();
+    }
+}
+
+fn answer_all(texts: &[String]) {
+    for text in texts {
+        let start = Instant::now();
+        let class = classify(text.as_bytes(), TextEncoding::AsciiSafe).class();
+        let took = start.elapsed();
+        let begin: String = text.chars().take(40).collect();
+        assert!(
+            took < Duration::from_secs(10),
+            "{begin}: {class:?} after {took:?}"
+        );
+    }
+}
+
+/// The lexer looks at such a run once per `/*` in it.
+#[test]
+fn long_runs_of_operator_characters_are_not_parsed() {
+    let run = |length: usize| format!("select 1 /*{}*/", "-".repeat(length - 4));
+    check(&run(MAX_OPERATOR_RUN), Read);
+    let safe = TextEncoding::AsciiSafe;
+    check_opaque(run(MAX_OPERATOR_RUN + 1).as_bytes(), safe, Opaque::Parser);
+    check_opaque("/*".repeat(30_000).as_bytes(), safe, Opaque::Parser);
+}
+
+/// No fragment, repeated, keeps a thread busy.
+#[test]
+fn repetition_is_not_expensive() {
+    let fragments = [
+        "/*",
+        "*/",
+        "/*/",
+        "--",
+        "--\n",
+        "+",
+        "-",
+        "+-",
+        "=+",
+        "@-",
+        "'",
+        "''",
+        "'a' ",
+        "'a'\n",
+        "e'",
+        "\\'",
+        "\"",
+        "\"\"",
+        "$",
+        "$a",
+        "$a$",
+        "$$",
+        "$1",
+        "U&'",
+        "u&\"",
+        "u&\"a\" uescape '!' ",
+        "0x",
+        "1.",
+        ".",
+        "1e",
+        "1_",
+        "a.",
+        "a",
+        "a,",
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        ":",
+        "::",
+        ":=",
+        ",",
+        ";",
+        " ",
+        "\n",
+        "\t \n",
+        "\u{c}",
+        "é",
+        "not ",
+        "select ",
+        "select 1;",
+        "select(",
+        "x'",
+        "b'1",
+        "n'",
+        "between 1 and ",
+        "is null ",
+        "at time zone ",
+        "with a as (",
+        "values(1),",
+        "set a=1;",
+        "a=>",
+        "any(",
+        "row(",
+        "exists(",
+        "not a ",
+        "'a'/**/ ",
+        "'a' --\n",
+        "*",
+        "<",
+        "/",
+        "!",
+        "a b,",
+        "a(",
+        "a()",
+        "over(",
+        "case ",
+        "when ",
+        "case a when 1 then 2 end,",
+        "or a=1 ",
+        "delete from t;",
+        "explain ",
+        "prepare a as ",
+    ];
+    let mut slowest = (Duration::ZERO, String::new());
+    for head in ["", "select ", "select 1 ", "select '", "/* "] {
+        for fragment in fragments {
+            let text = format!(
+                "{head}{}",
+                fragment.repeat((20_000 / fragment.len()).max(1))
+            );
+            let start = Instant::now();
+            let verdict = of(&text);
+            let took = start.elapsed();
+            drop(verdict);
+            if took > slowest.0 {
+                slowest = (took, format!("{head}{fragment}"));
             }
-        });
-    run.unwrap().join().unwrap();
+        }
+    }
+    println!("slowest: {slowest:?}");
+    assert!(slowest.0 < Duration::from_secs(5), "{slowest:?}");
 }
 
 /// Statements of a size that people write are understood on a small stack too.
