@@ -288,21 +288,21 @@ mod tests {
     }
 
     #[test]
-    fn two_texts_of_one_hash_are_told_apart() {
-        let mut cache = VerdictCache::new(1 << 20);
-        cache.get_or_classify(b"select 1", SAFE);
-        // Give the entry the hash of another text, as a collision would.
-        let hash = cache.hash(b"delete from t", SAFE);
-        let entry = cache.slots[0].as_mut().unwrap();
-        cache.index.remove(&entry.hash);
-        entry.hash = hash;
-        cache.index.insert(hash, 0);
-        assert_eq!(
-            cache.get_or_classify(b"delete from t", SAFE).class(),
-            Class::Write
-        );
-        assert_eq!(cache.stats().entries, 1);
-        check_books(&cache);
+    fn two_keys_of_one_hash_are_told_apart() {
+        let text = "select 'é'".as_bytes();
+        for (other, encoding) in [(&b"delete from t"[..], SAFE), (text, TextEncoding::Unsafe)] {
+            let mut cache = VerdictCache::new(1 << 20);
+            cache.get_or_classify(text, SAFE);
+            // Give the entry the hash of the other key, as a collision would.
+            let hash = cache.hash(other, encoding);
+            let entry = cache.slots[0].as_mut().unwrap();
+            cache.index.remove(&entry.hash);
+            entry.hash = hash;
+            cache.index.insert(hash, 0);
+            assert_eq!(cache.get_or_classify(other, encoding).class(), Class::Write);
+            assert_eq!(cache.stats().entries, 1);
+            check_books(&cache);
+        }
     }
 
     #[test]

@@ -274,3 +274,22 @@ impl<'a> ser::Serializer for &'a mut Walk {
         Err(UnknownShape)
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    /// Statements that today's grammar does not let into a query are writes too, should it ever.
+    #[test]
+    fn any_statement_but_select_is_a_write() {
+        let found = |text: &str| {
+            examine(&pg_query::parse(text, 0).unwrap().protobuf)
+                .unwrap()
+                .write
+        };
+        assert_eq!(found("select 1"), None);
+        assert_eq!(found("call p()"), Some(WriteReason::Contains("CallStmt")));
+        assert_eq!(found("notify x"), Some(WriteReason::Contains("NotifyStmt")));
+    }
+}
