@@ -10,6 +10,7 @@ use pg_query::{LockMode, NodeEnum, ParserOptions};
 use serde::Serialize;
 
 use crate::kinds;
+use crate::set_config;
 use crate::settings::{self, Literal, literal, parse_bool};
 use crate::verdict::{
     Chain, Class, CommitsInside, Control, Opaque, Statement, Verdict, WriteReason,
@@ -197,7 +198,7 @@ fn look(node: &NodeEnum) -> Result<Findings, UnknownShape> {
     Ok(match node {
         N::SelectStmt(select) => Findings {
             why: writes_inside(&**select)?,
-            controls: settings::set_config_select(select),
+            controls: set_config::of_select(select),
             kind: None,
         },
         N::TransactionStmt(transaction) => look_transaction(transaction),

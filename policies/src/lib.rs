@@ -12,6 +12,7 @@ mod functions;
 mod kinds;
 mod policy;
 pub mod scan;
+mod set_config;
 mod settings;
 mod verdict;
 mod walk;

@@ -1,12 +1,9 @@
-//! SET, RESET, SHOW and set_config: which settings matter here, and what becomes of them.
+//! SET, RESET and SHOW: which settings matter here, and what becomes of them.
 //!
 //! <https://www.postgresql.org/docs/current/sql-set.html>
 
 use pg_query::NodeEnum;
-use pg_query::protobuf::{
-    FuncCall, Node, SelectStmt, SetOperation, TypeName, VariableSetKind, VariableSetStmt, a_const,
-};
-use serde_json::Value;
+use pg_query::protobuf::{Node, VariableSetKind, VariableSetStmt, a_const};
 
 use crate::verdict::{Access, Control, FencingShow, FencingVariable, Lifetime, WriteReason};
 
@@ -35,7 +32,7 @@ impl Effect {
 
 /// A setting that matters here. PostgreSQL compares their names without regard to ASCII case, also quoted ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Setting {
+pub(crate) enum Setting {
     Fencing(FencingVariable),
     TransactionReadOnly,
     DefaultReadOnly,
@@ -43,7 +40,7 @@ enum Setting {
 }
 
 impl Setting {
-    fn named(name: &str) -> Self {
+    pub(crate) fn named(name: &str) -> Self {
         let is = |known: &str| name.eq_ignore_ascii_case(known);
         if is("fencing.token") {
             Self::Fencing(FencingVariable::Token)
@@ -277,208 +274,4 @@ fn stored_text(arg: &Node) -> Option<Box<str>> {
         Literal::Integer(number) => Some(number.to_string().into()),
         Literal::Boolean(_) | Literal::Null => None,
     }
-}
-
-/// The settings of `SELECT set_config(...), ...`, where the whole statement is nothing else and every argument is a
-/// literal. Any other way of calling it does not bind.
-pub(crate) fn set_config_select(select: &SelectStmt) -> Vec<Control> {
-    let rest_is_plain = select.distinct_clause.is_empty()
-        && select.into_clause.is_none()
-        && select.from_clause.is_empty()
-        && select.where_clause.is_none()
-        && select.group_clause.is_empty()
-        && select.having_clause.is_none()
-        && select.window_clause.is_empty()
-        && select.values_lists.is_empty()
-        && select.sort_clause.is_empty()
-        && select.limit_offset.is_none()
-        && select.limit_count.is_none()
-        && select.locking_clause.is_empty()
-        && select.with_clause.is_none()
-        && select.op == SetOperation::SetopNone as i32;
-    if !rest_is_plain {
-        return Vec::new();
-    }
-    let mut controls = Vec::new();
-    for target in &select.target_list {
-        match target_control(target) {
-            Target::Binds(control) => controls.push(control),
-            Target::Harmless => {}
-            Target::Other => return Vec::new(),
-        }
-    }
-    controls
-}
-
-enum Target {
-    /// Sets one of our variables.
-    Binds(Control),
-    /// A set_config of something else.
-    Harmless,
-    /// Not a set_config with literals.
-    Other,
-}
-
-fn target_control(target: &Node) -> Target {
-    let Some(NodeEnum::ResTarget(target)) = &target.node else {
-        return Target::Other;
-    };
-    let Some(NodeEnum::FuncCall(call)) = target.val.as_ref().and_then(|value| value.node.as_ref())
-    else {
-        return Target::Other;
-    };
-    set_config_call(call).unwrap_or(Target::Other)
-}
-
-fn set_config_call(call: &FuncCall) -> Option<Target> {
-    let plain = call.agg_order.is_empty()
-        && call.agg_filter.is_none()
-        && call.over.is_none()
-        && !call.agg_star
-        && !call.agg_distinct
-        && !call.func_variadic;
-    let called = match call.funcname.as_slice() {
-        [name] => text_of(name) == Some("set_config"),
-        [schema, name] => {
-            text_of(schema) == Some("pg_catalog") && text_of(name) == Some("set_config")
-        }
-        _ => false,
-    };
-    let [name, value, local] = call.args.as_slice() else {
-        return None;
-    };
-    if !plain || !called {
-        return None;
-    }
-    let Literal::Text(name) = cast_literal(name, Type::Text)? else {
-        return None;
-    };
-    let value: Option<Box<str>> = match cast_literal(value, Type::Text)? {
-        Literal::Null => None,
-        Literal::Text(text) => Some(text.into()),
-        // Not cast to text, a number is an error of the server; cast, it is stored as it is written only when it is
-        // an integer.
-        Literal::Integer(number) if is_cast(value) => Some(number.to_string().into()),
-        _ => return None,
-    };
-    let lifetime = match cast_literal(local, Type::Bool)? {
-        Literal::Boolean(true) => Lifetime::Local,
-        Literal::Boolean(false) | Literal::Null => Lifetime::Session,
-        // The type boolean trims its text, and takes the same words as a setting does.
-        Literal::Text(text) if parse_bool(text.trim_ascii())? => Lifetime::Local,
-        Literal::Text(_) => Lifetime::Session,
-        Literal::Integer(_) | Literal::Float(_) => return None,
-    };
-    let Setting::Fencing(variable) = Setting::named(name) else {
-        return Some(Target::Harmless);
-    };
-    Some(Target::Binds(match value {
-        Some(value) => Control::SetFencing {
-            variable,
-            value,
-            lifetime,
-        },
-        None => Control::ResetFencing { variable, lifetime },
-    }))
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Type {
-    Text,
-    Bool,
-}
-
-fn is_cast(node: &Node) -> bool {
-    matches!(node.node, Some(NodeEnum::TypeCast(_)))
-}
-
-/// A literal, or a literal cast to a type that keeps it as it is. `varchar(5)` and `name` would cut it.
-fn cast_literal(node: &Node, wanted: Type) -> Option<Literal<'_>> {
-    let Some(NodeEnum::TypeCast(cast)) = &node.node else {
-        return literal(node);
-    };
-    if is_type(cast.type_name.as_ref()?, wanted) {
-        literal(cast.arg.as_deref()?)
-    } else {
-        None
-    }
-}
-
-fn is_type(name: &TypeName, wanted: Type) -> bool {
-    let word = match name.names.as_slice() {
-        [word] => text_of(word),
-        [schema, word] if text_of(schema) == Some("pg_catalog") => text_of(word),
-        _ => None,
-    };
-    let wanted = match wanted {
-        Type::Text => "text",
-        Type::Bool => "bool",
-    };
-    word == Some(wanted)
-        && name.typmods.is_empty()
-        && name.array_bounds.is_empty()
-        && !name.setof
-        && !name.pct_type
-}
-
-fn text_of(node: &Node) -> Option<&str> {
-    match &node.node {
-        Some(NodeEnum::String(text)) => Some(&text.sval),
-        _ => None,
-    }
-}
-
-/// What the first argument of a set_config anywhere says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ConfigName {
-    /// A literal that has nothing to do with read-only mode.
-    Harmless,
-    /// A literal that has.
-    ReadOnly,
-    /// Not a literal.
-    Computed,
-}
-
-/// Reads the arguments of a set_config as the walk hands them over: a list of nodes, as data.
-pub(crate) fn config_name(args: &Value) -> ConfigName {
-    let Some(first) = args.get(0).and_then(|first| first.get("node")) else {
-        return ConfigName::Computed;
-    };
-    let name = match first.get("TypeCast") {
-        None => constant_text(first),
-        Some(cast) if casts_to_text(cast) => cast.pointer("/arg/node").and_then(constant_text),
-        Some(_) => None,
-    };
-    match name.map(Setting::named) {
-        None => ConfigName::Computed,
-        Some(Setting::TransactionReadOnly | Setting::DefaultReadOnly) => ConfigName::ReadOnly,
-        Some(Setting::Fencing(_) | Setting::Other) => ConfigName::Harmless,
-    }
-}
-
-fn constant_text(node: &Value) -> Option<&str> {
-    node.pointer("/AConst/val/Sval/sval")?.as_str()
-}
-
-fn casts_to_text(cast: &Value) -> bool {
-    let Some(of) = cast.get("type_name") else {
-        return false;
-    };
-    let empty = |key: &str| {
-        of.get(key)
-            .and_then(Value::as_array)
-            .is_some_and(Vec::is_empty)
-    };
-    let names: Vec<_> = of
-        .get("names")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .map(|name| name.pointer("/node/String/sval").and_then(Value::as_str))
-        .collect();
-    matches!(
-        names.as_slice(),
-        [Some("text")] | [Some("pg_catalog"), Some("text")]
-    ) && empty("typmods")
-        && empty("array_bounds")
 }

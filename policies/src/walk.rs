@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::ser::{self, Impossible};
 
 use crate::functions::why_writes;
-use crate::settings::{self, ConfigName};
+use crate::set_config::{self, ConfigName};
 use crate::verdict::WriteReason;
 
 /// What is inside a subtree.
@@ -121,7 +121,7 @@ impl ser::SerializeStruct for Fields<'_> {
             }
             (FieldsOf::CallOfSetConfig, "args") => {
                 let args = serde_json::to_value(value).map_err(|_| UnknownShape)?;
-                match settings::config_name(&args) {
+                match set_config::config_name(&args) {
                     ConfigName::Harmless => {}
                     ConfigName::ReadOnly => self.walk.found(WriteReason::LiftsReadOnly),
                     ConfigName::Computed => self.walk.found(WriteReason::ComputedSetting),
