@@ -173,7 +173,7 @@ fn open_existing(dir: &Path) -> Result<(Database, AuthorityId), OpenError> {
     let checked = catch_unwind(AssertUnwindSafe(|| read_meta(&database))).map_err(|panic| {
         OpenError::Damaged {
             path: path.clone(),
-            why: panic_text(&panic),
+            why: panic_text(panic.as_ref()),
         }
     })?;
     let (format, identity) = checked.map_err(|fault| fault_error(&path, &fault))?;
@@ -219,7 +219,7 @@ fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, OpenEr
         }),
         Err(panic) => Err(OpenError::Damaged {
             path: path.to_owned(),
-            why: panic_text(&panic),
+            why: panic_text(panic.as_ref()),
         }),
     }
 }
@@ -281,7 +281,9 @@ impl Store {
                 Err(AuthorityError::Damaged(self.named(&error.to_string())))
             }
             Ok(Err(error)) => Err(AuthorityError::Storage(self.named(&error.to_string()))),
-            Err(panic) => Err(AuthorityError::Damaged(self.named(&panic_text(&panic)))),
+            Err(panic) => Err(AuthorityError::Damaged(
+                self.named(&panic_text(panic.as_ref())),
+            )),
         }
     }
 
