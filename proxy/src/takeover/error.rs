@@ -1,5 +1,6 @@
 //! What can go wrong with takeovers, by who is at fault.
 
+use std::error::Error as _;
 use std::fmt;
 use std::sync::Arc;
 
@@ -94,14 +95,23 @@ pub enum ControlError {
     #[error("the control connection was lost")]
     Lost,
     /// The server refused the statement.
-    #[error("{0}")]
+    #[error("{}", server_text(.0))]
     Server(Arc<tokio_postgres::Error>),
     /// The server did not answer in time.
     #[error("the server did not answer in time")]
     Timeout,
     /// The answer does not have the form that was asked for.
-    #[error("unexpected answer of the server: {0}")]
+    #[error("unexpected answer of the server: {}", server_text(.0))]
     Answer(Arc<tokio_postgres::Error>),
+}
+
+/// tokio-postgres says no more than "db error" by itself.
+fn server_text(error: &tokio_postgres::Error) -> String {
+    match (error.as_db_error(), error.source()) {
+        (Some(db), _) => format!("{}: {} ({})", db.severity(), db.message(), db.code().code()),
+        (None, Some(source)) => format!("{error}: {source}"),
+        (None, None) => error.to_string(),
+    }
 }
 
 /// Why a declaration was not accepted. The session must not write with its token.

@@ -11,7 +11,8 @@ use tokio_postgres::types::{ToSql, Type};
 use super::control::{Control, STARTED_US, answer};
 use super::error::{BackendFault, ControlError, DeclareError};
 
-const OLD: &str = "pg_catalog.unnest($1, $2) AS o(pid, started)";
+/// The sessions that are asked about, from two arrays.
+const OLD: &str = "ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS o(pid, started)";
 
 /// Both halves of the sessions, as the two arrays of [`OLD`].
 fn halves(backends: &[Backend]) -> (Vec<i32>, Vec<i64>) {
