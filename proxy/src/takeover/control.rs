@@ -6,7 +6,8 @@ use std::time::Duration;
 use pgpalisade_authority::{AuthorityId, Backend};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_postgres::error::{DbError, Severity};
 use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Client, Config, NoTls, Row};
 use tokio_util::sync::CancellationToken;
@@ -20,6 +21,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 const DEAD_AFTER: Duration = Duration::from_secs(1);
 /// How often a lock that somebody holds is tried again at start.
 const LOCK_RETRY: Duration = Duration::from_millis(200);
+/// A pause after a connection was lost under a statement.
+const RETRY: Duration = Duration::from_millis(10);
 
 /// `(pid, backend_start)` of a row of pg_stat_activity, as this crate writes it.
 pub(super) const STARTED_US: &str =
@@ -71,7 +74,7 @@ impl Control {
                     if Instant::now() < give_up =>
                 {
                     // The backend of a proxy that was killed may take a moment to notice.
-                    tokio::time::sleep(LOCK_RETRY).await;
+                    sleep(LOCK_RETRY).await;
                 }
                 other => break other?,
             }
@@ -81,24 +84,35 @@ impl Control {
         Ok(Self { link: control })
     }
 
-    /// Runs one statement in a transaction of its own. Waits for the connection where it is down.
+    /// Runs one statement in a transaction of its own. Waits for the connection where it is down, and
+    /// runs the statement again where the connection is lost under it: so it must be one that can be repeated.
     pub(super) async fn query(
         &self,
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
         deadline: Instant,
     ) -> Result<Vec<Row>, ControlError> {
-        let session = self.session(deadline).await?;
-        let began = Instant::now();
-        match timeout_at(deadline, session.client.query_typed(sql, params)).await {
-            Ok(result) => result.map_err(Into::into),
-            Err(_) => {
-                // A caller who came late does not prove the connection dead.
-                if began.elapsed() >= DEAD_AFTER {
-                    session.connection.abort();
+        loop {
+            let session = self.session(deadline).await?;
+            let began = Instant::now();
+            match timeout_at(deadline, session.client.query_typed(sql, params)).await {
+                Ok(result) => match result.map_err(ControlError::from) {
+                    Err(ControlError::Lost) => {}
+                    other => return other,
+                },
+                Err(_) => {
+                    // A caller who came late does not prove the connection dead.
+                    if began.elapsed() >= DEAD_AFTER {
+                        session.connection.abort();
+                    }
+                    return Err(ControlError::Timeout);
                 }
-                Err(ControlError::Timeout)
             }
+            if Instant::now() + RETRY >= deadline {
+                return Err(ControlError::Lost);
+            }
+            // The session may not know yet that it is closed.
+            sleep(RETRY).await;
         }
     }
 
@@ -158,7 +172,7 @@ async fn supervise(
             }
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
+                () = sleep(pause) => {}
             }
             pause = (pause * 2).min(BACKOFF.1);
         };
@@ -287,7 +301,9 @@ fn control_error(error: tokio_postgres::Error) -> StartError {
 
 impl From<tokio_postgres::Error> for ControlError {
     fn from(error: tokio_postgres::Error) -> Self {
-        if error.is_closed() {
+        let severity = error.as_db_error().and_then(DbError::parsed_severity);
+        // FATAL and PANIC end the session: somebody terminated it, or the server stops.
+        if error.is_closed() || matches!(severity, Some(Severity::Fatal | Severity::Panic)) {
             Self::Lost
         } else {
             Self::Server(error.into())
