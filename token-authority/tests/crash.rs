@@ -184,8 +184,8 @@ fn acknowledged_declarations_survive_kill_9() {
 fn a_full_disk_is_an_error_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     drop(Embedded::open(dir.path()).unwrap());
-    // A limit on the size of files stands in for the full disk: 2.5 MiB, in units of 512 bytes.
-    let limited = "trap '' XFSZ; ulimit -f 5120; exec \"$@\"";
+    // A limit on the size of files stands in for the full disk: 1.6 MiB, in units of 512 bytes.
+    let limited = "trap '' XFSZ; ulimit -f 3300; exec \"$@\"";
     let mut process = child("child_fills_the_disk", dir.path(), limited);
     let mut text = String::new();
     process

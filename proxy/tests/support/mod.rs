@@ -2,9 +2,9 @@
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use tokio_postgres::{Client, Config, NoTls};
@@ -15,6 +15,7 @@ const BIN: &str = "/usr/lib/postgresql/15/bin";
 pub struct Postgres {
     server: Child,
     dir: tempfile::TempDir,
+    _template: Arc<tempfile::TempDir>,
 }
 
 /// Who runs the server: `postgres` when the tests run as root, else whoever runs the tests.
@@ -66,31 +67,33 @@ fn fresh_dir(run_as: RunAs) -> tempfile::TempDir {
     dir
 }
 
-/// One `initdb` for all tests of this binary; the others copy it.
-fn template() -> &'static Path {
-    static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
-    TEMPLATE.get_or_init(|| {
-        let run_as = run_as();
-        let dir = fresh_dir(run_as).keep();
-        let data = dir.join("data");
-        let done = command(&format!("{BIN}/initdb"), run_as)
-            .args([
-                "--no-sync",
-                "-A",
-                "trust",
-                "-U",
-                "postgres",
-                "-E",
-                "UTF8",
-                "--locale=C",
-                "-D",
-            ])
-            .arg(&data)
-            .status()
-            .unwrap();
-        assert!(done.success(), "initdb");
-        data
-    })
+/// One `initdb` for all tests that run at the same time; each copies it. Removed with the last of them.
+fn template() -> Arc<tempfile::TempDir> {
+    static TEMPLATE: Mutex<Weak<tempfile::TempDir>> = Mutex::new(Weak::new());
+    let mut template = TEMPLATE.lock().unwrap();
+    if let Some(dir) = template.upgrade() {
+        return dir;
+    }
+    let run_as = run_as();
+    let dir = Arc::new(fresh_dir(run_as));
+    let done = command(&format!("{BIN}/initdb"), run_as)
+        .args([
+            "--no-sync",
+            "-A",
+            "trust",
+            "-U",
+            "postgres",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "-D",
+        ])
+        .arg(dir.path().join("data"))
+        .status()
+        .unwrap();
+    assert!(done.success(), "initdb");
+    *template = Arc::downgrade(&dir);
+    dir
 }
 
 impl Postgres {
@@ -99,9 +102,10 @@ impl Postgres {
         let run_as = run_as();
         let dir = fresh_dir(run_as);
         let data = dir.path().join("data");
+        let template = template();
         let copied = command("cp", run_as)
             .arg("-a")
-            .arg(template())
+            .arg(template.path().join("data"))
             .arg(&data)
             .status()
             .unwrap();
@@ -119,7 +123,11 @@ impl Postgres {
             .iter()
             .for_each(|setting| _ = server.args(["-c", setting]));
         let server = server.spawn().unwrap();
-        let postgres = Self { server, dir };
+        let postgres = Self {
+            server,
+            dir,
+            _template: template,
+        };
         let give_up = Instant::now() + Duration::from_secs(30);
         while postgres.config("postgres").connect(NoTls).await.is_err() {
             assert!(Instant::now() < give_up, "PostgreSQL does not start");
@@ -151,7 +159,7 @@ impl Postgres {
         self.dir.path()
     }
 
-    /// Sends a signal to the server process and all that it has started.
+    /// Sends a signal to one server process.
     pub fn signal(&self, signal: &str, pid: i32) {
         let sent = Command::new("kill")
             .args([signal, &pid.to_string()])
