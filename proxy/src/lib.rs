@@ -1,1 +1,3 @@
-//! Placeholder.
+//! The proxy's data path.
+pub mod fence;
+pub mod takeover;

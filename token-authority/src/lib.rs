@@ -1,1 +1,20 @@
-//! Placeholder.
+//! Fencing tokens, and the authority that keeps their marks.
+//!
+//! A leaf crate: it knows tokens, scopes and server sessions, and nothing of the proxy. `docs` and `design.md`
+//! section 2 explain the words, section 4 the protocol that an [`Authority`] carries.
+
+mod authority;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod embedded;
+mod record;
+mod scope;
+mod token;
+
+pub use authority::{
+    Answer, Authority, AuthorityError, AuthorityId, Declaration, Declared, Drained, Outcome,
+};
+pub use embedded::Embedded;
+pub use record::{Backend, Mark, Registered, now_us};
+pub use scope::{Scope, ScopeError};
+pub use token::{Token, TokenError};

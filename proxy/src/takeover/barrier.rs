@@ -1,0 +1,236 @@
+//! The barrier: old sessions are ended, and seen to be gone, before a takeover counts.
+//!
+//! Once per scope and token inside this proxy; whoever else declares the same token waits for the same one.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pgpalisade_authority::{Authority, Backend, Drained, Registered, Scope, Token};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_postgres::error::SqlState;
+
+use super::control::Control;
+use super::error::{ControlError, DeclareError};
+use super::{in_time, sessions};
+
+/// Pauses before the looks; the last one repeats.
+const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(2)];
+const LAST_PAUSE: Duration = Duration::from_millis(5);
+/// Longer than this, and the old sessions are told again.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
+/// A pause before the next attempt after an error of the control connection.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// The running barriers of this proxy.
+pub(super) struct Barriers {
+    control: Control,
+    authority: Arc<dyn Authority>,
+    running: Mutex<HashMap<(Scope, Token), watch::Receiver<Progress>>>,
+}
+
+/// How far a barrier is.
+#[derive(Debug, Clone)]
+enum Progress {
+    Running { left: Vec<Backend>, why: String },
+    Done(Result<(), DeclareError>),
+}
+
+/// Whose barrier a declaration waits for.
+enum Wait {
+    Own(watch::Receiver<Progress>),
+    Other(watch::Receiver<Progress>),
+}
+
+/// One barrier.
+struct Barrier {
+    scope: Scope,
+    token: Token,
+    deadline: Instant,
+    progress: watch::Sender<Progress>,
+}
+
+impl Barriers {
+    pub(super) fn new(control: Control, authority: Arc<dyn Authority>) -> Arc<Self> {
+        Arc::new(Self {
+            control,
+            authority,
+            running: Mutex::default(),
+        })
+    }
+
+    /// Returns when every session of `lower` is gone and the authority knows it.
+    pub(super) async fn pass(
+        self: &Arc<Self>,
+        scope: &Scope,
+        token: Token,
+        lower: &[Registered],
+        deadline: Instant,
+    ) -> Result<(), DeclareError> {
+        loop {
+            let wait = self.join(scope, token, lower, deadline);
+            let (is_own, mut progress) = match wait {
+                Wait::Own(progress) => (true, progress),
+                Wait::Other(progress) => (false, progress),
+            };
+            let done = progress.wait_for(|p| matches!(p, Progress::Done(_)));
+            let ended = timeout_at(deadline, done)
+                .await
+                .map(|seen| seen.map(|p| p.clone()));
+            let result = match ended {
+                Ok(Ok(Progress::Done(result))) => result,
+                // Out of time, or the task of the barrier has died.
+                Ok(_) | Err(_) => Err(incomplete(scope, token, &progress.borrow())),
+            };
+            // One that another declaration started may have had less time than this one has.
+            if result.is_ok() || is_own || Instant::now() + RETRY >= deadline {
+                return result;
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    fn join(
+        self: &Arc<Self>,
+        scope: &Scope,
+        token: Token,
+        lower: &[Registered],
+        deadline: Instant,
+    ) -> Wait {
+        let key = (scope.clone(), token);
+        let mut running = self.lock();
+        if let Some(progress) = running.get(&key)
+            && progress.has_changed().is_ok()
+        {
+            return Wait::Other(progress.clone());
+        }
+        let left: Vec<Backend> = lower.iter().map(|r| r.backend).collect();
+        let why = "the control connection has not answered yet".to_owned();
+        let (sender, progress) = watch::channel(Progress::Running {
+            left: left.clone(),
+            why,
+        });
+        running.insert(key.clone(), progress.clone());
+        drop(running);
+        let barrier = Barrier {
+            scope: key.0.clone(),
+            token,
+            deadline,
+            progress: sender,
+        };
+        let barriers = Arc::clone(self);
+        tokio::spawn(async move {
+            let result = barriers.drain(&barrier, left).await;
+            barriers.lock().remove(&key);
+            barrier.progress.send_replace(Progress::Done(result));
+            sessions::report_prepared(&barriers.control, Instant::now() + TELL_AGAIN).await;
+        });
+        Wait::Own(progress)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Scope, Token), watch::Receiver<Progress>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the sessions and tells the authority, until it knows of no lower one.
+    async fn drain(&self, barrier: &Barrier, old: Vec<Backend>) -> Result<(), DeclareError> {
+        let Barrier {
+            scope,
+            token,
+            deadline,
+            ..
+        } = barrier;
+        let mut left = old;
+        loop {
+            let began = Instant::now();
+            self.end(barrier, &left).await?;
+            let told = self.authority.drained(scope, *token, &left);
+            match in_time(told, *deadline).await? {
+                Drained::Complete => {
+                    tracing::info!(%scope, %token, ended = left.len(), took = ?began.elapsed(), "takeover");
+                    return Ok(());
+                }
+                Drained::Left(more) => left = more.iter().map(|r| r.backend).collect(),
+            }
+            barrier.note(&left, "the authority knows more old sessions");
+            sleep(RETRY).await;
+        }
+    }
+
+    /// Returns when none of the sessions is left, or with what stood in the way.
+    async fn end(&self, barrier: &Barrier, old: &[Backend]) -> Result<(), DeclareError> {
+        loop {
+            let error = match self.try_end(barrier, old).await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            let refused = is_refused(&error);
+            let hint = if refused {
+                " (an old session of a superuser can be ended only by a control role that is superuser)"
+            } else {
+                ""
+            };
+            barrier.why(format!("{error}{hint}"));
+            if refused || Instant::now() + RETRY >= barrier.deadline {
+                let progress = barrier.progress.borrow();
+                return Err(incomplete(&barrier.scope, barrier.token, &progress));
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    async fn try_end(&self, barrier: &Barrier, old: &[Backend]) -> Result<(), ControlError> {
+        let mut pauses = PAUSES.into_iter();
+        let mut left = old.to_vec();
+        loop {
+            sessions::terminate(&self.control, &left, barrier.deadline).await?;
+            let told = Instant::now();
+            while told.elapsed() < TELL_AGAIN {
+                sleep(pauses.next().unwrap_or(LAST_PAUSE)).await;
+                let alive = sessions::alive(&self.control, old, barrier.deadline).await?;
+                left = alive.into_iter().collect();
+                if left.is_empty() {
+                    return Ok(());
+                }
+                barrier.note(&left, "they were told to end and are still there");
+            }
+        }
+    }
+}
+
+impl Barrier {
+    fn note(&self, left: &[Backend], why: &str) {
+        let (left, why) = (left.to_vec(), why.to_owned());
+        self.progress.send_replace(Progress::Running { left, why });
+    }
+
+    fn why(&self, text: String) {
+        self.progress.send_modify(|progress| {
+            if let Progress::Running { why, .. } = progress {
+                *why = text;
+            }
+        });
+    }
+}
+
+fn incomplete(scope: &Scope, token: Token, progress: &Progress) -> DeclareError {
+    let (left, why) = match progress {
+        Progress::Running { left, why } => (left.clone(), why.clone()),
+        Progress::Done(_) => (Vec::new(), "the answer came too late".to_owned()),
+    };
+    DeclareError::Incomplete {
+        scope: scope.clone(),
+        token,
+        left,
+        why,
+    }
+}
+
+/// The server says that the control role may not end one of the sessions.
+fn is_refused(error: &ControlError) -> bool {
+    match error {
+        ControlError::Server(error) => error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE),
+        _ => false,
+    }
+}

@@ -1,0 +1,166 @@
+//! What can go wrong with takeovers, by who is at fault.
+
+use std::error::Error as _;
+use std::fmt;
+use std::sync::Arc;
+
+use pgpalisade_authority::{AuthorityError, AuthorityId, Backend, Mark, Scope, Token};
+
+/// Why takeovers cannot be served at all.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StartError {
+    /// No connection to the cluster.
+    #[error("the control connection cannot be made: {0}")]
+    Connect(ControlError),
+    /// The role may not do what a takeover needs.
+    #[error("the control role {role:?} lacks {missing}; run as a superuser: {grant}")]
+    Rights {
+        /// Who we are on the cluster.
+        role: String,
+        /// The missing memberships.
+        missing: String,
+        /// The statement that repairs it.
+        grant: String,
+    },
+    /// The server takes no writes, so there is nothing to fence.
+    #[error("the control connection leads to a standby; it must lead to the primary")]
+    Standby,
+    /// Proxies with another store are on this cluster: it would have two marks.
+    #[error(
+        "this proxy uses authority {ours}, but the cluster is already served with authority \
+             {theirs:08x}... by {holder}; all proxies of a cluster must share one authority"
+    )]
+    OtherAuthority {
+        /// Our store.
+        ours: AuthorityId,
+        /// The first 32 bits of the other's identity.
+        theirs: u32,
+        /// Who serves with it.
+        holder: Holder,
+    },
+    /// The store is for one proxy, and another one serves with it.
+    #[error(
+        "the cluster is already served with authority {ours} by {holder}, and this store allows \
+             one proxy only; stop the other one"
+    )]
+    Taken {
+        /// Our store.
+        ours: AuthorityId,
+        /// Who serves with it.
+        holder: Holder,
+    },
+    /// A statement of the preparation failed.
+    #[error("the control connection cannot be prepared: {0}")]
+    Control(ControlError),
+    /// The authority did not answer.
+    #[error(transparent)]
+    Authority(AuthorityError),
+}
+
+/// A session that holds the cluster's lock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Holder {
+    /// Its server process.
+    pub pid: Option<i32>,
+    /// Its application_name.
+    pub application_name: Option<String>,
+    /// Where it comes from; `None` for a unix socket.
+    pub client_addr: Option<String>,
+    /// The database it is connected to.
+    pub database: Option<String>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(pid) = self.pid else {
+            return f.write_str("a session that is just ending");
+        };
+        let name = self.application_name.as_deref().unwrap_or_default();
+        let addr = self.client_addr.as_deref().unwrap_or("a local socket");
+        let database = self.database.as_deref().unwrap_or("?");
+        write!(
+            f,
+            "server process {pid} ({name:?} from {addr}, database {database:?})"
+        )
+    }
+}
+
+/// Why the control connection gave no answer.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ControlError {
+    /// There is none at the moment. The text says why.
+    #[error("the control connection is down: {0}")]
+    Down(Arc<str>),
+    /// It was lost while it was used.
+    #[error("the control connection was lost")]
+    Lost,
+    /// The server refused the statement.
+    #[error("{}", server_text(.0))]
+    Server(Arc<tokio_postgres::Error>),
+    /// The server did not answer in time.
+    #[error("the server did not answer in time")]
+    Timeout,
+    /// The answer does not have the form that was asked for.
+    #[error("unexpected answer of the server: {}", server_text(.0))]
+    Answer(Arc<tokio_postgres::Error>),
+}
+
+/// tokio-postgres says no more than "db error" by itself.
+fn server_text(error: &tokio_postgres::Error) -> String {
+    match (error.as_db_error(), error.source()) {
+        (Some(db), _) => format!("{}: {} ({})", db.severity(), db.message(), db.code().code()),
+        (None, Some(source)) => format!("{error}: {source}"),
+        (None, None) => error.to_string(),
+    }
+}
+
+/// Why a declaration was not accepted. The session must not write with its token.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum DeclareError {
+    /// A higher token was accepted before.
+    #[error("the token is stale: the mark is {}, raised by {}", mark.token, mark.raised_by)]
+    Stale {
+        /// The mark above it.
+        mark: Mark,
+    },
+    /// The authority did not answer.
+    #[error(transparent)]
+    Authority(AuthorityError),
+    /// The token is stored, but old sessions could not be confirmed gone in time. Declaring again goes on.
+    #[error("takeover of scope {scope} with token {token} is not completed, {} old sessions are left: {why}", left.len())]
+    Incomplete {
+        /// The scope.
+        scope: Scope,
+        /// The declared token.
+        token: Token,
+        /// The old sessions that were not seen to be gone.
+        left: Vec<Backend>,
+        /// What stood in the way.
+        why: String,
+    },
+    /// The server session cannot be identified, so no takeover could end it.
+    #[error("server process {pid} cannot be identified: {why}")]
+    Backend {
+        /// As told by the server at login.
+        pid: i32,
+        /// What is wrong.
+        why: BackendFault,
+    },
+    /// The control connection gave no answer.
+    #[error(transparent)]
+    Control(ControlError),
+}
+
+/// Why a server session cannot be identified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BackendFault {
+    /// No such process.
+    #[error(
+        "it is not in pg_stat_activity; a pooler between the proxy and PostgreSQL, or a control \
+             connection to another server, hides the real session"
+    )]
+    Unknown,
+    /// The process is there, its start is not shown.
+    #[error("its backend_start is hidden; the control role lacks pg_read_all_stats")]
+    Hidden,
+}

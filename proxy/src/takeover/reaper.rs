@@ -1,0 +1,61 @@
+//! The reaper: removes the records of sessions that PostgreSQL no longer has.
+//!
+//! Records never expire by time. They go when (pid, backend_start) is seen to be gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgpalisade_authority::{Authority, Backend};
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::control::Control;
+use super::error::DeclareError;
+use super::{in_time, sessions};
+
+/// What the reaper needs.
+pub(super) struct Reaper {
+    pub(super) control: Control,
+    pub(super) authority: Arc<dyn Authority>,
+    pub(super) timeout: Duration,
+}
+
+impl Reaper {
+    /// One round. Returns how many sessions were gone.
+    pub(super) async fn reap(&self) -> Result<usize, DeclareError> {
+        let deadline = Instant::now() + self.timeout;
+        // The records first: a session that registers after the look must not be taken for gone.
+        let records = in_time(self.authority.sessions(), deadline).await?;
+        let mut known: Vec<Backend> = records.iter().map(|(_, r)| r.backend).collect();
+        known.sort_unstable();
+        known.dedup();
+        if known.is_empty() {
+            return Ok(0);
+        }
+        let alive = sessions::alive(&self.control, &known, deadline)
+            .await
+            .map_err(DeclareError::Control)?;
+        known.retain(|backend| !alive.contains(backend));
+        if !known.is_empty() {
+            in_time(self.authority.forget(&known), deadline).await?;
+            tracing::debug!(sessions = known.len(), "reaped");
+        }
+        Ok(known.len())
+    }
+
+    /// A round every `every`, until `cancel`.
+    pub(super) async fn run(self, every: Duration, cancel: CancellationToken) {
+        let mut ticks = tokio::time::interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.tick().await;
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            if let Err(error) = self.reap().await {
+                tracing::warn!(%error, "records of ended sessions are not removed");
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Looking at server sessions, and ending them. Every statement is a transaction of its own, because
+//! pg_stat_activity is a snapshot per transaction
+//! (<https://www.postgresql.org/docs/15/monitoring-stats.html#MONITORING-STATS-VIEWS>).
+
+use std::collections::BTreeSet;
+
+use pgpalisade_authority::Backend;
+use tokio::time::Instant;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::control::{Control, STARTED_US, answer};
+use super::error::{BackendFault, ControlError, DeclareError};
+
+/// The sessions that are asked about, from two arrays.
+const OLD: &str = "ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS o(pid, started)";
+
+/// Both halves of the sessions, as the two arrays of [`OLD`].
+fn halves(backends: &[Backend]) -> (Vec<i32>, Vec<i64>) {
+    backends.iter().map(|b| (b.pid, b.started_us)).unzip()
+}
+
+/// Terminates each session that matches on both pid and start, in one statement.
+pub(super) async fn terminate(
+    control: &Control,
+    backends: &[Backend],
+    deadline: Instant,
+) -> Result<(), ControlError> {
+    let sql = format!(
+        "SELECT pg_catalog.pg_terminate_backend(a.pid) \
+         FROM {OLD} JOIN pg_catalog.pg_stat_activity a ON a.pid = o.pid \
+         WHERE {STARTED_US} = o.started"
+    );
+    let (pids, started) = halves(backends);
+    let params: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&pids, Type::INT4_ARRAY), (&started, Type::INT8_ARRAY)];
+    control.query(&sql, &params, deadline).await?;
+    Ok(())
+}
+
+/// Which of the sessions are still there. One whose start is hidden counts as there.
+pub(super) async fn alive(
+    control: &Control,
+    backends: &[Backend],
+    deadline: Instant,
+) -> Result<BTreeSet<Backend>, ControlError> {
+    let sql = format!(
+        "SELECT o.pid, o.started \
+         FROM {OLD} JOIN pg_catalog.pg_stat_activity a ON a.pid = o.pid \
+         WHERE a.backend_start IS NULL OR {STARTED_US} = o.started"
+    );
+    let (pids, started) = halves(backends);
+    let params: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&pids, Type::INT4_ARRAY), (&started, Type::INT8_ARRAY)];
+    let rows = control.query(&sql, &params, deadline).await?;
+    rows.iter()
+        .map(|row| {
+            Ok(Backend {
+                pid: answer(row, 0)?,
+                started_us: answer(row, 1)?,
+            })
+        })
+        .collect()
+}
+
+/// The session behind a pid.
+pub(super) async fn identify(
+    control: &Control,
+    pid: i32,
+    deadline: Instant,
+) -> Result<Backend, DeclareError> {
+    let sql = format!("SELECT {STARTED_US} FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1");
+    let rows = control
+        .query(&sql, &[(&pid, Type::INT4)], deadline)
+        .await
+        .map_err(DeclareError::Control)?;
+    let Some(row) = rows.first() else {
+        return Err(DeclareError::Backend {
+            pid,
+            why: BackendFault::Unknown,
+        });
+    };
+    match answer::<Option<i64>>(row, 0).map_err(DeclareError::Control)? {
+        Some(started_us) => Ok(Backend { pid, started_us }),
+        None => Err(DeclareError::Backend {
+            pid,
+            why: BackendFault::Hidden,
+        }),
+    }
+}
+
+/// Prepared transactions outlive their sessions, so a takeover does not end them: it names them.
+pub(super) async fn report_prepared(control: &Control, deadline: Instant) {
+    let sql = "SELECT gid, owner::pg_catalog.text, database::pg_catalog.text \
+               FROM pg_catalog.pg_prepared_xacts ORDER BY prepared LIMIT 20";
+    let rows = match control.query(sql, &[], deadline).await {
+        Ok(rows) => rows,
+        Err(error) => return tracing::warn!(%error, "prepared transactions are not known"),
+    };
+    for row in &rows {
+        let text = |column| answer::<String>(row, column).unwrap_or_default();
+        let (gid, owner, database) = (text(0), text(1), text(2));
+        tracing::warn!(
+            gid,
+            owner,
+            database,
+            "a prepared transaction outlives this takeover; only the current token can finish it"
+        );
+    }
+}

@@ -1,0 +1,681 @@
+//! Takeovers on a real PostgreSQL: old sessions end and commit nothing, and what cannot be confirmed is refused.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests"
+)]
+
+#[expect(unreachable_pub, reason = "shared by the test binaries of this crate")]
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pgpalisade::takeover::{
+    BackendFault, Declare, DeclareError, StartError, StoreLock, Takeover, TakeoverOptions,
+};
+use pgpalisade_authority::{Authority, Backend, Declaration, Embedded, Mark, Scope, Token};
+use support::Postgres;
+use tokio_postgres::Client;
+use tokio_util::sync::CancellationToken;
+
+fn token(value: u64) -> Token {
+    Token::new(value).unwrap()
+}
+
+fn options(postgres: &Postgres) -> TakeoverOptions {
+    TakeoverOptions::new(postgres.config("postgres"), "test".to_owned())
+}
+
+fn store(postgres: &Postgres) -> Arc<Embedded> {
+    Arc::new(Embedded::open(&postgres.dir().join("authority")).unwrap())
+}
+
+async fn start(options: TakeoverOptions, store: &Arc<Embedded>) -> Result<Takeover, StartError> {
+    Takeover::start(options, Arc::clone(store) as _, CancellationToken::new()).await
+}
+
+async fn declare(takeover: &Takeover, value: u64, backend: Backend) -> Result<Mark, DeclareError> {
+    let (scope, by) = (Scope::default(), "a test".to_owned());
+    takeover
+        .declare(Declare {
+            scope,
+            token: token(value),
+            backend,
+            by,
+        })
+        .await
+}
+
+async fn pid(client: &Client) -> i32 {
+    client
+        .query_one("SELECT pg_backend_pid()", &[])
+        .await
+        .unwrap()
+        .get(0)
+}
+
+/// A session of `user` that has declared a token.
+async fn declared(
+    postgres: &Postgres,
+    takeover: &Takeover,
+    user: &str,
+    value: u64,
+) -> (Client, Backend) {
+    let client = postgres.connect(user).await;
+    let backend = takeover.identify(pid(&client).await).await.unwrap();
+    declare(takeover, value, backend).await.unwrap();
+    (client, backend)
+}
+
+async fn registered(store: &Embedded) -> Vec<Backend> {
+    let mut all: Vec<Backend> = store
+        .sessions()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|(_, r)| r.backend)
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+async fn count(client: &Client, sql: &str) -> i64 {
+    client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+/// Waits until `sql` counts to `expect`.
+async fn eventually(client: &Client, sql: &str, expect: i64) {
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while count(client, sql).await != expect {
+        assert!(Instant::now() < give_up, "{sql} is not {expect}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn eventually_registered(store: &Embedded, expect: &[Backend]) {
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while registered(store).await != expect {
+        assert!(
+            Instant::now() < give_up,
+            "{:?} is not {expect:?}",
+            registered(store).await
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// `n` sessions with open write transactions are ended by one takeover, and nothing of them commits.
+async fn ends_writers(n: usize) {
+    let postgres = Postgres::start(&["max_connections=200"]).await;
+    let admin = postgres.connect("postgres").await;
+    admin
+        .batch_execute("CREATE TABLE t (id int)")
+        .await
+        .unwrap();
+    let store = store(&postgres);
+    let takeover = start(options(&postgres), &store).await.unwrap();
+    let mut old = Vec::new();
+    for id in 0..n {
+        let (client, backend) = declared(&postgres, &takeover, "postgres", 33).await;
+        client
+            .batch_execute(&format!("BEGIN; INSERT INTO t VALUES ({id})"))
+            .await
+            .unwrap();
+        old.push((client, backend));
+    }
+    assert_eq!(registered(&store).await.len(), n);
+    let client = postgres.connect("postgres").await;
+    let new = takeover.identify(pid(&client).await).await.unwrap();
+    let began = Instant::now();
+    let mark = declare(&takeover, 34, new).await.unwrap();
+    println!(
+        "takeover over {n} sessions with open transactions: {:?}",
+        began.elapsed()
+    );
+    assert_eq!(mark.token, token(34));
+    assert_eq!(mark.raised_by, "a test via test");
+    // At once, without waiting: every old transaction has ended and none can commit.
+    let locks = "SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass AND mode = 'RowExclusiveLock'";
+    assert_eq!(
+        count(&client, locks).await,
+        0,
+        "a transaction of an old session is still open"
+    );
+    for (client, backend) in &old {
+        assert!(
+            client.batch_execute("COMMIT").await.is_err(),
+            "{backend} could commit"
+        );
+        assert!(matches!(
+            declare(&takeover, 33, *backend).await,
+            Err(DeclareError::Stale { .. })
+        ));
+    }
+    assert_eq!(count(&client, "SELECT count(*) FROM t").await, 0);
+    assert_eq!(registered(&store).await, [new]);
+    assert_eq!(
+        takeover.cells().cell(&Scope::default()).mark(),
+        Some(token(34))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ends_one_writer() {
+    ends_writers(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ends_a_hundred_writers() {
+    ends_writers(100).await;
+}
+
+#[tokio::test]
+async fn ends_a_long_statement() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(options(&postgres), &store).await.unwrap();
+    let admin = postgres.connect("postgres").await;
+    admin
+        .batch_execute("CREATE TABLE t (id int)")
+        .await
+        .unwrap();
+    let (old, _) = declared(&postgres, &takeover, "postgres", 1).await;
+    let statement = "INSERT INTO t SELECT 1 FROM pg_sleep(60)";
+    let running = tokio::spawn(async move { old.batch_execute(statement).await });
+    eventually(
+        &admin,
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'",
+        1,
+    )
+    .await;
+    let began = Instant::now();
+    let (new, _) = declared(&postgres, &takeover, "postgres", 2).await;
+    assert!(
+        began.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(
+        count(
+            &new,
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+        )
+        .await,
+        0
+    );
+    let error = running.await.unwrap().unwrap_err();
+    assert_eq!(error.code().map(|c| c.code()), Some("57P01"), "{error}");
+    assert_eq!(count(&new, "SELECT count(*) FROM t").await, 0);
+}
+
+#[tokio::test]
+async fn a_pid_with_another_start_is_another_session() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(options(&postgres), &store).await.unwrap();
+    let bystander = postgres.connect("postgres").await;
+    let live = takeover.identify(pid(&bystander).await).await.unwrap();
+    // As if an old session had had the pid before.
+    let former = Backend {
+        started_us: live.started_us - 1,
+        ..live
+    };
+    declare(&takeover, 1, former).await.unwrap();
+    let (_new, new) = declared(&postgres, &takeover, "postgres", 2).await;
+    assert_eq!(pid(&bystander).await, live.pid, "the bystander was ended");
+    assert_eq!(
+        registered(&store).await,
+        [new],
+        "the former session is gone"
+    );
+}
+
+#[tokio::test]
+async fn missing_rights_are_named_with_the_grant() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let admin = postgres.connect("postgres").await;
+    let weak = || TakeoverOptions {
+        control: postgres.config("Weak"),
+        ..options(&postgres)
+    };
+    admin
+        .batch_execute("CREATE ROLE \"Weak\" LOGIN")
+        .await
+        .unwrap();
+    let error = start(weak(), &store).await.unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, StartError::Rights { .. }), "{text}");
+    let grant = text.split_once("superuser: ").unwrap().1.to_owned();
+    assert_eq!(
+        grant,
+        "GRANT pg_signal_backend, pg_read_all_stats TO \"Weak\""
+    );
+    admin
+        .batch_execute("GRANT pg_signal_backend TO \"Weak\"")
+        .await
+        .unwrap();
+    let text = start(weak(), &store).await.unwrap_err().to_string();
+    assert!(text.contains("GRANT pg_read_all_stats TO"), "{text}");
+    admin.batch_execute(&grant).await.unwrap();
+    let takeover = start(weak(), &store).await.unwrap();
+    // The rights suffice for ordinary roles.
+    admin.batch_execute("CREATE ROLE app LOGIN").await.unwrap();
+    let (old, _) = declared(&postgres, &takeover, "app", 1).await;
+    declared(&postgres, &takeover, "app", 2).await;
+    assert!(old.batch_execute("SELECT 1").await.is_err());
+    // They do not for superusers.
+    let (old, left) = declared(&postgres, &takeover, "postgres", 2).await;
+    let client = postgres.connect("app").await;
+    let new = takeover.identify(pid(&client).await).await.unwrap();
+    let began = Instant::now();
+    match declare(&takeover, 3, new).await.unwrap_err() {
+        DeclareError::Incomplete {
+            left: found, why, ..
+        } => {
+            assert!(found.contains(&left), "{found:?}");
+            assert!(why.contains("superuser"), "{why}");
+        }
+        other => panic!("{other}"),
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "a refusal does not wait"
+    );
+    old.batch_execute("SELECT 1").await.unwrap();
+}
+
+#[tokio::test]
+async fn hidden_and_unknown_backends_are_refused() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let admin = postgres.connect("postgres").await;
+    let grants = "CREATE ROLE c LOGIN; GRANT pg_signal_backend, pg_read_all_stats TO c";
+    admin.batch_execute(grants).await.unwrap();
+    let reap_every = Duration::from_millis(50);
+    let control = TakeoverOptions {
+        control: postgres.config("c"),
+        reap_every,
+        ..options(&postgres)
+    };
+    let takeover = start(control, &store).await.unwrap();
+    let fault = |error: DeclareError| match error {
+        DeclareError::Backend { why, .. } => why,
+        other => panic!("{other}"),
+    };
+    // A pooler shows pids of its own.
+    let unknown = takeover.identify(i32::MAX).await.unwrap_err();
+    assert!(unknown.to_string().contains("pooler"), "{unknown}");
+    assert_eq!(fault(unknown), BackendFault::Unknown);
+    let (client, backend) = declared(&postgres, &takeover, "postgres", 1).await;
+    admin
+        .batch_execute("REVOKE pg_read_all_stats FROM c")
+        .await
+        .unwrap();
+    let hidden = takeover.identify(pid(&client).await).await.unwrap_err();
+    assert!(hidden.to_string().contains("pg_read_all_stats"), "{hidden}");
+    assert_eq!(fault(hidden), BackendFault::Hidden);
+    // What is hidden is not gone: the reaper leaves it.
+    tokio::time::sleep(reap_every * 10).await;
+    assert_eq!(registered(&store).await, [backend]);
+}
+
+#[tokio::test]
+async fn a_second_authority_is_refused_and_both_are_named() {
+    let postgres = Postgres::start(&[]).await;
+    let first = store(&postgres);
+    let second = Arc::new(Embedded::open(&postgres.dir().join("second")).unwrap());
+    let admin = postgres.connect("postgres").await;
+    admin.batch_execute("CREATE DATABASE other").await.unwrap();
+    let impatient = |store_lock| TakeoverOptions {
+        lock_wait: Duration::from_millis(300),
+        store_lock,
+        ..options(&postgres)
+    };
+    for kind in [StoreLock::Exclusive, StoreLock::Shared] {
+        let takeover = start(impatient(kind), &first).await.unwrap();
+        for database in ["postgres", "other"] {
+            let mut elsewhere = impatient(kind);
+            elsewhere.control.dbname(database);
+            let error = start(elsewhere.clone(), &second).await.unwrap_err();
+            let text = error.to_string();
+            assert!(matches!(error, StartError::OtherAuthority { .. }), "{text}");
+            assert!(text.contains(&second.identity().to_string()), "{text}");
+            assert!(
+                text.contains(&format!("{:08x}", first.identity().short())),
+                "{text}"
+            );
+            assert!(text.contains("pgpalisade control"), "{text}");
+            // The same store: a second proxy is welcome only where the store is shared.
+            match (kind, start(elsewhere, &first).await) {
+                (StoreLock::Exclusive, Err(StartError::Taken { holder, .. })) => {
+                    assert_eq!(
+                        holder.application_name.as_deref(),
+                        Some("pgpalisade control")
+                    );
+                }
+                (StoreLock::Shared, Ok(_)) => {}
+                (_, other) => panic!("{kind:?} {database}: {other:?}"),
+            }
+        }
+        drop(takeover);
+        let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+        eventually(&admin, locks, 0).await;
+    }
+    // One that goes away in time is waited for.
+    let takeover = start(impatient(StoreLock::Exclusive), &first)
+        .await
+        .unwrap();
+    let waiting = tokio::spawn({
+        let (options, second) = (options(&postgres), Arc::clone(&second));
+        async move { start(options, &second).await }
+    });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!waiting.is_finished());
+    drop(takeover);
+    waiting.await.unwrap().unwrap();
+}
+
+/// A session that cannot end: its process is stopped.
+#[tokio::test]
+async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let timeout = Duration::from_millis(800);
+    let takeover = start(
+        TakeoverOptions {
+            timeout,
+            ..options(&postgres)
+        },
+        &store,
+    )
+    .await
+    .unwrap();
+    let (_old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
+    postgres.signal("-STOP", stuck.pid);
+    let client = postgres.connect("postgres").await;
+    let new = takeover.identify(pid(&client).await).await.unwrap();
+    let began = Instant::now();
+    let error = declare(&takeover, 2, new).await.unwrap_err();
+    let took = began.elapsed();
+    assert!(
+        matches!(&error, DeclareError::Incomplete { left, .. } if left == &[stuck]),
+        "{error}"
+    );
+    assert!(
+        took >= timeout && took < timeout + Duration::from_millis(400),
+        "{took:?}"
+    );
+    // Not drained: an equal token is not admitted either, and a lower one is stale.
+    let error = declare(&takeover, 2, new).await.unwrap_err();
+    assert!(
+        matches!(&error, DeclareError::Incomplete { left, .. } if left == &[stuck]),
+        "{error}"
+    );
+    assert!(matches!(
+        declare(&takeover, 1, new).await,
+        Err(DeclareError::Stale { .. })
+    ));
+    postgres.signal("-CONT", stuck.pid);
+    assert_eq!(declare(&takeover, 2, new).await.unwrap().token, token(2));
+    assert_eq!(registered(&store).await, [new]);
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_does_not_stop_its_takeover() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(options(&postgres), &store).await.unwrap();
+    let (old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
+    let client = postgres.connect("postgres").await;
+    let new = takeover.identify(pid(&client).await).await.unwrap();
+    postgres.signal("-STOP", stuck.pid);
+    let dropped =
+        tokio::time::timeout(Duration::from_millis(200), declare(&takeover, 2, new)).await;
+    assert!(
+        dropped.is_err(),
+        "it should still wait for the stopped session"
+    );
+    postgres.signal("-CONT", stuck.pid);
+    eventually_registered(&store, &[new]).await;
+    assert!(old.batch_execute("SELECT 1").await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_declares_of_one_token_wait_for_one_barrier() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(options(&postgres), &store).await.unwrap();
+    let (_old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
+    let mut sessions = Vec::new();
+    for _ in 0..10 {
+        let client = postgres.connect("postgres").await;
+        let backend = takeover.identify(pid(&client).await).await.unwrap();
+        sessions.push((client, backend));
+    }
+    postgres.signal("-STOP", stuck.pid);
+    let mut declares = tokio::task::JoinSet::new();
+    for (_, backend) in &sessions {
+        let (takeover, backend) = (takeover.clone(), *backend);
+        declares.spawn(async move { declare(&takeover, 2, backend).await });
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(
+        declares.try_join_next().is_none(),
+        "admitted before the old session was gone"
+    );
+    postgres.signal("-CONT", stuck.pid);
+    for result in declares.join_all().await {
+        assert_eq!(result.unwrap().token, token(2));
+    }
+    assert_eq!(registered(&store).await.len(), 10);
+}
+
+#[tokio::test]
+async fn the_reaper_removes_only_what_is_gone() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let reap_every = Duration::from_millis(100);
+    let takeover = start(
+        TakeoverOptions {
+            reap_every,
+            ..options(&postgres)
+        },
+        &store,
+    )
+    .await
+    .unwrap();
+    let (_alive, alive) = declared(&postgres, &takeover, "postgres", 1).await;
+    let (gone, gone_backend) = declared(&postgres, &takeover, "postgres", 1).await;
+    let reused = Backend {
+        started_us: alive.started_us + 1,
+        ..alive
+    };
+    declare(&takeover, 1, reused).await.unwrap();
+    assert!(registered(&store).await.contains(&gone_backend));
+    drop(gone);
+    eventually_registered(&store, &[alive]).await;
+    tokio::time::sleep(reap_every * 5).await;
+    assert_eq!(registered(&store).await, [alive]);
+}
+
+/// Everything of the proxy goes without a word; the server session of its client stays. The next raise, after a start on
+/// the same file, ends it.
+#[tokio::test]
+async fn sessions_of_a_killed_proxy_are_ended_by_the_next_takeover() {
+    let postgres = Postgres::start(&[]).await;
+    let first = store(&postgres);
+    let takeover = start(options(&postgres), &first).await.unwrap();
+    let (old, old_backend) = declared(&postgres, &takeover, "postgres", 1).await;
+    old.batch_execute("CREATE TABLE t (id int)").await.unwrap();
+    old.batch_execute("BEGIN; INSERT INTO t VALUES (1)")
+        .await
+        .unwrap();
+    drop((takeover, first));
+    let give_up = Instant::now() + Duration::from_secs(10);
+    let second = loop {
+        match Embedded::open(&postgres.dir().join("authority")) {
+            Ok(store) => break Arc::new(store),
+            Err(error) => assert!(Instant::now() < give_up, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    let takeover = start(options(&postgres), &second).await.unwrap();
+    assert_eq!(
+        registered(&second).await,
+        [old_backend],
+        "the start removes only what is gone"
+    );
+    assert_eq!(
+        takeover.cells().cell(&Scope::default()).mark(),
+        Some(token(1)),
+        "from the store"
+    );
+    let (new, new_backend) = declared(&postgres, &takeover, "postgres", 2).await;
+    assert!(old.batch_execute("COMMIT").await.is_err());
+    assert_eq!(
+        count(&new, "SELECT count(*) FROM pg_tables WHERE tablename = 't'").await,
+        1
+    );
+    assert_eq!(count(&new, "SELECT count(*) FROM t").await, 0);
+    assert_eq!(registered(&second).await, [new_backend]);
+}
+
+#[tokio::test]
+async fn a_lost_control_connection_is_replaced_and_the_lock_taken_again() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(options(&postgres), &store).await.unwrap();
+    let admin = postgres.connect("postgres").await;
+    let (_old, old) = declared(&postgres, &takeover, "postgres", 1).await;
+    let control = "FROM pg_stat_activity WHERE application_name = 'pgpalisade control'";
+    admin
+        .query(&format!("SELECT pg_terminate_backend(pid) {control}"), &[])
+        .await
+        .unwrap();
+    // At once: a declaration without a barrier does not need it, a takeover waits for it.
+    assert_eq!(declare(&takeover, 1, old).await.unwrap().token, token(1));
+    let client = postgres.connect("postgres").await;
+    let new = takeover.identify(pid(&client).await).await.unwrap();
+    declare(&takeover, 2, new).await.unwrap();
+    assert_eq!(registered(&store).await, [new]);
+    let locks =
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'";
+    eventually(&admin, locks, 1).await;
+}
+
+#[tokio::test]
+async fn without_a_control_connection_only_takeovers_fail() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let admin = postgres.connect("postgres").await;
+    let grants = "CREATE ROLE c LOGIN; GRANT pg_signal_backend, pg_read_all_stats TO c";
+    admin.batch_execute(grants).await.unwrap();
+    let control = TakeoverOptions {
+        control: postgres.config("c"),
+        timeout: Duration::from_millis(700),
+        ..options(&postgres)
+    };
+    let takeover = start(control, &store).await.unwrap();
+    admin.batch_execute("CREATE ROLE app LOGIN").await.unwrap();
+    let (_old, old) = declared(&postgres, &takeover, "app", 1).await;
+    let client = postgres.connect("app").await;
+    let new = takeover.identify(pid(&client).await).await.unwrap();
+    admin.batch_execute("ALTER ROLE c NOLOGIN").await.unwrap();
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'c'";
+    admin.query(end, &[]).await.unwrap();
+    assert_eq!(declare(&takeover, 1, old).await.unwrap().token, token(1));
+    match declare(&takeover, 2, new).await.unwrap_err() {
+        DeclareError::Incomplete { left, why, .. } => {
+            assert_eq!(left, [old]);
+            assert!(why.contains("control connection"), "{why}");
+        }
+        other => panic!("{other}"),
+    }
+    admin.batch_execute("ALTER ROLE c LOGIN").await.unwrap();
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while let Err(error) = declare(&takeover, 2, new).await {
+        assert!(Instant::now() < give_up, "{error}");
+    }
+    assert_eq!(registered(&store).await, [new]);
+}
+
+#[tokio::test]
+async fn a_release_is_through_before_the_session_declares_again() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(options(&postgres), &store).await.unwrap();
+    let (_client, backend) = declared(&postgres, &takeover, "postgres", 1).await;
+    for _ in 0..50 {
+        takeover.release(backend);
+        declare(&takeover, 1, backend).await.unwrap();
+        assert_eq!(registered(&store).await, [backend]);
+    }
+    takeover.release(backend);
+    eventually_registered(&store, &[]).await;
+}
+
+/// Two proxies on one store: the one that raised has gone, the other finishes its barrier.
+#[tokio::test]
+async fn any_proxy_finishes_a_barrier() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let shared = TakeoverOptions {
+        store_lock: StoreLock::Shared,
+        ..options(&postgres)
+    };
+    let one = start(shared.clone(), &store).await.unwrap();
+    let two = start(shared, &store).await.unwrap();
+    let (old, _) = declared(&postgres, &one, "postgres", 1).await;
+    // A proxy that raised the mark and then stopped for good.
+    let client = postgres.connect("postgres").await;
+    let raiser = one.identify(pid(&client).await).await.unwrap();
+    let scope = Scope::default();
+    let raise = Declaration {
+        scope: &scope,
+        token: token(2),
+        backend: raiser,
+        by: "",
+    };
+    store.declare(&raise).await.unwrap();
+    old.batch_execute("SELECT 1").await.unwrap();
+    let (_new, new) = declared(&postgres, &two, "postgres", 2).await;
+    assert!(old.batch_execute("SELECT 1").await.is_err());
+    let mut expect = [raiser, new];
+    expect.sort_unstable();
+    assert_eq!(registered(&store).await, expect);
+    // Its cache does not know the mark yet, its authority does.
+    assert_eq!(one.cells().cell(&scope).mark(), Some(token(1)));
+    assert!(matches!(
+        declare(&one, 1, raiser).await,
+        Err(DeclareError::Stale { .. })
+    ));
+    assert_eq!(one.cells().cell(&scope).mark(), Some(token(2)));
+}
+
+/// Prints how long takeovers take, one old session each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn takeover_times() {
+    let postgres = Postgres::start(&["max_connections=200"]).await;
+    let store = store(&postgres);
+    let takeover = start(options(&postgres), &store).await.unwrap();
+    let mut clients = vec![declared(&postgres, &takeover, "postgres", 1).await];
+    let mut times = Vec::new();
+    for value in 2..=101 {
+        let client = postgres.connect("postgres").await;
+        let backend = takeover.identify(pid(&client).await).await.unwrap();
+        let began = Instant::now();
+        declare(&takeover, value, backend).await.unwrap();
+        times.push(began.elapsed());
+        clients.push((client, backend));
+    }
+    times.sort_unstable();
+    println!(
+        "100 takeovers, one session each: p50 {:?}, p99 {:?}",
+        times[49], times[98]
+    );
+    assert!(times[98] < Duration::from_secs(5));
+    assert_eq!(registered(&store).await.len(), 1);
+}

@@ -1,0 +1,156 @@
+//! The contract of a store of marks: what every authority must do, and how it may fail.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::{Backend, Mark, Registered, Scope, Token};
+
+/// The answer of an authority: a future, boxed so that stores can be chosen at run time.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, AuthorityError>> + Send + 'a>>;
+
+/// The durable, linearizable store of marks and of the sessions bound to them.
+///
+/// Every method is one atomic step, and what it answered is durable before it answers. A step whose future is
+/// dropped, or that ends in an error, may or may not have been taken; all of them can be repeated. The caller bounds the wait.
+pub trait Authority: Send + Sync + 'static {
+    /// Which store this is: random, made when the store was created, the same for all who share it.
+    fn identity(&self) -> AuthorityId;
+
+    /// Binds a session to a token.
+    ///
+    /// - mark above the token: nothing changes, [`Declared::Stale`];
+    /// - mark equal: the session is registered, [`Outcome::Current`];
+    /// - mark below, or none: the mark rises and the session is registered, [`Outcome::Raised`].
+    ///
+    /// A session that is registered in the scope at a lower token moves up and is not in its own `lower`. It never moves down.
+    fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared>;
+
+    /// Tells that these sessions were seen to be gone from PostgreSQL. Removes their records in the scope where
+    /// the token is lower, and no others. The scope is marked as drained for the token only if no lower record is left and the
+    /// token is still the mark.
+    fn drained<'a>(
+        &'a self,
+        scope: &'a Scope,
+        token: Token,
+        gone: &'a [Backend],
+    ) -> Answer<'a, Drained>;
+
+    /// Removes all records of a session that has ended normally, in every scope.
+    fn release(&self, backend: Backend) -> Answer<'_, ()>;
+
+    /// Removes all records of sessions that were seen to be gone, in every scope. Unknown ones are no error.
+    fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()>;
+
+    /// Every registered session, for the reaper.
+    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>>;
+
+    /// Every mark, to fill caches at start. Marks are never deleted.
+    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>>;
+}
+
+/// What a session declares.
+#[derive(Debug, Clone, Copy)]
+pub struct Declaration<'a> {
+    /// The scope.
+    pub scope: &'a Scope,
+    /// The token.
+    pub token: Token,
+    /// The session.
+    pub backend: Backend,
+    /// Who declares, in words for people; kept with the mark, cut at 200 bytes.
+    pub by: &'a str,
+}
+
+/// The answer to a declaration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Declared {
+    /// The token is below the mark. Nothing has changed.
+    Stale {
+        /// The mark that stands above it.
+        mark: Mark,
+    },
+    /// The session is registered. It may write only when no session of `lower` is left.
+    Accepted {
+        /// The mark, which is the declared token.
+        mark: Mark,
+        /// Whether this declaration raised it.
+        outcome: Outcome,
+        /// Every registered session of the scope with a lower token, in the order of [`Backend`]. Empty once the scope was drained for this token.
+        lower: Vec<Registered>,
+    },
+}
+
+/// What an accepted declaration did to the mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It rose: a takeover.
+    Raised,
+    /// It was already there.
+    Current,
+}
+
+/// The answer to [`Authority::drained`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Drained {
+    /// No lower session is registered. If the token is still the mark, this is now on record.
+    Complete,
+    /// These are still registered with a lower token; the scope is not drained.
+    Left(Vec<Registered>),
+}
+
+/// Which store an authority is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AuthorityId(u128);
+
+impl AuthorityId {
+    /// A new random identity.
+    pub fn random() -> Self {
+        Self(rand::random())
+    }
+
+    /// The identity as stored.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
+
+    /// To store it.
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
+    /// The first 32 bits, for the object of the advisory lock by which proxies see each other.
+    pub fn short(self) -> u32 {
+        let [a, b, c, d, ..] = self.to_bytes();
+        u32::from_be_bytes([a, b, c, d])
+    }
+}
+
+impl fmt::Display for AuthorityId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for AuthorityId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AuthorityId({self})")
+    }
+}
+
+/// Why an authority did not answer. Nothing may be taken as accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AuthorityError {
+    /// It cannot be reached, or did not answer in time.
+    #[error("the authority cannot be reached: {0}")]
+    Unavailable(String),
+    /// It could not store the change: a full disk, say.
+    #[error("the authority cannot store the change: {0}")]
+    Storage(String),
+    /// What it has stored cannot be read.
+    #[error("the authority's data is damaged: {0}")]
+    Damaged(String),
+    /// It has been closed.
+    #[error("the authority is closed")]
+    Closed,
+}

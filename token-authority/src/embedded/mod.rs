@@ -1,0 +1,149 @@
+//! The embedded store: one `redb` file for one proxy.
+//!
+//! A thread of its own owns the file. It takes every request that is waiting, applies them in one durable
+//! transaction, then answers all of them, so that fifty declarations that arrive together pay for one commit.
+
+mod open;
+mod tables;
+mod worker;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::sync::{mpsc, oneshot};
+
+pub use open::OpenError;
+
+use crate::{
+    Answer, Authority, AuthorityError, AuthorityId, Backend, Declaration, Declared, Drained, Mark,
+    Registered, Scope, Token, now_us,
+};
+use tables::{Fault, Tables};
+use worker::{Call, Job};
+
+/// Requests that may wait; more than that wait outside, in their callers.
+const QUEUE: usize = 1024;
+
+/// The embedded store. Clones share one open file, which is closed with the last of them.
+#[derive(Debug, Clone)]
+pub struct Embedded {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    identity: AuthorityId,
+    jobs: Option<mpsc::Sender<Box<dyn Job>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Embedded {
+    /// Opens `dir/authority.redb`, or makes it. `dir` is made too (mode 0700) when it is missing.
+    ///
+    /// Blocks while it reads the disk. Errors: no rights, a directory that everybody may write to, a file that another
+    /// process has open, that is damaged, or that a newer version has written.
+    pub fn open(dir: &Path) -> Result<Self, OpenError> {
+        let store = open::open(dir)?;
+        let identity = store.identity();
+        let (jobs, queue) = mpsc::channel(QUEUE);
+        let thread = std::thread::Builder::new()
+            .name("authority".into())
+            .spawn(move || worker::run(store, queue))
+            .map_err(OpenError::Thread)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                identity,
+                jobs: Some(jobs),
+                thread: Some(thread),
+            }),
+        })
+    }
+
+    /// Hands one step to the thread and waits until it is durable.
+    async fn call<T, F>(&self, step: F) -> Result<T, AuthorityError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Tables<'_>) -> Result<T, Fault> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let jobs = self.inner.jobs.as_ref().ok_or(AuthorityError::Closed)?;
+        let job: Box<dyn Job> = Box::new(Call::new(step, reply));
+        jobs.send(job).await.map_err(|_| AuthorityError::Closed)?;
+        answer.await.map_err(|_| AuthorityError::Closed)?
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The thread ends when the queue is closed and empty; waiting for it makes the lock free on return.
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the embedded authority panicked");
+        }
+    }
+}
+
+impl Authority for Embedded {
+    fn identity(&self) -> AuthorityId {
+        self.inner.identity
+    }
+
+    fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared> {
+        let Declaration {
+            scope,
+            token,
+            backend,
+            by,
+        } = *declaration;
+        let (scope, by) = (scope.clone(), cut(by).to_owned());
+        Box::pin(self.call(move |tables| tables.declare(&scope, token, backend, by, now_us())))
+    }
+
+    fn drained<'a>(
+        &'a self,
+        scope: &'a Scope,
+        token: Token,
+        gone: &'a [Backend],
+    ) -> Answer<'a, Drained> {
+        let (scope, gone) = (scope.clone(), gone.to_vec());
+        Box::pin(self.call(move |tables| tables.drained(&scope, token, &gone)))
+    }
+
+    fn release(&self, backend: Backend) -> Answer<'_, ()> {
+        Box::pin(self.call(move |tables| tables.forget(&[backend])))
+    }
+
+    fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
+        let gone = gone.to_vec();
+        Box::pin(self.call(move |tables| tables.forget(&gone)))
+    }
+
+    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>> {
+        Box::pin(self.call(|tables| tables.sessions()))
+    }
+
+    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>> {
+        Box::pin(self.call(|tables| tables.marks()))
+    }
+}
+
+/// At most 200 bytes, whole characters.
+fn cut(by: &str) -> &str {
+    let mut end = by.len().min(200);
+    while !by.is_char_boundary(end) {
+        end -= 1;
+    }
+    by.get(..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+mod tests;

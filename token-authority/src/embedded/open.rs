@@ -1,0 +1,343 @@
+//! Opening the file of the embedded store, and one transaction on it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use redb::{Database, DatabaseError, ReadableTable, StorageError};
+
+use super::tables::{Fault, META, Tables};
+use crate::{AuthorityError, AuthorityId};
+
+/// The format that this version writes. A higher one in the file is refused.
+const FORMAT: u32 = 1;
+const FILE: &str = "authority.redb";
+/// Where a new file is made, before it gets its name.
+const NEW_FILE: &str = "authority.redb.new";
+/// Enough for thousands of scopes and sessions.
+const CACHE_BYTES: usize = 8 * 1024 * 1024;
+
+/// Why the store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A file or directory cannot be made, read or written.
+    #[error("{path}: {source}", path = path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// Anybody on this machine could forge marks.
+    #[error("the authority's directory {path} may be written by every user (mode {mode:03o}); \
+             run: chmod 700 {path}", path = path.display())]
+    Exposed {
+        /// The directory.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Another process has it open.
+    #[error("the authority in {dir} is in use by another process; an embedded authority serves one \
+             proxy only", dir = dir.display())]
+    Locked {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// A newer version of this program has written it.
+    #[error("the authority in {dir} has format {found}, but this version knows only up to {FORMAT}; \
+             use the newer pgpalisade", dir = dir.display())]
+    Newer {
+        /// The directory.
+        dir: PathBuf,
+        /// The format in the file.
+        found: String,
+    },
+    /// The file is not one of ours, or is damaged.
+    #[error("{path} is damaged or not an authority's file: {why}; restore it from a backup, or move \
+             it away to begin with no marks", path = path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        why: String,
+    },
+    /// The operating system gives no thread.
+    #[error("cannot start the authority's thread: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// The open file.
+pub(super) struct Store {
+    dir: PathBuf,
+    identity: AuthorityId,
+    /// `None` after an error of the disk: redb wants the file to be opened anew then.
+    database: Option<Database>,
+}
+
+/// Opens the store in `dir`, or makes it.
+pub(super) fn open(dir: &Path) -> Result<Store, OpenError> {
+    prepare_directory(dir)?;
+    let path = dir.join(FILE);
+    if !path.try_exists().map_err(io_error(&path))? {
+        create(dir)?;
+    }
+    let (database, identity) = open_existing(dir)?;
+    Ok(Store {
+        dir: dir.to_owned(),
+        identity,
+        database: Some(database),
+    })
+}
+
+fn prepare_directory(dir: &Path) -> Result<(), OpenError> {
+    if !dir.try_exists().map_err(io_error(dir))? {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(io_error(dir))?;
+    }
+    let mode = fs::metadata(dir).map_err(io_error(dir))?.mode() & 0o7777;
+    if mode & 0o002 != 0 {
+        return Err(OpenError::Exposed {
+            path: dir.to_owned(),
+            mode,
+        });
+    }
+    Ok(())
+}
+
+/// Makes a new file under another name and links it to its own once it is complete. So a file that is empty
+/// or lacks its identity is damage, never a store that is just being made: marks cannot vanish unseen.
+fn create(dir: &Path) -> Result<(), OpenError> {
+    let (new, path) = (dir.join(NEW_FILE), dir.join(FILE));
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&new)
+        .map_err(io_error(&new))?;
+    let database = open_database(dir, &new, file)?;
+    initialise(&database).map_err(|fault| fault_error(&new, &fault))?;
+    drop(database);
+    match fs::hard_link(&new, &path) {
+        Ok(()) => {}
+        // Another process was faster; its file counts.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(io_error(&path)(error)),
+    }
+    match fs::remove_file(&new) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(io_error(&new)(error)),
+    }
+    File::open(dir)
+        .and_then(|d| d.sync_all())
+        .map_err(io_error(dir))
+}
+
+fn initialise(database: &Database) -> Result<(), Fault> {
+    let txn = database.begin_write()?;
+    {
+        let mut meta = txn.open_table(META)?;
+        let known = meta.get("identity")?.is_some();
+        if !known {
+            meta.insert("identity", AuthorityId::random().to_bytes().as_slice())?;
+            meta.insert("format", FORMAT.to_string().as_bytes())?;
+        }
+        Tables::open(&txn)?;
+    }
+    txn.commit()?;
+    Ok(())
+}
+
+fn open_existing(dir: &Path) -> Result<(Database, AuthorityId), OpenError> {
+    let path = dir.join(FILE);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .map_err(io_error(&path))?;
+    if file.metadata().map_err(io_error(&path))?.len() == 0 {
+        return Err(OpenError::Damaged {
+            path,
+            why: "it is empty".into(),
+        });
+    }
+    let database = open_database(dir, &path, file)?;
+    let checked = catch_unwind(AssertUnwindSafe(|| read_meta(&database))).map_err(|panic| {
+        OpenError::Damaged {
+            path: path.clone(),
+            why: panic_text(panic.as_ref()),
+        }
+    })?;
+    let (format, identity) = checked.map_err(|fault| fault_error(&path, &fault))?;
+    match format.parse::<u32>() {
+        Ok(FORMAT) => {}
+        Ok(newer) if newer > FORMAT => {
+            return Err(OpenError::Newer {
+                dir: dir.to_owned(),
+                found: format,
+            });
+        }
+        _ => {
+            return Err(OpenError::Damaged {
+                path,
+                why: format!("its format is {format:?}"),
+            });
+        }
+    }
+    Ok((database, identity))
+}
+
+/// redb checks what it reads, but a file that was changed under it can still make it panic.
+fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, OpenError> {
+    let opened = catch_unwind(AssertUnwindSafe(|| {
+        Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .create_file(file)
+    }));
+    match opened {
+        Ok(Ok(database)) => Ok(database),
+        Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => Err(OpenError::Locked {
+            dir: dir.to_owned(),
+        }),
+        Ok(Err(DatabaseError::Storage(StorageError::Io(source)))) if is_environment(&source) => {
+            Err(OpenError::Io {
+                path: path.to_owned(),
+                source,
+            })
+        }
+        Ok(Err(error)) => Err(OpenError::Damaged {
+            path: path.to_owned(),
+            why: error.to_string(),
+        }),
+        Err(panic) => Err(OpenError::Damaged {
+            path: path.to_owned(),
+            why: panic_text(panic.as_ref()),
+        }),
+    }
+}
+
+/// Whether the fault lies with the disk or the rights, not with the content: redb reports bad content as
+/// `InvalidData` and a cut file as `UnexpectedEof`.
+fn is_environment(error: &io::Error) -> bool {
+    !matches!(
+        error.kind(),
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+    )
+}
+
+fn read_meta(database: &Database) -> Result<(String, AuthorityId), Fault> {
+    let txn = database.begin_write()?;
+    let (format, identity) = {
+        let meta = txn.open_table(META)?;
+        let format = meta
+            .get("format")?
+            .map(|v| String::from_utf8_lossy(v.value()).into_owned());
+        let identity = meta
+            .get("identity")?
+            .and_then(|v| <[u8; 16]>::try_from(v.value()).ok());
+        (format, identity)
+    };
+    txn.abort()?;
+    match (format, identity) {
+        (Some(format), Some(bytes)) => Ok((format, AuthorityId::from_bytes(bytes))),
+        _ => Err(Fault::Record("it has no format or no identity".into())),
+    }
+}
+
+impl Store {
+    pub(super) fn identity(&self) -> AuthorityId {
+        self.identity
+    }
+
+    /// Runs `steps` in one transaction and commits it durably if anything changed. After an error
+    /// none of the steps counts, though a commit whose answer was lost may still be on disk.
+    pub(super) fn transaction(
+        &mut self,
+        mut steps: impl FnMut(&mut Tables<'_>) -> Result<(), Fault>,
+    ) -> Result<(), AuthorityError> {
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => self.reopen()?,
+        };
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            commit(&database, &mut steps)?;
+            Ok::<_, Fault>(database)
+        }));
+        match done {
+            Ok(Ok(database)) => {
+                self.database = Some(database);
+                Ok(())
+            }
+            Ok(Err(Fault::Record(why))) => Err(AuthorityError::Damaged(self.named(&why))),
+            Ok(Err(Fault::Redb(error @ redb::Error::Corrupted(_)))) => {
+                Err(AuthorityError::Damaged(self.named(&error.to_string())))
+            }
+            Ok(Err(error)) => Err(AuthorityError::Storage(self.named(&error.to_string()))),
+            Err(panic) => Err(AuthorityError::Damaged(
+                self.named(&panic_text(panic.as_ref())),
+            )),
+        }
+    }
+
+    fn reopen(&self) -> Result<Database, AuthorityError> {
+        let (database, identity) =
+            open_existing(&self.dir).map_err(|e| AuthorityError::Storage(e.to_string()))?;
+        if identity == self.identity {
+            Ok(database)
+        } else {
+            let why = format!("is now authority {identity}, was {}", self.identity);
+            Err(AuthorityError::Damaged(self.named(&why)))
+        }
+    }
+
+    fn named(&self, why: &str) -> String {
+        format!("{}: {why}", self.dir.join(FILE).display())
+    }
+}
+
+fn commit(
+    database: &Database,
+    steps: &mut impl FnMut(&mut Tables<'_>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let txn = database.begin_write()?;
+    let changed = {
+        let mut tables = Tables::open(&txn)?;
+        steps(&mut tables)?;
+        tables.changed
+    };
+    // redb commits durably (fsync) unless it is told otherwise.
+    if changed {
+        txn.commit()?
+    } else {
+        txn.abort()?
+    }
+    Ok(())
+}
+
+fn fault_error(path: &Path, fault: &Fault) -> OpenError {
+    OpenError::Damaged {
+        path: path.to_owned(),
+        why: fault.to_string(),
+    }
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError + use<> {
+    let path = path.to_owned();
+    |source| OpenError::Io { path, source }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "the database library panicked".into())
+}

@@ -1,0 +1,276 @@
+//! What the embedded store does with directories and files that are not as they should be, and group commit.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use redb::Database;
+
+use super::tables::META;
+use super::*;
+
+fn open_error(dir: &Path) -> OpenError {
+    Embedded::open(dir).map(|_| ()).expect_err("must not open")
+}
+
+fn file(dir: &Path) -> std::path::PathBuf {
+    dir.join("authority.redb")
+}
+
+fn scope() -> Scope {
+    Scope::default()
+}
+
+async fn declare(store: &Embedded, value: u64, pid: i32) -> Result<Declared, AuthorityError> {
+    let scope = scope();
+    let backend = Backend { pid, started_us: 1 };
+    let token = Token::new(value).unwrap();
+    store
+        .declare(&Declaration {
+            scope: &scope,
+            token,
+            backend,
+            by: "test",
+        })
+        .await
+}
+
+#[tokio::test]
+async fn keeps_everything_over_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/b");
+    let store = Embedded::open(&path).unwrap();
+    declare(&store, 7, 1).await.unwrap();
+    let before = (
+        store.identity(),
+        store.marks().await.unwrap(),
+        store.sessions().await.unwrap(),
+    );
+    drop(store);
+    let store = Embedded::open(&path).unwrap();
+    let after = (
+        store.identity(),
+        store.marks().await.unwrap(),
+        store.sessions().await.unwrap(),
+    );
+    assert_eq!(before, after);
+    assert_eq!(after.2.len(), 1);
+    let mode = |p: &Path| fs::metadata(p).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&path), mode(&file(&path))), (0o700, 0o600));
+    assert_eq!(
+        fs::read_dir(&path).unwrap().count(),
+        1,
+        "nothing is left of the making"
+    );
+}
+
+#[test]
+fn identities_differ() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (a, b) = (
+        Embedded::open(a.path()).unwrap(),
+        Embedded::open(b.path()).unwrap(),
+    );
+    assert_ne!(a.identity(), b.identity());
+}
+
+#[test]
+fn second_opener_is_refused_until_the_first_closes() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Embedded::open(dir.path()).unwrap();
+    let second = first.clone();
+    drop(first);
+    let error = open_error(dir.path());
+    assert!(matches!(error, OpenError::Locked { .. }), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains(&dir.path().display().to_string()),
+        "{error}"
+    );
+    drop(second);
+    Embedded::open(dir.path()).unwrap();
+}
+
+#[test]
+fn damaged_files_are_an_error_that_names_them() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Embedded::open(dir.path()).unwrap());
+    let good = fs::read(file(dir.path())).unwrap();
+    let cases: Vec<(String, Vec<u8>)> = vec![
+        ("empty".into(), vec![]),
+        ("text".into(), b"this is not a database".to_vec()),
+        ("zeros".into(), vec![0; good.len()]),
+        ("ones".into(), vec![0xff; good.len()]),
+        (
+            "header only".into(),
+            good.iter().take(320).copied().collect(),
+        ),
+        (
+            "cut".into(),
+            good.iter().take(good.len() / 2).copied().collect(),
+        ),
+        ("noise after the magic number".into(), {
+            let noise = (0..good.len()).map(|i| u8::try_from(i * 31 % 251).unwrap());
+            good.iter().take(9).copied().chain(noise).collect()
+        }),
+    ];
+    for (what, bytes) in cases {
+        fs::write(file(dir.path()), &bytes).unwrap();
+        let error = open_error(dir.path());
+        assert!(
+            matches!(error, OpenError::Damaged { .. }),
+            "{what}: {error}"
+        );
+        assert!(
+            error.to_string().contains("authority.redb"),
+            "{what}: {error}"
+        );
+    }
+    // Damage in the header: redb may recover from it or refuse. It never panics.
+    fs::write(file(dir.path()), &good).unwrap();
+    let mut refused = 0;
+    for at in (0..good.len().min(8192)).step_by(37) {
+        let mut bytes = good.clone();
+        bytes
+            .iter_mut()
+            .skip(at)
+            .take(64)
+            .for_each(|byte| *byte = !*byte);
+        fs::write(file(dir.path()), &bytes).unwrap();
+        match Embedded::open(dir.path()) {
+            Ok(_) => {}
+            Err(OpenError::Damaged { .. }) => refused += 1,
+            Err(error) => panic!("64 bytes turned at {at}: {error}"),
+        }
+    }
+    println!("{refused} of the damaged headers refused");
+    assert!(refused > 5, "only {refused} refused");
+    fs::write(file(dir.path()), &good).unwrap();
+    Embedded::open(dir.path()).unwrap();
+}
+
+#[test]
+fn newer_and_foreign_formats_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Embedded::open(dir.path()).unwrap());
+    let set = |format: &str| {
+        let database = Database::create(file(dir.path())).unwrap();
+        let txn = database.begin_write().unwrap();
+        txn.open_table(META)
+            .unwrap()
+            .insert("format", format.as_bytes())
+            .unwrap();
+        txn.commit().unwrap();
+    };
+    set("2");
+    let error = open_error(dir.path());
+    assert!(
+        matches!(&error, OpenError::Newer { found, .. } if found == "2"),
+        "{error}"
+    );
+    set("one");
+    let error = open_error(dir.path());
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    set("1");
+    Embedded::open(dir.path()).unwrap();
+    let foreign = tempfile::tempdir().unwrap();
+    drop(Database::create(file(foreign.path())).unwrap());
+    let error = open_error(foreign.path());
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn directories_that_will_not_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let exposed = dir.path().join("exposed");
+    fs::create_dir(&exposed).unwrap();
+    fs::set_permissions(&exposed, fs::Permissions::from_mode(0o777)).unwrap();
+    let error = open_error(&exposed);
+    assert!(
+        matches!(error, OpenError::Exposed { mode: 0o777, .. }),
+        "{error}"
+    );
+    let not_a_directory = dir.path().join("file");
+    fs::write(&not_a_directory, "").unwrap();
+    let error = open_error(&not_a_directory);
+    assert!(matches!(error, OpenError::Io { .. }), "{error}");
+    // Root may write anywhere but here.
+    let error = open_error(Path::new("/proc/1/authority"));
+    assert!(matches!(error, OpenError::Io { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn requests_that_wait_together_share_a_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path()).unwrap();
+    // Keep the thread busy, so that the others queue up behind.
+    let (entered, is_busy) = oneshot::channel();
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let blocker = tokio::spawn({
+        let store = store.clone();
+        async move {
+            let step = move |_: &mut Tables<'_>| {
+                entered.send(()).unwrap();
+                wait.recv().unwrap();
+                Ok(())
+            };
+            store.call(step).await
+        }
+    });
+    is_busy.await.unwrap();
+    let mut calls = tokio::task::JoinSet::new();
+    for pid in 1..=50 {
+        let store = store.clone();
+        calls.spawn(async move {
+            let backend = Backend { pid, started_us: 1 };
+            let step = move |tables: &mut Tables<'_>| {
+                // The first step of a transaction finds it untouched.
+                let first = !tables.changed;
+                let token = Token::new(1).unwrap();
+                tables
+                    .declare(&scope(), token, backend, String::new(), 0)
+                    .map(|_| first)
+            };
+            store.call(step).await.unwrap()
+        });
+    }
+    tokio::task::yield_now().await;
+    go.send(()).unwrap();
+    let transactions = calls
+        .join_all()
+        .await
+        .into_iter()
+        .filter(|first| *first)
+        .count();
+    blocker.await.unwrap().unwrap();
+    assert_eq!(transactions, 1, "fifty declarations, one commit");
+    assert_eq!(store.sessions().await.unwrap().len(), 50);
+}
+
+#[tokio::test]
+async fn a_failed_step_undoes_its_transaction_and_the_store_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path()).unwrap();
+    let failed = store
+        .call(|tables| {
+            let backend = Backend {
+                pid: 1,
+                started_us: 1,
+            };
+            tables.declare(&scope(), Token::new(9).unwrap(), backend, String::new(), 0)?;
+            Err::<(), _>(Fault::Record("on purpose".into()))
+        })
+        .await;
+    assert!(
+        matches!(failed, Err(AuthorityError::Damaged(_))),
+        "{failed:?}"
+    );
+    let panicked: Result<(), _> = store.call(|_| panic!("on purpose")).await;
+    assert!(
+        matches!(panicked, Err(AuthorityError::Damaged(_))),
+        "{panicked:?}"
+    );
+    assert_eq!(store.marks().await.unwrap(), vec![]);
+    declare(&store, 1, 1).await.unwrap();
+}
