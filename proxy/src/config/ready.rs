@@ -69,7 +69,7 @@ pub enum Literals {
 
 /// A valid filter for `tracing_subscriber::EnvFilter`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogFilter(pub(crate) String);
+pub struct LogFilter(pub(super) String);
 
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +80,13 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
+}
+
+impl LogFilter {
+    /// The filter as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 impl Config {
