@@ -119,7 +119,7 @@ mod tests {
         let help = command
             .find_subcommand_mut("serve")
             .unwrap()
-            .render_help()
+            .render_long_help()
             .to_string();
         for (_, spec) in &crate::config::KEYS {
             assert!(

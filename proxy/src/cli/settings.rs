@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::config::{Flags, KEYS, Shape};
+use crate::config::{Flags, KEYS, KeySpec, Shape};
 
 const CONFIG: &str = "config";
 
@@ -30,25 +30,15 @@ impl Args for Settings {
             .help("TOML file with the same keys; flags and environment win over it [env: PGPALISADE_CONFIG]");
         let command = command.arg(config);
         KEYS.iter().fold(command, |command, (_, spec)| {
-            let default = spec
-                .default
-                .map_or_else(String::new, |text| format!(" [default: {text}]"));
-            let key = if spec.name.contains('.') {
-                format!(" [key: {}]", spec.name)
-            } else {
-                String::new()
-            };
-            let mut help = format!("{}{default} [env: {}]{key}", spec.help, spec.env);
-            if spec.shape == Shape::List {
-                help.push_str(" (there separated by commas)");
-            }
+            let (short, long) = help(spec);
             command.arg(
                 Arg::new(spec.flag)
                     .long(spec.flag)
                     .value_name(spec.value_name)
                     .help_heading(spec.heading)
                     .action(ArgAction::Append)
-                    .help(help),
+                    .help(short)
+                    .long_help(long),
             )
         })
     }
@@ -56,6 +46,25 @@ impl Args for Settings {
     fn augment_args_for_update(command: Command) -> Command {
         Self::augment_args(command)
     }
+}
+
+/// The texts of `-h` and `--help`.
+fn help(spec: &KeySpec) -> (String, String) {
+    let default = spec
+        .default
+        .map_or_else(String::new, |text| format!(" [default: {text}]"));
+    let mut places = format!("[env: {}] [key: {}]", spec.env, spec.name);
+    if spec.shape == Shape::List {
+        places.push_str(" (several: commas in the variable, an array in the file)");
+    }
+    let more = if spec.more.is_empty() {
+        String::new()
+    } else {
+        format!("\n\n{}", spec.more)
+    };
+    let short = format!("{}{default}", spec.help);
+    let long = format!("{}{default}{more}\n\n{places}", spec.help);
+    (short, long)
 }
 
 impl FromArgMatches for Settings {

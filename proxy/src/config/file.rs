@@ -66,7 +66,9 @@ impl Reader<'_> {
                 .collect(),
             _ => self.item(spec.shape, value).map(|item| vec![item]),
         };
-        let Some(items) = items else {
+        if items.as_ref().is_some_and(Vec::is_empty) {
+            self.error(&value.span(), &format!("{} is empty", spec.name));
+        } else if items.is_none() {
             let wanted = match spec.shape {
                 Shape::Text => "a string",
                 Shape::List => "a string or an array of strings",
@@ -78,11 +80,10 @@ impl Reader<'_> {
                 &value.span(),
                 &format!("{} wants {wanted}, not {found}", spec.name),
             );
-            return;
-        };
+        }
         self.values.push(RawValue {
             key,
-            items,
+            items: items.unwrap_or_default(),
             source: self.source(&value.span()),
         });
     }

@@ -22,7 +22,7 @@ pub struct Item {
 pub struct RawValue {
     /// The key.
     pub key: Key,
-    /// One text, or several for a list.
+    /// One text, or several for a list. None where the value was refused already.
     pub items: Vec<Item>,
     /// Where the value begins.
     pub source: Source,

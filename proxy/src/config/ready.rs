@@ -90,6 +90,11 @@ impl LogFilter {
 }
 
 impl Config {
+    /// Where the control connection goes, for messages: without user or password.
+    pub fn control_address(&self) -> String {
+        control::address(self.control.expose())
+    }
+
     /// Checks everything that was written. All errors come back together.
     ///
     /// # Errors
@@ -145,6 +150,9 @@ struct Parsed {
 impl Parsed {
     /// Takes over one value, or says what is wrong with it.
     fn set(&mut self, value: &RawValue) -> Vec<ConfigError> {
+        if value.items.is_empty() {
+            return Vec::new(); // Its error is there already.
+        }
         if value.key == Key::Listen {
             return self.set_listen(value);
         }
@@ -202,9 +210,6 @@ impl Parsed {
                 Ok(address) => addresses.push(address),
                 Err(message) => errors.push(wrong(value.key, item, &message)),
             }
-        }
-        if value.items.is_empty() {
-            errors.push(ConfigError::new(&value.source, "listen names no address"));
         }
         if errors.is_empty() {
             self.listen = Some(addresses);

@@ -98,6 +98,7 @@ keepalive = "off"
     assert_eq!(config.listen.len(), 2);
     assert_eq!(config.upstream.to_string(), "db:5433");
     assert_eq!(config.control.expose().get_user(), Some("c"));
+    assert_eq!(config.control_address(), "db:5433");
     assert_eq!(config.rejection_literals, Literals::Keep);
     assert_eq!(config.takeover_timeout, Duration::from_millis(200));
     assert_eq!(config.max_connections.get(), 1000);
@@ -223,8 +224,6 @@ x = 1
         "PGPALISADE_WORKERS: workers: \"many\" is out of range: write a number from 1 to 1024",
         "--takeover-timeout: takeover.timeout: \"1ms\" is out of range: write 100ms to 10min",
         "--barrier: barrier: \"local\" is not in this version: write cluster",
-        "configuration: upstream is not set: give --upstream, PGPALISADE_UPSTREAM or the key \"upstream\" \
-         (the address of the PostgreSQL to protect)",
         "configuration: authority is not set: give --authority, PGPALISADE_AUTHORITY or the key \"authority\" \
          (embedded:DIR; there is no default, since an empty store would forget the marks)",
     ];
@@ -235,6 +234,24 @@ x = 1
         );
     }
     assert_eq!(got.len(), expect.len(), "{got:#?}");
+}
+
+#[test]
+fn an_empty_list_and_a_value_given_twice() {
+    let got = errors(
+        &format!("{MINIMAL}listen = []\n"),
+        &[],
+        &[("workers", &["2", "3"])],
+    );
+    let expect = [
+        "pgpalisade.toml:3: listen is empty",
+        "--workers: workers is given more than once",
+    ];
+    assert_eq!(got, expect);
+    let got = errors("", &[], &[("authority", &["embedded:/a"])]);
+    let upstream = "configuration: upstream is not set: give --upstream, PGPALISADE_UPSTREAM or the key \"upstream\" \
+         (the address of the PostgreSQL to protect)";
+    assert_eq!(got, [upstream]);
 }
 
 #[test]

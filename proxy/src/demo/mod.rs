@@ -11,6 +11,8 @@ mod story;
 mod watchdog;
 
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -110,7 +112,7 @@ pub fn run(afterwards: Afterwards) -> Result<(), DemoError> {
 }
 
 fn run_in<W: Write>(
-    directory: &std::path::Path,
+    directory: &Path,
     watchdog: &mut Watchdog,
     afterwards: Afterwards,
     stop: &CancellationToken,
@@ -140,17 +142,24 @@ fn run_in<W: Write>(
     }
 }
 
-/// A short path: a socket's path has 107 bytes at most, and TMPDIR can be long.
+/// The usual place for temporary files, unless it does not suit PostgreSQL: a socket's path has 107 bytes at most, and started
+/// by root PostgreSQL runs as another user, who must get there.
 fn directory() -> Result<tempfile::TempDir, DemoError> {
     const LONGEST_PARENT: usize = 50;
     let mut parent = std::env::temp_dir();
-    if parent.as_os_str().len() > LONGEST_PARENT {
-        parent = std::path::PathBuf::from("/tmp");
+    if parent.as_os_str().len() > LONGEST_PARENT || !parent.ancestors().all(open_to_all) {
+        parent = PathBuf::from("/tmp");
     }
     tempfile::Builder::new()
         .prefix("pgpalisade-demo-")
         .tempdir_in(parent)
         .map_err(|source| DemoError::system("cannot make a temporary directory", source))
+}
+
+fn open_to_all(directory: &Path) -> bool {
+    const SEARCH_BY_OTHERS: u32 = 0o001;
+    std::fs::metadata(directory)
+        .is_ok_and(|found| found.permissions().mode() & SEARCH_BY_OTHERS != 0)
 }
 
 fn keep<W: Write>(

@@ -43,15 +43,17 @@ pub(super) fn play<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Result<()
     )?;
     told(page, "A", &mut a, "BEGIN")?;
     told(page, "A", &mut a, "INSERT INTO payments VALUES (2, 'A')")?;
+    let backend = backend_pid(&mut a)?;
     page.note("... A stands still. Its connection is open, its transaction too, and it believes that it leads.")?;
 
     page.step("The election gives the lead to B, with token 34. B says so, and writes.")?;
     let mut b = connect(stage, &stage.proxied, "leader B")?;
     let start = Instant::now();
     told(page, "B", &mut b, "SET fencing.token = 34")?;
+    let took = start.elapsed().as_millis();
+    check_gone(&mut direct, &backend)?;
     page.note(&format!(
-        "(the takeover took {} ms: PostgreSQL has ended A's session)",
-        start.elapsed().as_millis()
+        "(took {took} ms; A's backend, pid {backend}, is gone from PostgreSQL)"
     ))?;
     told(page, "B", &mut b, "INSERT INTO payments VALUES (2, 'B')")?;
 
@@ -73,9 +75,32 @@ pub(super) fn play<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Result<()
     Ok(())
 }
 
+fn backend_pid(leader: &mut Leader) -> Result<String, DemoError> {
+    let rows = do_it(leader, "SELECT pg_backend_pid()")?;
+    let pid = rows.into_iter().flatten().next();
+    pid.ok_or_else(|| DemoError::NotAsTold(String::from("pg_backend_pid() gave nothing")))
+}
+
+/// The answer to B's declaration promises it, so there is no waiting here.
+fn check_gone(direct: &mut Leader, backend: &str) -> Result<(), DemoError> {
+    match do_it(
+        direct,
+        &format!("SELECT state FROM pg_stat_activity WHERE pid = {backend}"),
+    )?
+    .is_empty()
+    {
+        true => Ok(()),
+        false => Err(DemoError::NotAsTold(String::from(
+            "A's backend was still there after the takeover",
+        ))),
+    }
+}
+
 fn reconnect_and_write<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Result<(), DemoError> {
     let mut login = stage.proxied.clone();
-    login.options("-c fencing.token=33");
+    login
+        .application_name("leader A")
+        .options("-c fencing.token=33");
     let connect = "(connects with PGOPTIONS='-c fencing.token=33')";
     let write = "INSERT INTO payments VALUES (3, 'A')";
     match Leader::connect(&login, stage.stop) {
@@ -92,7 +117,9 @@ fn connect(
     login: &tokio_postgres::Config,
     who: &str,
 ) -> Result<Leader, DemoError> {
-    Leader::connect(login, stage.stop)
+    let mut login = login.clone();
+    login.application_name(who);
+    Leader::connect(&login, stage.stop)
         .map_err(|error| not_as_told(&format!("{who} could not connect"), error))
 }
 
