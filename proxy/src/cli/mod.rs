@@ -92,7 +92,7 @@ fn chain(error: &dyn Error) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use clap::CommandFactory;
 

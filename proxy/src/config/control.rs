@@ -96,7 +96,7 @@ pub(crate) fn address(control: &tokio_postgres::Config) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

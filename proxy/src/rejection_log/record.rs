@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-use super::statement::StatementText;
+use super::statement::{StatementText, boundary_at_most};
 
 /// Longest name in a record. PostgreSQL's own names have at most 63 bytes; a client may send more before it is told so.
 const MAX_NAME: usize = 256;
@@ -147,6 +147,6 @@ pub(super) fn rfc3339(time: SystemTime) -> String {
 }
 
 fn clip(name: &str) -> &str {
-    name.get(..name.floor_char_boundary(MAX_NAME))
+    name.get(..boundary_at_most(name, MAX_NAME))
         .unwrap_or_default()
 }

@@ -52,11 +52,20 @@ fn shorten(mut text: String, whole: bool) -> String {
     if whole && text.len() <= MAX_STATEMENT {
         return text;
     }
-    let end = text.floor_char_boundary(MAX_STATEMENT - CUT.len());
+    let end = boundary_at_most(&text, MAX_STATEMENT - CUT.len());
     text.truncate(end);
     text.truncate(text.trim_end().len());
     text.push_str(CUT);
     text
+}
+
+/// The last character boundary that is not behind `limit`.
+pub(super) fn boundary_at_most(text: &str, limit: usize) -> usize {
+    let mut at = limit.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1; // 0 is a boundary.
+    }
+    at
 }
 
 /// Copies everything but literals and comments. A step gives `None` where the rest must be dropped.
@@ -331,10 +340,7 @@ mod tests {
         check("SELECT foo'secret'", "SELECT ...");
         check("SELECT éE'secret'", "SELECT ...");
         let not_utf8 = StatementText::new(b"SELECT a, \xff'secret'", Literals::Remove);
-        assert_eq!(
-            not_utf8.as_str(),
-            "SELECT a, ...".replace(", ", ", ").as_str()
-        );
+        assert_eq!(not_utf8.as_str(), "SELECT a, ...");
     }
 
     #[test]

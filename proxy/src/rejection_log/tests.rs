@@ -145,12 +145,14 @@ impl Write for Disk {
     }
 }
 
-fn disk() -> (
-    Disk,
-    Sender<io::Result<()>>,
-    Receiver<()>,
-    Arc<Mutex<String>>,
-) {
+/// The test's side of a [`Disk`].
+struct DiskControl {
+    verdict: Sender<io::Result<()>>,
+    entries: Receiver<()>,
+    text: Arc<Mutex<String>>,
+}
+
+fn disk() -> (Disk, DiskControl) {
     let (verdict, verdicts) = channel();
     let (entered, entries) = channel();
     let text = Arc::new(Mutex::new(String::new()));
@@ -159,12 +161,26 @@ fn disk() -> (
         entered,
         text: Arc::clone(&text),
     };
-    (disk, verdict, entries, text)
+    (
+        disk,
+        DiskControl {
+            verdict,
+            entries,
+            text,
+        },
+    )
 }
 
 #[test]
 fn a_hanging_disk_blocks_nobody_and_the_gap_is_counted() {
-    let (disk, verdict, entries, text) = disk();
+    let (
+        disk,
+        DiskControl {
+            verdict,
+            entries,
+            text,
+        },
+    ) = disk();
     let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 4).unwrap();
     log.record(record(0));
     entries.recv().unwrap(); // The writer now hangs in the first write.
@@ -189,7 +205,14 @@ fn a_hanging_disk_blocks_nobody_and_the_gap_is_counted() {
 
 #[test]
 fn the_count_is_written_without_a_further_record() {
-    let (disk, verdict, entries, text) = disk();
+    let (
+        disk,
+        DiskControl {
+            verdict,
+            entries,
+            text,
+        },
+    ) = disk();
     let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 1).unwrap();
     log.record(record(0));
     entries.recv().unwrap();
@@ -202,7 +225,14 @@ fn the_count_is_written_without_a_further_record() {
 
 #[test]
 fn a_full_disk_is_counted_and_a_torn_line_spoils_no_other() {
-    let (disk, verdict, entries, text) = disk();
+    let (
+        disk,
+        DiskControl {
+            verdict,
+            entries,
+            text,
+        },
+    ) = disk();
     let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 16).unwrap();
     let full = || Err(io::Error::from(io::ErrorKind::StorageFull));
     verdict.send(Ok(())).unwrap();
