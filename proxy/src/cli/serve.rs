@@ -18,7 +18,8 @@ use crate::server;
 /// Run the proxy
 ///
 /// Every flag is also a key of the TOML file (--config) and an environment variable; a flag wins over the variable, the
-/// variable over the file. SIGINT or SIGTERM ends it cleanly, a second one at once; SIGHUP opens the rejection log anew.
+/// variable over the file. SIGINT or SIGTERM ends it cleanly, a second one at once; SIGHUP opens the rejection
+/// log anew.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
     PGUSER=postgres PGPASSWORD=... pgpalisade serve --upstream postgres://db.internal:5432 \\\n      \

@@ -11,13 +11,19 @@ const APPLICATION_NAME: &str = "pgpalisade control";
 /// Parses a control DSN. No error quotes the text, since it may hold a password.
 pub(crate) fn parse(text: &str) -> Result<tokio_postgres::Config, String> {
     let dsn: tokio_postgres::Config = text.parse().map_err(|error: tokio_postgres::Error| {
-        // The outer error only says "invalid connection string"; the reason below it names the parameter, not its value.
+        // The outer error only says "invalid connection string"; the reason below it names the parameter, not its
+        // value.
         let reason = std::error::Error::source(&error).map(ToString::to_string);
         match reason {
-            Some(reason) if reason.starts_with("unknown option") || reason.starts_with("invalid value for option") => {
+            Some(reason)
+                if reason.starts_with("unknown option")
+                    || reason.starts_with("invalid value for option") =>
+            {
                 format!("is not a connection string: {reason}")
             }
-            _ => String::from("is not a connection string: write postgres://user@host:port/database or key=value pairs"),
+            _ => String::from(
+                "is not a connection string: write postgres://user@host:port/db or key=value pairs",
+            ),
         }
     })?;
     if dsn.get_hosts().len() > 1 {

@@ -98,9 +98,9 @@ pub const KEYS: [(Key, KeySpec); 16] = [
         name: "control", flag: "control", env: "PGPALISADE_CONTROL", value_name: "DSN", shape: Shape::Text,
         default: None, heading: ADDRESSES,
         help: "How the proxy itself logs in to look at and end sessions, as a URL or as key=value pairs",
-        more: "The role needs pg_signal_backend and pg_read_all_stats. What the DSN leaves out comes from the upstream's \
-               address and from PGUSER, PGPASSWORD and PGDATABASE. Flags are visible to other users of the machine: \
-               put a password into the file or the environment.",
+        more: "The role needs pg_signal_backend and pg_read_all_stats. What the DSN leaves out comes from the \
+               upstream's address and from PGUSER, PGPASSWORD and PGDATABASE. Flags are visible to other users of the \
+               machine: put a password into the file or the environment.",
     }),
     (Key::Authority, KeySpec {
         name: "authority", flag: "authority", env: "PGPALISADE_AUTHORITY", value_name: "STORE", shape: Shape::Text,
@@ -149,8 +149,8 @@ pub const KEYS: [(Key, KeySpec); 16] = [
         name: "write_stall_timeout", flag: "write-stall-timeout", env: "PGPALISADE_WRITE_STALL_TIMEOUT",
         value_name: "TIME|off", shape: Shape::Duration, default: Some("15min"), heading: LIMITS,
         help: "A client that accepts no byte of its results for this long is disconnected (1s to 24h, or off)",
-        more: "A client that never reads holds a session, its locks and its snapshot for ever. The default is far above any \
-               pause of a healthy client; raise it where clients stop for longer in the middle of a result or a COPY.",
+        more: "A client that never reads holds a session, its locks and its snapshot for ever. The default is far \
+               above any pause of a healthy client; raise it where clients stop for longer in the middle of a result.",
     }),
     (Key::TcpKeepalive, KeySpec {
         name: "tcp.keepalive", flag: "tcp-keepalive", env: "PGPALISADE_TCP_KEEPALIVE", value_name: "TIME|off",

@@ -7,8 +7,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Ends the child when dropped: by each signal in turn, each with its time, at last by SIGKILL. By its pid, and only while
-/// it has not been waited for, so that the pid is its own.
+/// Ends the child when dropped: by each signal in turn, each with its time, at last by SIGKILL. By its pid, and
+/// only while it has not been waited for, so that the pid is its own.
 #[derive(Debug)]
 pub struct ChildGuard {
     child: Child,

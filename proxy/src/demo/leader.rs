@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 /// No step of the story takes nearly as long.
 const STEP_LIMIT: Duration = Duration::from_secs(15);
 
-/// A session on a runtime of its own that runs only during a call. Between calls it is as paused as a process in a long garbage
-/// collection: its socket stays open and nothing is read from it.
+/// A session on a runtime of its own that runs only during a call. Between calls it is as paused as a process in
+/// a long garbage collection: its socket stays open and nothing is read from it.
 pub(super) struct Leader {
     runtime: Runtime,
     client: Client,

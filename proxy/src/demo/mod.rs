@@ -1,6 +1,7 @@
 //! `pgpalisade demo`: a private PostgreSQL, the proxy in front of it, and two leaders.
 //!
-//! Everything that is started is held by a guard, in the order in which it must end; a watchdog cleans up after SIGKILL.
+//! Everything that is started is held by a guard, in the order in which it must end; a watchdog cleans up after
+//! SIGKILL.
 
 pub mod child;
 mod leader;
@@ -142,8 +143,8 @@ fn run_in<W: Write>(
     }
 }
 
-/// The usual place for temporary files, unless it does not suit PostgreSQL: a socket's path has 107 bytes at most, and started
-/// by root PostgreSQL runs as another user, who must get there.
+/// The usual place for temporary files, unless it does not suit PostgreSQL: a socket's path has 107 bytes at
+/// most, and started by root PostgreSQL runs as another user, who must get there.
 fn directory() -> Result<tempfile::TempDir, DemoError> {
     const LONGEST_PARENT: usize = 50;
     let mut parent = std::env::temp_dir();

@@ -75,9 +75,9 @@ pub struct PrivatePostgres {
 }
 
 impl PrivatePostgres {
-    /// Makes a cluster in `parent/postgres` and starts it on a free port of 127.0.0.1 and a socket in that directory. Logins
-    /// need the [`password`](Self::password). As root it runs as user `postgres` or `nobody`, and `parent` gets mode 0711, so that
-    /// this user gets through. Nothing is durable: fsync is off.
+    /// Makes a cluster in `parent/postgres` and starts it on a free port of 127.0.0.1 and a socket in that
+    /// directory. Logins need the [`password`](Self::password). As root it runs as user `postgres` or `nobody`,
+    /// and `parent` gets mode 0711, so that this user gets through. Nothing is durable: fsync is off.
     ///
     /// # Errors
     /// Where the programs are missing or fail, or `stop` is cancelled.
@@ -275,7 +275,8 @@ impl<'a> Setup<'a> {
         let child = spawn().map_err(system("cannot run postgres"))?;
         let mut server = ChildGuard::new(child, FAREWELL);
         let pid_file = self.data().join("postmaster.pid");
-        // The last line of the file is the postmaster's state (PostgreSQL source, miscadmin.h, LOCK_FILE_LINE_PM_STATUS).
+        // The last line of the file is the postmaster's state (PostgreSQL source, miscadmin.h,
+        // LOCK_FILE_LINE_PM_STATUS).
         let ready =
             || fs::read_to_string(&pid_file).is_ok_and(|text| text.trim_end().ends_with("\nready"));
         let up = self.until(|| match server.ended() {

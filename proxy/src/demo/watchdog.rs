@@ -1,14 +1,15 @@
 //! Cleans up where this process cannot: when it is killed by SIGKILL.
 //!
-//! A shell holds the other end of a pipe. While we live it waits; when the pipe closes without our goodbye, it ends the processes that
-//! it was told of and removes the directory.
+//! A shell holds the other end of a pipe. While we live it waits; when the pipe closes without our goodbye, it
+//! ends the processes that it was told of and removes the directory.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// `$1` is the directory. Signals of the terminal are not for it. SIGINT is PostgreSQL's fast shutdown and ends the proxy too.
+/// `$1` is the directory. Signals of the terminal are not for it. SIGINT is PostgreSQL's fast shutdown and ends
+/// the proxy too.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 pids=

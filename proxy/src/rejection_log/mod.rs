@@ -18,7 +18,8 @@ pub use statement::{MAX_STATEMENT, StatementText};
 use crate::config::Literals;
 use writer::{Sink, Writer};
 
-/// Records that wait for the writer. At about 2 KiB each this is some 8 MiB: seconds of a storm of rejections, and a bound.
+/// Records that wait for the writer. At about 2 KiB each this is some 8 MiB: seconds of a storm of rejections,
+/// and a bound.
 const QUEUE: usize = 4096;
 
 /// How long the last handle waits for the writer when it is dropped: a disk that hangs must not keep the process.
@@ -41,7 +42,8 @@ pub enum RejectionLogError {
     Thread(#[source] std::io::Error),
 }
 
-/// A handle to the log; clones are cheap and write to the same file. Dropping the last one writes what waits, within 5 s.
+/// A handle to the log; clones are cheap and write to the same file. Dropping the last one writes what waits,
+/// within 5 s.
 #[derive(Debug, Clone)]
 pub struct RejectionLog {
     inner: Arc<Inner>,
@@ -71,8 +73,8 @@ enum Message {
 }
 
 impl RejectionLog {
-    /// Opens the log: the file for appending, with mode 0640 where it is new, and the thread that writes to it. Without a
-    /// file the records only go to `tracing` (target `pgpalisade::rejection`, level WARN), with it to both.
+    /// Opens the log: the file for appending, with mode 0640 where it is new, and the thread that writes to it.
+    /// Without a file the records only go to `tracing` (target `pgpalisade::rejection`, level WARN), with it to both.
     ///
     /// # Errors
     /// Where the file cannot be opened or the thread not started.
@@ -114,8 +116,8 @@ impl RejectionLog {
         StatementText::new(sql, self.inner.literals)
     }
 
-    /// Hands a record to the writer. Never waits: where the writer cannot keep up, the record is dropped and counted, and
-    /// a line `{"time":...,"dropped":n}` says so once the writer gets there.
+    /// Hands a record to the writer. Never waits: where the writer cannot keep up, the record is dropped and
+    /// counted, and a line `{"time":...,"dropped":n}` says so once the writer gets there.
     pub fn record(&self, record: RejectionRecord) {
         let Some(queue) = &self.inner.queue else {
             return;
@@ -130,8 +132,8 @@ impl RejectionLog {
         }
     }
 
-    /// Opens the file anew, for logrotate. Returns at once; the writer does it before the next record. Where it fails the old
-    /// file stays in use and the log says why.
+    /// Opens the file anew, for logrotate. Returns at once; the writer does it before the next record. Where it
+    /// fails the old file stays in use and the log says why.
     pub fn reopen(&self) {
         self.inner.shared.reopen.store(true, Ordering::Release);
         self.wake();

@@ -98,7 +98,7 @@ impl Writer {
                 tracing::info!(path = %sink.path.display(), "rejection log opened anew");
             }
             Err(error) => {
-                tracing::error!(path = %sink.path.display(), %error, "cannot open the rejection log anew; the old file stays");
+                tracing::error!(path = %sink.path.display(), %error, "cannot reopen the file; the old one stays");
             }
         }
     }
@@ -139,7 +139,8 @@ impl Writer {
         let Some(sink) = &mut self.sink else {
             return true;
         };
-        // A torn line is ended first, so that it spoils no other. One write per line: other appenders do not cut into it.
+        // A torn line is ended first, so that it spoils no other. One write per line: other appenders do not cut
+        // into it.
         let start = if self.last_line == LastLine::MaybeTorn {
             "\n"
         } else {
