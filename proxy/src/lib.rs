@@ -1,3 +1,33 @@
-//! The proxy's data path.
+//! pgpalisade: a proxy for PostgreSQL that refuses the writes of a leader that has been deposed.
+//!
+//! # Layout, in the order in which a message passes
+//!
+//! - [`server`] accepts connections and hands them to [`worker`] threads; [`login`] brings a client through
+//!   PostgreSQL's own authentication.
+//! - [`transport`]: sockets, and the bytes that wait on either side of them.
+//! - [`wire`]: bytes to messages and back, without I/O.
+//! - [`session`]: what one connection is doing: replies due, the token as PostgreSQL keeps it, names.
+//! - [`fence`]: the decision, and the only maker of a permit.
+//! - [`upstream`]: the only writer to PostgreSQL, and the only spender of permits.
+//! - [`relay`]: the one loop that drives a connection through all of these.
+//!
+//! Beside the path: [`takeover`] registers tokens, raises marks and ends the sessions of lower tokens;
+//! [`rejection`] and [`rejection_log`] say why something was refused; [`config`], [`cli`], [`logging`] and
+//! [`demo`] are the program around it. `ARCHITECTURE.md` has the map and the invariants.
+
+pub mod cli;
+pub mod config;
+pub mod demo;
 pub mod fence;
+pub mod logging;
+pub mod login;
+pub mod rejection;
+pub mod rejection_log;
+pub mod relay;
+pub mod server;
+pub mod session;
 pub mod takeover;
+pub mod transport;
+pub mod upstream;
+pub mod wire;
+pub mod worker;

@@ -1,0 +1,27 @@
+//! `pgpalisade demo`: the story of two leaders, on a private PostgreSQL.
+
+use super::Failure;
+use crate::demo::{self, Afterwards};
+
+/// See a deposed leader being refused, on a private PostgreSQL
+///
+/// Starts a PostgreSQL of its own on a free port in a temporary directory, the proxy in front of it, and plays
+/// two leaders through real connections. Leaves nothing running and nothing behind. Needs PostgreSQL's server
+/// programs: looks in $PG_BIN, where pg_config says, and in /usr/lib/postgresql. Ends with 1 where anything did
+/// not go as told.
+#[derive(Debug, clap::Args)]
+pub(super) struct DemoArgs {
+    /// Stay up afterwards and print how to connect, until Ctrl-C
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Plays the demo.
+pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
+    let afterwards = if args.keep {
+        Afterwards::Keep
+    } else {
+        Afterwards::End
+    };
+    demo::run(afterwards).map_err(|error| Failure::Failed(Box::new(error)))
+}

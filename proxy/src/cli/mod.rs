@@ -1,0 +1,133 @@
+//! The command line: one file per subcommand.
+//!
+//! Exit codes: 0 it went well, 1 it failed, 2 the command line or the configuration is wrong.
+
+mod demo;
+mod serve;
+mod settings;
+
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+const EXIT_FAILURE: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+
+/// PostgreSQL proxy that refuses the writes of a deposed leader
+///
+/// Point the application at pgpalisade instead of PostgreSQL and let each leader say its fencing token:
+/// `SET fencing.token = 34`, or PGOPTIONS='-c fencing.token=34'. Once a leader with token 34 has been let in,
+/// a leader with token 33 cannot write any more, wherever it is stuck.
+#[derive(Debug, Parser)]
+#[command(name = "pgpalisade", version, max_term_width = 110)]
+#[command(
+    after_help = "See it work, without any set-up but installed PostgreSQL binaries: pgpalisade demo"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::ServeArgs),
+    Demo(demo::DemoArgs),
+}
+
+/// Why a command ends with a code other than 0.
+#[derive(Debug)]
+enum Failure {
+    /// The configuration is wrong: what, for the user.
+    Usage(String),
+    /// It was tried and did not work.
+    Failed(Box<dyn Error>),
+}
+
+/// Parses the command line, does what it says and gives the exit code.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Also --help and --version, which are no failures. A closed terminal cannot be told anything.
+            let _ = error.print();
+            return u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
+        }
+    };
+    let result = match cli.command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Demo(args) => demo::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(message)) => {
+            tell(&message);
+            ExitCode::from(EXIT_USAGE)
+        }
+        Err(Failure::Failed(error)) => {
+            tell(&format!("pgpalisade: {}", chain(error.as_ref())));
+            ExitCode::from(EXIT_FAILURE)
+        }
+    }
+}
+
+fn tell(message: &str) {
+    let _ = writeln!(std::io::stderr(), "{message}");
+}
+
+/// The error and its causes in one line. A cause that the error already quotes is not said twice.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        next = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn causes_are_said_once() {
+        let inner = std::io::Error::other("disk full");
+        let error = crate::rejection_log::RejectionLogError::Open {
+            path: "/r".into(),
+            source: inner,
+        };
+        assert_eq!(chain(&error), "cannot open the rejection log /r: disk full");
+    }
+
+    #[test]
+    fn every_key_is_a_flag_with_help() {
+        let mut command = Cli::command();
+        let help = command
+            .find_subcommand_mut("serve")
+            .unwrap()
+            .render_long_help()
+            .to_string();
+        for (_, spec) in &crate::config::KEYS {
+            assert!(
+                help.contains(&format!("--{} <", spec.flag)),
+                "{}",
+                spec.flag
+            );
+            assert!(help.contains(spec.env), "{}", spec.env);
+        }
+    }
+}

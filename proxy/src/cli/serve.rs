@@ -1,0 +1,130 @@
+//! `pgpalisade serve`: the proxy itself.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::Failure;
+use super::settings::Settings;
+use crate::config::{Config, Environment, RawConfig};
+use crate::logging;
+use crate::rejection_log::RejectionLog;
+use crate::server;
+
+/// Run the proxy
+///
+/// Every flag is also a key of the TOML file (--config) and an environment variable; a flag wins over the variable, the
+/// variable over the file. SIGINT or SIGTERM ends it cleanly, a second one at once; SIGHUP opens the rejection
+/// log anew.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  \
+    PGUSER=postgres PGPASSWORD=... pgpalisade serve --upstream postgres://db.internal:5432 \\\n      \
+    --authority embedded:/var/lib/pgpalisade --rejection-log /var/log/pgpalisade/rejections.jsonl")]
+pub(super) struct ServeArgs {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// The proxy was told twice to stop.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped at once by a second signal")]
+struct StoppedAtOnce;
+
+/// Serves until a signal or a failure.
+pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
+    let environment = Environment::of_this_process();
+    let raw = RawConfig::collect(&args.settings.0, &environment);
+    let config =
+        Config::from_raw(raw, &environment).map_err(|errors| Failure::Usage(errors.to_string()))?;
+    logging::init(&config.log, config.log_format).map_err(failed)?;
+    let rejections = RejectionLog::open(config.rejection_log.as_deref(), config.rejection_literals)
+        .map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(failed)?;
+    let result = runtime.block_on(serve(config, rejections));
+    // Nothing that still runs may hold up the end.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    result
+}
+
+async fn serve(config: Config, rejections: RejectionLog) -> Result<(), Failure> {
+    let mut signals = Signals::listen().map_err(failed)?;
+    let shutdown = CancellationToken::new();
+    let (ready, is_ready) = oneshot::channel();
+    let places = format!(
+        "upstream {}, authority {}",
+        config.upstream, config.authority
+    );
+    let server = server::serve(config, shutdown.clone(), rejections.clone(), ready);
+    tokio::pin!(server);
+    let announce = async {
+        if let Ok(addresses) = is_ready.await {
+            announce(&addresses, &places);
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::pin!(announce);
+    loop {
+        tokio::select! {
+            result = &mut server => return result.map_err(failed),
+            () = &mut announce => {}
+            what = signals.next() => match what {
+                What::Stop if shutdown.is_cancelled() => return Err(failed(StoppedAtOnce)),
+                What::Stop => {
+                    tracing::info!("shutting down; a second signal ends it at once");
+                    shutdown.cancel();
+                }
+                What::Reopen => rejections.reopen(),
+            },
+        }
+    }
+}
+
+/// The one line for people and scripts that wait for the proxy. It names the ports that the system chose.
+fn announce(addresses: &[SocketAddr], places: &str) {
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let mut stdout = std::io::stdout().lock();
+    // Nobody has to read it.
+    let _ = writeln!(stdout, "listening on {}, {places}", addresses.join(", "))
+        .and_then(|()| stdout.flush());
+}
+
+enum What {
+    Stop,
+    Reopen,
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Cancel safe: `recv` is.
+    async fn next(&mut self) -> What {
+        tokio::select! {
+            _ = self.interrupt.recv() => What::Stop,
+            _ = self.terminate.recv() => What::Stop,
+            _ = self.hangup.recv() => What::Reopen,
+        }
+    }
+}
+
+fn failed(error: impl std::error::Error + 'static) -> Failure {
+    Failure::Failed(Box::new(error))
+}

@@ -1,0 +1,90 @@
+//! The flags of all configuration keys, made from the one table of keys.
+//!
+//! clap does not check the values: the configuration does, so that all errors come at once, whatever their source.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+
+use crate::config::{Flags, KEYS, KeySpec, Shape};
+
+const CONFIG: &str = "config";
+
+/// The configuration flags that were given.
+#[derive(Clone)]
+pub(super) struct Settings(pub(super) Flags);
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // A DSN may hold a password.
+        f.write_str("Settings(..)")
+    }
+}
+
+impl Args for Settings {
+    fn augment_args(command: Command) -> Command {
+        let config = Arg::new(CONFIG)
+            .long(CONFIG)
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("TOML file with the same keys; flags and environment win over it [env: PGPALISADE_CONFIG]");
+        let command = command.arg(config);
+        KEYS.iter().fold(command, |command, (_, spec)| {
+            let (short, long) = help(spec);
+            command.arg(
+                Arg::new(spec.flag)
+                    .long(spec.flag)
+                    .value_name(spec.value_name)
+                    .help_heading(spec.heading)
+                    .action(ArgAction::Append)
+                    .help(short)
+                    .long_help(long),
+            )
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+/// The texts of `-h` and `--help`.
+fn help(spec: &KeySpec) -> (String, String) {
+    let default = spec
+        .default
+        .map_or_else(String::new, |text| format!(" [default: {text}]"));
+    let mut places = format!("[env: {}] [key: {}]", spec.env, spec.name);
+    if spec.shape == Shape::List {
+        places.push_str(" (several: commas in the variable, an array in the file)");
+    }
+    let more = if spec.more.is_empty() {
+        String::new()
+    } else {
+        format!("\n\n{}", spec.more)
+    };
+    let short = format!("{}{default}", spec.help);
+    let long = format!("{}{default}{more}\n\n{places}", spec.help);
+    (short, long)
+}
+
+impl FromArgMatches for Settings {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |(key, flag): (_, &str)| {
+            let texts = matches.get_many::<String>(flag)?;
+            Some((key, texts.cloned().collect()))
+        };
+        Ok(Self(Flags {
+            config_file: matches.get_one::<PathBuf>(CONFIG).cloned(),
+            values: KEYS
+                .iter()
+                .map(|(key, spec)| (*key, spec.flag))
+                .filter_map(given)
+                .collect(),
+        }))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,313 @@
+//! Addresses: where clients connect to, where PostgreSQL is, where marks are kept.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// PostgreSQL's own port.
+const DEFAULT_PORT: u16 = 5432;
+
+/// Longest path of a unix socket: `sun_path` is 108 bytes with its NUL on Linux (unix(7)).
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Where the protected PostgreSQL listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UpstreamAddr {
+    /// A host name or IP address, resolved anew for each connection.
+    Tcp {
+        /// Name or address, IPv6 without brackets.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// The socket file, `DIR/.s.PGSQL.PORT`.
+    Unix(PathBuf),
+}
+
+/// Where marks are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuthorityLocation {
+    /// A directory of this machine, absolute.
+    Embedded(PathBuf),
+}
+
+impl fmt::Display for UpstreamAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl fmt::Display for AuthorityLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Embedded(directory) => write!(f, "embedded:{}", directory.display()),
+        }
+    }
+}
+
+impl UpstreamAddr {
+    /// Parses `postgres://host:port`, `postgres:///?host=/dir&port=5433` or `/dir`. The error says what to write.
+    ///
+    /// Only an address is taken: clients choose user, password and database themselves.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        const FORMS: &str =
+            "write postgres://host:port or a unix socket directory such as /var/run/postgresql";
+        let text = text.trim();
+        if text.starts_with('/') {
+            return unix(text, DEFAULT_PORT);
+        }
+        let url = ["postgres://", "postgresql://"]
+            .iter()
+            .find_map(|scheme| text.strip_prefix(scheme));
+        let Some(url) = url else {
+            // Not quoted: it may be a DSN with a password.
+            return Err(format!("is not an address: {FORMS}"));
+        };
+        if url.contains('@') || url.contains("user=") || url.contains("password=") {
+            return Err(String::from(
+                "takes an address only: clients bring their own user; put the proxy's own login into \"control\"",
+            ));
+        }
+        let (address, query) = url.split_once('?').unwrap_or((url, ""));
+        let (authority, database) = address.split_once('/').unwrap_or((address, ""));
+        if !database.is_empty() {
+            return Err(format!(
+                "names the database {database:?}: clients choose it themselves, leave it out"
+            ));
+        }
+        let (mut host, mut port) = host_and_port(authority)?;
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("host", value)) if host.is_none() => host = Some(percent_decode(value)?),
+                Some(("port", value)) if port.is_none() => port = Some(parse_port(value)?),
+                Some((name @ ("host" | "port"), _)) => {
+                    return Err(format!("gives the {name} twice"));
+                }
+                _ => return Err(String::from("takes no parameters but host and port")),
+            }
+        }
+        let port = port.unwrap_or(DEFAULT_PORT);
+        match host.filter(|host| !host.is_empty()) {
+            Some(host) if host.starts_with('/') => unix(&host, port),
+            Some(host) if host.contains([',', ' ', '@']) => Err(String::from(
+                "names several hosts: one proxy protects one primary",
+            )),
+            Some(host) => Ok(Self::Tcp { host, port }),
+            None => Err(format!("names no host: {FORMS}")),
+        }
+    }
+
+    /// Directory of the socket and port, as libpq and tokio-postgres want a unix socket named.
+    pub(crate) fn socket_directory(path: &Path) -> Option<(PathBuf, u16)> {
+        let port = path
+            .file_name()?
+            .to_str()?
+            .strip_prefix(".s.PGSQL.")?
+            .parse()
+            .ok()?;
+        Some((path.parent()?.to_path_buf(), port))
+    }
+}
+
+impl AuthorityLocation {
+    /// Parses `embedded:DIR`. The error says what to write.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        match text.split_once(':') {
+            Some(("embedded", directory)) if !directory.is_empty() => {
+                std::path::absolute(directory)
+                    .map(Self::Embedded)
+                    .map_err(|error| format!("cannot find the directory {directory:?}: {error}"))
+            }
+            Some(("embedded", _)) => Err(String::from("names no directory: write embedded:DIR")),
+            // Not quoted: a DSN may hold a password.
+            Some((store @ ("etcd" | "postgres"), _)) => Err(format!(
+                "{store}: is not in this version: write embedded:DIR"
+            )),
+            _ => Err(String::from("is not a store: write embedded:DIR")),
+        }
+    }
+}
+
+/// Parses an address to listen on. Port 0 lets the system choose.
+pub(crate) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    let text = text.trim();
+    // The one name that everybody writes. Other names would need a resolver before the proxy has started.
+    if let Some(port) = text.strip_prefix("localhost:") {
+        return Ok(SocketAddr::new(
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            parse_listen_port(port, text)?,
+        ));
+    }
+    text.parse().map_err(|_| {
+        format!("{text:?} is not an address to listen on: write IP:PORT, such as 127.0.0.1:6432 or [::]:6432")
+    })
+}
+
+fn parse_listen_port(port: &str, text: &str) -> Result<u16, String> {
+    port.parse()
+        .map_err(|_| format!("{text:?} has no valid port: write 0 to 65535"))
+}
+
+fn host_and_port(authority: &str) -> Result<(Option<String>, Option<u16>), String> {
+    if let Some(bracketed) = authority.strip_prefix('[') {
+        let (host, rest) = bracketed.split_once(']').ok_or("has a [ without a ]")?;
+        host.parse::<std::net::Ipv6Addr>()
+            .map_err(|_| format!("[{host}] is not an IPv6 address"))?;
+        return match rest.strip_prefix(':') {
+            Some(port) => Ok((Some(host.to_owned()), Some(parse_port(port)?))),
+            None if rest.is_empty() => Ok((Some(host.to_owned()), None)),
+            None => Err(String::from("has text after the ]")),
+        };
+    }
+    let (host, port) = match authority.split_once(':') {
+        Some((host, port)) => (host, Some(parse_port(port)?)),
+        None => (authority, None),
+    };
+    let host = percent_decode(host)?;
+    Ok(((!host.is_empty()).then_some(host), port))
+}
+
+fn parse_port(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("has the port {text:?}: write 1 to 65535")),
+    }
+}
+
+fn unix(path: &str, port: u16) -> Result<UpstreamAddr, String> {
+    let given = PathBuf::from(path);
+    let file = if UpstreamAddr::socket_directory(&given).is_some() {
+        given
+    } else {
+        given.join(format!(".s.PGSQL.{port}"))
+    };
+    let length = file.as_os_str().len();
+    if length > MAX_SOCKET_PATH {
+        return Err(format!(
+            "makes a socket path of {length} bytes; the system allows {MAX_SOCKET_PATH}"
+        ));
+    }
+    Ok(UpstreamAddr::Unix(file))
+}
+
+/// Undoes `%2F` and the like (RFC 3986, section 2.1).
+fn percent_decode(text: &str) -> Result<String, String> {
+    let bad = || String::from("has a % that does not begin two hexadecimal digits of UTF-8");
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || {
+            rest.next()
+                .and_then(|byte| char::from(byte).to_digit(16))
+                .ok_or_else(bad)
+        };
+        let (high, low) = (digit()?, digit()?);
+        bytes.push(u8::try_from(high * 16 + low).map_err(|_| bad())?);
+    }
+    String::from_utf8(bytes).map_err(|_| bad())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn upstream(text: &str, expect: &str) {
+        match UpstreamAddr::parse(text) {
+            Ok(address) => assert_eq!(address.to_string(), expect, "{text}"),
+            Err(message) => panic!("{text}: {message}"),
+        }
+    }
+
+    #[track_caller]
+    fn upstream_refused(text: &str, part: &str) {
+        let message = UpstreamAddr::parse(text).unwrap_err();
+        assert!(message.contains(part), "{text}: {message}");
+        assert!(!message.contains("hunter2"), "{message} shows the password");
+    }
+
+    #[test]
+    fn upstream_forms() {
+        upstream("postgres://db.example:5433", "db.example:5433");
+        upstream("postgresql://db.example", "db.example:5432");
+        upstream("postgres://db.example:5433/", "db.example:5433");
+        upstream("postgres://127.0.0.1", "127.0.0.1:5432");
+        upstream("postgres://[::1]:5433", "[::1]:5433");
+        upstream("postgres://[::1]", "[::1]:5432");
+        upstream("/var/run/postgresql", "/var/run/postgresql/.s.PGSQL.5432");
+        upstream("/run/.s.PGSQL.7000", "/run/.s.PGSQL.7000");
+        upstream("postgres:///?host=/dir&port=5433", "/dir/.s.PGSQL.5433");
+        upstream("postgres:///?host=%2Fdir", "/dir/.s.PGSQL.5432");
+        upstream("postgres://%2Frun%2Fpg:5433", "/run/pg/.s.PGSQL.5433");
+        upstream("postgres://?host=db&port=1", "db:1");
+    }
+
+    #[test]
+    fn upstream_refusals() {
+        upstream_refused("db.example:5432", "write postgres://host:port");
+        upstream_refused("host=db password=hunter2", "is not an address");
+        upstream_refused("postgres://me:hunter2@db", "address only");
+        upstream_refused("postgres:///?host=db&password=hunter2", "address only");
+        upstream_refused("postgres://db/app", "names the database \"app\"");
+        upstream_refused("postgres://", "names no host");
+        upstream_refused("postgres://:5432", "names no host");
+        upstream_refused("postgres://db:0", "port");
+        upstream_refused("postgres://db:65536", "port");
+        upstream_refused("postgres://a,b", "several hosts");
+        upstream_refused("postgres://db?host=other", "host twice");
+        upstream_refused(
+            "postgres://db?sslmode=require",
+            "no parameters but host and port",
+        );
+        upstream_refused("postgres://[::1", "without a ]");
+        upstream_refused("postgres://%zz", "hexadecimal");
+        upstream_refused(&format!("/{}", "d".repeat(100)), "socket path of 115 bytes");
+    }
+
+    #[test]
+    fn authorities() {
+        let parse = AuthorityLocation::parse;
+        assert_eq!(
+            parse("embedded:/var/lib/p"),
+            Ok(AuthorityLocation::Embedded(PathBuf::from("/var/lib/p")))
+        );
+        assert!(
+            matches!(parse("embedded:marks"), Ok(AuthorityLocation::Embedded(path)) if path.is_absolute())
+        );
+        for store in ["etcd:http://a", "postgres:host=x password=hunter2"] {
+            let message = parse(store).unwrap_err();
+            assert!(message.contains("not in this version"), "{message}");
+            assert!(!message.contains("hunter2"));
+        }
+        assert!(parse("embedded:").is_err());
+        assert!(parse("/var/lib/p").is_err());
+    }
+
+    #[test]
+    fn listen_addresses() {
+        let show = |text: &str| parse_listen(text).map(|address| address.to_string());
+        assert_eq!(show("0.0.0.0:6432").as_deref(), Ok("0.0.0.0:6432"));
+        assert_eq!(show("[::1]:0").as_deref(), Ok("[::1]:0"));
+        assert_eq!(show("localhost:6432").as_deref(), Ok("127.0.0.1:6432"));
+        for wrong in [
+            "6432",
+            "127.0.0.1",
+            ":6432",
+            "db.example:1",
+            "localhost:x",
+            "1.2.3.4:65536",
+        ] {
+            assert!(show(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The proxy's own login: the DSN, filled up from the upstream's address and the `PG*` environment.
+
+use tokio_postgres::config::{Host, SslMode};
+
+use super::Environment;
+use super::address::UpstreamAddr;
+
+/// Name under which the proxy shows in `pg_stat_activity`, unless the DSN says otherwise.
+const APPLICATION_NAME: &str = "pgpalisade control";
+
+/// Parses a control DSN. No error quotes the text, since it may hold a password.
+pub(crate) fn parse(text: &str) -> Result<tokio_postgres::Config, String> {
+    let dsn: tokio_postgres::Config = text.parse().map_err(|error: tokio_postgres::Error| {
+        // The outer error only says "invalid connection string"; the reason below it names the parameter, not its
+        // value.
+        let reason = std::error::Error::source(&error).map(ToString::to_string);
+        match reason {
+            Some(reason)
+                if reason.starts_with("unknown option")
+                    || reason.starts_with("invalid value for option") =>
+            {
+                format!("is not a connection string: {reason}")
+            }
+            _ => String::from(
+                "is not a connection string: write postgres://user@host:port/db or key=value pairs",
+            ),
+        }
+    })?;
+    if dsn.get_hosts().len() > 1 {
+        return Err(String::from(
+            "names several hosts: one proxy protects one primary",
+        ));
+    }
+    if dsn.get_ssl_mode() == SslMode::Require {
+        return Err(String::from(
+            "asks for sslmode=require: TLS to PostgreSQL is not in this version",
+        ));
+    }
+    Ok(dsn)
+}
+
+/// Fills up what the DSN leaves out, as libpq does:
+/// <https://www.postgresql.org/docs/current/libpq-envars.html>. The address is the upstream's rather than `PGHOST`'s:
+/// a control connection to another server would end the wrong sessions, or none.
+pub(crate) fn complete(
+    dsn: Option<tokio_postgres::Config>,
+    upstream: &UpstreamAddr,
+    environment: &Environment,
+) -> tokio_postgres::Config {
+    let mut control = dsn.unwrap_or_default();
+    if control.get_hosts().is_empty() && control.get_hostaddrs().is_empty() {
+        let given_port = control.get_ports().first().copied();
+        let port = match upstream {
+            UpstreamAddr::Tcp { host, port } => {
+                control.host(host);
+                *port
+            }
+            UpstreamAddr::Unix(path) => match UpstreamAddr::socket_directory(path) {
+                Some((directory, port)) => {
+                    control.host_path(directory);
+                    port
+                }
+                None => 5432,
+            },
+        };
+        if given_port.is_none() {
+            control.port(port);
+        }
+    }
+    if control.get_user().is_none()
+        && let Some(user) = environment.get("PGUSER")
+    {
+        control.user(user);
+    }
+    if control.get_password().is_none()
+        && let Some(password) = environment.get("PGPASSWORD")
+    {
+        control.password(password);
+    }
+    if control.get_dbname().is_none()
+        && let Some(database) = environment.get("PGDATABASE")
+    {
+        control.dbname(database);
+    }
+    if control.get_application_name().is_none() {
+        control.application_name(APPLICATION_NAME);
+    }
+    control
+}
+
+/// Says where a control connection goes, without user or password.
+pub(crate) fn address(control: &tokio_postgres::Config) -> String {
+    let port = control.get_ports().first().copied().unwrap_or(5432);
+    match control.get_hosts().first() {
+        Some(Host::Tcp(host)) => format!("{host}:{port}"),
+        Some(Host::Unix(directory)) => format!("{}/.s.PGSQL.{port}", directory.display()),
+        None => control
+            .get_hostaddrs()
+            .first()
+            .map_or_else(String::new, |host| format!("{host}:{port}")),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn environment(pairs: &[(&str, &str)]) -> Environment {
+        Environment::from_pairs(pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())))
+    }
+
+    #[track_caller]
+    fn check(
+        dsn: Option<&str>,
+        upstream: &str,
+        env: &[(&str, &str)],
+        expect: (&str, Option<&str>, Option<&str>),
+    ) {
+        let upstream = UpstreamAddr::parse(upstream).unwrap();
+        let dsn = dsn.map(|dsn| parse(dsn).unwrap());
+        let control = complete(dsn, &upstream, &environment(env));
+        assert_eq!(
+            (
+                address(&control).as_str(),
+                control.get_user(),
+                control.get_dbname()
+            ),
+            expect
+        );
+    }
+
+    #[test]
+    fn filled_up_from_upstream_and_environment() {
+        let pg = [
+            ("PGUSER", "u"),
+            ("PGDATABASE", "d"),
+            ("PGHOST", "elsewhere"),
+            ("PGPORT", "1"),
+        ];
+        check(
+            None,
+            "postgres://db:5433",
+            &pg,
+            ("db:5433", Some("u"), Some("d")),
+        );
+        check(
+            None,
+            "/run",
+            &pg,
+            ("/run/.s.PGSQL.5432", Some("u"), Some("d")),
+        );
+        check(None, "/run", &[], ("/run/.s.PGSQL.5432", None, None));
+        check(
+            Some("user=c"),
+            "postgres://db",
+            &pg,
+            ("db:5432", Some("c"), Some("d")),
+        );
+        check(
+            Some("user=c port=9"),
+            "postgres://db",
+            &pg,
+            ("db:9", Some("c"), Some("d")),
+        );
+        check(
+            Some("postgres://c@other:9/x"),
+            "postgres://db",
+            &pg,
+            ("other:9", Some("c"), Some("x")),
+        );
+    }
+
+    #[test]
+    fn password_of_the_dsn_wins() {
+        let upstream = UpstreamAddr::parse("/run").unwrap();
+        let env = environment(&[("PGPASSWORD", "env")]);
+        let control = complete(Some(parse("password=dsn").unwrap()), &upstream, &env);
+        assert_eq!(control.get_password(), Some(&b"dsn"[..]));
+        let control = complete(None, &upstream, &env);
+        assert_eq!(control.get_password(), Some(&b"env"[..]));
+    }
+
+    #[test]
+    fn refusals_do_not_show_the_password() {
+        for (dsn, part) in [
+            ("password=hunter2 prot=1", "unknown option"),
+            ("postgres://u:hunter2@h:x/d", "is not a connection string"),
+            ("password=hunter2 port=x", "port"),
+            ("host=a,b password=hunter2", "several hosts"),
+            ("sslmode=require password=hunter2", "not in this version"),
+            ("password='hunter2", "is not a connection string"),
+        ] {
+            let message = parse(dsn).unwrap_err();
+            assert!(message.contains(part), "{dsn}: {message}");
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+    }
+}

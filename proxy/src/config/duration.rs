@@ -1,0 +1,100 @@
+//! Times as a user writes them: `200ms`, `5s`, `1min`, `1min30s`, `2h`.
+
+use std::time::Duration;
+
+/// Parses a time. Numbers are whole; `0` needs no unit. The error says what to write.
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    if rest.is_empty() {
+        return Err(String::from("is empty: write a time such as 5s or 200ms"));
+    }
+    while !rest.is_empty() {
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, tail) = rest.split_at(digits);
+        let unit_len = tail
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit_len);
+        let bad = || format!("{text:?} is not a time: write 200ms, 5s, 1min or 2h");
+        let number: u64 = number.parse().map_err(|_| bad())?;
+        let milliseconds: u64 = match unit {
+            "ms" => 1,
+            "s" | "sec" => 1_000,
+            "min" | "m" => 60_000,
+            "h" => 3_600_000,
+            "" => {
+                return Err(format!(
+                    "{text:?} needs a unit: write {text}s, {text}ms or {text}min"
+                ));
+            }
+            _ => return Err(bad()),
+        };
+        let part = number.checked_mul(milliseconds).ok_or_else(bad)?;
+        total = total
+            .checked_add(Duration::from_millis(part))
+            .ok_or_else(bad)?;
+        rest = tail.trim_start();
+    }
+    Ok(total)
+}
+
+/// Writes a time in the form that [`parse`] reads, for messages.
+pub(crate) fn show(time: Duration) -> String {
+    let ms = time.as_millis();
+    match ms {
+        0 => String::from("0"),
+        _ if ms.is_multiple_of(3_600_000) => format!("{}h", ms / 3_600_000),
+        _ if ms.is_multiple_of(60_000) => format!("{}min", ms / 60_000),
+        _ if ms.is_multiple_of(1_000) => format!("{}s", ms / 1_000),
+        _ => format!("{ms}ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expect: Result<u64, &str>) {
+        match (parse(text), expect) {
+            (Ok(time), Ok(ms)) => assert_eq!(time, Duration::from_millis(ms), "{text}"),
+            (Err(message), Err(part)) => assert!(message.contains(part), "{text}: {message}"),
+            (got, _) => assert!(got.is_err() == expect.is_err(), "{text}: {got:?}"),
+        }
+    }
+
+    #[test]
+    fn times() {
+        check("0", Ok(0));
+        check("0s", Ok(0));
+        check("200ms", Ok(200));
+        check("5s", Ok(5_000));
+        check("1min", Ok(60_000));
+        check("1m", Ok(60_000));
+        check("1min30s", Ok(90_000));
+        check("1min 30s", Ok(90_000));
+        check("2h", Ok(7_200_000));
+        check("5", Err("needs a unit: write 5s"));
+        check("-5s", Err("is not a time"));
+        check("1.5s", Err("needs a unit"));
+        check("5 s", Err("needs a unit"));
+        check("s", Err("is not a time"));
+        check("5parsec", Err("is not a time"));
+        check("", Err("is empty"));
+        check("99999999999999999999s", Err("is not a time"));
+        check("18446744073709551615h", Err("is not a time"));
+        check("5é", Err("needs a unit"));
+    }
+
+    #[test]
+    fn shown_as_read() {
+        for text in ["0", "200ms", "5s", "1min", "2h", "1500ms"] {
+            assert_eq!(parse(text).map(show).as_deref(), Ok(text));
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Reads the TOML file into raw values, each with its line. Keeps going after an error.
+
+use std::ops::Range;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::error::{ConfigError, Source};
+use super::key::{KEYS, Key, KeySpec, Shape, nearest};
+use super::raw::{Item, RawValue};
+
+/// A configuration file is a page of text; more is a mistake (a log, a device).
+pub(crate) const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+/// Parses the text of a file. Syntax errors, unknown keys and wrong types all come back together.
+pub(crate) fn parse(path: &Path, text: &str) -> (Vec<RawValue>, Vec<ConfigError>) {
+    let mut reader = Reader {
+        path,
+        text,
+        values: Vec::new(),
+        errors: Vec::new(),
+    };
+    let (table, syntax_errors) = DeTable::parse_recoverable(text);
+    for error in syntax_errors {
+        let at = error.span().unwrap_or_default();
+        reader.error(&at, error.message());
+    }
+    reader.table("", table.get_ref());
+    // The table is sorted by name; people read a file from the top.
+    reader
+        .errors
+        .sort_by_key(|error| match error.source_of_value {
+            Source::File { line, .. } => line,
+            _ => 0,
+        });
+    (reader.values, reader.errors)
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+    text: &'a str,
+    values: Vec<RawValue>,
+    errors: Vec<ConfigError>,
+}
+
+impl Reader<'_> {
+    fn table(&mut self, prefix: &str, table: &DeTable<'_>) {
+        for (key, value) in table {
+            let name = format!("{prefix}{}", key.get_ref());
+            if let Some((key, spec)) = Key::by_name(&name) {
+                self.value(key, spec, value);
+            } else if let (true, DeValue::Table(inner)) = (is_table(&name), value.get_ref()) {
+                self.table(&format!("{name}."), inner);
+            } else {
+                self.unknown(&name, &key.span());
+            }
+        }
+    }
+
+    fn value(&mut self, key: Key, spec: &KeySpec, value: &Spanned<DeValue<'_>>) {
+        let items: Option<Vec<Item>> = match (spec.shape, value.get_ref()) {
+            (Shape::List, DeValue::Array(array)) => array
+                .iter()
+                .map(|item| self.item(spec.shape, item))
+                .collect(),
+            _ => self.item(spec.shape, value).map(|item| vec![item]),
+        };
+        if items.as_ref().is_some_and(Vec::is_empty) {
+            self.error(&value.span(), &format!("{} is empty", spec.name));
+        } else if items.is_none() {
+            let wanted = match spec.shape {
+                Shape::Text => "a string",
+                Shape::List => "a string or an array of strings",
+                Shape::Number => "a whole number",
+                Shape::Duration => "a string such as \"5s\"",
+            };
+            let found = value.get_ref().type_str();
+            self.error(
+                &value.span(),
+                &format!("{} wants {wanted}, not {found}", spec.name),
+            );
+        }
+        self.values.push(RawValue {
+            key,
+            items: items.unwrap_or_default(),
+            source: self.source(&value.span()),
+        });
+    }
+
+    fn item(&self, shape: Shape, value: &Spanned<DeValue<'_>>) -> Option<Item> {
+        let text = match (shape, value.get_ref()) {
+            (Shape::Number | Shape::Duration, DeValue::Integer(number)) if number.radix() == 10 => {
+                number.as_str().to_owned()
+            }
+            (Shape::Text | Shape::List | Shape::Duration, DeValue::String(text)) => {
+                text.clone().into_owned()
+            }
+            _ => return None,
+        };
+        Some(Item {
+            text,
+            source: self.source(&value.span()),
+        })
+    }
+
+    fn unknown(&mut self, name: &str, at: &Range<usize>) {
+        let names = KEYS.iter().map(|(_, spec)| spec.name);
+        let hint = nearest(name, names)
+            .map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"));
+        self.error(at, &format!("unknown key \"{name}\"{hint}"));
+    }
+
+    fn error(&mut self, at: &Range<usize>, message: &str) {
+        self.errors
+            .push(ConfigError::new(&self.source(at), message));
+    }
+
+    fn source(&self, at: &Range<usize>) -> Source {
+        let before = self.text.as_bytes().get(..at.start).unwrap_or_default();
+        Source::File {
+            path: self.path.to_path_buf(),
+            line: 1 + before.iter().filter(|byte| **byte == b'\n').count(),
+        }
+    }
+}
+
+/// Whether keys exist below this name.
+fn is_table(name: &str) -> bool {
+    KEYS.iter().any(|(_, spec)| {
+        spec.name
+            .strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with('.'))
+    })
+}

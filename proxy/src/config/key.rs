@@ -1,0 +1,244 @@
+//! The one table of configuration keys. Flags, environment variables, help texts and defaults all come from it.
+
+/// A configuration key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Key {
+    /// Addresses that clients connect to.
+    Listen,
+    /// The protected PostgreSQL.
+    Upstream,
+    /// How the proxy itself logs in to it.
+    Control,
+    /// The store of marks.
+    Authority,
+    /// What a takeover waits for.
+    Barrier,
+    /// Time for a takeover.
+    TakeoverTimeout,
+    /// File of rejection records.
+    RejectionLog,
+    /// Whether rejection records keep literals.
+    RejectionLiterals,
+    /// Limit of client connections.
+    ConnectionsMax,
+    /// Time for a login.
+    LoginTimeout,
+    /// Time without progress towards a client that does not read.
+    WriteStallTimeout,
+    /// Idle time before TCP keep-alive probes.
+    TcpKeepalive,
+    /// Worker threads.
+    Workers,
+    /// Time that sessions get at shutdown.
+    ShutdownGrace,
+    /// Log filter.
+    Log,
+    /// Log format.
+    LogFormat,
+}
+
+/// How a value is written in the TOML file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// A string.
+    Text,
+    /// A string, or an array of strings. Separated by commas in the environment.
+    List,
+    /// An integer.
+    Number,
+    /// A string, or an integer (then 0).
+    Duration,
+}
+
+/// What is said about a key.
+#[derive(Debug, Clone, Copy)]
+pub struct KeySpec {
+    /// Name in the TOML file; a dot leads into a table.
+    pub name: &'static str,
+    /// Flag without the dashes.
+    pub flag: &'static str,
+    /// Environment variable.
+    pub env: &'static str,
+    /// Placeholder of the value in the help.
+    pub value_name: &'static str,
+    /// How the value is written in the file.
+    pub shape: Shape,
+    /// The default in the form a user would write, if there is a fixed one.
+    pub default: Option<&'static str>,
+    /// Heading in the help.
+    pub heading: &'static str,
+    /// One sentence without a full stop.
+    pub help: &'static str,
+    /// What `--help` says beyond that; may be empty.
+    pub more: &'static str,
+}
+
+const ADDRESSES: &str = "Addresses";
+const FENCE: &str = "Fence";
+const RECORD: &str = "Record";
+const LIMITS: &str = "Limits";
+
+/// All keys with their descriptions, in the order of the help.
+#[rustfmt::skip] // One key, one row of aligned fields: it is a table.
+pub const KEYS: [(Key, KeySpec); 16] = [
+    (Key::Listen, KeySpec {
+        name: "listen", flag: "listen", env: "PGPALISADE_LISTEN", value_name: "IP:PORT", shape: Shape::List,
+        default: Some("127.0.0.1:6432"), heading: ADDRESSES,
+        help: "Address that clients connect to; may be given several times",
+        more: "",
+    }),
+    (Key::Upstream, KeySpec {
+        name: "upstream", flag: "upstream", env: "PGPALISADE_UPSTREAM", value_name: "ADDRESS", shape: Shape::Text,
+        default: None, heading: ADDRESSES,
+        help: "The PostgreSQL to protect: postgres://host:port, or a unix socket directory \
+               (/var/run/postgresql, or postgres:///?host=/dir&port=5433)",
+        more: "",
+    }),
+    (Key::Control, KeySpec {
+        name: "control", flag: "control", env: "PGPALISADE_CONTROL", value_name: "DSN", shape: Shape::Text,
+        default: None, heading: ADDRESSES,
+        help: "How the proxy itself logs in to look at and end sessions, as a URL or as key=value pairs",
+        more: "The role needs pg_signal_backend and pg_read_all_stats. What the DSN leaves out comes from the \
+               upstream's address and from PGUSER, PGPASSWORD and PGDATABASE. Flags are visible to other users of the \
+               machine: put a password into the file or the environment.",
+    }),
+    (Key::Authority, KeySpec {
+        name: "authority", flag: "authority", env: "PGPALISADE_AUTHORITY", value_name: "STORE", shape: Shape::Text,
+        default: None, heading: FENCE,
+        help: "Where marks are kept: embedded:DIR, a directory on a durable disk",
+        more: "One proxy only can use it. There is no default: an empty store would forget the marks and let a deposed \
+               leader in.",
+    }),
+    (Key::Barrier, KeySpec {
+        name: "barrier", flag: "barrier", env: "PGPALISADE_BARRIER", value_name: "KIND", shape: Shape::Text,
+        default: Some("cluster"), heading: FENCE,
+        help: "What a takeover waits for: cluster",
+        more: "cluster: PostgreSQL itself has ended every session with a lower token, whichever proxy it came through.",
+    }),
+    (Key::TakeoverTimeout, KeySpec {
+        name: "takeover.timeout", flag: "takeover-timeout", env: "PGPALISADE_TAKEOVER_TIMEOUT", value_name: "TIME",
+        shape: Shape::Duration, default: Some("5s"), heading: FENCE,
+        help: "Time within which the declaration of a new token succeeds or fails (100ms to 10min)",
+        more: "Where old sessions cannot be confirmed gone in time, the new holder is refused (PF006).",
+    }),
+    (Key::RejectionLog, KeySpec {
+        name: "rejection_log", flag: "rejection-log", env: "PGPALISADE_REJECTION_LOG", value_name: "FILE",
+        shape: Shape::Text, default: None, heading: RECORD,
+        help: "File that gets one JSON line for every rejection",
+        more: "It is appended to, and opened anew on SIGHUP. Rejections are in the log too, with or without this file.",
+    }),
+    (Key::RejectionLiterals, KeySpec {
+        name: "rejection_literals", flag: "rejection-literals", env: "PGPALISADE_REJECTION_LITERALS",
+        value_name: "remove|keep", shape: Shape::Text, default: Some("remove"), heading: RECORD,
+        help: "Whether the SQL text in rejection records loses its strings, numbers and comments",
+        more: "They may be personal data or passwords.",
+    }),
+    (Key::ConnectionsMax, KeySpec {
+        name: "connections.max", flag: "connections-max", env: "PGPALISADE_CONNECTIONS_MAX", value_name: "N",
+        shape: Shape::Number, default: Some("5000"), heading: LIMITS,
+        help: "Client connections at one time; each holds one of PostgreSQL's (see its max_connections)",
+        more: "",
+    }),
+    (Key::LoginTimeout, KeySpec {
+        name: "login_timeout", flag: "login-timeout", env: "PGPALISADE_LOGIN_TIMEOUT", value_name: "TIME",
+        shape: Shape::Duration, default: Some("60s"), heading: LIMITS,
+        help: "Time from connecting to the end of the login, as PostgreSQL's authentication_timeout (1s to 10min)",
+        more: "",
+    }),
+    (Key::WriteStallTimeout, KeySpec {
+        name: "write_stall_timeout", flag: "write-stall-timeout", env: "PGPALISADE_WRITE_STALL_TIMEOUT",
+        value_name: "TIME|off", shape: Shape::Duration, default: Some("15min"), heading: LIMITS,
+        help: "A client that accepts no byte of its results for this long is disconnected (1s to 24h, or off)",
+        more: "A client that never reads holds a session, its locks and its snapshot for ever. The default is far \
+               above any pause of a healthy client; raise it where clients stop for longer in the middle of a result.",
+    }),
+    (Key::TcpKeepalive, KeySpec {
+        name: "tcp.keepalive", flag: "tcp-keepalive", env: "PGPALISADE_TCP_KEEPALIVE", value_name: "TIME|off",
+        shape: Shape::Duration, default: Some("60s"), heading: LIMITS,
+        help: "Idle time after which TCP asks whether the other end is still there (1s to 2h, or off)",
+        more: "",
+    }),
+    (Key::Workers, KeySpec {
+        name: "workers", flag: "workers", env: "PGPALISADE_WORKERS", value_name: "N", shape: Shape::Number,
+        default: None, heading: LIMITS,
+        help: "Worker threads [default: one per core]",
+        more: "",
+    }),
+    (Key::ShutdownGrace, KeySpec {
+        name: "shutdown.grace", flag: "shutdown-grace", env: "PGPALISADE_SHUTDOWN_GRACE", value_name: "TIME",
+        shape: Shape::Duration, default: Some("30s"), heading: LIMITS,
+        help: "Time that open transactions get after SIGTERM or SIGINT (0 to 1h)",
+        more: "A second signal ends it at once.",
+    }),
+    (Key::Log, KeySpec {
+        name: "log", flag: "log", env: "PGPALISADE_LOG", value_name: "FILTER", shape: Shape::Text,
+        default: Some("info"), heading: RECORD,
+        help: "What is logged to standard error: error, warn, info, debug, trace, or target=level,...",
+        more: "RUST_LOG is used where nothing else says it.",
+    }),
+    (Key::LogFormat, KeySpec {
+        name: "log_format", flag: "log-format", env: "PGPALISADE_LOG_FORMAT", value_name: "auto|text|json",
+        shape: Shape::Text, default: Some("auto"), heading: RECORD,
+        help: "auto: text on a terminal, JSON lines otherwise",
+        more: "",
+    }),
+];
+
+impl Key {
+    /// The key with this name in the TOML file.
+    pub fn by_name(name: &str) -> Option<(Self, &'static KeySpec)> {
+        by(|spec| spec.name == name)
+    }
+
+    /// The key with this environment variable.
+    pub fn by_env(name: &str) -> Option<(Self, &'static KeySpec)> {
+        by(|spec| spec.env == name)
+    }
+}
+
+fn by(wanted: impl Fn(&KeySpec) -> bool) -> Option<(Key, &'static KeySpec)> {
+    const TABLE: &[(Key, KeySpec)] = &KEYS;
+    TABLE
+        .iter()
+        .find(|(_, spec)| wanted(spec))
+        .map(|(key, spec)| (*key, spec))
+}
+
+/// The candidate that the user most likely meant, if one is near.
+pub(crate) fn nearest<'a>(
+    wrong: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
+    // As clap does for flags: 0.7 catches a missing or swapped letter and not a different word.
+    const NEAR: f64 = 0.7;
+    candidates
+        .map(|candidate| (strsim::jaro(wrong, candidate), candidate))
+        .filter(|(score, _)| *score > NEAR)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_and_variables_follow_from_the_name() {
+        for (_, spec) in &KEYS {
+            assert_eq!(spec.flag, spec.name.replace(['.', '_'], "-"));
+            let env = spec.name.replace('.', "_").to_uppercase();
+            assert_eq!(spec.env, format!("PGPALISADE_{env}"));
+        }
+    }
+
+    #[test]
+    fn nearest_finds_slips_only() {
+        let names = || KEYS.iter().map(|(_, spec)| spec.name);
+        assert_eq!(nearest("lisen", names()), Some("listen"));
+        assert_eq!(
+            nearest("takeover.timout", names()),
+            Some("takeover.timeout")
+        );
+        assert_eq!(nearest("qqq", names()), None);
+    }
+}

@@ -1,0 +1,24 @@
+//! Configuration in two stages: [`RawConfig`] is what was written and where, [`Config`] is ready for use.
+//!
+//! Sources in rising order: built-in defaults, the TOML file, `PGPALISADE_*` variables, flags. Every value of
+//! every source is checked, also one that a higher source replaces, and all errors come back together, each with
+//! its place.
+
+mod address;
+mod control;
+mod duration;
+mod error;
+mod file;
+mod key;
+mod raw;
+mod ready;
+mod secret;
+#[cfg(test)]
+mod tests;
+
+pub use address::{AuthorityLocation, UpstreamAddr};
+pub use error::{ConfigError, ConfigErrors, Source};
+pub use key::{KEYS, Key, KeySpec, Shape};
+pub use raw::{Environment, Flags, Item, RawConfig, RawValue};
+pub use ready::{Barrier, Config, Literals, LogFilter, LogFormat};
+pub use secret::Secret;

@@ -1,0 +1,183 @@
+//! Stage one: values as they were written, with where they were written, in rising order of rank.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::error::{ConfigError, Source};
+use super::file;
+use super::key::{KEYS, Key, Shape, nearest};
+
+/// One written value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// The text.
+    pub text: String,
+    /// Where it was written.
+    pub source: Source,
+}
+
+/// What one source says about one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawValue {
+    /// The key.
+    pub key: Key,
+    /// One text, or several for a list. None where the value was refused already.
+    pub items: Vec<Item>,
+    /// Where the value begins.
+    pub source: Source,
+}
+
+/// Everything that was said, lowest rank first: defaults, file, environment, flags.
+#[derive(Debug, Clone, Default)]
+pub struct RawConfig {
+    pub(crate) values: Vec<RawValue>,
+    pub(crate) errors: Vec<ConfigError>,
+}
+
+/// Environment variables, as a value so that tests bring their own.
+#[derive(Clone, Default)]
+pub struct Environment(BTreeMap<OsString, OsString>);
+
+/// What the command line says about configuration.
+#[derive(Clone, Default)]
+pub struct Flags {
+    /// `--config`.
+    pub config_file: Option<PathBuf>,
+    /// Each given key with its texts.
+    pub values: Vec<(Key, Vec<String>)>,
+}
+
+impl Environment {
+    /// The environment of this process.
+    pub fn of_this_process() -> Self {
+        Self::from_pairs(std::env::vars_os())
+    }
+
+    /// An environment of these variables only.
+    pub fn from_pairs(pairs: impl Iterator<Item = (OsString, OsString)>) -> Self {
+        Self(pairs.collect())
+    }
+
+    /// A variable that is set, not empty and valid Unicode. PostgreSQL too takes an empty variable as unset.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let value = self.0.get(&OsString::from(name))?.to_str()?;
+        (!value.is_empty()).then_some(value)
+    }
+}
+
+/// Variable that names the configuration file.
+pub(crate) const CONFIG_ENV: &str = "PGPALISADE_CONFIG";
+
+impl RawConfig {
+    /// Collects all sources. Errors are kept with the values, so that [`super::Config::from_raw`] reports all at once.
+    pub fn collect(flags: &Flags, environment: &Environment) -> Self {
+        let mut raw = Self::default();
+        raw.add_defaults(environment);
+        let file = flags
+            .config_file
+            .clone()
+            .or_else(|| environment.get(CONFIG_ENV).map(PathBuf::from));
+        if let Some(path) = file {
+            raw.add_file(&path);
+        }
+        raw.add_environment(environment);
+        raw.add_flags(flags);
+        raw
+    }
+
+    fn add_defaults(&mut self, environment: &Environment) {
+        for (key, spec) in &KEYS {
+            if let Some(default) = spec.default {
+                self.add(*key, vec![default.to_owned()], &Source::Default);
+            }
+        }
+        // Known to everybody who runs Rust programs, so it ranks above the built-in default and below our own names.
+        if let Some(filter) = environment.get("RUST_LOG") {
+            let source = Source::Environment(String::from("RUST_LOG"));
+            self.add(Key::Log, vec![filter.to_owned()], &source);
+        }
+    }
+
+    fn add_file(&mut self, path: &Path) {
+        match read_bounded(path) {
+            Ok(text) => {
+                let (values, errors) = file::parse(path, &text);
+                self.values.extend(values);
+                self.errors.extend(errors);
+            }
+            Err(message) => self.errors.push(ConfigError::in_file(path, 1, message)),
+        }
+    }
+
+    fn add_environment(&mut self, environment: &Environment) {
+        for (name, value) in &environment.0 {
+            let name = name.to_string_lossy();
+            if !name.starts_with("PGPALISADE_") || name == CONFIG_ENV || is_service_link(&name) {
+                continue;
+            }
+            let source = Source::Environment(name.clone().into_owned());
+            let Some((key, spec)) = Key::by_env(&name) else {
+                let names = KEYS.iter().map(|(_, spec)| spec.env);
+                let hint = nearest(&name, names)
+                    .map_or_else(String::new, |near| format!(" (did you mean {near}?)"));
+                self.errors
+                    .push(ConfigError::new(&source, format!("unknown variable{hint}")));
+                continue;
+            };
+            match value.to_str() {
+                None => self
+                    .errors
+                    .push(ConfigError::new(&source, "is not valid Unicode")),
+                Some("") => {}
+                Some(value) if spec.shape == Shape::List => {
+                    let items = value.split(',').map(str::to_owned).collect();
+                    self.add(key, items, &source);
+                }
+                Some(value) => self.add(key, vec![value.to_owned()], &source),
+            }
+        }
+    }
+
+    fn add_flags(&mut self, flags: &Flags) {
+        for (key, texts) in &flags.values {
+            if let Some((_, spec)) = KEYS.iter().find(|(known, _)| known == key) {
+                self.add(*key, texts.clone(), &Source::Flag(spec.flag.to_owned()));
+            }
+        }
+    }
+
+    fn add(&mut self, key: Key, texts: Vec<String>, source: &Source) {
+        let item = |text| Item {
+            text,
+            source: source.clone(),
+        };
+        self.values.push(RawValue {
+            key,
+            items: texts.into_iter().map(item).collect(),
+            source: source.clone(),
+        });
+    }
+}
+
+/// Kubernetes sets such variables in every pod beside a Service that is named `pgpalisade`:
+/// <https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables>.
+fn is_service_link(name: &str) -> bool {
+    name == "PGPALISADE_PORT"
+        || name.starts_with("PGPALISADE_PORT_")
+        || name.starts_with("PGPALISADE_SERVICE_")
+}
+
+fn read_bounded(path: &Path) -> Result<String, String> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    let file =
+        std::fs::File::open(path).map_err(|error| format!("cannot open the file: {error}"))?;
+    file.take(file::MAX_FILE_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| format!("cannot read the file: {error}"))?;
+    if text.len() as u64 > file::MAX_FILE_BYTES {
+        return Err(format!("is larger than {} bytes", file::MAX_FILE_BYTES));
+    }
+    Ok(text)
+}

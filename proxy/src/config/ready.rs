@@ -1,0 +1,337 @@
+//! Stage two: every value parsed and in its bounds.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::address::{self, AuthorityLocation, UpstreamAddr};
+use super::control;
+use super::duration;
+use super::error::{ConfigError, ConfigErrors, Source};
+use super::key::{KEYS, Key};
+use super::raw::{Environment, Item, RawConfig, RawValue};
+use super::secret::Secret;
+
+/// What `serve` needs to know. Made by [`Config::from_raw`] only.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// Addresses to listen on: at least one, none twice. Port 0 lets the system choose.
+    pub listen: Vec<SocketAddr>,
+    /// The protected PostgreSQL.
+    pub upstream: UpstreamAddr,
+    /// How the proxy itself logs in to it. Complete but for the user, which is then the system user's name.
+    pub control: Secret<tokio_postgres::Config>,
+    /// Where marks are kept.
+    pub authority: AuthorityLocation,
+    /// What a takeover waits for.
+    pub barrier: Barrier,
+    /// Time within which a declaration succeeds or fails.
+    pub takeover_timeout: Duration,
+    /// File of rejection records; without it they are only logged.
+    pub rejection_log: Option<PathBuf>,
+    /// Whether rejection records keep the literals of a statement.
+    pub rejection_literals: Literals,
+    /// Limit of client connections at one time.
+    pub max_connections: NonZeroUsize,
+    /// Time from connecting to the end of the login.
+    pub login_timeout: Duration,
+    /// A client that accepts no byte for this long is disconnected; `None`: never.
+    pub write_stall_timeout: Option<Duration>,
+    /// Idle time before TCP keep-alive probes; `None`: no probes.
+    pub tcp_keepalive: Option<Duration>,
+    /// Worker threads.
+    pub workers: NonZeroUsize,
+    /// Time that open transactions get at shutdown.
+    pub shutdown_grace: Duration,
+    /// What is logged.
+    pub log: LogFilter,
+    /// In which form.
+    pub log_format: LogFormat,
+}
+
+/// What a takeover waits for. `local` is refused in this version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Barrier {
+    /// PostgreSQL itself has ended every session with a lower token.
+    Cluster,
+}
+
+/// Whether the SQL text of a rejection record keeps its literals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Literals {
+    /// Strings, numbers and comments are taken out: they may be personal data or passwords.
+    Remove,
+    /// The text stays as it was.
+    Keep,
+}
+
+/// A valid filter for `tracing_subscriber::EnvFilter`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogFilter(pub(super) String);
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text on a terminal, JSON otherwise.
+    Auto,
+    /// Text.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl LogFilter {
+    /// The filter as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Config {
+    /// Where the control connection goes, for messages: without user or password.
+    pub fn control_address(&self) -> String {
+        control::address(self.control.expose())
+    }
+
+    /// Checks everything that was written. All errors come back together.
+    ///
+    /// # Errors
+    /// Every wrong or unknown key of every source, and every key that is missing.
+    pub fn from_raw(raw: RawConfig, environment: &Environment) -> Result<Self, ConfigErrors> {
+        let mut parsed = Parsed::default();
+        let mut errors = raw.errors;
+        for value in &raw.values {
+            errors.extend(parsed.set(value));
+        }
+        // Only keys that nobody set are missing; one with a bad value already has its error.
+        let given = |key: Key| raw.values.iter().any(|value| value.key == key);
+        let missing = [
+            (Key::Upstream, "the address of the PostgreSQL to protect"),
+            (
+                Key::Authority,
+                "embedded:DIR; there is no default, since an empty store would forget the marks",
+            ),
+        ];
+        for (key, what) in missing.into_iter().filter(|(key, _)| !given(*key)) {
+            errors.push(ConfigError::new(&Source::Nowhere, not_set(key, what)));
+        }
+        if errors.is_empty()
+            && let Some(config) = parsed.finish(environment)
+        {
+            return Ok(config);
+        }
+        Err(ConfigErrors(errors))
+    }
+}
+
+/// Values that were good, highest rank last.
+#[derive(Default)]
+struct Parsed {
+    listen: Option<Vec<SocketAddr>>,
+    upstream: Option<UpstreamAddr>,
+    control: Option<tokio_postgres::Config>,
+    authority: Option<AuthorityLocation>,
+    barrier: Option<Barrier>,
+    takeover_timeout: Option<Duration>,
+    rejection_log: Option<PathBuf>,
+    rejection_literals: Option<Literals>,
+    max_connections: Option<NonZeroUsize>,
+    login_timeout: Option<Duration>,
+    write_stall_timeout: Option<Option<Duration>>,
+    tcp_keepalive: Option<Option<Duration>>,
+    workers: Option<NonZeroUsize>,
+    shutdown_grace: Option<Duration>,
+    log: Option<LogFilter>,
+    log_format: Option<LogFormat>,
+}
+
+impl Parsed {
+    /// Takes over one value, or says what is wrong with it.
+    fn set(&mut self, value: &RawValue) -> Vec<ConfigError> {
+        if value.items.is_empty() {
+            return Vec::new(); // Its error is there already.
+        }
+        if value.key == Key::Listen {
+            return self.set_listen(value);
+        }
+        let [item] = value.items.as_slice() else {
+            return vec![ConfigError::new(
+                &value.source,
+                format!("{} is given more than once", name(value.key)),
+            )];
+        };
+        match self.set_one(value.key, item.text.as_str()) {
+            Ok(()) => Vec::new(),
+            Err(message) => vec![wrong(value.key, item, &message)],
+        }
+    }
+
+    fn set_one(&mut self, key: Key, text: &str) -> Result<(), String> {
+        let seconds = Duration::from_secs;
+        match key {
+            Key::Listen => {} // A list: see set_listen.
+            Key::Upstream => self.upstream = Some(UpstreamAddr::parse(text)?),
+            Key::Control => self.control = Some(control::parse(text)?),
+            Key::Authority => self.authority = Some(AuthorityLocation::parse(text)?),
+            Key::Barrier => self.barrier = Some(barrier(text)?),
+            Key::TakeoverTimeout => {
+                self.takeover_timeout = Some(time(text, Duration::from_millis(100), seconds(600))?);
+            }
+            Key::RejectionLog => self.rejection_log = Some(path(text)?),
+            Key::RejectionLiterals => self.rejection_literals = Some(literals(text)?),
+            Key::ConnectionsMax => self.max_connections = Some(count(text, 1_000_000)?),
+            Key::LoginTimeout => self.login_timeout = Some(time(text, seconds(1), seconds(600))?),
+            Key::WriteStallTimeout => {
+                self.write_stall_timeout = Some(time_or_off(text, seconds(1), seconds(24 * 3600))?);
+            }
+            Key::TcpKeepalive => {
+                self.tcp_keepalive = Some(time_or_off(text, seconds(1), seconds(2 * 3600))?)
+            }
+            Key::Workers => self.workers = Some(count(text, 1024)?),
+            Key::ShutdownGrace => {
+                self.shutdown_grace = Some(time(text, Duration::ZERO, seconds(3600))?)
+            }
+            Key::Log => self.log = Some(log_filter(text)?),
+            Key::LogFormat => self.log_format = Some(log_format(text)?),
+        }
+        Ok(())
+    }
+
+    fn set_listen(&mut self, value: &RawValue) -> Vec<ConfigError> {
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        let mut errors = Vec::new();
+        for item in &value.items {
+            match address::parse_listen(&item.text) {
+                Ok(address) if address.port() != 0 && addresses.contains(&address) => {
+                    errors.push(wrong(value.key, item, &format!("{address} is given twice")));
+                }
+                Ok(address) => addresses.push(address),
+                Err(message) => errors.push(wrong(value.key, item, &message)),
+            }
+        }
+        if errors.is_empty() {
+            self.listen = Some(addresses);
+        }
+        errors
+    }
+
+    /// `None` where a key without a default is missing, which `from_raw` has already reported.
+    fn finish(self, environment: &Environment) -> Option<Config> {
+        let upstream = self.upstream?;
+        let control = control::complete(self.control, &upstream, environment);
+        Some(Config {
+            listen: self.listen?,
+            control: Secret::new(control),
+            upstream,
+            authority: self.authority?,
+            barrier: self.barrier?,
+            takeover_timeout: self.takeover_timeout?,
+            rejection_log: self.rejection_log,
+            rejection_literals: self.rejection_literals?,
+            max_connections: self.max_connections?,
+            login_timeout: self.login_timeout?,
+            write_stall_timeout: self.write_stall_timeout?,
+            tcp_keepalive: self.tcp_keepalive?,
+            workers: self.workers.unwrap_or_else(cores),
+            shutdown_grace: self.shutdown_grace?,
+            log: self.log?,
+            log_format: self.log_format?,
+        })
+    }
+}
+
+fn cores() -> NonZeroUsize {
+    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+fn wrong(key: Key, item: &Item, message: &str) -> ConfigError {
+    ConfigError::new(&item.source, format!("{}: {message}", name(key)))
+}
+
+fn name(key: Key) -> &'static str {
+    KEYS.iter()
+        .find(|(known, _)| *known == key)
+        .map_or("", |(_, spec)| spec.name)
+}
+
+fn not_set(key: Key, what: &str) -> String {
+    let spec = KEYS
+        .iter()
+        .find(|(known, _)| *known == key)
+        .map(|(_, spec)| spec);
+    spec.map_or_else(String::new, |spec| {
+        format!(
+            "{0} is not set: give --{1}, {2} or the key \"{0}\" ({what})",
+            spec.name, spec.flag, spec.env
+        )
+    })
+}
+
+fn barrier(text: &str) -> Result<Barrier, String> {
+    match text {
+        "cluster" => Ok(Barrier::Cluster),
+        "local" => Err(String::from(
+            "\"local\" is not in this version: write cluster",
+        )),
+        _ => Err(format!("{text:?} is not a barrier: write cluster")),
+    }
+}
+
+fn literals(text: &str) -> Result<Literals, String> {
+    match text {
+        "remove" => Ok(Literals::Remove),
+        "keep" => Ok(Literals::Keep),
+        _ => Err(format!("{text:?}: write remove or keep")),
+    }
+}
+
+fn log_format(text: &str) -> Result<LogFormat, String> {
+    match text {
+        "auto" => Ok(LogFormat::Auto),
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err(format!("{text:?}: write auto, text or json")),
+    }
+}
+
+fn log_filter(text: &str) -> Result<LogFilter, String> {
+    match tracing_subscriber::EnvFilter::try_new(text) {
+        Ok(_) => Ok(LogFilter(text.to_owned())),
+        Err(error) => Err(format!("{text:?} is not a log filter: {error}")),
+    }
+}
+
+fn path(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() {
+        return Err(String::from("names no file"));
+    }
+    // Absolute, so that a later reopen finds the same file.
+    std::path::absolute(text).map_err(|error| format!("{text:?}: {error}"))
+}
+
+fn count(text: &str, most: usize) -> Result<NonZeroUsize, String> {
+    let number = text.replace('_', "").parse::<NonZeroUsize>().ok();
+    number
+        .filter(|number| number.get() <= most)
+        .ok_or_else(|| format!("{text:?} is out of range: write a number from 1 to {most}"))
+}
+
+fn time(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
+    let time = duration::parse(text)?;
+    if time < least || time > most {
+        let (least, most) = (duration::show(least), duration::show(most));
+        return Err(format!("{text:?} is out of range: write {least} to {most}"));
+    }
+    Ok(time)
+}
+
+fn time_or_off(text: &str, least: Duration, most: Duration) -> Result<Option<Duration>, String> {
+    match text {
+        "off" | "0" => Ok(None),
+        _ => time(text, least, most)
+            .map(Some)
+            .map_err(|message| format!("{message}, or off")),
+    }
+}

@@ -1,0 +1,323 @@
+//! Precedence, and all errors at once.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+
+fn key(name: &str) -> Key {
+    Key::by_name(name).expect("a key").0
+}
+
+fn load(
+    file: Option<&Path>,
+    env: &[(&str, &str)],
+    flags: &[(&str, &[&str])],
+) -> Result<Config, ConfigErrors> {
+    let environment = Environment::from_pairs(env.iter().map(|(k, v)| ((*k).into(), (*v).into())));
+    let flags = Flags {
+        config_file: file.map(Into::into),
+        values: flags
+            .iter()
+            .map(|(name, texts)| {
+                (
+                    key(name),
+                    texts.iter().map(|text| (*text).to_owned()).collect(),
+                )
+            })
+            .collect(),
+    };
+    Config::from_raw(RawConfig::collect(&flags, &environment), &environment)
+}
+
+fn in_file<T>(text: &str, then: impl FnOnce(&Path) -> T) -> T {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pgpalisade.toml");
+    std::fs::write(&path, text).unwrap();
+    then(&path)
+}
+
+/// Loads and gives the errors, one per line, with the directory taken out.
+#[track_caller]
+fn errors(text: &str, env: &[(&str, &str)], flags: &[(&str, &[&str])]) -> Vec<String> {
+    in_file(text, |path| {
+        let errors = load(Some(path), env, flags).expect_err("errors");
+        let directory = format!("{}/", path.parent().unwrap().display());
+        errors
+            .to_string()
+            .lines()
+            .map(|line| line.replace(&directory, ""))
+            .collect()
+    })
+}
+
+const MINIMAL: &str = "upstream = \"/run\"\nauthority = \"embedded:/a\"\n";
+
+#[test]
+fn defaults() {
+    let config = in_file(MINIMAL, |path| load(Some(path), &[], &[])).unwrap();
+    assert_eq!(config.listen, ["127.0.0.1:6432".parse().unwrap()]);
+    assert_eq!(config.barrier, Barrier::Cluster);
+    assert_eq!(config.takeover_timeout, Duration::from_secs(5));
+    assert_eq!(config.login_timeout, Duration::from_secs(60));
+    assert_eq!(config.write_stall_timeout, Some(Duration::from_secs(900)));
+    assert_eq!(config.tcp_keepalive, Some(Duration::from_secs(60)));
+    assert_eq!(config.shutdown_grace, Duration::from_secs(30));
+    assert_eq!(config.max_connections.get(), 5000);
+    assert_eq!(config.rejection_log, None);
+    assert_eq!(config.rejection_literals, Literals::Remove);
+    assert_eq!(config.log, LogFilter("info".into()));
+    assert_eq!(config.log_format, LogFormat::Auto);
+}
+
+#[test]
+fn a_full_file() {
+    let text = r#"
+listen = ["127.0.0.1:7000", "[::1]:7000"]
+upstream = "postgres://db:5433"
+control = "user=c password=hunter2"
+authority = "embedded:/a"
+barrier = "cluster"
+rejection_log = "/var/log/r.jsonl"
+rejection_literals = "keep"
+login_timeout = "10s"
+write_stall_timeout = 0
+workers = 3
+log = "debug"
+[takeover]
+timeout = "200ms"
+[connections]
+max = 1_000
+[shutdown]
+grace = 0
+[tcp]
+keepalive = "off"
+"#;
+    let config = in_file(text, |path| load(Some(path), &[], &[])).unwrap();
+    assert_eq!(config.listen.len(), 2);
+    assert_eq!(config.upstream.to_string(), "db:5433");
+    assert_eq!(config.control.expose().get_user(), Some("c"));
+    assert_eq!(config.control_address(), "db:5433");
+    assert_eq!(config.rejection_literals, Literals::Keep);
+    assert_eq!(config.takeover_timeout, Duration::from_millis(200));
+    assert_eq!(config.max_connections.get(), 1000);
+    assert_eq!(config.workers.get(), 3);
+    assert_eq!(config.write_stall_timeout, None);
+    assert_eq!(config.tcp_keepalive, None);
+    assert_eq!(config.shutdown_grace, Duration::ZERO);
+    let shown = format!("{config:?}");
+    assert!(
+        !shown.contains("hunter2") && shown.contains("[secret]"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn flags_over_environment_over_file_over_defaults() {
+    let text = format!("{MINIMAL}workers = 2\nlog = \"warn\"\n");
+    let workers = |env: &[(&str, &str)], flags: &[(&str, &[&str])]| {
+        in_file(&text, |path| load(Some(path), env, flags))
+            .unwrap()
+            .workers
+            .get()
+    };
+    assert_eq!(workers(&[], &[]), 2);
+    assert_eq!(workers(&[("PGPALISADE_WORKERS", "3")], &[]), 3);
+    assert_eq!(
+        workers(&[("PGPALISADE_WORKERS", "3")], &[("workers", &["4"])]),
+        4
+    );
+    assert_eq!(
+        workers(&[("PGPALISADE_WORKERS", "")], &[]),
+        2,
+        "an empty variable is unset"
+    );
+}
+
+#[test]
+fn rust_log_ranks_between_default_and_file() {
+    let log = |text: &str, env: &[(&str, &str)]| {
+        in_file(text, |path| load(Some(path), env, &[]))
+            .unwrap()
+            .log
+            .0
+    };
+    assert_eq!(log(MINIMAL, &[("RUST_LOG", "trace")]), "trace");
+    assert_eq!(
+        log(
+            &format!("{MINIMAL}log = \"warn\"\n"),
+            &[("RUST_LOG", "trace")]
+        ),
+        "warn"
+    );
+    assert_eq!(
+        log(
+            MINIMAL,
+            &[("RUST_LOG", "trace"), ("PGPALISADE_LOG", "error")]
+        ),
+        "error"
+    );
+}
+
+#[test]
+fn lists_replace_lists() {
+    let text = format!("{MINIMAL}listen = \"127.0.0.1:1\"\n");
+    let config = in_file(&text, |path| {
+        load(
+            Some(path),
+            &[("PGPALISADE_LISTEN", "127.0.0.1:2, 127.0.0.1:3")],
+            &[],
+        )
+    });
+    let ports: Vec<u16> = config
+        .unwrap()
+        .listen
+        .iter()
+        .map(std::net::SocketAddr::port)
+        .collect();
+    assert_eq!(ports, [2, 3]);
+}
+
+#[test]
+fn config_file_from_the_environment() {
+    let config = in_file(MINIMAL, |path| {
+        let path = path.to_str().unwrap().to_owned();
+        load(None, &[("PGPALISADE_CONFIG", &path)], &[])
+    });
+    assert_eq!(config.unwrap().upstream.to_string(), "/run/.s.PGSQL.5432");
+}
+
+#[test]
+fn all_errors_at_once_with_their_places() {
+    let text = "\
+lisen = \"127.0.0.1:1\"
+upstream = 5
+listen = [\"127.0.0.1:1\",
+  \"nonsense\", \"127.0.0.1:1\"]
+
+[takeover]
+timeout = \"5\"
+timout = \"5s\"
+[connections]
+max = 0
+[observe]
+x = 1
+";
+    let env = [("PGPALISADE_WORKERS", "many"), ("PGPALISADE_UPSTREM", "x")];
+    let got = errors(
+        text,
+        &env,
+        &[("takeover.timeout", &["1ms"]), ("barrier", &["local"])],
+    );
+    let expect = [
+        "pgpalisade.toml:1: unknown key \"lisen\" (did you mean \"listen\"?)",
+        "pgpalisade.toml:2: upstream wants a string, not integer",
+        "pgpalisade.toml:8: unknown key \"takeover.timout\" (did you mean \"takeover.timeout\"?)",
+        "pgpalisade.toml:11: unknown key \"observe\"",
+        "PGPALISADE_UPSTREM: unknown variable (did you mean PGPALISADE_UPSTREAM?)",
+        "pgpalisade.toml:10: connections.max: \"0\" is out of range: write a number from 1 to 1000000",
+        "pgpalisade.toml:4: listen: \"nonsense\" is not an address to listen on: \
+         write IP:PORT, such as 127.0.0.1:6432 or [::]:6432",
+        "pgpalisade.toml:4: listen: 127.0.0.1:1 is given twice",
+        "pgpalisade.toml:7: takeover.timeout: \"5\" needs a unit: write 5s, 5ms or 5min",
+        "PGPALISADE_WORKERS: workers: \"many\" is out of range: write a number from 1 to 1024",
+        "--takeover-timeout: takeover.timeout: \"1ms\" is out of range: write 100ms to 10min",
+        "--barrier: barrier: \"local\" is not in this version: write cluster",
+        "configuration: authority is not set: give --authority, PGPALISADE_AUTHORITY or the key \"authority\" \
+         (embedded:DIR; there is no default, since an empty store would forget the marks)",
+    ];
+    for line in expect {
+        assert!(
+            got.iter().any(|got| got == line),
+            "missing: {line}\ngot: {got:#?}"
+        );
+    }
+    assert_eq!(got.len(), expect.len(), "{got:#?}");
+}
+
+#[test]
+fn an_empty_list_and_a_value_given_twice() {
+    let got = errors(
+        &format!("{MINIMAL}listen = []\n"),
+        &[],
+        &[("workers", &["2", "3"])],
+    );
+    let expect = [
+        "pgpalisade.toml:3: listen is empty",
+        "--workers: workers is given more than once",
+    ];
+    assert_eq!(got, expect);
+    let got = errors("", &[], &[("authority", &["embedded:/a"])]);
+    let upstream = "configuration: upstream is not set: give --upstream, PGPALISADE_UPSTREAM or the key \"upstream\" \
+         (the address of the PostgreSQL to protect)";
+    assert_eq!(got, [upstream]);
+}
+
+#[test]
+fn a_bad_value_is_an_error_also_where_a_flag_replaces_it() {
+    let got = errors(
+        &format!("{MINIMAL}workers = 0\n"),
+        &[],
+        &[("workers", &["2"])],
+    );
+    assert_eq!(
+        got,
+        ["pgpalisade.toml:3: workers: \"0\" is out of range: write a number from 1 to 1024"]
+    );
+}
+
+#[test]
+fn syntax_errors_have_lines_and_do_not_hide_the_rest() {
+    let got = errors(&format!("{MINIMAL}workers = = 2\nlisen = 1\n"), &[], &[]);
+    assert!(
+        got.iter()
+            .any(|line| line.starts_with("pgpalisade.toml:3: ")),
+        "{got:?}"
+    );
+    assert!(
+        got.iter()
+            .any(|line| line.contains("unknown key \"lisen\"")),
+        "{got:?}"
+    );
+}
+
+#[test]
+fn a_missing_file_and_a_directory_are_errors() {
+    let errors = load(Some(Path::new("/nowhere/p.toml")), &[], &[])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        errors.contains("/nowhere/p.toml:1: cannot open the file"),
+        "{errors}"
+    );
+    let errors = load(Some(Path::new("/")), &[], &[])
+        .unwrap_err()
+        .to_string();
+    assert!(errors.contains("cannot read the file"), "{errors}");
+}
+
+#[test]
+fn kubernetes_service_variables_are_not_ours() {
+    let env = [
+        ("PGPALISADE_PORT", "tcp://10.0.0.1:6432"),
+        ("PGPALISADE_SERVICE_HOST", "10.0.0.1"),
+    ];
+    assert!(in_file(MINIMAL, |path| load(Some(path), &env, &[])).is_ok());
+}
+
+#[test]
+fn no_error_shows_a_password() {
+    let text = "\
+upstream = \"postgres://u:hunter2@db\"
+control = \"password=hunter2 nonsense\"
+authority = \"postgres:password=hunter2\"
+";
+    let got = errors(
+        text,
+        &[("PGPALISADE_CONTROL", "postgres://u:hunter2@h:x")],
+        &[],
+    );
+    assert_eq!(got.len(), 4, "{got:?}");
+    assert!(!got.concat().contains("hunter2"), "{got:?}");
+}

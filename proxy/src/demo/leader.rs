@@ -1,0 +1,170 @@
+//! A leader of the story: one connection that only moves while it is asked to.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+use tokio_postgres::error::DbError;
+use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+use tokio_util::sync::CancellationToken;
+
+/// No step of the story takes nearly as long.
+const STEP_LIMIT: Duration = Duration::from_secs(15);
+
+/// A session on a runtime of its own that runs only during a call. Between calls it is as paused as a process in
+/// a long garbage collection: its socket stays open and nothing is read from it.
+pub(super) struct Leader {
+    runtime: Runtime,
+    client: Client,
+    connection: Option<JoinHandle<Result<(), tokio_postgres::Error>>>,
+    stop: CancellationToken,
+}
+
+/// An error that the server sent, with what psql shows of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) severity: String,
+    pub(super) sqlstate: String,
+    pub(super) message: String,
+    pub(super) detail: Option<String>,
+    pub(super) hint: Option<String>,
+}
+
+/// Why a step gave no result.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StepError {
+    /// The server said no.
+    #[error("{} {}: {}", .0.severity, .0.sqlstate, .0.message)]
+    Refused(Refusal),
+    /// The connection broke without a word from the server.
+    #[error("the connection broke")]
+    Broken(#[source] tokio_postgres::Error),
+    /// No answer.
+    #[error("no answer within {STEP_LIMIT:?}")]
+    TimedOut,
+    /// Told to stop.
+    #[error("interrupted")]
+    Interrupted,
+    /// No runtime.
+    #[error("cannot start a runtime")]
+    Runtime(#[source] std::io::Error),
+}
+
+impl Leader {
+    /// Logs in.
+    pub(super) fn connect(login: &Config, stop: &CancellationToken) -> Result<Self, StepError> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(StepError::Runtime)?;
+        let connecting = bounded(stop, login.connect(NoTls));
+        let (client, connection) = runtime
+            .block_on(connecting)?
+            .map_err(StepError::from_error)?;
+        let connection = runtime.spawn(connection);
+        Ok(Self {
+            runtime,
+            client,
+            connection: Some(connection),
+            stop: stop.clone(),
+        })
+    }
+
+    /// Runs SQL and gives the rows of its last result as text.
+    pub(super) fn run(&mut self, sql: &str) -> Result<Vec<Vec<String>>, StepError> {
+        let query = bounded(&self.stop, self.client.simple_query(sql));
+        match self.runtime.block_on(query)? {
+            Ok(messages) => Ok(messages.iter().filter_map(row).collect()),
+            Err(error) if error.as_db_error().is_some() => Err(StepError::from_error(error)),
+            Err(error) => Err(self.last_words(error)),
+        }
+    }
+
+    /// What the server said when it ended the session: the library hands it to the connection, not to the query.
+    fn last_words(&mut self, error: tokio_postgres::Error) -> StepError {
+        let Some(connection) = self.connection.take() else {
+            return StepError::Broken(error);
+        };
+        match self.runtime.block_on(bounded(&self.stop, connection)) {
+            Ok(Ok(Err(last))) => StepError::from_error(last),
+            Ok(_) => StepError::Broken(error),
+            Err(step) => step,
+        }
+    }
+}
+
+impl StepError {
+    fn from_error(error: tokio_postgres::Error) -> Self {
+        match error.as_db_error() {
+            Some(told) => Self::Refused(Refusal::from(told)),
+            None => Self::Broken(error),
+        }
+    }
+}
+
+impl From<&DbError> for Refusal {
+    fn from(error: &DbError) -> Self {
+        Self {
+            severity: error.severity().to_owned(),
+            sqlstate: error.code().code().to_owned(),
+            message: error.message().to_owned(),
+            detail: error.detail().map(str::to_owned),
+            hint: error.hint().map(str::to_owned),
+        }
+    }
+}
+
+impl Refusal {
+    /// As psql prints it with `\set VERBOSITY verbose`, without the place in the server's source.
+    pub(super) fn as_psql(&self) -> Vec<String> {
+        let mut lines = vec![format!(
+            "{}:  {}: {}",
+            self.severity, self.sqlstate, self.message
+        )];
+        lines.extend(self.detail.iter().map(|text| format!("DETAIL:  {text}")));
+        lines.extend(self.hint.iter().map(|text| format!("HINT:  {text}")));
+        lines
+    }
+}
+
+fn row(message: &SimpleQueryMessage) -> Option<Vec<String>> {
+    match message {
+        SimpleQueryMessage::Row(row) => Some(
+            (0..row.len())
+                .map(|column| row.get(column).unwrap_or_default().to_owned())
+                .collect(),
+        ),
+        _ => None,
+    }
+}
+
+async fn bounded<T>(
+    stop: &CancellationToken,
+    work: impl Future<Output = T>,
+) -> Result<T, StepError> {
+    tokio::select! {
+        result = tokio::time::timeout(STEP_LIMIT, work) => result.map_err(|_| StepError::TimedOut),
+        () = stop.cancelled() => Err(StepError::Interrupted),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_as_psql_prints_them() {
+        let mut refusal = Refusal {
+            severity: "ERROR".into(),
+            sqlstate: "PF001".into(),
+            message: "stale".into(),
+            detail: Some("why".into()),
+            hint: Some("what next".into()),
+        };
+        let expect = ["ERROR:  PF001: stale", "DETAIL:  why", "HINT:  what next"];
+        assert_eq!(refusal.as_psql(), expect);
+        (refusal.detail, refusal.hint) = (None, None);
+        assert_eq!(refusal.as_psql(), ["ERROR:  PF001: stale"]);
+    }
+}

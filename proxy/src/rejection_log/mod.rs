@@ -1,0 +1,160 @@
+//! The record of every rejection: one JSON line each in a file, and one event each in the log.
+
+mod record;
+mod statement;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+pub use record::{RejectionKind, RejectionRecord, SessionLabel};
+pub use statement::{MAX_STATEMENT, StatementText};
+
+use crate::config::Literals;
+use writer::{Sink, Writer};
+
+/// Records that wait for the writer. At about 2 KiB each this is some 8 MiB: seconds of a storm of rejections,
+/// and a bound.
+const QUEUE: usize = 4096;
+
+/// How long the last handle waits for the writer when it is dropped: a disk that hangs must not keep the process.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a rejection log could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum RejectionLogError {
+    /// The file could not be opened for appending.
+    #[error("cannot open the rejection log {}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The system gave no thread.
+    #[error("cannot start the writer of the rejection log")]
+    Thread(#[source] std::io::Error),
+}
+
+/// A handle to the log; clones are cheap and write to the same file. Dropping the last one writes what waits,
+/// within 5 s.
+#[derive(Debug, Clone)]
+pub struct RejectionLog {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// `None` only while it is dropped.
+    queue: Option<SyncSender<Message>>,
+    shared: Arc<Shared>,
+    literals: Literals,
+    /// Tells, by closing, that the writer has ended. In a mutex only to make the handle `Sync`.
+    ended: Mutex<Receiver<()>>,
+}
+
+/// What handles tell the writer besides records: it works also when the queue is full.
+#[derive(Debug, Default)]
+struct Shared {
+    dropped: AtomicU64,
+    reopen: AtomicBool,
+}
+
+enum Message {
+    Record(Box<RejectionRecord>),
+    /// Look at [`Shared`].
+    Wake,
+}
+
+impl RejectionLog {
+    /// Opens the log: the file for appending, with mode 0640 where it is new, and the thread that writes to it.
+    /// Without a file the records only go to `tracing` (target `pgpalisade::rejection`, level WARN), with it to both.
+    ///
+    /// # Errors
+    /// Where the file cannot be opened or the thread not started.
+    pub fn open(file: Option<&Path>, literals: Literals) -> Result<Self, RejectionLogError> {
+        let sink = file.map(Sink::open).transpose()?;
+        Self::start(sink, literals, QUEUE)
+    }
+
+    fn start(
+        sink: Option<Sink>,
+        literals: Literals,
+        queue: usize,
+    ) -> Result<Self, RejectionLogError> {
+        let (sender, receiver) = mpsc::sync_channel(queue);
+        let (end, ended) = mpsc::sync_channel(0);
+        let shared = Arc::new(Shared::default());
+        let writer = Writer::new(sink, Arc::clone(&shared));
+        // A subscriber that is set for this thread only (a test's) is used by the writer too.
+        let dispatch = tracing::dispatcher::get_default(Clone::clone);
+        std::thread::Builder::new()
+            .name(String::from("rejection-log"))
+            .spawn(move || {
+                tracing::dispatcher::with_default(&dispatch, || writer.run(&receiver));
+                drop(end);
+            })
+            .map_err(RejectionLogError::Thread)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                queue: Some(sender),
+                shared,
+                literals,
+                ended: Mutex::new(ended),
+            }),
+        })
+    }
+
+    /// Makes SQL text, as the client sent it, fit for a record: shortened, and without literals unless configured.
+    pub fn statement(&self, sql: &[u8]) -> StatementText {
+        StatementText::new(sql, self.inner.literals)
+    }
+
+    /// Hands a record to the writer. Never waits: where the writer cannot keep up, the record is dropped and
+    /// counted, and a line `{"time":...,"dropped":n}` says so once the writer gets there.
+    pub fn record(&self, record: RejectionRecord) {
+        let Some(queue) = &self.inner.queue else {
+            return;
+        };
+        match queue.try_send(Message::Record(Box::new(record))) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.inner.shared.dropped.fetch_add(1, Ordering::Relaxed);
+                // The writer may have emptied the queue since: then it must be told of the count.
+                self.wake();
+            }
+        }
+    }
+
+    /// Opens the file anew, for logrotate. Returns at once; the writer does it before the next record. Where it
+    /// fails the old file stays in use and the log says why.
+    pub fn reopen(&self) {
+        self.inner.shared.reopen.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(queue) = &self.inner.queue {
+            // A full queue wakes the writer as well.
+            let _ = queue.try_send(Message::Wake);
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.queue = None;
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if ended.recv_timeout(FLUSH_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
+            tracing::error!(
+                "the rejection log could not be written in time; its last records may be lost"
+            );
+        }
+    }
+}

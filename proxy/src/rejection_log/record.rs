@@ -1,0 +1,152 @@
+//! One refused statement or ended session, and its JSON line.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::time::SystemTime;
+
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+
+use super::statement::{StatementText, boundary_at_most};
+
+/// Longest name in a record. PostgreSQL's own names have at most 63 bytes; a client may send more before it is told so.
+const MAX_NAME: usize = 256;
+
+/// Why the fence refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RejectionKind {
+    /// The token is below the mark.
+    StaleToken,
+    /// The statement needs a token and the session has none.
+    NoToken,
+    /// The token or scope is not valid, or was never issued.
+    InvalidToken,
+    /// The authority did not answer, so a new token could not be stored.
+    AuthorityUnavailable,
+    /// The policy refuses it whatever the token.
+    Policy,
+    /// Old sessions could not be confirmed gone in time.
+    TakeoverIncomplete,
+    /// A takeover ended the session; nothing that was open was committed.
+    SessionEnded,
+    /// A takeover ended the session while a statement was under way that may have been committed.
+    OutcomeUnknown,
+}
+
+impl RejectionKind {
+    /// The name in records.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::StaleToken => "stale_token",
+            Self::NoToken => "no_token",
+            Self::InvalidToken => "invalid_token",
+            Self::AuthorityUnavailable => "authority_unavailable",
+            Self::Policy => "policy",
+            Self::TakeoverIncomplete => "takeover_incomplete",
+            Self::SessionEnded => "session_ended",
+            Self::OutcomeUnknown => "outcome_unknown",
+        }
+    }
+
+    /// The SQLSTATE that the client gets.
+    pub const fn sqlstate(self) -> &'static str {
+        match self {
+            Self::StaleToken | Self::SessionEnded => "PF001",
+            Self::NoToken => "PF002",
+            Self::InvalidToken => "PF003",
+            Self::AuthorityUnavailable => "PF004",
+            Self::Policy => "PF005",
+            Self::TakeoverIncomplete => "PF006",
+            Self::OutcomeUnknown => "08007",
+        }
+    }
+}
+
+/// What is kept about a rejection. The SQLSTATE follows from the kind.
+#[derive(Debug, Clone)]
+pub struct RejectionRecord {
+    /// When it was refused, by this machine's clock. For reading only: nothing is decided by it.
+    pub time: SystemTime,
+    /// Why.
+    pub kind: RejectionKind,
+    /// Scope of the tokens.
+    pub scope: Option<String>,
+    /// The session's token, where it has one.
+    pub token: Option<u64>,
+    /// The highest token of the scope, where known.
+    pub mark: Option<u64>,
+    /// When the mark was raised.
+    pub raised_at: Option<SystemTime>,
+    /// By whom.
+    pub raised_by: Option<String>,
+    /// Who was refused.
+    pub session: SessionLabel,
+    /// Class of the statement in the words of the policy; `None` where no statement was refused.
+    pub statement_class: Option<Cow<'static, str>>,
+    /// Its text, made fit by [`super::RejectionLog::statement`].
+    pub statement: Option<StatementText>,
+}
+
+/// How a session is named in records.
+#[derive(Debug, Clone)]
+pub struct SessionLabel {
+    /// User of the startup packet.
+    pub user: String,
+    /// Database of the startup packet.
+    pub database: String,
+    /// application_name, where the client gave one.
+    pub application_name: Option<String>,
+    /// Address of the client.
+    pub client_addr: SocketAddr,
+    /// Process id of its backend, once known.
+    pub backend_pid: Option<i32>,
+}
+
+impl RejectionRecord {
+    /// The JSON object, without a line end. Line ends inside of values are escaped, so it is one line.
+    pub fn to_json_line(&self) -> String {
+        // It can only fail for maps with keys that are no strings, or for a failing writer: neither is here.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl Serialize for RejectionRecord {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let session = &self.session;
+        let mut line = serializer.serialize_struct("RejectionRecord", 16)?;
+        line.serialize_field("time", &rfc3339(self.time))?;
+        line.serialize_field("kind", self.kind.as_str())?;
+        line.serialize_field("sqlstate", self.kind.sqlstate())?;
+        line.serialize_field("scope", &self.scope.as_deref().map(clip))?;
+        line.serialize_field("token", &self.token)?;
+        line.serialize_field("mark", &self.mark)?;
+        line.serialize_field("raised_at", &self.raised_at.map(rfc3339))?;
+        line.serialize_field("raised_by", &self.raised_by.as_deref().map(clip))?;
+        line.serialize_field("user", clip(&session.user))?;
+        line.serialize_field("database", clip(&session.database))?;
+        line.serialize_field(
+            "application_name",
+            &session.application_name.as_deref().map(clip),
+        )?;
+        line.serialize_field("client_addr", &session.client_addr)?;
+        line.serialize_field("backend_pid", &session.backend_pid)?;
+        line.serialize_field("statement_class", &self.statement_class)?;
+        line.serialize_field(
+            "statement",
+            &self.statement.as_ref().map(StatementText::as_str),
+        )?;
+        // There is no observe mode in this version: what is recorded was refused.
+        line.serialize_field("enforced", &true)?;
+        line.end()
+    }
+}
+
+/// RFC 3339 in UTC with microseconds, as PostgreSQL's own clock counts them.
+pub(super) fn rfc3339(time: SystemTime) -> String {
+    jiff::Timestamp::try_from(time)
+        .map_or_else(|_| String::from("unknown"), |time| format!("{time:.6}"))
+}
+
+fn clip(name: &str) -> &str {
+    name.get(..boundary_at_most(name, MAX_NAME))
+        .unwrap_or_default()
+}

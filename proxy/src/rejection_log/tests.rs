@@ -1,0 +1,294 @@
+//! JSON, the file, reopening, and counting what was dropped.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn record(token: u64) -> RejectionRecord {
+    RejectionRecord {
+        time: SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_123_456),
+        kind: RejectionKind::StaleToken,
+        scope: Some("default".into()),
+        token: Some(token),
+        mark: Some(34),
+        raised_at: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
+        raised_by: Some("app@10.0.0.2".into()),
+        session: SessionLabel {
+            user: "app".into(),
+            database: "shop\n".into(),
+            application_name: None,
+            client_addr: "10.0.0.1:5000".parse().unwrap(),
+            backend_pid: Some(77),
+        },
+        statement_class: Some("write".into()),
+        statement: Some(StatementText::new(
+            b"INSERT INTO t VALUES ('x')",
+            Literals::Remove,
+        )),
+    }
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[track_caller]
+fn eventually(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(10), "not within 10 s");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_record_is_one_json_line() {
+    let line = record(33).to_json_line();
+    assert!(!line.contains('\n'));
+    assert!(
+        line.starts_with("{\"time\":\"2023-11-14T22:13:20.123456Z\",\"kind\":\"stale_token\""),
+        "{line}"
+    );
+    let expect = json!({
+        "time": "2023-11-14T22:13:20.123456Z", "kind": "stale_token", "sqlstate": "PF001", "scope": "default",
+        "token": 33, "mark": 34, "raised_at": "2023-11-14T22:13:20.000000Z", "raised_by": "app@10.0.0.2",
+        "user": "app", "database": "shop\n", "application_name": null, "client_addr": "10.0.0.1:5000",
+        "backend_pid": 77, "statement_class": "write", "statement": "INSERT INTO t VALUES (?)", "enforced": true,
+    });
+    assert_eq!(lines(&line), [expect]);
+}
+
+#[test]
+fn long_names_are_clipped() {
+    let mut record = record(1);
+    record.session.user = "é".repeat(10_000);
+    let user = lines(&record.to_json_line())[0]["user"]
+        .as_str()
+        .unwrap()
+        .len();
+    assert_eq!(user, 256);
+}
+
+#[test]
+fn appends_with_mode_0640_and_flushes_on_drop() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.jsonl");
+    for round in 0..2 {
+        let log = RejectionLog::open(Some(&path), Literals::Remove).unwrap();
+        for token in 0..100 {
+            log.clone().record(record(round * 100 + token));
+        }
+    }
+    let tokens: Vec<u64> = lines(&std::fs::read_to_string(&path).unwrap())
+        .iter()
+        .map(|line| line["token"].as_u64().unwrap())
+        .collect();
+    assert_eq!(tokens, (0..200).collect::<Vec<u64>>());
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o137, 0, "{mode:o}: nothing beyond 0640");
+}
+
+#[test]
+fn reopens_after_a_rotation() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, old) = (directory.path().join("r"), directory.path().join("r.1"));
+    let log = RejectionLog::open(Some(&path), Literals::Remove).unwrap();
+    log.record(record(1));
+    let count = |path: &Path| std::fs::read_to_string(path).map_or(0, |text| text.lines().count());
+    eventually(|| count(&path) == 1);
+    std::fs::rename(&path, &old).unwrap();
+    log.record(record(2));
+    eventually(|| count(&old) == 2);
+    log.reopen();
+    eventually(|| path.exists());
+    log.record(record(3));
+    drop(log);
+    assert_eq!((count(&old), count(&path)), (2, 1));
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_is_an_error() {
+    let error = RejectionLog::open(Some(Path::new("/nowhere/r")), Literals::Remove).unwrap_err();
+    assert!(error.to_string().contains("/nowhere/r"));
+}
+
+/// A disk that hangs or fails on demand: each write waits for a verdict.
+struct Disk {
+    verdicts: Receiver<io::Result<()>>,
+    entered: Sender<()>,
+    text: Arc<Mutex<String>>,
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = self.entered.send(());
+        // Without a sender the disk is well again.
+        self.verdicts.recv().unwrap_or(Ok(()))?;
+        self.text
+            .lock()
+            .unwrap()
+            .push_str(std::str::from_utf8(bytes).unwrap());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The test's side of a [`Disk`].
+struct DiskControl {
+    verdict: Sender<io::Result<()>>,
+    entries: Receiver<()>,
+    text: Arc<Mutex<String>>,
+}
+
+fn disk() -> (Disk, DiskControl) {
+    let (verdict, verdicts) = channel();
+    let (entered, entries) = channel();
+    let text = Arc::new(Mutex::new(String::new()));
+    let disk = Disk {
+        verdicts,
+        entered,
+        text: Arc::clone(&text),
+    };
+    (
+        disk,
+        DiskControl {
+            verdict,
+            entries,
+            text,
+        },
+    )
+}
+
+#[test]
+fn a_hanging_disk_blocks_nobody_and_the_gap_is_counted() {
+    let (
+        disk,
+        DiskControl {
+            verdict,
+            entries,
+            text,
+        },
+    ) = disk();
+    let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 4).unwrap();
+    log.record(record(0));
+    entries.recv().unwrap(); // The writer now hangs in the first write.
+    let start = Instant::now();
+    for token in 1..=10 {
+        log.record(record(token));
+    }
+    assert!(start.elapsed() < Duration::from_secs(1));
+    drop(verdict);
+    drop(log);
+    let lines = lines(&text.lock().unwrap());
+    let dropped: u64 = lines
+        .iter()
+        .filter_map(|line| line["dropped"].as_u64())
+        .sum();
+    let tokens: Vec<u64> = lines
+        .iter()
+        .filter_map(|line| line["token"].as_u64())
+        .collect();
+    assert_eq!((tokens, dropped), (vec![0, 1, 2, 3, 4], 6));
+}
+
+#[test]
+fn the_count_is_written_without_a_further_record() {
+    let (
+        disk,
+        DiskControl {
+            verdict,
+            entries,
+            text,
+        },
+    ) = disk();
+    let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 1).unwrap();
+    log.record(record(0));
+    entries.recv().unwrap();
+    log.record(record(1));
+    log.record(record(2));
+    drop(verdict);
+    eventually(|| text.lock().unwrap().contains("\"dropped\":1"));
+    drop(log);
+}
+
+#[test]
+fn a_full_disk_is_counted_and_a_torn_line_spoils_no_other() {
+    let (
+        disk,
+        DiskControl {
+            verdict,
+            entries,
+            text,
+        },
+    ) = disk();
+    let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 16).unwrap();
+    let full = || Err(io::Error::from(io::ErrorKind::StorageFull));
+    verdict.send(Ok(())).unwrap();
+    verdict.send(full()).unwrap(); // Record 1.
+    verdict.send(full()).unwrap(); // The note that one is missing, before record 2.
+    drop(verdict);
+    for token in 0..4 {
+        log.record(record(token));
+    }
+    drop(log);
+    assert_eq!(entries.iter().count(), 5);
+    let text = text.lock().unwrap();
+    let written: Vec<&str> = text.lines().collect();
+    assert_eq!(written[1], "", "the torn line is ended first");
+    let lines: Vec<Value> = written
+        .iter()
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines[0]["token"], 0);
+    assert_eq!(lines[1]["dropped"], 2);
+    assert_eq!(lines[2]["token"], 3);
+}
+
+/// Counts what reaches `tracing`.
+#[test]
+fn each_record_is_one_event() {
+    #[derive(Clone, Default)]
+    struct Captured(Arc<Mutex<Vec<u8>>>);
+    impl Write for Captured {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    // With one subscriber alone, tracing asks the thread that meets a callsite first, which may be another test's.
+    let _second = tracing::Dispatch::new(tracing_subscriber::registry());
+    let captured = Captured::default();
+    let writer = captured.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .json()
+        .with_writer(move || writer.clone())
+        .finish();
+    let directory = tempfile::tempdir().unwrap();
+    tracing::subscriber::with_default(subscriber, || {
+        let log = RejectionLog::open(Some(&directory.path().join("r")), Literals::Remove).unwrap();
+        log.record(record(33));
+    });
+    let text = String::from_utf8(captured.0.lock().unwrap().clone()).unwrap();
+    let events = lines(&text);
+    assert_eq!(events.len(), 1, "{text}");
+    assert_eq!(events[0]["level"], "WARN");
+    assert_eq!(events[0]["target"], "pgpalisade::rejection");
+    assert_eq!(events[0]["fields"]["token"], 33);
+    assert_eq!(events[0]["fields"]["statement"], "INSERT INTO t VALUES (?)");
+}
