@@ -30,13 +30,15 @@ check: packages ## rustfmt and clippy, warnings denied
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-# The fuzz crate stands outside the workspace; without cargo-fuzz its targets are compiled as plain code.
+# The fuzz crate stands outside the workspace and takes the versions of its lock file.
+# Without cargo-fuzz its targets are compiled as plain code, into the same target directory.
 fuzz-build: packages ## Build the fuzz targets (nightly and cargo-fuzz where they are, else stable)
+	@cp Cargo.lock fuzz/Cargo.lock
 	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
 		echo "+ $(CARGO) +nightly fuzz build" && $(CARGO) +nightly fuzz build; \
 	else \
 		echo "+ $(CARGO) check --manifest-path fuzz/Cargo.toml   (no nightly with cargo-fuzz here)" && \
-		$(CARGO) check --manifest-path fuzz/Cargo.toml --locked; \
+		$(CARGO) check --no-default-features --manifest-path fuzz/Cargo.toml --target-dir "$(TARGET_DIR)"; \
 	fi
 
 # The end-to-end tests run the binary, and `cargo test` alone would not build it.
