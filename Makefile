@@ -35,7 +35,7 @@ check: packages ## rustfmt and clippy, warnings denied
 fuzz-build: packages ## Build the fuzz targets (nightly and cargo-fuzz where they are, else stable)
 	@cp Cargo.lock fuzz/Cargo.lock
 	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
-		echo "+ $(CARGO) +nightly fuzz build" && $(CARGO) +nightly fuzz build; \
+		echo "+ $(CARGO) +nightly fuzz build --dev" && $(CARGO) +nightly fuzz build --dev; \
 	else \
 		echo "+ $(CARGO) check --manifest-path fuzz/Cargo.toml   (no nightly with cargo-fuzz here)" && \
 		$(CARGO) check --no-default-features --manifest-path fuzz/Cargo.toml --target-dir "$(TARGET_DIR)"; \
