@@ -4,6 +4,7 @@ CARGO ?= cargo
 # More flags for the demo: make demo ARGS=--keep
 ARGS ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
+BINARY := $(abspath $(TARGET_DIR))/debug/pgpalisade
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check fuzz-build build packages
@@ -12,8 +13,10 @@ help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 demo: build ## Install what is missing, build, and play the story: a stale leader is refused
-	@"$(TARGET_DIR)/debug/pgpalisade" demo $(ARGS)
+	@"$(BINARY)" demo $(ARGS)
 
+# The tests are told which binary to run: the one that was just built, so that none of them builds it again.
+test: export PGPALISADE_BIN := $(BINARY)
 # nextest runs no doc tests, so they follow. `cargo test` has them in it.
 test: build ## The same set-up, then every test, the code blocks of the docs among them
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \

@@ -20,7 +20,10 @@ fuzz_target!(|data: &[u8]| {
         rest = &rest[frame.len()..];
     }
     // Every decoder on any bytes, so that the fuzzer need not find the header.
-    for tag in b"BCdcfDEHFPpQSX".iter().filter_map(|tag| FrontendTag::from_byte(*tag).ok()) {
+    for tag in b"BCdcfDEHFPpQSX"
+        .iter()
+        .filter_map(|tag| FrontendTag::from_byte(*tag).ok())
+    {
         decode(tag, data);
     }
 });
@@ -29,7 +32,11 @@ fuzz_target!(|data: &[u8]| {
 fn next(stream: &[u8]) -> Option<(u8, &[u8])> {
     for cut in 0..HEADER_LEN.min(stream.len() + 1) {
         let part = &stream[..cut];
-        assert_eq!(header::parse(part, frontend::body_max), Ok(None), "decided on {cut} bytes");
+        assert_eq!(
+            header::parse(part, frontend::body_max),
+            Ok(None),
+            "decided on {cut} bytes"
+        );
     }
     let header = header::parse(stream, frontend::body_max).ok()??;
     assert!(header.body_len <= frontend::body_max(header.tag));
@@ -69,7 +76,8 @@ fn decode(tag: FrontendTag, body: &[u8]) {
             }
         }
         FrontendTag::Describe | FrontendTag::Close => {
-            if let Ok(Target::Statement(name) | Target::Portal(name)) = frontend::target(b'D', body) {
+            if let Ok(Target::Statement(name) | Target::Portal(name)) = frontend::target(b'D', body)
+            {
                 assert_eq!(name.len() + 2, body.len());
                 inside(name, body);
             }

@@ -11,7 +11,10 @@ use pgpalisade::wire::startup::{self, STARTUP_PACKET_MAX, StartupMessage, Startu
 fuzz_target!(|data: &[u8]| {
     // As a connection reads it: first the length, then that many bytes.
     if let Ok(Some(len)) = startup::packet_len(data) {
-        assert!((8..=STARTUP_PACKET_MAX).contains(&len), "length {len} was let through");
+        assert!(
+            (8..=STARTUP_PACKET_MAX).contains(&len),
+            "length {len} was let through"
+        );
         if let Some(packet) = data.get(..len) {
             look(packet);
         }
@@ -30,8 +33,15 @@ fn look(packet: &[u8]) {
     };
     assert_eq!(message.packet(), packet);
 
-    let names_and_values: usize = message.pairs().map(|(name, value)| name.len() + value.len() + 2).sum();
-    assert_eq!(4 + 4 + names_and_values + 1, packet.len(), "bytes that no parameter accounts for");
+    let names_and_values: usize = message
+        .pairs()
+        .map(|(name, value)| name.len() + value.len() + 2)
+        .sum();
+    assert_eq!(
+        4 + 4 + names_and_values + 1,
+        packet.len(),
+        "bytes that no parameter accounts for"
+    );
 
     let Ok(longer) = message.with_parameter("default_transaction_read_only", "on") else {
         return;
