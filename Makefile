@@ -1,0 +1,52 @@
+# The two commands: `make demo` and `make test`. Everything is built once, with the dev profile, for both.
+
+CARGO ?= cargo
+# More flags for the demo: make demo ARGS=--keep
+ARGS ?=
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
+BINARY := $(abspath $(TARGET_DIR))/debug/pgpalisade
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fuzz-build build packages
+
+help: ## Say what there is
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+demo: build ## Install what is missing, build, and play the story: a stale leader is refused
+	@"$(BINARY)" demo $(ARGS)
+
+# The tests are told which binary to run: the one that was just built, so that none of them builds it again.
+test: export PGPALISADE_BIN := $(BINARY)
+# nextest runs no doc tests, so they follow. `cargo test` has them in it.
+test: build ## The same set-up, then every test, the code blocks of the docs among them
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+		echo "+ $(CARGO) nextest run --workspace" && \
+		$(CARGO) nextest run --workspace --locked && \
+		echo "+ $(CARGO) test --workspace --doc" && \
+		$(CARGO) test --workspace --doc --locked; \
+	else \
+		echo "+ $(CARGO) test --workspace --no-fail-fast   (cargo-nextest is not here)" && \
+		$(CARGO) test --workspace --locked --no-fail-fast; \
+	fi
+
+check: packages ## rustfmt and clippy, warnings denied
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# The fuzz crate stands outside the workspace and takes the versions of its lock file.
+# Without cargo-fuzz its targets are compiled as plain code, into the same target directory.
+fuzz-build: packages ## Build the fuzz targets (nightly and cargo-fuzz where they are, else stable)
+	@cp Cargo.lock fuzz/Cargo.lock
+	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
+		echo "+ $(CARGO) +nightly fuzz build --dev" && $(CARGO) +nightly fuzz build --dev; \
+	else \
+		echo "+ $(CARGO) check --manifest-path fuzz/Cargo.toml   (no nightly with cargo-fuzz here)" && \
+		$(CARGO) check --no-default-features --manifest-path fuzz/Cargo.toml --target-dir "$(TARGET_DIR)"; \
+	fi
+
+# The end-to-end tests run the binary, and `cargo test` alone would not build it.
+build: packages
+	$(CARGO) build --workspace --bins --locked
+
+packages:
+	@scripts/install-packages

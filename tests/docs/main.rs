@@ -1,0 +1,183 @@
+//! The documentation is tested as the rest: its code blocks run against a real proxy and a real PostgreSQL.
+//!
+//! - `toml`: `pgpalisade serve --config` must take the block. Its addresses and directories are replaced by
+//!   flags, which leaves every value of the block checked.
+//! - `sql test`: runs in a psql session of its own. `sh test`: runs in a shell where psql finds the proxy.
+//!   The blocks of a page share one server and run in their order. A `text` block that follows is what they
+//!   print, errors as their SQLSTATE. Without one, they must succeed.
+//! - All others are shown, not run.
+//!
+//! Links from page to page must lead somewhere, and the table of flags must be that of `serve --help`.
+
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
+
+mod page;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Command;
+
+use page::{Block, Page, Run};
+use pgpalisade_tests::machine;
+use pgpalisade_tests::postgres::{Postgres, bin};
+use pgpalisade_tests::programs::{connect_by_environment, feed};
+use pgpalisade_tests::proxy::{Options, Proxy};
+use pgpalisade_tests::stage::Stage;
+
+#[test]
+fn blocks_marked_test_do_what_they_say() {
+    let mut ran = 0;
+    for page in page::all() {
+        let blocks: Vec<Block> = page
+            .blocks()
+            .into_iter()
+            .filter(|block| block.run.is_some())
+            .collect();
+        if blocks.is_empty() {
+            continue;
+        }
+        let stage = Stage::start();
+        for block in &blocks {
+            check(&page, block, &stage);
+            ran += 1;
+        }
+    }
+    assert!(
+        ran > 0,
+        "no page has a block marked `test`: the marks are read wrongly"
+    );
+}
+
+#[track_caller]
+fn check(page: &Page, block: &Block, stage: &Stage) {
+    let place = format!("{}:{}", page.name, block.line);
+    let output = match block.run {
+        Some(Run::Sql) => psql(stage, &block.text),
+        Some(Run::Sh) => shell(stage, &block.text),
+        None => return,
+    };
+    match &block.prints {
+        Some(expect) => assert_eq!(
+            output.text.trim_end(),
+            expect.trim_end(),
+            "{place} prints something else"
+        ),
+        None => assert!(output.succeeded, "{place} fails:\n{}", output.text),
+    }
+}
+
+/// What a block printed, standard output and error in the order in which they came.
+struct Printed {
+    text: String,
+    succeeded: bool,
+}
+
+fn psql(stage: &Stage, sql: &str) -> Printed {
+    // By line, or errors would overtake the rows in front of them.
+    let printed = run(
+        stage,
+        "exec stdbuf -oL psql -XAt -v VERBOSITY=sqlstate 2>&1",
+        sql,
+    );
+    // Without ON_ERROR_STOP psql goes on after an error, as a person would, and ends well.
+    let failed = printed
+        .text
+        .lines()
+        .any(|line| line.starts_with("ERROR:") || line.starts_with("FATAL:"));
+    Printed {
+        succeeded: printed.succeeded && !failed,
+        text: printed.text,
+    }
+}
+
+fn shell(stage: &Stage, script: &str) -> Printed {
+    run(stage, &format!("set -eu\nexec 2>&1\n{script}"), "")
+}
+
+fn run(stage: &Stage, script: &str, input: &str) -> Printed {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(script);
+    connect_by_environment(&mut command, &stage.proxy.endpoint());
+    // Where there is no file psql is silent; where it is a device psql warns.
+    command
+        .env("PATH", path_with_postgres())
+        .env("PGPASSFILE", "/nonexistent");
+    let output = feed(command, input);
+    Printed {
+        text: String::from_utf8_lossy(&output.stdout).into_owned(),
+        succeeded: output.status.success(),
+    }
+}
+
+fn path_with_postgres() -> std::ffi::OsString {
+    let programs = bin("psql").parent().expect("a directory").to_path_buf();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::iter::once(programs).chain(std::env::split_paths(&path));
+    std::env::join_paths(dirs).expect("a path")
+}
+
+#[test]
+fn configuration_blocks_are_taken() {
+    let postgres = Postgres::start();
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let mut taken = 0;
+    for page in page::all() {
+        for block in page
+            .blocks()
+            .iter()
+            .filter(|block| block.language == "toml")
+        {
+            println!("{}:{}", page.name, block.line);
+            let file = scratch.path().join(format!("{taken}.toml"));
+            std::fs::write(&file, &block.text).expect("write the configuration");
+            let options = Options::new(&postgres).flag("--config", &file.display().to_string());
+            // Panics with what the proxy said when it does not begin to listen.
+            drop(Proxy::start_with(options));
+            taken += 1;
+        }
+    }
+    assert!(
+        taken > 0,
+        "no page has a toml block: the marks are read wrongly"
+    );
+}
+
+#[test]
+fn the_table_of_flags_is_that_of_the_help() {
+    drop(Stage::start()); // builds the binary
+    let binary = std::env::var_os("PGPALISADE_BIN")
+        .map_or_else(|| machine::profile_dir().join("pgpalisade"), PathBuf::from);
+    let help = Command::new(binary)
+        .args(["serve", "--help"])
+        .output()
+        .expect("run pgpalisade")
+        .stdout;
+    let help = String::from_utf8(help).expect("the help is text");
+    let real: BTreeSet<String> = help.lines().filter_map(page::leading_flag).collect();
+    let real: BTreeSet<&str> = real
+        .iter()
+        .map(String::as_str)
+        .filter(|flag| !["--help", "--version", "--config"].contains(flag))
+        .collect();
+    let page = page::read("docs/operations.md");
+    let rows: BTreeSet<String> = page
+        .text
+        .lines()
+        .filter_map(|line| page::leading_flag(line.strip_prefix("| `")?))
+        .collect();
+    let rows: BTreeSet<&str> = rows.iter().map(String::as_str).collect();
+    assert_eq!(
+        rows, real,
+        "docs/operations.md has other flags (left) than `serve --help` (right)"
+    );
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let broken: Vec<String> = page::all().iter().flat_map(page::broken_links).collect();
+    assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
+}
