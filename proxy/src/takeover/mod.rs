@@ -95,7 +95,7 @@ struct Inner {
     handle: Handle,
     timeout: Duration,
     declared_by: String,
-    cells: ScopeCells,
+    cells: Arc<ScopeCells>,
     control: Control,
     authority: Arc<dyn Authority>,
     barriers: Arc<Barriers>,
@@ -141,7 +141,7 @@ impl Takeover {
             lock_wait,
         };
         let control = Control::start(plan, tasks.clone()).await?;
-        let cells = ScopeCells::default();
+        let cells = Arc::new(ScopeCells::default());
         for (scope, mark) in in_time(authority.marks(), Instant::now() + timeout)
             .await
             .map_err(start_error)?
@@ -176,7 +176,7 @@ impl Takeover {
     }
 
     /// What this proxy knows of the marks.
-    pub fn cells(&self) -> &ScopeCells {
+    pub fn cells(&self) -> &Arc<ScopeCells> {
         &self.inner.cells
     }
 

@@ -1,0 +1,124 @@
+//! What a session holds: tokens that the authority has accepted for it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use pgpalisade_authority::{Mark, Token};
+
+use super::scope_cell::ScopeCell;
+use super::token_value::TokenValue;
+
+/// One accepted token.
+#[derive(Debug, Clone)]
+pub struct Binding {
+    /// What this proxy knows of the scope's mark.
+    pub cell: Arc<ScopeCell>,
+    /// The token.
+    pub token: Token,
+}
+
+/// How a token compares with the mark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It is the mark.
+    Current,
+    /// The mark is above it.
+    Stale(Mark),
+}
+
+impl Binding {
+    /// Whether the token is not below the mark: one atomic load.
+    #[inline]
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.cell.mark().is_none_or(|mark| mark <= self.token)
+    }
+
+    /// The same, with the mark where it is above.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        if self.is_current() {
+            return Standing::Current;
+        }
+        // A mark is never above the token without a detail; were it so, the session is stale all the same.
+        let unknown = || Mark {
+            token: self.cell.mark().unwrap_or(self.token),
+            raised_at: 0,
+            raised_by: "another session".to_owned(),
+        };
+        Standing::Stale(self.cell.mark_detail().unwrap_or_else(unknown))
+    }
+}
+
+/// The tokens of one value of `fencing.token`, all accepted.
+#[derive(Debug, Clone)]
+pub struct Holding {
+    bindings: Box<[Binding]>,
+}
+
+impl Holding {
+    /// Tokens that the authority has just accepted for this session.
+    #[must_use]
+    pub const fn new(bindings: Box<[Binding]>) -> Self {
+        Self { bindings }
+    }
+
+    /// All of them.
+    #[must_use]
+    pub const fn bindings(&self) -> &[Binding] {
+        &self.bindings
+    }
+
+    /// The one for a scope.
+    #[inline]
+    #[must_use]
+    pub fn binding(&self, cell: &Arc<ScopeCell>) -> Option<&Binding> {
+        self.bindings
+            .iter()
+            .find(|binding| Arc::ptr_eq(&binding.cell, cell))
+    }
+
+    /// Whether a write that needs the token of `cell`'s scope may pass: one atomic load for each token.
+    /// A session that is stale in any of its scopes may not write at all.
+    #[inline]
+    #[must_use]
+    pub fn admits_write(&self, cell: &Arc<ScopeCell>) -> bool {
+        self.binding(cell).is_some() && self.bindings.iter().all(Binding::is_current)
+    }
+
+    /// The first one that is below its mark.
+    #[must_use]
+    pub fn stale(&self) -> Option<(&Binding, Mark)> {
+        self.bindings
+            .iter()
+            .find_map(|binding| match binding.standing() {
+                Standing::Current => None,
+                Standing::Stale(mark) => Some((binding, mark)),
+            })
+    }
+
+    /// Whether these are the tokens of a value.
+    #[must_use]
+    pub fn is_for(&self, value: &TokenValue) -> bool {
+        let tokens = value.tokens();
+        self.bindings.len() == tokens.len()
+            && self
+                .bindings
+                .iter()
+                .zip(tokens)
+                .all(|(binding, (scope, token))| {
+                    binding.cell.scope() == scope && binding.token == *token
+                })
+    }
+}
+
+impl fmt::Display for Holding {
+    /// As `SET fencing.token` takes it: `scheduler=34,billing=7`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, Binding { cell, token }) in self.bindings.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            write!(f, "{comma}{}={token}", cell.scope())?;
+        }
+        Ok(())
+    }
+}

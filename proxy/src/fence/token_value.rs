@@ -1,0 +1,128 @@
+//! The value of `fencing.token`: `34`, or `scheduler=34`, or `scheduler=34,billing=7`.
+
+use std::str::FromStr;
+
+use pgpalisade_authority::{Scope, ScopeError, Token, TokenError};
+
+/// A session can hold tokens for this many scopes.
+pub const SCOPES_MAX: usize = 64;
+
+/// A value of `fencing.token` that is well formed and names at least one token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenValue {
+    tokens: Vec<(Scope, Token)>,
+}
+
+/// Why a value of `fencing.token` means nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenValueError {
+    /// A number is wrong.
+    #[error("{0}")]
+    Token(#[from] TokenError),
+    /// A scope's name is wrong.
+    #[error("{0}")]
+    Scope(#[from] ScopeError),
+    /// One scope stands twice.
+    #[error("scope \"{0}\" is named twice")]
+    Twice(Scope),
+    /// Too many.
+    #[error("more than {SCOPES_MAX} scopes are named")]
+    TooMany,
+}
+
+impl TokenValue {
+    /// Reads a value. A bare number is for `session_scope`. `None` is the empty value: no token.
+    ///
+    /// # Errors
+    ///
+    /// [`TokenValueError`] says what is wrong with it.
+    pub fn parse(text: &str, session_scope: &Scope) -> Result<Option<Self>, TokenValueError> {
+        if text.trim().is_empty() {
+            return Ok(None);
+        }
+        let mut tokens: Vec<(Scope, Token)> = Vec::new();
+        for part in text.split(',').map(str::trim) {
+            let (scope, token) = match part.split_once('=') {
+                Some((scope, token)) => (Scope::from_str(scope.trim())?, token.trim()),
+                None => (session_scope.clone(), part),
+            };
+            let token = Token::from_str(token)?;
+            if tokens.iter().any(|(known, _)| *known == scope) {
+                return Err(TokenValueError::Twice(scope));
+            }
+            if tokens.len() == SCOPES_MAX {
+                return Err(TokenValueError::TooMany);
+            }
+            tokens.push((scope, token));
+        }
+        Ok(Some(Self { tokens }))
+    }
+
+    /// Scopes and tokens in the order in which they were written, at least one.
+    #[must_use]
+    pub fn tokens(&self) -> &[(Scope, Token)] {
+        &self.tokens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expect: &[(&str, u64)]) {
+        let scope = Scope::from_str("own").unwrap();
+        let value = TokenValue::parse(text, &scope).unwrap();
+        let found: Vec<_> = value
+            .iter()
+            .flat_map(TokenValue::tokens)
+            .map(|(scope, token)| (scope.as_str(), token.get()))
+            .collect();
+        assert_eq!(found, expect, "{text:?}");
+    }
+
+    #[track_caller]
+    fn refuse(text: &str) {
+        let scope = Scope::from_str("own").unwrap();
+        assert!(TokenValue::parse(text, &scope).is_err(), "{text:?}");
+    }
+
+    #[test]
+    fn values() {
+        check("", &[]);
+        check("  ", &[]);
+        check("34", &[("own", 34)]);
+        check("0034", &[("own", 34)]);
+        check("9223372036854775807", &[("own", i64::MAX as u64)]);
+        check("scheduler=34", &[("scheduler", 34)]);
+        check(
+            "scheduler=34, billing=7",
+            &[("scheduler", 34), ("billing", 7)],
+        );
+        check("7,billing=8", &[("own", 7), ("billing", 8)]);
+    }
+
+    #[test]
+    fn what_is_no_token_is_refused() {
+        for text in [
+            "0",
+            "-1",
+            "+1",
+            "1e3",
+            "0x10",
+            "on",
+            "3.0",
+            "9223372036854775808",
+            "99999999999999999999",
+        ] {
+            refuse(text);
+        }
+        for text in [
+            "=1", "a=", "a=1,", "1,,2", "a=1,a=2", "1,own=2", "a b=1", "a=1=2",
+        ] {
+            refuse(text);
+        }
+        let many: Vec<_> = (0..=SCOPES_MAX).map(|at| format!("s{at}=1")).collect();
+        refuse(&many.join(","));
+    }
+}

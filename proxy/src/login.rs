@@ -1,0 +1,317 @@
+//! From an accepted connection to a session: startup packet, PostgreSQL's own authentication relayed
+//! byte for byte, and the token of the startup packet.
+//!
+//! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>
+
+mod authentication;
+mod opening;
+
+use std::io;
+use std::net::{SocketAddr, TcpStream as StdTcpStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use pgpalisade_authority::Backend;
+use pgpalisade_policies::Access;
+
+use crate::fence::{Holding, TokenValue};
+use crate::rejection::Rejection;
+use crate::rejection_log::SessionLabel;
+use crate::relay::{LoggedIn, Relay, Session, declare, describe_session, holding};
+use crate::session::access::AccessMode;
+use crate::session::settings::Settings;
+use crate::transport::{Socket, dial};
+use crate::upstream::Upstream;
+use crate::wire::WireError;
+use crate::wire::encode::{self, ErrorFields, Severity};
+use crate::worker::Worker;
+use authentication::Authenticated;
+use opening::{Opening, StartupRequest};
+
+/// How long a cancel request may take. The client waits for nothing but the end of the connection.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+enum LoginError {
+    /// The client closed before it was one: a health check, say.
+    #[error("the client left before the login was complete")]
+    ClientLeft,
+    /// Nothing more is to be done: a cancel request was forwarded, or the server refused and said why.
+    #[error("the connection was answered")]
+    Answered,
+    /// The client broke the protocol.
+    #[error("{0}")]
+    Protocol(#[from] WireError),
+    /// Bytes followed an encryption request: a person in the middle could have put them there.
+    #[error("received unencrypted data after {0} request")]
+    EarlyData(&'static str),
+    /// Refused by the fence.
+    #[error("{}", .0.message)]
+    Refused(Box<Rejection>),
+    /// PostgreSQL cannot be reached.
+    #[error("cannot connect to PostgreSQL at {0}")]
+    Unreachable(String),
+    /// A socket failed.
+    #[error("the connection failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Serves one client from its first byte to its end.
+pub(crate) async fn serve_client(
+    worker: Rc<Worker>,
+    stream: StdTcpStream,
+    client_addr: SocketAddr,
+) {
+    let socket = tokio::net::TcpStream::from_std(stream);
+    let mut client = match socket.and_then(|socket| Socket::tcp(socket, worker.tcp_keepalive)) {
+        Ok(client) => client,
+        Err(error) => {
+            tracing::debug!(client.addr = %client_addr, %error, "taking over a connection");
+            return;
+        }
+    };
+    let login = log_in(&worker, &mut client, client_addr);
+    let outcome = tokio::select! {
+        outcome = tokio::time::timeout(worker.login_timeout, login) => outcome,
+        () = worker.drain.cancelled() => return,
+    };
+    match outcome {
+        Ok(Ok(session)) => {
+            let user = session.label.user.clone();
+            let relay = Relay::new(Rc::clone(&worker), session.with_client(client));
+            let end = relay.run().await;
+            tracing::debug!(client.addr = %client_addr, user, %end, "session ended");
+        }
+        Ok(Err(error)) => refuse(&mut client, client_addr, &error).await,
+        Err(_) => {
+            tracing::info!(client.addr = %client_addr, "login timeout");
+            let fields = ErrorFields {
+                severity: Severity::Fatal,
+                sqlstate: "57014",
+                message: "canceling authentication due to timeout",
+                detail: "",
+                hint: "",
+            };
+            say_and_close(&mut client, &fields).await;
+        }
+    }
+}
+
+/// Tells a client that no place is left, without waiting for anything.
+pub(crate) fn refuse_too_many(stream: &tokio::net::TcpStream) {
+    let mut out = BytesMut::new();
+    let fields = ErrorFields {
+        severity: Severity::Fatal,
+        sqlstate: "53300",
+        message: "sorry, too many clients already",
+        detail: "pgpalisade has reached connections.max.",
+        hint: "",
+    };
+    encode::error_response(&mut out, &fields);
+    if let Err(error) = stream.try_write(&out) {
+        tracing::debug!(%error, "refusing a connection");
+    }
+}
+
+/// A session without its client's socket.
+struct Established {
+    upstream: Upstream,
+    client_carry: BytesMut,
+    authenticated: Authenticated,
+    label: SessionLabel,
+    settings: Settings<Arc<Holding>>,
+    backend: Option<Backend>,
+    access: AccessMode,
+}
+
+impl Established {
+    fn with_client(self, client: Socket) -> LoggedIn {
+        LoggedIn {
+            client,
+            client_carry: self.client_carry,
+            upstream: self.upstream,
+            server_carry: self.authenticated.server_carry,
+            label: self.label,
+            backend_pid: self.authenticated.backend_pid,
+            settings: self.settings,
+            backend: self.backend,
+            access: self.access,
+            encoding: self.authenticated.encoding,
+        }
+    }
+}
+
+async fn log_in(
+    worker: &Worker,
+    client: &mut Socket,
+    client_addr: SocketAddr,
+) -> Result<Established, LoginError> {
+    let mut carry = BytesMut::new();
+    let request = match opening::read(client, &mut carry).await? {
+        Opening::Cancel(packet) => {
+            forward_cancel(worker, &packet).await;
+            return Err(LoginError::Answered);
+        }
+        Opening::OtherVersion(packet) => {
+            let mut server = connect(worker).await?;
+            server.write_all(&packet).await?;
+            authentication::relay_refusal(client, &mut server).await;
+            return Err(LoginError::Answered);
+        }
+        Opening::Startup(request) => request,
+    };
+    let wanted = wanted_tokens(worker, &request)?;
+    refuse_replication(&request)?;
+
+    let startup = if wanted.is_some() {
+        Access::ReadWrite
+    } else {
+        Access::ReadOnly
+    };
+    let mut server = connect(worker).await?;
+    server
+        .write_all(&request.packet_for_server(startup)?)
+        .await?;
+    let asked = request.asked_access();
+    let authenticated =
+        authentication::relay(client, &mut carry, &mut server, asked, startup).await?;
+    let label = request.label(client_addr, authenticated.backend_pid);
+
+    let scope = request.scope()?;
+    let mut token = None;
+    let mut backend = None;
+    if let Some(value) = wanted {
+        let session = Session::Pid(authenticated.backend_pid);
+        let by = describe_session(&label);
+        match declare(worker.takeover.clone(), value.clone(), session, by).await {
+            Ok(registered) => backend = Some(registered),
+            Err(rejection) => {
+                worker
+                    .rejections
+                    .record(rejection.record(&label, None, None));
+                return Err(LoginError::Refused(rejection));
+            }
+        }
+        token = Some(Arc::new(holding(&worker.fence, &value)));
+    }
+    client.write_all(&authenticated.ready).await?;
+    // A session that declared its token reports what the server itself has.
+    let (asked, startup) = match startup {
+        Access::ReadWrite => (authenticated.reported, authenticated.reported),
+        Access::ReadOnly => (asked, Access::ReadOnly),
+    };
+    Ok(Established {
+        upstream: Upstream::new(server),
+        client_carry: carry,
+        authenticated,
+        label,
+        settings: Settings::new(token, scope),
+        backend,
+        access: AccessMode::new(asked, startup),
+    })
+}
+
+fn wanted_tokens(
+    worker: &Worker,
+    request: &StartupRequest,
+) -> Result<Option<TokenValue>, LoginError> {
+    let Some(text) = request.token_text()? else {
+        return Ok(None);
+    };
+    let scope = request.scope()?;
+    let scope = scope
+        .as_ref()
+        .unwrap_or_else(|| worker.fence.default_scope());
+    TokenValue::parse(&text, scope).map_err(|error| {
+        LoginError::Refused(Box::new(Rejection::invalid_value(
+            "fencing.token",
+            &text,
+            &error,
+        )))
+    })
+}
+
+/// SQL and streams of a replication connection pass no fence, so there are none.
+fn refuse_replication(request: &StartupRequest) -> Result<(), LoginError> {
+    match request.asks_for_replication() {
+        opening::Replication::No => Ok(()),
+        opening::Replication::Yes => {
+            let reason = "Replication connections are not fenced, and so not allowed";
+            Err(LoginError::Refused(Box::new(Rejection::policy(&reason))))
+        }
+    }
+}
+
+async fn connect(worker: &Worker) -> Result<Socket, LoginError> {
+    dial(&worker.upstream, worker.tcp_keepalive)
+        .await
+        .map_err(|error| {
+            tracing::warn!(upstream = %worker.upstream, %error, "connecting to PostgreSQL");
+            LoginError::Unreachable(worker.upstream.to_string())
+        })
+}
+
+/// Passes a cancel request on, as it is: the client has the server's own key. There is no answer.
+async fn forward_cancel(worker: &Worker, packet: &[u8]) {
+    let forward = async {
+        let mut server = dial(&worker.upstream, worker.tcp_keepalive).await?;
+        server.write_all(packet).await?;
+        let mut rest = BytesMut::new();
+        // The server closes once the request was carried out.
+        match server.read_more(&mut rest).await {
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
+            _ => Ok(()),
+        }
+    };
+    match tokio::time::timeout(CANCEL_TIMEOUT, forward).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "forwarding a cancel request"),
+        Err(_) => tracing::warn!("forwarding a cancel request took too long"),
+    }
+}
+
+async fn refuse(client: &mut Socket, client_addr: SocketAddr, error: &LoginError) {
+    let (sqlstate, message) = match error {
+        LoginError::ClientLeft | LoginError::Answered | LoginError::Io(_) => {
+            tracing::debug!(client.addr = %client_addr, %error, "no session");
+            return;
+        }
+        LoginError::Refused(rejection) => {
+            tracing::info!(client.addr = %client_addr, %error, "login refused");
+            let mut out = BytesMut::new();
+            rejection.encode(Severity::Fatal, &mut out);
+            write_and_close(client, &out).await;
+            return;
+        }
+        LoginError::Protocol(_) | LoginError::EarlyData(_) => ("08P01", error.to_string()),
+        LoginError::Unreachable(_) => ("08006", error.to_string()),
+    };
+    tracing::info!(client.addr = %client_addr, %error, "login refused");
+    let fields = ErrorFields {
+        severity: Severity::Fatal,
+        sqlstate,
+        message: &message,
+        detail: "",
+        hint: "",
+    };
+    say_and_close(client, &fields).await;
+}
+
+async fn say_and_close(client: &mut Socket, fields: &ErrorFields<'_>) {
+    let mut out = BytesMut::new();
+    encode::error_response(&mut out, fields);
+    write_and_close(client, &out).await;
+}
+
+/// A client that does not read its error is not waited for.
+async fn write_and_close(client: &mut Socket, out: &[u8]) {
+    let write = async {
+        if client.write_all(out).await.is_ok() {
+            client.shut_down_write().await;
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(1), write).await;
+}

@@ -1,0 +1,165 @@
+//! PostgreSQL's authentication, relayed byte for byte until the server is ready for queries. The proxy
+//! knows no passwords.
+
+use std::io;
+
+use bytes::{Buf, Bytes, BytesMut};
+use pgpalisade_policies::{Access, TextEncoding};
+
+use super::LoginError;
+use crate::relay::encoding;
+use crate::session::access::{self, DEFAULT_READ_ONLY};
+use crate::transport::Socket;
+use crate::wire::backend::{self, tag};
+use crate::wire::encode;
+use crate::wire::frontend;
+use crate::wire::header::{self, HEADER_LEN, Header};
+
+/// What the client may send ahead of the end of the login.
+const AHEAD_MAX: usize = 64 * 1024;
+
+/// What the server said on the way.
+pub(super) struct Authenticated {
+    /// Its process id, as it told the client.
+    pub backend_pid: i32,
+    /// The client's encoding.
+    pub encoding: TextEncoding,
+    /// What it reported for the backstop's setting.
+    pub reported: Access,
+    /// ReadyForQuery, not passed on yet.
+    pub ready: Bytes,
+    /// What it has sent behind that.
+    pub server_carry: BytesMut,
+}
+
+enum Progress {
+    Authenticating,
+    Starting,
+}
+
+/// Relays both ways until the server says ReadyForQuery, which is kept back.
+pub(super) async fn relay(
+    client: &mut Socket,
+    carry: &mut BytesMut,
+    server: &mut Socket,
+    asked: Access,
+    startup: Access,
+) -> Result<Authenticated, LoginError> {
+    let mut said = Authenticated {
+        backend_pid: 0,
+        encoding: TextEncoding::AsciiSafe,
+        reported: Access::ReadWrite,
+        ready: Bytes::new(),
+        server_carry: BytesMut::new(),
+    };
+    let mut progress = Progress::Authenticating;
+    let mut bytes = BytesMut::new();
+    loop {
+        let mut out = BytesMut::new();
+        while let Some(message) = next_message(&mut bytes)? {
+            let body = message.get(HEADER_LEN..).unwrap_or_default();
+            match message.first().copied().unwrap_or_default() {
+                tag::READY_FOR_QUERY => {
+                    client.write_all(&out).await?;
+                    said.ready = message;
+                    said.server_carry = bytes;
+                    return Ok(said);
+                }
+                tag::AUTHENTICATION if backend::authentication_kind(body) == Some(0) => {
+                    progress = Progress::Starting;
+                    out.extend_from_slice(&message);
+                }
+                tag::PARAMETER_STATUS => {
+                    said.on_parameter(body, &message, asked, startup, &mut out)
+                }
+                tag::BACKEND_KEY_DATA => {
+                    said.backend_pid = backend::backend_pid(body).unwrap_or_default();
+                    out.extend_from_slice(&message);
+                }
+                _ => out.extend_from_slice(&message),
+            }
+        }
+        client.write_all(&out).await?;
+        if matches!(progress, Progress::Authenticating) {
+            send_answers(carry, server).await?;
+        }
+        let reads_client = carry.len() < AHEAD_MAX;
+        tokio::select! {
+            read = server.read_more(&mut bytes) => match read {
+                Ok(()) => {}
+                // The server has refused and said why; that has been passed on.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    client.shut_down_write().await;
+                    return Err(LoginError::Answered);
+                }
+                Err(error) => return Err(error.into()),
+            },
+            read = client.read_more(carry), if reads_client => match read {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(LoginError::ClientLeft);
+                }
+                Err(error) => return Err(error.into()),
+            },
+        }
+    }
+}
+
+impl Authenticated {
+    /// Passes a report on. Of the backstop the client sees what it asked for.
+    fn on_parameter(
+        &mut self,
+        body: &[u8],
+        message: &[u8],
+        asked: Access,
+        startup: Access,
+        out: &mut BytesMut,
+    ) {
+        match backend::parameter_status(body) {
+            Some((b"client_encoding", name)) => self.encoding = encoding(name),
+            Some((name, reported)) if name == DEFAULT_READ_ONLY.as_bytes() => {
+                self.reported = access::parse(reported).unwrap_or(Access::ReadWrite);
+                if startup == Access::ReadOnly {
+                    encode::parameter_status(out, DEFAULT_READ_ONLY, access::value(asked));
+                    return;
+                }
+            }
+            _ => {}
+        }
+        out.extend_from_slice(message);
+    }
+}
+
+/// Takes a whole message off the front.
+fn next_message(bytes: &mut BytesMut) -> Result<Option<Bytes>, LoginError> {
+    let header = header::parse(bytes, backend::body_max)?;
+    let whole = header
+        .map(Header::frame_len)
+        .filter(|len| bytes.len() >= *len);
+    Ok(whole.map(|len| bytes.copy_to_bytes(len)))
+}
+
+/// Sends the client's authentication messages. Whatever else it has sent already waits for the end
+/// of the login.
+async fn send_answers(carry: &mut BytesMut, server: &mut Socket) -> Result<(), LoginError> {
+    while let Some(header) = header::parse(carry, frontend::body_max)?
+        && header.tag == b'p'
+        && carry.len() >= header.frame_len()
+    {
+        let message = carry.split_to(header.frame_len());
+        server.write_all(&message).await?;
+    }
+    Ok(())
+}
+
+/// Passes on what the server answers to a packet that only it understands, until it closes.
+pub(super) async fn relay_refusal(client: &mut Socket, server: &mut Socket) {
+    let mut bytes = BytesMut::new();
+    while server.read_more(&mut bytes).await.is_ok() {
+        if client.write_all(&bytes).await.is_err() {
+            return;
+        }
+        bytes.clear();
+    }
+    client.shut_down_write().await;
+}

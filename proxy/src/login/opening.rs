@@ -1,0 +1,184 @@
+//! The packets in front of a session, and what a startup packet asks for.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use bytes::{Buf, Bytes, BytesMut};
+use pgpalisade_authority::Scope;
+use pgpalisade_policies::Access;
+
+use super::LoginError;
+use crate::rejection::Rejection;
+use crate::rejection_log::SessionLabel;
+use crate::session::access::{self, DEFAULT_READ_ONLY};
+use crate::session::startup_options::{self, Setting};
+use crate::transport::Socket;
+use crate::wire::WireError;
+use crate::wire::startup::{self, StartupPacket};
+
+/// What a connection turned out to be for.
+pub(super) enum Opening {
+    /// A session.
+    Startup(StartupRequest),
+    /// To cancel a statement of another session: the packet.
+    Cancel(Bytes),
+    /// A session of a protocol that only the server can answer: the packet.
+    OtherVersion(Bytes),
+}
+
+/// Whether a session is a stream of the write-ahead log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Replication {
+    Yes,
+    No,
+}
+
+/// A startup packet and the settings in it.
+pub(super) struct StartupRequest {
+    packet: Bytes,
+    settings: Vec<Setting>,
+    user: String,
+    database: String,
+    replication: Replication,
+}
+
+/// Reads packets until the client says what the connection is for. Encryption is declined, each kind
+/// once, as PostgreSQL does where it has none.
+pub(super) async fn read(client: &mut Socket, carry: &mut BytesMut) -> Result<Opening, LoginError> {
+    let mut declined: Vec<StartupPacket<'static>> = Vec::new();
+    loop {
+        let packet = read_packet(client, carry).await?;
+        let (kind, name) = match startup::parse(&packet)? {
+            StartupPacket::SslRequest => (StartupPacket::SslRequest, "SSL"),
+            StartupPacket::GssEncRequest => (StartupPacket::GssEncRequest, "GSSAPI encryption"),
+            StartupPacket::CancelRequest => return Ok(Opening::Cancel(packet)),
+            StartupPacket::OtherVersion => return Ok(Opening::OtherVersion(packet)),
+            StartupPacket::Startup(message) => {
+                let text = |name| {
+                    String::from_utf8_lossy(message.get(name).unwrap_or_default()).into_owned()
+                };
+                let (user, database) = (text("user"), text("database"));
+                let replication = replication(message.get("replication"));
+                let settings = startup_options::settings(message);
+                let request = StartupRequest {
+                    settings,
+                    user,
+                    database,
+                    replication,
+                    packet: packet.clone(),
+                };
+                return Ok(Opening::Startup(request));
+            }
+        };
+        if declined.contains(&kind) {
+            return Err(WireError::Malformed(0).into());
+        }
+        if !carry.is_empty() {
+            return Err(LoginError::EarlyData(name));
+        }
+        declined.push(kind);
+        client.write_all(b"N").await?;
+    }
+}
+
+async fn read_packet(client: &mut Socket, carry: &mut BytesMut) -> Result<Bytes, LoginError> {
+    loop {
+        if let Some(len) = startup::packet_len(carry)?
+            && carry.len() >= len
+        {
+            return Ok(carry.copy_to_bytes(len));
+        }
+        match client.read_more(carry).await {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                return Err(LoginError::ClientLeft);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// As PostgreSQL reads it: `database`, or a Boolean.
+fn replication(value: Option<&[u8]>) -> Replication {
+    match value {
+        None => Replication::No,
+        // Anything but a clear no is a yes.
+        Some(value) => match access::parse(value) {
+            Some(Access::ReadWrite) => Replication::No,
+            Some(Access::ReadOnly) | None => Replication::Yes,
+        },
+    }
+}
+
+impl StartupRequest {
+    /// The value of `fencing.token`, where there is one.
+    pub(super) fn token_text(&self) -> Result<Option<String>, LoginError> {
+        self.text("fencing.token")
+    }
+
+    /// The value of `fencing.scope`.
+    pub(super) fn scope(&self) -> Result<Option<Scope>, LoginError> {
+        let Some(name) = self.text("fencing.scope")?.filter(|name| !name.is_empty()) else {
+            return Ok(None);
+        };
+        let scope = Scope::from_str(&name);
+        scope
+            .map(Some)
+            .map_err(|error| invalid("fencing.scope", &name, &error))
+    }
+
+    fn text(&self, setting: &str) -> Result<Option<String>, LoginError> {
+        let Some(value) = startup_options::last(&self.settings, setting) else {
+            return Ok(None);
+        };
+        match std::str::from_utf8(value) {
+            Ok(text) => Ok(Some(text.to_owned())),
+            Err(error) => Err(invalid(setting, &String::from_utf8_lossy(value), &error)),
+        }
+    }
+
+    /// What the client wants its transactions to be. Where it says nothing, PostgreSQL's own default.
+    pub(super) fn asked_access(&self) -> Access {
+        startup_options::last(&self.settings, DEFAULT_READ_ONLY)
+            .and_then(access::parse)
+            .unwrap_or(Access::ReadWrite)
+    }
+
+    /// Whether it asks for replication.
+    pub(super) const fn asks_for_replication(&self) -> Replication {
+        self.replication
+    }
+
+    /// The packet as the server is to get it: as it is, or with the backstop.
+    pub(super) fn packet_for_server(&self, startup: Access) -> Result<Bytes, LoginError> {
+        match (startup, startup::parse(&self.packet)?) {
+            (Access::ReadOnly, StartupPacket::Startup(message)) => Ok(message
+                .with_parameter(DEFAULT_READ_ONLY, access::value(startup))?
+                .freeze()),
+            _ => Ok(self.packet.clone()),
+        }
+    }
+
+    /// Who this is, for logs and records.
+    pub(super) fn label(&self, client_addr: SocketAddr, backend_pid: i32) -> SessionLabel {
+        let application_name = startup_options::last(&self.settings, "application_name")
+            .map(|name| String::from_utf8_lossy(name).into_owned())
+            .filter(|name| !name.is_empty());
+        SessionLabel {
+            user: self.user.clone(),
+            // PostgreSQL's own default.
+            database: if self.database.is_empty() {
+                self.user.clone()
+            } else {
+                self.database.clone()
+            },
+            application_name,
+            client_addr,
+            backend_pid: Some(backend_pid),
+        }
+    }
+}
+
+fn invalid(setting: &str, value: &str, why: &dyn std::fmt::Display) -> LoginError {
+    LoginError::Refused(Box::new(Rejection::invalid_value(setting, value, why)))
+}

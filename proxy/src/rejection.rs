@@ -1,0 +1,258 @@
+//! A refusal by the fence, as the client sees it and as it is recorded.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::BytesMut;
+use pgpalisade_authority::{Mark, Scope, Token};
+
+use crate::rejection_log::{RejectionKind, RejectionRecord, SessionLabel, StatementText};
+use crate::wire::encode::{self, ErrorFields, Severity};
+
+/// A refusal with everything that the client and the log are told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// Why.
+    pub kind: RejectionKind,
+    /// The primary message.
+    pub message: String,
+    /// What is known: scope, token, mark, when and by whom it was raised.
+    pub detail: String,
+    /// The next step.
+    pub hint: String,
+    /// The scope it is about.
+    pub scope: Option<Scope>,
+    /// The session's token in it.
+    pub token: Option<Token>,
+    /// The mark that stands against it.
+    pub mark: Option<Mark>,
+}
+
+impl Rejection {
+    fn new(kind: RejectionKind, message: String, detail: String, hint: &str) -> Self {
+        let hint = hint.to_owned();
+        Self {
+            kind,
+            message,
+            detail,
+            hint,
+            scope: None,
+            token: None,
+            mark: None,
+        }
+    }
+
+    fn about(mut self, scope: &Scope, token: Option<Token>, mark: Option<Mark>) -> Self {
+        self.scope = Some(scope.clone());
+        self.token = token;
+        self.mark = mark;
+        self
+    }
+
+    /// The session's token is below the mark.
+    #[must_use]
+    pub fn stale(scope: &Scope, token: Token, mark: Mark) -> Self {
+        let message = format!(
+            "fencing token {token} is stale: scope \"{scope}\" is at {}",
+            mark.token
+        );
+        let detail = raised(scope, &mark);
+        let hint = "This process is no longer the leader. Stop writing, and declare the token of a new election.";
+        Self::new(RejectionKind::StaleToken, message, detail, hint).about(
+            scope,
+            Some(token),
+            Some(mark),
+        )
+    }
+
+    /// The session has no token for the scope that a write needs.
+    #[must_use]
+    pub fn no_token(scope: &Scope, why_write: Option<&dyn fmt::Display>) -> Self {
+        let message = format!("this write needs a fencing token for scope \"{scope}\"");
+        let detail = match why_write {
+            Some(why) => {
+                format!("The session has declared none, and the statement is no read: {why}.")
+            }
+            None => "The session has declared none, and the statement is not known to be a read."
+                .to_owned(),
+        };
+        let hint = "Declare the token of your election first: SET fencing.token = <number>, or options='-c fencing.token=<number>' in the connection string.";
+        Self::new(RejectionKind::NoToken, message, detail, hint).about(scope, None, None)
+    }
+
+    /// The value of `fencing.token` or `fencing.scope` means nothing.
+    #[must_use]
+    pub fn invalid_value(setting: &str, value: &str, why: &dyn fmt::Display) -> Self {
+        let shown: String = value.chars().take(100).collect();
+        let message = format!("invalid value for {setting}: \"{shown}\"");
+        let detail = format!("{why}.");
+        let hint = "Write SET fencing.token = 34, or SET fencing.token = 'scope=34,other=7'. A token is a whole number from 1 to 9223372036854775807.";
+        Self::new(RejectionKind::InvalidToken, message, detail, hint)
+    }
+
+    /// The transaction has written under one token and would go on under another.
+    #[must_use]
+    pub fn token_change_after_write() -> Self {
+        Self::new(
+            RejectionKind::InvalidToken,
+            "cannot change the fencing token of a transaction that has written".to_owned(),
+            "What it wrote belongs to the token it was written under.".to_owned(),
+            "COMMIT or ROLLBACK first, then set the token.",
+        )
+    }
+
+    /// The token was declared too late for the open transaction, which began read-only.
+    #[must_use]
+    pub fn declared_too_late() -> Self {
+        Self::new(
+            RejectionKind::InvalidToken,
+            "cannot declare a fencing token after the first query of a transaction".to_owned(),
+            "The transaction began without a token, so it is read-only, and PostgreSQL does not allow that to change after its first query.".to_owned(),
+            "Declare the token before the first query of the transaction, or outside of a transaction.",
+        )
+    }
+
+    /// The authority did not take the declaration.
+    #[must_use]
+    pub fn authority_unavailable(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
+        let rejection = Self::new(
+            RejectionKind::AuthorityUnavailable,
+            "the fencing token could not be accepted: the token authority is not available"
+                .to_owned(),
+            format!("{why}."),
+            "Try again. Sessions that have declared a token go on; only new declarations wait for the authority.",
+        );
+        match scope {
+            Some(scope) => rejection.about(scope, None, None),
+            None => rejection,
+        }
+    }
+
+    /// Older sessions could not be confirmed gone in time.
+    #[must_use]
+    pub fn takeover_incomplete(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
+        let rejection = Self::new(
+            RejectionKind::TakeoverIncomplete,
+            "the takeover is not complete: sessions with lower tokens could not be confirmed gone"
+                .to_owned(),
+            format!("{why}."),
+            "Declare the token again. If this goes on, look at the proxy's log and its control connection.",
+        );
+        match scope {
+            Some(scope) => rejection.about(scope, None, None),
+            None => rejection,
+        }
+    }
+
+    /// The session's server process cannot be watched, so nobody could end it at a takeover.
+    #[must_use]
+    pub fn backend_unknown(why: &dyn fmt::Display) -> Self {
+        Self::new(
+            RejectionKind::TakeoverIncomplete,
+            "the fencing token cannot be accepted: the session's server process cannot be identified".to_owned(),
+            format!("{why}."),
+            "Connect pgpalisade to PostgreSQL directly, and GRANT pg_read_all_stats, pg_signal_backend to its control role.",
+        )
+    }
+
+    /// Refused whatever the session holds.
+    #[must_use]
+    pub fn policy(reason: &dyn fmt::Display) -> Self {
+        Self::new(
+            RejectionKind::Policy,
+            "refused by the fencing policy".to_owned(),
+            format!("{reason}."),
+            "Connect to PostgreSQL directly for this.",
+        )
+    }
+
+    /// The session was ended by a takeover; nothing of its open work is committed.
+    #[must_use]
+    pub fn session_ended(scope: &Scope, token: Token, mark: Mark) -> Self {
+        let message = format!(
+            "terminating connection: fencing token {token} is stale, scope \"{scope}\" is at {}",
+            mark.token
+        );
+        let detail = format!(
+            "{} What this session had not committed is rolled back.",
+            raised(scope, &mark)
+        );
+        let hint = "This process is no longer the leader. Stop writing, and declare the token of a new election.";
+        Self::new(RejectionKind::SessionEnded, message, detail, hint).about(
+            scope,
+            Some(token),
+            Some(mark),
+        )
+    }
+
+    /// The session was ended by a takeover while work was in flight that may have been committed.
+    #[must_use]
+    pub fn outcome_unknown(scope: &Scope, token: Token, mark: Mark) -> Self {
+        let message = format!(
+            "terminating connection: fencing token {token} is stale, and it is not known whether the last statement was committed"
+        );
+        let detail = raised(scope, &mark);
+        let hint = "It was committed before the newer leader was admitted, or not at all. Read the data to find out.";
+        Self::new(RejectionKind::OutcomeUnknown, message, detail, hint).about(
+            scope,
+            Some(token),
+            Some(mark),
+        )
+    }
+
+    /// The record of it.
+    #[must_use]
+    pub fn record(
+        &self,
+        session: &SessionLabel,
+        statement_class: Option<&'static str>,
+        statement: Option<StatementText>,
+    ) -> RejectionRecord {
+        let mark = self.mark.as_ref();
+        RejectionRecord {
+            time: SystemTime::now(),
+            kind: self.kind,
+            scope: self.scope.as_ref().map(ToString::to_string),
+            token: self.token.map(Token::get),
+            mark: mark.map(|mark| mark.token.get()),
+            raised_at: mark.and_then(|mark| {
+                let since_epoch = Duration::from_micros(u64::try_from(mark.raised_at).ok()?);
+                UNIX_EPOCH.checked_add(since_epoch)
+            }),
+            raised_by: mark.map(|mark| mark.raised_by.clone()),
+            session: session.clone(),
+            statement_class: statement_class.map(Into::into),
+            statement,
+        }
+    }
+
+    /// Appends the ErrorResponse.
+    pub fn encode(&self, severity: Severity, out: &mut BytesMut) {
+        let fields = ErrorFields {
+            severity,
+            sqlstate: self.kind.sqlstate(),
+            message: &self.message,
+            detail: &self.detail,
+            hint: &self.hint,
+        };
+        encode::error_response(out, &fields);
+    }
+}
+
+fn raised(scope: &Scope, mark: &Mark) -> String {
+    let by = &mark.raised_by;
+    format!(
+        "The mark of scope \"{scope}\" was raised to {} at {} by {by}.",
+        mark.token,
+        utc(mark.raised_at)
+    )
+}
+
+/// A time in microseconds since the Unix epoch, as people write it.
+#[must_use]
+pub fn utc(us: i64) -> String {
+    jiff::Timestamp::from_microsecond(us).map_or_else(
+        |_| format!("{us} us"),
+        |time| time.strftime("%Y-%m-%d %H:%M:%S%.3f UTC").to_string(),
+    )
+}

@@ -1,0 +1,431 @@
+//! The control flow of one connection: one task drives both sockets on one thread.
+//!
+//! Every turn of the loop does what can be done now, in this order: finish what the connection waits
+//! for, send what waits, read the server, read the client. Nothing here blocks, so a client that does
+//! not read or does not send holds up nobody else. What a message means is decided in
+//! [`requests`] (from the client) and [`replies`] (from the server).
+
+mod progress;
+mod refusal;
+mod replies;
+mod requests;
+mod steps;
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, BytesMut};
+use pgpalisade_authority::Backend;
+use pgpalisade_policies::TextEncoding;
+
+use crate::fence::{Holding, TokenValue, Wrote};
+use crate::rejection::Rejection;
+use crate::rejection_log::SessionLabel;
+use crate::session::access::AccessMode;
+use crate::session::ledger::Ledger;
+use crate::session::names::Names;
+use crate::session::settings::Settings;
+use crate::session::{Pipeline, Position};
+use crate::transport::{Outbox, READ_CHUNK, Socket};
+use crate::upstream::Upstream;
+use crate::wire::WireError;
+use crate::wire::backend::TransactionStatus;
+use crate::wire::encode::{self, ErrorFields, Severity};
+use crate::worker::Worker;
+use tokio::time::Sleep;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+pub(crate) use progress::{Session, declare, describe_session, holding};
+pub(crate) use replies::encoding;
+
+/// Turns of the loop before other connections of the worker get theirs.
+const TURNS_MAX: usize = 8;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub enum End {
+    /// The client said goodbye, or closed its socket.
+    #[error("the client left")]
+    ClientLeft,
+    /// The server closed its socket.
+    #[error("the server closed the connection")]
+    ServerClosed,
+    /// The proxy has told the client why it ends the session.
+    #[error("the session was ended: {0}")]
+    Ended(&'static str),
+    /// The client's socket failed.
+    #[error("the client's connection failed: {0}")]
+    ClientSocket(io::Error),
+    /// The client has taken no byte for too long.
+    #[error("the client does not read")]
+    ClientStalled,
+    /// The server's socket failed.
+    #[error("the server's connection failed: {0}")]
+    ServerSocket(io::Error),
+}
+
+/// A declaration on its way: the answer is the session's server process, now registered.
+type Declaring = Pin<Box<dyn Future<Output = Result<Backend, Box<Rejection>>>>>;
+
+/// Whether the client's messages are looked at, and if not, what they wait for.
+enum Gate {
+    Open,
+    /// Everything that was sent must be answered first.
+    Replies,
+    /// The tokens must be accepted first.
+    Declaration(TokenValue, Declaring),
+    /// The open transaction must be made read-write first.
+    Lift,
+    /// Nothing is read any more; what waits for the client is sent, and then the connection ends.
+    Closing(&'static str),
+}
+
+/// What a session brings from its login.
+pub struct LoggedIn {
+    /// The client's socket.
+    pub client: Socket,
+    /// Bytes that the client has sent already.
+    pub client_carry: BytesMut,
+    /// The server.
+    pub upstream: Upstream,
+    /// Bytes that the server has sent already, to be looked at.
+    pub server_carry: BytesMut,
+    /// Who it is.
+    pub label: SessionLabel,
+    /// Its server process id, as told at login.
+    pub backend_pid: i32,
+    /// The token of the startup packet, accepted, and the scope.
+    pub settings: Settings<Arc<Holding>>,
+    /// The server process, where it was registered.
+    pub backend: Option<Backend>,
+    /// What its transactions may do.
+    pub access: AccessMode,
+    /// How its texts are encoded.
+    pub encoding: TextEncoding,
+}
+
+/// One connection after its login.
+pub struct Relay {
+    worker: Rc<Worker>,
+    label: SessionLabel,
+    backend_pid: i32,
+    client: Socket,
+    client_outbox: Outbox,
+    /// Bytes of the client that are not decided yet.
+    client_carry: BytesMut,
+    upstream: Upstream,
+    /// Bytes of a message of the server that is not complete yet.
+    server_carry: BytesMut,
+    /// Bytes of a message of the server whose head was looked at: still to relay, or to drop.
+    server_rest: replies::Rest,
+    /// Bytes of a refused message of the client that have not arrived yet.
+    client_discard: usize,
+    /// The message at the front of `client_carry` has been answered and is not to be sent.
+    drop_front: bool,
+    gate: Gate,
+    /// The gate has opened since the client's bytes were looked at.
+    resume: bool,
+    ledger: Ledger,
+    settings: Settings<Arc<Holding>>,
+    /// Tokens accepted for this session.
+    accepted: Vec<Arc<Holding>>,
+    backend: Option<Backend>,
+    /// Why a declaration was not accepted: the message that it was for is refused.
+    refusal_on_hold: Option<Box<Rejection>>,
+    names: Names,
+    access: AccessMode,
+    encoding: TextEncoding,
+    position: Position,
+    wrote: Wrote,
+    shown: requests::ShownSettings,
+    /// Wakes the task when the proxy is told to stop.
+    stop_watch: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// Runs while the client takes nothing of what waits for it.
+    stall: Option<Pin<Box<Sleep>>>,
+    /// Class and text of the statement that was judged last, for the record of a rejection.
+    judged: requests::LastJudged,
+}
+
+impl Relay {
+    /// A session whose login has ended with ReadyForQuery.
+    #[must_use]
+    pub fn new(worker: Rc<Worker>, session: LoggedIn) -> Self {
+        let accepted = session.settings.token().cloned().into_iter().collect();
+        Self {
+            worker,
+            label: session.label,
+            backend_pid: session.backend_pid,
+            client: session.client,
+            client_outbox: Outbox::default(),
+            resume: !session.client_carry.is_empty(),
+            client_carry: session.client_carry,
+            upstream: session.upstream,
+            server_carry: session.server_carry,
+            server_rest: replies::Rest::default(),
+            client_discard: 0,
+            drop_front: false,
+            gate: Gate::Open,
+            ledger: Ledger::default(),
+            settings: session.settings,
+            accepted,
+            backend: session.backend,
+            refusal_on_hold: None,
+            names: Names::default(),
+            access: session.access,
+            encoding: session.encoding,
+            position: Position {
+                status: TransactionStatus::Idle,
+                pipeline: Pipeline::Closed,
+            },
+            wrote: Wrote::No,
+            shown: requests::ShownSettings::default(),
+            stop_watch: None,
+            stall: None,
+            judged: requests::LastJudged::default(),
+        }
+    }
+
+    /// Runs the session to its end, and takes its record off the register where that is safe.
+    pub async fn run(mut self) -> End {
+        let end = std::future::poll_fn(|cx| self.poll(cx)).await;
+        let quiet = self.ledger.is_empty() && self.upstream.admitted() == 0;
+        let Self {
+            upstream,
+            worker,
+            backend,
+            mut client,
+            ..
+        } = self;
+        if matches!(end, End::ClientLeft) {
+            // "Normally" ended means: nothing was in flight, and the server has closed its side.
+            let closed = tokio::time::timeout(worker.close_timeout, upstream.terminate()).await;
+            if let (true, Ok(Ok(())), Some(backend)) = (quiet, closed, backend) {
+                worker.takeover.release(backend);
+            }
+        } else {
+            client.shut_down_write().await;
+        }
+        end
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        match self.turns(cx) {
+            Ok(()) => Poll::Pending,
+            Err(end) => Poll::Ready(end),
+        }
+    }
+
+    fn turns(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        for _ in 0..TURNS_MAX {
+            let waited = self.poll_gate(cx);
+            self.poll_flush(cx)?;
+            let read_server = self.poll_server(cx)?;
+            let read_client = self.poll_client(cx)?;
+            self.check_shutdown(cx);
+            if !(waited || read_server || read_client) {
+                return match self.gate {
+                    Gate::Closing(why) if self.client_outbox.is_empty() => Err(End::Ended(why)),
+                    _ => Ok(()),
+                };
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    /// Opens the gate where what it waited for has come. Says whether it did.
+    fn poll_gate(&mut self, cx: &mut Context<'_>) -> bool {
+        let opens = match &mut self.gate {
+            Gate::Replies => self.ledger.is_empty(),
+            Gate::Declaration(_, declaring) => match declaring.as_mut().poll(cx) {
+                Poll::Ready(answer) => {
+                    self.on_declared(answer);
+                    true
+                }
+                Poll::Pending => false,
+            },
+            Gate::Open | Gate::Lift | Gate::Closing(_) => false,
+        };
+        if opens {
+            self.open_gate();
+        }
+        opens
+    }
+
+    fn open_gate(&mut self) {
+        self.gate = Gate::Open;
+        self.resume = true;
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        if let Poll::Ready(Err(error)) = self.upstream.poll_flush(cx) {
+            // The server may have said why it closed; that is read before the socket is given up.
+            tracing::debug!(%error, "writing to the server");
+        }
+        let waiting = self.client_outbox.len();
+        if waiting == 0 {
+            return Ok(());
+        }
+        match self.client_outbox.poll_flush(&mut self.client, cx) {
+            Poll::Ready(Err(error)) => return Err(End::ClientSocket(error)),
+            Poll::Ready(Ok(())) => self.stall = None,
+            Poll::Pending if self.client_outbox.len() < waiting => self.stall = None,
+            Poll::Pending => {}
+        }
+        self.check_stall(cx)
+    }
+
+    /// Gives a client up that takes no byte for too long: it holds a session and its locks.
+    fn check_stall(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        let Some(limit) = self.worker.write_stall_timeout else {
+            return Ok(());
+        };
+        if self.client_outbox.is_empty() {
+            return Ok(());
+        }
+        let stall = self
+            .stall
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        match stall.as_mut().poll(cx) {
+            Poll::Ready(()) => Err(End::ClientStalled),
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    fn poll_server(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
+        if !self.client_outbox.has_room() || matches!(self.gate, Gate::Closing(_)) {
+            return Ok(false);
+        }
+        let worker = Rc::clone(&self.worker);
+        let mut scratch = worker.scratch.borrow_mut();
+        let mut carry = std::mem::take(&mut self.server_carry);
+        let read = match carry.is_empty() {
+            true => self.upstream.poll_read(cx, scratch.empty()),
+            false => {
+                carry.reserve(READ_CHUNK);
+                self.upstream.poll_read(cx, &mut carry)
+            }
+        };
+        let read = match read {
+            Poll::Pending => {
+                self.server_carry = carry;
+                return Ok(false);
+            }
+            Poll::Ready(read) => read,
+        };
+        match read {
+            Ok(0) => return self.on_server_closed(End::ServerClosed),
+            Err(error) => return self.on_server_closed(End::ServerSocket(error)),
+            Ok(_) => {}
+        }
+        if carry.is_empty() {
+            let bytes = scratch.filled();
+            let done = self.on_server_bytes(bytes)?;
+            carry.extend_from_slice(bytes.get(done..).unwrap_or_default());
+        } else {
+            let done = self.on_server_bytes(&carry)?;
+            carry.advance(done);
+        }
+        self.server_carry = if carry.is_empty() {
+            BytesMut::new()
+        } else {
+            carry
+        };
+        Ok(true)
+    }
+
+    fn poll_client(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
+        let open = matches!(self.gate, Gate::Open);
+        if !open || !self.upstream.has_room() || !self.ledger.has_room() {
+            return Ok(false);
+        }
+        let worker = Rc::clone(&self.worker);
+        let mut scratch = worker.scratch.borrow_mut();
+        let mut carry = std::mem::take(&mut self.client_carry);
+        // Bytes that waited for the gate are looked at before new ones are read.
+        if !std::mem::take(&mut self.resume) || carry.is_empty() {
+            let read = match carry.is_empty() {
+                true => self.client.poll_read(cx, scratch.empty()),
+                false => {
+                    carry.reserve(READ_CHUNK);
+                    self.client.poll_read(cx, &mut carry)
+                }
+            };
+            match read {
+                Poll::Pending => {
+                    self.client_carry = carry;
+                    return Ok(false);
+                }
+                Poll::Ready(Ok(0)) => return Err(End::ClientLeft),
+                Poll::Ready(Err(error)) => return Err(End::ClientSocket(error)),
+                Poll::Ready(Ok(_)) => {}
+            }
+        }
+        let done = if carry.is_empty() {
+            let bytes = scratch.filled();
+            let done = self.on_client_bytes(bytes)?;
+            carry.extend_from_slice(bytes.get(done..).unwrap_or_default());
+            done
+        } else {
+            let done = self.on_client_bytes(&carry)?;
+            carry.advance(done);
+            done
+        };
+        self.client_carry = if carry.is_empty() {
+            BytesMut::new()
+        } else {
+            carry
+        };
+        tracing::trace!(done, "client");
+        Ok(true)
+    }
+
+    /// A proxy that stops lets every session finish its transaction, as PostgreSQL's smart shutdown
+    /// would not: then it ends it.
+    fn check_shutdown(&mut self, cx: &mut Context<'_>) {
+        if self.stop_watch.is_none() {
+            // Polled once and kept, so that the task is woken when the time comes.
+            let mut watch = Box::pin(self.worker.drain.clone().cancelled_owned());
+            let _ = watch.as_mut().poll(cx);
+            self.stop_watch = Some(watch);
+        }
+        let idle = !self.position.is_inside() && self.ledger.is_empty();
+        if self.worker.stopping.get() && idle && matches!(self.gate, Gate::Open) {
+            self.end_session(
+                "the proxy is shutting down",
+                &ErrorFields {
+                    severity: Severity::Fatal,
+                    sqlstate: "57P01",
+                    message: "terminating connection because pgpalisade is shutting down",
+                    detail: "",
+                    hint: "Connect again.",
+                },
+            );
+        }
+    }
+
+    /// Tells the client why and closes.
+    fn end_session(&mut self, why: &'static str, fields: &ErrorFields<'_>) {
+        encode::error_response(self.client_outbox.tail(), fields);
+        self.gate = Gate::Closing(why);
+    }
+
+    /// The client has broken the protocol: PostgreSQL ends such a session too.
+    fn on_wire_error(&mut self, error: WireError) {
+        tracing::info!(client.addr = %self.label.client_addr, %error, "protocol violation by the client");
+        self.end_session(
+            "protocol violation",
+            &ErrorFields {
+                severity: Severity::Fatal,
+                sqlstate: "08P01",
+                message: &error.to_string(),
+                detail: "",
+                hint: "",
+            },
+        );
+    }
+}

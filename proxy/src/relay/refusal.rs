@@ -1,0 +1,124 @@
+//! Refusing a message so that the transaction state which the client sees is PostgreSQL's own.
+
+use super::requests::LastJudged;
+use super::steps::Refused;
+use super::{End, Gate, Relay};
+use crate::rejection::Rejection;
+use crate::rejection_log::RejectionKind;
+use crate::session::Pipeline;
+use crate::session::ledger::{InFlight, Request};
+use crate::upstream::own;
+use crate::wire::backend::TransactionStatus;
+use crate::wire::encode::{self, Severity};
+
+impl Relay {
+    /// Refuses the message at the front of the client's bytes. Everything before it was answered.
+    pub(super) fn refuse(&mut self, rejection: Box<Rejection>, refused: Refused) {
+        self.record(&rejection);
+        match refused {
+            Refused::Whole if !self.position.is_inside() => {
+                // Nothing reaches the server: an error outside of a transaction changes nothing there.
+                let out = self.client_outbox.tail();
+                rejection.encode(Severity::Error, out);
+                encode::ready_for_query(out, TransactionStatus::Idle);
+            }
+            Refused::Whole => {
+                let sync = InFlight::client(Request::Sync, None);
+                own::refuse(
+                    self.upstream.own_messages(),
+                    &mut self.ledger,
+                    rejection,
+                    Some(sync),
+                );
+                self.position.pipeline = Pipeline::Closed;
+            }
+            Refused::InPipeline => {
+                own::refuse(
+                    self.upstream.own_messages(),
+                    &mut self.ledger,
+                    rejection,
+                    None,
+                );
+            }
+            Refused::CopyData => {
+                own::copy_fail(self.upstream.own_messages(), &mut self.ledger);
+                if let Some(copy) = self.ledger.front_mut() {
+                    copy.error = Some(rejection);
+                }
+            }
+        }
+    }
+
+    /// The server has closed the connection. A session that a takeover has ended is told so.
+    pub(super) fn on_server_closed(&mut self, end: End) -> Result<bool, End> {
+        let in_flight = !self.ledger.is_empty();
+        match self.ended_by_takeover() {
+            Some((scope, token, mark)) => {
+                let rejection = match in_flight {
+                    // The socket just died: whether the last statement was committed, nobody here knows.
+                    true => Rejection::outcome_unknown(&scope, token, mark),
+                    false => Rejection::session_ended(&scope, token, mark),
+                };
+                self.end_by_takeover(&rejection);
+                Ok(true)
+            }
+            None => {
+                if self.client_outbox.is_empty() {
+                    return Err(end);
+                }
+                self.gate = Gate::Closing("the server closed the connection");
+                Ok(true)
+            }
+        }
+    }
+
+    /// The server says that an administrator has ended the session. Says whether that was a takeover,
+    /// and if so, tells the client.
+    ///
+    /// In the place of a completion it means that the transaction was aborted: a server process that
+    /// has committed completes first. Work that may commit before it completes is another matter.
+    pub(super) fn on_terminated(&mut self) -> Option<()> {
+        let (scope, token, mark) = self.ended_by_takeover()?;
+        let certain = !self.ledger.iter().any(may_have_committed);
+        let rejection = match certain {
+            true => Rejection::session_ended(&scope, token, mark),
+            false => Rejection::outcome_unknown(&scope, token, mark),
+        };
+        self.end_by_takeover(&rejection);
+        Some(())
+    }
+
+    fn end_by_takeover(&mut self, rejection: &Rejection) {
+        self.record(rejection);
+        rejection.encode(Severity::Fatal, self.client_outbox.tail());
+        self.gate = Gate::Closing(match rejection.kind {
+            RejectionKind::OutcomeUnknown => "ended by a takeover, outcome unknown",
+            _ => "ended by a takeover",
+        });
+    }
+
+    fn ended_by_takeover(
+        &self,
+    ) -> Option<(
+        pgpalisade_authority::Scope,
+        pgpalisade_authority::Token,
+        pgpalisade_authority::Mark,
+    )> {
+        let (binding, mark) = self.accepted.iter().find_map(|holding| holding.stale())?;
+        Some((binding.cell.scope().clone(), binding.token, mark))
+    }
+
+    pub(super) fn record(&mut self, rejection: &Rejection) {
+        let LastJudged { class, text } = std::mem::take(&mut self.judged);
+        let rejections = &self.worker.rejections;
+        let text = (!text.is_empty()).then(|| rejections.statement(&text));
+        rejections.record(rejection.record(&self.label, class, text));
+    }
+}
+
+fn may_have_committed(entry: &InFlight) -> bool {
+    entry
+        .verdict
+        .as_ref()
+        .is_some_and(|verdict| verdict.commits_midway())
+}

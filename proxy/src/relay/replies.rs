@@ -1,0 +1,314 @@
+//! Messages from the server: where each of them goes, and what it tells about the session.
+
+use std::sync::Arc;
+
+use pgpalisade_policies::{Access, Chain, Control, TextEncoding};
+
+use super::progress::reported_access;
+use super::{End, Gate, Relay};
+use crate::fence::Wrote;
+use crate::session::access::{DEFAULT_READ_ONLY, value};
+use crate::session::ledger::{Origin, Reply, Request};
+use crate::session::names::Meaning;
+use crate::wire::backend::{self, TransactionStatus, tag};
+use crate::wire::encode::{self, Severity};
+use crate::wire::header::{self, HEADER_LEN, Header};
+
+/// Messages that the proxy understands are collected up to this size; longer ones (an error with a
+/// huge field) pass by their header.
+const UNDERSTOOD_MAX: usize = 64 * 1024;
+
+/// The rest of a message whose head was looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// No message is incomplete.
+    #[default]
+    None,
+    /// So many bytes are the client's.
+    Relay(usize),
+    /// So many bytes are nobody's.
+    Drop(usize),
+}
+
+/// Where one message goes.
+enum Way {
+    Relay,
+    Drop,
+}
+
+impl Relay {
+    /// Looks at what the server has sent and says how many bytes are done with.
+    pub(super) fn on_server_bytes(&mut self, bytes: &[u8]) -> Result<usize, End> {
+        let mut at = 0;
+        let mut sent = 0;
+        loop {
+            let rest = bytes.get(at..).unwrap_or_default();
+            match std::mem::take(&mut self.server_rest) {
+                Rest::Relay(left) => {
+                    let here = left.min(rest.len());
+                    at += here;
+                    if here < left {
+                        self.server_rest = Rest::Relay(left - here);
+                        break;
+                    }
+                    continue;
+                }
+                Rest::Drop(left) => {
+                    let here = left.min(rest.len());
+                    self.relay(bytes, sent, at)?;
+                    at += here;
+                    sent = at;
+                    if here < left {
+                        self.server_rest = Rest::Drop(left - here);
+                        break;
+                    }
+                    continue;
+                }
+                Rest::None => {}
+            }
+            let header = match header::parse(rest, backend::body_max) {
+                Ok(Some(header)) => header,
+                Ok(None) => break,
+                Err(error) => return Err(End::ServerSocket(std::io::Error::other(error))),
+            };
+            let body = rest
+                .get(HEADER_LEN..rest.len().min(header.frame_len()))
+                .unwrap_or_default();
+            if body.len() < header.body_len
+                && is_understood(header.tag)
+                && header.body_len <= UNDERSTOOD_MAX
+            {
+                break;
+            }
+            // What the message makes the proxy say stands behind everything before it.
+            if is_understood(header.tag) {
+                self.relay(bytes, sent, at)?;
+                sent = at;
+            }
+            self.server_rest = match self.on_message(header, body) {
+                Way::Relay => Rest::Relay(header.frame_len()),
+                Way::Drop => Rest::Drop(header.frame_len()),
+            };
+            if matches!(self.gate, Gate::Closing(_)) {
+                return Ok(bytes.len());
+            }
+        }
+        self.relay(bytes, sent, at)?;
+        self.on_lifted();
+        Ok(at)
+    }
+
+    fn relay(&mut self, bytes: &[u8], sent: usize, at: usize) -> Result<(), End> {
+        match bytes.get(sent..at) {
+            None | Some([]) => Ok(()),
+            Some(ready) => self
+                .client_outbox
+                .send(&self.client, ready)
+                .map_err(End::ClientSocket),
+        }
+    }
+
+    #[inline]
+    fn on_message(&mut self, header: Header, body: &[u8]) -> Way {
+        match header.tag {
+            tag::READY_FOR_QUERY => self.on_ready(body),
+            tag::COMMAND_COMPLETE => self.on_command_complete(body),
+            tag::ERROR => self.on_error(body),
+            tag::PARAMETER_STATUS => self.on_parameter_status(body),
+            tag::NOTIFICATION => Way::Relay,
+            tag::NOTICE => match self.ledger.front() {
+                Some(front) if front.origin == Origin::Proxy => Way::Drop,
+                _ => Way::Relay,
+            },
+            other => match self.ledger.on_reply(other) {
+                Reply::Relay | Reply::Replace(_) => Way::Relay,
+                Reply::Swallow => Way::Drop,
+            },
+        }
+    }
+
+    fn on_ready(&mut self, body: &[u8]) -> Way {
+        let reply = self.ledger.on_reply(tag::READY_FOR_QUERY);
+        // An unknown status is taken as the one in which least is possible.
+        let status = TransactionStatus::from_body(body).unwrap_or(TransactionStatus::Failed);
+        self.position.status = status;
+        self.settings.on_ready(status);
+        if status == TransactionStatus::Idle {
+            self.wrote = Wrote::No;
+            self.access.end_transaction();
+            self.names.end_transaction();
+        }
+        if self.ledger.is_empty() {
+            self.names.confirm_closed();
+            if self.backend.is_some() {
+                self.release_if_unbound();
+            }
+        }
+        match reply {
+            Reply::Swallow => Way::Drop,
+            Reply::Relay | Reply::Replace(_) => Way::Relay,
+        }
+    }
+
+    fn on_command_complete(&mut self, body: &[u8]) -> Way {
+        if let Some(front) = self.ledger.front()
+            && let Some(verdict) = &front.verdict
+        {
+            let verdict = Arc::clone(verdict);
+            let at = if front.request == Request::Query {
+                front.completed
+            } else {
+                0
+            };
+            if let Some(statement) = verdict.statements.get(at) {
+                for control in &statement.controls {
+                    self.on_control(control, backend::command_tag(body));
+                }
+            }
+        }
+        match self.ledger.on_reply(tag::COMMAND_COMPLETE) {
+            Reply::Swallow => Way::Drop,
+            Reply::Relay | Reply::Replace(_) => Way::Relay,
+        }
+    }
+
+    /// A statement has completed: what it did to the session is true now.
+    fn on_control(&mut self, control: &Control, command_tag: &[u8]) {
+        // COMMIT of a failed transaction is a ROLLBACK, and the server says so.
+        let rolled_back = Control::Rollback { chain: Chain::No };
+        let control = match control {
+            Control::Commit { .. } | Control::PrepareTransaction if command_tag == b"ROLLBACK" => {
+                &rolled_back
+            }
+            control => control,
+        };
+        self.worker
+            .fence
+            .apply(control, &self.accepted, &mut self.settings);
+        match control {
+            Control::Begin {
+                access: Some(access),
+            }
+            | Control::SetTransactionAccess(access) => {
+                self.access.on_transaction_access(*access);
+            }
+            Control::Commit { chain: Chain::No }
+            | Control::Rollback { chain: Chain::No }
+            | Control::PrepareTransaction => self.access.end_transaction(),
+            Control::RollbackTo(_) => self.access.on_rollback_to(),
+            Control::SetDefaultAccess(access) => self.access.on_default_access(*access),
+            Control::ResetDefaultAccess | Control::ResetAll => self.access.on_reset(),
+            Control::DiscardAll => {
+                self.access.on_reset();
+                self.names.close_all_statements();
+            }
+            Control::SetFencing { .. } => self.shown.server_has_token = true,
+            Control::Prepare { name, class } => {
+                self.names.prepare(name.as_bytes(), Meaning::Sql(*class));
+            }
+            Control::Deallocate { name } => {
+                self.names.close_statement(name.as_bytes());
+                self.names.confirm_closed();
+            }
+            Control::DeallocateAll => self.names.close_all_statements(),
+            _ => {}
+        }
+    }
+
+    fn on_error(&mut self, body: &[u8]) -> Way {
+        let fatal = backend::is_fatal(body);
+        if fatal
+            && backend::error_field(body, b'C') == Some(b"57P01")
+            && self.on_terminated().is_some()
+        {
+            return Way::Drop;
+        }
+        self.settings.on_error();
+        self.names.keep_closing();
+        let own = self
+            .ledger
+            .front()
+            .is_some_and(|front| front.origin == Origin::Proxy);
+        match self.ledger.on_reply(tag::ERROR) {
+            // The session ends, whoever's request it was.
+            _ if fatal => Way::Relay,
+            Reply::Relay => Way::Relay,
+            Reply::Replace(rejection) => {
+                rejection.encode(Severity::Error, self.client_outbox.tail());
+                if matches!(self.gate, Gate::Lift) {
+                    self.on_lift_refused(&rejection);
+                }
+                Way::Drop
+            }
+            Reply::Swallow => {
+                debug_assert!(own);
+                self.on_own_statement_failed(body);
+                Way::Drop
+            }
+        }
+    }
+
+    fn on_parameter_status(&mut self, body: &[u8]) -> Way {
+        let Some((name, reported)) = backend::parameter_status(body) else {
+            return Way::Relay;
+        };
+        if name == b"client_encoding" {
+            self.encoding = encoding(reported);
+        }
+        if name != DEFAULT_READ_ONLY.as_bytes() {
+            return Way::Relay;
+        }
+        // Anything but a clear "on" leaves the backstop in doubt, and it is put up again.
+        let reported = reported_access(reported).unwrap_or(Access::ReadWrite);
+        if self
+            .ledger
+            .front()
+            .is_some_and(|front| front.origin == Origin::Proxy)
+        {
+            return Way::Drop;
+        }
+        if let Some(shown) = self.access.on_report(reported) {
+            encode::parameter_status(self.client_outbox.tail(), DEFAULT_READ_ONLY, value(shown));
+        }
+        Way::Drop
+    }
+}
+
+/// Whether bytes of a text that look like ASCII are ASCII in a client encoding.
+///
+/// In these six a character's second byte can be one of ASCII's, a backslash or a quote among them:
+/// <https://www.postgresql.org/docs/current/multibyte.html>
+#[must_use]
+pub(crate) fn encoding(name: &[u8]) -> TextEncoding {
+    const UNSAFE: [&str; 12] = [
+        "SJIS",
+        "SHIFT_JIS_2004",
+        "SHIFT_JIS",
+        "SHIFTJIS",
+        "MSKANJI",
+        "WIN932",
+        "BIG5",
+        "GBK",
+        "UHC",
+        "GB18030",
+        "JOHAB",
+        "WIN949",
+    ];
+    let safe = !UNSAFE
+        .iter()
+        .any(|unsafe_name| name.eq_ignore_ascii_case(unsafe_name.as_bytes()));
+    if safe {
+        TextEncoding::AsciiSafe
+    } else {
+        TextEncoding::Unsafe
+    }
+}
+
+/// Messages whose body matters, or that make the proxy say something itself.
+#[inline]
+const fn is_understood(message: u8) -> bool {
+    matches!(
+        message,
+        tag::READY_FOR_QUERY | tag::COMMAND_COMPLETE | tag::ERROR | tag::PARAMETER_STATUS
+    )
+}

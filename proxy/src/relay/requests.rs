@@ -1,0 +1,609 @@
+//! Messages from the client: what each of them needs before it may be sent.
+
+use std::sync::Arc;
+
+use pgpalisade_policies::{
+    Class, Control, FencingShow, FencingVariable, MAX_PARSED, Opaque, Verdict, scan,
+};
+
+use super::progress::Message;
+use super::steps::{Forward, Judged, Refused, Step, Then};
+use super::{End, Gate, Relay};
+use crate::fence::{Basis, Permit, Plan, Situation, Wrote};
+use crate::session::Pipeline;
+use crate::session::access::{Adjustment, Place, Standing};
+use crate::session::ledger::{InFlight, Request};
+use crate::session::names::{EXCERPT_MAX, Meaning};
+use crate::wire::WireError;
+use crate::wire::backend::TransactionStatus;
+use crate::wire::frontend::{self, FrontendTag, Target};
+use crate::wire::header::{self, HEADER_LEN, Header};
+
+/// A message that carries a text is looked at whole up to this size; what is longer is not parsed
+/// anyway. The slack is for names and parameter types.
+const LOOKED_AT_MAX: usize = MAX_PARSED + 16 * 1024;
+
+/// Names of statements and portals must end within this many bytes of their message.
+const NAMES_MAX: usize = 16 * 1024;
+
+/// Settings that only the proxy knows, by name, as SHOW is to find them.
+pub(super) type SettingsToShow = Vec<(&'static str, String)>;
+
+/// Class and text of the statement that was judged last.
+#[derive(Debug, Default)]
+pub(super) struct LastJudged {
+    /// As the policy names it.
+    pub class: Option<&'static str>,
+    /// The front of the text, kept only where it was refused.
+    pub text: Vec<u8>,
+}
+
+/// What SHOW needs to know of the session's past.
+#[derive(Debug, Default)]
+pub(super) struct ShownSettings {
+    /// What the server was told for the message that is being looked at.
+    pub published: Option<SettingsToShow>,
+    /// The server has a value for `fencing.token`, even if an empty one.
+    pub server_has_token: bool,
+}
+
+/// The message at the front of the client's bytes, as far as it has arrived.
+#[derive(Clone, Copy)]
+struct Frame<'a> {
+    header: Header,
+    body: &'a [u8],
+}
+
+impl Frame<'_> {
+    const fn is_whole(&self) -> bool {
+        self.body.len() == self.header.body_len
+    }
+}
+
+impl Relay {
+    /// Looks at what the client has sent and says how many bytes are done with.
+    pub(super) fn on_client_bytes(&mut self, bytes: &[u8]) -> Result<usize, End> {
+        // Everything before `at` is decided; everything before `sent` has been passed on or dropped.
+        let mut at = 0;
+        let mut sent = 0;
+        loop {
+            let rest = bytes.get(at..).unwrap_or_default();
+            let dropped = self.client_discard.min(rest.len());
+            if dropped > 0 {
+                self.client_discard -= dropped;
+                at += dropped;
+                sent = at;
+                continue;
+            }
+            // `admitted` counts what is decided and not passed on, here or still to arrive.
+            let to_come = self
+                .upstream
+                .admitted()
+                .saturating_sub(at - sent)
+                .min(rest.len());
+            if to_come > 0 {
+                at += to_come;
+                continue;
+            }
+            if !matches!(self.gate, Gate::Open) {
+                break;
+            }
+            let step = match header::parse(rest, frontend::body_max) {
+                Ok(None) => break,
+                Ok(Some(_)) if std::mem::take(&mut self.drop_front) => Step::Discard,
+                Ok(Some(header)) => self.look_at(header, rest),
+                Err(error) => Step::Broken(error),
+            };
+            match step {
+                Step::Forward(forward) => {
+                    let len = header_len(rest);
+                    self.forward(forward, len);
+                    continue;
+                }
+                Step::NeedBytes => break,
+                _ => {}
+            }
+            // What was decided before goes out first.
+            self.pass_on(bytes, &mut sent, at)?;
+            let frame_len = header_len(rest);
+            if self.take(step)? == Message::Dropped {
+                self.client_discard = frame_len;
+            }
+        }
+        self.pass_on(bytes, &mut sent, at)?;
+        Ok(sent)
+    }
+
+    fn pass_on(&mut self, bytes: &[u8], sent: &mut usize, at: usize) -> Result<(), End> {
+        let ready = bytes.get(*sent..at).unwrap_or_default();
+        *sent = at;
+        if ready.is_empty() {
+            return Ok(());
+        }
+        // A write that fails is no end yet: the server may have said why, and that is read first.
+        if let Err(error) = self.upstream.forward(ready) {
+            tracing::debug!(%error, "writing to the server");
+            if error.kind() == std::io::ErrorKind::PermissionDenied {
+                return Err(End::ServerSocket(error));
+            }
+        }
+        Ok(())
+    }
+
+    fn forward(&mut self, forward: Forward, frame_len: usize) {
+        let Forward {
+            permit,
+            entry,
+            then,
+        } = forward;
+        if permit.basis() == Basis::Token {
+            self.wrote = Wrote::Yes;
+        }
+        self.upstream.admit(permit, frame_len);
+        if let Some(entry) = entry {
+            self.ledger.push(entry);
+        }
+        if then == Then::Settle {
+            self.await_replies();
+        }
+    }
+
+    /// Looks at one message. Changes nothing but what later looks at the same message rely on.
+    fn look_at(&mut self, header: Header, bytes: &[u8]) -> Step {
+        let body = bytes
+            .get(HEADER_LEN..bytes.len().min(header.frame_len()))
+            .unwrap_or_default();
+        let frame = Frame { header, body };
+        let tag = match FrontendTag::from_byte(header.tag) {
+            Ok(tag) => tag,
+            Err(error) => return Step::Broken(error),
+        };
+        if self.ledger.is_skipping() && !matches!(tag, FrontendTag::Sync | FrontendTag::Terminate) {
+            return Step::Discard;
+        }
+        if let Some(step) = self.adjust_first(tag) {
+            return step;
+        }
+        match tag {
+            FrontendTag::Query => self.look_at_query(frame),
+            FrontendTag::Parse => self.look_at_parse(frame),
+            FrontendTag::Bind => self.look_at_bind(frame),
+            FrontendTag::Execute => self.look_at_execute(frame),
+            FrontendTag::Describe | FrontendTag::Close => self.look_at_target(tag, frame),
+            FrontendTag::Sync => self.look_at_sync(),
+            FrontendTag::Flush => self.harmless(tag, None),
+            FrontendTag::FunctionCall => self.look_at_function_call(),
+            FrontendTag::CopyData | FrontendTag::CopyDone => self.look_at_copy_data(tag),
+            FrontendTag::CopyFail => self.harmless(tag, Some(Request::CopyEnd)),
+            FrontendTag::Terminate => Step::Terminate,
+            FrontendTag::Password => Step::Broken(WireError::UnknownFrontendTag(header.tag)),
+        }
+    }
+
+    /// A change of the access mode that is due before anything else is sent.
+    fn adjust_first(&mut self, tag: FrontendTag) -> Option<Step> {
+        let passes = matches!(
+            tag,
+            FrontendTag::Sync
+                | FrontendTag::Flush
+                | FrontendTag::Terminate
+                | FrontendTag::CopyData
+                | FrontendTag::CopyDone
+                | FrontendTag::CopyFail
+        );
+        if passes || self.position.status == TransactionStatus::Failed {
+            return None;
+        }
+        let adjustment = self.due_adjustment(self.standing())?;
+        if tag.is_extended() {
+            // Should it fail, the client's own Sync ends the pipeline that its message begins.
+            self.position.pipeline = match adjustment {
+                Adjustment::Lift => Pipeline::Open,
+                Adjustment::Default(_) | Adjustment::Lower => self.position.pipeline,
+            };
+        }
+        Some(Step::Adjust(adjustment))
+    }
+
+    fn due_adjustment(&self, standing: Standing) -> Option<Adjustment> {
+        // While requests are in flight the session's state is not known, and nothing can have
+        // changed it: what could was waited for.
+        if !self.ledger.is_empty() || self.ledger.is_copying_in() {
+            return None;
+        }
+        let place = if self.position.is_inside() {
+            Place::Inside
+        } else {
+            Place::Outside
+        };
+        self.access.adjustment(standing, place)
+    }
+
+    fn standing(&self) -> Standing {
+        match self.worker.fence.admit_any(self.settings.token()) {
+            Some(Permit { .. }) => Standing::MayWrite,
+            None => Standing::MayNotWrite,
+        }
+    }
+
+    fn harmless(&self, tag: FrontendTag, request: Option<Request>) -> Step {
+        let entry = request.map(|request| InFlight::client(request, None));
+        match self.worker.fence.admit_harmless(tag) {
+            Some(permit) => Step::Forward(Forward::plain(permit, entry)),
+            None => Step::Broken(WireError::UnknownFrontendTag(0)),
+        }
+    }
+
+    fn look_at_query(&mut self, frame: Frame<'_>) -> Step {
+        if !frame.is_whole() && frame.header.body_len <= LOOKED_AT_MAX {
+            return Step::NeedBytes;
+        }
+        let text = match frame.is_whole() {
+            true => frontend::query(frame.body).map_err(|_| Opaque::Nul),
+            false => Err(Opaque::TooLong),
+        };
+        if let Ok(text) = text
+            && let Some(permit) = self.fast_permit(text)
+        {
+            self.names.on_simple_query();
+            return Step::Forward(Forward::plain(
+                permit,
+                Some(InFlight::client(Request::Query, None)),
+            ));
+        }
+        let verdict = self.verdict(text);
+        let excerpt = text.unwrap_or(frame.body);
+        let judged = Judged {
+            verdict: &verdict,
+            text: excerpt,
+        };
+        let step = self.decide(&judged, Request::Query);
+        if matches!(step, Step::Forward(_)) {
+            self.names.on_simple_query();
+            // A simple Query ends the transaction of a pipeline, with or without a Sync.
+            self.position.pipeline = Pipeline::Closed;
+        }
+        step
+    }
+
+    /// The way of nearly every message: the session may write, and the text does nothing to it.
+    #[inline]
+    fn fast_permit(&self, text: &[u8]) -> Option<Permit> {
+        match scan::needs_parse(text) {
+            scan::NeedsParse::Yes => None,
+            scan::NeedsParse::No => self.worker.fence.admit_any(self.settings.token()),
+        }
+    }
+
+    fn verdict(&self, text: Result<&[u8], Opaque>) -> Arc<Verdict> {
+        match text {
+            Ok(text) => self
+                .worker
+                .verdicts
+                .borrow_mut()
+                .get_or_classify(text, self.encoding),
+            Err(why) => Arc::new(Verdict::opaque(why)),
+        }
+    }
+
+    fn look_at_parse(&mut self, frame: Frame<'_>) -> Step {
+        if !frame.is_whole() && frame.header.body_len <= LOOKED_AT_MAX {
+            return Step::NeedBytes;
+        }
+        let Some((name, text)) = parse_prefix(frame) else {
+            return long_name(frame);
+        };
+        let meaning = match text {
+            Ok(text) if name.is_empty() && self.fast_permit(text).is_some() => Meaning::Plain,
+            text => {
+                let verdict = self.verdict(text);
+                if shows_settings(&verdict)
+                    && let Some(step) = self.publish_first()
+                {
+                    return step;
+                }
+                self.shown.published = None;
+                let keeps = verdict.class() == Class::Write;
+                let excerpt = text.ok().filter(|_| keeps).map(|text| excerpt(text).into());
+                Meaning::Classified { verdict, excerpt }
+            }
+        };
+        self.names.prepare(name, meaning);
+        self.pipelined(FrontendTag::Parse, Request::Parse)
+    }
+
+    fn look_at_bind(&mut self, frame: Frame<'_>) -> Step {
+        match frontend::bind(frame.body) {
+            Some((portal, statement)) => self.names.bind(portal, statement),
+            None if frame.is_whole() => return Step::Broken(WireError::Malformed(b'B')),
+            None => return long_name(frame),
+        }
+        self.pipelined(FrontendTag::Bind, Request::Bind)
+    }
+
+    fn pipelined(&mut self, tag: FrontendTag, request: Request) -> Step {
+        self.position.pipeline = Pipeline::Open;
+        self.harmless(tag, Some(request))
+    }
+
+    fn look_at_target(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Step {
+        if !frame.is_whole() {
+            return Step::NeedBytes;
+        }
+        let target = match frontend::target(frame.header.tag, frame.body) {
+            Ok(target) => target,
+            Err(error) => return Step::Broken(error),
+        };
+        if tag == FrontendTag::Describe {
+            return self.pipelined(tag, Request::Describe);
+        }
+        match target {
+            Target::Statement(name) => self.names.close_statement(name),
+            Target::Portal(name) => self.names.close_portal(name),
+        }
+        self.pipelined(tag, Request::Close)
+    }
+
+    fn look_at_execute(&mut self, frame: Frame<'_>) -> Step {
+        if !frame.is_whole() {
+            return Step::NeedBytes;
+        }
+        let portal = match frontend::execute(frame.body) {
+            Ok(portal) => portal,
+            Err(error) => return Step::Broken(error),
+        };
+        let meaning = self.names.portal(portal).cloned().unwrap_or_default();
+        self.position.pipeline = Pipeline::Open;
+        match meaning.verdict() {
+            Some(verdict) => self.decide(
+                &Judged {
+                    verdict,
+                    text: meaning.excerpt(),
+                },
+                Request::Execute,
+            ),
+            None => self.decide_class(meaning.class(), Request::Execute, Refused::InPipeline),
+        }
+    }
+
+    fn look_at_function_call(&mut self) -> Step {
+        // It can call any function by its number: PostgreSQL's documentation calls it obsolete.
+        self.decide_class(Class::Write, Request::FunctionCall, Refused::Whole)
+    }
+
+    fn decide_class(&mut self, class: Class, request: Request, refused: Refused) -> Step {
+        match self.worker.fence.admit_class(class, self.settings.token()) {
+            Ok(permit) => Step::Forward(Forward::plain(
+                permit,
+                Some(InFlight::client(request, None)),
+            )),
+            Err(_) if !self.ledger.is_empty() => Step::AwaitReplies,
+            Err(rejection) => Step::Refuse(rejection, refused),
+        }
+    }
+
+    fn look_at_sync(&mut self) -> Step {
+        let outside = self.position.status == TransactionStatus::Idle;
+        self.position.pipeline = Pipeline::Closed;
+        let mut step = self.harmless(FrontendTag::Sync, Some(Request::Sync));
+        if let Step::Forward(forward) = &mut step
+            && outside
+            && self.settings.is_in_doubt()
+        {
+            forward.then = Then::Settle;
+        }
+        step
+    }
+
+    fn look_at_copy_data(&self, tag: FrontendTag) -> Step {
+        let entry =
+            (tag == FrontendTag::CopyDone).then(|| InFlight::client(Request::CopyEnd, None));
+        let fence = &self.worker.fence;
+        let permit = match self.ledger.is_copying_in() {
+            true => fence.admit_copy_data(self.settings.token()),
+            // Data may be sent ahead of the answer to the COPY itself, which was judged.
+            false if self.ledger.is_empty() => Ok(fence.admit_ignored_data()),
+            false => return self.copy_data_ahead(entry),
+        };
+        match permit {
+            Ok(permit) => Step::Forward(Forward::plain(permit, entry)),
+            Err(rejection) => Step::Refuse(rejection, Refused::CopyData),
+        }
+    }
+
+    fn copy_data_ahead(&self, entry: Option<InFlight>) -> Step {
+        match self.worker.fence.admit_any(self.settings.token()) {
+            Some(permit) => Step::Forward(Forward::plain(permit, entry)),
+            None => Step::AwaitReplies,
+        }
+    }
+
+    /// Decides a text whose verdict is known.
+    fn decide(&mut self, judged: &Judged<'_>, request: Request) -> Step {
+        let verdict = judged.verdict;
+        let holds = touches_token(verdict);
+        if holds && !self.ledger.is_empty() {
+            return Step::AwaitReplies;
+        }
+        let refused = match request {
+            Request::Execute => Refused::InPipeline,
+            _ => Refused::Whole,
+        };
+        if let Some(rejection) = self.refusal_on_hold.take() {
+            self.judged_as(judged);
+            return Step::Refuse(rejection, refused);
+        }
+        let situation = Situation {
+            settings: &self.settings,
+            accepted: &self.accepted,
+            names: &self.names,
+            status: self.position.status,
+            wrote: self.wrote,
+            pipeline: self.position.pipeline,
+        };
+        let permit = match self.worker.fence.plan(verdict, &situation) {
+            Plan::Admit(permit) => permit,
+            Plan::Declare(value) => return Step::Declare(value),
+            Plan::Refuse(_) if !self.ledger.is_empty() => return Step::AwaitReplies,
+            Plan::Refuse(rejection) => {
+                self.judged_as(judged);
+                return Step::Refuse(rejection, refused);
+            }
+        };
+        let failed = self.position.status == TransactionStatus::Failed;
+        if binds_token(verdict)
+            && !failed
+            && self.will_hold_token(verdict)
+            && let Some(adjustment) = self.adjustment_before_binding(request)
+        {
+            return Step::Adjust(adjustment);
+        }
+        if shows_settings(verdict)
+            && let Some(step) = self.publish_first()
+        {
+            return step;
+        }
+        self.shown.published = None;
+        let ends = self.settings.is_in_doubt() && verdict.statements.iter().any(ends_or_splits);
+        let then = if holds || ends {
+            Then::Settle
+        } else {
+            Then::GoOn
+        };
+        let entry = InFlight::client(request, Some(Arc::clone(verdict)));
+        Step::Forward(Forward {
+            permit,
+            entry: Some(entry),
+            then,
+        })
+    }
+
+    /// A text that binds a token is sent to a session that may write already, so that what follows
+    /// in the same text can. In an open pipeline the transaction may have taken its snapshot, so
+    /// there it waits until something follows that needs it.
+    fn adjustment_before_binding(&self, request: Request) -> Option<Adjustment> {
+        let in_pipeline_only =
+            request == Request::Execute && self.position.status == TransactionStatus::Idle;
+        if in_pipeline_only {
+            return None;
+        }
+        self.due_adjustment(Standing::MayWrite)
+    }
+
+    fn judged_as(&mut self, judged: &Judged<'_>) {
+        self.judged = LastJudged {
+            class: Some(judged.verdict.kind()),
+            text: excerpt(judged.text).to_vec(),
+        };
+    }
+
+    fn will_hold_token(&self, verdict: &Verdict) -> bool {
+        let mut ahead = self.settings.clone();
+        for control in verdict
+            .statements
+            .iter()
+            .flat_map(|statement| &statement.controls)
+        {
+            self.worker.fence.apply(control, &self.accepted, &mut ahead);
+            if self.worker.fence.admit_any(ahead.token()).is_some() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// SHOW of a setting that only the proxy knows: the server must have it first.
+    fn publish_first(&self) -> Option<Step> {
+        if self.position.status == TransactionStatus::Failed {
+            return None;
+        }
+        let values = self.settings_to_show();
+        (self.shown.published.as_ref() != Some(&values)).then(|| match self.ledger.is_empty() {
+            true => Step::PublishSettings,
+            false => Step::AwaitReplies,
+        })
+    }
+}
+
+fn header_len(rest: &[u8]) -> usize {
+    header::parse(rest, |_| usize::MAX)
+        .ok()
+        .flatten()
+        .map_or(0, Header::frame_len)
+}
+
+/// Name and text of a Parse; `None` where the name has not ended.
+fn parse_prefix(frame: Frame<'_>) -> Option<(&[u8], Result<&[u8], Opaque>)> {
+    match frontend::parse(frame.body) {
+        Ok((name, text)) => Some((name, Ok(text))),
+        Err(_) => {
+            let end = frame.body.iter().position(|&byte| byte == 0)?;
+            let why = if frame.is_whole() {
+                Opaque::Nul
+            } else {
+                Opaque::TooLong
+            };
+            Some((frame.body.get(..end)?, Err(why)))
+        }
+    }
+}
+
+fn long_name(frame: Frame<'_>) -> Step {
+    match frame.is_whole() || frame.body.len() > NAMES_MAX {
+        true => Step::Broken(WireError::Malformed(frame.header.tag)),
+        false => Step::NeedBytes,
+    }
+}
+
+/// The front of a text, for the record of a rejection.
+pub(super) fn excerpt(text: &[u8]) -> &[u8] {
+    text.get(..EXCERPT_MAX).unwrap_or(text)
+}
+
+fn controls(verdict: &Verdict) -> impl Iterator<Item = &Control> {
+    verdict
+        .statements
+        .iter()
+        .flat_map(|statement| &statement.controls)
+}
+
+/// Whether a text may change what the session holds, or needs to know it.
+fn touches_token(verdict: &Verdict) -> bool {
+    controls(verdict).any(|control| {
+        matches!(
+            control,
+            Control::SetFencing { .. }
+                | Control::ResetFencing { .. }
+                | Control::ResetAll
+                | Control::DiscardAll
+                | Control::ShowFencing(_)
+        )
+    })
+}
+
+fn binds_token(verdict: &Verdict) -> bool {
+    controls(verdict).any(|control| {
+        matches!(
+            control,
+            Control::SetFencing {
+                variable: FencingVariable::Token,
+                ..
+            }
+        )
+    })
+}
+
+fn shows_settings(verdict: &Verdict) -> bool {
+    controls(verdict).any(|control| {
+        matches!(
+            control,
+            Control::ShowFencing(
+                FencingShow::Token | FencingShow::Scope | FencingShow::Mark | FencingShow::Status
+            )
+        )
+    })
+}
+
+fn ends_or_splits(statement: &pgpalisade_policies::Statement) -> bool {
+    statement.controls.iter().any(Control::is_transaction)
+}

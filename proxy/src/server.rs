@@ -1,0 +1,203 @@
+//! The proxy as a whole: authority, takeovers, workers, listeners, and their orderly end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgpalisade_authority::embedded::OpenError;
+use pgpalisade_authority::{Authority, Embedded, Scope};
+use pgpalisade_policies::{DEFAULT_SCOPE, Policy};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{AuthorityLocation, Barrier, Config};
+use crate::fence::Fence;
+use crate::login;
+use crate::rejection_log::RejectionLog;
+use crate::takeover::{BarrierKind, StartError, Takeover, TakeoverOptions};
+use crate::worker::{Accepted, Shared, WorkerHandle};
+
+/// How long a listener rests after an accept that failed: most often the process has no file
+/// descriptor left, and trying again at once would only burn the processor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why the proxy cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The authority's store cannot be opened.
+    #[error("cannot open the token authority: {0}")]
+    Authority(#[from] OpenError),
+    /// Takeovers cannot be served.
+    #[error(transparent)]
+    Takeover(#[from] StartError),
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system gives no thread.
+    #[error("cannot start a worker thread: {0}")]
+    Worker(io::Error),
+    /// The name of the default scope is not one.
+    #[error("the default scope is invalid: {0}")]
+    Scope(#[from] pgpalisade_authority::ScopeError),
+}
+
+/// Serves until `shutdown` is cancelled, then lets sessions finish their transactions for the time
+/// that the configuration allows. `ready` gets the addresses once connections are accepted.
+///
+/// # Errors
+///
+/// [`ServeError`] where it cannot begin to serve.
+pub async fn serve(
+    config: Config,
+    shutdown: CancellationToken,
+    rejections: RejectionLog,
+    ready: oneshot::Sender<Vec<SocketAddr>>,
+) -> Result<(), ServeError> {
+    let AuthorityLocation::Embedded(directory) = &config.authority;
+    let authority: Arc<dyn Authority> = Arc::new(Embedded::open(directory)?);
+    serve_with(config, authority, shutdown, rejections, ready).await
+}
+
+/// Serves with an authority that is open already: several proxies of one process can share it.
+///
+/// # Errors
+///
+/// As [`serve`].
+pub async fn serve_with(
+    config: Config,
+    authority: Arc<dyn Authority>,
+    shutdown: CancellationToken,
+    rejections: RejectionLog,
+    ready: oneshot::Sender<Vec<SocketAddr>>,
+) -> Result<(), ServeError> {
+    let mut listeners = Vec::new();
+    for &address in &config.listen {
+        let listener = TcpListener::bind(address).await;
+        listeners.push(listener.map_err(|source| ServeError::Listen { address, source })?);
+    }
+    let takeover = start_takeover(&config, authority).await?;
+    let default_scope = Scope::from_str(DEFAULT_SCOPE)?;
+    let cells = Arc::clone(takeover.cells());
+    let shared = Shared {
+        fence: Arc::new(Fence::new(Policy::default(), cells, default_scope)),
+        takeover,
+        rejections,
+        upstream: config.upstream.clone(),
+        login_timeout: config.login_timeout,
+        write_stall_timeout: config.write_stall_timeout,
+        tcp_keepalive: config.tcp_keepalive,
+        drain: CancellationToken::new(),
+        abort: CancellationToken::new(),
+    };
+    let workers = (0..config.workers.get()).map(|number| WorkerHandle::start(number, &shared));
+    let workers = Arc::new(
+        workers
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(ServeError::Worker)?,
+    );
+    let places = Arc::new(Semaphore::new(config.max_connections.get()));
+
+    let accepting = TaskTracker::new();
+    let addresses = listeners
+        .iter()
+        .filter_map(|listener| listener.local_addr().ok())
+        .collect();
+    for listener in listeners {
+        let (workers, places) = (Arc::clone(&workers), Arc::clone(&places));
+        accepting.spawn(accept(listener, workers, places, shutdown.clone()));
+    }
+    // Nobody has to wait for it.
+    let _ = ready.send(addresses);
+
+    shutdown.cancelled().await;
+    accepting.close();
+    accepting.wait().await;
+    stop(workers, &shared, config.shutdown_grace).await;
+    Ok(())
+}
+
+async fn start_takeover(
+    config: &Config,
+    authority: Arc<dyn Authority>,
+) -> Result<Takeover, StartError> {
+    let Barrier::Cluster = config.barrier;
+    let declared_by = format!("pgpalisade {}", std::process::id());
+    let mut options = TakeoverOptions::new(config.control.expose().clone(), declared_by);
+    options.timeout = config.takeover_timeout;
+    options.barrier = BarrierKind::Cluster;
+    Takeover::start(options, authority, CancellationToken::new()).await
+}
+
+async fn accept(
+    listener: TcpListener,
+    workers: Arc<Vec<WorkerHandle>>,
+    places: Arc<Semaphore>,
+    shutdown: CancellationToken,
+) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = shutdown.cancelled() => return,
+        };
+        match accepted {
+            Ok((stream, client_addr)) => hand_over(stream, client_addr, &workers, &places),
+            Err(error) => {
+                tracing::warn!(%error, "accepting a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn hand_over(
+    stream: TcpStream,
+    client_addr: SocketAddr,
+    workers: &[WorkerHandle],
+    places: &Arc<Semaphore>,
+) {
+    let Ok(place) = Arc::clone(places).try_acquire_owned() else {
+        tracing::warn!(client.addr = %client_addr, "connections.max is reached: refusing a connection");
+        login::refuse_too_many(&stream);
+        return;
+    };
+    let least_busy = workers.iter().min_by_key(|worker| worker.connections());
+    match (stream.into_std(), least_busy) {
+        (Ok(stream), Some(worker)) => worker.serve(Accepted {
+            stream,
+            client_addr,
+            place,
+        }),
+        (Err(error), _) => tracing::warn!(%error, "handing a connection to a worker"),
+        (Ok(_), None) => tracing::error!("there is no worker"),
+    }
+}
+
+async fn stop(workers: Arc<Vec<WorkerHandle>>, shared: &Shared, grace: Duration) {
+    shared.drain.cancel();
+    let open: usize = workers.iter().map(WorkerHandle::connections).sum();
+    tracing::info!(connections = open, ?grace, "waiting for open transactions");
+    // The listeners have ended, so nobody else holds the workers.
+    let Ok(workers) = Arc::try_unwrap(workers) else {
+        return;
+    };
+    let all_ended = async {
+        for worker in workers {
+            worker.ended().await;
+        }
+    };
+    tokio::pin!(all_ended);
+    if tokio::time::timeout(grace, &mut all_ended).await.is_err() {
+        tracing::warn!("some transactions did not end in time: ending their sessions");
+        shared.abort.cancel();
+        all_ended.await;
+    }
+}

@@ -1,0 +1,265 @@
+//! The backstop: a session that may not write runs with `default_transaction_read_only = on`, so that
+//! PostgreSQL itself refuses a write that no parser can see. This file follows the setting, decides
+//! when it must be changed, and what the client may see of it.
+//!
+//! Source: <https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-DEFAULT-TRANSACTION-READ-ONLY>
+
+use pgpalisade_policies::Access;
+
+/// The name of the setting.
+pub const DEFAULT_READ_ONLY: &str = "default_transaction_read_only";
+
+/// Whether a session's tokens let it write at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It holds a current token.
+    MayWrite,
+    /// It holds none, or a stale one.
+    MayNotWrite,
+}
+
+/// A change of the setting, or of the open transaction, that the proxy has to make now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Adjustment {
+    /// Outside of a transaction: for all that follow.
+    Default(Access),
+    /// Inside of one that began read-only: it may write from now on.
+    Lift,
+    /// Inside of one that began read-write: it may not write any more.
+    Lower,
+}
+
+/// Where a session is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Idle, everything answered, no pipeline open.
+    Outside,
+    /// In a transaction block, or in a pipeline, which is a transaction too.
+    Inside,
+}
+
+/// What a session's transactions may do, on the server and in the client's eyes.
+#[derive(Debug)]
+pub struct AccessMode {
+    /// What the client asked for in its startup packet: what a RESET returns to in its eyes.
+    asked: Access,
+    /// The setting that the server was sent at the start: what a RESET really returns to.
+    startup: Access,
+    /// What the client believes the setting to be.
+    shown: Access,
+    /// What the server has.
+    actual: Access,
+    /// How the open transaction was changed since its start.
+    adjusted: Option<Access>,
+    /// The client itself asked for a read-only transaction.
+    client_read_only: bool,
+    /// A RESET has completed since the last report.
+    reset: bool,
+}
+
+impl AccessMode {
+    /// A session whose startup packet asked for `asked` and was sent to the server with `startup`.
+    #[must_use]
+    pub const fn new(asked: Access, startup: Access) -> Self {
+        Self {
+            asked,
+            startup,
+            shown: asked,
+            actual: startup,
+            adjusted: None,
+            client_read_only: false,
+            reset: false,
+        }
+    }
+
+    /// What the proxy must change before the session's next statement, if anything.
+    #[inline]
+    #[must_use]
+    pub fn adjustment(&self, standing: Standing, place: Place) -> Option<Adjustment> {
+        let open = self.adjusted.unwrap_or(self.actual);
+        match (place, standing) {
+            (Place::Outside, Standing::MayWrite) if self.actual != self.shown => {
+                Some(Adjustment::Default(self.shown))
+            }
+            (Place::Outside, Standing::MayNotWrite) if self.actual == Access::ReadWrite => {
+                Some(Adjustment::Default(Access::ReadOnly))
+            }
+            (Place::Inside, Standing::MayWrite)
+                if open == Access::ReadOnly
+                    && self.shown == Access::ReadWrite
+                    && !self.client_read_only =>
+            {
+                Some(Adjustment::Lift)
+            }
+            (Place::Inside, Standing::MayNotWrite) if open == Access::ReadWrite => {
+                Some(Adjustment::Lower)
+            }
+            _ => None,
+        }
+    }
+
+    /// The proxy has made a change.
+    pub const fn adjust(&mut self, adjustment: Adjustment) {
+        match adjustment {
+            Adjustment::Default(access) => self.actual = access,
+            Adjustment::Lift => self.adjusted = Some(Access::ReadWrite),
+            Adjustment::Lower => self.adjusted = Some(Access::ReadOnly),
+        }
+    }
+
+    /// The client has asked for the mode of its transaction.
+    pub const fn on_transaction_access(&mut self, access: Access) {
+        self.client_read_only = matches!(access, Access::ReadOnly);
+        self.adjusted = Some(access);
+    }
+
+    /// The client has set the default itself.
+    pub const fn on_default_access(&mut self, access: Access) {
+        self.shown = access;
+        self.actual = access;
+    }
+
+    /// The client has set the default back to the value of the session's start.
+    pub const fn on_reset(&mut self) {
+        self.reset = true;
+        self.shown = self.asked;
+        self.actual = self.startup;
+    }
+
+    /// ROLLBACK TO may have undone a lowering. A lift is never undone: PostgreSQL allows none behind
+    /// a savepoint.
+    pub const fn on_rollback_to(&mut self) {
+        if matches!(self.adjusted, Some(Access::ReadOnly)) {
+            self.adjusted = Some(Access::ReadWrite);
+        }
+    }
+
+    /// The transaction has ended, and no other has begun with its modes.
+    #[inline]
+    pub const fn end_transaction(&mut self) {
+        self.adjusted = None;
+        self.client_read_only = false;
+    }
+
+    /// Whether the server's setting keeps a session that may not write from writing.
+    #[must_use]
+    pub const fn is_read_only(&self) -> bool {
+        matches!(self.actual, Access::ReadOnly)
+    }
+
+    /// The server reports the setting after a statement of the client. Says what the client is to be
+    /// told, if anything.
+    pub fn on_report(&mut self, actual: Access) -> Option<Access> {
+        self.actual = actual;
+        let shown = if std::mem::take(&mut self.reset) {
+            self.asked
+        } else {
+            actual
+        };
+        (std::mem::replace(&mut self.shown, shown) != shown).then_some(shown)
+    }
+}
+
+/// The value as PostgreSQL writes it.
+#[must_use]
+pub const fn value(access: Access) -> &'static str {
+    match access {
+        Access::ReadOnly => "on",
+        Access::ReadWrite => "off",
+    }
+}
+
+/// Reads a value as PostgreSQL reads a Boolean: any unambiguous prefix of the words, in any case.
+#[must_use]
+pub fn parse(value: &[u8]) -> Option<Access> {
+    let value = value.trim_ascii().to_ascii_lowercase();
+    let prefix_of = |word: &[u8], least: usize| value.len() >= least && word.starts_with(&value);
+    if prefix_of(b"true", 1) || prefix_of(b"yes", 1) || prefix_of(b"on", 2) || value == b"1" {
+        Some(Access::ReadOnly)
+    } else if prefix_of(b"false", 1) || prefix_of(b"no", 1) || prefix_of(b"off", 2) || value == b"0"
+    {
+        Some(Access::ReadWrite)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Access::{ReadOnly, ReadWrite};
+    use Adjustment::{Default, Lift, Lower};
+    use Place::{Inside, Outside};
+    use Standing::{MayNotWrite, MayWrite};
+
+    #[track_caller]
+    fn check(mode: &AccessMode, standing: Standing, place: Place, expect: Option<Adjustment>) {
+        assert_eq!(mode.adjustment(standing, place), expect, "{mode:?}");
+    }
+
+    #[test]
+    fn a_session_without_a_token_stays_read_only_until_it_has_one() {
+        let mut mode = AccessMode::new(ReadWrite, ReadOnly);
+        check(&mode, MayNotWrite, Outside, None);
+        check(&mode, MayNotWrite, Inside, None);
+        check(&mode, MayWrite, Inside, Some(Lift));
+        check(&mode, MayWrite, Outside, Some(Default(ReadWrite)));
+        mode.adjust(Default(ReadWrite));
+        check(&mode, MayWrite, Outside, None);
+        check(&mode, MayWrite, Inside, None);
+        // The token is lost again.
+        check(&mode, MayNotWrite, Outside, Some(Default(ReadOnly)));
+        check(&mode, MayNotWrite, Inside, Some(Lower));
+    }
+
+    #[test]
+    fn what_the_client_asked_for_is_respected() {
+        let mut mode = AccessMode::new(ReadOnly, ReadOnly);
+        check(&mode, MayWrite, Outside, None);
+        check(&mode, MayWrite, Inside, None);
+        mode = AccessMode::new(ReadWrite, ReadOnly);
+        mode.on_transaction_access(ReadOnly);
+        check(&mode, MayWrite, Inside, None);
+        mode.end_transaction();
+        check(&mode, MayWrite, Inside, Some(Lift));
+        mode.on_default_access(ReadOnly);
+        check(&mode, MayWrite, Outside, None);
+    }
+
+    #[test]
+    fn the_client_is_told_its_own_changes_only() {
+        let mut mode = AccessMode::new(ReadWrite, ReadOnly);
+        mode.adjust(Default(ReadWrite));
+        // DISCARD ALL: the server goes back to the injected value; in the client's eyes nothing changed.
+        mode.on_reset();
+        assert_eq!(mode.on_report(ReadOnly), None);
+        mode.adjust(Default(ReadWrite));
+        mode.on_default_access(ReadOnly);
+        assert!(mode.is_read_only());
+        let mut mode = AccessMode::new(ReadWrite, ReadWrite);
+        assert_eq!(mode.on_report(ReadOnly), Some(ReadOnly));
+        assert_eq!(mode.on_report(ReadOnly), None);
+    }
+
+    #[test]
+    fn a_rollback_to_a_savepoint_may_undo_a_lowering() {
+        let mut mode = AccessMode::new(ReadWrite, ReadWrite);
+        mode.adjust(Lower);
+        check(&mode, MayNotWrite, Inside, None);
+        mode.on_rollback_to();
+        check(&mode, MayNotWrite, Inside, Some(Lower));
+    }
+
+    #[test]
+    fn values_are_read_as_postgresql_reads_them() {
+        for yes in ["on", "ON", "t", "true", "yes", "y", "1", "tr"] {
+            assert_eq!(parse(yes.as_bytes()), Some(ReadOnly), "{yes}");
+        }
+        for no in ["off", "of", "f", "false", "n", "no", "0"] {
+            assert_eq!(parse(no.as_bytes()), Some(ReadWrite), "{no}");
+        }
+        for neither in ["", "o", "2", "onn", "perhaps"] {
+            assert_eq!(parse(neither.as_bytes()), None, "{neither}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The token of a session as PostgreSQL would keep it: `fencing.token` and `fencing.scope` behave as
+//! custom settings do, through SET, SET LOCAL, RESET, savepoints, errors, COMMIT and ROLLBACK.
+//!
+//! Effects are applied when the server has confirmed them (CommandComplete), so a statement that
+//! failed changes nothing here either. Source: <https://www.postgresql.org/docs/current/sql-set.html>
+
+use pgpalisade_authority::Scope;
+use pgpalisade_policies::{Chain, Lifetime};
+
+use crate::wire::backend::TransactionStatus;
+
+/// One setting: the value of the session and, inside a transaction, a local one in front of it.
+#[derive(Debug, Clone)]
+struct Variable<T> {
+    session: Option<T>,
+    local: Option<Option<T>>,
+}
+
+impl<T> Variable<T> {
+    const fn new(session: Option<T>) -> Self {
+        Self {
+            session,
+            local: None,
+        }
+    }
+
+    const fn get(&self) -> Option<&T> {
+        match &self.local {
+            Some(local) => local.as_ref(),
+            None => self.session.as_ref(),
+        }
+    }
+
+    fn set(&mut self, value: Option<T>, lifetime: Lifetime) {
+        match lifetime {
+            // A SET also ends an earlier SET LOCAL of the same transaction.
+            Lifetime::Session => *self = Self::new(value),
+            Lifetime::Local => self.local = Some(value),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Values<V> {
+    token: Variable<V>,
+    scope: Variable<Scope>,
+}
+
+#[derive(Debug, Clone)]
+struct Transaction<V> {
+    before: Values<V>,
+    savepoints: Vec<(Box<str>, Values<V>)>,
+}
+
+/// What happened to the request whose end is reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    NoError,
+    Error,
+}
+
+/// The two settings of a session. `V` is what a declared token is kept as; `None` is no token.
+#[derive(Debug, Clone)]
+pub struct Settings<V> {
+    startup_token: Option<V>,
+    startup_scope: Option<Scope>,
+    values: Values<V>,
+    /// What a ROLLBACK restores. Made at the first change of a transaction.
+    transaction: Option<Transaction<V>>,
+    outcome: Outcome,
+}
+
+impl<V: Clone> Settings<V> {
+    /// The settings of a session that has just started.
+    #[must_use]
+    pub fn new(token: Option<V>, scope: Option<Scope>) -> Self {
+        let values = Values {
+            token: Variable::new(token.clone()),
+            scope: Variable::new(scope.clone()),
+        };
+        Self {
+            startup_token: token,
+            startup_scope: scope,
+            values,
+            transaction: None,
+            outcome: Outcome::NoError,
+        }
+    }
+
+    /// The token in force.
+    #[inline]
+    #[must_use]
+    pub const fn token(&self) -> Option<&V> {
+        self.values.token.get()
+    }
+
+    /// The scope that a bare number is for, where the session has named one.
+    #[must_use]
+    pub const fn scope(&self) -> Option<&Scope> {
+        self.values.scope.get()
+    }
+
+    /// The token that a RESET returns to.
+    #[must_use]
+    pub const fn startup_token(&self) -> Option<&V> {
+        self.startup_token.as_ref()
+    }
+
+    /// Whether the open transaction has changed a setting or set a savepoint, so that its end matters.
+    #[inline]
+    #[must_use]
+    pub const fn is_in_doubt(&self) -> bool {
+        self.transaction.is_some()
+    }
+
+    /// SET fencing.token.
+    pub fn set_token(&mut self, value: Option<V>, lifetime: Lifetime) {
+        self.transaction();
+        self.values.token.set(value, lifetime);
+    }
+
+    /// SET fencing.scope.
+    pub fn set_scope(&mut self, value: Option<Scope>, lifetime: Lifetime) {
+        self.transaction();
+        self.values.scope.set(value, lifetime);
+    }
+
+    /// RESET fencing.token.
+    pub fn reset_token(&mut self, lifetime: Lifetime) {
+        self.set_token(self.startup_token.clone(), lifetime);
+    }
+
+    /// RESET fencing.scope.
+    pub fn reset_scope(&mut self, lifetime: Lifetime) {
+        self.set_scope(self.startup_scope.clone(), lifetime);
+    }
+
+    /// RESET ALL, and DISCARD ALL, which contains it.
+    pub fn reset_all(&mut self) {
+        self.reset_token(Lifetime::Session);
+        self.reset_scope(Lifetime::Session);
+    }
+
+    /// SAVEPOINT.
+    pub fn savepoint(&mut self, name: &str) {
+        let values = self.values.clone();
+        self.transaction().savepoints.push((name.into(), values));
+    }
+
+    /// RELEASE SAVEPOINT: what happened since then belongs to the outer level.
+    pub fn release(&mut self, name: &str) {
+        if let Some(transaction) = &mut self.transaction
+            && let Some(at) = transaction
+                .savepoints
+                .iter()
+                .rposition(|(found, _)| **found == *name)
+        {
+            transaction.savepoints.truncate(at);
+        }
+    }
+
+    /// ROLLBACK TO SAVEPOINT: the savepoint itself stays.
+    pub fn rollback_to(&mut self, name: &str) {
+        if let Some(transaction) = &mut self.transaction
+            && let Some(at) = transaction
+                .savepoints
+                .iter()
+                .rposition(|(found, _)| **found == *name)
+        {
+            transaction.savepoints.truncate(at + 1);
+            if let Some((_, values)) = transaction.savepoints.last() {
+                self.values = values.clone();
+            }
+        }
+    }
+
+    /// COMMIT, or PREPARE TRANSACTION, completed.
+    pub fn commit(&mut self, _chain: Chain) {
+        self.transaction = None;
+        self.values.token.local = None;
+        self.values.scope.local = None;
+    }
+
+    /// ROLLBACK completed.
+    pub fn rollback(&mut self, _chain: Chain) {
+        if let Some(transaction) = self.transaction.take() {
+            self.values = transaction.before;
+        }
+    }
+
+    /// The server has reported an error.
+    pub fn on_error(&mut self) {
+        self.outcome = Outcome::Error;
+    }
+
+    /// ReadyForQuery. Where the session is idle, a transaction that no COMMIT or ROLLBACK has ended
+    /// was an implicit one, and it has ended now.
+    pub fn on_ready(&mut self, status: TransactionStatus) {
+        let outcome = std::mem::replace(&mut self.outcome, Outcome::NoError);
+        if status == TransactionStatus::Idle && self.transaction.is_some() {
+            match outcome {
+                Outcome::NoError => self.commit(Chain::No),
+                Outcome::Error => self.rollback(Chain::No),
+            }
+        }
+    }
+
+    fn transaction(&mut self) -> &mut Transaction<V> {
+        let values = &self.values;
+        self.transaction.get_or_insert_with(|| Transaction {
+            before: values.clone(),
+            savepoints: Vec::new(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Lifetime::{Local, Session};
+
+    type Step = fn(&mut Settings<u64>);
+
+    /// Runs the steps on a session that began with token 1 and checks the token in force.
+    #[track_caller]
+    fn check(steps: &[Step], expect: Option<u64>) {
+        let mut settings = Settings::new(Some(1), None);
+        for step in steps {
+            step(&mut settings);
+        }
+        assert_eq!(settings.token().copied(), expect);
+    }
+
+    const IDLE: Step = |s| s.on_ready(TransactionStatus::Idle);
+    const OPEN: Step = |s| s.on_ready(TransactionStatus::InTransaction);
+    const FAIL: Step = |s| {
+        s.on_error();
+        s.on_ready(TransactionStatus::Failed);
+    };
+    const SET_5: Step = |s| s.set_token(Some(5), Session);
+    const SET_6: Step = |s| s.set_token(Some(6), Session);
+    const LOCAL_7: Step = |s| s.set_token(Some(7), Local);
+    const RESET: Step = |s| s.reset_token(Session);
+    const COMMIT: Step = |s| s.commit(Chain::No);
+    const ROLLBACK: Step = |s| s.rollback(Chain::No);
+    const SAVE: Step = |s| s.savepoint("a");
+    const BACK: Step = |s| s.rollback_to("a");
+    const RELEASE: Step = |s| s.release("a");
+
+    #[test]
+    fn outside_of_a_block() {
+        check(&[SET_5, IDLE], Some(5));
+        check(&[LOCAL_7, IDLE], Some(1));
+        check(&[SET_5, IDLE, RESET, IDLE], Some(1));
+        check(&[|s| s.set_token(None, Session), IDLE], None);
+        // SET x; SELECT 1/0 in one string.
+        check(&[SET_5, |s| s.on_error(), IDLE], Some(1));
+        check(&[|s| s.on_error(), IDLE, SET_5, IDLE], Some(5));
+    }
+
+    #[test]
+    fn inside_a_block() {
+        check(&[SET_5, OPEN, COMMIT, IDLE], Some(5));
+        check(&[SET_5, OPEN, ROLLBACK, IDLE], Some(1));
+        check(&[SET_5, FAIL, ROLLBACK, IDLE], Some(1));
+        check(&[LOCAL_7, OPEN], Some(7));
+        check(&[LOCAL_7, OPEN, COMMIT, IDLE], Some(1));
+        check(&[LOCAL_7, SET_5, OPEN], Some(5));
+        check(&[SET_5, LOCAL_7, OPEN, COMMIT, IDLE], Some(5));
+        check(&[SET_5, LOCAL_7, RESET, OPEN], Some(1));
+        // BEGIN; SET; COMMIT; SELECT 1/0 in one string: the commit stands.
+        check(&[SET_5, COMMIT, |s| s.on_error(), IDLE], Some(5));
+        // COMMIT AND CHAIN; SET; ROLLBACK.
+        check(
+            &[
+                SET_5,
+                |s| s.commit(Chain::Yes),
+                OPEN,
+                SET_6,
+                OPEN,
+                ROLLBACK,
+                IDLE,
+            ],
+            Some(5),
+        );
+    }
+
+    #[test]
+    fn savepoints() {
+        check(&[SAVE, SET_5, OPEN, BACK, OPEN], Some(1));
+        check(&[SET_5, SAVE, SET_6, BACK, OPEN, COMMIT, IDLE], Some(5));
+        check(&[SAVE, SET_5, RELEASE, OPEN, COMMIT, IDLE], Some(5));
+        check(&[SAVE, LOCAL_7, RELEASE, OPEN], Some(7));
+        check(&[SAVE, LOCAL_7, RELEASE, OPEN, COMMIT, IDLE], Some(1));
+        check(&[SAVE, SET_5, SAVE, SET_6, BACK, OPEN], Some(5));
+        // The inner of two savepoints of one name goes first.
+        check(&[SAVE, SET_5, SAVE, SET_6, RELEASE, BACK, OPEN], Some(1));
+        // A savepoint survives a ROLLBACK TO it.
+        check(&[SAVE, SET_5, BACK, SET_6, BACK, OPEN], Some(1));
+        check(&[SET_5, |s| s.rollback_to("unknown"), OPEN], Some(5));
+    }
+
+    #[test]
+    fn only_a_change_leaves_doubt() {
+        let mut settings = Settings::new(Some(1), None);
+        assert!(!settings.is_in_doubt());
+        SET_5(&mut settings);
+        assert!(settings.is_in_doubt());
+        IDLE(&mut settings);
+        assert!(!settings.is_in_doubt());
+    }
+}

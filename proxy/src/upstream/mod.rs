@@ -1,0 +1,113 @@
+//! The only writer to PostgreSQL.
+
+pub mod own;
+
+use std::io;
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+
+use crate::fence::Permit;
+use crate::transport::{Outbox, Socket};
+
+/// The server's side of a connection.
+///
+/// The client's bytes go out by [`Upstream::forward`] and only as far as permits were spent on them.
+#[derive(Debug)]
+pub struct Upstream {
+    socket: Socket,
+    outbox: Outbox,
+    /// Bytes of admitted messages that have not been forwarded yet.
+    admitted: usize,
+}
+
+impl Upstream {
+    /// A server that has finished its login.
+    #[must_use]
+    pub fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            outbox: Outbox::default(),
+            admitted: 0,
+        }
+    }
+
+    /// Spends a permit on a message of `frame_len` bytes, header included.
+    #[inline]
+    pub fn admit(&mut self, permit: Permit, frame_len: usize) {
+        let Permit { .. } = permit;
+        self.admitted += frame_len;
+    }
+
+    /// Bytes of the message admitted last that have not been forwarded yet.
+    #[inline]
+    #[must_use]
+    pub const fn admitted(&self) -> usize {
+        self.admitted
+    }
+
+    /// Sends bytes of admitted messages.
+    ///
+    /// # Errors
+    ///
+    /// The socket's own errors; `PermissionDenied` for bytes that no permit was spent on.
+    #[inline]
+    pub fn forward(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.admitted = self
+            .admitted
+            .checked_sub(bytes.len())
+            .ok_or(io::ErrorKind::PermissionDenied)?;
+        self.outbox.send(&self.socket, bytes)
+    }
+
+    /// A place to write messages of the proxy's own: see [`own`].
+    pub(crate) const fn own_messages(&mut self) -> &mut BytesMut {
+        self.outbox.tail()
+    }
+
+    /// Whether more may be sent; if not, the client must not be read.
+    #[inline]
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.outbox.has_room()
+    }
+
+    /// Sends what waits.
+    ///
+    /// # Errors
+    ///
+    /// The socket's own errors.
+    #[inline]
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.outbox.poll_flush(&mut self.socket, cx)
+    }
+
+    /// Reads what the server has sent.
+    ///
+    /// # Errors
+    ///
+    /// The socket's own errors.
+    #[inline]
+    pub fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut BytesMut,
+    ) -> Poll<io::Result<usize>> {
+        self.socket.poll_read(cx, buf)
+    }
+
+    /// Says goodbye and waits until the server has closed its side, which is after its session ended.
+    ///
+    /// # Errors
+    ///
+    /// The socket's own errors. The caller bounds the wait.
+    pub async fn terminate(mut self) -> io::Result<()> {
+        own::terminate(self.outbox.tail());
+        std::future::poll_fn(|cx| self.poll_flush(cx)).await?;
+        let mut rest = BytesMut::new();
+        while self.socket.read_more(&mut rest).await.is_ok() {
+            rest.clear();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! What the proxy itself says to PostgreSQL inside a client's session.
+//!
+//! Always in the extended protocol under a name of its own, never as a simple Query: that would
+//! destroy the client's unnamed statement and end the transaction of its pipeline.
+
+use bytes::{BufMut, BytesMut};
+use pgpalisade_policies::Access;
+use postgres_protocol::IsNull;
+use postgres_protocol::message::frontend;
+
+use crate::rejection::Rejection;
+use crate::session::Pipeline;
+use crate::session::access::{Adjustment, DEFAULT_READ_ONLY, value};
+use crate::session::ledger::{InFlight, Ledger, Request};
+
+/// The name of the proxy's prepared statement and portal. A client that used it would get an error.
+const NAME: &str = "pgpalisade";
+
+/// A text that PostgreSQL refuses, so that a refusal by the fence fails the client's transaction as
+/// any error would. It shows up in the server's log.
+const REFUSED: &str = "REFUSED BY PGPALISADE /* stands for a statement that the fence refused */";
+
+/// The SQL of an adjustment.
+#[must_use]
+pub fn adjustment(adjustment: Adjustment) -> String {
+    match adjustment {
+        Adjustment::Default(access) => format!("SET {DEFAULT_READ_ONLY} = {}", value(access)),
+        Adjustment::Lift => format!("SET transaction_read_only = {}", value(Access::ReadWrite)),
+        Adjustment::Lower => format!("SET transaction_read_only = {}", value(Access::ReadOnly)),
+    }
+}
+
+/// The SQL that puts a value of the proxy's where SHOW finds it.
+#[must_use]
+pub fn setting(name: &str, value: &str) -> String {
+    format!(
+        "SET {name} = {}",
+        postgres_protocol::escape::escape_literal(value).trim_start()
+    )
+}
+
+/// Writes the messages that run one statement. Outside of a pipeline a Sync follows.
+///
+/// `error` is what the client gets where the statement fails.
+pub(crate) fn execute(
+    out: &mut BytesMut,
+    ledger: &mut Ledger,
+    pipeline: Pipeline,
+    sql: &str,
+    error: Option<Box<Rejection>>,
+) {
+    // The texts are ours: no NUL, and far below the length that a message can have.
+    let written = frontend::parse(NAME, sql, [], out)
+        .and_then(|()| {
+            frontend::bind(NAME, NAME, [], [(); 0], |(), _| Ok(IsNull::Yes), [], out)
+                .map_err(io_error)
+        })
+        .and_then(|()| frontend::execute(NAME, 0, out))
+        .and_then(|()| frontend::close(b'S', NAME, out));
+    debug_assert!(written.is_ok(), "{sql}");
+    let mut execute = InFlight::proxy(Request::Execute);
+    execute.error = error;
+    for entry in [
+        InFlight::proxy(Request::Parse),
+        InFlight::proxy(Request::Bind),
+        execute,
+        InFlight::proxy(Request::Close),
+    ] {
+        ledger.push(entry);
+    }
+    if pipeline == Pipeline::Closed {
+        frontend::sync(out);
+        ledger.push(InFlight::proxy(Request::Sync));
+    }
+}
+
+/// Writes a message that fails in the place of a refused request; the client gets `error`. Where
+/// `sync` is given, a Sync follows whose ReadyForQuery is the client's.
+pub(crate) fn refuse(
+    out: &mut BytesMut,
+    ledger: &mut Ledger,
+    error: Box<Rejection>,
+    sync: Option<InFlight>,
+) {
+    let written = frontend::parse(NAME, REFUSED, [], out);
+    debug_assert!(written.is_ok());
+    let mut parse = InFlight::proxy(Request::Parse);
+    parse.error = Some(error);
+    ledger.push(parse);
+    if let Some(sync) = sync {
+        frontend::sync(out);
+        ledger.push(sync);
+    }
+}
+
+/// Asks for the replies so far.
+pub(crate) fn flush(out: &mut BytesMut) {
+    out.put_slice(b"H\0\0\0\x04");
+}
+
+/// Ends a COPY FROM STDIN with an error.
+pub(crate) fn copy_fail(out: &mut BytesMut, ledger: &mut Ledger) {
+    let written = frontend::copy_fail("refused by pgpalisade", out);
+    debug_assert!(written.is_ok());
+    ledger.push(InFlight::proxy(Request::CopyEnd));
+}
+
+/// Ends the session.
+pub(crate) fn terminate(out: &mut BytesMut) {
+    frontend::terminate(out);
+}
+
+fn io_error(error: frontend::BindError) -> std::io::Error {
+    match error {
+        frontend::BindError::Conversion(error) => std::io::Error::other(error),
+        frontend::BindError::Serialization(error) => error,
+    }
+}

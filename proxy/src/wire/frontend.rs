@@ -1,0 +1,193 @@
+//! Messages from the client.
+
+use super::header::{LARGE_BODY_MAX, SMALL_BODY_MAX};
+use super::{WireError, split_cstr};
+
+/// The type of a message from the client.
+///
+/// <https://www.postgresql.org/docs/current/protocol-message-formats.html>
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the protocol's own names")]
+pub enum FrontendTag {
+    Bind,
+    Close,
+    CopyData,
+    CopyDone,
+    CopyFail,
+    Describe,
+    Execute,
+    Flush,
+    FunctionCall,
+    Parse,
+    /// PasswordMessage, SASLInitialResponse, SASLResponse, GSSResponse: told apart by context only.
+    Password,
+    Query,
+    Sync,
+    Terminate,
+}
+
+impl FrontendTag {
+    /// The type that a byte stands for.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::UnknownFrontendTag`] for every byte that is none.
+    #[inline]
+    pub const fn from_byte(byte: u8) -> Result<Self, WireError> {
+        Ok(match byte {
+            b'B' => Self::Bind,
+            b'C' => Self::Close,
+            b'd' => Self::CopyData,
+            b'c' => Self::CopyDone,
+            b'f' => Self::CopyFail,
+            b'D' => Self::Describe,
+            b'E' => Self::Execute,
+            b'H' => Self::Flush,
+            b'F' => Self::FunctionCall,
+            b'P' => Self::Parse,
+            b'p' => Self::Password,
+            b'Q' => Self::Query,
+            b'S' => Self::Sync,
+            b'X' => Self::Terminate,
+            other => return Err(WireError::UnknownFrontendTag(other)),
+        })
+    }
+
+    /// Whether the server takes this message as a part of an extended-query pipeline, which an error
+    /// makes it skip up to the next Sync.
+    #[must_use]
+    pub const fn is_extended(self) -> bool {
+        matches!(
+            self,
+            Self::Bind | Self::Close | Self::Describe | Self::Execute | Self::Flush | Self::Parse
+        )
+    }
+}
+
+/// The largest body that PostgreSQL takes for a message type (`SocketBackend` in `postgres.c`).
+#[inline]
+#[must_use]
+pub const fn body_max(tag: u8) -> usize {
+    match tag {
+        b'Q' | b'P' | b'B' | b'F' | b'd' => LARGE_BODY_MAX,
+        // Authentication answers: `PG_MAX_AUTH_TOKEN_LENGTH`.
+        b'p' => 65_535,
+        _ => SMALL_BODY_MAX,
+    }
+}
+
+/// Which of the two name spaces a Describe or Close means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// A prepared statement.
+    Statement(&'a [u8]),
+    /// A portal.
+    Portal(&'a [u8]),
+}
+
+/// The text of a Query: everything before the one NUL that must end the body.
+///
+/// # Errors
+///
+/// [`WireError::Malformed`] where the NUL is missing or bytes follow it. PostgreSQL refuses both.
+pub fn query(body: &[u8]) -> Result<&[u8], WireError> {
+    match split_cstr(body) {
+        Some((text, [])) => Ok(text),
+        _ => Err(WireError::Malformed(b'Q')),
+    }
+}
+
+/// The statement name and text at the front of a Parse; what follows (parameter types) is not looked at.
+///
+/// # Errors
+///
+/// [`WireError::Malformed`] where one of the two strings does not end.
+pub fn parse(body: &[u8]) -> Result<(&[u8], &[u8]), WireError> {
+    let (name, rest) = split_cstr(body).ok_or(WireError::Malformed(b'P'))?;
+    let (text, _) = split_cstr(rest).ok_or(WireError::Malformed(b'P'))?;
+    Ok((name, text))
+}
+
+/// The portal and statement names at the front of a Bind; `None` where the prefix does not hold both.
+#[must_use]
+pub fn bind(prefix: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (portal, rest) = split_cstr(prefix)?;
+    let (statement, _) = split_cstr(rest)?;
+    Some((portal, statement))
+}
+
+/// The portal name of an Execute.
+///
+/// # Errors
+///
+/// [`WireError::Malformed`] where the layout is another than a name and four bytes.
+pub fn execute(body: &[u8]) -> Result<&[u8], WireError> {
+    match split_cstr(body) {
+        Some((portal, [_, _, _, _])) => Ok(portal),
+        _ => Err(WireError::Malformed(b'E')),
+    }
+}
+
+/// What a Describe or Close means.
+///
+/// # Errors
+///
+/// [`WireError::Malformed`] where the layout is another than a kind byte and a name.
+pub fn target(tag: u8, body: &[u8]) -> Result<Target<'_>, WireError> {
+    let malformed = WireError::Malformed(tag);
+    let (kind, rest) = body.split_first().ok_or(malformed)?;
+    match (kind, split_cstr(rest)) {
+        (b'S', Some((name, []))) => Ok(Target::Statement(name)),
+        (b'P', Some((name, []))) => Ok(Target::Portal(name)),
+        _ => Err(malformed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_ends_with_its_only_nul() {
+        assert_eq!(query(b"SELECT 1\0"), Ok(&b"SELECT 1"[..]));
+        assert_eq!(query(b"\0"), Ok(&b""[..]));
+        // One frame is one text: what stands behind the NUL would be a second statement to a
+        // decoder that does not stop at the frame.
+        for bad in [&b""[..], b"SELECT 1", b"SELECT 1\0DELETE FROM t\0"] {
+            assert_eq!(query(bad), Err(WireError::Malformed(b'Q')), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_found() {
+        assert_eq!(
+            parse(b"s\0SELECT $1\0\0\x01\0\0\0\x17"),
+            Ok((&b"s"[..], &b"SELECT $1"[..]))
+        );
+        assert_eq!(parse(b"s\0SELECT"), Err(WireError::Malformed(b'P')));
+        assert_eq!(
+            bind(b"portal\0statement\0\0\0"),
+            Some((&b"portal"[..], &b"statement"[..]))
+        );
+        assert_eq!(bind(b"portal\0state"), None);
+        assert_eq!(execute(b"p\0\0\0\0\x01"), Ok(&b"p"[..]));
+        assert_eq!(execute(b"p\0\0\0\0"), Err(WireError::Malformed(b'E')));
+        assert_eq!(target(b'D', b"Sx\0"), Ok(Target::Statement(b"x")));
+        assert_eq!(target(b'C', b"P\0"), Ok(Target::Portal(b"")));
+        for bad in [&b""[..], b"S", b"Xx\0", b"Sx\0y"] {
+            assert_eq!(
+                target(b'C', bad),
+                Err(WireError::Malformed(b'C')),
+                "{bad:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_byte_is_a_known_tag_or_an_error() {
+        let known = (0..=u8::MAX)
+            .filter(|&byte| FrontendTag::from_byte(byte).is_ok())
+            .count();
+        assert_eq!(known, 14);
+    }
+}

@@ -1,0 +1,115 @@
+//! The five bytes in front of every message after the startup packet: a type byte and a length.
+
+use super::WireError;
+
+/// Bytes of a header: the type byte and the length word.
+pub const HEADER_LEN: usize = 5;
+
+/// The largest body of a message that carries data (Query, Parse, Bind, FunctionCall, CopyData, and
+/// everything from the server): PostgreSQL's `PQ_LARGE_MESSAGE_LIMIT`, which is `MaxAllocSize - 1`.
+pub const LARGE_BODY_MAX: usize = 0x3fff_ffff - 1;
+
+/// The largest body of every other message: PostgreSQL's `PQ_SMALL_MESSAGE_LIMIT`.
+pub const SMALL_BODY_MAX: usize = 10_000;
+
+/// A message's type byte and the length of the body that follows the header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// The type byte.
+    pub tag: u8,
+    /// Bytes of the body, without the header.
+    pub body_len: usize,
+}
+
+impl Header {
+    /// Bytes of the whole message.
+    #[must_use]
+    pub const fn frame_len(self) -> usize {
+        HEADER_LEN + self.body_len
+    }
+}
+
+/// Reads a header off the front of `buf`; `None` where more bytes are needed.
+///
+/// # Errors
+///
+/// [`WireError::Length`] for a length below four or a body above `body_max(tag)`.
+#[inline]
+pub fn parse(buf: &[u8], body_max: impl FnOnce(u8) -> usize) -> Result<Option<Header>, WireError> {
+    let Some(&[tag, a, b, c, d]) = buf.first_chunk::<HEADER_LEN>() else {
+        return Ok(None);
+    };
+    let length = i32::from_be_bytes([a, b, c, d]);
+    match usize::try_from(length)
+        .ok()
+        .and_then(|length| length.checked_sub(4))
+    {
+        Some(body_len) if body_len <= body_max(tag) => Ok(Some(Header { tag, body_len })),
+        _ => Err(WireError::Length { tag, length }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(bytes: &[u8], expect: Result<Option<Header>, WireError>) {
+        assert_eq!(parse(bytes, |_| 100), expect, "{bytes:?}");
+    }
+
+    #[test]
+    fn lengths_are_checked_before_they_are_trusted() {
+        check(b"", Ok(None));
+        check(b"Q\0\0\0", Ok(None));
+        check(
+            b"Q\0\0\0\x04",
+            Ok(Some(Header {
+                tag: b'Q',
+                body_len: 0,
+            })),
+        );
+        check(
+            b"Q\0\0\0\x68rest",
+            Ok(Some(Header {
+                tag: b'Q',
+                body_len: 100,
+            })),
+        );
+        check(
+            b"Q\0\0\0\x69",
+            Err(WireError::Length {
+                tag: b'Q',
+                length: 105,
+            }),
+        );
+        check(
+            b"Q\0\0\0\x03",
+            Err(WireError::Length {
+                tag: b'Q',
+                length: 3,
+            }),
+        );
+        check(
+            b"Q\0\0\0\0",
+            Err(WireError::Length {
+                tag: b'Q',
+                length: 0,
+            }),
+        );
+        check(
+            b"Q\xff\xff\xff\xff",
+            Err(WireError::Length {
+                tag: b'Q',
+                length: -1,
+            }),
+        );
+        check(
+            b"Q\x7f\xff\xff\xff",
+            Err(WireError::Length {
+                tag: b'Q',
+                length: i32::MAX,
+            }),
+        );
+    }
+}

@@ -1,0 +1,250 @@
+//! The packets in front of a session: SSLRequest, GSSENCRequest, CancelRequest, StartupMessage.
+//!
+//! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>
+
+use bytes::{BufMut, BytesMut};
+
+use super::{WireError, split_cstr};
+
+/// The largest startup packet, its length word included: PostgreSQL's `MAX_STARTUP_PACKET_LENGTH`.
+pub const STARTUP_PACKET_MAX: usize = 10_000;
+
+const CANCEL_REQUEST: u32 = 80_877_102;
+const SSL_REQUEST: u32 = 80_877_103;
+const GSSENC_REQUEST: u32 = 80_877_104;
+
+/// A packet from a client that has not started a session yet. It borrows the packet's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartupPacket<'a> {
+    /// The client asks for TLS.
+    SslRequest,
+    /// The client asks for GSSAPI encryption.
+    GssEncRequest,
+    /// The client asks to cancel a statement of another session. The key behind the process id has
+    /// 4 to 256 bytes, so it is not looked at.
+    CancelRequest,
+    /// A session of protocol 3.x begins.
+    Startup(StartupMessage<'a>),
+    /// Another major version. The server answers it.
+    OtherVersion,
+}
+
+/// The parameters of a StartupMessage of protocol 3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartupMessage<'a> {
+    packet: &'a [u8],
+}
+
+/// The length of the packet at the front of `buf`, its length word included; `None` where more bytes
+/// are needed to know.
+///
+/// # Errors
+///
+/// [`WireError::Length`] below 8 bytes or above [`STARTUP_PACKET_MAX`].
+pub fn packet_len(buf: &[u8]) -> Result<Option<usize>, WireError> {
+    let Some(word) = buf.first_chunk::<4>() else {
+        return Ok(None);
+    };
+    let length = i32::from_be_bytes(*word);
+    match usize::try_from(length) {
+        Ok(len) if (8..=STARTUP_PACKET_MAX).contains(&len) => Ok(Some(len)),
+        _ => Err(WireError::Length { tag: 0, length }),
+    }
+}
+
+/// Reads one whole packet of [`packet_len`] bytes.
+///
+/// # Errors
+///
+/// [`WireError::Malformed`] for a packet that is no startup packet.
+pub fn parse(packet: &[u8]) -> Result<StartupPacket<'_>, WireError> {
+    let malformed = WireError::Malformed(0);
+    let Some(&[_, _, _, _, a, b, c, d]) = packet.first_chunk::<8>() else {
+        return Err(malformed);
+    };
+    match u32::from_be_bytes([a, b, c, d]) {
+        CANCEL_REQUEST if packet.len() >= 16 => Ok(StartupPacket::CancelRequest),
+        CANCEL_REQUEST => Err(malformed),
+        SSL_REQUEST if packet.len() == 8 => Ok(StartupPacket::SslRequest),
+        GSSENC_REQUEST if packet.len() == 8 => Ok(StartupPacket::GssEncRequest),
+        version if version >> 16 == 3 => {
+            let message = StartupMessage { packet };
+            // The list must end with an empty name exactly at the end of the packet.
+            match message.parameters().last() {
+                Some(Parameter::End) => Ok(StartupPacket::Startup(message)),
+                _ => Err(malformed),
+            }
+        }
+        _ => Ok(StartupPacket::OtherVersion),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Parameter<'a> {
+    Pair(&'a [u8], &'a [u8]),
+    End,
+}
+
+impl<'a> StartupMessage<'a> {
+    fn parameters(self) -> impl Iterator<Item = Parameter<'a>> {
+        let mut rest = self.packet.get(8..);
+        std::iter::from_fn(move || {
+            let body = rest.take()?;
+            if body == [0] {
+                return Some(Parameter::End);
+            }
+            let (name, body) = split_cstr(body).filter(|(name, _)| !name.is_empty())?;
+            let (value, body) = split_cstr(body)?;
+            rest = Some(body);
+            Some(Parameter::Pair(name, value))
+        })
+    }
+
+    /// Names and values in the client's order, duplicates included.
+    pub fn pairs(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        self.parameters().filter_map(|parameter| match parameter {
+            Parameter::Pair(name, value) => Some((name, value)),
+            Parameter::End => None,
+        })
+    }
+
+    /// The value of a parameter of the protocol (`user`, `database`, ...). The last one counts.
+    #[must_use]
+    pub fn get(self, name: &str) -> Option<&'a [u8]> {
+        self.pairs()
+            .filter(|(found, _)| *found == name.as_bytes())
+            .last()
+            .map(|(_, value)| value)
+    }
+
+    /// The packet as the client sent it.
+    #[must_use]
+    pub const fn packet(self) -> &'a [u8] {
+        self.packet
+    }
+
+    /// The packet with one more parameter at its end, where it overrides every earlier one: the
+    /// server applies `options` first and then the other parameters in order.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Length`] where the packet would grow past [`STARTUP_PACKET_MAX`].
+    pub fn with_parameter(self, name: &str, value: &str) -> Result<BytesMut, WireError> {
+        let list = self
+            .packet
+            .get(4..self.packet.len().saturating_sub(1))
+            .unwrap_or_default();
+        let len = 4 + list.len() + name.len() + 1 + value.len() + 1 + 1;
+        let word = i32::try_from(len).unwrap_or(i32::MAX);
+        if len > STARTUP_PACKET_MAX {
+            return Err(WireError::Length {
+                tag: 0,
+                length: word,
+            });
+        }
+        let mut packet = BytesMut::with_capacity(len);
+        packet.put_i32(word);
+        packet.put_slice(list);
+        for text in [name, value] {
+            packet.put_slice(text.as_bytes());
+            packet.put_u8(0);
+        }
+        packet.put_u8(0);
+        Ok(packet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(code: u32, body: &[u8]) -> Vec<u8> {
+        let mut packet = Vec::new();
+        packet.extend_from_slice(&(8 + body.len() as u32).to_be_bytes());
+        packet.extend_from_slice(&code.to_be_bytes());
+        packet.extend_from_slice(body);
+        packet
+    }
+
+    #[test]
+    fn lengths_are_bounded() {
+        for (word, expect) in [
+            (7, None),
+            (8, Some(8)),
+            (10_000, Some(10_000)),
+            (10_001, None),
+            (-1, None),
+        ] {
+            let bytes = i32::to_be_bytes(word);
+            assert_eq!(packet_len(&bytes).ok().flatten(), expect, "{word}");
+        }
+        assert_eq!(packet_len(b"\0\0\0"), Ok(None));
+    }
+
+    #[test]
+    fn requests_are_told_apart() {
+        assert_eq!(
+            parse(&packet(80_877_103, b"")),
+            Ok(StartupPacket::SslRequest)
+        );
+        assert_eq!(
+            parse(&packet(80_877_104, b"")),
+            Ok(StartupPacket::GssEncRequest)
+        );
+        assert_eq!(
+            parse(&packet(80_877_102, &[0; 8])),
+            Ok(StartupPacket::CancelRequest)
+        );
+        // Protocol 3.2 has keys of up to 256 bytes.
+        assert_eq!(
+            parse(&packet(80_877_102, &[0; 260])),
+            Ok(StartupPacket::CancelRequest)
+        );
+        assert!(parse(&packet(80_877_102, &[0; 7])).is_err());
+        assert!(parse(&packet(80_877_103, b"x")).is_ok_and(|p| p == StartupPacket::OtherVersion));
+        assert_eq!(
+            parse(&packet(2 << 16, b"anything")),
+            Ok(StartupPacket::OtherVersion)
+        );
+    }
+
+    #[test]
+    fn parameters_keep_order_and_the_last_one_counts() {
+        let bytes = packet(3 << 16, b"user\0a\0options\0-c x=1\0user\0b\0\0");
+        let Ok(StartupPacket::Startup(message)) = parse(&bytes) else {
+            panic!("not a startup")
+        };
+        assert_eq!(message.pairs().count(), 3);
+        assert_eq!(message.get("user"), Some(&b"b"[..]));
+        assert_eq!(message.get("database"), None);
+        let more = message.with_parameter("k", "v").unwrap();
+        assert_eq!(
+            &more[..],
+            &packet(3 << 16, b"user\0a\0options\0-c x=1\0user\0b\0k\0v\0\0")[..]
+        );
+    }
+
+    #[test]
+    fn a_list_must_end_where_the_packet_ends() {
+        for bad in [
+            &b""[..],
+            b"user",
+            b"user\0a",
+            b"user\0a\0",
+            b"user\0a\0\0x",
+            b"user\0\0",
+        ] {
+            assert!(parse(&packet(3 << 16, bad)).is_err(), "{bad:?}");
+        }
+        assert!(parse(&packet(3 << 16, b"\0")).is_ok());
+        let full = packet(3 << 16, &[b"user\0", &[b'x'; 9970][..], b"\0\0"].concat());
+        let Ok(StartupPacket::Startup(message)) = parse(&full) else {
+            panic!("not a startup")
+        };
+        assert!(
+            message
+                .with_parameter("default_transaction_read_only", "on")
+                .is_err()
+        );
+    }
+}

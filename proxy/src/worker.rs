@@ -1,0 +1,210 @@
+//! Worker threads: each runs the connections it was given on one single-threaded runtime, so that a
+//! connection never crosses threads and shares nothing with other workers that it would have to lock.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use pgpalisade_policies::VerdictCache;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::task::LocalSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::UpstreamAddr;
+use crate::fence::Fence;
+use crate::login;
+use crate::rejection_log::RejectionLog;
+use crate::takeover::Takeover;
+use crate::transport::Scratch;
+
+/// Verdicts of one worker may take this many bytes.
+const VERDICT_CACHE_BYTES: usize = 16 * 1024 * 1024;
+
+/// PostgreSQL's grammar recurses; `pgpalisade_policies::PARSER_STACK` must always be left.
+const STACK_BYTES: usize = 2 * pgpalisade_policies::PARSER_STACK;
+
+/// Connections handed to a worker that it has not begun to serve.
+const QUEUE: usize = 1024;
+
+/// What all workers have in common.
+#[derive(Clone)]
+pub struct Shared {
+    /// Declarations and releases.
+    pub takeover: Takeover,
+    /// The decision.
+    pub fence: Arc<Fence>,
+    /// The record of rejections.
+    pub rejections: RejectionLog,
+    /// The protected server.
+    pub upstream: UpstreamAddr,
+    /// Time from connecting to the end of the login.
+    pub login_timeout: Duration,
+    /// A client that takes no byte for this long is given up.
+    pub write_stall_timeout: Option<Duration>,
+    /// Idle time before TCP keep-alive probes.
+    pub tcp_keepalive: Option<Duration>,
+    /// Ends new logins and idle sessions.
+    pub drain: CancellationToken,
+    /// Ends everything at once.
+    pub abort: CancellationToken,
+}
+
+/// What the connections of one worker share. Nothing in it is shared with another thread but by
+/// handles that need no lock on the way of a message.
+pub struct Worker {
+    /// Declarations and releases.
+    pub takeover: Takeover,
+    /// The decision.
+    pub fence: Arc<Fence>,
+    /// Verdicts on texts, by text.
+    pub verdicts: RefCell<VerdictCache>,
+    /// The buffer that all connections read into.
+    pub scratch: RefCell<Scratch>,
+    /// The record of rejections.
+    pub rejections: RejectionLog,
+    /// The protected server.
+    pub upstream: UpstreamAddr,
+    /// Time from connecting to the end of the login.
+    pub login_timeout: Duration,
+    /// A client that takes no byte for this long is given up.
+    pub write_stall_timeout: Option<Duration>,
+    /// Idle time before TCP keep-alive probes.
+    pub tcp_keepalive: Option<Duration>,
+    /// How long the server may take to close after a goodbye.
+    pub close_timeout: Duration,
+    /// Cancelled when `stopping` is set, to wake idle connections.
+    pub drain: CancellationToken,
+    /// Sessions end as soon as they are idle.
+    pub stopping: Cell<bool>,
+}
+
+impl Worker {
+    fn new(shared: &Shared) -> Self {
+        Self {
+            takeover: shared.takeover.clone(),
+            fence: Arc::clone(&shared.fence),
+            verdicts: RefCell::new(VerdictCache::new(VERDICT_CACHE_BYTES)),
+            scratch: RefCell::new(Scratch::default()),
+            rejections: shared.rejections.clone(),
+            upstream: shared.upstream.clone(),
+            login_timeout: shared.login_timeout,
+            write_stall_timeout: shared.write_stall_timeout,
+            tcp_keepalive: shared.tcp_keepalive,
+            close_timeout: Duration::from_secs(5),
+            drain: CancellationToken::new(),
+            stopping: Cell::new(false),
+        }
+    }
+}
+
+/// A connection that was accepted.
+pub struct Accepted {
+    /// The client's socket.
+    pub stream: TcpStream,
+    /// Its other end.
+    pub client_addr: SocketAddr,
+    /// Its place among the connections that are allowed.
+    pub place: OwnedSemaphorePermit,
+}
+
+/// A running worker, as the listener sees it.
+#[derive(Debug)]
+pub struct WorkerHandle {
+    jobs: mpsc::Sender<Accepted>,
+    connections: Arc<AtomicUsize>,
+    ended: oneshot::Receiver<()>,
+    thread: JoinHandle<()>,
+}
+
+impl WorkerHandle {
+    /// Starts a worker thread.
+    ///
+    /// # Errors
+    ///
+    /// Where the system gives no thread or no event queue.
+    pub fn start(number: usize, shared: &Shared) -> io::Result<Self> {
+        let (jobs, receiver) = mpsc::channel(QUEUE);
+        let (ending, ended) = oneshot::channel();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (shared, counter) = (shared.clone(), Arc::clone(&connections));
+        let thread = std::thread::Builder::new()
+            .name(format!("worker-{number}"))
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                let tasks = LocalSet::new();
+                tasks.block_on(&runtime, run(&shared, receiver, counter));
+                // Whatever still runs was told to end at once.
+                drop(tasks);
+                runtime.shutdown_background();
+                let _ = ending.send(());
+            })?;
+        Ok(Self {
+            jobs,
+            connections,
+            ended,
+            thread,
+        })
+    }
+
+    /// Connections that it serves now.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Hands it a connection. Where it cannot keep up, the connection is closed.
+    pub fn serve(&self, accepted: Accepted) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = self.jobs.try_send(accepted) {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!(%error, "a worker cannot keep up with new connections");
+        }
+    }
+
+    /// Waits until it has ended. It ends after its last connection, once the drain has begun.
+    pub async fn ended(self) {
+        let _ = self.ended.await;
+        if self.thread.join().is_err() {
+            tracing::error!("a worker thread has panicked");
+        }
+    }
+}
+
+async fn run(shared: &Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Arc<AtomicUsize>) {
+    let worker = Rc::new(Worker::new(shared));
+    let tracker = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = jobs.recv() => accepted,
+            () = shared.drain.cancelled() => None,
+        };
+        let Some(accepted) = accepted else { break };
+        let (worker, connections) = (Rc::clone(&worker), Arc::clone(&connections));
+        tracker.spawn_local(async move {
+            let Accepted {
+                stream,
+                client_addr,
+                place,
+            } = accepted;
+            login::serve_client(worker, stream, client_addr).await;
+            drop(place);
+            connections.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+    worker.stopping.set(true);
+    worker.drain.cancel();
+    tracker.close();
+    tokio::select! {
+        () = tracker.wait() => {}
+        () = shared.abort.cancelled() => {}
+    }
+}
