@@ -1,4 +1,5 @@
-//! Takeovers on a real PostgreSQL: old sessions end and commit nothing, and what cannot be confirmed is refused.
+//! Takeovers on a real PostgreSQL: old sessions end and commit nothing, and what cannot be confirmed is
+//! refused.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -9,7 +10,8 @@
 #[expect(unreachable_pub, reason = "shared by the test binaries of this crate")]
 mod support;
 
-use std::sync::Arc;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pgpalisade::takeover::{
@@ -507,7 +509,8 @@ async fn the_reaper_removes_only_what_is_gone() {
     assert_eq!(registered(&store).await, [alive]);
 }
 
-/// Everything of the proxy goes without a word; the server session of its client stays. The next raise, after a start on
+/// Everything of the proxy goes without a word; the server session of its client stays. The next raise,
+/// after a start on
 /// the same file, ends it.
 #[tokio::test]
 async fn sessions_of_a_killed_proxy_are_ended_by_the_next_takeover() {
@@ -750,6 +753,53 @@ async fn any_proxy_finishes_a_barrier() {
         Err(DeclareError::Stale { .. })
     ));
     assert_eq!(one.cells().cell(&scope).mark(), Some(token(2)));
+}
+
+/// Where a test's log goes.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_takeover_names_the_prepared_transactions_that_outlive_it() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || writer.clone())
+        .finish();
+    // For this thread, on which the runtime of this test runs all its tasks.
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(options(&postgres), &store).await.unwrap();
+    let (old, _) = declared(&postgres, &takeover, "postgres", 1).await;
+    old.batch_execute("CREATE TABLE t (id int)").await.unwrap();
+    old.batch_execute("BEGIN; INSERT INTO t VALUES (1)")
+        .await
+        .unwrap();
+    old.batch_execute("PREPARE TRANSACTION 'left behind'")
+        .await
+        .unwrap();
+    declared(&postgres, &takeover, "postgres", 2).await;
+    let give_up = Instant::now() + Duration::from_secs(5);
+    loop {
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        if text.contains("WARN") && text.contains("left behind") {
+            break;
+        }
+        assert!(Instant::now() < give_up, "{text}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Prints how long takeovers take, one old session each.
