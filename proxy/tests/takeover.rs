@@ -1,4 +1,5 @@
-//! Takeovers on a real PostgreSQL: old sessions end and commit nothing, and what cannot be confirmed is refused.
+//! Takeovers on a real PostgreSQL: old sessions end and commit nothing, and what cannot be confirmed is
+//! refused.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -9,13 +10,17 @@
 #[expect(unreachable_pub, reason = "shared by the test binaries of this crate")]
 mod support;
 
-use std::sync::Arc;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pgpalisade::takeover::{
     BackendFault, Declare, DeclareError, StartError, StoreLock, Takeover, TakeoverOptions,
 };
-use pgpalisade_authority::{Authority, Backend, Declaration, Embedded, Mark, Scope, Token};
+use pgpalisade_authority::{
+    Answer, Authority, AuthorityId, Backend, Declaration, Declared, Drained, Embedded, Mark,
+    Registered, Scope, Token,
+};
 use support::Postgres;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
@@ -423,24 +428,27 @@ async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
     assert_eq!(registered(&store).await, [new]);
 }
 
+/// The caller goes away before the authority has answered, or in the middle of the barrier.
 #[tokio::test]
 async fn a_caller_that_goes_away_does_not_stop_its_takeover() {
     let postgres = Postgres::start(&[]).await;
     let store = store(&postgres);
     let takeover = start(options(&postgres), &store).await.unwrap();
-    let (old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
-    let client = postgres.connect("postgres").await;
-    let new = takeover.identify(pid(&client).await).await.unwrap();
-    postgres.signal("-STOP", stuck.pid);
-    let dropped =
-        tokio::time::timeout(Duration::from_millis(200), declare(&takeover, 2, new)).await;
-    assert!(
-        dropped.is_err(),
-        "it should still wait for the stopped session"
-    );
-    postgres.signal("-CONT", stuck.pid);
-    eventually_registered(&store, &[new]).await;
-    assert!(old.batch_execute("SELECT 1").await.is_err());
+    let (mut old, mut stuck) = declared(&postgres, &takeover, "postgres", 1).await;
+    for (value, patience) in [(2, Duration::ZERO), (3, Duration::from_millis(200))] {
+        let client = postgres.connect("postgres").await;
+        let new = takeover.identify(pid(&client).await).await.unwrap();
+        postgres.signal("-STOP", stuck.pid);
+        let dropped = tokio::time::timeout(patience, declare(&takeover, value, new)).await;
+        assert!(
+            dropped.is_err(),
+            "it should still wait for the stopped session"
+        );
+        postgres.signal("-CONT", stuck.pid);
+        eventually_registered(&store, &[new]).await;
+        assert!(old.batch_execute("SELECT 1").await.is_err());
+        (old, stuck) = (client, new);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -501,7 +509,8 @@ async fn the_reaper_removes_only_what_is_gone() {
     assert_eq!(registered(&store).await, [alive]);
 }
 
-/// Everything of the proxy goes without a word; the server session of its client stays. The next raise, after a start on
+/// Everything of the proxy goes without a word; the server session of its client stays. The next raise,
+/// after a start on
 /// the same file, ends it.
 #[tokio::test]
 async fn sessions_of_a_killed_proxy_are_ended_by_the_next_takeover() {
@@ -602,19 +611,110 @@ async fn without_a_control_connection_only_takeovers_fail() {
     assert_eq!(registered(&store).await, [new]);
 }
 
+/// The real store, slowed down.
+struct Slow {
+    store: Arc<Embedded>,
+    declare: Duration,
+    forget: Duration,
+}
+
+impl Authority for Slow {
+    fn identity(&self) -> AuthorityId {
+        self.store.identity()
+    }
+
+    fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared> {
+        Box::pin(async move {
+            tokio::time::sleep(self.declare).await;
+            self.store.declare(declaration).await
+        })
+    }
+
+    fn drained<'a>(
+        &'a self,
+        scope: &'a Scope,
+        token: Token,
+        gone: &'a [Backend],
+    ) -> Answer<'a, Drained> {
+        self.store.drained(scope, token, gone)
+    }
+
+    fn release(&self, backend: Backend) -> Answer<'_, ()> {
+        Box::pin(async move { self.forget(&[backend]).await })
+    }
+
+    fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
+        Box::pin(async move {
+            tokio::time::sleep(self.forget).await;
+            self.store.forget(gone).await
+        })
+    }
+
+    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>> {
+        self.store.sessions()
+    }
+
+    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>> {
+        self.store.marks()
+    }
+}
+
 #[tokio::test]
 async fn a_release_is_through_before_the_session_declares_again() {
     let postgres = Postgres::start(&[]).await;
     let store = store(&postgres);
-    let takeover = start(options(&postgres), &store).await.unwrap();
+    let forget = Duration::from_millis(50);
+    let slow = Slow {
+        store: Arc::clone(&store),
+        declare: Duration::ZERO,
+        forget,
+    };
+    let cancel = CancellationToken::new();
+    let takeover = Takeover::start(options(&postgres), Arc::new(slow), cancel)
+        .await
+        .unwrap();
     let (_client, backend) = declared(&postgres, &takeover, "postgres", 1).await;
-    for _ in 0..50 {
+    for _ in 0..5 {
         takeover.release(backend);
         declare(&takeover, 1, backend).await.unwrap();
+        tokio::time::sleep(forget * 2).await;
         assert_eq!(registered(&store).await, [backend]);
     }
     takeover.release(backend);
     eventually_registered(&store, &[]).await;
+}
+
+#[tokio::test]
+async fn an_authority_that_does_not_answer_is_an_error_in_time() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let never = Duration::from_secs(3600);
+    let slow = Slow {
+        store: Arc::clone(&store),
+        declare: never,
+        forget: Duration::ZERO,
+    };
+    let timeout = Duration::from_millis(300);
+    let options = TakeoverOptions {
+        timeout,
+        ..options(&postgres)
+    };
+    let takeover = Takeover::start(options, Arc::new(slow), CancellationToken::new())
+        .await
+        .unwrap();
+    let began = Instant::now();
+    let error = declare(
+        &takeover,
+        1,
+        Backend {
+            pid: 1,
+            started_us: 1,
+        },
+    )
+    .await
+    .unwrap_err();
+    assert!(matches!(error, DeclareError::Authority(_)), "{error}");
+    assert!(began.elapsed() < timeout * 3, "{:?}", began.elapsed());
 }
 
 /// Two proxies on one store: the one that raised has gone, the other finishes its barrier.
@@ -653,6 +753,53 @@ async fn any_proxy_finishes_a_barrier() {
         Err(DeclareError::Stale { .. })
     ));
     assert_eq!(one.cells().cell(&scope).mark(), Some(token(2)));
+}
+
+/// Where a test's log goes.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_takeover_names_the_prepared_transactions_that_outlive_it() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || writer.clone())
+        .finish();
+    // For this thread, on which the runtime of this test runs all its tasks.
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(options(&postgres), &store).await.unwrap();
+    let (old, _) = declared(&postgres, &takeover, "postgres", 1).await;
+    old.batch_execute("CREATE TABLE t (id int)").await.unwrap();
+    old.batch_execute("BEGIN; INSERT INTO t VALUES (1)")
+        .await
+        .unwrap();
+    old.batch_execute("PREPARE TRANSACTION 'left behind'")
+        .await
+        .unwrap();
+    declared(&postgres, &takeover, "postgres", 2).await;
+    let give_up = Instant::now() + Duration::from_secs(5);
+    loop {
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        if text.contains("WARN") && text.contains("left behind") {
+            break;
+        }
+        assert!(Instant::now() < give_up, "{text}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Prints how long takeovers take, one old session each.

@@ -12,7 +12,8 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, AuthorityError>> 
 /// The durable, linearizable store of marks and of the sessions bound to them.
 ///
 /// Every method is one atomic step, and what it answered is durable before it answers. A step whose future is
-/// dropped, or that ends in an error, may or may not have been taken; all of them can be repeated. The caller bounds the wait.
+/// dropped, or that ends in an error, may or may not have been taken; all of them can be repeated. The
+/// caller bounds the wait.
 pub trait Authority: Send + Sync + 'static {
     /// Which store this is: random, made when the store was created, the same for all who share it.
     fn identity(&self) -> AuthorityId;
@@ -23,11 +24,14 @@ pub trait Authority: Send + Sync + 'static {
     /// - mark equal: the session is registered, [`Outcome::Current`];
     /// - mark below, or none: the mark rises and the session is registered, [`Outcome::Raised`].
     ///
-    /// A session that is registered in the scope at a lower token moves up and is not in its own `lower`. It never moves down.
+    /// A session that is registered in the scope at a lower token moves up and is not in its own `lower`.
+    /// It never moves down.
     fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared>;
 
-    /// Tells that these sessions were seen to be gone from PostgreSQL. Removes their records in the scope where
-    /// the token is lower, and no others. The scope is marked as drained for the token only if no lower record is left and the
+    /// Tells that these sessions were seen to be gone from PostgreSQL. Removes their records in the scope
+    /// where
+    /// the token is lower, and no others. The scope is marked as drained for the token only if no lower
+    /// record is left and the
     /// token is still the mark.
     fn drained<'a>(
         &'a self,
@@ -76,7 +80,8 @@ pub enum Declared {
         mark: Mark,
         /// Whether this declaration raised it.
         outcome: Outcome,
-        /// Every registered session of the scope with a lower token, in the order of [`Backend`]. Empty once the scope was drained for this token.
+        /// Every registered session of the scope with a lower token, in the order of [`Backend`]. Empty
+        /// once the scope was drained for this token.
         lower: Vec<Registered>,
     },
 }

@@ -376,7 +376,8 @@ async fn concurrent_raises_see_every_lower_session(authority: &Arc<dyn Authority
     );
 }
 
-/// Sessions declare, move, are released and are drained. In the end no session is missing: one that was accepted
+/// Sessions declare, move, are released and are drained. In the end no session is missing: one that was
+/// accepted
 /// with a token below the mark is still registered, or somebody released or drained it.
 async fn concurrent_schedule_loses_no_session(authority: &Arc<dyn Authority>, seed: u64) {
     let s = fresh_scope();

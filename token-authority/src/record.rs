@@ -25,7 +25,8 @@ impl fmt::Display for Backend {
 pub struct Mark {
     /// The token.
     pub token: Token,
-    /// When it was raised, microseconds since the Unix epoch, by the authority's clock. For people; nothing is
+    /// When it was raised, microseconds since the Unix epoch, by the authority's clock. For people; nothing
+    /// is
     /// decided by it.
     pub raised_at: i64,
     /// Who raised it, in words for people.

@@ -1,7 +1,9 @@
 //! One cluster, one authority: the advisory lock by which the proxies of a cluster see each other.
 //!
-//! Every control connection takes a session lock (fixed class, identity of its authority as object) and *then* looks who
-//! else holds one. Of two that come at once, at least one sees the other. Locks are kept per database, so the look covers all
+//! Every control connection takes a session lock (fixed class, identity of its authority as object) and
+//! *then* looks who
+//! else holds one. Of two that come at once, at least one sees the other. Locks are kept per database, so
+//! the look covers all
 //! of them (<https://www.postgresql.org/docs/15/view-pg-locks.html>).
 
 use pgpalisade_authority::AuthorityId;

@@ -19,6 +19,8 @@ use super::error::{ControlError, StartError};
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// A statement without an answer for this long means that the connection is dead.
 const DEAD_AFTER: Duration = Duration::from_secs(1);
+/// A connection is made and prepared within this time, or within the timeout of takeovers if that is longer.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How often a lock that somebody holds is tried again at start.
 const LOCK_RETRY: Duration = Duration::from_millis(200);
 /// A pause after a connection was lost under a statement.
@@ -85,7 +87,8 @@ impl Control {
     }
 
     /// Runs one statement in a transaction of its own. Waits for the connection where it is down, and
-    /// runs the statement again where the connection is lost under it: so it must be one that can be repeated.
+    /// runs the statement again where the connection is lost under it: so it must be one that can be
+    /// repeated.
     pub(super) async fn query(
         &self,
         sql: &str,
@@ -204,7 +207,7 @@ async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established
             backend,
         })
     };
-    match timeout(plan.timeout, attempt).await {
+    match timeout(plan.timeout.max(CONNECT_WITHIN), attempt).await {
         Ok(established) => established,
         Err(_) => Err(StartError::Connect(ControlError::Timeout)),
     }

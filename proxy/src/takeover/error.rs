@@ -127,7 +127,8 @@ pub enum DeclareError {
     #[error(transparent)]
     Authority(AuthorityError),
     /// The token is stored, but old sessions could not be confirmed gone in time. Declaring again goes on.
-    #[error("takeover of scope {scope} with token {token} is not completed, {} old sessions are left: {why}", left.len())]
+    #[error("takeover of scope {scope} with token {token} is not completed, \
+             {} old sessions are left: {why}", left.len())]
     Incomplete {
         /// The scope.
         scope: Scope,

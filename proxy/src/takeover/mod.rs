@@ -113,9 +113,11 @@ impl std::fmt::Debug for Takeover {
 }
 
 impl Takeover {
-    /// Connects the control connection, takes the cluster's lock, learns the marks and removes the records of sessions that are gone.
+    /// Connects the control connection, takes the cluster's lock, learns the marks and removes the records
+    /// of sessions that are gone.
     ///
-    /// Errors: no connection, missing rights, a standby, another authority or a second proxy on an embedded store, and
+    /// Errors: no connection, missing rights, a standby, another authority or a second proxy on an embedded
+    /// store, and
     /// an authority that does not answer.
     pub async fn start(
         options: TakeoverOptions,
@@ -180,9 +182,11 @@ impl Takeover {
         &self.inner.cells
     }
 
-    /// Finds the server session behind the pid that the server told at login. The answer stays true for as long as the session lives.
+    /// Finds the server session behind the pid that the server told at login. The answer stays true for as
+    /// long as the session lives.
     ///
-    /// Errors: [`DeclareError::Backend`] where a pooler sits in between or rights are missing, [`DeclareError::Control`].
+    /// Errors: [`DeclareError::Backend`] where a pooler sits in between or rights are missing,
+    /// [`DeclareError::Control`].
     pub async fn identify(&self, pid: i32) -> Result<Backend, DeclareError> {
         let control = self.inner.control.clone();
         let deadline = Instant::now() + self.inner.timeout;
@@ -206,7 +210,8 @@ impl Takeover {
         self.run(async move { inner.declare(declare).await }).await
     }
 
-    /// Tells that a session has ended normally: nothing in flight, Terminate sent, and the server closed its end. Does not
+    /// Tells that a session has ended normally: nothing in flight, Terminate sent, and the server closed
+    /// its end. Does not
     /// wait. A declaration of the same session that comes later is taken later.
     pub fn release(&self, backend: Backend) {
         self.inner.releases.push(backend);

@@ -61,7 +61,8 @@ impl Releases {
         }
     }
 
-    /// Removes the records, until `cancel`. A release that fails stays first in line: it may have been taken, and
+    /// Removes the records, until `cancel`. A release that fails stays first in line: it may have been
+    /// taken, and
     /// a later declaration must not be undone by it.
     pub(super) async fn run(
         self: Arc<Self>,

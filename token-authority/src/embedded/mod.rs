@@ -41,7 +41,8 @@ struct Inner {
 impl Embedded {
     /// Opens `dir/authority.redb`, or makes it. `dir` is made too (mode 0700) when it is missing.
     ///
-    /// Blocks while it reads the disk. Errors: no rights, a directory that everybody may write to, a file that another
+    /// Blocks while it reads the disk. Errors: no rights, a directory that everybody may write to, a file
+    /// that another
     /// process has open, that is damaged, or that a newer version has written.
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let store = open::open(dir)?;

@@ -126,6 +126,10 @@ fn damaged_files_are_an_error_that_names_them() {
             error.to_string().contains("authority.redb"),
             "{what}: {error}"
         );
+        // Nothing is made out of a file that is not ours, not even out of an empty one.
+        if bytes.is_empty() {
+            assert_eq!(fs::metadata(file(dir.path())).unwrap().len(), 0);
+        }
     }
     // Damage in the header: redb may recover from it or refuse. It never panics.
     fs::write(file(dir.path()), &good).unwrap();
