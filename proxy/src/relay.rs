@@ -84,6 +84,14 @@ enum Gate {
     Closing(&'static str),
 }
 
+/// What is known of the message at the front of the client's bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Front {
+    Unknown,
+    /// It binds a token that was accepted: the session is made ready to write for it.
+    Binds,
+}
+
 /// What a session brings from its login.
 pub struct LoggedIn {
     /// The client's socket.
@@ -126,6 +134,8 @@ pub struct Relay {
     client_discard: usize,
     /// The message at the front of `client_carry` has been answered and is not to be sent.
     drop_front: bool,
+    /// What earlier looks at that message have found out.
+    front: Front,
     gate: Gate,
     /// The gate has opened since the client's bytes were looked at.
     resume: bool,
@@ -168,6 +178,7 @@ impl Relay {
             server_rest: replies::Rest::default(),
             client_discard: 0,
             drop_front: false,
+            front: Front::Unknown,
             gate: Gate::Open,
             ledger: Ledger::default(),
             settings: session.settings,
@@ -365,22 +376,19 @@ impl Relay {
                 Poll::Ready(Ok(_)) => {}
             }
         }
-        let done = if carry.is_empty() {
+        if carry.is_empty() {
             let bytes = scratch.filled();
             let done = self.on_client_bytes(bytes)?;
             carry.extend_from_slice(bytes.get(done..).unwrap_or_default());
-            done
         } else {
             let done = self.on_client_bytes(&carry)?;
             carry.advance(done);
-            done
-        };
+        }
         self.client_carry = if carry.is_empty() {
             BytesMut::new()
         } else {
             carry
         };
-        tracing::trace!(done, "client");
         Ok(true)
     }
 

@@ -8,7 +8,7 @@ use pgpalisade_policies::{
 
 use super::progress::Message;
 use super::steps::{Forward, Judged, Refused, Step, Then};
-use super::{End, Gate, Relay};
+use super::{End, Front, Gate, Relay};
 use crate::fence::{Basis, Permit, Plan, Situation, Wrote};
 use crate::session::Pipeline;
 use crate::session::access::{Adjustment, Place, Standing};
@@ -96,6 +96,7 @@ impl Relay {
             };
             match step {
                 Step::Forward(forward) => {
+                    self.front = Front::Unknown;
                     let len = header_len(rest);
                     self.forward(forward, len);
                     continue;
@@ -107,6 +108,7 @@ impl Relay {
             self.pass_on(bytes, &mut sent, at)?;
             let frame_len = header_len(rest);
             if self.take(step)? == Message::Dropped {
+                self.front = Front::Unknown;
                 self.client_discard = frame_len;
             }
         }
@@ -191,7 +193,8 @@ impl Relay {
                 | FrontendTag::CopyDone
                 | FrontendTag::CopyFail
         );
-        if passes || self.position.status == TransactionStatus::Failed {
+        let failed = self.position.status == TransactionStatus::Failed;
+        if passes || failed || self.front == Front::Binds {
             return None;
         }
         let adjustment = self.due_adjustment(self.standing())?;
@@ -456,6 +459,7 @@ impl Relay {
             && self.will_hold_token(verdict)
             && let Some(adjustment) = self.adjustment_before_binding(request)
         {
+            self.front = Front::Binds;
             return Step::Adjust(adjustment);
         }
         if shows_settings(verdict)
