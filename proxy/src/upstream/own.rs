@@ -49,21 +49,27 @@ pub(crate) fn execute(
     sql: &str,
     error: Option<Box<Rejection>>,
 ) {
-    // The texts are ours: no NUL, and far below the length that a message can have.
-    let written = frontend::parse(NAME, sql, [], out)
+    // The texts are ours: no NUL, and far below the length that a message can have. An earlier
+    // statement of ours that failed was not closed; closing what is not there is no error.
+    let written = frontend::close(b'S', NAME, out)
+        .and_then(|()| frontend::parse(NAME, sql, [], out))
         .and_then(|()| {
             frontend::bind(NAME, NAME, [], [(); 0], |(), _| Ok(IsNull::Yes), [], out)
                 .map_err(io_error)
         })
         .and_then(|()| frontend::execute(NAME, 0, out))
+        // The portal would outlive its statement, up to the end of the transaction.
+        .and_then(|()| frontend::close(b'P', NAME, out))
         .and_then(|()| frontend::close(b'S', NAME, out));
     debug_assert!(written.is_ok(), "{sql}");
     let mut execute = InFlight::proxy(Request::Execute);
     execute.error = error;
     for entry in [
+        InFlight::proxy(Request::Close),
         InFlight::proxy(Request::Parse),
         InFlight::proxy(Request::Bind),
         execute,
+        InFlight::proxy(Request::Close),
         InFlight::proxy(Request::Close),
     ] {
         ledger.push(entry);
