@@ -1,0 +1,11 @@
+//! End-to-end tests: the real binary in front of a real PostgreSQL.
+//!
+//! One file for each theme. Every test starts its own server and its own proxy.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on fails"
+)]
+
+mod transparent;
