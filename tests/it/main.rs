@@ -8,4 +8,8 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod fencing;
+mod rejection_states;
+mod takeover_time;
+mod token_settings;
 mod transparent;

@@ -24,8 +24,6 @@ pub struct Options {
     pub control: String,
     /// Any other flags.
     pub flags: Vec<String>,
-    /// Its environment, beside this process's own.
-    pub environment: Vec<(String, String)>,
     /// What `PGPALISADE_TESTS_DIRECT` puts in the proxy's place.
     pub direct: Endpoint,
 }
@@ -37,15 +35,8 @@ impl Options {
             upstream: format!("postgres://127.0.0.1:{}", postgres.port()),
             control: postgres.admin_dsn(),
             flags: Vec::new(),
-            environment: Vec::new(),
             direct: postgres.tcp(),
         }
-    }
-
-    /// With one more environment variable.
-    pub fn environment(mut self, name: &str, value: &str) -> Self {
-        self.environment.push((name.to_owned(), value.to_owned()));
-        self
     }
 
     /// With one more flag and its value.
@@ -128,12 +119,8 @@ impl Proxy {
             .arg("--rejection-log")
             .arg(self.rejection_log())
             .args(&self.options.flags)
-            .envs(
-                self.options
-                    .environment
-                    .iter()
-                    .map(|(name, value)| (name, value)),
-            )
+            // Tests end with sessions open, and need not wait for them.
+            .env("PGPALISADE_SHUTDOWN_GRACE", "1s")
             .env("RUST_BACKTRACE", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

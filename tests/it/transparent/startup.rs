@@ -196,10 +196,8 @@ fn encryption_requests_are_declined() {
 fn upstream_by_unix_socket() {
     let postgres = Postgres::start();
     let mut options = Options::new(&postgres);
-    options.upstream = postgres.socket_dir().display().to_string();
-    options.flags.clear();
-    // A directory has no port; libpq's variable names it.
-    let options = options.environment("PGPORT", &postgres.port().to_string());
+    let directory = postgres.socket_dir().display();
+    options.upstream = format!("postgres:///?host={directory}&port={}", postgres.port());
     let proxy = Proxy::start_with(options);
     let packet = startup_packet(
         PROTOCOL_3_0,
