@@ -5,11 +5,15 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::panic,
     reason = "a test that cannot go on fails"
 )]
 
 mod fencing;
+mod garbage;
+mod programs;
 mod rejection_states;
 mod takeover_time;
+mod tidy;
 mod token_settings;
 mod transparent;

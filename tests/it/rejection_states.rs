@@ -25,7 +25,10 @@ fn check(refusals: usize, place: impl Fn(&mut Wire, &mut Vec<Message>)) {
         log.extend(wire.extended("SELECT 'works on'"));
         log
     };
-    let (direct, proxied) = (transcript(stage.postgres.tcp()), transcript(stage.proxy.endpoint()));
+    let (direct, proxied) = (
+        transcript(stage.postgres.tcp()),
+        transcript(stage.proxy.endpoint()),
+    );
     assert_eq!(
         tags(&direct),
         tags(&proxied),
@@ -33,14 +36,23 @@ fn check(refusals: usize, place: impl Fn(&mut Wire, &mut Vec<Message>)) {
         pretty(&direct),
         pretty(&proxied)
     );
-    assert_eq!(count(&direct, "23505"), refusals, "the oracle failed elsewhere:\n{}", pretty(&direct));
+    assert_eq!(
+        count(&direct, "23505"),
+        refusals,
+        "the oracle failed elsewhere:\n{}",
+        pretty(&direct)
+    );
     assert_eq!(count(&proxied, "PF002"), refusals, "{}", pretty(&proxied));
     assert_eq!(stage.postgres.value("SELECT count(*) FROM taken"), "1");
 }
 
 fn count(log: &[Message], sqlstate: &str) -> usize {
-    let errors = log.iter().filter(|message| message.tag == b'E' && message.severity() == "ERROR");
-    errors.filter(|message| message.sqlstate() == sqlstate).count()
+    let errors = log
+        .iter()
+        .filter(|message| message.tag == b'E' && message.severity() == "ERROR");
+    errors
+        .filter(|message| message.sqlstate() == sqlstate)
+        .count()
 }
 
 fn write() -> Batch {
@@ -60,7 +72,15 @@ fn idle_simple() {
 fn idle_extended() {
     check(3, |wire, log| {
         log.extend(wire.run(&write().sync()));
-        log.extend(wire.run(&Batch::new().parse("", WRITE).bind("", "", &[]).execute("", 0).sync()));
+        log.extend(
+            wire.run(
+                &Batch::new()
+                    .parse("", WRITE)
+                    .bind("", "", &[])
+                    .execute("", 0)
+                    .sync(),
+            ),
+        );
         // The answer to a Flush, before any Sync.
         wire.send(&write().flush());
         log.extend(wire.until(b'E'));
@@ -99,7 +119,16 @@ fn in_a_transaction_extended() {
 #[test]
 fn back_to_a_savepoint() {
     check(2, |wire, log| {
-        for statement in ["BEGIN", "SAVEPOINT s", WRITE, "ROLLBACK TO s", "SELECT 1", WRITE, "ROLLBACK TO s", "COMMIT"] {
+        for statement in [
+            "BEGIN",
+            "SAVEPOINT s",
+            WRITE,
+            "ROLLBACK TO s",
+            "SELECT 1",
+            WRITE,
+            "ROLLBACK TO s",
+            "COMMIT",
+        ] {
             log.extend(wire.query(statement));
         }
     });
@@ -122,21 +151,42 @@ fn in_a_failed_transaction() {
 #[test]
 fn in_a_pipeline() {
     let read = || Batch::new().statement("SELECT 1");
-    check(1, |wire, log| log.extend(wire.run(&read().then(&write()).then(&read()).sync())));
+    check(1, |wire, log| {
+        log.extend(wire.run(&read().then(&write()).then(&read()).sync()))
+    });
     check(1, |wire, log| {
         let begun = Batch::new().statement("BEGIN").then(&read());
         log.extend(wire.run(&begun.then(&write()).then(&read()).sync()));
         log.extend(wire.query("SELECT 1"));
     });
     check(2, |wire, log| {
-        wire.send(&write().then(&read()).sync().then(&read()).then(&write()).sync().then(&read()).sync().query("SELECT 2"));
+        wire.send(
+            &write()
+                .then(&read())
+                .sync()
+                .then(&read())
+                .then(&write())
+                .sync()
+                .then(&read())
+                .sync()
+                .query("SELECT 2"),
+        );
         for _ in 0..4 {
             log.extend(wire.until_ready());
         }
     });
     check(1, |wire, log| {
         log.extend(wire.query("BEGIN"));
-        wire.send(&read().flush().then(&write()).flush().then(&read()).flush().sync().query("ROLLBACK"));
+        wire.send(
+            &read()
+                .flush()
+                .then(&write())
+                .flush()
+                .then(&read())
+                .flush()
+                .sync()
+                .query("ROLLBACK"),
+        );
         log.extend(wire.until_ready());
         log.extend(wire.until_ready());
     });
@@ -146,13 +196,25 @@ fn in_a_pipeline() {
 #[test]
 fn behind_an_unfinished_query() {
     check(1, |wire, log| {
-        wire.send(&Batch::new().query("SELECT pg_sleep(0.1)").query(WRITE).query("SELECT 2"));
+        wire.send(
+            &Batch::new()
+                .query("SELECT pg_sleep(0.1)")
+                .query(WRITE)
+                .query("SELECT 2"),
+        );
         for _ in 0..3 {
             log.extend(wire.until_ready());
         }
     });
     check(2, |wire, log| {
-        wire.send(&Batch::new().query("BEGIN").query(WRITE).query("SELECT 2").query("ROLLBACK").query(WRITE));
+        wire.send(
+            &Batch::new()
+                .query("BEGIN")
+                .query(WRITE)
+                .query("SELECT 2")
+                .query("ROLLBACK")
+                .query(WRITE),
+        );
         for _ in 0..5 {
             log.extend(wire.until_ready());
         }
@@ -162,8 +224,19 @@ fn behind_an_unfinished_query() {
 #[test]
 fn prepared_statements() {
     check(3, |wire, log| {
-        log.extend(wire.run(&Batch::new().parse("w", WRITE).describe_statement("w").sync()));
-        let run = Batch::new().bind("", "w", &[]).describe_portal("").execute("", 0).sync();
+        log.extend(
+            wire.run(
+                &Batch::new()
+                    .parse("w", WRITE)
+                    .describe_statement("w")
+                    .sync(),
+            ),
+        );
+        let run = Batch::new()
+            .bind("", "w", &[])
+            .describe_portal("")
+            .execute("", 0)
+            .sync();
         log.extend(wire.run(&run));
         log.extend(wire.run(&run));
         log.extend(wire.query("EXECUTE w"));
@@ -184,15 +257,37 @@ fn copy_with_its_data_behind_it() {
             let mut wire = Wire::login(&endpoint, &TRUSTED);
             let mut log = wire.query(in_transaction);
             let copy = format!("COPY {table} FROM STDIN");
-            log.extend(wire.run(&Batch::new().query(&copy).copy_data(b"7\n").copy_data(b"8\n").copy_done()));
+            log.extend(
+                wire.run(
+                    &Batch::new()
+                        .query(&copy)
+                        .copy_data(b"7\n")
+                        .copy_data(b"8\n")
+                        .copy_done(),
+                ),
+            );
             log.extend(wire.query("ROLLBACK"));
-            log.extend(wire.run(&Batch::new().statement(&copy).copy_data(b"7\n").copy_done().sync()));
+            log.extend(
+                wire.run(
+                    &Batch::new()
+                        .statement(&copy)
+                        .copy_data(b"7\n")
+                        .copy_done()
+                        .sync(),
+                ),
+            );
             log.extend(wire.query("SELECT 1"));
             log
         };
         let direct = transcript(stage.postgres.tcp(), "no_such_table");
         let proxied = transcript(stage.proxy.endpoint(), "taken");
-        assert_eq!(tags(&direct), tags(&proxied), "\ndirect:\n{}proxied:\n{}", pretty(&direct), pretty(&proxied));
+        assert_eq!(
+            tags(&direct),
+            tags(&proxied),
+            "\ndirect:\n{}proxied:\n{}",
+            pretty(&direct),
+            pretty(&proxied)
+        );
         assert_eq!(count(&proxied, "PF002"), 2, "{}", pretty(&proxied));
     }
 }
@@ -208,7 +303,10 @@ fn several_statements_in_one_string() {
     assert_eq!(tags(&wire.query(text)), "E ZE");
     assert_eq!(tags(&wire.query("SELECT 1")), "E ZE");
     wire.ok("ROLLBACK");
-    assert_eq!(tags(&wire.query("BEGIN; INSERT INTO taken VALUES (2)")), "E ZI");
+    assert_eq!(
+        tags(&wire.query("BEGIN; INSERT INTO taken VALUES (2)")),
+        "E ZI"
+    );
     assert_eq!(stage.postgres.value("SELECT count(*) FROM taken"), "1");
 }
 

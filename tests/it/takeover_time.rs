@@ -26,7 +26,10 @@ fn takeover_over_100_open_write_transactions() {
                 .collect();
             times.sort();
             let p99 = times[(times.len() * 99).div_ceil(100) - 1];
-            println!("batch {batch}: p50 {:?}, p99 {p99:?}, all {times:?}", times[times.len() / 2]);
+            println!(
+                "batch {batch}: p50 {:?}, p99 {p99:?}, all {times:?}",
+                times[times.len() / 2]
+            );
             p99
         })
         .collect();
@@ -38,7 +41,9 @@ fn takeover_over_100_open_write_transactions() {
 
 /// The time from sending the SET with the next token to its ReadyForQuery. All old writes must be lost.
 fn round(stage: &Stage, token: u64) -> Duration {
-    let mut old: Vec<Wire> = (0..SESSIONS).map(|_| leader(&stage.proxy.endpoint(), &token.to_string())).collect();
+    let mut old: Vec<Wire> = (0..SESSIONS)
+        .map(|_| leader(&stage.proxy.endpoint(), &token.to_string()))
+        .collect();
     for wire in &mut old {
         wire.ok(&format!("BEGIN; INSERT INTO jobs (who) VALUES ({token})"));
     }
@@ -46,7 +51,11 @@ fn round(stage: &Stage, token: u64) -> Duration {
     let begin = Instant::now();
     let answer = next.query(&format!("SET fencing.token = {}", token + 1));
     let took = begin.elapsed();
-    assert!(!answer.iter().any(|message| message.tag == b'E'), "{}", pretty(&answer));
+    assert!(
+        !answer.iter().any(|message| message.tag == b'E'),
+        "{}",
+        pretty(&answer)
+    );
     assert_eq!(next.rows("SELECT count(*) FROM jobs"), [["0"]]);
     for mut wire in old {
         let last = wire.query("COMMIT");

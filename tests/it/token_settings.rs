@@ -64,13 +64,20 @@ fn sequence(stage: &Stage, start: Start, random: &mut StdRng) {
         );
         if expected.last().is_none_or(|last| last.body != b"E") {
             let (truth, view) = (setting(&mut direct), status(&mut proxied));
-            assert_eq!(truth, view, "PostgreSQL's setting and the proxy's view, after\n{history}");
+            assert_eq!(
+                truth, view,
+                "PostgreSQL's setting and the proxy's view, after\n{history}"
+            );
         }
     }
     if start == Start::WithToken {
         direct.query("ROLLBACK");
         proxied.query("ROLLBACK");
-        assert_eq!(setting(&mut direct), setting(&mut proxied), "the forwarded setting, after\n{history}");
+        assert_eq!(
+            setting(&mut direct),
+            setting(&mut proxied),
+            "the forwarded setting, after\n{history}"
+        );
     }
 }
 
@@ -83,9 +90,18 @@ fn setting(wire: &mut Wire) -> String {
 /// What the proxy holds, in the same words.
 fn status(wire: &mut Wire) -> String {
     let answer = wire.ok("SHOW fencing.status");
-    let row = answer.iter().find(|message| message.tag == b'D').map(Message::row).unwrap_or_default();
+    let row = answer
+        .iter()
+        .find(|message| message.tag == b'D')
+        .map(Message::row)
+        .unwrap_or_default();
     let line = row.join(" ");
-    let word = |name: &str| line.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap_or("?").to_owned();
+    let word = |name: &str| {
+        line.split_whitespace()
+            .find_map(|word| word.strip_prefix(name))
+            .unwrap_or("?")
+            .to_owned()
+    };
     match word("state=").as_str() {
         "none" => "none".to_owned(),
         "current" => format!("{}={}", word("scope="), word("token=")),
@@ -95,23 +111,37 @@ fn status(wire: &mut Wire) -> String {
 
 /// One write to the server, and its words for the history.
 fn step(start: Start, random: &mut StdRng) -> (Batch, String) {
-    let statements: Vec<String> = (0..random.random_range(1..=4)).map(|_| statement(start, random)).collect();
+    let statements: Vec<String> = (0..random.random_range(1..=4))
+        .map(|_| statement(start, random))
+        .collect();
     match random.random_range(0..4) {
         0 => {
             let text = statements.join("; ");
             (Batch::new().query(&text), format!("Q {text}"))
         }
-        1 => (Batch::new().query(&statements[0]), format!("Q {}", statements[0])),
+        1 => (
+            Batch::new().query(&statements[0]),
+            format!("Q {}", statements[0]),
+        ),
         2 => {
-            let pipeline = statements.iter().fold(Batch::new(), |batch, text| batch.statement(text));
+            let pipeline = statements
+                .iter()
+                .fold(Batch::new(), |batch, text| batch.statement(text));
             (pipeline.sync(), format!("pipeline {statements:?}"))
         }
         _ => {
             // Parsed first, executed later: what counts is the Execute.
             let names: Vec<String> = (0..statements.len()).map(|n| format!("p{n}")).collect();
-            let closed = names.iter().fold(Batch::new(), |batch, name| batch.close_statement(name));
-            let parsed = names.iter().zip(&statements).fold(closed, |batch, (name, text)| batch.parse(name, text));
-            let run = names.iter().fold(parsed, |batch, name| batch.bind("", name, &[]).execute("", 0));
+            let closed = names
+                .iter()
+                .fold(Batch::new(), |batch, name| batch.close_statement(name));
+            let parsed = names
+                .iter()
+                .zip(&statements)
+                .fold(closed, |batch, (name, text)| batch.parse(name, text));
+            let run = names.iter().fold(parsed, |batch, name| {
+                batch.bind("", name, &[]).execute("", 0)
+            });
             (run.sync(), format!("parsed before {statements:?}"))
         }
     }
@@ -132,7 +162,12 @@ fn statement(start: Start, random: &mut StdRng) -> String {
         8 => "SET fencing.token TO DEFAULT".to_owned(),
         9 => "RESET ALL".to_owned(),
         10 => "DISCARD ALL".to_owned(),
-        11..=13 => ["BEGIN", "START TRANSACTION", "BEGIN ISOLATION LEVEL SERIALIZABLE"][random.random_range(0..3)].to_owned(),
+        11..=13 => [
+            "BEGIN",
+            "START TRANSACTION",
+            "BEGIN ISOLATION LEVEL SERIALIZABLE",
+        ][random.random_range(0..3)]
+        .to_owned(),
         14..=15 => ["COMMIT", "END"][random.random_range(0..2)].to_owned(),
         16 => ["ROLLBACK", "ABORT"][random.random_range(0..2)].to_owned(),
         17 => ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN"][random.random_range(0..2)].to_owned(),
@@ -142,7 +177,10 @@ fn statement(start: Start, random: &mut StdRng) -> String {
         20..=21 => format!("SAVEPOINT {savepoint}"),
         22 => format!("RELEASE {savepoint}"),
         23 => format!("ROLLBACK TO {savepoint}"),
-        24 => format!("SELECT set_config('fencing.token', {value}, {})", random.random_bool(0.5)),
+        24 => format!(
+            "SELECT set_config('fencing.token', {value}, {})",
+            random.random_bool(0.5)
+        ),
         _ => "SELECT 1".to_owned(),
     }
 }

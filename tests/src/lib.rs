@@ -13,7 +13,6 @@
 //! comparisons must then hold trivially; what fails there is the test, not the proxy.
 
 #![expect(
-    clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,

@@ -90,7 +90,7 @@ pub fn reap(child: &mut Child, bound: Duration) -> ExitStatus {
     })
 }
 
-/// The seed of a random test: `PGPALISADE_SEED` where set, else the clock. It is printed, and cargo shows it on failure.
+/// The seed of a random test: `PGPALISADE_SEED` where set, else the clock. It is printed; cargo shows it on failure.
 pub fn seed() -> u64 {
     let given = std::env::var("PGPALISADE_SEED")
         .ok()

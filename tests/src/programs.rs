@@ -26,7 +26,7 @@ pub fn connect_by_environment(command: &mut Command, endpoint: &Endpoint) {
         .env("PGUSER", "postgres")
         .env("PGDATABASE", "postgres")
         .env("PGCONNECT_TIMEOUT", "10")
-        .env("PGPASSFILE", "/dev/null")
+        .env("PGPASSFILE", "/nowhere")
         .env("PSQLRC", "/dev/null");
 }
 

@@ -351,6 +351,15 @@ impl Wire {
         set.expect("set a timeout");
     }
 
+    /// Bounds every following attempt to send.
+    pub fn set_write_patience(&mut self, bound: Duration) {
+        let set = match &self.socket {
+            Socket::Tcp(stream) => stream.set_write_timeout(Some(bound)),
+            Socket::Unix(stream) => stream.set_write_timeout(Some(bound)),
+        };
+        set.expect("set a timeout");
+    }
+
     /// Says that no more bytes will follow, and keeps reading.
     pub fn shut_down_writing(&mut self) {
         let _closed_already = match &self.socket {

@@ -15,7 +15,9 @@ use super::{SETUP, assert_ended, committed, take_over};
 fn held_stage() -> (Stage, HeldRelay) {
     let postgres = Postgres::start();
     postgres.sql(SETUP);
-    let Endpoint::Tcp(server) = postgres.tcp() else { unreachable!("tcp is tcp") };
+    let Endpoint::Tcp(server) = postgres.tcp() else {
+        unreachable!("tcp is tcp")
+    };
     let relay = HeldRelay::start(server);
     let mut options = Options::new(&postgres);
     options.upstream = format!("postgres://{}", relay.address());
@@ -28,23 +30,38 @@ fn held_stage() -> (Stage, HeldRelay) {
 #[test]
 fn a_write_that_arrives_after_the_takeover() {
     for (before, write) in [
-        ("SELECT 1", Batch::new().query("INSERT INTO jobs VALUES (1)")),
-        ("BEGIN; INSERT INTO jobs VALUES (1)", Batch::new().query("COMMIT")),
-        ("SELECT 1", Batch::new().statement("INSERT INTO jobs VALUES (1)").sync()),
+        (
+            "SELECT 1",
+            Batch::new().query("INSERT INTO jobs VALUES (1)"),
+        ),
+        (
+            "BEGIN; INSERT INTO jobs VALUES (1)",
+            Batch::new().query("COMMIT"),
+        ),
+        (
+            "SELECT 1",
+            Batch::new().statement("INSERT INTO jobs VALUES (1)").sync(),
+        ),
     ] {
         let (stage, relay) = held_stage();
         let mut old = stage.leader("33");
         old.ok(before);
         relay.hold(Direction::ToServer);
         old.send(&write);
-        wait_for("the write to be in the relay", || (relay.held_bytes(Direction::ToServer) > 0).then_some(()));
+        wait_for("the write to be in the relay", || {
+            (relay.held_bytes(Direction::ToServer) > 0).then_some(())
+        });
         let mut new = take_over(&stage, "34");
         new.ok("SELECT 1");
         relay.release(Direction::ToServer);
         let answer = old.until_closed();
         let error = &answer[answer.len() - 2];
         // The server's last word says that it was rolled back; without that word the proxy cannot know.
-        assert!(["PF001", "08007"].contains(&error.sqlstate().as_str()), "{}", pretty(&answer));
+        assert!(
+            ["PF001", "08007"].contains(&error.sqlstate().as_str()),
+            "{}",
+            pretty(&answer)
+        );
         assert!(committed(&stage).is_empty());
     }
 }
@@ -57,12 +74,18 @@ fn a_commit_whose_answer_is_lost() {
     old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
     relay.hold(Direction::ToClient);
     old.send(&Batch::new().query("COMMIT"));
-    wait_for("the answer to be in the relay", || (relay.held_bytes(Direction::ToClient) > 0).then_some(()));
+    wait_for("the answer to be in the relay", || {
+        (relay.held_bytes(Direction::ToClient) > 0).then_some(())
+    });
     let _new = take_over(&stage, "34");
     assert_eq!(committed(&stage), ["1"]);
     relay.cut();
     let answer = old.until_closed();
-    let codes: Vec<String> = answer.iter().filter(|message| message.tag == b'E').map(|error| error.sqlstate()).collect();
+    let codes: Vec<String> = answer
+        .iter()
+        .filter(|message| message.tag == b'E')
+        .map(|error| error.sqlstate())
+        .collect();
     assert_eq!(codes, ["08007"], "{}", pretty(&answer));
 }
 
@@ -73,10 +96,18 @@ fn a_server_connection_that_dies_in_flight() {
     let mut leader = stage.leader("33");
     relay.hold(Direction::ToClient);
     leader.send(&Batch::new().query("INSERT INTO jobs VALUES (1)"));
-    wait_for("the answer to be in the relay", || (relay.held_bytes(Direction::ToClient) > 0).then_some(()));
+    wait_for("the answer to be in the relay", || {
+        (relay.held_bytes(Direction::ToClient) > 0).then_some(())
+    });
     relay.cut();
     let answer = leader.until_closed();
-    assert!(!answer.iter().any(|message| message.sqlstate().starts_with("PF")), "{}", pretty(&answer));
+    assert!(
+        !answer
+            .iter()
+            .any(|message| message.sqlstate().starts_with("PF")),
+        "{}",
+        pretty(&answer)
+    );
     assert_eq!(committed(&stage), ["1"]);
 }
 
@@ -87,13 +118,24 @@ fn the_proxy_is_killed_with_a_statement_running() {
     let mut old = stage.leader("33");
     let pid = old.backend_pid();
     old.send(&Batch::new().query("INSERT INTO jobs SELECT 1 FROM pg_sleep(30)"));
-    let alive = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND state = 'active'");
-    wait_for("the statement to run", || (stage.postgres.value(&alive) == "1").then_some(()));
+    let alive =
+        format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND state = 'active'");
+    wait_for("the statement to run", || {
+        (stage.postgres.value(&alive) == "1").then_some(())
+    });
     stage.proxy.kill();
     stage.proxy.restart();
-    assert_eq!(stage.postgres.value(&alive), "1", "the statement runs on without the proxy");
+    assert_eq!(
+        stage.postgres.value(&alive),
+        "1",
+        "the statement runs on without the proxy"
+    );
     let mut new = take_over(&stage, "34");
-    assert_eq!(stage.postgres.value(&alive), "0", "accepted only after it is gone");
+    assert_eq!(
+        stage.postgres.value(&alive),
+        "0",
+        "accepted only after it is gone"
+    );
     assert_eq!(new.rows("SELECT count(*) FROM jobs"), [["0"]]);
     new.ok("INSERT INTO jobs VALUES (2)");
     assert_eq!(committed(&stage), ["2"]);
@@ -147,7 +189,11 @@ fn the_proxy_is_paused_with_a_write_waiting() {
     assert_eq!(stage.postgres.value(&ended), "t");
     stage.proxy.resume();
     let answer = old.until_closed();
-    assert!(!answer.iter().any(|message| message.tag == b'C'), "{}", pretty(&answer));
+    assert!(
+        !answer.iter().any(|message| message.tag == b'C'),
+        "{}",
+        pretty(&answer)
+    );
     assert!(committed(&stage).is_empty());
     // The proxy is whole.
     let mut new = take_over(&stage, "34");
@@ -167,7 +213,10 @@ fn marks_survive_a_restart() {
         }
         stage.proxy.restart();
         let mut wire = Wire::connect(&stage.proxy.endpoint());
-        wire.startup(0x0003_0000, &[("user", "postgres"), ("fencing.token", "33")]);
+        wire.startup(
+            0x0003_0000,
+            &[("user", "postgres"), ("fencing.token", "33")],
+        );
         assert_ended(&wire.until_ready());
         let mut equal = stage.leader("34");
         equal.ok("DELETE FROM jobs; INSERT INTO jobs VALUES (1)");

@@ -8,7 +8,8 @@ use super::{SETUP, assert_refused, committed};
 /// Writes that no parser sees: inside a function, and from there inside a view, an operator, a domain.
 const HIDDEN: &str = "
     CREATE FUNCTION writes() RETURNS int LANGUAGE sql VOLATILE AS $$ INSERT INTO jobs VALUES (99) RETURNING id $$;
-    CREATE FUNCTION writes_too(int, int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN PERFORM writes(); RETURN true; END $$;
+    CREATE FUNCTION writes_too(int, int) RETURNS bool LANGUAGE plpgsql
+        AS $$ BEGIN PERFORM writes(); RETURN true; END $$;
     CREATE OPERATOR #=# (LEFTARG = int, RIGHTARG = int, FUNCTION = writes_too);
     CREATE FUNCTION checks(int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN PERFORM writes(); RETURN true; END $$;
     CREATE DOMAIN checked AS int CHECK (checks(VALUE));
@@ -90,9 +91,21 @@ fn every_write_is_refused() {
 fn hidden_writes_are_refused_by_postgresql() {
     let stage = stage();
     let mut wire = stage.plain();
-    for round in ["SELECT 1", "RESET ALL", "DISCARD ALL", "RESET default_transaction_read_only", "RESET SESSION AUTHORIZATION"] {
+    for round in [
+        "SELECT 1",
+        "RESET ALL",
+        "DISCARD ALL",
+        "RESET default_transaction_read_only",
+        "RESET SESSION AUTHORIZATION",
+    ] {
         wire.query(round);
-        for sql in ["SELECT writes()", "SELECT * FROM peek", "SELECT 1 #=# 2", "SELECT 5::checked", "COPY (SELECT writes()) TO STDOUT"] {
+        for sql in [
+            "SELECT writes()",
+            "SELECT * FROM peek",
+            "SELECT 1 #=# 2",
+            "SELECT 5::checked",
+            "COPY (SELECT writes()) TO STDOUT",
+        ] {
             check_refused(&mut wire, sql, "25006");
         }
     }
@@ -113,16 +126,29 @@ fn read_only_cannot_be_lifted() {
     ] {
         check_refused(&mut wire, sql, "PF002");
     }
-    for sql in ["BEGIN READ WRITE", "START TRANSACTION READ WRITE", "BEGIN; SET TRANSACTION READ WRITE", "BEGIN; SET transaction_read_only = off"] {
+    for sql in [
+        "BEGIN READ WRITE",
+        "START TRANSACTION READ WRITE",
+        "BEGIN; SET TRANSACTION READ WRITE",
+        "BEGIN; SET transaction_read_only = off",
+    ] {
         let answer = wire.query(sql);
-        assert!(answer.iter().any(|message| message.sqlstate() == "PF002"), "{sql}:\n{}", pretty(&answer));
+        assert!(
+            answer.iter().any(|message| message.sqlstate() == "PF002"),
+            "{sql}:\n{}",
+            pretty(&answer)
+        );
         wire.query("ROLLBACK");
     }
     for step in ["BEGIN", "SET TRANSACTION READ WRITE"] {
         wire.query(step);
     }
     let answer = wire.query("SELECT writes()");
-    assert!(!answer.iter().any(|message| message.tag == b'D'), "{}", pretty(&answer));
+    assert!(
+        !answer.iter().any(|message| message.tag == b'D'),
+        "{}",
+        pretty(&answer)
+    );
     wire.query("ROLLBACK");
     assert!(committed(&stage).is_empty());
 }
@@ -157,8 +183,15 @@ fn declaring_after_the_first_query_of_a_transaction() {
     wire.ok("BEGIN");
     wire.ok("SELECT count(*) FROM jobs");
     let answer = wire.query("SET fencing.token = 5");
-    let error = answer.iter().find(|message| message.tag == b'E').map(|error| error.field(b'H').unwrap_or_default());
-    assert!(error.is_some_and(|hint| hint.contains("before")), "{}", pretty(&answer));
+    let error = answer
+        .iter()
+        .find(|message| message.tag == b'E')
+        .map(|error| error.field(b'H').unwrap_or_default());
+    assert!(
+        error.is_some_and(|hint| hint.contains("before")),
+        "{}",
+        pretty(&answer)
+    );
     wire.ok("ROLLBACK");
     wire.ok("SET fencing.token = 5");
     wire.ok("INSERT INTO jobs VALUES (1)");

@@ -1,9 +1,9 @@
 //! Many writers of every shape at full speed, a takeover in the middle of them, and a checker of what they were told.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::seed;
+use pgpalisade_tests::machine::{PATIENCE, seed};
 use pgpalisade_tests::stage::{Stage, leader};
 use pgpalisade_tests::wire::{Batch, Endpoint, Message, Wire, pretty};
 use rand::rngs::StdRng;
@@ -71,19 +71,36 @@ fn round(stage: &Stage, token: u64, delay: Duration, ids: &AtomicU64) {
         // Not to synchronise: it moves the takeover to a random point of the writers' work.
         std::thread::sleep(delay);
         let snapshot = take_over_and_look(&endpoint, token + 1);
-        let told: Vec<(Shape, Told)> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        let told: Vec<(Shape, Told)> = writers
+            .into_iter()
+            .map(|writer| writer.join().unwrap())
+            .collect();
         (told, snapshot)
     });
     let end = ids_in(&mut stage.postgres.admin());
-    assert_eq!(snapshot, end, "G1, G2: the new leader's first snapshot has every commit of the old one");
+    assert_eq!(
+        snapshot, end,
+        "G1, G2: the new leader's first snapshot has every commit of the old one"
+    );
     for (shape, told) in told {
         for id in &told.committed {
-            assert!(end.contains(id), "{shape:?}: {id} was confirmed and is not there");
+            assert!(
+                end.contains(id),
+                "{shape:?}: {id} was confirmed and is not there"
+            );
         }
         for id in &told.fenced {
-            assert!(!end.contains(id), "G4: {shape:?}: {id} is there and was said to be fenced:\n{}", pretty(&told.last));
+            assert!(
+                !end.contains(id),
+                "G4: {shape:?}: {id} is there and was said to be fenced:\n{}",
+                pretty(&told.last)
+            );
         }
-        println!("token {token} {shape:?}: {} committed, {} fenced", told.committed.len(), told.fenced.len());
+        println!(
+            "token {token} {shape:?}: {} committed, {} fenced",
+            told.committed.len(),
+            told.fenced.len()
+        );
     }
 }
 
@@ -93,7 +110,11 @@ fn take_over_and_look(endpoint: &Endpoint, token: u64) -> Vec<u64> {
 }
 
 fn ids_in(wire: &mut Wire) -> Vec<u64> {
-    wire.rows("SELECT id FROM jobs ORDER BY id").concat().iter().map(|id| id.parse().unwrap()).collect()
+    wire.rows("SELECT id FROM jobs ORDER BY id")
+        .concat()
+        .iter()
+        .map(|id| id.parse().unwrap())
+        .collect()
 }
 
 /// Writes row after row until the session is ended, which the takeover must do.
@@ -106,7 +127,12 @@ fn write_until_ended(mut wire: Wire, shape: Shape, ids: &AtomicU64) -> Told {
             return ended(told, open, answer);
         }
     }
+    let begin = Instant::now();
     loop {
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "{shape:?}: the takeover has not ended the session"
+        );
         let id = ids.fetch_add(1, Ordering::Relaxed);
         open.push(id);
         let mut answers = Vec::new();
@@ -114,7 +140,10 @@ fn write_until_ended(mut wire: Wire, shape: Shape, ids: &AtomicU64) -> Told {
             wire.send(&batch);
             for _ in 0..replies {
                 answers = wire.until_ready();
-                if answers.iter().any(|message| message.tag == b'E' || message.is_closed()) {
+                if answers
+                    .iter()
+                    .any(|message| message.tag == b'E' || message.is_closed())
+                {
                     return ended(told, open, answers);
                 }
             }
@@ -126,7 +155,9 @@ fn write_until_ended(mut wire: Wire, shape: Shape, ids: &AtomicU64) -> Told {
 
 fn ended(mut told: Told, open: Vec<u64>, last: Vec<Message>) -> Told {
     let error = last.iter().find(|message| message.tag == b'E');
-    let Some(error) = error else { panic!("the session ended without a word:\n{}", pretty(&last)) };
+    let Some(error) = error else {
+        panic!("the session ended without a word:\n{}", pretty(&last))
+    };
     match error.sqlstate().as_str() {
         "PF001" => told.fenced = open,
         "08007" => {}
@@ -146,13 +177,22 @@ fn messages(shape: Shape, id: u64) -> Vec<(Batch, usize)> {
         Shape::Transaction => vec![query("BEGIN"), query(&insert), query("COMMIT")],
         Shape::OneString => vec![query(&format!("BEGIN; {insert}; COMMIT"))],
         Shape::OnePipeline => {
-            let all = Batch::new().statement("BEGIN").sync().statement(&insert).sync().statement("COMMIT").sync();
+            let all = Batch::new()
+                .statement("BEGIN")
+                .sync()
+                .statement(&insert)
+                .sync()
+                .statement("COMMIT")
+                .sync();
             vec![(all, 3)]
         }
         Shape::CommitAndChain => vec![query(&insert), query("COMMIT AND CHAIN")],
         Shape::Copy => {
             let line = format!("{id}\n");
-            let copy = Batch::new().query("COPY jobs (id) FROM STDIN").copy_data(line.as_bytes()).copy_done();
+            let copy = Batch::new()
+                .query("COPY jobs (id) FROM STDIN")
+                .copy_data(line.as_bytes())
+                .copy_done();
             vec![(copy, 1)]
         }
         Shape::Procedure => vec![query(&format!("CALL put({id})"))],

@@ -8,7 +8,9 @@ use super::{SETUP, assert_ended, assert_refused, committed, take_over};
 
 /// Waits until a session of the server is executing this text.
 fn wait_until_active(stage: &Stage, part: &str) {
-    let look = format!("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '{part}%'");
+    let look = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '{part}%'"
+    );
     wait_for(part, || (stage.postgres.value(&look) == "1").then_some(()));
 }
 
@@ -36,7 +38,10 @@ fn write_inside_a_transaction() {
 
 #[test]
 fn commit_of_a_transaction_opened_before() {
-    for commit in [Batch::new().query("COMMIT"), Batch::new().statement("COMMIT").sync()] {
+    for commit in [
+        Batch::new().query("COMMIT"),
+        Batch::new().statement("COMMIT").sync(),
+    ] {
         let stage = Stage::with(SETUP);
         let mut old = stage.leader("33");
         old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
@@ -44,7 +49,10 @@ fn commit_of_a_transaction_opened_before() {
         // The row is not even locked any more.
         new.ok("INSERT INTO jobs VALUES (1, 'the new leader')");
         assert_ended(&old.run(&commit));
-        assert_eq!(stage.postgres.value("SELECT who FROM jobs"), "the new leader");
+        assert_eq!(
+            stage.postgres.value("SELECT who FROM jobs"),
+            "the new leader"
+        );
     }
 }
 
@@ -62,7 +70,10 @@ fn a_statement_in_flight() {
 #[test]
 fn copy_in_flight() {
     let copy = "COPY jobs (id) FROM STDIN";
-    for begin in [Batch::new().query(copy), Batch::new().statement(copy).flush()] {
+    for begin in [
+        Batch::new().query(copy),
+        Batch::new().statement(copy).flush(),
+    ] {
         let stage = Stage::with(SETUP);
         let mut old = stage.leader("33");
         old.send(&begin);
@@ -152,12 +163,19 @@ fn several_statements_with_one_stale_write() {
     old.ok("ROLLBACK");
     let text = "CREATE TEMP TABLE first (); SELECT 1; INSERT INTO jobs VALUES (1); SELECT 2";
     assert_eq!(tags(&old.query(text)), "E ZI", "nothing of it is executed");
-    assert_refused(&old.query("SELECT 1; INSERT INTO jobs VALUES (2)"), "PF001", b'I');
+    assert_refused(
+        &old.query("SELECT 1; INSERT INTO jobs VALUES (2)"),
+        "PF001",
+        b'I',
+    );
     assert_eq!(old.rows("SELECT to_regclass('first')"), [["NULL"]]);
     // In flight at the takeover.
     let stage = Stage::with(SETUP);
     let mut old = stage.leader("33");
-    old.send(&Batch::new().query("INSERT INTO jobs VALUES (1); SELECT pg_sleep(60); INSERT INTO jobs VALUES (2)"));
+    old.send(
+        &Batch::new()
+            .query("INSERT INTO jobs VALUES (1); SELECT pg_sleep(60); INSERT INTO jobs VALUES (2)"),
+    );
     wait_until_active(&stage, "INSERT INTO jobs VALUES (1)");
     let _new = take_over(&stage, "34");
     assert_ended(&old.until_closed());
@@ -171,12 +189,18 @@ fn call_with_inner_commits() {
     let stage = Stage::with(&format!("{SETUP}; {procedure}"));
     let mut old = stage.leader("33");
     old.send(&Batch::new().query("CALL fill()"));
-    wait_for("some inner commits", || (committed(&stage).len() > 5).then_some(()));
+    wait_for("some inner commits", || {
+        (committed(&stage).len() > 5).then_some(())
+    });
     let mut new = take_over(&stage, "34");
     let seen = new.rows("SELECT count(*) FROM jobs");
     let answer = old.until_closed();
     assert_ended(&answer);
-    assert_eq!(seen, [[committed(&stage).len().to_string()]], "nothing came after the acknowledgement");
+    assert_eq!(
+        seen,
+        [[committed(&stage).len().to_string()]],
+        "nothing came after the acknowledgement"
+    );
 }
 
 #[test]
@@ -209,9 +233,20 @@ fn commit_of_a_prepared_transaction() {
 fn declaring_a_stale_token() {
     let stage = Stage::with(SETUP);
     let _new = take_over(&stage, "34");
-    for (name, value) in [("fencing.token", "33"), ("options", "-c fencing.token=33"), ("options", "--fencing.token=default=33")] {
+    for (name, value) in [
+        ("fencing.token", "33"),
+        ("options", "-c fencing.token=33"),
+        ("options", "--fencing.token=default=33"),
+    ] {
         let mut wire = Wire::connect(&stage.proxy.endpoint());
-        wire.startup(PROTOCOL_3_0, &[("user", "postgres"), ("database", "postgres"), (name, value)]);
+        wire.startup(
+            PROTOCOL_3_0,
+            &[
+                ("user", "postgres"),
+                ("database", "postgres"),
+                (name, value),
+            ],
+        );
         assert_ended(&wire.until_ready());
     }
     let mut plain = stage.plain();
@@ -237,8 +272,22 @@ fn declaring_a_stale_token() {
 fn tokens_that_are_none() {
     let stage = Stage::with(SETUP);
     let mut plain = stage.plain();
-    for value in ["'0'", "-1", "'abc'", "9223372036854775808", "'99999999999999999999'", "'a=b=1'", "'a=0'", "1e3", "on"] {
-        assert_refused(&plain.query(&format!("SET fencing.token = {value}")), "PF003", b'I');
+    for value in [
+        "'0'",
+        "-1",
+        "'abc'",
+        "9223372036854775808",
+        "'99999999999999999999'",
+        "'a=b=1'",
+        "'a=0'",
+        "1e3",
+        "on",
+    ] {
+        assert_refused(
+            &plain.query(&format!("SET fencing.token = {value}")),
+            "PF003",
+            b'I',
+        );
     }
     assert_refused(&plain.query("INSERT INTO jobs VALUES (1)"), "PF002", b'I');
     plain.ok("SET fencing.token = 9223372036854775807");
@@ -253,7 +302,9 @@ fn equal_tokens_are_never_refused() {
     sessions.push(take_over(&stage, "33"));
     for (id, wire) in sessions.iter_mut().enumerate() {
         wire.ok(&format!("INSERT INTO jobs VALUES ({id})"));
-        wire.ok(&format!("BEGIN; UPDATE jobs SET who = 'x' WHERE id = {id}; COMMIT"));
+        wire.ok(&format!(
+            "BEGIN; UPDATE jobs SET who = 'x' WHERE id = {id}; COMMIT"
+        ));
     }
     assert_eq!(committed(&stage).len(), 6);
 }
@@ -292,16 +343,39 @@ fn the_error_says_what_to_do_and_the_log_has_it() {
     let error = &answer[0];
     let detail = error.field(b'D').unwrap_or_default();
     for part in ["default", "33", "34"] {
-        assert!(detail.contains(part), "{part} is not in the DETAIL: {detail}");
+        assert!(
+            detail.contains(part),
+            "{part} is not in the DETAIL: {detail}"
+        );
     }
-    assert!(error.field(b'H').is_some_and(|hint| !hint.is_empty()), "a HINT");
+    assert!(
+        error.field(b'H').is_some_and(|hint| !hint.is_empty()),
+        "a HINT"
+    );
     let _refused = plain.query("INSERT INTO jobs VALUES (1, 'a secret')");
-    let records = wait_for("two records", || Some(stage.proxy.rejections()).filter(|records| records.len() >= 2));
+    let records = wait_for("two records", || {
+        Some(stage.proxy.rejections()).filter(|records| records.len() >= 2)
+    });
     let text = |record: usize, key: &str| match &records[record][key] {
         serde_json::Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    assert_eq!([text(0, "sqlstate"), text(0, "scope"), text(0, "token"), text(0, "mark")], ["PF001", "default", "33", "34"]);
-    assert_eq!([text(1, "sqlstate"), text(1, "user"), text(1, "database")], ["PF002", "postgres", "postgres"]);
-    assert!(!records[1].to_string().contains("a secret"), "literals are removed: {}", records[1]);
+    assert_eq!(
+        [
+            text(0, "sqlstate"),
+            text(0, "scope"),
+            text(0, "token"),
+            text(0, "mark")
+        ],
+        ["PF001", "default", "33", "34"]
+    );
+    assert_eq!(
+        [text(1, "sqlstate"), text(1, "user"), text(1, "database")],
+        ["PF002", "postgres", "postgres"]
+    );
+    assert!(
+        !records[1].to_string().contains("a secret"),
+        "literals are removed: {}",
+        records[1]
+    );
 }

@@ -23,7 +23,8 @@ impl Message {
         self.tag == 0
     }
 
-    /// A field of an ErrorResponse or NoticeResponse: `C` is the SQLSTATE, `M` the message, `D` the detail, `H` the hint.
+    /// A field of an ErrorResponse or NoticeResponse: `C` is the SQLSTATE, `M` the message, `D` the detail, `H` the
+    /// hint.
     pub fn field(&self, code: u8) -> Option<String> {
         self.body
             .split(|byte| *byte == 0)
