@@ -17,6 +17,7 @@ use pgpalisade_tests::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, prett
 /// Made once before the scenario, so that object ids are the same in every run of it.
 const SETUP: &str = "
     CREATE TABLE items (id int PRIMARY KEY, name text);
+    ALTER TABLE items ALTER name SET STORAGE EXTERNAL;
     CREATE FUNCTION chatter(n int) RETURNS int LANGUAGE plpgsql AS $$
     BEGIN
         FOR i IN 1..n LOOP RAISE NOTICE 'notice %', i USING DETAIL = 'a detail', HINT = 'a hint'; END LOOP;
@@ -59,32 +60,41 @@ impl Talk<'_> {
 
 const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 
-/// Runs a scenario on PostgreSQL and through the proxy, and compares.
+/// Runs a scenario on PostgreSQL and through the proxy with the token given in two ways, and compares.
 #[track_caller]
 fn check(scenario: impl Fn(&mut Talk<'_>)) {
     let stage = Stage::with(SETUP);
-    let by_parameter = [TRUSTED.as_slice(), &[("fencing.token", "1")]].concat();
-    let by_options = [TRUSTED.as_slice(), &[("options", "-c fencing.token=1")]].concat();
-    for parameters in [by_parameter, by_options] {
-        let transcript = |endpoint: Endpoint| {
-            stage.postgres.sql(RESET);
-            let mut wire = Wire::connect(&endpoint);
-            wire.startup(PROTOCOL_3_0, &parameters);
-            let mut talk = Talk {
-                stage: &stage,
-                endpoint,
-                wire,
-                log: Vec::new(),
-            };
-            talk.read_until(b'Z');
-            scenario(&mut talk);
-            talk.log
+    check_on(&stage, ("fencing.token", "1"), &scenario);
+    check_on(&stage, ("options", "-c fencing.token=1"), &scenario);
+}
+
+/// As [`check`], once. For scenarios that move much data.
+#[track_caller]
+fn check_once(scenario: impl Fn(&mut Talk<'_>)) {
+    check_on(&Stage::with(SETUP), ("fencing.token", "1"), scenario);
+}
+
+#[track_caller]
+fn check_on(stage: &Stage, token: (&str, &str), scenario: impl Fn(&mut Talk<'_>)) {
+    let parameters = [TRUSTED.as_slice(), &[token]].concat();
+    let transcript = |endpoint: Endpoint| {
+        stage.postgres.sql(RESET);
+        let mut wire = Wire::connect(&endpoint);
+        wire.startup(PROTOCOL_3_0, &parameters);
+        let mut talk = Talk {
+            stage,
+            endpoint,
+            wire,
+            log: Vec::new(),
         };
-        compare(
-            transcript(stage.postgres.tcp()),
-            transcript(stage.proxy.endpoint()),
-        );
-    }
+        talk.read_until(b'Z');
+        scenario(&mut talk);
+        talk.log
+    };
+    compare(
+        transcript(stage.postgres.tcp()),
+        transcript(stage.proxy.endpoint()),
+    );
 }
 
 /// Compares two transcripts after blanking what is different between any two sessions.

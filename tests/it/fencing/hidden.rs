@@ -1,7 +1,7 @@
 //! Sessions without a token: they read freely and write nothing, however the write is dressed.
 
 use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Wire, pretty};
+use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, pretty};
 
 use super::{SETUP, assert_refused, committed};
 
@@ -195,4 +195,106 @@ fn declaring_after_the_first_query_of_a_transaction() {
     wire.ok("ROLLBACK");
     wire.ok("SET fencing.token = 5");
     wire.ok("INSERT INTO jobs VALUES (1)");
+}
+
+/// What counts is the token at Execute, not at Parse: the verdict of a statement goes with its name.
+#[test]
+fn statements_outlive_the_token_they_were_parsed_with() {
+    let stage = stage();
+    let mut wire = stage.plain();
+    let run = Batch::new().bind("", "w", &[]).execute("", 0).sync();
+    wire.run(
+        &Batch::new()
+            .parse("w", "INSERT INTO jobs VALUES (1)")
+            .sync(),
+    );
+    assert_refused(&wire.run(&run), "PF002", b'I');
+    wire.ok("SET fencing.token = 5");
+    wire.run(&run);
+    assert_eq!(committed(&stage), ["1"]);
+    wire.ok("DELETE FROM jobs; PREPARE p AS INSERT INTO jobs VALUES (2)");
+    wire.ok("RESET fencing.token");
+    assert_refused(&wire.run(&run), "PF002", b'I');
+    assert_refused(&wire.query("EXECUTE p"), "PF002", b'I');
+    assert_refused(&wire.query("EXECUTE w"), "PF002", b'I');
+    let of_sql = Batch::new().bind("", "p", &[]).execute("", 0).sync();
+    assert_refused(&wire.run(&of_sql), "PF002", b'I');
+    // The name taken for something else: the new statement counts.
+    wire.ok("DEALLOCATE w");
+    let read = Batch::new().parse("w", "SELECT 1").sync();
+    wire.run(&read);
+    assert_eq!(
+        wire.run(&run).last().map(|last| last.body.clone()),
+        Some(b"I".to_vec())
+    );
+    assert!(committed(&stage).is_empty());
+}
+
+/// The same bytes are one string or two statements, depending on settings of the session. Whatever a text may
+/// hide under them counts as a write.
+#[test]
+fn lexing_that_depends_on_the_session() {
+    let stage = stage();
+    let hides = "SELECT 'a\\'' ; INSERT INTO jobs VALUES (1); -- '";
+    let mut by_set = stage.plain();
+    by_set.query("SET standard_conforming_strings = off; SET escape_string_warning = off");
+    by_set.query(hides);
+    let mut by_startup = Wire::login(
+        &stage.proxy.endpoint(),
+        &[
+            ("user", "postgres"),
+            ("options", "-c standard_conforming_strings=off"),
+        ],
+    );
+    by_startup.query(hides);
+    by_startup.extended("SELECT 'a\\''");
+    // In SJIS 0x83 0x5C is one character, whose second byte is a backslash elsewhere.
+    let mut sjis = Wire::login(
+        &stage.proxy.endpoint(),
+        &[("user", "postgres"), ("client_encoding", "SJIS")],
+    );
+    let text = [
+        b"SELECT E'\x83\\' ; INSERT INTO jobs VALUES (2); --'".as_slice(),
+        b"\0",
+    ]
+    .concat();
+    sjis.run(&Batch::new().message(b'Q', &text));
+    assert!(committed(&stage).is_empty());
+    assert!(
+        stage.proxy.rejections().len() >= 2,
+        "they were refused by the proxy: {:?}",
+        stage.proxy.rejections()
+    );
+}
+
+/// A connection for replication can run SQL too, and what it streams is not looked at: refused by default.
+#[test]
+fn replication_connections() {
+    let stage = stage();
+    for value in ["database", "true", "on", "1"] {
+        let mut wire = Wire::connect(&stage.proxy.endpoint());
+        wire.startup(
+            PROTOCOL_3_0,
+            &[
+                ("user", "postgres"),
+                ("database", "postgres"),
+                ("replication", value),
+            ],
+        );
+        let answer = wire.until_ready();
+        if answer.last().is_some_and(|last| last.tag == b'Z') {
+            let answer = wire.query("INSERT INTO jobs VALUES (1)");
+            assert!(
+                answer.iter().any(|message| message.tag == b'E'),
+                "{value}: {}",
+                pretty(&answer)
+            );
+        }
+        assert!(
+            answer.iter().any(|message| message.sqlstate() == "PF005"),
+            "{value}: {}",
+            pretty(&answer)
+        );
+    }
+    assert!(committed(&stage).is_empty());
 }

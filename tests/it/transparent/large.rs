@@ -2,12 +2,12 @@
 
 use pgpalisade_tests::wire::Batch;
 
-use super::check;
+use super::check_once;
 
 /// 50 MB in one DataRow, as hexadecimal text and so 100 MB on the wire.
 #[test]
 fn a_row_of_50_mb() {
-    check(|talk| {
+    check_once(|talk| {
         talk.query("SELECT decode(repeat('5a', 50 * 1024 * 1024), 'hex') AS big, 'after' AS small");
         talk.query("SELECT 1");
     });
@@ -16,7 +16,7 @@ fn a_row_of_50_mb() {
 /// 50 MB in one Bind, one Query, and one CopyData.
 #[test]
 fn fifty_mb_to_the_server() {
-    check(|talk| {
+    check_once(|talk| {
         let big = "y".repeat(50 * 1024 * 1024);
         let insert = Batch::new()
             .parse("", "INSERT INTO items VALUES (1, $1)")
@@ -36,7 +36,7 @@ fn fifty_mb_to_the_server() {
 /// Many rows, so that the answer is far larger than all buffers, while more queries wait behind it.
 #[test]
 fn many_rows_in_a_pipeline() {
-    check(|talk| {
+    check_once(|talk| {
         let rows = "SELECT n, repeat('z', 100) FROM generate_series(1, 100000) n";
         talk.send(
             &Batch::new()
