@@ -4,6 +4,7 @@ mod faults;
 mod hidden;
 mod race;
 mod stale;
+mod two_proxies;
 
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Message, Wire, pretty};

@@ -13,6 +13,7 @@ mod fencing;
 mod garbage;
 mod programs;
 mod rejection_states;
+mod shared_store;
 mod takeover_time;
 mod tidy;
 mod token_settings;

@@ -24,5 +24,6 @@ pub mod machine;
 pub mod postgres;
 pub mod programs;
 pub mod proxy;
+pub mod shared_store;
 pub mod stage;
 pub mod wire;

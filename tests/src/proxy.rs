@@ -13,7 +13,17 @@ use tempfile::TempDir;
 
 use crate::machine::{self, Signal};
 use crate::postgres::Postgres;
+use crate::shared_store::Hub;
 use crate::wire::Endpoint;
+
+/// Where a proxy keeps its marks.
+#[derive(Clone, Debug)]
+pub enum Store {
+    /// In a directory of its own: the binary as users run it.
+    Embedded,
+    /// At a [`Hub`] with this socket: `pgpalisade-shared`, which is the same server with another store.
+    Shared(PathBuf),
+}
 
 /// How a proxy is started.
 #[derive(Clone, Debug)]
@@ -22,6 +32,8 @@ pub struct Options {
     pub upstream: String,
     /// `--control`.
     pub control: String,
+    /// Where the marks are.
+    pub store: Store,
     /// Any other flags.
     pub flags: Vec<String>,
     /// What `PGPALISADE_TESTS_DIRECT` puts in the proxy's place.
@@ -34,9 +46,16 @@ impl Options {
         Self {
             upstream: format!("postgres://127.0.0.1:{}", postgres.port()),
             control: postgres.admin_dsn(),
+            store: Store::Embedded,
             flags: Vec::new(),
             direct: postgres.tcp(),
         }
+    }
+
+    /// With a store that several proxies share.
+    pub fn shared_store(mut self, hub: &Hub) -> Self {
+        self.store = Store::Shared(hub.socket().to_path_buf());
+        self
     }
 
     /// With one more flag and its value.
@@ -108,7 +127,14 @@ impl Proxy {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(binary());
+        let mut command = match &self.options.store {
+            Store::Embedded => Command::new(binary()),
+            Store::Shared(socket) => {
+                let mut command = Command::new(machine::profile_dir().join("pgpalisade-shared"));
+                command.env("PGPALISADE_TESTS_STORE", socket);
+                command
+            }
+        };
         let store = self.dir.path().join("store");
         command
             .arg("serve")
