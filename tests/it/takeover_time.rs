@@ -15,6 +15,7 @@ const P99_MAX: Duration = Duration::from_millis(150);
 #[test]
 fn takeover_over_100_open_write_transactions() {
     let stage = Stage::with("CREATE TABLE jobs (id serial, who int)");
+    let _alone = stage.postgres.alone();
     let mut token = 1;
     let mut p99s: Vec<Duration> = (0..BATCHES)
         .map(|batch| {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -40,6 +40,7 @@ impl Auth {
 /// A running server.
 #[derive(Debug)]
 pub struct Postgres {
+    _turn: Turn,
     dir: TempDir,
     port: u16,
     child: Child,
@@ -53,6 +54,7 @@ impl Postgres {
 
     /// Starts a server with the given authentication and additional settings (`name=value`).
     pub fn start_with(auth: Auth, settings: &[&str]) -> Self {
+        let turn = Turn::take();
         let dir = scratch_dir();
         let data = dir.path().join("data");
         copy_tree(&template(), &data);
@@ -85,7 +87,12 @@ impl Postgres {
             .stdout(log.try_clone().expect("log"))
             .stderr(log);
         let child = command.spawn().expect("start postgres");
-        let mut server = Self { dir, port, child };
+        let mut server = Self {
+            _turn: turn,
+            dir,
+            port,
+            child,
+        };
         server.wait_until_ready();
         server
     }
@@ -163,6 +170,17 @@ impl Postgres {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
+    /// Waits until no other test of this process runs a server, and keeps new ones waiting while the guard lives.
+    /// For tests that measure time. At most one test may use it.
+    pub fn alone(&self) -> Alone {
+        let mut turns = TURNS.lock().expect("turns");
+        while turns.servers > 1 {
+            turns = TURN_ENDED.wait(turns).expect("turns");
+        }
+        turns.closed = true;
+        Alone(())
+    }
+
     fn stop(&mut self) {
         // Quit at once: the data is not kept.
         machine::signal(self.child.id(), Signal::QUIT);
@@ -181,6 +199,51 @@ impl Drop for Postgres {
                 tail.join("\n")
             );
         }
+    }
+}
+
+/// What [`Postgres::alone`] counts. The state of a test run, and so global.
+static TURNS: Mutex<Turns> = Mutex::new(Turns {
+    servers: 0,
+    closed: false,
+});
+static TURN_ENDED: Condvar = Condvar::new();
+
+struct Turns {
+    servers: usize,
+    closed: bool,
+}
+
+/// Counted as long as a server runs.
+#[derive(Debug)]
+struct Turn(());
+
+impl Turn {
+    fn take() -> Self {
+        let mut turns = TURNS.lock().expect("turns");
+        while turns.closed {
+            turns = TURN_ENDED.wait(turns).expect("turns");
+        }
+        turns.servers += 1;
+        Self(())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TURNS.lock().expect("turns").servers -= 1;
+        TURN_ENDED.notify_all();
+    }
+}
+
+/// While it lives no other test starts a server.
+#[derive(Debug)]
+pub struct Alone(());
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        TURNS.lock().expect("turns").closed = false;
+        TURN_ENDED.notify_all();
     }
 }
 
