@@ -1,10 +1,10 @@
 //! The real binary, `pgpalisade serve`, as a child process in front of a PostgreSQL.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -78,8 +78,8 @@ pub struct Proxy {
 #[derive(Debug)]
 struct Process {
     child: Child,
-    stderr: Arc<Mutex<String>>,
-    reader: Option<JoinHandle<()>>,
+    output: Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<()>>,
 }
 
 impl Proxy {
@@ -149,7 +149,7 @@ impl Proxy {
             .env("PGPALISADE_SHUTDOWN_GRACE", "1s")
             .env("RUST_BACKTRACE", "1")
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         command
     }
@@ -230,8 +230,8 @@ impl Proxy {
             .map(str::to_owned)
     }
 
-    /// What it has written to stderr, with earlier lives.
-    pub fn stderr(&self) -> String {
+    /// What it has written to stdout and stderr, with earlier lives.
+    pub fn output(&self) -> String {
         let now = self.process.as_ref().map(Process::text).unwrap_or_default();
         format!("{}{now}", self.earlier)
     }
@@ -248,35 +248,39 @@ impl Proxy {
 impl Process {
     fn spawn(mut command: Command) -> Self {
         let mut child = command.spawn().expect("start pgpalisade");
-        let stderr = Arc::new(Mutex::new(String::new()));
-        let pipe = child.stderr.take().expect("stderr is piped");
-        let kept = Arc::clone(&stderr);
-        let reader = std::thread::spawn(move || collect(pipe, &kept));
+        let output = Arc::new(Mutex::new(String::new()));
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let stderr = child.stderr.take().expect("stderr is piped");
+        let readers = vec![collect(stdout, &output), collect(stderr, &output)];
         Self {
             child,
-            stderr,
-            reader: Some(reader),
+            output,
+            readers,
         }
     }
 
     fn text(&self) -> String {
-        self.stderr.lock().expect("stderr").clone()
+        self.output.lock().expect("output").clone()
     }
 
     fn join(&mut self) {
-        if let Some(reader) = self.reader.take() {
-            reader.join().expect("the reader of stderr");
+        for reader in self.readers.drain(..) {
+            reader.join().expect("a reader of the proxy's output");
         }
     }
 }
 
-fn collect(pipe: ChildStderr, kept: &Mutex<String>) {
-    for line in BufReader::new(pipe).lines() {
-        let Ok(line) = line else { return };
-        let mut text = kept.lock().expect("stderr");
-        text.push_str(&line);
-        text.push('\n');
-    }
+/// Reads a pipe to its end, line by line, on a thread of its own.
+fn collect(pipe: impl Read + Send + 'static, kept: &Arc<Mutex<String>>) -> JoinHandle<()> {
+    let kept = Arc::clone(kept);
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).lines() {
+            let Ok(line) = line else { return };
+            let mut text = kept.lock().expect("output");
+            text.push_str(&line);
+            text.push('\n');
+        }
+    })
 }
 
 impl Drop for Proxy {
@@ -286,23 +290,23 @@ impl Drop for Proxy {
             self.resume();
             self.terminate()
         });
-        let stderr = &self.earlier;
+        let output = &self.earlier;
         if std::thread::panicking() {
-            let tail: Vec<&str> = stderr.lines().rev().take(60).collect();
+            let tail: Vec<&str> = output.lines().rev().take(60).collect();
             eprintln!(
-                "--- the proxy's stderr, newest first ---\n{}",
+                "--- the proxy's output, newest first ---\n{}",
                 tail.join("\n")
             );
             return;
         }
         assert!(
-            !stderr.contains("panicked"),
-            "the proxy panicked:\n{stderr}"
+            !output.contains("panicked"),
+            "the proxy panicked:\n{output}"
         );
         let killed = ended.and_then(|status| status.signal());
         assert!(
             killed.is_none(),
-            "the proxy did not end on SIGTERM but by signal {killed:?}:\n{stderr}"
+            "the proxy did not end on SIGTERM but by signal {killed:?}:\n{output}"
         );
     }
 }
