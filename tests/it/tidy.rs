@@ -81,9 +81,7 @@ fn is_tests(path: &Path) -> bool {
 
 /// The text up to its unit tests.
 fn before_tests(text: &str) -> &str {
-    text.split("\nmod tests {")
-        .next()
-        .unwrap_or_default()
+    text.split("\nmod tests {").next().unwrap_or_default()
 }
 
 #[test]

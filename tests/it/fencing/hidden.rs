@@ -23,7 +23,10 @@ fn stage() -> Stage {
 fn check_refused(wire: &mut Wire, sql: &str, sqlstate: &str) {
     println!("{sql}");
     assert_refused(&wire.query(sql), sqlstate, b'I');
-    assert_refused(&wire.extended(sql), sqlstate, b'I');
+    let extended = wire.extended(sql);
+    // PostgreSQL refuses some in Bind already, before the Execute that the proxy would refuse.
+    let by_server = extended.iter().any(|message| message.sqlstate() == "25006");
+    assert_refused(&extended, if by_server { "25006" } else { sqlstate }, b'I');
     wire.ok("BEGIN");
     assert_refused(&wire.query(sql), sqlstate, b'E');
     wire.ok("ROLLBACK");

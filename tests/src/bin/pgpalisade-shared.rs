@@ -2,7 +2,10 @@
 //!
 //! It takes the same flags. `PGPALISADE_TESTS_STORE` names the socket of a `pgpalisade_tests::shared_store::Hub`.
 
-#![expect(clippy::expect_used, reason = "a helper of tests that cannot go on fails them")]
+#![expect(
+    clippy::expect_used,
+    reason = "a helper of tests that cannot go on fails them"
+)]
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,11 +24,15 @@ fn main() {
     let raw = RawConfig::collect(&flags(), &environment);
     let config = Config::from_raw(raw, &environment).expect("a valid configuration");
     logging::init(&config.log, config.log_format).expect("logs");
-    let rejections =
-        RejectionLog::open(config.rejection_log.as_deref(), config.rejection_literals).expect("the rejection log");
-    let socket = PathBuf::from(std::env::var_os("PGPALISADE_TESTS_STORE").expect("PGPALISADE_TESTS_STORE"));
+    let rejections = RejectionLog::open(config.rejection_log.as_deref(), config.rejection_literals)
+        .expect("the rejection log");
+    let socket =
+        PathBuf::from(std::env::var_os("PGPALISADE_TESTS_STORE").expect("PGPALISADE_TESTS_STORE"));
     let store = Arc::new(SharedStore::open(&socket));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let (ready, is_ready) = tokio::sync::oneshot::channel();
@@ -37,7 +44,15 @@ fn main() {
             terminate.recv().await;
             stop.cancel();
         });
-        let served = server::serve_with(config, store, StoreLock::Shared, shutdown, rejections, ready).await;
+        let served = server::serve_with(
+            config,
+            store,
+            StoreLock::Shared,
+            shutdown,
+            rejections,
+            ready,
+        )
+        .await;
         served.expect("the server serves");
     });
 }
@@ -45,10 +60,14 @@ fn main() {
 /// `--flag value` pairs by the configuration's own table of keys.
 fn flags() -> Flags {
     let mut flags = Flags::default();
-    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "serve");
+    let mut arguments = std::env::args()
+        .skip(1)
+        .filter(|argument| argument != "serve");
     while let Some(flag) = arguments.next() {
         let value = arguments.next().expect("a flag has a value");
-        let known = KEYS.iter().find(|(_, spec)| flag.strip_prefix("--") == Some(spec.flag));
+        let known = KEYS
+            .iter()
+            .find(|(_, spec)| flag.strip_prefix("--") == Some(spec.flag));
         let (key, _) = known.expect("a known flag");
         flags.values.push((*key, vec![value]));
     }
