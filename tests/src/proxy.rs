@@ -131,7 +131,7 @@ impl Proxy {
             Store::Embedded => Command::new(binary()),
             Store::Shared(socket) => {
                 let mut command = Command::new(machine::profile_dir().join("pgpalisade-shared"));
-                command.env("PGPALISADE_TESTS_STORE", socket);
+                command.env("TESTS_SHARED_STORE", socket);
                 command
             }
         };
@@ -145,6 +145,10 @@ impl Proxy {
             .arg("--rejection-log")
             .arg(self.rejection_log())
             .args(&self.options.flags)
+            // The proxy takes every variable with its prefix for a setting; these are ours.
+            .env_remove("PGPALISADE_TESTS_DIRECT")
+            .env_remove("PGPALISADE_SEED")
+            .env_remove("PGPALISADE_BIN")
             // Tests end with sessions open, and need not wait for them.
             .env("PGPALISADE_SHUTDOWN_GRACE", "1s")
             .env("RUST_BACKTRACE", "1")

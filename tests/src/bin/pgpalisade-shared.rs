@@ -1,6 +1,6 @@
 //! `pgpalisade serve` with the shared store of the tests in the place of its own: the same server otherwise.
 //!
-//! It takes the same flags. `PGPALISADE_TESTS_STORE` names the socket of a `pgpalisade_tests::shared_store::Hub`.
+//! It takes the same flags. `TESTS_SHARED_STORE` names the socket of a `pgpalisade_tests::shared_store::Hub`.
 
 #![expect(
     clippy::expect_used,
@@ -26,8 +26,7 @@ fn main() {
     logging::init(&config.log, config.log_format).expect("logs");
     let rejections = RejectionLog::open(config.rejection_log.as_deref(), config.rejection_literals)
         .expect("the rejection log");
-    let socket =
-        PathBuf::from(std::env::var_os("PGPALISADE_TESTS_STORE").expect("PGPALISADE_TESTS_STORE"));
+    let socket = PathBuf::from(std::env::var_os("TESTS_SHARED_STORE").expect("TESTS_SHARED_STORE"));
     let store = Arc::new(SharedStore::open(&socket));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
