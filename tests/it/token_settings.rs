@@ -171,7 +171,7 @@ fn statement(start: Start, random: &mut StdRng) -> String {
         14..=15 => ["COMMIT", "END"][random.random_range(0..2)].to_owned(),
         16 => ["ROLLBACK", "ABORT"][random.random_range(0..2)].to_owned(),
         17 => ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN"][random.random_range(0..2)].to_owned(),
-        18 => "SELEKT".to_owned(),
+        18 => "SELECT * FROM no_such_table".to_owned(),
         19 => "SELECT 1/0".to_owned(),
         _ if plain => format!("SET application_name = 'app {token}'"),
         20..=21 => format!("SAVEPOINT {savepoint}"),
