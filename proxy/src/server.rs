@@ -18,7 +18,7 @@ use crate::config::{AuthorityLocation, Barrier, Config};
 use crate::fence::Fence;
 use crate::login;
 use crate::rejection_log::RejectionLog;
-use crate::takeover::{BarrierKind, StartError, Takeover, TakeoverOptions};
+use crate::takeover::{BarrierKind, StartError, StoreLock, Takeover, TakeoverOptions};
 use crate::worker::{Accepted, Shared, WorkerHandle};
 
 /// How long a listener rests after an accept that failed: most often the process has no file
@@ -64,7 +64,7 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let AuthorityLocation::Embedded(directory) = &config.authority;
     let authority: Arc<dyn Authority> = Arc::new(Embedded::open(directory)?);
-    serve_with(config, authority, shutdown, rejections, ready).await
+    serve_with(config, authority, StoreLock::Exclusive, shutdown, rejections, ready).await
 }
 
 /// Serves with an authority that is open already: several proxies of one process can share it.
@@ -75,6 +75,7 @@ pub async fn serve(
 pub async fn serve_with(
     config: Config,
     authority: Arc<dyn Authority>,
+    store_lock: StoreLock,
     shutdown: CancellationToken,
     rejections: RejectionLog,
     ready: oneshot::Sender<Vec<SocketAddr>>,
@@ -84,7 +85,7 @@ pub async fn serve_with(
         let listener = TcpListener::bind(address).await;
         listeners.push(listener.map_err(|source| ServeError::Listen { address, source })?);
     }
-    let takeover = start_takeover(&config, authority).await?;
+    let takeover = start_takeover(&config, authority, store_lock).await?;
     let default_scope = Scope::from_str(DEFAULT_SCOPE)?;
     let cells = Arc::clone(takeover.cells());
     let shared = Shared {
@@ -128,12 +129,14 @@ pub async fn serve_with(
 async fn start_takeover(
     config: &Config,
     authority: Arc<dyn Authority>,
+    store_lock: StoreLock,
 ) -> Result<Takeover, StartError> {
     let Barrier::Cluster = config.barrier;
     let declared_by = format!("pgpalisade {}", std::process::id());
     let mut options = TakeoverOptions::new(config.control.expose().clone(), declared_by);
     options.timeout = config.takeover_timeout;
     options.barrier = BarrierKind::Cluster;
+    options.store_lock = store_lock;
     Takeover::start(options, authority, CancellationToken::new()).await
 }
 

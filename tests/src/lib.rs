@@ -1,1 +1,29 @@
-//! Placeholder.
+//! The harness of the end-to-end tests: real PostgreSQL, the real proxy, and clients that speak to both.
+//!
+//! In reading order:
+//! - [`machine`]: free ports, directories, waiting with a bound, signals.
+//! - [`postgres`]: a private PostgreSQL on a free port, unprivileged, removed when dropped.
+//! - [`proxy`]: the binary `pgpalisade serve` in front of it.
+//! - [`stage`]: both together, which is what most tests want.
+//! - [`wire`]: a client that sends and reads protocol messages by hand.
+//! - [`held_relay`]: a TCP relay that can hold bytes back, to stop time between proxy and server.
+//! - [`programs`]: psql, pgbench and pg_dump as child processes.
+//!
+//! With `PGPALISADE_TESTS_DIRECT=1` a [`proxy::Proxy`] is only a name for PostgreSQL itself. The
+//! comparisons must then hold trivially; what fails there is the test, not the proxy.
+
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a harness that cannot go on fails the test"
+)]
+
+pub mod held_relay;
+pub mod machine;
+pub mod postgres;
+pub mod programs;
+pub mod proxy;
+pub mod shared_store;
+pub mod stage;
+pub mod wire;

@@ -1,0 +1,224 @@
+//! A write that is late: held on the wire, left behind by a killed proxy, or in a backend that will not die.
+
+use std::time::Instant;
+
+use pgpalisade_tests::held_relay::{Direction, HeldRelay};
+use pgpalisade_tests::machine::{Signal, signal, wait_at_most, wait_for};
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy};
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Endpoint, Wire, pretty};
+
+use super::{SETUP, assert_ended, committed, take_over};
+
+/// A stage with a relay between the proxy and the server; the control connection goes past it.
+fn held_stage() -> (Stage, HeldRelay) {
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let Endpoint::Tcp(server) = postgres.tcp() else {
+        unreachable!("tcp is tcp")
+    };
+    let relay = HeldRelay::start(server);
+    let mut options = Options::new(&postgres);
+    options.upstream = format!("postgres://{}", relay.address());
+    let proxy = Proxy::start_with(options);
+    (Stage { proxy, postgres }, relay)
+}
+
+/// The proxy has checked and sent the write, which then hangs on its way until after the takeover. It is what a
+/// proxy that is paused between its check and its write looks like from PostgreSQL.
+#[test]
+fn a_write_that_arrives_after_the_takeover() {
+    for (before, write) in [
+        (
+            "SELECT 1",
+            Batch::new().query("INSERT INTO jobs VALUES (1)"),
+        ),
+        (
+            "BEGIN; INSERT INTO jobs VALUES (1)",
+            Batch::new().query("COMMIT"),
+        ),
+        (
+            "SELECT 1",
+            Batch::new().statement("INSERT INTO jobs VALUES (1)").sync(),
+        ),
+    ] {
+        let (stage, relay) = held_stage();
+        let mut old = stage.leader("33");
+        old.ok(before);
+        relay.hold(Direction::ToServer);
+        old.send(&write);
+        wait_for("the write to be in the relay", || {
+            (relay.held_bytes(Direction::ToServer) > 0).then_some(())
+        });
+        let mut new = take_over(&stage, "34");
+        new.ok("SELECT 1");
+        relay.release(Direction::ToServer);
+        let answer = old.until_closed();
+        let error = &answer[answer.len() - 2];
+        // The server's last word says that it was rolled back; without that word the proxy cannot know.
+        assert!(
+            ["PF001", "08007"].contains(&error.sqlstate().as_str()),
+            "{}",
+            pretty(&answer)
+        );
+        assert!(committed(&stage).is_empty());
+    }
+}
+
+/// G4: the COMMIT was done, only its answer did not come through. Whatever the client is told, it is not "fenced".
+#[test]
+fn a_commit_whose_answer_is_lost() {
+    let (stage, relay) = held_stage();
+    let mut old = stage.leader("33");
+    old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    relay.hold(Direction::ToClient);
+    old.send(&Batch::new().query("COMMIT"));
+    wait_for("the answer to be in the relay", || {
+        (relay.held_bytes(Direction::ToClient) > 0).then_some(())
+    });
+    let _new = take_over(&stage, "34");
+    assert_eq!(committed(&stage), ["1"]);
+    relay.cut();
+    let answer = old.until_closed();
+    let codes: Vec<String> = answer
+        .iter()
+        .filter(|message| message.tag == b'E')
+        .map(|error| error.sqlstate())
+        .collect();
+    assert_eq!(codes, ["08007"], "{}", pretty(&answer));
+}
+
+/// The server connection is cut with a write in flight, and no takeover: the outcome is unknown as well.
+#[test]
+fn a_server_connection_that_dies_in_flight() {
+    let (stage, relay) = held_stage();
+    let mut leader = stage.leader("33");
+    relay.hold(Direction::ToClient);
+    leader.send(&Batch::new().query("INSERT INTO jobs VALUES (1)"));
+    wait_for("the answer to be in the relay", || {
+        (relay.held_bytes(Direction::ToClient) > 0).then_some(())
+    });
+    relay.cut();
+    let answer = leader.until_closed();
+    assert!(
+        !answer
+            .iter()
+            .any(|message| message.sqlstate().starts_with("PF")),
+        "{}",
+        pretty(&answer)
+    );
+    assert_eq!(committed(&stage), ["1"]);
+}
+
+/// The proxy dies while a statement of the old leader runs on in PostgreSQL, which would commit it.
+#[test]
+fn the_proxy_is_killed_with_a_statement_running() {
+    let mut stage = Stage::with(SETUP);
+    let mut old = stage.leader("33");
+    let pid = old.backend_pid();
+    old.send(&Batch::new().query("INSERT INTO jobs SELECT 1 FROM pg_sleep(30)"));
+    let alive =
+        format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND state = 'active'");
+    wait_for("the statement to run", || {
+        (stage.postgres.value(&alive) == "1").then_some(())
+    });
+    stage.proxy.kill();
+    stage.proxy.restart();
+    assert_eq!(
+        stage.postgres.value(&alive),
+        "1",
+        "the statement runs on without the proxy"
+    );
+    let mut new = take_over(&stage, "34");
+    assert_eq!(
+        stage.postgres.value(&alive),
+        "0",
+        "accepted only after it is gone"
+    );
+    assert_eq!(new.rows("SELECT count(*) FROM jobs"), [["0"]]);
+    new.ok("INSERT INTO jobs VALUES (2)");
+    assert_eq!(committed(&stage), ["2"]);
+}
+
+/// G6: a backend that does not end in time makes the takeover fail, and the new holder is not admitted.
+#[test]
+fn a_backend_that_cannot_be_ended() {
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let proxy = Proxy::start_with(Options::new(&postgres).flag("--takeover-timeout", "1s"));
+    let stage = Stage { proxy, postgres };
+    let mut old = stage.leader("33");
+    old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    let pid = old.backend_pid();
+    signal(pid, Signal::STOP);
+    let mut new = stage.plain();
+    let begin = Instant::now();
+    let answer = new.query("SET fencing.token = 34");
+    let took = begin.elapsed();
+    let refused = answer.iter().any(|message| message.sqlstate() == "PF006");
+    let write = new.query("INSERT INTO jobs VALUES (2)");
+    // First let it go on, so that a failure below leaves no stopped process.
+    signal(pid, Signal::CONT);
+    assert!(refused, "{}", pretty(&answer));
+    assert!(took.as_secs() < 4, "bounded by takeover.timeout: {took:?}");
+    assert_eq!(write[0].sqlstate(), "PF002", "{}", pretty(&write));
+    wait_at_most(pgpalisade_tests::machine::PATIENCE, || {
+        let alive = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+        (stage.postgres.value(&alive) == "0").then_some(())
+    })
+    .unwrap();
+    new.ok("SET fencing.token = 34");
+    new.ok("INSERT INTO jobs VALUES (2)");
+    assert_ended(&old.query("COMMIT"));
+    assert_eq!(committed(&stage), ["2"]);
+}
+
+/// The proxy is stopped (SIGSTOP) with a write of the old leader in its socket, and its server session is ended
+/// meanwhile, as another proxy's takeover does. When it goes on, the write must fail and not be said to be fenced
+/// where that is not known.
+#[test]
+fn the_proxy_is_paused_with_a_write_waiting() {
+    let stage = Stage::with(SETUP);
+    let mut old = stage.leader("33");
+    old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    stage.proxy.pause();
+    old.send(&Batch::new().query("COMMIT"));
+    let pid = old.backend_pid();
+    let ended = format!("SELECT pg_terminate_backend({pid}, 10000)");
+    assert_eq!(stage.postgres.value(&ended), "t");
+    stage.proxy.resume();
+    let answer = old.until_closed();
+    assert!(
+        !answer.iter().any(|message| message.tag == b'C'),
+        "{}",
+        pretty(&answer)
+    );
+    assert!(committed(&stage).is_empty());
+    // The proxy is whole.
+    let mut new = take_over(&stage, "34");
+    new.ok("INSERT INTO jobs VALUES (2)");
+}
+
+/// Marks only rise, also over a restart of the proxy.
+#[test]
+fn marks_survive_a_restart() {
+    let mut stage = Stage::with(SETUP);
+    drop(take_over(&stage, "34"));
+    for kill in [true, false] {
+        if kill {
+            stage.proxy.kill();
+        } else {
+            assert!(stage.proxy.terminate().success());
+        }
+        stage.proxy.restart();
+        let mut wire = Wire::connect(&stage.proxy.endpoint());
+        wire.startup(
+            0x0003_0000,
+            &[("user", "postgres"), ("fencing.token", "33")],
+        );
+        assert_ended(&wire.until_ready());
+        let mut equal = stage.leader("34");
+        equal.ok("DELETE FROM jobs; INSERT INTO jobs VALUES (1)");
+    }
+}

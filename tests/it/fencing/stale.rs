@@ -1,0 +1,387 @@
+//! The old leader (token 33) at every point where a takeover by 34 can find it.
+
+use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, pretty, tags};
+
+use super::{SETUP, assert_ended, assert_refused, committed, take_over};
+
+/// Waits until a session of the server is executing this text.
+fn wait_until_active(stage: &Stage, part: &str) {
+    let look = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '{part}%'"
+    );
+    wait_for(part, || (stage.postgres.value(&look) == "1").then_some(()));
+}
+
+#[test]
+fn autocommit_write() {
+    let stage = Stage::with(SETUP);
+    let mut old = stage.leader("33");
+    old.ok("INSERT INTO jobs VALUES (1)");
+    let mut new = take_over(&stage, "34");
+    new.ok("INSERT INTO jobs VALUES (2)");
+    assert_ended(&old.query("INSERT INTO jobs VALUES (3)"));
+    assert_eq!(committed(&stage), ["1", "2"]);
+}
+
+#[test]
+fn write_inside_a_transaction() {
+    let stage = Stage::with(SETUP);
+    let mut old = stage.leader("33");
+    old.ok("BEGIN");
+    old.ok("INSERT INTO jobs VALUES (1)");
+    let _new = take_over(&stage, "34");
+    assert_ended(&old.query("INSERT INTO jobs VALUES (2)"));
+    assert!(committed(&stage).is_empty());
+}
+
+#[test]
+fn commit_of_a_transaction_opened_before() {
+    for commit in [
+        Batch::new().query("COMMIT"),
+        Batch::new().statement("COMMIT").sync(),
+    ] {
+        let stage = Stage::with(SETUP);
+        let mut old = stage.leader("33");
+        old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+        let mut new = take_over(&stage, "34");
+        // The row is not even locked any more.
+        new.ok("INSERT INTO jobs VALUES (1, 'the new leader')");
+        assert_ended(&old.run(&commit));
+        assert_eq!(
+            stage.postgres.value("SELECT who FROM jobs"),
+            "the new leader"
+        );
+    }
+}
+
+#[test]
+fn a_statement_in_flight() {
+    let stage = Stage::with(SETUP);
+    let mut old = stage.leader("33");
+    old.send(&Batch::new().query("INSERT INTO jobs SELECT 1 FROM pg_sleep(60)"));
+    wait_until_active(&stage, "INSERT INTO jobs SELECT 1");
+    let _new = take_over(&stage, "34");
+    assert_ended(&old.until_closed());
+    assert!(committed(&stage).is_empty());
+}
+
+#[test]
+fn copy_in_flight() {
+    let copy = "COPY jobs (id) FROM STDIN";
+    for begin in [
+        Batch::new().query(copy),
+        Batch::new().statement(copy).flush(),
+    ] {
+        let stage = Stage::with(SETUP);
+        let mut old = stage.leader("33");
+        old.send(&begin);
+        old.until(b'G');
+        old.send(&Batch::new().copy_data(b"1\n2\n"));
+        let _new = take_over(&stage, "34");
+        old.send(&Batch::new().copy_data(b"3\n").copy_done().sync());
+        assert_ended(&old.until_closed());
+        assert!(committed(&stage).is_empty());
+    }
+}
+
+#[test]
+fn pipeline_with_earlier_accepted_writes() {
+    let stage = Stage::with(SETUP);
+    let mut old = stage.leader("33");
+    let insert = |id: u32| Batch::new().statement(&format!("INSERT INTO jobs VALUES ({id})"));
+    old.send(&insert(1).then(&insert(2)).flush());
+    old.until(b'C');
+    old.until(b'C');
+    let _new = take_over(&stage, "34");
+    old.send(&insert(3).sync());
+    assert_ended(&old.until_closed());
+    assert!(committed(&stage).is_empty());
+}
+
+/// The refused message is in the middle, the session stays: what was accepted before it is rolled back.
+#[test]
+fn a_stale_declaration_in_the_middle_of_a_pipeline() {
+    let stage = Stage::with(SETUP);
+    let mut leader = stage.leader("34");
+    let pipeline = Batch::new()
+        .statement("INSERT INTO jobs VALUES (1)")
+        .statement("SET fencing.token = 33")
+        .statement("INSERT INTO jobs VALUES (2)");
+    assert_refused(&leader.run(&pipeline.sync()), "PF001", b'I');
+    assert!(committed(&stage).is_empty());
+    leader.ok("INSERT INTO jobs VALUES (3)");
+    assert_eq!(committed(&stage), ["3"]);
+}
+
+/// A session that has moved from 33 to 34 inside a savepoint and goes back: it lives, but its token is stale.
+fn with_stale_token(stage: &Stage) -> Wire {
+    let mut old = stage.leader("33");
+    old.ok("BEGIN");
+    old.ok("SAVEPOINT s");
+    old.ok("SET fencing.token = 34");
+    old.ok("ROLLBACK TO s");
+    old
+}
+
+#[test]
+fn rollback_to_a_savepoint_before_the_set() {
+    let stage = Stage::with(SETUP);
+    let mut old = with_stale_token(&stage);
+    assert_refused(&old.query("INSERT INTO jobs VALUES (1)"), "PF001", b'E');
+    assert_eq!(tags(&old.query("COMMIT")), "C ZI");
+    assert_refused(&old.query("INSERT INTO jobs VALUES (2)"), "PF001", b'I');
+    assert_refused(&old.extended("INSERT INTO jobs VALUES (3)"), "PF001", b'I');
+    old.ok("SELECT count(*) FROM jobs");
+    assert!(committed(&stage).is_empty());
+    old.ok("SET fencing.token = 34");
+    old.ok("INSERT INTO jobs VALUES (4)");
+    assert_eq!(committed(&stage), ["4"]);
+}
+
+/// The same by SET LOCAL, whose end is the end of the transaction, and by RESET.
+#[test]
+fn back_to_a_stale_startup_token() {
+    let stage = Stage::with(SETUP);
+    let mut old = stage.leader("33");
+    old.ok("BEGIN; SET LOCAL fencing.token = 34; INSERT INTO jobs VALUES (1); COMMIT");
+    assert_refused(&old.query("INSERT INTO jobs VALUES (2)"), "PF001", b'I');
+    old.ok("SET fencing.token = 34; INSERT INTO jobs VALUES (3)");
+    old.ok("RESET fencing.token");
+    assert_refused(&old.query("INSERT INTO jobs VALUES (4)"), "PF001", b'I');
+    assert_eq!(committed(&stage), ["1", "3"]);
+    // Its backend is registered all the same: the next takeover ends it.
+    let _new = take_over(&stage, "35");
+    assert_ended(&old.query("SELECT 1"));
+}
+
+#[test]
+fn several_statements_with_one_stale_write() {
+    let stage = Stage::with(SETUP);
+    let mut old = with_stale_token(&stage);
+    old.ok("ROLLBACK");
+    let text = "CREATE TEMP TABLE first (); SELECT 1; INSERT INTO jobs VALUES (1); SELECT 2";
+    assert_eq!(tags(&old.query(text)), "E ZI", "nothing of it is executed");
+    assert_refused(
+        &old.query("SELECT 1; INSERT INTO jobs VALUES (2)"),
+        "PF001",
+        b'I',
+    );
+    assert_eq!(old.rows("SELECT to_regclass('first')"), [["NULL"]]);
+    // In flight at the takeover.
+    let stage = Stage::with(SETUP);
+    let mut old = stage.leader("33");
+    old.send(
+        &Batch::new()
+            .query("INSERT INTO jobs VALUES (1); SELECT pg_sleep(60); INSERT INTO jobs VALUES (2)"),
+    );
+    wait_until_active(&stage, "INSERT INTO jobs VALUES (1)");
+    let _new = take_over(&stage, "34");
+    assert_ended(&old.until_closed());
+    assert!(committed(&stage).is_empty());
+}
+
+#[test]
+fn call_with_inner_commits() {
+    let procedure = "CREATE PROCEDURE fill() LANGUAGE plpgsql AS $$ BEGIN
+        FOR i IN 1..100000 LOOP INSERT INTO jobs VALUES (i); COMMIT; PERFORM pg_sleep(0.001); END LOOP; END $$";
+    let stage = Stage::with(&format!("{SETUP}; {procedure}"));
+    let mut old = stage.leader("33");
+    old.send(&Batch::new().query("CALL fill()"));
+    wait_for("some inner commits", || {
+        (committed(&stage).len() > 5).then_some(())
+    });
+    let mut new = take_over(&stage, "34");
+    let seen = new.rows("SELECT count(*) FROM jobs");
+    let answer = old.until_closed();
+    // Part of it was committed before the takeover, so "fenced" would be a lie (G4).
+    assert_eq!(
+        answer[answer.len() - 2].sqlstate(),
+        "08007",
+        "{}",
+        pretty(&answer)
+    );
+    assert_eq!(
+        seen,
+        [[committed(&stage).len().to_string()]],
+        "nothing came after the acknowledgement"
+    );
+}
+
+#[test]
+fn commit_and_chain() {
+    let stage = Stage::with(SETUP);
+    let mut old = stage.leader("33");
+    old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    assert_eq!(tags(&old.query("COMMIT AND CHAIN")), "C ZT");
+    old.ok("INSERT INTO jobs VALUES (2)");
+    let _new = take_over(&stage, "34");
+    assert_ended(&old.query("COMMIT AND CHAIN"));
+    assert_eq!(committed(&stage), ["1"]);
+}
+
+/// A prepared transaction outlives its session; ending it needs the current token.
+#[test]
+fn commit_of_a_prepared_transaction() {
+    let stage = Stage::with(SETUP);
+    let mut old = stage.leader("33");
+    old.ok("BEGIN; INSERT INTO jobs VALUES (1); PREPARE TRANSACTION 'two'");
+    let mut new = take_over(&stage, "34");
+    let mut plain = stage.plain();
+    assert_refused(&plain.query("COMMIT PREPARED 'two'"), "PF002", b'I');
+    assert_refused(&plain.extended("ROLLBACK PREPARED 'two'"), "PF002", b'I');
+    assert!(committed(&stage).is_empty());
+    new.ok("ROLLBACK PREPARED 'two'");
+}
+
+#[test]
+fn declaring_a_stale_token() {
+    let stage = Stage::with(SETUP);
+    let _new = take_over(&stage, "34");
+    for (name, value) in [
+        ("fencing.token", "33"),
+        ("options", "-c fencing.token=33"),
+        ("options", "--fencing.token=default=33"),
+    ] {
+        let mut wire = Wire::connect(&stage.proxy.endpoint());
+        wire.startup(
+            PROTOCOL_3_0,
+            &[
+                ("user", "postgres"),
+                ("database", "postgres"),
+                (name, value),
+            ],
+        );
+        assert_ended(&wire.until_ready());
+    }
+    let mut plain = stage.plain();
+    for text in [
+        "SET fencing.token = 33",
+        "SET fencing.token = 'default=33'",
+        "BEGIN; SET LOCAL fencing.token = 33",
+        "SELECT set_config('fencing.token', '33', false)",
+        "SELECT 1; SET fencing.token = 33; SELECT 2",
+    ] {
+        assert_refused(&plain.query(text), "PF001", b'I');
+    }
+    assert_refused(&plain.extended("SET fencing.token = 33"), "PF001", b'I');
+    plain.ok("BEGIN");
+    assert_refused(&plain.query("SET fencing.token = 33"), "PF001", b'E');
+    plain.ok("ROLLBACK");
+    // Refused, so there is none.
+    assert_refused(&plain.query("INSERT INTO jobs VALUES (1)"), "PF002", b'I');
+    assert!(committed(&stage).is_empty());
+}
+
+#[test]
+fn tokens_that_are_none() {
+    let stage = Stage::with(SETUP);
+    let mut plain = stage.plain();
+    for value in [
+        "'0'",
+        "-1",
+        "'abc'",
+        "9223372036854775808",
+        "'99999999999999999999'",
+        "'a=b=1'",
+        "'a=0'",
+        "1e3",
+        "on",
+    ] {
+        assert_refused(
+            &plain.query(&format!("SET fencing.token = {value}")),
+            "PF003",
+            b'I',
+        );
+    }
+    assert_refused(&plain.query("INSERT INTO jobs VALUES (1)"), "PF002", b'I');
+    plain.ok("SET fencing.token = 9223372036854775807");
+    plain.ok("INSERT INTO jobs VALUES (1)");
+}
+
+/// G5: any number of sessions with the token of the mark.
+#[test]
+fn equal_tokens_are_never_refused() {
+    let stage = Stage::with(SETUP);
+    let mut sessions: Vec<Wire> = (0..5).map(|_| stage.leader("33")).collect();
+    sessions.push(take_over(&stage, "33"));
+    for (id, wire) in sessions.iter_mut().enumerate() {
+        wire.ok(&format!("INSERT INTO jobs VALUES ({id})"));
+        wire.ok(&format!(
+            "BEGIN; UPDATE jobs SET who = 'x' WHERE id = {id}; COMMIT"
+        ));
+    }
+    assert_eq!(committed(&stage).len(), 6);
+}
+
+#[test]
+fn scopes_do_not_touch_each_other() {
+    let stage = Stage::with(SETUP);
+    let mut leader = stage.leader("33");
+    let _other = stage.leader("billing=99");
+    leader.ok("INSERT INTO jobs VALUES (1)");
+    let mut billing = stage.leader("billing=99");
+    assert_refused(&billing.query("INSERT INTO jobs VALUES (2)"), "PF002", b'I');
+    let mut both = stage.leader("billing=99,default=33");
+    both.ok("INSERT INTO jobs VALUES (3)");
+    assert_eq!(committed(&stage), ["1", "3"]);
+}
+
+#[test]
+fn a_transaction_that_has_written_keeps_its_token() {
+    let stage = Stage::with(SETUP);
+    let mut leader = stage.leader("33");
+    leader.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    let answer = leader.query("SET fencing.token = 34");
+    assert_eq!(tags(&answer), "E ZE", "{}", pretty(&answer));
+    leader.ok("ROLLBACK");
+    leader.ok("INSERT INTO jobs VALUES (2)");
+}
+
+/// What the error tells: the scope, both tokens, and what to do.
+#[test]
+fn the_error_says_what_to_do_and_the_log_has_it() {
+    let stage = Stage::with(SETUP);
+    let _new = take_over(&stage, "34");
+    let mut plain = stage.plain();
+    let answer = plain.query("SET fencing.token = 33");
+    let error = &answer[0];
+    let detail = error.field(b'D').unwrap_or_default();
+    for part in ["default", "33", "34"] {
+        assert!(
+            detail.contains(part),
+            "{part} is not in the DETAIL: {detail}"
+        );
+    }
+    assert!(
+        error.field(b'H').is_some_and(|hint| !hint.is_empty()),
+        "a HINT"
+    );
+    let _refused = plain.query("INSERT INTO jobs VALUES (1, 'a secret')");
+    let records = wait_for("two records", || {
+        Some(stage.proxy.rejections()).filter(|records| records.len() >= 2)
+    });
+    let text = |record: usize, key: &str| match &records[record][key] {
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    assert_eq!(
+        [
+            text(0, "sqlstate"),
+            text(0, "scope"),
+            text(0, "token"),
+            text(0, "mark")
+        ],
+        ["PF001", "default", "33", "34"]
+    );
+    assert_eq!(
+        [text(1, "sqlstate"), text(1, "user"), text(1, "database")],
+        ["PF002", "postgres", "postgres"]
+    );
+    assert!(
+        !records[1].to_string().contains("a secret"),
+        "literals are removed: {}",
+        records[1]
+    );
+}

@@ -1,0 +1,190 @@
+//! Two proxy processes on one store: the first is paused or killed, the second takes over.
+
+use std::time::Duration;
+
+use pgpalisade_tests::held_relay::{Direction, HeldRelay};
+use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy};
+use pgpalisade_tests::shared_store::Hub;
+use pgpalisade_tests::stage::leader;
+use pgpalisade_tests::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
+
+use super::{SETUP, assert_ended};
+
+/// The second proxy is dropped first, the server last.
+struct Pair {
+    second: Proxy,
+    first: Proxy,
+    relay: HeldRelay,
+    _hub: Hub,
+    _dir: tempfile::TempDir,
+    postgres: Postgres,
+}
+
+impl Pair {
+    /// The first proxy reaches the server through the relay.
+    fn start() -> Self {
+        let postgres = Postgres::start();
+        postgres.sql(SETUP);
+        let dir = tempfile::tempdir().unwrap();
+        let hub = Hub::start(dir.path());
+        let Endpoint::Tcp(server) = postgres.tcp() else {
+            unreachable!("tcp is tcp")
+        };
+        let relay = HeldRelay::start(server);
+        let options = Options::new(&postgres).shared_store(&hub);
+        let mut behind_relay = options.clone();
+        behind_relay.upstream = format!("postgres://{}", relay.address());
+        let first = Proxy::start_with(behind_relay);
+        let second = Proxy::start_with(options);
+        Self {
+            second,
+            first,
+            relay,
+            _hub: hub,
+            _dir: dir,
+            postgres,
+        }
+    }
+
+    fn old_leader(&self) -> Wire {
+        leader(&self.first.endpoint(), "33")
+    }
+
+    fn new_leader(&self) -> Wire {
+        leader(&self.second.endpoint(), "34")
+    }
+
+    fn committed(&self) -> Vec<String> {
+        self.postgres
+            .sql("SELECT id FROM jobs ORDER BY id")
+            .concat()
+    }
+}
+
+/// The write is admitted and on its way: part of it has left the proxy, which then stands still (SIGSTOP).
+#[test]
+fn paused_between_the_check_and_the_write() {
+    let pair = Pair::start();
+    let mut old = pair.old_leader();
+    old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    pair.relay.hold(Direction::ToServer);
+    // More than all socket buffers on the way hold, so that the proxy has to wait in the middle of it.
+    let big = format!(
+        "INSERT INTO jobs VALUES (2, '{}'); COMMIT",
+        "x".repeat(64 << 20)
+    );
+    let sender = std::thread::spawn(move || {
+        old.send(&Batch::new().query(&big));
+        old
+    });
+    wait_for("the write to be on its way", || {
+        (pair.relay.held_bytes(Direction::ToServer) > 0).then_some(())
+    });
+    pair.first.pause();
+    let mut new = pair.new_leader();
+    new.ok("INSERT INTO jobs VALUES (1, 'the new leader')");
+    pair.first.resume();
+    pair.relay.release(Direction::ToServer);
+    let answer = sender.join().unwrap().until_closed();
+    assert!(
+        !answer.iter().any(|message| message.tag == b'C'),
+        "{}",
+        pretty(&answer)
+    );
+    assert_eq!(pair.committed(), ["1"]);
+    assert_eq!(
+        pair.postgres.value("SELECT who FROM jobs"),
+        "the new leader"
+    );
+    assert_first_refuses_33(&pair);
+}
+
+/// The COMMIT waits in the socket of the paused proxy, which has not looked at it yet.
+#[test]
+fn paused_before_the_check() {
+    let pair = Pair::start();
+    let mut old = pair.old_leader();
+    old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    pair.first.pause();
+    old.send(&Batch::new().query("COMMIT"));
+    let mut new = pair.new_leader();
+    new.ok("INSERT INTO jobs VALUES (2)");
+    pair.first.resume();
+    let answer = old.until_closed();
+    assert!(
+        !answer.iter().any(|message| message.tag == b'C'),
+        "{}",
+        pretty(&answer)
+    );
+    assert_eq!(pair.committed(), ["2"]);
+    assert_first_refuses_33(&pair);
+}
+
+/// Killed with a statement running: the takeover through the other proxy ends what it left behind.
+#[test]
+fn killed_with_a_statement_running() {
+    let mut pair = Pair::start();
+    let mut old = pair.old_leader();
+    let pid = old.backend_pid();
+    old.send(&Batch::new().query("INSERT INTO jobs SELECT 1 FROM pg_sleep(30)"));
+    let active =
+        format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND state = 'active'");
+    wait_for("the statement to run", || {
+        (pair.postgres.value(&active) == "1").then_some(())
+    });
+    pair.first.kill();
+    let mut new = pair.new_leader();
+    assert_eq!(
+        pair.postgres.value(&active),
+        "0",
+        "accepted only after it is gone"
+    );
+    new.ok("INSERT INTO jobs VALUES (2)");
+    assert_eq!(pair.committed(), ["2"]);
+    pair.first.restart();
+    assert_first_refuses_33(&pair);
+}
+
+/// Nothing is paused: a takeover through one proxy ends the sessions of the other, wherever they stand.
+#[test]
+fn a_takeover_ends_the_sessions_of_the_other_proxy() {
+    let pair = Pair::start();
+    let mut idle = pair.old_leader();
+    let mut open = pair.old_leader();
+    open.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    let mut running = pair.old_leader();
+    running.send(&Batch::new().query("INSERT INTO jobs SELECT 2 FROM pg_sleep(30)"));
+    running.set_patience(Duration::from_secs(10));
+    let mut new = pair.new_leader();
+    new.ok("INSERT INTO jobs VALUES (3)");
+    assert_gone(&idle.query("INSERT INTO jobs VALUES (4)"));
+    assert_gone(&open.query("COMMIT"));
+    assert_gone(&running.until_closed());
+    assert_eq!(pair.committed(), ["3"]);
+}
+
+/// Ended, in the server's words or the proxy's: one that does not watch the store cannot know of the new mark.
+#[track_caller]
+fn assert_gone(answer: &[Message]) {
+    let error = &answer[0];
+    let told =
+        ["PF001", "57P01"].contains(&error.sqlstate().as_str()) && error.severity() == "FATAL";
+    assert!(told && answer[1].is_closed(), "{}", pretty(answer));
+}
+
+/// The first proxy is whole, and knows the new mark.
+#[track_caller]
+fn assert_first_refuses_33(pair: &Pair) {
+    let mut again = Wire::connect(&pair.first.endpoint());
+    again.startup(
+        PROTOCOL_3_0,
+        &[
+            ("user", "postgres"),
+            ("database", "postgres"),
+            ("fencing.token", "33"),
+        ],
+    );
+    assert_ended(&again.until_ready());
+}

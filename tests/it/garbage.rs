@@ -1,0 +1,350 @@
+//! Clients that send nonsense, or nothing, or take nothing: each harms only itself.
+
+use std::time::{Duration, Instant};
+
+use pgpalisade_tests::machine::{seed, wait_for};
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy};
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty, startup_packet};
+use rand::rngs::StdRng;
+use rand::{Rng, RngCore, SeedableRng};
+
+const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The sessions that came through the proxy; the harness and the control connection use the unix socket.
+const THROUGH_TCP: &str = "SELECT count(*) FROM pg_stat_activity WHERE client_addr IS NOT NULL";
+
+fn stage() -> Stage {
+    let postgres = Postgres::start();
+    postgres.sql("CREATE TABLE jobs (id int)");
+    let proxy = Proxy::start_with(Options::new(&postgres).flag("--login-timeout", "2s"));
+    Stage { proxy, postgres }
+}
+
+/// Another client, which sends what it should, is served.
+#[track_caller]
+fn assert_serves(stage: &Stage) {
+    let mut wire = stage.leader("1");
+    wire.ok("INSERT INTO jobs VALUES (1)");
+    assert_eq!(wire.rows("SELECT 1"), [["1"]]);
+}
+
+/// Sends bytes on a new connection; the proxy must close it well within the patience of the harness.
+#[track_caller]
+fn check_closed(stage: &Stage, what: &str, bytes: &[u8]) -> Vec<Message> {
+    let mut wire = Wire::connect(&stage.proxy.endpoint());
+    wire.send_bytes(bytes);
+    let begin = Instant::now();
+    let answer = wire.until_closed();
+    let took = begin.elapsed();
+    assert!(
+        took < LOGIN_TIMEOUT * 4,
+        "{what}: closed after {took:?}:\n{}",
+        pretty(&answer)
+    );
+    assert!(
+        !answer.iter().any(|message| message.tag == b'Z'),
+        "{what} was let in:\n{}",
+        pretty(&answer)
+    );
+    answer
+}
+
+/// The length of the startup packet is checked before it is trusted.
+#[test]
+fn lengths_of_startup_packets() {
+    let stage = stage();
+    for length in [0, 1, 3, 4, 7, 10_005, 1 << 20, i32::MAX, -1, i32::MIN] {
+        let bytes = [length.to_be_bytes(), 0x0003_0000_i32.to_be_bytes()].concat();
+        check_closed(&stage, &format!("length {length}"), &bytes);
+    }
+    assert_serves(&stage);
+}
+
+#[test]
+fn startup_packets_that_are_cut_or_malformed() {
+    let stage = stage();
+    let whole = startup_packet(PROTOCOL_3_0, &TRUSTED);
+    for end in [1, 4, 7, 8, 9, 14, whole.len() - 1] {
+        let mut wire = Wire::connect(&stage.proxy.endpoint());
+        wire.send_bytes(&whole[..end]);
+        wire.shut_down_writing();
+        let answer = wire.until_closed();
+        assert!(
+            !answer.iter().any(|message| message.tag == b'Z'),
+            "cut at {end}:\n{}",
+            pretty(&answer)
+        );
+    }
+    let packet = |body: &[u8]| {
+        let length = u32::try_from(body.len() + 8).unwrap();
+        [
+            length.to_be_bytes().as_slice(),
+            &PROTOCOL_3_0.to_be_bytes(),
+            body,
+        ]
+        .concat()
+    };
+    for body in [
+        b"user".as_slice(),
+        b"user\0",
+        b"user\0postgres",
+        b"user\0postgres\0",
+        b"user\0postgres\0\0more\0",
+        b"\0\0\0\0",
+    ] {
+        check_closed(&stage, &format!("{body:?}"), &packet(body));
+    }
+    assert_serves(&stage);
+}
+
+/// Lengths of messages in a session: 0 and 3 are impossible, the large ones are never allocated.
+#[test]
+fn lengths_of_messages() {
+    let stage = stage();
+    for tag in *b"QPBDECSHFdcfXp~\0" {
+        for length in [0, 3, i32::MAX, -1, i32::MIN] {
+            let mut wire = stage.leader("1");
+            let before = stage.proxy.resident_kib();
+            wire.send_bytes(&[&[tag], length.to_be_bytes().as_slice(), b"some bytes"].concat());
+            wire.shut_down_writing();
+            let answer = wire.until_closed();
+            let grown = stage.proxy.resident_kib().saturating_sub(before);
+            assert!(
+                grown < 20_000,
+                "tag {tag}, length {length}: {grown} KiB more"
+            );
+            let bad = answer
+                .iter()
+                .any(|message| message.tag == b'C' || message.tag == b'Z');
+            assert!(!bad, "tag {tag}, length {length}:\n{}", pretty(&answer));
+        }
+    }
+    assert_serves(&stage);
+}
+
+/// Bodies that end before they should, or hold what is not text.
+#[test]
+fn malformed_messages() {
+    let stage = stage();
+    for (tag, body) in [
+        (b'Q', b"".as_slice()),
+        (b'Q', b"SELECT 1"),
+        (b'Q', b"SELECT 1\0SELECT 2\0"),
+        (b'Q', b"SELECT '\xff\xfe'\0"),
+        (b'P', b""),
+        (b'P', b"name"),
+        (b'P', b"name\0SELECT 1\0\xff\xff"),
+        (b'P', b"name\0SELECT 1\0\0\x05\0\0"),
+        (b'B', b"portal\0"),
+        (b'B', b"\0\0\0\0\xff\xff"),
+        (b'B', b"\0\0\0\0\0\x01\x7f\xff\xff\xff"),
+        (b'D', b""),
+        (b'D', b"X\0"),
+        (b'D', b"Sno terminator"),
+        (b'E', b""),
+        (b'E', b"\0\0"),
+        (b'E', b"portal\0\0\0\0\0\0"),
+        (b'C', b"?\0"),
+        (b'F', b""),
+        (b'F', b"\0\0\0\x01\xff\xff\xff\xff"),
+        (b'S', b"more"),
+        (b'H', b"more"),
+        (b'f', b"no terminator"),
+    ] {
+        for token in ["1", ""] {
+            let parameters = [TRUSTED.as_slice(), &[("fencing.token", token)]].concat();
+            let mut wire = Wire::login(
+                &stage.proxy.endpoint(),
+                if token.is_empty() {
+                    &TRUSTED
+                } else {
+                    &parameters
+                },
+            );
+            wire.send(&Batch::new().message(tag, body).sync().terminate());
+            let answer = wire.until_closed();
+            let errors = answer.iter().filter(|message| message.tag == b'E');
+            assert!(
+                errors.clone().all(|error| error.sqlstate() != "XX000"),
+                "{}{body:?}: {}",
+                char::from(tag),
+                pretty(&answer)
+            );
+        }
+    }
+    assert_serves(&stage);
+}
+
+#[test]
+fn random_bytes() {
+    let stage = stage();
+    let mut random = StdRng::seed_from_u64(seed());
+    for _ in 0..200 {
+        let mut bytes = vec![0; random.random_range(1..600)];
+        random.fill_bytes(&mut bytes);
+        if random.random_bool(0.5) {
+            // A plausible length, so that the rest is looked at.
+            let length = u32::try_from(bytes.len().max(8)).unwrap();
+            bytes.resize(bytes.len().max(8), 0);
+            bytes[..4].copy_from_slice(&length.to_be_bytes());
+            if random.random_bool(0.5) {
+                bytes[4..8].copy_from_slice(&PROTOCOL_3_0.to_be_bytes());
+            }
+        }
+        let mut wire = Wire::connect(&stage.proxy.endpoint());
+        wire.send_bytes(&bytes);
+        wire.shut_down_writing();
+        wire.until_closed();
+    }
+    assert_serves(&stage);
+    for _ in 0..200 {
+        let mut bytes = vec![0; random.random_range(1..600)];
+        random.fill_bytes(&mut bytes);
+        if random.random_bool(0.7) {
+            bytes[0] = b"QPBDECSHFdcfp"[random.random_range(0..13)];
+            let length = u32::try_from(random.random_range(4..bytes.len() + 5)).unwrap();
+            let header = bytes.len().min(5);
+            bytes[1..header].copy_from_slice(&length.to_be_bytes()[..header - 1]);
+        }
+        let mut wire = stage.plain();
+        wire.send_bytes(&bytes);
+        wire.shut_down_writing();
+        wire.until_closed();
+    }
+    assert_serves(&stage);
+}
+
+/// Bytes that are already there when the answer to SSLRequest is due could be an attack on what follows
+/// (CVE-2021-23214): the connection ends.
+#[test]
+fn bytes_after_ssl_request() {
+    let stage = stage();
+    let request = [8_u32.to_be_bytes(), 80_877_103_u32.to_be_bytes()].concat();
+    let stuffed = [request.as_slice(), &startup_packet(PROTOCOL_3_0, &TRUSTED)].concat();
+    let mut wire = Wire::connect(&stage.proxy.endpoint());
+    wire.send_bytes(&stuffed);
+    // Whether or not an `N` comes first: nobody is logged in.
+    let first = wire.read_byte();
+    if first == Some(b'N') {
+        assert!(wire.until_closed().last().unwrap().is_closed());
+    } else {
+        assert!(first.is_none() || first == Some(b'E'), "{first:?}");
+    }
+    assert_eq!(stage.postgres.value(THROUGH_TCP), "0");
+    assert_serves(&stage);
+}
+
+/// The second of either request on a connection is an error, so that nobody is kept busy by them.
+#[test]
+fn encryption_requests_without_end() {
+    let stage = stage();
+    let request = [8_u32.to_be_bytes(), 80_877_103_u32.to_be_bytes()].concat();
+    let mut wire = Wire::connect(&stage.proxy.endpoint());
+    let mut declined = 0;
+    for _ in 0..50 {
+        wire.send_bytes(&request);
+        if wire.read_byte() != Some(b'N') {
+            break;
+        }
+        declined += 1;
+    }
+    assert!(declined < 10, "declined {declined} times on one connection");
+    assert_serves(&stage);
+}
+
+/// One byte a second is too slow for the login; the time is for the whole of it.
+#[test]
+fn one_byte_a_second() {
+    let stage = stage();
+    let begin = Instant::now();
+    let mut wire = Wire::connect(&stage.proxy.endpoint());
+    wire.set_patience(Duration::from_secs(1));
+    let mut closed = false;
+    for byte in startup_packet(PROTOCOL_3_0, &TRUSTED) {
+        wire.send_bytes(&[byte]);
+        // Waiting for an answer is what takes the second.
+        if wire.try_read().is_ok() {
+            closed = true;
+            break;
+        }
+    }
+    let took = begin.elapsed();
+    assert!(
+        closed && took < LOGIN_TIMEOUT * 3,
+        "still there after {took:?}"
+    );
+    assert_serves(&stage);
+}
+
+/// A client that connects and is silent is closed after the same time.
+#[test]
+fn silence() {
+    let stage = stage();
+    let begin = Instant::now();
+    check_closed(&stage, "silence", b"");
+    assert!(
+        begin.elapsed() >= LOGIN_TIMEOUT / 2,
+        "closed before its time"
+    );
+    assert_serves(&stage);
+}
+
+/// A client that asks for 400 MB and reads none of it: the proxy holds a bounded part, and the server waits.
+#[test]
+fn a_client_that_never_reads() {
+    let stage = stage();
+    assert_serves(&stage);
+    let before = stage.proxy.resident_kib();
+    let mut greedy: Vec<Wire> = (0..5).map(|_| stage.plain()).collect();
+    for wire in &mut greedy {
+        wire.send(&Batch::new().query("SELECT repeat('x', 1000000) FROM generate_series(1, 400)"));
+    }
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'";
+    wait_for("the server to wait for the clients", || {
+        (stage.postgres.value(waiting) == "5").then_some(())
+    });
+    let grown = stage.proxy.resident_kib().saturating_sub(before);
+    println!("{grown} KiB for 5 clients that do not read");
+    assert!(grown < 64 * 1024, "the proxy grew by {grown} KiB");
+    assert_serves(&stage);
+}
+
+/// The same the other way: a client that sends requests without end and reads no answer.
+#[test]
+fn a_client_that_only_sends() {
+    let stage = stage();
+    assert_serves(&stage);
+    let before = stage.proxy.resident_kib();
+    let mut wire = stage.plain();
+    let requests = (0..1000).fold(Batch::new(), |all, _| {
+        all.statement("SELECT repeat('x', 1000)")
+    });
+    let mut sent = 0;
+    wire.set_write_patience(Duration::from_secs(1));
+    while sent < 500 && wire.try_send_bytes(requests.bytes()).is_ok() {
+        sent += 1;
+    }
+    let grown = stage.proxy.resident_kib().saturating_sub(before);
+    println!("{grown} KiB after {sent} thousand requests whose answers nobody reads");
+    assert!(sent < 500, "nothing held the client back");
+    assert!(grown < 64 * 1024, "the proxy grew by {grown} KiB");
+    assert_serves(&stage);
+}
+
+#[test]
+fn a_thousand_connections_that_close_at_once() {
+    let stage = stage();
+    for round in 0..1000 {
+        let mut wire = Wire::connect(&stage.proxy.endpoint());
+        if round % 2 == 0 {
+            wire.send_bytes(&startup_packet(PROTOCOL_3_0, &TRUSTED));
+        }
+    }
+    assert_serves(&stage);
+    wait_for("the sessions to be gone", || {
+        (stage.postgres.value(THROUGH_TCP) == "0").then_some(())
+    });
+}

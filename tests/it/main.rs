@@ -1,0 +1,20 @@
+//! End-to-end tests: the real binary in front of a real PostgreSQL.
+//!
+//! One file for each theme. Every test starts its own server and its own proxy.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
+
+mod fencing;
+mod garbage;
+mod programs;
+mod rejection_states;
+mod shared_store;
+mod takeover_time;
+mod tidy;
+mod token_settings;
+mod transparent;

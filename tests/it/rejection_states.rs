@@ -1,0 +1,325 @@
+//! After a rejection the client sees the transaction state that PostgreSQL is really in.
+//!
+//! The oracle is PostgreSQL: in the place where the proxy refuses a write of a session without a token, the
+//! direct session runs a write that fails when it is executed (a duplicate key). The message types and the
+//! ReadyForQuery states must be the same, before and after; only the error is another one.
+
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Message, Wire, pretty, tags};
+
+const SETUP: &str = "CREATE TABLE taken (id int PRIMARY KEY); INSERT INTO taken VALUES (1)";
+const WRITE: &str = "INSERT INTO taken VALUES (1)";
+const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
+
+/// Runs `place` on PostgreSQL and through the proxy. `refusals` is how often the write must have been refused.
+#[track_caller]
+fn check(refusals: usize, place: impl Fn(&mut Wire, &mut Vec<Message>)) {
+    let stage = Stage::with(SETUP);
+    let transcript = |endpoint| {
+        let mut wire = Wire::login(&endpoint, &TRUSTED);
+        let mut log = Vec::new();
+        place(&mut wire, &mut log);
+        // Whatever happened, the connection works.
+        log.extend(wire.query("ROLLBACK"));
+        log.extend(wire.query("SELECT 'works on'"));
+        log.extend(wire.extended("SELECT 'works on'"));
+        log
+    };
+    let (direct, proxied) = (
+        transcript(stage.postgres.tcp()),
+        transcript(stage.proxy.endpoint()),
+    );
+    assert_eq!(
+        tags(&direct),
+        tags(&proxied),
+        "\ndirect:\n{}proxied:\n{}",
+        pretty(&direct),
+        pretty(&proxied)
+    );
+    assert_eq!(
+        count(&direct, "23505"),
+        refusals,
+        "the oracle failed elsewhere:\n{}",
+        pretty(&direct)
+    );
+    assert_eq!(count(&proxied, "PF002"), refusals, "{}", pretty(&proxied));
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM taken"), "1");
+}
+
+fn count(log: &[Message], sqlstate: &str) -> usize {
+    let errors = log
+        .iter()
+        .filter(|message| message.tag == b'E' && message.severity() == "ERROR");
+    errors
+        .filter(|message| message.sqlstate() == sqlstate)
+        .count()
+}
+
+fn write() -> Batch {
+    Batch::new().statement(WRITE)
+}
+
+#[test]
+fn idle_simple() {
+    check(2, |wire, log| {
+        log.extend(wire.query(WRITE));
+        log.extend(wire.query("SELECT 1"));
+        log.extend(wire.query(WRITE));
+    });
+}
+
+#[test]
+fn idle_extended() {
+    check(3, |wire, log| {
+        log.extend(wire.run(&write().sync()));
+        log.extend(
+            wire.run(
+                &Batch::new()
+                    .parse("", WRITE)
+                    .bind("", "", &[])
+                    .execute("", 0)
+                    .sync(),
+            ),
+        );
+        // The answer to a Flush, before any Sync.
+        wire.send(&write().flush());
+        log.extend(wire.until(b'E'));
+        log.extend(wire.run(&Batch::new().sync()));
+    });
+}
+
+#[test]
+fn in_a_transaction_simple() {
+    check(2, |wire, log| {
+        log.extend(wire.query("BEGIN"));
+        log.extend(wire.query("SELECT 1"));
+        log.extend(wire.query(WRITE));
+        log.extend(wire.query("SELECT 'in a failed transaction'"));
+        log.extend(wire.query("COMMIT"));
+        log.extend(wire.query("BEGIN"));
+        log.extend(wire.query(WRITE));
+        log.extend(wire.query("COMMIT AND CHAIN"));
+    });
+}
+
+#[test]
+fn in_a_transaction_extended() {
+    check(2, |wire, log| {
+        log.extend(wire.extended("BEGIN"));
+        log.extend(wire.run(&write().sync()));
+        log.extend(wire.extended("SELECT 'in a failed transaction'"));
+        log.extend(wire.extended("COMMIT"));
+        log.extend(wire.query("BEGIN"));
+        wire.send(&write().flush());
+        log.extend(wire.until(b'E'));
+        log.extend(wire.run(&Batch::new().statement("SELECT 'skipped'").sync()));
+    });
+}
+
+#[test]
+fn back_to_a_savepoint() {
+    check(2, |wire, log| {
+        for statement in [
+            "BEGIN",
+            "SAVEPOINT s",
+            WRITE,
+            "ROLLBACK TO s",
+            "SELECT 1",
+            WRITE,
+            "ROLLBACK TO s",
+            "COMMIT",
+        ] {
+            log.extend(wire.query(statement));
+        }
+    });
+}
+
+/// In a failed transaction PostgreSQL has its own answer to every statement (25P02).
+#[test]
+fn in_a_failed_transaction() {
+    for refused in [write().sync(), Batch::new().query(WRITE)] {
+        check(0, |wire, log| {
+            log.extend(wire.query("BEGIN"));
+            log.extend(wire.query("SELECT 1/0"));
+            log.extend(wire.run(&refused));
+            log.extend(wire.query("SELECT 1"));
+            log.extend(wire.query("COMMIT"));
+        });
+    }
+}
+
+#[test]
+fn in_a_pipeline() {
+    let read = || Batch::new().statement("SELECT 1");
+    check(1, |wire, log| {
+        log.extend(wire.run(&read().then(&write()).then(&read()).sync()))
+    });
+    check(1, |wire, log| {
+        let begun = Batch::new().statement("BEGIN").then(&read());
+        log.extend(wire.run(&begun.then(&write()).then(&read()).sync()));
+        log.extend(wire.query("SELECT 1"));
+    });
+    check(2, |wire, log| {
+        wire.send(
+            &write()
+                .then(&read())
+                .sync()
+                .then(&read())
+                .then(&write())
+                .sync()
+                .then(&read())
+                .sync()
+                .query("SELECT 2"),
+        );
+        for _ in 0..4 {
+            log.extend(wire.until_ready());
+        }
+    });
+    check(1, |wire, log| {
+        log.extend(wire.query("BEGIN"));
+        wire.send(
+            &read()
+                .flush()
+                .then(&write())
+                .flush()
+                .then(&read())
+                .flush()
+                .sync()
+                .query("ROLLBACK"),
+        );
+        log.extend(wire.until_ready());
+        log.extend(wire.until_ready());
+    });
+}
+
+/// Simple queries that follow in the same write, while the answer of the first is on its way.
+#[test]
+fn behind_an_unfinished_query() {
+    check(1, |wire, log| {
+        wire.send(
+            &Batch::new()
+                .query("SELECT pg_sleep(0.1)")
+                .query(WRITE)
+                .query("SELECT 2"),
+        );
+        for _ in 0..3 {
+            log.extend(wire.until_ready());
+        }
+    });
+    check(2, |wire, log| {
+        wire.send(
+            &Batch::new()
+                .query("BEGIN")
+                .query(WRITE)
+                .query("SELECT 2")
+                .query("ROLLBACK")
+                .query(WRITE),
+        );
+        for _ in 0..5 {
+            log.extend(wire.until_ready());
+        }
+    });
+}
+
+#[test]
+fn prepared_statements() {
+    check(3, |wire, log| {
+        log.extend(
+            wire.run(
+                &Batch::new()
+                    .parse("w", WRITE)
+                    .describe_statement("w")
+                    .sync(),
+            ),
+        );
+        let run = Batch::new()
+            .bind("", "w", &[])
+            .describe_portal("")
+            .execute("", 0)
+            .sync();
+        log.extend(wire.run(&run));
+        log.extend(wire.run(&run));
+        log.extend(wire.query("EXECUTE w"));
+    });
+    check(2, |wire, log| {
+        log.extend(wire.query(&format!("PREPARE w AS {WRITE}")));
+        log.extend(wire.query("EXECUTE w"));
+        log.extend(wire.run(&Batch::new().bind("", "w", &[]).execute("", 0).sync()));
+    });
+}
+
+/// The data that a client sends behind a refused COPY is discarded, as after any COPY that fails.
+#[test]
+fn copy_with_its_data_behind_it() {
+    for in_transaction in ["SELECT 'idle'", "BEGIN"] {
+        let stage = Stage::with(SETUP);
+        let transcript = |endpoint, table: &str| {
+            let mut wire = Wire::login(&endpoint, &TRUSTED);
+            let mut log = wire.query(in_transaction);
+            let copy = format!("COPY {table} FROM STDIN");
+            log.extend(
+                wire.run(
+                    &Batch::new()
+                        .query(&copy)
+                        .copy_data(b"7\n")
+                        .copy_data(b"8\n")
+                        .copy_done(),
+                ),
+            );
+            log.extend(wire.query("ROLLBACK"));
+            log.extend(
+                wire.run(
+                    &Batch::new()
+                        .statement(&copy)
+                        .copy_data(b"7\n")
+                        .copy_done()
+                        .sync(),
+                ),
+            );
+            log.extend(wire.query("SELECT 1"));
+            log
+        };
+        let direct = transcript(stage.postgres.tcp(), "no_such_table");
+        let proxied = transcript(stage.proxy.endpoint(), "taken");
+        assert_eq!(
+            tags(&direct),
+            tags(&proxied),
+            "\ndirect:\n{}proxied:\n{}",
+            pretty(&direct),
+            pretty(&proxied)
+        );
+        assert_eq!(count(&proxied, "PF002"), 2, "{}", pretty(&proxied));
+    }
+}
+
+/// A string with one refused statement is refused whole, so its first statements give no answer of their own.
+#[test]
+fn several_statements_in_one_string() {
+    let stage = Stage::with(SETUP);
+    let mut wire = stage.plain();
+    let text = "SELECT 1; INSERT INTO taken VALUES (2); SELECT 3";
+    assert_eq!(tags(&wire.query(text)), "E ZI");
+    wire.ok("BEGIN");
+    assert_eq!(tags(&wire.query(text)), "E ZE");
+    assert_eq!(tags(&wire.query("SELECT 1")), "E ZE");
+    wire.ok("ROLLBACK");
+    assert_eq!(
+        tags(&wire.query("BEGIN; INSERT INTO taken VALUES (2)")),
+        "E ZI"
+    );
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM taken"), "1");
+}
+
+/// FunctionCall has an error and its own ReadyForQuery, without Sync.
+#[test]
+fn function_call() {
+    let stage = Stage::with(SETUP);
+    let mut wire = stage.plain();
+    let call = Batch::new().function_call(154, &["7", "2"]);
+    assert_eq!(tags(&wire.run(&call)), "E ZI");
+    wire.ok("BEGIN");
+    assert_eq!(tags(&wire.run(&call)), "E ZE");
+    assert_eq!(tags(&wire.query("ROLLBACK")), "C ZI");
+    let mut leader = stage.leader("1");
+    assert_eq!(tags(&leader.run(&call)), "V ZI");
+}

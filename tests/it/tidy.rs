@@ -1,0 +1,308 @@
+//! The rules that the compiler does not know: sizes, words, and which way imports may point.
+//!
+//! Functions are measured by rustfmt's layout: one ends at the first `}` that is indented as its `fn` is.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use pgpalisade_tests::machine::repository;
+
+const CODE_LINES_MAX: usize = 400;
+const FUNCTION_LINES_MAX: usize = 70;
+const COLUMNS_MAX: usize = 120;
+
+/// The stages of the proxy in the order that data takes. One may import only from those before it.
+const ARROW: [&str; 5] = ["transport", "wire", "session", "fence", "upstream"];
+
+/// Every Rust file that belongs to the repository, with its text.
+fn sources() -> Vec<(PathBuf, String)> {
+    let root = repository();
+    let mut files = Vec::new();
+    let mut open = vec![root.clone()];
+    while let Some(dir) = open.pop() {
+        for entry in std::fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                open.push(path);
+            } else if name.ends_with(".rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                files.push((path.strip_prefix(&root).unwrap().to_path_buf(), text));
+            }
+        }
+    }
+    assert!(
+        files.len() > 10,
+        "the walk found only {} files",
+        files.len()
+    );
+    files.sort();
+    files
+}
+
+/// Fails with every place that `find` names.
+#[track_caller]
+fn check(rule: &str, find: impl Fn(&Path, &str) -> Vec<(usize, String)>) {
+    let mut report = String::new();
+    for (path, text) in sources() {
+        for (line, what) in find(&path, &text) {
+            writeln!(report, "{}:{line}: {what}", path.display()).unwrap();
+        }
+    }
+    assert!(report.is_empty(), "{rule}:\n{report}");
+}
+
+/// The lines with their numbers, from 1.
+fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines()
+        .enumerate()
+        .map(|(index, line)| (index + 1, line))
+}
+
+fn code_lines(text: &str) -> usize {
+    let code = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("#[cfg(test)]"));
+    code.filter(|line| !line.is_empty() && !line.starts_with("//"))
+        .count()
+}
+
+/// Files that are tests as a whole. Their lists of cases may be long.
+fn is_tests(path: &Path) -> bool {
+    let inside =
+        path.iter().any(|part| part == "tests" || part == "it") && !path.starts_with("tests/src");
+    inside || path.ends_with("tests.rs") || path.ends_with("conformance.rs")
+}
+
+/// The text up to its unit tests.
+fn before_tests(text: &str) -> &str {
+    text.split("\nmod tests {").next().unwrap_or_default()
+}
+
+#[test]
+fn files_are_short() {
+    check(
+        "at most 400 lines of code before the tests",
+        |path, text| {
+            let lines = code_lines(text);
+            if lines > CODE_LINES_MAX && !is_tests(path) {
+                vec![(1, format!("{lines} lines of code"))]
+            } else {
+                Vec::new()
+            }
+        },
+    );
+}
+
+/// Where each function begins and how many lines it has.
+fn functions(text: &str) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let lines: Vec<&str> = text.lines().collect();
+    for (index, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let words = code.split_whitespace();
+        let is_function = words
+            .take_while(|word| !word.starts_with("//"))
+            .take_while(|word| {
+                ["pub", "const", "async", "fn", "extern"].contains(word) || word.starts_with("pub(")
+            })
+            .any(|word| word == "fn");
+        if !is_function {
+            continue;
+        }
+        let indent = &line[..line.len() - code.len()];
+        let end = lines[index..].iter().position(|line| {
+            line.strip_prefix(indent)
+                .is_some_and(|rest| rest.starts_with('}'))
+        });
+        let one_line = line.ends_with('}') || line.ends_with(';');
+        found.push((
+            index + 1,
+            if one_line {
+                1
+            } else {
+                end.map_or(1, |end| end + 1)
+            },
+        ));
+    }
+    found
+}
+
+#[test]
+fn functions_are_measured() {
+    let text = "\
+fn one() {
+    two();
+}
+
+impl X {
+    pub(crate) async fn two(
+        a: u8,
+    ) {
+        {
+        }
+    }
+    fn three() {}
+}
+";
+    assert_eq!(functions(text), [(1, 3), (6, 6), (12, 1)]);
+}
+
+/// A function that is one table, a `match` with a line for each arm, is as long as what it lists.
+fn is_table(lines: &[&str]) -> bool {
+    let arms = lines.iter().filter(|line| line.contains("=>")).count();
+    arms * 4 > lines.len() * 3
+}
+
+#[test]
+fn functions_are_short() {
+    check("at most 70 lines in a function", |path, text| {
+        if is_tests(path) {
+            return Vec::new();
+        }
+        let text = before_tests(text);
+        let all: Vec<&str> = text.lines().collect();
+        let long = functions(text).into_iter().filter(|(line, lines)| {
+            *lines > FUNCTION_LINES_MAX && !is_table(&all[line - 1..line - 1 + lines])
+        });
+        long.map(|(line, lines)| (line, format!("{lines} lines")))
+            .collect()
+    });
+}
+
+#[test]
+fn files_say_what_they_are_for() {
+    check("every file begins with //!", |_, text| {
+        let first = text.lines().next().unwrap_or_default();
+        if first.starts_with("//! ") {
+            Vec::new()
+        } else {
+            vec![(1, "no //! in its first line".to_owned())]
+        }
+    });
+}
+
+#[test]
+fn lines_are_short() {
+    check("at most 120 columns", |_, text| {
+        let long = numbered(text).filter(|(_, line)| line.chars().count() > COLUMNS_MAX);
+        long.map(|(number, line)| (number, format!("{} columns", line.chars().count())))
+            .collect()
+    });
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    // Put together here, so that this file does not find itself.
+    let words = [
+        ["TO", "DO"].concat(),
+        ["FIX", "ME"].concat(),
+        ["XX", "X:"].concat(),
+    ];
+    check("no notes to oneself", |_, text| {
+        let found = numbered(text).filter(|(_, line)| words.iter().any(|word| line.contains(word)));
+        found
+            .map(|(number, line)| (number, line.trim().to_owned()))
+            .collect()
+    });
+}
+
+/// The stages named after `crate::` in a line, also inside `use crate::{a, b::c}`.
+fn stages_named(line: &str) -> Vec<&'static str> {
+    let code = line.split("//").next().unwrap_or_default();
+    let Some((_, after)) = code.split_once("crate::") else {
+        return Vec::new();
+    };
+    let names = after.split(|c: char| !c.is_alphanumeric() && c != '_');
+    names
+        .filter_map(|name| ARROW.iter().copied().find(|stage| *stage == name))
+        .collect()
+}
+
+#[test]
+fn imports_follow_the_data() {
+    check(
+        "a stage imports only from those before it: transport, wire, session, fence, upstream",
+        |path, text| {
+            let Ok(inside) = path.strip_prefix("proxy/src") else {
+                return Vec::new();
+            };
+            let first = inside.iter().next().unwrap_or_default().to_string_lossy();
+            let own = first.trim_end_matches(".rs").to_owned();
+            let Some(position) = ARROW.iter().position(|stage| *stage == own) else {
+                return Vec::new();
+            };
+            let against = |line: &str| {
+                stages_named(line)
+                    .into_iter()
+                    .find(|stage| ARROW[position + 1..].contains(stage))
+            };
+            let found = numbered(text).filter_map(|(number, line)| Some((number, against(line)?)));
+            found
+                .map(|(number, stage)| (number, format!("{own} imports {stage}")))
+                .collect()
+        },
+    );
+}
+
+/// The two leaves know neither each other nor the proxy.
+#[test]
+fn leaves_know_nobody() {
+    let root = repository();
+    for (leaf, forbidden) in [
+        (
+            "policies",
+            [
+                "pgpalisade-authority",
+                "pgpalisade_authority",
+                "pgpalisade =",
+            ],
+        ),
+        (
+            "token-authority",
+            ["pgpalisade-policies", "pgpalisade_policies", "pgpalisade ="],
+        ),
+    ] {
+        let manifest = std::fs::read_to_string(root.join(leaf).join("Cargo.toml")).unwrap();
+        for name in forbidden {
+            assert!(
+                !manifest.lines().any(|line| line.starts_with(name)),
+                "{leaf}/Cargo.toml depends on {name}"
+            );
+        }
+    }
+}
+
+/// A permit is proof only while nobody else can make one.
+#[test]
+fn only_the_fence_makes_permits() {
+    check(
+        "`Permit` is constructed inside proxy/src/fence only",
+        |path, text| {
+            if path.starts_with("proxy/src/fence")
+                || path.starts_with("proxy/src/fence.rs")
+                || path.starts_with("tests")
+            {
+                return Vec::new();
+            }
+            let made = |line: &str| {
+                let code = line.split("//").next().unwrap_or_default();
+                // `Permit {` in a signature is its return type, `Permit(` in a pattern takes one apart.
+                code.contains("Permit {")
+                    && !code.contains("-> Permit {")
+                    && !code.contains("struct ")
+                    || code.contains("= Permit(")
+                    || code.contains("Permit::new(")
+            };
+            numbered(text)
+                .filter(|(_, line)| made(line))
+                .map(|(number, line)| (number, line.trim().to_owned()))
+                .collect()
+        },
+    );
+}

@@ -1,0 +1,128 @@
+//! What a client sees through the proxy is, byte for byte, what it sees on PostgreSQL itself.
+//!
+//! Each scenario runs three times, on PostgreSQL and through the proxy with the token given in two ways, and
+//! the transcripts must be the same. Only two things may differ, and are blanked: a session's cancel key, and
+//! the pid in a notification.
+
+mod auth;
+mod copy;
+mod large;
+mod out_of_band;
+mod queries;
+mod startup;
+
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
+
+/// Made once before the scenario, so that object ids are the same in every run of it.
+const SETUP: &str = "
+    CREATE TABLE items (id int PRIMARY KEY, name text);
+    ALTER TABLE items ALTER name SET STORAGE EXTERNAL;
+    CREATE FUNCTION chatter(n int) RETURNS int LANGUAGE plpgsql AS $$
+    BEGIN
+        FOR i IN 1..n LOOP RAISE NOTICE 'notice %', i USING DETAIL = 'a detail', HINT = 'a hint'; END LOOP;
+        RETURN n;
+    END $$;";
+
+/// Brings the tables back between two runs.
+const RESET: &str = "TRUNCATE items";
+
+/// A session that remembers all it was told.
+struct Talk<'a> {
+    stage: &'a Stage,
+    endpoint: Endpoint,
+    wire: Wire,
+    log: Vec<Message>,
+}
+
+impl Talk<'_> {
+    fn send(&mut self, batch: &Batch) {
+        self.wire.send(batch);
+    }
+
+    #[track_caller]
+    fn read_until(&mut self, tag: u8) {
+        let messages = self.wire.until(tag);
+        self.log.extend(messages);
+    }
+
+    #[track_caller]
+    fn run(&mut self, batch: &Batch) {
+        self.send(batch);
+        self.read_until(b'Z');
+    }
+
+    #[track_caller]
+    fn query(&mut self, sql: &str) {
+        self.run(&Batch::new().query(sql));
+    }
+}
+
+const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
+
+/// Runs a scenario on PostgreSQL and through the proxy with the token given in two ways, and compares.
+#[track_caller]
+fn check(scenario: impl Fn(&mut Talk<'_>)) {
+    let stage = Stage::with(SETUP);
+    check_on(&stage, ("fencing.token", "1"), &scenario);
+    check_on(&stage, ("options", "-c fencing.token=1"), &scenario);
+}
+
+/// As [`check`], once. For scenarios that move much data.
+#[track_caller]
+fn check_once(scenario: impl Fn(&mut Talk<'_>)) {
+    check_on(&Stage::with(SETUP), ("fencing.token", "1"), scenario);
+}
+
+#[track_caller]
+fn check_on(stage: &Stage, token: (&str, &str), scenario: impl Fn(&mut Talk<'_>)) {
+    let parameters = [TRUSTED.as_slice(), &[token]].concat();
+    let transcript = |endpoint: Endpoint| {
+        stage.postgres.sql(RESET);
+        let mut wire = Wire::connect(&endpoint);
+        wire.startup(PROTOCOL_3_0, &parameters);
+        let mut talk = Talk {
+            stage,
+            endpoint,
+            wire,
+            log: Vec::new(),
+        };
+        talk.read_until(b'Z');
+        scenario(&mut talk);
+        talk.log
+    };
+    compare(
+        transcript(stage.postgres.tcp()),
+        transcript(stage.proxy.endpoint()),
+    );
+}
+
+/// Compares two transcripts after blanking what is different between any two sessions.
+#[track_caller]
+fn compare(direct: Vec<Message>, proxied: Vec<Message>) {
+    let (direct, proxied) = (blanked(direct), blanked(proxied));
+    if direct != proxied {
+        let at = direct
+            .iter()
+            .zip(&proxied)
+            .take_while(|(a, b)| a == b)
+            .count();
+        let near = |log: &[Message]| pretty(&log[at.saturating_sub(3)..log.len().min(at + 8)]);
+        panic!(
+            "message {at} differs\n  direct:\n{}  through the proxy:\n{}",
+            near(&direct),
+            near(&proxied)
+        );
+    }
+}
+
+fn blanked(mut log: Vec<Message>) -> Vec<Message> {
+    for message in &mut log {
+        match message.tag {
+            b'K' => message.body.fill(0),
+            b'A' => message.body[..4].fill(0),
+            _ => {}
+        }
+    }
+    log
+}

@@ -1,0 +1,93 @@
+//! What is not an answer: notifications while idle, cancelling, the server ending a session.
+
+use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::wire::{Batch, Wire, cancel_request};
+
+use super::{Talk, check};
+
+#[test]
+fn notifications_while_idle() {
+    check(|talk| {
+        talk.query("LISTEN bell");
+        talk.stage.postgres.sql("NOTIFY bell, 'from elsewhere'");
+        talk.read_until(b'A');
+        talk.query("NOTIFY bell, 'from myself'");
+        talk.query("BEGIN; NOTIFY bell, 'at commit'");
+        talk.query("COMMIT");
+    });
+}
+
+fn wait_until_running(talk: &Talk<'_>, sql: &str) {
+    let look =
+        format!("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = '{sql}'");
+    wait_for("the statement to run", || {
+        (talk.stage.postgres.value(&look) == "1").then_some(())
+    });
+}
+
+#[test]
+fn cancel() {
+    check(|talk| {
+        let sleep = "SELECT pg_sleep(60)";
+        talk.send(&Batch::new().query(sleep));
+        wait_until_running(talk, sleep);
+        let mut other = Wire::connect(&talk.endpoint);
+        other.send_bytes(&cancel_request(talk.wire.backend_key()));
+        talk.log.extend(other.until_closed());
+        talk.read_until(b'Z');
+        talk.query("SELECT 'still here'");
+    });
+}
+
+/// A wrong key cancels nothing and says nothing.
+#[test]
+fn cancel_with_a_wrong_key() {
+    check(|talk| {
+        let sleep = "SELECT pg_sleep(0.3)";
+        talk.send(&Batch::new().query(sleep));
+        wait_until_running(talk, sleep);
+        let mut key = talk.wire.backend_key().to_vec();
+        key[7] ^= 1;
+        let mut other = Wire::connect(&talk.endpoint);
+        other.send_bytes(&cancel_request(&key));
+        talk.log.extend(other.until_closed());
+        talk.read_until(b'Z');
+    });
+}
+
+/// Ended by an administrator: the client gets the server's own words.
+#[test]
+fn terminated_by_an_administrator() {
+    check(|talk| {
+        talk.stage.postgres.sql(&format!(
+            "SELECT pg_terminate_backend({})",
+            talk.wire.backend_pid()
+        ));
+        talk.read_until(0);
+    });
+    check(|talk| {
+        let sleep = "SELECT pg_sleep(61)";
+        talk.send(&Batch::new().query(sleep));
+        wait_until_running(talk, sleep);
+        talk.stage.postgres.sql(&format!(
+            "SELECT pg_terminate_backend({})",
+            talk.wire.backend_pid()
+        ));
+        talk.read_until(0);
+    });
+}
+
+/// A client that vanishes leaves no session behind.
+#[test]
+fn a_client_that_vanishes() {
+    check(|talk| {
+        talk.query("BEGIN; INSERT INTO items VALUES (1, 'lost')");
+        let pid = talk.wire.backend_pid();
+        talk.wire.shut_down_writing();
+        talk.read_until(0);
+        let look = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+        wait_for("the session to end", || {
+            (talk.stage.postgres.value(&look) == "0").then_some(())
+        });
+    });
+}

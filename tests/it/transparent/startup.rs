@@ -1,0 +1,216 @@
+//! Startup packets: versions, negotiation, parameters, errors.
+
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy};
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{
+    Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty, startup_packet,
+};
+
+use super::{SETUP, TRUSTED, compare};
+
+fn greeting(endpoint: &Endpoint, packet: &[u8]) -> Vec<Message> {
+    let mut wire = Wire::connect(endpoint);
+    wire.send_bytes(packet);
+    wire.until_ready()
+}
+
+#[track_caller]
+fn check_packet(stage: &Stage, version: u32, more: &[(&str, &str)]) {
+    let packet = startup_packet(version, &[TRUSTED.as_slice(), more].concat());
+    compare(
+        greeting(&stage.postgres.tcp(), &packet),
+        greeting(&stage.proxy.endpoint(), &packet),
+    );
+}
+
+/// The server negotiates, the proxy passes its answer on:
+/// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>.
+#[test]
+fn newer_minor_versions_and_protocol_options() {
+    let stage = Stage::start();
+    let token = ("fencing.token", "1");
+    check_packet(&stage, PROTOCOL_3_0, &[token, ("_pq_.some_option", "on")]);
+    check_packet(&stage, 0x0003_0002, &[token]);
+    check_packet(
+        &stage,
+        0x0003_270f,
+        &[token, ("_pq_.test_protocol_negotiation", "")],
+    );
+    check_packet(&stage, 0x0003_270f, &[]);
+}
+
+#[test]
+fn unknown_major_versions() {
+    let stage = Stage::start();
+    check_packet(&stage, 0x0004_0000, &[]);
+    check_packet(&stage, 0x0001_0000, &[]);
+}
+
+#[test]
+fn refused_startups() {
+    let stage = Stage::start();
+    let token = ("fencing.token", "1");
+    check_packet(&stage, PROTOCOL_3_0, &[token, ("no_such_parameter", "1")]);
+    check_packet(&stage, PROTOCOL_3_0, &[("no_such_parameter", "1")]);
+    check_packet(&stage, PROTOCOL_3_0, &[token, ("work_mem", "a lot")]);
+    check_packet(&stage, PROTOCOL_3_0, &[token, ("options", "-c broken")]);
+    for parameters in [
+        vec![("user", "nobody_like_this"), ("database", "postgres")],
+        vec![("user", "postgres"), ("database", "no_such_database")],
+        vec![("database", "postgres")],
+        vec![],
+    ] {
+        let packet = startup_packet(PROTOCOL_3_0, &parameters);
+        compare(
+            greeting(&stage.postgres.tcp(), &packet),
+            greeting(&stage.proxy.endpoint(), &packet),
+        );
+    }
+}
+
+/// A session without a token runs read-only inside, and must not notice from what it is told at login.
+#[test]
+fn a_session_without_a_token_is_told_the_same() {
+    let stage = Stage::start();
+    check_packet(&stage, PROTOCOL_3_0, &[]);
+    check_packet(
+        &stage,
+        PROTOCOL_3_0,
+        &[
+            ("application_name", "an app"),
+            ("client_encoding", "LATIN1"),
+        ],
+    );
+    check_packet(
+        &stage,
+        PROTOCOL_3_0,
+        &[("default_transaction_read_only", "on")],
+    );
+    check_packet(
+        &stage,
+        PROTOCOL_3_0,
+        &[("default_transaction_read_only", "off")],
+    );
+    check_packet(
+        &stage,
+        PROTOCOL_3_0,
+        &[(
+            "options",
+            "-c default_transaction_read_only=on -c TimeZone=UTC",
+        )],
+    );
+    check_packet(
+        &stage,
+        PROTOCOL_3_0,
+        &[("options", "-c search_path=a\\ b --work-mem=5MB")],
+    );
+    // No database: it is the user's name.
+    let packet = startup_packet(PROTOCOL_3_0, &[("user", "postgres")]);
+    compare(
+        greeting(&stage.postgres.tcp(), &packet),
+        greeting(&stage.proxy.endpoint(), &packet),
+    );
+}
+
+/// The same for what it reads: every read of a plain session is the server's own.
+#[test]
+fn reads_of_a_session_without_a_token() {
+    let stage = Stage::with(SETUP);
+    let transcript = |endpoint: Endpoint| {
+        let mut wire = Wire::login(&endpoint, &TRUSTED);
+        let mut log = wire.query("SELECT chatter(1); TABLE items");
+        log.extend(wire.query("BEGIN; SELECT 1; SAVEPOINT s; SELECT 1/0"));
+        log.extend(wire.query("ROLLBACK TO s; COMMIT"));
+        log.extend(
+            wire.run(
+                &Batch::new()
+                    .statement("SELECT 1")
+                    .statement("SELECT 1/0")
+                    .statement("SELECT 2")
+                    .sync(),
+            ),
+        );
+        log.extend(wire.query("COPY items TO STDOUT"));
+        log.extend(wire.query("EXPLAIN (COSTS OFF) SELECT * FROM items WHERE id = 1"));
+        log.extend(wire.query("DISCARD ALL"));
+        log.extend(wire.query("SET application_name = 'renamed'"));
+        log.extend(wire.query("RESET ALL"));
+        log
+    };
+    compare(
+        transcript(stage.postgres.tcp()),
+        transcript(stage.proxy.endpoint()),
+    );
+}
+
+/// PostgreSQL takes startup packets up to 10,000 bytes and closes on a larger one.
+#[test]
+fn startup_packets_near_the_limit() {
+    let stage = Stage::start();
+    let sized = |total: usize| {
+        let empty = startup_packet(
+            PROTOCOL_3_0,
+            &[
+                TRUSTED.as_slice(),
+                &[("fencing.token", "1"), ("options", "")],
+            ]
+            .concat(),
+        );
+        // Spaces between options mean nothing.
+        let filler = " ".repeat(total - empty.len());
+        let more = [("fencing.token", "1"), ("options", filler.as_str())];
+        startup_packet(PROTOCOL_3_0, &[TRUSTED.as_slice(), &more].concat())
+    };
+    let largest = sized(10_000);
+    assert_eq!(largest.len(), 10_000);
+    compare(
+        greeting(&stage.postgres.tcp(), &largest),
+        greeting(&stage.proxy.endpoint(), &largest),
+    );
+    let answer = greeting(&stage.proxy.endpoint(), &sized(10_005));
+    assert!(answer.last().unwrap().is_closed(), "{}", pretty(&answer));
+    assert!(
+        !answer.iter().any(|message| message.tag == b'R'),
+        "it was let in:\n{}",
+        pretty(&answer)
+    );
+}
+
+/// SSL and GSS encryption are answered `N`, and the session goes on in the clear on the same connection.
+#[test]
+fn encryption_requests_are_declined() {
+    let stage = Stage::start();
+    let mut wire = Wire::connect(&stage.proxy.endpoint());
+    for code in [80_877_104_u32, 80_877_103] {
+        wire.send_bytes(&[8_u32.to_be_bytes(), code.to_be_bytes()].concat());
+        assert_eq!(wire.read_byte(), Some(b'N'));
+    }
+    wire.startup(PROTOCOL_3_0, &TRUSTED);
+    let answer = wire.until_ready();
+    assert_eq!(answer.last().unwrap().tag, b'Z', "{}", pretty(&answer));
+}
+
+/// The proxy reaches the server by its unix socket too.
+#[test]
+fn upstream_by_unix_socket() {
+    let postgres = Postgres::start();
+    let mut options = Options::new(&postgres);
+    let directory = postgres.socket_dir().display();
+    options.upstream = format!("postgres:///?host={directory}&port={}", postgres.port());
+    let proxy = Proxy::start_with(options);
+    let packet = startup_packet(
+        PROTOCOL_3_0,
+        &[TRUSTED.as_slice(), &[("fencing.token", "1")]].concat(),
+    );
+    compare(
+        greeting(&postgres.socket(), &packet),
+        greeting(&proxy.endpoint(), &packet),
+    );
+    let mut wire = Wire::login(
+        &proxy.endpoint(),
+        &[TRUSTED.as_slice(), &[("fencing.token", "1")]].concat(),
+    );
+    let by_socket = wire.rows("SELECT inet_client_addr() IS NULL");
+    assert_eq!(by_socket, [["t"]]);
+}

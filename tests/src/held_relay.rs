@@ -1,0 +1,198 @@
+//! A TCP relay that can hold bytes back: it stops time between the proxy and the server.
+//!
+//! Each connection is relayed at once until [`HeldRelay::hold`] is called. What arrives on the connections that
+//! exist at that moment then stays inside the relay, visible through [`HeldRelay::held_bytes`], until it is
+//! released or cut. Connections made later flow freely.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From whoever connected to the relay.
+    ToServer,
+    /// From whom the relay connected to.
+    ToClient,
+}
+
+#[derive(Debug, Default)]
+struct Valve {
+    state: Mutex<ValveState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct ValveState {
+    holds: bool,
+    held_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Connection {
+    client: TcpStream,
+    server: TcpStream,
+    to_server: Arc<Valve>,
+    to_client: Arc<Valve>,
+}
+
+impl Connection {
+    fn valve(&self, direction: Direction) -> &Valve {
+        match direction {
+            Direction::ToServer => &self.to_server,
+            Direction::ToClient => &self.to_client,
+        }
+    }
+
+    fn cut(&self) {
+        let _closed_already = (
+            self.client.shutdown(Shutdown::Both),
+            self.server.shutdown(Shutdown::Both),
+        );
+    }
+}
+
+/// A running relay. When dropped, its connections are cut and its port is free.
+#[derive(Debug)]
+pub struct HeldRelay {
+    address: SocketAddr,
+    connections: Arc<Mutex<Vec<Connection>>>,
+    stopped: Arc<AtomicBool>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl HeldRelay {
+    /// Starts a relay to `server` on a free port.
+    pub fn start(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let address = listener.local_addr().expect("its address");
+        let connections = Arc::new(Mutex::new(Vec::new()));
+        let stopped = Arc::new(AtomicBool::new(false));
+        let (list, stop) = (Arc::clone(&connections), Arc::clone(&stopped));
+        let acceptor = std::thread::spawn(move || {
+            for client in listener.incoming() {
+                if stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                // A server that is gone closes its client, as a network would.
+                let Ok(client) = client else { continue };
+                let Ok(server) = TcpStream::connect(server) else {
+                    continue;
+                };
+                list.lock()
+                    .expect("connections")
+                    .push(relay(client, server));
+            }
+        });
+        Self {
+            address,
+            connections,
+            stopped,
+            acceptor: Some(acceptor),
+        }
+    }
+
+    /// Where to connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Holds back what comes from now on in one direction on the connections there are now.
+    pub fn hold(&self, direction: Direction) {
+        self.each(|connection| {
+            connection
+                .valve(direction)
+                .state
+                .lock()
+                .expect("valve")
+                .holds = true
+        });
+    }
+
+    /// Lets everything that was held pass.
+    pub fn release(&self, direction: Direction) {
+        self.each(|connection| {
+            let valve = connection.valve(direction);
+            valve.state.lock().expect("valve").holds = false;
+            valve.changed.notify_all();
+        });
+    }
+
+    /// How many bytes are held back now.
+    pub fn held_bytes(&self, direction: Direction) -> usize {
+        let mut sum = 0;
+        self.each(|connection| {
+            sum += connection
+                .valve(direction)
+                .state
+                .lock()
+                .expect("valve")
+                .held_bytes
+        });
+        sum
+    }
+
+    /// Cuts every connection; what was held is lost.
+    pub fn cut(&self) {
+        self.each(Connection::cut);
+        self.release(Direction::ToServer);
+        self.release(Direction::ToClient);
+    }
+
+    fn each(&self, visit: impl FnMut(&Connection)) {
+        self.connections
+            .lock()
+            .expect("connections")
+            .iter()
+            .for_each(visit);
+    }
+}
+
+impl Drop for HeldRelay {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        // Wakes the acceptor, which then sees that it is over.
+        let _woken = TcpStream::connect(self.address);
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ended = acceptor.join();
+        }
+        self.cut();
+    }
+}
+
+fn relay(client: TcpStream, server: TcpStream) -> Connection {
+    let _faster = (client.set_nodelay(true), server.set_nodelay(true));
+    let (to_server, to_client) = (Arc::new(Valve::default()), Arc::new(Valve::default()));
+    let copy = |stream: &TcpStream| stream.try_clone().expect("a second handle of a socket");
+    pump(copy(&client), copy(&server), Arc::clone(&to_server));
+    pump(copy(&server), copy(&client), Arc::clone(&to_client));
+    Connection {
+        client,
+        server,
+        to_server,
+        to_client,
+    }
+}
+
+/// Copies one direction on a thread of its own, which ends with the connection.
+fn pump(mut from: TcpStream, mut to: TcpStream, valve: Arc<Valve>) {
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 65_536];
+        while let Ok(read) = from.read(&mut buffer) {
+            let mut state = valve.state.lock().expect("valve");
+            state.held_bytes += read;
+            while state.holds {
+                state = valve.changed.wait(state).expect("valve");
+            }
+            state.held_bytes -= read;
+            drop(state);
+            if read == 0 || to.write_all(&buffer[..read]).is_err() {
+                break;
+            }
+        }
+        let _closed_already = to.shutdown(Shutdown::Write);
+    });
+}

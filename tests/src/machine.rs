@@ -1,0 +1,106 @@
+//! What every part of the harness needs from the machine: ports, paths, signals, and waiting with a bound.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+pub use rustix::process::Signal;
+
+/// How long a test waits for something that must happen before it calls it a failure.
+///
+/// Far above what a healthy run needs, since the machine may be shared.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until `look` gives a value, looking every few milliseconds, at most for [`PATIENCE`].
+///
+/// # Panics
+/// When the time is over; `what` says what did not happen.
+#[track_caller]
+pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    match wait_at_most(PATIENCE, look) {
+        Some(value) => value,
+        None => panic!("waited {PATIENCE:?} for {what}"),
+    }
+}
+
+/// Waits until `look` gives a value, at most for `bound`.
+pub fn wait_at_most<T>(bound: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + bound;
+    loop {
+        if let Some(value) = look() {
+            return Some(value);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
+
+/// A TCP port on 127.0.0.1 that nobody listens on.
+///
+/// It is taken from below the range that the kernel gives to outgoing connections, so that no client of a
+/// test running beside this one can be given it in the meantime.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..10_000 {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let offset = (std::process::id().wrapping_mul(131) + step * 7) % 12_000;
+        let port = 20_000 + u16::try_from(offset).expect("below 12,000");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port between 20000 and 32000");
+}
+
+/// The root of the repository.
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests/ is inside the workspace")
+        .to_path_buf()
+}
+
+/// The directory that cargo built this test into: `target/debug`, say.
+pub fn profile_dir() -> PathBuf {
+    let exe = std::env::current_exe().expect("path of this test");
+    let mut dir = exe.parent().expect("a directory").to_path_buf();
+    if dir.ends_with("deps") {
+        dir.pop();
+    }
+    dir
+}
+
+/// Sends a signal to the one process with this id. A process that is gone already is no error.
+pub fn signal(pid: u32, signal: Signal) {
+    let raw = i32::try_from(pid).expect("a pid");
+    let pid = rustix::process::Pid::from_raw(raw).expect("a pid is not zero");
+    let _gone_already = rustix::process::kill_process(pid, signal);
+}
+
+/// Waits until the child has ended, and kills it by its id where it does not within `bound`.
+pub fn reap(child: &mut Child, bound: Duration) -> ExitStatus {
+    let ended = wait_at_most(bound, || child.try_wait().expect("wait for a child"));
+    ended.unwrap_or_else(|| {
+        let _gone_already = child.kill();
+        child.wait().expect("wait for a killed child")
+    })
+}
+
+/// The seed of a random test: `PGPALISADE_SEED` where set, else the clock. It is printed; cargo shows it on failure.
+pub fn seed() -> u64 {
+    let given = std::env::var("PGPALISADE_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let seed = given.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .expect("after 1970");
+        now.as_secs() ^ u64::from(now.subsec_nanos())
+    });
+    println!("seed: PGPALISADE_SEED={seed}");
+    seed
+}

@@ -1,0 +1,386 @@
+//! A private PostgreSQL: its own data directory, port and socket, unprivileged, removed when dropped.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Condvar, Mutex, OnceLock};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::machine::{self, Signal};
+use crate::wire::{Endpoint, Wire};
+
+/// How clients that come by TCP must prove who they are. By unix socket everybody is trusted.
+#[derive(Clone, Copy, Debug)]
+pub enum Auth {
+    /// Nobody is asked.
+    Trust,
+    /// The password in the clear.
+    Password,
+    /// The challenge with an MD5 hash.
+    Md5,
+    /// SCRAM-SHA-256.
+    Scram,
+}
+
+impl Auth {
+    fn method(self) -> &'static str {
+        match self {
+            Self::Trust => "trust",
+            Self::Password => "password",
+            Self::Md5 => "md5",
+            Self::Scram => "scram-sha-256",
+        }
+    }
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Postgres {
+    _turn: Turn,
+    dir: TempDir,
+    port: u16,
+    child: Child,
+}
+
+impl Postgres {
+    /// Starts a server that trusts everybody.
+    pub fn start() -> Self {
+        Self::start_with(Auth::Trust, &[])
+    }
+
+    /// Starts a server with the given authentication and additional settings (`name=value`).
+    pub fn start_with(auth: Auth, settings: &[&str]) -> Self {
+        let turn = Turn::take();
+        let dir = scratch_dir();
+        let data = dir.path().join("data");
+        copy_tree(&template(), &data);
+        let hba = format!(
+            "local all all trust\nlocal replication all trust\nhost all all 127.0.0.1/32 {}\n",
+            auth.method()
+        );
+        std::fs::write(data.join("pg_hba.conf"), hba).expect("write pg_hba.conf");
+        let port = machine::free_port();
+        let log = File::create(dir.path().join("log")).expect("create the server's log");
+        let mut command = unprivileged(bin("postgres"));
+        command
+            .arg("-D")
+            .arg(&data)
+            .arg("-k")
+            .arg(dir.path())
+            .args(["-p", &port.to_string()]);
+        let always = [
+            "listen_addresses=127.0.0.1",
+            "fsync=off",
+            "max_connections=250",
+            "max_prepared_transactions=5",
+        ];
+        for setting in always.iter().chain(settings) {
+            command.args(["-c", setting]);
+        }
+        command
+            .current_dir(dir.path())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("log"))
+            .stderr(log);
+        let child = command.spawn().expect("start postgres");
+        let mut server = Self {
+            _turn: turn,
+            dir,
+            port,
+            child,
+        };
+        server.wait_until_ready();
+        server
+    }
+
+    fn wait_until_ready(&mut self) {
+        let (socket, params) = (self.socket(), ADMIN);
+        machine::wait_for("PostgreSQL to accept connections", || {
+            if let Some(status) = self.child.try_wait().expect("look at postgres") {
+                panic!("postgres ended with {status}:\n{}", self.log());
+            }
+            let mut wire = Wire::try_connect(&socket).ok()?;
+            wire.startup(0x0003_0000, &params);
+            wire.until_ready()
+                .last()
+                .is_some_and(|last| last.tag == b'Z')
+                .then_some(())
+        });
+    }
+
+    /// Where it listens for TCP.
+    pub fn tcp(&self) -> Endpoint {
+        Endpoint::Tcp(([127, 0, 0, 1], self.port).into())
+    }
+
+    /// Its unix socket.
+    pub fn socket(&self) -> Endpoint {
+        Endpoint::Unix(self.dir.path().join(format!(".s.PGSQL.{}", self.port)))
+    }
+
+    /// The directory of its unix socket.
+    pub fn socket_dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Its port, for TCP and in the socket's name.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A connection string for a superuser over the unix socket.
+    pub fn admin_dsn(&self) -> String {
+        format!(
+            "host={} port={} user=postgres dbname=postgres",
+            self.dir.path().display(),
+            self.port
+        )
+    }
+
+    /// A superuser's session, straight to the server.
+    pub fn admin(&self) -> Wire {
+        Wire::login(&self.socket(), &ADMIN)
+    }
+
+    /// Runs SQL as superuser straight on the server and returns the rows of its results, as text.
+    ///
+    /// # Panics
+    /// When a statement fails.
+    #[track_caller]
+    pub fn sql(&self, sql: &str) -> Vec<Vec<String>> {
+        self.admin().rows(sql)
+    }
+
+    /// The first column of the first row of [`Self::sql`].
+    #[track_caller]
+    pub fn value(&self, sql: &str) -> String {
+        self.sql(sql)
+            .into_iter()
+            .flatten()
+            .next()
+            .unwrap_or_default()
+    }
+
+    /// What the server has written to its log.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    /// Waits until no other test of this process runs a server, and keeps new ones waiting while the guard lives.
+    /// For tests that measure time. At most one test may use it.
+    pub fn alone(&self) -> Alone {
+        let mut turns = TURNS.lock().expect("turns");
+        while turns.servers > 1 {
+            turns = TURN_ENDED.wait(turns).expect("turns");
+        }
+        turns.closed = true;
+        Alone(())
+    }
+
+    fn stop(&mut self) {
+        // Quit at once: the data is not kept.
+        machine::signal(self.child.id(), Signal::QUIT);
+        machine::reap(&mut self.child, Duration::from_secs(10));
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.stop();
+        if std::thread::panicking() {
+            let log = self.log();
+            let tail: Vec<&str> = log.lines().rev().take(25).collect();
+            eprintln!(
+                "--- PostgreSQL's log, newest first ---\n{}",
+                tail.join("\n")
+            );
+        }
+    }
+}
+
+/// What [`Postgres::alone`] counts. The state of a test run, and so global.
+static TURNS: Mutex<Turns> = Mutex::new(Turns {
+    servers: 0,
+    closed: false,
+});
+static TURN_ENDED: Condvar = Condvar::new();
+
+struct Turns {
+    servers: usize,
+    closed: bool,
+}
+
+/// Counted as long as a server runs.
+#[derive(Debug)]
+struct Turn(());
+
+impl Turn {
+    fn take() -> Self {
+        let mut turns = TURNS.lock().expect("turns");
+        while turns.closed {
+            turns = TURN_ENDED.wait(turns).expect("turns");
+        }
+        turns.servers += 1;
+        Self(())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TURNS.lock().expect("turns").servers -= 1;
+        TURN_ENDED.notify_all();
+    }
+}
+
+/// While it lives no other test starts a server.
+#[derive(Debug)]
+pub struct Alone(());
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        TURNS.lock().expect("turns").closed = false;
+        TURN_ENDED.notify_all();
+    }
+}
+
+const ADMIN: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
+
+/// The path of one of PostgreSQL's programs: from `PG_BIN`, else the newest that Debian's packages installed.
+pub fn bin(program: &str) -> PathBuf {
+    if let Some(dir) = std::env::var_os("PG_BIN") {
+        return PathBuf::from(dir).join(program);
+    }
+    let versions =
+        std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is not installed; set PG_BIN");
+    let mut found: Vec<(u32, PathBuf)> = versions
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let version = path.file_name()?.to_str()?.parse().ok()?;
+            Some((version, path.join("bin").join(program)))
+        })
+        .filter(|(_, path)| path.exists())
+        .collect();
+    found.sort();
+    found
+        .pop()
+        .expect("PostgreSQL's programs are not installed; set PG_BIN")
+        .1
+}
+
+/// The user that PostgreSQL runs as, where this process is root, which PostgreSQL refuses to run as.
+fn demoted() -> Option<(u32, u32)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let passwd = std::fs::read_to_string("/etc/passwd").expect("read /etc/passwd");
+    let ids = |name: &str| {
+        let mut fields = passwd
+            .lines()
+            .find(|line| line.split(':').next() == Some(name))?
+            .split(':')
+            .skip(2);
+        Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+    };
+    Some(
+        ids("postgres")
+            .or_else(|| ids("nobody"))
+            .expect("a user postgres or nobody"),
+    )
+}
+
+/// A command that runs without root's rights.
+fn unprivileged(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    if let Some((uid, gid)) = demoted() {
+        command.uid(uid).gid(gid);
+    }
+    command
+}
+
+/// A short-named directory (a socket's path has about 100 bytes) that the server's user owns.
+fn scratch_dir() -> TempDir {
+    let dir = tempfile::Builder::new()
+        .prefix("pgp-")
+        .tempdir()
+        .expect("a scratch directory");
+    if let Some((uid, gid)) = demoted() {
+        std::os::unix::fs::chown(dir.path(), Some(uid), Some(gid))
+            .expect("give the directory to the server");
+    }
+    dir
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    let status = Command::new("cp")
+        .arg("-a")
+        .arg(from)
+        .arg(to)
+        .status()
+        .expect("run cp");
+    assert!(
+        status.success(),
+        "cp -a {} {}",
+        from.display(),
+        to.display()
+    );
+}
+
+/// A data directory as `initdb` leaves it, made once and kept under `target/tmp`, since copying is much faster.
+fn template() -> PathBuf {
+    static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
+    TEMPLATE.get_or_init(make_template).clone()
+}
+
+fn make_template() -> PathBuf {
+    let version = Command::new(bin("postgres"))
+        .arg("--version")
+        .output()
+        .expect("run postgres")
+        .stdout;
+    let version: String = String::from_utf8_lossy(&version)
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .collect();
+    let kept_in = machine::profile_dir().parent().expect("target").join("tmp");
+    std::fs::create_dir_all(&kept_in).expect("create target/tmp");
+    let owner = demoted().map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid);
+    let kept = kept_in.join(format!("cluster-{version}-{owner}"));
+    if kept.exists() {
+        return kept;
+    }
+    let scratch = scratch_dir();
+    let data = scratch.path().join("data");
+    let output = unprivileged(bin("initdb"))
+        .arg("-D")
+        .arg(&data)
+        .args([
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-sync",
+            "--wal-segsize=1",
+        ])
+        .current_dir(scratch.path())
+        .output()
+        .expect("run initdb");
+    assert!(
+        output.status.success(),
+        "initdb: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let private = kept_in.join(format!("cluster-{}", std::process::id()));
+    copy_tree(&data, &private);
+    // Another process may have been faster; its template is as good.
+    if std::fs::rename(&private, &kept).is_err() {
+        std::fs::remove_dir_all(&private).expect("remove the second template");
+    }
+    kept
+}

@@ -1,0 +1,62 @@
+//! PostgreSQL's own client programs as child processes: psql, pgbench, pg_dump.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use crate::postgres::bin;
+use crate::wire::Endpoint;
+
+/// A program of PostgreSQL, told by environment to connect to `endpoint` as `postgres`.
+pub fn program(name: &str, endpoint: &Endpoint) -> Command {
+    let mut command = Command::new(bin(name));
+    connect_by_environment(&mut command, endpoint);
+    command
+}
+
+/// Sets what libpq reads, and nothing else of `PG*`.
+pub fn connect_by_environment(command: &mut Command, endpoint: &Endpoint) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("PG") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .env("PGHOST", endpoint.host())
+        .env("PGPORT", endpoint.port().to_string())
+        .env("PGUSER", "postgres")
+        .env("PGDATABASE", "postgres")
+        .env("PGCONNECT_TIMEOUT", "10")
+        .env("PGPASSFILE", "/nowhere")
+        .env("PSQLRC", "/dev/null");
+}
+
+/// Runs a command with text on its standard input.
+pub fn feed(mut command: Command, input: &str) -> Output {
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect("start a program");
+    let mut stdin = child.stdin.take().expect("stdin is piped");
+    let input = input.to_owned();
+    // On its own thread: a program that fills its output first must not wait for us.
+    let writer = std::thread::spawn(move || {
+        let _ended_before_the_end_of_its_input = stdin.write_all(input.as_bytes());
+    });
+    let output = child.wait_with_output().expect("wait for a program");
+    writer.join().expect("the writer");
+    output
+}
+
+/// The standard output of a program that must succeed.
+#[track_caller]
+pub fn stdout(output: &Output) -> String {
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{}\nstdout: {out}\nstderr: {err}",
+        output.status
+    );
+    out
+}

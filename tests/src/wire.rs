@@ -1,0 +1,370 @@
+//! A client that speaks the protocol by hand: it sends exactly the bytes a test wants and shows exactly what came back.
+//!
+//! Message formats: <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
+
+mod batch;
+mod message;
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use batch::{Batch, cancel_request, startup_packet};
+pub use message::{Message, pretty, tags};
+
+use crate::machine::PATIENCE;
+
+/// Protocol 3.0, what every driver has sent for twenty years.
+pub const PROTOCOL_3_0: u32 = 0x0003_0000;
+
+/// A place where a PostgreSQL client can connect.
+#[derive(Clone, Debug)]
+pub enum Endpoint {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+impl Endpoint {
+    /// The host as libpq wants it: an address, or a socket's directory.
+    pub fn host(&self) -> String {
+        match self {
+            Self::Tcp(address) => address.ip().to_string(),
+            Self::Unix(path) => path
+                .parent()
+                .expect("a socket is in a directory")
+                .display()
+                .to_string(),
+        }
+    }
+
+    /// The port as libpq wants it.
+    pub fn port(&self) -> u16 {
+        match self {
+            Self::Tcp(address) => address.port(),
+            Self::Unix(path) => {
+                let number = path
+                    .extension()
+                    .and_then(|port| port.to_str())
+                    .expect(".s.PGSQL.port");
+                number.parse().expect("a port")
+            }
+        }
+    }
+}
+
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One connection.
+pub struct Wire {
+    socket: Socket,
+    buffer: Vec<u8>,
+    start: usize,
+    key: Vec<u8>,
+}
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wire").finish_non_exhaustive()
+    }
+}
+
+impl Wire {
+    /// Opens the socket; nothing is sent. Every later wait has a bound of [`PATIENCE`].
+    ///
+    /// # Errors
+    /// When nobody listens.
+    pub fn try_connect(endpoint: &Endpoint) -> io::Result<Self> {
+        let socket = match endpoint {
+            Endpoint::Tcp(address) => {
+                let stream = TcpStream::connect(address)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                Socket::Tcp(stream)
+            }
+            Endpoint::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                Socket::Unix(stream)
+            }
+        };
+        Ok(Self {
+            socket,
+            buffer: Vec::new(),
+            start: 0,
+            key: Vec::new(),
+        })
+    }
+
+    /// As [`Self::try_connect`], but it must succeed.
+    #[track_caller]
+    pub fn connect(endpoint: &Endpoint) -> Self {
+        match Self::try_connect(endpoint) {
+            Ok(wire) => wire,
+            Err(error) => panic!("connect to {endpoint:?}: {error}"),
+        }
+    }
+
+    /// Connects and starts a session as somebody who is trusted.
+    ///
+    /// # Panics
+    /// When the session is refused; the messages are shown.
+    #[track_caller]
+    pub fn login(endpoint: &Endpoint, parameters: &[(&str, &str)]) -> Self {
+        let mut wire = Self::connect(endpoint);
+        wire.startup(PROTOCOL_3_0, parameters);
+        let answer = wire.until_ready();
+        let last = answer.last().map(|message| message.tag);
+        assert_eq!(
+            last,
+            Some(b'Z'),
+            "login with {parameters:?} was refused:\n{}",
+            pretty(&answer)
+        );
+        wire
+    }
+
+    /// Sends a startup packet.
+    pub fn startup(&mut self, version: u32, parameters: &[(&str, &str)]) {
+        self.send_bytes(&startup_packet(version, parameters));
+    }
+
+    /// Sends messages. A peer that has closed is no error here; reading shows it.
+    pub fn send(&mut self, batch: &Batch) {
+        self.send_bytes(batch.bytes());
+    }
+
+    /// Sends bytes. A peer that has closed is no error here; reading shows it.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        let _reading_shows_it = self.try_send_bytes(bytes);
+    }
+
+    /// Sends bytes.
+    ///
+    /// # Errors
+    /// When the peer has closed, or takes nothing for [`PATIENCE`].
+    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.socket.write_all(bytes)
+    }
+
+    /// Reads one message. A closed connection is a message too, see [`Message::closed`].
+    ///
+    /// # Panics
+    /// When nothing comes for [`PATIENCE`].
+    #[track_caller]
+    pub fn read(&mut self) -> Message {
+        match self.try_read() {
+            Ok(message) => message,
+            Err(error) => panic!("no message came: {error}"),
+        }
+    }
+
+    /// Reads one message, at most for the time set with [`Self::set_patience`].
+    ///
+    /// # Errors
+    /// When nothing comes in time.
+    pub fn try_read(&mut self) -> io::Result<Message> {
+        if !self.fill(5)? {
+            return Ok(Message::closed());
+        }
+        let header = &self.buffer[self.start..self.start + 5];
+        let tag = header[0];
+        let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
+        assert!(length >= 4, "a message with length {length}");
+        if !self.fill(1 + length)? {
+            return Ok(Message::closed());
+        }
+        let body = self.buffer[self.start + 5..self.start + 1 + length].to_vec();
+        self.start += 1 + length;
+        let message = Message { tag, body };
+        if tag == b'K' {
+            self.key.clone_from(&message.body);
+        }
+        Ok(message)
+    }
+
+    /// Reads until `count` bytes are there. False where the peer closes before.
+    fn fill(&mut self, count: usize) -> io::Result<bool> {
+        if self.start > 0 && self.start == self.buffer.len() {
+            self.buffer.clear();
+            self.start = 0;
+        }
+        while self.buffer.len() - self.start < count {
+            let mut chunk = [0; 65_536];
+            match self.socket.read(&mut chunk) {
+                Ok(0) => return Ok(false),
+                Ok(read) => self.buffer.extend_from_slice(&chunk[..read]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+                    ) =>
+                {
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads until ReadyForQuery or the end of the connection, whichever is first.
+    #[track_caller]
+    pub fn until_ready(&mut self) -> Vec<Message> {
+        self.until(b'Z')
+    }
+
+    /// Reads until a message with this tag, or the end of the connection.
+    ///
+    /// # Panics
+    /// When neither comes; what came until then is shown.
+    #[track_caller]
+    pub fn until(&mut self, tag: u8) -> Vec<Message> {
+        let mut messages = Vec::new();
+        loop {
+            match self.try_read() {
+                Ok(message) => {
+                    let end = message.tag == tag || message.is_closed();
+                    messages.push(message);
+                    if end {
+                        return messages;
+                    }
+                }
+                Err(error) => {
+                    panic!(
+                        "waited for '{}': {error}; until then:\n{}",
+                        char::from(tag),
+                        pretty(&messages)
+                    )
+                }
+            }
+        }
+    }
+
+    /// Reads to the end of the connection.
+    #[track_caller]
+    pub fn until_closed(&mut self) -> Vec<Message> {
+        self.until(0)
+    }
+
+    /// Reads one byte that is no message: the answer to an encryption request. `None` where the peer closed.
+    ///
+    /// # Panics
+    /// When nothing comes in time.
+    #[track_caller]
+    pub fn read_byte(&mut self) -> Option<u8> {
+        assert!(
+            self.start == self.buffer.len(),
+            "there is more than one byte"
+        );
+        let mut byte = [0];
+        let read = self.socket.read(&mut byte).expect("one byte");
+        (read == 1).then_some(byte[0])
+    }
+
+    /// Sends messages and reads until ReadyForQuery or the end.
+    #[track_caller]
+    pub fn run(&mut self, batch: &Batch) -> Vec<Message> {
+        self.send(batch);
+        self.until_ready()
+    }
+
+    /// Sends a simple Query and reads until ReadyForQuery or the end.
+    #[track_caller]
+    pub fn query(&mut self, sql: &str) -> Vec<Message> {
+        self.run(&Batch::new().query(sql))
+    }
+
+    /// As [`Self::query`], with a plain unnamed statement of the extended protocol.
+    #[track_caller]
+    pub fn extended(&mut self, sql: &str) -> Vec<Message> {
+        self.run(&Batch::new().statement(sql).sync())
+    }
+
+    /// Runs SQL that must succeed.
+    #[track_caller]
+    pub fn ok(&mut self, sql: &str) -> Vec<Message> {
+        let answer = self.query(sql);
+        let good = answer.last().is_some_and(|last| last.tag == b'Z')
+            && !answer.iter().any(|m| m.tag == b'E');
+        assert!(good, "{sql}:\n{}", pretty(&answer));
+        answer
+    }
+
+    /// The rows of SQL that must succeed, as text; NULL is `NULL`.
+    #[track_caller]
+    pub fn rows(&mut self, sql: &str) -> Vec<Vec<String>> {
+        self.ok(sql)
+            .iter()
+            .filter(|message| message.tag == b'D')
+            .map(Message::row)
+            .collect()
+    }
+
+    /// The process id of the server's session and the secret key that cancels it, as the peer gave them.
+    pub fn backend_key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The process id that the peer gave.
+    pub fn backend_pid(&self) -> u32 {
+        u32::from_be_bytes(self.key[..4].try_into().expect("four bytes"))
+    }
+
+    /// Bounds every following wait for bytes.
+    pub fn set_patience(&mut self, bound: Duration) {
+        let set = match &self.socket {
+            Socket::Tcp(stream) => stream.set_read_timeout(Some(bound)),
+            Socket::Unix(stream) => stream.set_read_timeout(Some(bound)),
+        };
+        set.expect("set a timeout");
+    }
+
+    /// Bounds every following attempt to send.
+    pub fn set_write_patience(&mut self, bound: Duration) {
+        let set = match &self.socket {
+            Socket::Tcp(stream) => stream.set_write_timeout(Some(bound)),
+            Socket::Unix(stream) => stream.set_write_timeout(Some(bound)),
+        };
+        set.expect("set a timeout");
+    }
+
+    /// Says that no more bytes will follow, and keeps reading.
+    pub fn shut_down_writing(&mut self) {
+        let _closed_already = match &self.socket {
+            Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Socket::Unix(stream) => stream.shutdown(Shutdown::Write),
+        };
+    }
+}

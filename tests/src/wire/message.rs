@@ -1,0 +1,130 @@
+//! Backend messages, and how they read in a failed comparison.
+
+/// One message of the server.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Message {
+    /// The type byte. 0 means that the connection ended.
+    pub tag: u8,
+    /// What follows the length.
+    pub body: Vec<u8>,
+}
+
+impl Message {
+    /// Stands for the end of the connection in a row of messages.
+    pub fn closed() -> Self {
+        Self {
+            tag: 0,
+            body: Vec::new(),
+        }
+    }
+
+    /// Whether this is the end of the connection.
+    pub fn is_closed(&self) -> bool {
+        self.tag == 0
+    }
+
+    /// A field of an ErrorResponse or NoticeResponse: `C` is the SQLSTATE, `M` the message, `D` the detail, `H` the
+    /// hint.
+    pub fn field(&self, code: u8) -> Option<String> {
+        self.body
+            .split(|byte| *byte == 0)
+            .find_map(|field| match field.split_first() {
+                Some((first, value)) if *first == code => Some(lossy(value)),
+                _ => None,
+            })
+    }
+
+    /// The SQLSTATE of an error or notice.
+    pub fn sqlstate(&self) -> String {
+        self.field(b'C').unwrap_or_default()
+    }
+
+    /// The severity of an error or notice, not translated.
+    pub fn severity(&self) -> String {
+        self.field(b'V').unwrap_or_default()
+    }
+
+    /// The values of a DataRow, as text; NULL is `NULL`.
+    pub fn row(&self) -> Vec<String> {
+        let mut values = Vec::new();
+        let mut rest = self.body.get(2..).unwrap_or_default();
+        while let Some((length, after)) = rest.split_first_chunk::<4>() {
+            match usize::try_from(i32::from_be_bytes(*length)) {
+                Err(_) => {
+                    values.push("NULL".to_owned());
+                    rest = after;
+                }
+                Ok(length) => {
+                    values.push(lossy(&after[..length]));
+                    rest = &after[length..];
+                }
+            }
+        }
+        values
+    }
+
+    fn describe(&self) -> String {
+        let words = match self.tag {
+            0 => return "closed".to_owned(),
+            b'E' | b'N' => {
+                let fields: Vec<String> = [b'V', b'C', b'M', b'D', b'H']
+                    .iter()
+                    .filter_map(|f| self.field(*f))
+                    .collect();
+                fields.join(" | ")
+            }
+            b'D' => format!(
+                "{:?}",
+                self.row()
+                    .iter()
+                    .map(|value| shortened(value))
+                    .collect::<Vec<_>>()
+            ),
+            b'C' | b'Z' => lossy(&self.body).trim_end_matches('\0').to_owned(),
+            b'S' => lossy(&self.body).replace('\0', "="),
+            b'K' | b'R' => format!("{} bytes", self.body.len()),
+            _ => shortened(&format!("{:?}", lossy(&self.body))),
+        };
+        format!("{} {words}", char::from(self.tag))
+    }
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.describe())
+    }
+}
+
+/// One line for each message.
+pub fn pretty(messages: &[Message]) -> String {
+    messages
+        .iter()
+        .map(|message| format!("    {}\n", message.describe()))
+        .collect()
+}
+
+/// The type bytes, each `Z` with its state: `1 2 E ZI`.
+pub fn tags(messages: &[Message]) -> String {
+    let words: Vec<String> = messages
+        .iter()
+        .map(|message| match message.tag {
+            0 => "closed".to_owned(),
+            b'Z' => format!("Z{}", lossy(&message.body)),
+            tag => char::from(tag).to_string(),
+        })
+        .collect();
+    words.join(" ")
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn shortened(value: &str) -> String {
+    let start: String = value.chars().take(80).collect();
+    if start.len() == value.len() {
+        start
+    } else {
+        format!("{start}... ({} bytes)", value.len())
+    }
+}
