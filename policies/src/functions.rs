@@ -101,7 +101,8 @@ const WRITERS: &[(Pattern, &str)] = &[
     (Name("pg_truncate_visibility_map"), STORAGE),
 ];
 
-/// Why a call of this function counts as a write, if it does. Takes the name as PostgreSQL parses it, without its schema:
+/// Why a call of this function counts as a write, if it does. Takes the name as PostgreSQL parses it, without its
+/// schema:
 /// extensions live in any schema, and a function of the user's that happens to bear such a name costs a refused read.
 pub(crate) fn why_writes(name: &str) -> Option<&'static str> {
     WRITERS.iter().find_map(|(pattern, why)| {

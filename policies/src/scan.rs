@@ -7,7 +7,8 @@
 /// What the scan found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeedsParse {
-    /// No statement of this text has a [`Control`](crate::Control). Says nothing about read or write.
+    /// No statement of this text has a [`Control`](crate::Control), and none commits before it completes. Says
+    /// nothing about read or write.
     No,
     /// It may have one.
     Yes,
@@ -15,18 +16,25 @@ pub enum NeedsParse {
 
 /// Words without which a statement cannot have a control, lower case, by length. Each statement with a control
 /// begins with one of them, follows EXPLAIN with one, or calls `set_config`. `fencing` makes sure of our own names.
-const WORDS: [&[&[u8]]; 11] = [
+///
+/// The rest are those without which a statement cannot commit before it completes (DO, CALL, VACUUM and their
+/// kin): the outcome of such a statement is not known when its session is ended, and the client is told so.
+const WORDS: [&[&[u8]]; 13] = [
     &[],
     &[],
-    &[],
+    &[b"do"],
     &[b"set", b"end"],
-    &[b"show"],
+    &[b"show", b"call"],
     &[b"begin", b"start", b"reset", b"abort"],
-    &[b"commit"],
-    &[b"fencing", b"execute", b"prepare", b"release", b"discard"],
+    &[b"commit", b"vacuum"],
+    &[
+        b"fencing", b"execute", b"prepare", b"release", b"discard", b"cluster", b"reindex",
+    ],
     &[b"rollback"],
     &[b"savepoint"],
     &[b"set_config", b"deallocate"],
+    &[],
+    &[b"concurrently"],
 ];
 
 /// Looks for the words that can change a session: transaction control, SET and its kin, prepared statements,
@@ -93,7 +101,8 @@ fn scan_words(text: &[u8]) -> NeedsParse {
         let (word, after) = from_word.split_at(length);
         let follows = after.first().copied();
         let ends = follows.is_none_or(|byte| part(byte) != Part::Tail);
-        if (ends && is_word(word)) || (is_u(word) && follows == Some(b'&')) {
+        let counts = ends && is_word(word) && !(is_do(word) && is_upsert(after));
+        if counts || (is_u(word) && follows == Some(b'&')) {
             return NeedsParse::Yes;
         }
         rest = after;
@@ -108,7 +117,7 @@ fn scan_anywhere(text: &[u8]) -> NeedsParse {
         let found = here
             .first_chunk::<2>()
             .is_some_and(|[u, and]| is_u(&[*u]) && *and == b'&')
-            || (3..WORDS.len()).any(|length| here.get(..length).is_some_and(is_word));
+            || (2..WORDS.len()).any(|length| here.get(..length).is_some_and(is_word));
         if found {
             return NeedsParse::Yes;
         }
@@ -121,7 +130,7 @@ fn scan_anywhere(text: &[u8]) -> NeedsParse {
 fn starts_word(byte: u8) -> bool {
     matches!(
         byte.to_ascii_lowercase(),
-        b'a' | b'b' | b'c' | b'd' | b'e' | b'f' | b'p' | b'r' | b's' | b'u'
+        b'a' | b'b' | b'c' | b'd' | b'e' | b'f' | b'p' | b'r' | b's' | b'u' | b'v'
     )
 }
 
@@ -132,6 +141,20 @@ fn is_word(word: &[u8]) -> bool {
     WORDS
         .get(word.len())
         .is_some_and(|words| words.iter().any(|known| known.eq_ignore_ascii_case(word)))
+}
+
+fn is_do(word: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(b"do")
+}
+
+/// Is it the DO of `ON CONFLICT .. DO NOTHING` or `DO UPDATE`? A block of code never goes on with these words, so
+/// upserts, which are common, keep the fast path.
+fn is_upsert(after_do: &[u8]) -> bool {
+    let next = after_do.trim_ascii_start();
+    ["nothing", "update"].iter().any(|word| {
+        next.get(..word.len())
+            .is_some_and(|found| found.eq_ignore_ascii_case(word.as_bytes()))
+    })
 }
 
 fn is_u(word: &[u8]) -> bool {
@@ -224,8 +247,8 @@ mod tests {
         check(b"update t set a = 1", NeedsParse::Yes);
     }
 
-    /// Statements with controls, spoilt, cut and put together at random: where the scan says No, the parser must find no
-    /// control.
+    /// Statements with controls, spoilt, cut and put together at random: where the scan says No, the parser must find
+    /// no control.
     #[test]
     fn no_is_never_wrong() {
         const SEEDS: &[&str] = &[

@@ -1,6 +1,6 @@
 //! Looks for writes anywhere inside a statement.
 //!
-//! The walk goes over `Serialize`, which is derived for every type of the parse tree: it reaches every node, also of types
+//! The walk goes over `Serialize`, which is derived for every type of the parse tree: it reaches every node, also of
 //! that nobody thought of here. Its depth is bounded: the decoder of the tree refuses more than 100 levels.
 
 use std::fmt;

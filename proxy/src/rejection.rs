@@ -56,8 +56,9 @@ impl Rejection {
             "fencing token {token} is stale: scope \"{scope}\" is at {}",
             mark.token
         );
-        let detail = raised(scope, &mark);
-        let hint = "This process is no longer the leader. Stop writing, and declare the token of a new election.";
+        let detail = raised(scope, token, &mark);
+        let hint = "This process is no longer the leader. Stop writing, and declare the token \
+            of a new election.";
         Self::new(RejectionKind::StaleToken, message, detail, hint).about(
             scope,
             Some(token),
@@ -76,7 +77,8 @@ impl Rejection {
             None => "The session has declared none, and the statement is not known to be a read."
                 .to_owned(),
         };
-        let hint = "Declare the token of your election first: SET fencing.token = <number>, or options='-c fencing.token=<number>' in the connection string.";
+        let hint = "Declare the token of your election first: SET fencing.token = <number>, or \
+            options='-c fencing.token=<number>' in the connection string.";
         Self::new(RejectionKind::NoToken, message, detail, hint).about(scope, None, None)
     }
 
@@ -86,7 +88,8 @@ impl Rejection {
         let shown: String = value.chars().take(100).collect();
         let message = format!("invalid value for {setting}: \"{shown}\"");
         let detail = format!("{why}.");
-        let hint = "Write SET fencing.token = 34, or SET fencing.token = 'scope=34,other=7'. A token is a whole number from 1 to 9223372036854775807.";
+        let hint = "Write SET fencing.token = 34, or SET fencing.token = 'scope=34,other=7'. A \
+            token is a whole number from 1 to 9223372036854775807.";
         Self::new(RejectionKind::InvalidToken, message, detail, hint)
     }
 
@@ -107,7 +110,9 @@ impl Rejection {
         Self::new(
             RejectionKind::InvalidToken,
             "cannot declare a fencing token after the first query of a transaction".to_owned(),
-            "The transaction began without a token, so it is read-only, and PostgreSQL does not allow that to change after its first query.".to_owned(),
+            "The transaction began without a token, so it is read-only, and PostgreSQL does not \
+                allow that to change after its first query."
+                .to_owned(),
             "Declare the token before the first query of the transaction, or outside of a transaction.",
         )
     }
@@ -120,7 +125,8 @@ impl Rejection {
             "the fencing token could not be accepted: the token authority is not available"
                 .to_owned(),
             format!("{why}."),
-            "Try again. Sessions that have declared a token go on; only new declarations wait for the authority.",
+            "Try again. Sessions that have declared a token go on; only new declarations wait \
+                for the authority.",
         );
         match scope {
             Some(scope) => rejection.about(scope, None, None),
@@ -149,9 +155,12 @@ impl Rejection {
     pub fn backend_unknown(why: &dyn fmt::Display) -> Self {
         Self::new(
             RejectionKind::TakeoverIncomplete,
-            "the fencing token cannot be accepted: the session's server process cannot be identified".to_owned(),
+            "the fencing token cannot be accepted: the session's server process cannot be \
+                identified"
+                .to_owned(),
             format!("{why}."),
-            "Connect pgpalisade to PostgreSQL directly, and GRANT pg_read_all_stats, pg_signal_backend to its control role.",
+            "Connect pgpalisade to PostgreSQL directly, and GRANT pg_read_all_stats, \
+                pg_signal_backend to its control role.",
         )
     }
 
@@ -175,9 +184,10 @@ impl Rejection {
         );
         let detail = format!(
             "{} What this session had not committed is rolled back.",
-            raised(scope, &mark)
+            raised(scope, token, &mark)
         );
-        let hint = "This process is no longer the leader. Stop writing, and declare the token of a new election.";
+        let hint = "This process is no longer the leader. Stop writing, and declare the token \
+            of a new election.";
         Self::new(RejectionKind::SessionEnded, message, detail, hint).about(
             scope,
             Some(token),
@@ -189,10 +199,12 @@ impl Rejection {
     #[must_use]
     pub fn outcome_unknown(scope: &Scope, token: Token, mark: Mark) -> Self {
         let message = format!(
-            "terminating connection: fencing token {token} is stale, and it is not known whether the last statement was committed"
+            "terminating connection: fencing token {token} is stale, and it is not known \
+                whether the last statement was committed"
         );
-        let detail = raised(scope, &mark);
-        let hint = "It was committed before the newer leader was admitted, or not at all. Read the data to find out.";
+        let detail = raised(scope, token, &mark);
+        let hint = "It was committed before the newer leader was admitted, or not at all. Read \
+            the data to find out.";
         Self::new(RejectionKind::OutcomeUnknown, message, detail, hint).about(
             scope,
             Some(token),
@@ -239,10 +251,10 @@ impl Rejection {
     }
 }
 
-fn raised(scope: &Scope, mark: &Mark) -> String {
+fn raised(scope: &Scope, token: Token, mark: &Mark) -> String {
     let by = &mark.raised_by;
     format!(
-        "The mark of scope \"{scope}\" was raised to {} at {} by {by}.",
+        "The session's token is {token}. The mark of scope \"{scope}\" was raised to {} at {} by {by}.",
         mark.token,
         utc(mark.raised_at)
     )

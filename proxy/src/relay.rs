@@ -5,6 +5,7 @@
 //! not read or does not send holds up nobody else. What a message means is decided in
 //! [`requests`] (from the client) and [`replies`] (from the server).
 
+mod judgement;
 mod progress;
 mod refusal;
 mod replies;
@@ -151,13 +152,13 @@ pub struct Relay {
     encoding: TextEncoding,
     position: Position,
     wrote: Wrote,
-    shown: requests::ShownSettings,
+    shown: judgement::ShownSettings,
     /// Wakes the task when the proxy is told to stop.
     stop_watch: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// Runs while the client takes nothing of what waits for it.
     stall: Option<Pin<Box<Sleep>>>,
     /// Class and text of the statement that was judged last, for the record of a rejection.
-    judged: requests::LastJudged,
+    judged: judgement::LastJudged,
 }
 
 impl Relay {
@@ -193,10 +194,10 @@ impl Relay {
                 pipeline: Pipeline::Closed,
             },
             wrote: Wrote::No,
-            shown: requests::ShownSettings::default(),
+            shown: judgement::ShownSettings::default(),
             stop_watch: None,
             stall: None,
-            judged: requests::LastJudged::default(),
+            judged: judgement::LastJudged::default(),
         }
     }
 

@@ -64,7 +64,15 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let AuthorityLocation::Embedded(directory) = &config.authority;
     let authority: Arc<dyn Authority> = Arc::new(Embedded::open(directory)?);
-    serve_with(config, authority, StoreLock::Exclusive, shutdown, rejections, ready).await
+    serve_with(
+        config,
+        authority,
+        StoreLock::Exclusive,
+        shutdown,
+        rejections,
+        ready,
+    )
+    .await
 }
 
 /// Serves with an authority that is open already: several proxies of one process can share it.

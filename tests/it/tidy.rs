@@ -293,7 +293,7 @@ fn only_the_fence_makes_permits() {
             let made = |line: &str| {
                 let code = line.split("//").next().unwrap_or_default();
                 // `Permit {` in a signature is its return type; `Permit { .. }` takes one apart.
-            let code = code.replace("Permit { .. }", "");
+                let code = code.replace("Permit { .. }", "");
                 code.contains("Permit {")
                     && !code.contains("-> Permit {")
                     && !code.contains("struct ")

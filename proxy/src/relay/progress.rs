@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use pgpalisade_authority::{Backend, Scope, Token};
 
-use super::requests::SettingsToShow;
+use super::judgement::SettingsToShow;
 use super::steps::Step;
-use super::{End, Gate, Relay};
+use super::{End, Front, Gate, Relay};
 use crate::fence::{Binding, Holding, Standing, TokenValue};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
@@ -77,6 +77,9 @@ impl Relay {
         };
         match answer {
             Ok(backend) => {
+                // From here on the session is made ready for the new token; the old one, which the
+                // declaration may have made stale, must not put the backstop up in between.
+                self.front = Front::Binds;
                 self.backend = Some(backend);
                 self.accepted.retain(|holding| holding.stale().is_none());
                 if self.accepted.len() >= ACCEPTED_MAX {

@@ -1,6 +1,6 @@
 //! Refusing a message so that the transaction state which the client sees is PostgreSQL's own.
 
-use super::requests::LastJudged;
+use super::judgement::LastJudged;
 use super::steps::Refused;
 use super::{End, Gate, Relay};
 use crate::rejection::Rejection;

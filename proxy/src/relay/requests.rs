@@ -1,19 +1,15 @@
 //! Messages from the client: what each of them needs before it may be sent.
 
-use std::sync::Arc;
+use pgpalisade_policies::{Class, MAX_PARSED, Opaque};
 
-use pgpalisade_policies::{
-    Class, Control, FencingShow, FencingVariable, MAX_PARSED, Opaque, Verdict, scan,
-};
-
+use super::judgement::{excerpt, shows_settings};
 use super::progress::Message;
 use super::steps::{Forward, Judged, Refused, Step, Then};
 use super::{End, Front, Gate, Relay};
-use crate::fence::{Basis, Permit, Plan, Situation, Wrote};
+use crate::fence::{Basis, Wrote};
 use crate::session::Pipeline;
-use crate::session::access::{Adjustment, Place, Standing};
 use crate::session::ledger::{InFlight, Request};
-use crate::session::names::{EXCERPT_MAX, Meaning};
+use crate::session::names::Meaning;
 use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag, Target};
@@ -25,27 +21,6 @@ const LOOKED_AT_MAX: usize = MAX_PARSED + 16 * 1024;
 
 /// Names of statements and portals must end within this many bytes of their message.
 const NAMES_MAX: usize = 16 * 1024;
-
-/// Settings that only the proxy knows, by name, as SHOW is to find them.
-pub(super) type SettingsToShow = Vec<(&'static str, String)>;
-
-/// Class and text of the statement that was judged last.
-#[derive(Debug, Default)]
-pub(super) struct LastJudged {
-    /// As the policy names it.
-    pub class: Option<&'static str>,
-    /// The front of the text, kept only where it was refused.
-    pub text: Vec<u8>,
-}
-
-/// What SHOW needs to know of the session's past.
-#[derive(Debug, Default)]
-pub(super) struct ShownSettings {
-    /// What the server was told for the message that is being looked at.
-    pub published: Option<SettingsToShow>,
-    /// The server has a value for `fencing.token`, even if an empty one.
-    pub server_has_token: bool,
-}
 
 /// The message at the front of the client's bytes, as far as it has arrived.
 #[derive(Clone, Copy)]
@@ -98,7 +73,12 @@ impl Relay {
                 Step::Forward(forward) => {
                     self.front = Front::Unknown;
                     let len = header_len(rest);
-                    self.forward(forward, len);
+                    if self.forward(forward, len) == Then::Settle {
+                        at += len.min(rest.len());
+                        // The message itself goes out before the request for its reply.
+                        self.pass_on(bytes, &mut sent, at)?;
+                        self.await_replies();
+                    }
                     continue;
                 }
                 Step::NeedBytes => break,
@@ -132,7 +112,7 @@ impl Relay {
         Ok(())
     }
 
-    fn forward(&mut self, forward: Forward, frame_len: usize) {
+    fn forward(&mut self, forward: Forward, frame_len: usize) -> Then {
         let Forward {
             permit,
             entry,
@@ -145,9 +125,7 @@ impl Relay {
         if let Some(entry) = entry {
             self.ledger.push(entry);
         }
-        if then == Then::Settle {
-            self.await_replies();
-        }
+        then
     }
 
     /// Looks at one message. Changes nothing but what later looks at the same message rely on.
@@ -179,53 +157,6 @@ impl Relay {
             FrontendTag::CopyFail => self.harmless(tag, Some(Request::CopyEnd)),
             FrontendTag::Terminate => Step::Terminate,
             FrontendTag::Password => Step::Broken(WireError::UnknownFrontendTag(header.tag)),
-        }
-    }
-
-    /// A change of the access mode that is due before anything else is sent.
-    fn adjust_first(&mut self, tag: FrontendTag) -> Option<Step> {
-        let passes = matches!(
-            tag,
-            FrontendTag::Sync
-                | FrontendTag::Flush
-                | FrontendTag::Terminate
-                | FrontendTag::CopyData
-                | FrontendTag::CopyDone
-                | FrontendTag::CopyFail
-        );
-        let failed = self.position.status == TransactionStatus::Failed;
-        if passes || failed || self.front == Front::Binds {
-            return None;
-        }
-        let adjustment = self.due_adjustment(self.standing())?;
-        if tag.is_extended() {
-            // Should it fail, the client's own Sync ends the pipeline that its message begins.
-            self.position.pipeline = match adjustment {
-                Adjustment::Lift => Pipeline::Open,
-                Adjustment::Default(_) | Adjustment::Lower => self.position.pipeline,
-            };
-        }
-        Some(Step::Adjust(adjustment))
-    }
-
-    fn due_adjustment(&self, standing: Standing) -> Option<Adjustment> {
-        // While requests are in flight the session's state is not known, and nothing can have
-        // changed it: what could was waited for.
-        if !self.ledger.is_empty() || self.ledger.is_copying_in() {
-            return None;
-        }
-        let place = if self.position.is_inside() {
-            Place::Inside
-        } else {
-            Place::Outside
-        };
-        self.access.adjustment(standing, place)
-    }
-
-    fn standing(&self) -> Standing {
-        match self.worker.fence.admit_any(self.settings.token()) {
-            Some(Permit { .. }) => Standing::MayWrite,
-            None => Standing::MayNotWrite,
         }
     }
 
@@ -267,26 +198,6 @@ impl Relay {
             self.position.pipeline = Pipeline::Closed;
         }
         step
-    }
-
-    /// The way of nearly every message: the session may write, and the text does nothing to it.
-    #[inline]
-    fn fast_permit(&self, text: &[u8]) -> Option<Permit> {
-        match scan::needs_parse(text) {
-            scan::NeedsParse::Yes => None,
-            scan::NeedsParse::No => self.worker.fence.admit_any(self.settings.token()),
-        }
-    }
-
-    fn verdict(&self, text: Result<&[u8], Opaque>) -> Arc<Verdict> {
-        match text {
-            Ok(text) => self
-                .worker
-                .verdicts
-                .borrow_mut()
-                .get_or_classify(text, self.encoding),
-            Err(why) => Arc::new(Verdict::opaque(why)),
-        }
     }
 
     fn look_at_parse(&mut self, frame: Frame<'_>) -> Step {
@@ -374,17 +285,6 @@ impl Relay {
         self.decide_class(Class::Write, Request::FunctionCall, Refused::Whole)
     }
 
-    fn decide_class(&mut self, class: Class, request: Request, refused: Refused) -> Step {
-        match self.worker.fence.admit_class(class, self.settings.token()) {
-            Ok(permit) => Step::Forward(Forward::plain(
-                permit,
-                Some(InFlight::client(request, None)),
-            )),
-            Err(_) if !self.ledger.is_empty() => Step::AwaitReplies,
-            Err(rejection) => Step::Refuse(rejection, refused),
-        }
-    }
-
     fn look_at_sync(&mut self) -> Step {
         let outside = self.position.status == TransactionStatus::Idle;
         self.position.pipeline = Pipeline::Closed;
@@ -420,113 +320,6 @@ impl Relay {
             None => Step::AwaitReplies,
         }
     }
-
-    /// Decides a text whose verdict is known.
-    fn decide(&mut self, judged: &Judged<'_>, request: Request) -> Step {
-        let verdict = judged.verdict;
-        let holds = touches_token(verdict);
-        if holds && !self.ledger.is_empty() {
-            return Step::AwaitReplies;
-        }
-        let refused = match request {
-            Request::Execute => Refused::InPipeline,
-            _ => Refused::Whole,
-        };
-        if let Some(rejection) = self.refusal_on_hold.take() {
-            self.judged_as(judged);
-            return Step::Refuse(rejection, refused);
-        }
-        let situation = Situation {
-            settings: &self.settings,
-            accepted: &self.accepted,
-            names: &self.names,
-            status: self.position.status,
-            wrote: self.wrote,
-            pipeline: self.position.pipeline,
-        };
-        let permit = match self.worker.fence.plan(verdict, &situation) {
-            Plan::Admit(permit) => permit,
-            Plan::Declare(value) => return Step::Declare(value),
-            Plan::Refuse(_) if !self.ledger.is_empty() => return Step::AwaitReplies,
-            Plan::Refuse(rejection) => {
-                self.judged_as(judged);
-                return Step::Refuse(rejection, refused);
-            }
-        };
-        let failed = self.position.status == TransactionStatus::Failed;
-        if binds_token(verdict)
-            && !failed
-            && self.will_hold_token(verdict)
-            && let Some(adjustment) = self.adjustment_before_binding(request)
-        {
-            self.front = Front::Binds;
-            return Step::Adjust(adjustment);
-        }
-        if shows_settings(verdict)
-            && let Some(step) = self.publish_first()
-        {
-            return step;
-        }
-        self.shown.published = None;
-        let ends = self.settings.is_in_doubt() && verdict.statements.iter().any(ends_or_splits);
-        let then = if holds || ends {
-            Then::Settle
-        } else {
-            Then::GoOn
-        };
-        let entry = InFlight::client(request, Some(Arc::clone(verdict)));
-        Step::Forward(Forward {
-            permit,
-            entry: Some(entry),
-            then,
-        })
-    }
-
-    /// A text that binds a token is sent to a session that may write already, so that what follows
-    /// in the same text can. In an open pipeline the transaction may have taken its snapshot, so
-    /// there it waits until something follows that needs it.
-    fn adjustment_before_binding(&self, request: Request) -> Option<Adjustment> {
-        let in_pipeline_only =
-            request == Request::Execute && self.position.status == TransactionStatus::Idle;
-        if in_pipeline_only {
-            return None;
-        }
-        self.due_adjustment(Standing::MayWrite)
-    }
-
-    fn judged_as(&mut self, judged: &Judged<'_>) {
-        self.judged = LastJudged {
-            class: Some(judged.verdict.kind()),
-            text: excerpt(judged.text).to_vec(),
-        };
-    }
-
-    fn will_hold_token(&self, verdict: &Verdict) -> bool {
-        let mut ahead = self.settings.clone();
-        for control in verdict
-            .statements
-            .iter()
-            .flat_map(|statement| &statement.controls)
-        {
-            self.worker.fence.apply(control, &self.accepted, &mut ahead);
-            if self.worker.fence.admit_any(ahead.token()).is_some() {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// SHOW of a setting that only the proxy knows: the server must have it first.
-    fn publish_first(&self) -> Option<Step> {
-        if self.position.status == TransactionStatus::Failed {
-            return None;
-        }
-        let values = self.settings_to_show();
-        (self.shown.published.as_ref() != Some(&values)).then(|| match self.ledger.is_empty() {
-            true => Step::PublishSettings,
-            false => Step::AwaitReplies,
-        })
-    }
 }
 
 fn header_len(rest: &[u8]) -> usize {
@@ -557,57 +350,4 @@ fn long_name(frame: Frame<'_>) -> Step {
         true => Step::Broken(WireError::Malformed(frame.header.tag)),
         false => Step::NeedBytes,
     }
-}
-
-/// The front of a text, for the record of a rejection.
-pub(super) fn excerpt(text: &[u8]) -> &[u8] {
-    text.get(..EXCERPT_MAX).unwrap_or(text)
-}
-
-fn controls(verdict: &Verdict) -> impl Iterator<Item = &Control> {
-    verdict
-        .statements
-        .iter()
-        .flat_map(|statement| &statement.controls)
-}
-
-/// Whether a text may change what the session holds, or needs to know it.
-fn touches_token(verdict: &Verdict) -> bool {
-    controls(verdict).any(|control| {
-        matches!(
-            control,
-            Control::SetFencing { .. }
-                | Control::ResetFencing { .. }
-                | Control::ResetAll
-                | Control::DiscardAll
-                | Control::ShowFencing(_)
-        )
-    })
-}
-
-fn binds_token(verdict: &Verdict) -> bool {
-    controls(verdict).any(|control| {
-        matches!(
-            control,
-            Control::SetFencing {
-                variable: FencingVariable::Token,
-                ..
-            }
-        )
-    })
-}
-
-fn shows_settings(verdict: &Verdict) -> bool {
-    controls(verdict).any(|control| {
-        matches!(
-            control,
-            Control::ShowFencing(
-                FencingShow::Token | FencingShow::Scope | FencingShow::Mark | FencingShow::Status
-            )
-        )
-    })
-}
-
-fn ends_or_splits(statement: &pgpalisade_policies::Statement) -> bool {
-    statement.controls.iter().any(Control::is_transaction)
 }
