@@ -93,6 +93,14 @@ enum Front {
     Binds,
 }
 
+/// Whether something was committed since the last ReadyForQuery: a COMMIT in the middle of a pipeline
+/// or text. What follows may fail, but not all of the request is undone then.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CommittedMidway {
+    No,
+    Yes,
+}
+
 /// What a session brings from its login.
 pub struct LoggedIn {
     /// The client's socket.
@@ -152,6 +160,7 @@ pub struct Relay {
     encoding: TextEncoding,
     position: Position,
     wrote: Wrote,
+    committed_midway: CommittedMidway,
     shown: judgement::ShownSettings,
     /// Wakes the task when the proxy is told to stop.
     stop_watch: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
@@ -194,6 +203,7 @@ impl Relay {
                 pipeline: Pipeline::Closed,
             },
             wrote: Wrote::No,
+            committed_midway: CommittedMidway::No,
             shown: judgement::ShownSettings::default(),
             stop_watch: None,
             stall: None,

@@ -2,7 +2,7 @@
 
 use super::judgement::LastJudged;
 use super::steps::Refused;
-use super::{End, Gate, Relay};
+use super::{CommittedMidway, End, Gate, Relay};
 use crate::rejection::Rejection;
 use crate::rejection_log::RejectionKind;
 use crate::session::Pipeline;
@@ -79,7 +79,8 @@ impl Relay {
     /// has committed completes first. Work that may commit before it completes is another matter.
     pub(super) fn on_terminated(&mut self) -> Option<()> {
         let (scope, token, mark) = self.ended_by_takeover()?;
-        let certain = !self.ledger.iter().any(may_have_committed);
+        let certain = self.committed_midway == CommittedMidway::No
+            && !self.ledger.iter().any(may_have_committed);
         let rejection = match certain {
             true => Rejection::session_ended(&scope, token, mark),
             false => Rejection::outcome_unknown(&scope, token, mark),

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::{Access, Chain, Control, TextEncoding};
+use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement, TextEncoding};
 
 use super::progress::reported_access;
-use super::{End, Gate, Relay};
+use super::{CommittedMidway, End, Gate, Relay};
 use crate::fence::Wrote;
 use crate::session::access::{DEFAULT_READ_ONLY, value};
-use crate::session::ledger::{Origin, Reply, Request};
+use crate::session::ledger::{NameChange, Origin, Reply, Request};
 use crate::session::names::Meaning;
 use crate::wire::backend::{self, TransactionStatus, tag};
 use crate::wire::encode::{self, Severity};
@@ -120,10 +120,15 @@ impl Relay {
                 Some(front) if front.origin == Origin::Proxy => Way::Drop,
                 _ => Way::Relay,
             },
-            other => match self.ledger.on_reply(other) {
-                Reply::Relay | Reply::Replace(_) => Way::Relay,
-                Reply::Swallow => Way::Drop,
-            },
+            other => {
+                if matches!(other, tag::PARSE_COMPLETE | tag::CLOSE_COMPLETE) {
+                    self.on_name_change();
+                }
+                match self.ledger.on_reply(other) {
+                    Reply::Relay | Reply::Replace(_) => Way::Relay,
+                    Reply::Swallow => Way::Drop,
+                }
+            }
         }
     }
 
@@ -138,15 +143,27 @@ impl Relay {
             self.access.end_transaction();
             self.names.end_transaction();
         }
-        if self.ledger.is_empty() {
-            self.names.confirm_closed();
-            if self.backend.is_some() {
-                self.release_if_unbound();
-            }
+        self.committed_midway = CommittedMidway::No;
+        if self.ledger.is_empty() && self.backend.is_some() {
+            self.release_if_unbound();
         }
         match reply {
             Reply::Swallow => Way::Drop,
             Reply::Relay | Reply::Replace(_) => Way::Relay,
+        }
+    }
+
+    /// A Parse or Close has been carried out.
+    fn on_name_change(&mut self) {
+        match self
+            .ledger
+            .front_mut()
+            .and_then(|front| front.name.take())
+            .map(|name| *name)
+        {
+            Some(NameChange::CloseStatement(name)) => self.names.remove_statement(&name),
+            Some(NameChange::ClosePortal(name)) => self.names.remove_portal(&name),
+            Some(NameChange::Prepare(_)) | None => {}
         }
     }
 
@@ -161,8 +178,12 @@ impl Relay {
                 0
             };
             if let Some(statement) = verdict.statements.get(at) {
+                let tag = backend::command_tag(body);
+                if commits(statement, tag) {
+                    self.committed_midway = CommittedMidway::Yes;
+                }
                 for control in &statement.controls {
-                    self.on_control(control, backend::command_tag(body));
+                    self.on_control(control, tag);
                 }
             }
         }
@@ -200,17 +221,16 @@ impl Relay {
             Control::ResetDefaultAccess | Control::ResetAll => self.access.on_reset(),
             Control::DiscardAll => {
                 self.access.on_reset();
-                self.names.close_all_statements();
+                self.names.remove_all_statements();
             }
             Control::SetFencing { .. } => self.shown.server_has_token = true,
             Control::Prepare { name, class } => {
                 self.names.prepare(name.as_bytes(), Meaning::Sql(*class));
             }
             Control::Deallocate { name } => {
-                self.names.close_statement(name.as_bytes());
-                self.names.confirm_closed();
+                self.names.remove_statement(name.as_bytes());
             }
-            Control::DeallocateAll => self.names.close_all_statements(),
+            Control::DeallocateAll => self.names.remove_all_statements(),
             _ => {}
         }
     }
@@ -224,12 +244,17 @@ impl Relay {
             return Way::Drop;
         }
         self.settings.on_error();
-        self.names.keep_closing();
         let own = self
             .ledger
             .front()
             .is_some_and(|front| front.origin == Origin::Proxy);
-        match self.ledger.on_reply(tag::ERROR) {
+        let reply = self.ledger.on_reply(tag::ERROR);
+        for change in self.ledger.take_skipped() {
+            if let NameChange::Prepare(name) = change {
+                self.names.remove_statement(&name);
+            }
+        }
+        match reply {
             // The session ends, whoever's request it was.
             _ if fatal => Way::Relay,
             Reply::Relay => Way::Relay,
@@ -272,6 +297,18 @@ impl Relay {
         }
         Way::Drop
     }
+}
+
+/// Whether a statement that has completed has committed something, with more of its request to come.
+fn commits(statement: &Statement, command_tag: &[u8]) -> bool {
+    let ends = |control: &Control| {
+        matches!(
+            control,
+            Control::Commit { .. } | Control::PrepareTransaction
+        )
+    };
+    statement.commits_inside == CommitsInside::Possibly
+        || (command_tag != b"ROLLBACK" && statement.controls.iter().any(ends))
 }
 
 /// Whether bytes of a text that look like ASCII are ASCII in a client encoding.

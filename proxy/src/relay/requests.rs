@@ -8,8 +8,8 @@ use super::steps::{Forward, Judged, Refused, Step, Then};
 use super::{End, Front, Gate, Relay};
 use crate::fence::{Basis, Wrote};
 use crate::session::Pipeline;
-use crate::session::ledger::{InFlight, Request};
-use crate::session::names::Meaning;
+use crate::session::ledger::{InFlight, NameChange, Request};
+use crate::session::names::{Meaning, Noted};
 use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag, Target};
@@ -207,6 +207,10 @@ impl Relay {
         let Some((name, text)) = parse_prefix(frame) else {
             return long_name(frame);
         };
+        // Whether the name is free, the replies to a Close or an earlier Parse will tell.
+        if self.names.has_statement(name) && !self.ledger.is_empty() {
+            return Step::AwaitReplies;
+        }
         let meaning = match text {
             Ok(text) if name.is_empty() && self.fast_permit(text).is_some() => Meaning::Plain,
             text => {
@@ -222,8 +226,11 @@ impl Relay {
                 Meaning::Classified { verdict, excerpt }
             }
         };
-        self.names.prepare(name, meaning);
-        self.pipelined(FrontendTag::Parse, Request::Parse)
+        let change = match self.names.prepare(name, meaning) {
+            Noted::New => Some(NameChange::Prepare(name.into())),
+            Noted::No => None,
+        };
+        self.pipelined(FrontendTag::Parse, Request::Parse, change)
     }
 
     fn look_at_bind(&mut self, frame: Frame<'_>) -> Step {
@@ -232,12 +239,24 @@ impl Relay {
             None if frame.is_whole() => return Step::Broken(WireError::Malformed(b'B')),
             None => return long_name(frame),
         }
-        self.pipelined(FrontendTag::Bind, Request::Bind)
+        self.pipelined(FrontendTag::Bind, Request::Bind, None)
     }
 
-    fn pipelined(&mut self, tag: FrontendTag, request: Request) -> Step {
+    fn pipelined(
+        &mut self,
+        tag: FrontendTag,
+        request: Request,
+        change: Option<NameChange>,
+    ) -> Step {
         self.position.pipeline = Pipeline::Open;
-        self.harmless(tag, Some(request))
+        let mut step = self.harmless(tag, Some(request));
+        if let Step::Forward(Forward {
+            entry: Some(entry), ..
+        }) = &mut step
+        {
+            entry.name = change.map(Box::new);
+        }
+        step
     }
 
     fn look_at_target(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Step {
@@ -249,13 +268,15 @@ impl Relay {
             Err(error) => return Step::Broken(error),
         };
         if tag == FrontendTag::Describe {
-            return self.pipelined(tag, Request::Describe);
+            return self.pipelined(tag, Request::Describe, None);
         }
-        match target {
-            Target::Statement(name) => self.names.close_statement(name),
-            Target::Portal(name) => self.names.close_portal(name),
-        }
-        self.pipelined(tag, Request::Close)
+        // The unnamed ones are replaced by the next Parse or Bind in any case.
+        let change = match target {
+            Target::Statement([]) | Target::Portal([]) => None,
+            Target::Statement(name) => Some(NameChange::CloseStatement(name.into())),
+            Target::Portal(name) => Some(NameChange::ClosePortal(name.into())),
+        };
+        self.pipelined(tag, Request::Close, change)
     }
 
     fn look_at_execute(&mut self, frame: Frame<'_>) -> Step {

@@ -71,6 +71,19 @@ pub struct InFlight {
     pub completed: usize,
     /// The client's error in the place of the server's.
     pub error: Option<Box<Rejection>>,
+    /// What its completion does to the session's names.
+    pub name: Option<Box<NameChange>>,
+}
+
+/// What a Parse or Close of a named statement does once the server has carried it out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NameChange {
+    /// The statement was noted when the Parse was sent; should it fail, there is none.
+    Prepare(Box<[u8]>),
+    /// The statement is gone.
+    CloseStatement(Box<[u8]>),
+    /// The portal is gone.
+    ClosePortal(Box<[u8]>),
 }
 
 impl InFlight {
@@ -83,6 +96,7 @@ impl InFlight {
             verdict,
             completed: 0,
             error: None,
+            name: None,
         }
     }
 
@@ -95,6 +109,7 @@ impl InFlight {
             verdict: None,
             completed: 0,
             error: None,
+            name: None,
         }
     }
 }
@@ -115,6 +130,8 @@ pub enum Reply {
 pub struct Ledger {
     in_flight: VecDeque<InFlight>,
     mode: Mode,
+    /// Changes of names that the server has skipped because of an error.
+    skipped: Vec<NameChange>,
 }
 
 /// What the server does with messages that it is sent now.
@@ -190,7 +207,9 @@ impl Ledger {
                 .front()
                 .is_some_and(|front| front.request != Request::Sync)
             {
-                self.in_flight.pop_front();
+                let dropped = self.in_flight.pop_front();
+                self.skipped
+                    .extend(dropped.and_then(|entry| entry.name).map(|name| *name));
             }
             self.mode = match self.in_flight.is_empty() {
                 true => Mode::SkippingToSync,
@@ -242,6 +261,11 @@ impl Ledger {
         {
             self.in_flight.pop_front();
         }
+    }
+
+    /// Changes of names that will not happen, since the last call.
+    pub fn take_skipped(&mut self) -> Vec<NameChange> {
+        std::mem::take(&mut self.skipped)
     }
 
     /// The request that the next reply belongs to.

@@ -72,12 +72,13 @@ impl Meaning {
     }
 }
 
-/// Whether the server is known to have a statement of the name.
+/// What noting a name has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Presence {
-    Present,
-    /// A Close or DEALLOCATE is on its way; an error in front of it may make the server skip it.
-    Closing,
+pub enum Noted {
+    /// It is new, and known from now on.
+    New,
+    /// It keeps its old meaning, or there is no room for it: then it is not known.
+    No,
 }
 
 /// The names of one session.
@@ -85,30 +86,33 @@ enum Presence {
 pub struct Names {
     unnamed_statement: Meaning,
     unnamed_portal: Meaning,
-    statements: HashMap<Box<[u8]>, (Meaning, Presence)>,
+    statements: HashMap<Box<[u8]>, Meaning>,
     portals: HashMap<Box<[u8]>, Meaning>,
     bytes: usize,
-    closing: usize,
 }
 
 impl Names {
-    /// A Parse, or a PREPARE that has completed.
-    pub fn prepare(&mut self, name: &[u8], meaning: Meaning) {
+    /// A Parse, or a PREPARE that has completed. A name that exists keeps its meaning, as the server
+    /// refuses the new one.
+    pub fn prepare(&mut self, name: &[u8], meaning: Meaning) -> Noted {
         if name.is_empty() {
             self.unnamed_statement = meaning;
-            return;
-        }
-        if let Some((known, _)) = self.statements.get_mut(name) {
-            // The server keeps the old one unless the Close in front of this worked.
-            *known = Meaning::Unknown;
-            return;
+            return Noted::No;
         }
         let bytes = name.len() + meaning.bytes();
-        if self.bytes.saturating_add(bytes) <= NAMES_BYTES_MAX {
-            self.bytes += bytes;
-            self.statements
-                .insert(name.into(), (meaning, Presence::Present));
+        if self.statements.contains_key(name) || self.bytes.saturating_add(bytes) > NAMES_BYTES_MAX
+        {
+            return Noted::No;
         }
+        self.bytes += bytes;
+        self.statements.insert(name.into(), meaning);
+        Noted::New
+    }
+
+    /// Whether a statement of this name is known.
+    #[must_use]
+    pub fn has_statement(&self, name: &[u8]) -> bool {
+        self.statements.contains_key(name)
     }
 
     /// A Bind.
@@ -132,7 +136,7 @@ impl Names {
     pub fn statement(&self, name: &[u8]) -> Option<&Meaning> {
         match name {
             [] => Some(&self.unnamed_statement),
-            name => self.statements.get(name).map(|(meaning, _)| meaning),
+            name => self.statements.get(name),
         }
     }
 
@@ -145,34 +149,27 @@ impl Names {
         }
     }
 
-    /// A Close of a statement, or a DEALLOCATE.
-    pub fn close_statement(&mut self, name: &[u8]) {
+    /// A Close of a statement, or a DEALLOCATE, has completed; or a Parse has failed.
+    pub fn remove_statement(&mut self, name: &[u8]) {
         if name.is_empty() {
             self.unnamed_statement = Meaning::Unknown;
-        } else if let Some((_, presence)) = self.statements.get_mut(name)
-            && *presence == Presence::Present
-        {
-            *presence = Presence::Closing;
-            self.closing += 1;
+        } else if let Some(meaning) = self.statements.remove(name) {
+            self.bytes = self.bytes.saturating_sub(name.len() + meaning.bytes());
         }
     }
 
     /// DEALLOCATE ALL, or DISCARD ALL, has completed.
-    pub fn close_all_statements(&mut self) {
+    pub fn remove_all_statements(&mut self) {
         self.statements.clear();
-        self.closing = 0;
         self.bytes = self.portals.keys().map(|name| name.len()).sum();
     }
 
-    /// A Close of a portal.
-    pub fn close_portal(&mut self, name: &[u8]) {
+    /// A Close of a portal has completed.
+    pub fn remove_portal(&mut self, name: &[u8]) {
         if name.is_empty() {
             self.unnamed_portal = Meaning::Unknown;
-        } else {
-            // A Close that the server skips leaves a portal of unknown meaning.
-            if let Some(meaning) = self.portals.get_mut(name) {
-                *meaning = Meaning::Unknown;
-            }
+        } else if self.portals.remove(name).is_some() {
+            self.bytes = self.bytes.saturating_sub(name.len());
         }
     }
 
@@ -182,32 +179,6 @@ impl Names {
         if !matches!(self.unnamed_statement, Meaning::Unknown) {
             self.unnamed_statement = Meaning::Unknown;
             self.unnamed_portal = Meaning::Unknown;
-        }
-    }
-
-    /// Everything sent so far has been answered without an error: what was closing is gone.
-    #[inline]
-    pub fn confirm_closed(&mut self) {
-        if self.closing > 0 {
-            let bytes = &mut self.bytes;
-            self.statements.retain(|name, (meaning, presence)| {
-                let stays = *presence == Presence::Present;
-                if !stays {
-                    *bytes = bytes.saturating_sub(name.len() + meaning.bytes());
-                }
-                stays
-            });
-            self.closing = 0;
-        }
-    }
-
-    /// An error may have made the server skip a Close: what was closing is still there.
-    pub fn keep_closing(&mut self) {
-        if self.closing > 0 {
-            for (_, presence) in self.statements.values_mut() {
-                *presence = Presence::Present;
-            }
-            self.closing = 0;
         }
     }
 
@@ -246,30 +217,32 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_may_mean_two_things_is_a_write() {
+    fn a_name_keeps_its_meaning_until_it_is_closed() {
         let mut names = Names::default();
-        names.prepare(b"s", Meaning::Sql(Class::Write));
+        assert_eq!(names.prepare(b"s", Meaning::Sql(Class::Write)), Noted::New);
         // Refused by the server: the name exists.
-        names.prepare(b"s", Meaning::Sql(Class::Read));
+        assert_eq!(names.prepare(b"s", Meaning::Sql(Class::Read)), Noted::No);
+        assert_eq!(class(&names, b"s"), Class::Write);
+        names.remove_statement(b"s");
+        assert_eq!(names.bytes, 0);
+        assert_eq!(names.prepare(b"s", Meaning::Sql(Class::Read)), Noted::New);
+        assert_eq!(class(&names, b"s"), Class::Read);
+        names.remove_all_statements();
         assert_eq!(class(&names, b"s"), Class::Write);
     }
 
     #[test]
-    fn a_close_counts_only_when_it_was_answered() {
+    fn a_portal_that_may_mean_two_things_is_a_write() {
         let mut names = Names::default();
-        names.prepare(b"s", Meaning::Sql(Class::Write));
-        names.close_statement(b"s");
-        names.keep_closing();
-        names.prepare(b"s", Meaning::Sql(Class::Read));
-        assert_eq!(class(&names, b"s"), Class::Write);
-
-        let mut names = Names::default();
-        names.prepare(b"s", Meaning::Sql(Class::Write));
-        names.close_statement(b"s");
-        names.confirm_closed();
-        names.prepare(b"s", Meaning::Sql(Class::Read));
-        assert_eq!(class(&names, b"s"), Class::Read);
-        assert_eq!(names.bytes, 1);
+        names.prepare(b"r", Meaning::Sql(Class::Read));
+        names.prepare(b"w", Meaning::Sql(Class::Write));
+        names.bind(b"p", b"w");
+        names.bind(b"p", b"r");
+        assert_eq!(names.portal(b"p").map(Meaning::class), Some(Class::Write));
+        names.remove_portal(b"p");
+        names.bind(b"p", b"r");
+        assert_eq!(names.portal(b"p").map(Meaning::class), Some(Class::Read));
+        assert_eq!(names.bytes, 3);
     }
 
     #[test]
