@@ -162,12 +162,9 @@ fn statement(start: Start, random: &mut StdRng) -> String {
         8 => "SET fencing.token TO DEFAULT".to_owned(),
         9 => "RESET ALL".to_owned(),
         10 => "DISCARD ALL".to_owned(),
-        11..=13 => [
-            "BEGIN",
-            "START TRANSACTION",
-            "BEGIN ISOLATION LEVEL SERIALIZABLE",
-        ][random.random_range(0..3)]
-        .to_owned(),
+        11..=13 => {
+            ["BEGIN", "START TRANSACTION", "BEGIN WORK"][random.random_range(0..3)].to_owned()
+        }
         14..=15 => ["COMMIT", "END"][random.random_range(0..2)].to_owned(),
         16 => ["ROLLBACK", "ABORT"][random.random_range(0..2)].to_owned(),
         17 => ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN"][random.random_range(0..2)].to_owned(),

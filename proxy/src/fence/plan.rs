@@ -186,7 +186,12 @@ impl Fence {
             } => {
                 settings.reset_scope(*lifetime);
             }
-            Control::ResetAll | Control::DiscardAll => settings.reset_all(),
+            Control::ResetAll => settings.reset_all(),
+            Control::DiscardAll => {
+                settings.reset_all();
+                // It cannot run inside a transaction, and commits at once even in a pipeline.
+                settings.commit(Chain::No);
+            }
             Control::Begin { .. }
             | Control::SetTransactionAccess(_)
             | Control::SetDefaultAccess(_)

@@ -125,7 +125,9 @@ impl Relay {
     pub(super) fn decide(&mut self, judged: &Judged<'_>, request: Request) -> Step {
         let verdict = judged.verdict;
         let holds = touches_token(verdict);
-        if holds && !self.ledger.is_empty() {
+        // A failed transaction may be over by the time that this text arrives.
+        let failed = self.position.status == TransactionStatus::Failed;
+        if (holds || failed) && !self.ledger.is_empty() {
             return Step::AwaitReplies;
         }
         let refused = match request {
@@ -153,7 +155,6 @@ impl Relay {
                 return Step::Refuse(rejection, refused);
             }
         };
-        let failed = self.position.status == TransactionStatus::Failed;
         if binds_token(verdict)
             && !failed
             && self.will_hold_token(verdict)

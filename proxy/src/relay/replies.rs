@@ -196,9 +196,14 @@ impl Relay {
     /// A statement has completed: what it did to the session is true now.
     fn on_control(&mut self, control: &Control, command_tag: &[u8]) {
         // COMMIT of a failed transaction is a ROLLBACK, and the server says so.
-        let rolled_back = Control::Rollback { chain: Chain::No };
+        let rolled_back;
         let control = match control {
-            Control::Commit { .. } | Control::PrepareTransaction if command_tag == b"ROLLBACK" => {
+            Control::Commit { chain } if command_tag == b"ROLLBACK" => {
+                rolled_back = Control::Rollback { chain: *chain };
+                &rolled_back
+            }
+            Control::PrepareTransaction if command_tag == b"ROLLBACK" => {
+                rolled_back = Control::Rollback { chain: Chain::No };
                 &rolled_back
             }
             control => control,
@@ -206,6 +211,9 @@ impl Relay {
         self.worker
             .fence
             .apply(control, &self.accepted, &mut self.settings);
+        if let Some(status) = status_after(control) {
+            self.position.status = status;
+        }
         match control {
             Control::Begin {
                 access: Some(access),
@@ -296,6 +304,21 @@ impl Relay {
             encode::parameter_status(self.client_outbox.tail(), DEFAULT_READ_ONLY, value(shown));
         }
         Way::Drop
+    }
+}
+
+/// The transaction status after a statement, which a pipeline or a text with more to come has before
+/// the server says so.
+const fn status_after(control: &Control) -> Option<TransactionStatus> {
+    match control {
+        Control::Begin { .. }
+        | Control::RollbackTo(_)
+        | Control::Commit { chain: Chain::Yes }
+        | Control::Rollback { chain: Chain::Yes } => Some(TransactionStatus::InTransaction),
+        Control::Commit { chain: Chain::No }
+        | Control::Rollback { chain: Chain::No }
+        | Control::PrepareTransaction => Some(TransactionStatus::Idle),
+        _ => None,
     }
 }
 

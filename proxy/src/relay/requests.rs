@@ -235,6 +235,9 @@ impl Relay {
 
     fn look_at_bind(&mut self, frame: Frame<'_>) -> Step {
         match frontend::bind(frame.body) {
+            Some((portal, _)) if self.names.has_portal(portal) && !self.ledger.is_empty() => {
+                return Step::AwaitReplies;
+            }
             Some((portal, statement)) => self.names.bind(portal, statement),
             None if frame.is_whole() => return Step::Broken(WireError::Malformed(b'B')),
             None => return long_name(frame),
@@ -270,11 +273,15 @@ impl Relay {
         if tag == FrontendTag::Describe {
             return self.pipelined(tag, Request::Describe, None);
         }
-        // The unnamed ones are replaced by the next Parse or Bind in any case.
+        // What is not known now, this Close does not close: a later Parse may come before its reply.
         let change = match target {
-            Target::Statement([]) | Target::Portal([]) => None,
-            Target::Statement(name) => Some(NameChange::CloseStatement(name.into())),
-            Target::Portal(name) => Some(NameChange::ClosePortal(name.into())),
+            Target::Statement(name) if self.names.has_statement(name) => {
+                Some(NameChange::CloseStatement(name.into()))
+            }
+            Target::Portal(name) if self.names.has_portal(name) => {
+                Some(NameChange::ClosePortal(name.into()))
+            }
+            Target::Statement(_) | Target::Portal(_) => None,
         };
         self.pipelined(tag, Request::Close, change)
     }

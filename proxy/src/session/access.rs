@@ -45,8 +45,12 @@ pub struct AccessMode {
     asked: Access,
     /// The setting that the server was sent at the start: what a RESET really returns to.
     startup: Access,
-    /// What the client believes the setting to be.
+    /// What the setting is as far as the client is concerned.
     shown: Access,
+    /// What the client was last told of it.
+    told: Access,
+    /// What the proxy has last set it to.
+    imposed: Access,
     /// What the server has.
     actual: Access,
     /// How the open transaction was changed since its start.
@@ -65,6 +69,8 @@ impl AccessMode {
             asked,
             startup,
             shown: asked,
+            told: asked,
+            imposed: startup,
             actual: startup,
             adjusted: None,
             client_read_only: false,
@@ -101,7 +107,10 @@ impl AccessMode {
     /// The proxy has made a change.
     pub const fn adjust(&mut self, adjustment: Adjustment) {
         match adjustment {
-            Adjustment::Default(access) => self.actual = access,
+            Adjustment::Default(access) => {
+                self.actual = access;
+                self.imposed = access;
+            }
             Adjustment::Lift => self.adjusted = Some(Access::ReadWrite),
             Adjustment::Lower => self.adjusted = Some(Access::ReadOnly),
         }
@@ -151,12 +160,14 @@ impl AccessMode {
     /// told, if anything.
     pub fn on_report(&mut self, actual: Access) -> Option<Access> {
         self.actual = actual;
-        let shown = if std::mem::take(&mut self.reset) {
-            self.asked
-        } else {
-            actual
-        };
-        (std::mem::replace(&mut self.shown, shown) != shown).then_some(shown)
+        if std::mem::take(&mut self.reset) {
+            self.shown = self.asked;
+        } else if actual != self.imposed {
+            self.shown = actual;
+        }
+        // Otherwise a rollback has brought back what the proxy had set, which is not the client's affair.
+        let shown = self.shown;
+        (std::mem::replace(&mut self.told, shown) != shown).then_some(shown)
     }
 }
 
@@ -237,7 +248,14 @@ mod tests {
         mode.on_default_access(ReadOnly);
         assert!(mode.is_read_only());
         let mut mode = AccessMode::new(ReadWrite, ReadWrite);
+        mode.on_default_access(ReadOnly);
         assert_eq!(mode.on_report(ReadOnly), Some(ReadOnly));
+        assert_eq!(mode.on_report(ReadOnly), None);
+        // A RESET that is rolled back brings the proxy's own value back.
+        let mut mode = AccessMode::new(ReadWrite, ReadWrite);
+        mode.adjust(Default(ReadOnly));
+        mode.on_reset();
+        assert_eq!(mode.on_report(ReadWrite), None);
         assert_eq!(mode.on_report(ReadOnly), None);
     }
 

@@ -115,6 +115,12 @@ impl Names {
         self.statements.contains_key(name)
     }
 
+    /// Whether a portal of this name is known.
+    #[must_use]
+    pub fn has_portal(&self, name: &[u8]) -> bool {
+        self.portals.contains_key(name)
+    }
+
     /// A Bind.
     pub fn bind(&mut self, portal: &[u8], statement: &[u8]) {
         let meaning = self.statement(statement).cloned().unwrap_or_default();
