@@ -54,6 +54,10 @@ impl Relay {
             return None;
         }
         let adjustment = self.due_adjustment(self.standing())?;
+        if adjustment == Adjustment::Lower {
+            // Only what runs a query needs it: see `lower_first`.
+            return None;
+        }
         if tag.is_extended() {
             // Should it fail, the client's own Sync ends the pipeline that its message begins.
             self.position.pipeline = match adjustment {
@@ -76,6 +80,23 @@ impl Relay {
             Place::Outside
         };
         self.access.adjustment(standing, place)
+    }
+
+    /// A session that has lost its token inside a transaction: before it runs anything that could hide
+    /// a write, the transaction becomes read-only. A statement that only steers the session runs
+    /// without: in a pipeline some of them must not follow another statement.
+    fn lower_first(&self, verdict: &Verdict) -> Option<Step> {
+        let steers = |statement: &Statement| !statement.controls.is_empty();
+        if verdict.statements.iter().all(steers)
+            || self.front == Front::Binds
+            || self.position.status == TransactionStatus::Failed
+        {
+            return None;
+        }
+        match self.due_adjustment(self.standing()) {
+            Some(Adjustment::Lower) => Some(Step::Adjust(Adjustment::Lower)),
+            _ => None,
+        }
     }
 
     pub(super) fn standing(&self) -> Standing {
@@ -162,6 +183,9 @@ impl Relay {
         {
             self.front = Front::Binds;
             return Step::Adjust(adjustment);
+        }
+        if let Some(step) = self.lower_first(verdict) {
+            return step;
         }
         if shows_settings(verdict)
             && let Some(step) = self.publish_first()
