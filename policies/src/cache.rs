@@ -196,7 +196,6 @@ impl Hasher for AlreadyHashed {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 mod tests {
     use super::*;
     use crate::verdict::Class;

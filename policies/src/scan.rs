@@ -162,7 +162,6 @@ fn is_u(word: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use rand::rngs::StdRng;
     use rand::seq::IndexedRandom;

@@ -276,7 +276,6 @@ impl<'a> ser::Serializer for &'a mut Walk {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -1,11 +1,6 @@
 //! Takeovers on a real PostgreSQL: old sessions end and commit nothing, and what cannot be confirmed is
 //! refused.
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "tests"
-)]
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 #[expect(unreachable_pub, reason = "shared by the test binaries of this crate")]
 mod support;

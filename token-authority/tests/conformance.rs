@@ -1,5 +1,4 @@
 //! The embedded store passes the suite that every store must pass.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
 

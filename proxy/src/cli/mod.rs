@@ -92,7 +92,6 @@ fn chain(error: &dyn Error) -> String {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use clap::CommandFactory;
 

@@ -217,7 +217,6 @@ fn percent_decode(text: &str) -> Result<String, String> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 mod tests {
     use super::*;
 

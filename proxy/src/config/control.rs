@@ -102,7 +102,6 @@ pub(crate) fn address(control: &tokio_postgres::Config) -> String {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -94,7 +94,6 @@ impl<W: Write> Page<W> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

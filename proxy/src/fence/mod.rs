@@ -100,7 +100,6 @@ impl Fence {
     }
 
     /// A permit for data that the server will throw away, since no COPY is going on.
-    #[must_use]
     pub const fn admit_ignored_data(&self) -> Permit {
         Permit::new(Basis::NotRequired)
     }

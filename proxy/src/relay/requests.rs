@@ -357,8 +357,11 @@ fn header_len(rest: &[u8]) -> usize {
         .map_or(0, Header::frame_len)
 }
 
+/// Name and text of a Parse.
+type ParsePrefix<'a> = (&'a [u8], Result<&'a [u8], Opaque>);
+
 /// Name and text of a Parse; `None` where the name has not ended.
-fn parse_prefix(frame: Frame<'_>) -> Option<(&[u8], Result<&[u8], Opaque>)> {
+fn parse_prefix(frame: Frame<'_>) -> Option<ParsePrefix<'_>> {
     match frontend::parse(frame.body) {
         Ok((name, text)) => Some((name, Ok(text))),
         Err(_) => {

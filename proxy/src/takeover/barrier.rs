@@ -15,9 +15,13 @@ use super::control::Control;
 use super::error::{ControlError, DeclareError};
 use super::{in_time, sessions};
 
-/// Pauses before the looks; the last one repeats.
+/// Pauses before the first looks, and the least one before those that follow.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(2)];
 const LAST_PAUSE: Duration = Duration::from_millis(5);
+/// A server process takes about a millisecond to end, and looking takes the processor from those that
+/// end. So the more are left, the longer the pause, up to a limit.
+const PAUSE_PER_SESSION: Duration = Duration::from_micros(250);
+const PAUSE_MAX: Duration = Duration::from_millis(25);
 /// Longer than this, and the old sessions are told again.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// A pause before the next attempt after an error of the control connection.
@@ -187,7 +191,10 @@ impl Barriers {
             sessions::terminate(&self.control, &left, barrier.deadline).await?;
             let told = Instant::now();
             while told.elapsed() < TELL_AGAIN {
-                sleep(pauses.next().unwrap_or(LAST_PAUSE)).await;
+                let many = PAUSE_PER_SESSION
+                    .saturating_mul(u32::try_from(left.len()).unwrap_or(u32::MAX))
+                    .min(PAUSE_MAX);
+                sleep(pauses.next().unwrap_or(LAST_PAUSE).max(many)).await;
                 let alive = sessions::alive(&self.control, old, barrier.deadline).await?;
                 left = alive.into_iter().collect();
                 if left.is_empty() {

@@ -14,6 +14,9 @@ use super::error::{BackendFault, ControlError, DeclareError};
 /// The sessions that are asked about, from two arrays.
 const OLD: &str = "ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS o(pid, started)";
 
+/// What pg_stat_activity shows, without the names of users and databases that it looks up: a look costs half as much.
+const SESSIONS: &str = "pg_catalog.pg_stat_get_activity(NULL)";
+
 /// Both halves of the sessions, as the two arrays of [`OLD`].
 fn halves(backends: &[Backend]) -> (Vec<i32>, Vec<i64>) {
     backends.iter().map(|b| (b.pid, b.started_us)).unzip()
@@ -27,7 +30,7 @@ pub(super) async fn terminate(
 ) -> Result<(), ControlError> {
     let sql = format!(
         "SELECT pg_catalog.pg_terminate_backend(a.pid) \
-         FROM {OLD} JOIN pg_catalog.pg_stat_activity a ON a.pid = o.pid \
+         FROM {OLD} JOIN {SESSIONS} a ON a.pid = o.pid \
          WHERE {STARTED_US} = o.started"
     );
     let (pids, started) = halves(backends);
@@ -45,7 +48,7 @@ pub(super) async fn alive(
 ) -> Result<BTreeSet<Backend>, ControlError> {
     let sql = format!(
         "SELECT o.pid, o.started \
-         FROM {OLD} JOIN pg_catalog.pg_stat_activity a ON a.pid = o.pid \
+         FROM {OLD} JOIN {SESSIONS} a ON a.pid = o.pid \
          WHERE a.backend_start IS NULL OR {STARTED_US} = o.started"
     );
     let (pids, started) = halves(backends);
