@@ -361,9 +361,13 @@ impl Relay {
     }
 
     fn poll_client(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
-        let open = matches!(self.gate, Gate::Open);
-        if !open || !self.upstream.has_room() || !self.ledger.has_room() {
+        if !matches!(self.gate, Gate::Open) || !self.upstream.has_room() {
             return Ok(false);
+        }
+        if !self.ledger.has_room() {
+            // The server would keep the replies of a long pipeline back until it is asked.
+            self.await_replies();
+            return Ok(true);
         }
         let worker = Rc::clone(&self.worker);
         let mut scratch = worker.scratch.borrow_mut();

@@ -203,11 +203,13 @@ impl Relay {
         values
     }
 
-    /// A session that has lost its token and cannot write any more need not be ended at a takeover.
+    /// A session that has lost its token and cannot write any more need not be ended at a takeover. One
+    /// that began with a token stays on the register: a RESET would bring that token back.
     pub(super) fn release_if_unbound(&mut self) {
         let quiet = !self.position.is_inside() && self.ledger.is_empty();
         if quiet
             && self.settings.token().is_none()
+            && self.settings.startup_token().is_none()
             && self.access.is_read_only()
             && let Some(backend) = self.backend.take()
         {

@@ -156,6 +156,34 @@ fn back_to_a_stale_startup_token() {
     assert_ended(&old.query("SELECT 1"));
 }
 
+/// A session may lay its startup token down and take it up again without declaring it: it has to be on the
+/// register all the while.
+#[test]
+fn a_startup_token_laid_down_and_taken_up_again() {
+    let stage = Stage::with(SETUP);
+    let mut old = stage.leader("33");
+    old.ok("SET fencing.token = ''");
+    assert_refused(&old.query("INSERT INTO jobs VALUES (1)"), "PF002", b'I');
+    old.ok("RESET ALL");
+    old.ok("BEGIN; INSERT INTO jobs VALUES (2)");
+    let _new = take_over(&stage, "34");
+    assert_ended(&old.query("COMMIT"));
+    assert!(committed(&stage).is_empty());
+}
+
+/// The server keeps the replies of a pipeline back until its Sync; the proxy keeps only so many requests in
+/// flight. Neither may wait for the other.
+#[test]
+fn a_pipeline_longer_than_the_proxy_keeps_in_flight() {
+    const STATEMENTS: usize = 9_000;
+    let stage = Stage::with(SETUP);
+    let mut wire = stage.leader("33");
+    let batch = (0..STATEMENTS).fold(Batch::new(), |batch, _| batch.statement("SELECT"));
+    let answer = wire.run(&batch.sync());
+    let completed = answer.iter().filter(|message| message.tag == b'C').count();
+    assert_eq!(completed, STATEMENTS);
+}
+
 #[test]
 fn several_statements_with_one_stale_write() {
     let stage = Stage::with(SETUP);
