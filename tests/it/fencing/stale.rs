@@ -171,8 +171,7 @@ fn a_startup_token_laid_down_and_taken_up_again() {
     assert!(committed(&stage).is_empty());
 }
 
-/// The server keeps the replies of a pipeline back until its Sync; the proxy keeps only so many requests in
-/// flight. Neither may wait for the other.
+/// The proxy keeps only so many requests in flight, and goes on when replies have made room.
 #[test]
 fn a_pipeline_longer_than_the_proxy_keeps_in_flight() {
     const STATEMENTS: usize = 9_000;
