@@ -10,10 +10,10 @@ mod progress;
 mod refusal;
 mod replies;
 mod requests;
+mod state;
 mod steps;
 
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use bytes::{Buf, BytesMut};
 use pgpalisade_authority::Backend;
 use pgpalisade_policies::TextEncoding;
 
-use crate::fence::{Holding, TokenValue, Wrote};
+use crate::fence::{Holding, Wrote};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::session::access::AccessMode;
@@ -40,90 +40,15 @@ use crate::worker::Worker;
 use tokio::time::Sleep;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
+pub use state::{End, LoggedIn};
+
 pub(crate) use progress::{Session, declare, describe_session, holding};
 pub(crate) use replies::encoding;
 
+use state::{CommittedMidway, Front, Gate};
+
 /// Turns of the loop before other connections of the worker get theirs.
 const TURNS_MAX: usize = 8;
-
-/// Why a connection ended.
-#[derive(Debug, thiserror::Error)]
-pub enum End {
-    /// The client said goodbye, or closed its socket.
-    #[error("the client left")]
-    ClientLeft,
-    /// The server closed its socket.
-    #[error("the server closed the connection")]
-    ServerClosed,
-    /// The proxy has told the client why it ends the session.
-    #[error("the session was ended: {0}")]
-    Ended(&'static str),
-    /// The client's socket failed.
-    #[error("the client's connection failed: {0}")]
-    ClientSocket(io::Error),
-    /// The client has taken no byte for too long.
-    #[error("the client does not read")]
-    ClientStalled,
-    /// The server's socket failed.
-    #[error("the server's connection failed: {0}")]
-    ServerSocket(io::Error),
-}
-
-/// A declaration on its way: the answer is the session's server process, now registered.
-type Declaring = Pin<Box<dyn Future<Output = Result<Backend, Box<Rejection>>>>>;
-
-/// Whether the client's messages are looked at, and if not, what they wait for.
-enum Gate {
-    Open,
-    /// Everything that was sent must be answered first.
-    Replies,
-    /// The tokens must be accepted first.
-    Declaration(TokenValue, Declaring),
-    /// The open transaction must be made read-write first.
-    Lift,
-    /// Nothing is read any more; what waits for the client is sent, and then the connection ends.
-    Closing(&'static str),
-}
-
-/// What is known of the message at the front of the client's bytes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Front {
-    Unknown,
-    /// It binds a token that was accepted: the session is made ready to write for it.
-    Binds,
-}
-
-/// Whether something was committed since the last ReadyForQuery: a COMMIT in the middle of a pipeline
-/// or text. What follows may fail, but not all of the request is undone then.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum CommittedMidway {
-    No,
-    Yes,
-}
-
-/// What a session brings from its login.
-pub struct LoggedIn {
-    /// The client's socket.
-    pub client: Socket,
-    /// Bytes that the client has sent already.
-    pub client_carry: BytesMut,
-    /// The server.
-    pub upstream: Upstream,
-    /// Bytes that the server has sent already, to be looked at.
-    pub server_carry: BytesMut,
-    /// Who it is.
-    pub label: SessionLabel,
-    /// Its server process id, as told at login.
-    pub backend_pid: i32,
-    /// The token of the startup packet, accepted, and the scope.
-    pub settings: Settings<Arc<Holding>>,
-    /// The server process, where it was registered.
-    pub backend: Option<Backend>,
-    /// What its transactions may do.
-    pub access: AccessMode,
-    /// How its texts are encoded.
-    pub encoding: TextEncoding,
-}
 
 /// One connection after its login.
 pub struct Relay {
