@@ -288,6 +288,7 @@ mod tests {
         check(&pg15.replace("41268", "0"), None);
         check(&pg15.replace("20784.218905", "many"), None);
         check(&pg15.replace("20784.218905", "NaN"), None);
+        check(&pg15.replace("20784.218905", "inf"), None);
         check(&pg15.replace("tps", "rate"), None);
         check(&pg15.replace("actually processed", "wanted"), None);
         check("", None);
