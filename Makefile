@@ -1,13 +1,15 @@
 # The two commands: `make demo` and `make test`. Everything is built once, with the dev profile, for both.
+# `make bench` alone builds for release.
 
 CARGO ?= cargo
-# More flags for the demo: make demo ARGS=--keep
+# More flags for the demo or the bench: make demo ARGS=--keep, make bench ARGS=--writes
 ARGS ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
 BINARY := $(abspath $(TARGET_DIR))/debug/pgpalisade
+OVERHEAD := $(abspath $(TARGET_DIR))/release/overhead
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz-build build packages
+.PHONY: help demo test bench check fuzz-build build packages
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -28,6 +30,11 @@ test: build ## The same set-up, then every test, the code blocks of the docs amo
 		echo "+ $(CARGO) test --workspace --no-fail-fast   (cargo-nextest is not here)" && \
 		$(CARGO) test --workspace --locked --no-fail-fast; \
 	fi
+
+# One build for both, so that the figures are of the proxy as it is now. It finds the proxy beside itself.
+bench: packages ## Build for release, and measure what the proxy costs (ARGS=--writes for writes too)
+	$(CARGO) build --release --locked --bins --package pgpalisade --package pgpalisade-bench
+	@"$(OVERHEAD)" $(ARGS)
 
 check: packages ## rustfmt and clippy, warnings denied
 	$(CARGO) fmt --all --check
