@@ -376,3 +376,6 @@ fn find<'a>(
         .chain(accepted)
         .find(|holding| holding.is_for(value))
 }
+
+#[cfg(test)]
+mod tests;
