@@ -305,6 +305,7 @@ fn a_transaction_that_has_written_keeps_its_token() {
     wrote().check("SET fencing.token = 5", FREE);
     wrote().check("COMMIT; SET fencing.token = 6", TOKEN);
     wrote().check("ROLLBACK; SET fencing.token = 6", FREE);
+    wrote().check("PREPARE TRANSACTION 'x'; SET fencing.token = 6", TOKEN);
     wrote().check("ROLLBACK TO s; SET fencing.token = 6", Refuse(InvalidToken));
     // The token of the start is in force: a RESET changes nothing.
     Session::new("5")
@@ -354,7 +355,14 @@ fn in_a_failed_transaction_nothing_runs_until_it_has_ended() {
             session().check(text, FREE);
         }
     }
-    for end in ["ROLLBACK", "COMMIT", "ROLLBACK TO s", "ROLLBACK AND CHAIN"] {
+    // PREPARE TRANSACTION rolls a failed transaction back, and what stands behind it runs.
+    for end in [
+        "ROLLBACK",
+        "COMMIT",
+        "ROLLBACK TO s",
+        "ROLLBACK AND CHAIN",
+        "PREPARE TRANSACTION 'x'",
+    ] {
         let text = format!("{end}; INSERT INTO t VALUES (1)");
         Session::new("").failed().check(&text, Refuse(NoToken));
         Session::new("4").failed().check(&text, Refuse(StaleToken));
