@@ -241,7 +241,7 @@ impl Walk<'_> {
                 self.fence
                     .apply(control, self.accepted, self.settings.to_mut());
             }
-            if matches!(control, Control::Commit { .. } | Control::Rollback { .. }) {
+            if ends_transaction(control) {
                 self.wrote = Wrote::No;
             }
         }
@@ -344,11 +344,17 @@ impl Walk<'_> {
     }
 }
 
-const fn ends_failure(control: &Control) -> bool {
+const fn ends_transaction(control: &Control) -> bool {
     matches!(
         control,
-        Control::Rollback { .. } | Control::RollbackTo(_) | Control::Commit { .. }
+        Control::Commit { .. } | Control::Rollback { .. } | Control::PrepareTransaction
     )
+}
+
+/// What the server executes in a failed transaction, where all but ROLLBACK TO do a ROLLBACK. With
+/// PREPARE TRANSACTION among them: <https://www.postgresql.org/docs/current/sql-prepare-transaction.html>
+const fn ends_failure(control: &Control) -> bool {
+    ends_transaction(control) || matches!(control, Control::RollbackTo(_))
 }
 
 /// Whether a SET or RESET would put another token into force.
@@ -376,3 +382,6 @@ fn find<'a>(
         .chain(accepted)
         .find(|holding| holding.is_for(value))
 }
+
+#[cfg(test)]
+mod tests;

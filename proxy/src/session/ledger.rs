@@ -323,3 +323,6 @@ const fn completes(request: Request, reply: u8) -> bool {
             | (Request::Execute, tag::PORTAL_SUSPENDED)
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,494 @@
+//! Sessions against texts: what is admitted, what must be declared first, what is refused.
+
+use pgpalisade_authority::{Mark, Token};
+use pgpalisade_policies::{Policy, TextEncoding, classify};
+
+use super::*;
+use crate::fence::Binding;
+use crate::fence::scope_cell::ScopeCells;
+use crate::rejection_log::RejectionKind;
+use crate::wire::frontend::FrontendTag;
+
+use RejectionKind::{InvalidToken, NoToken, StaleToken};
+
+/// The mark of the scope that writes need; the scope `billing` is at 7, `fresh` has none.
+const MARK: u64 = 5;
+
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    Admit(Basis),
+    Declare(&'static str),
+    Refuse(RejectionKind),
+}
+
+use Outcome::{Admit, Declare, Refuse};
+
+const FREE: Outcome = Admit(Basis::NotRequired);
+const TOKEN: Outcome = Admit(Basis::Token);
+const FAILED: Outcome = Admit(Basis::FailedTransaction);
+
+/// A session, idle and without a transaction unless said otherwise.
+struct Session {
+    fence: Fence,
+    settings: Settings<Arc<Holding>>,
+    accepted: Vec<Arc<Holding>>,
+    names: Names,
+    status: TransactionStatus,
+    wrote: Wrote,
+    pipeline: Pipeline,
+}
+
+fn fence() -> Fence {
+    let cells = Arc::new(ScopeCells::default());
+    for (scope, mark) in [("default", MARK), ("billing", 7)] {
+        cells.cell(&scope.parse().unwrap()).raise(&Mark {
+            token: Token::new(mark).unwrap(),
+            raised_at: 1,
+            raised_by: "tests".to_owned(),
+        });
+    }
+    Fence::new(Policy::default(), cells, Scope::default())
+}
+
+fn value(text: &str) -> TokenValue {
+    TokenValue::parse(text, &Scope::default()).unwrap().unwrap()
+}
+
+fn holding(fence: &Fence, text: &str) -> Arc<Holding> {
+    let value = value(text);
+    let bindings = value.tokens().iter().map(|(scope, token)| Binding {
+        cell: fence.cell(scope),
+        token: *token,
+    });
+    Arc::new(Holding::new(bindings.collect()))
+}
+
+impl Session {
+    /// Started with a token, or with none where the text is empty.
+    fn new(token: &str) -> Self {
+        let fence = fence();
+        let token = (!token.is_empty()).then(|| holding(&fence, token));
+        let mut names = Names::default();
+        names.prepare(b"r", Meaning::Sql(Class::Read));
+        names.prepare(b"w", Meaning::Sql(Class::Write));
+        Self {
+            fence,
+            settings: Settings::new(token.clone(), None),
+            accepted: token.into_iter().collect(),
+            names,
+            status: TransactionStatus::Idle,
+            wrote: Wrote::No,
+            pipeline: Pipeline::Closed,
+        }
+    }
+
+    /// Started without a token and given one by a SET since.
+    fn set(token: &str) -> Self {
+        let mut session = Self::new("").accepted(token);
+        let holding = session.accepted.last().cloned();
+        session.settings.set_token(holding, Lifetime::Session);
+        session.settings.commit(Chain::No);
+        session
+    }
+
+    /// These tokens were accepted for it, too.
+    fn accepted(mut self, token: &str) -> Self {
+        self.accepted.push(holding(&self.fence, token));
+        self
+    }
+
+    /// Inside a transaction block.
+    fn inside(mut self, wrote: Wrote) -> Self {
+        self.status = TransactionStatus::InTransaction;
+        self.wrote = wrote;
+        self
+    }
+
+    /// Inside a block that has failed.
+    fn failed(mut self) -> Self {
+        self.status = TransactionStatus::Failed;
+        self
+    }
+
+    fn in_pipeline(mut self) -> Self {
+        self.pipeline = Pipeline::Open;
+        self
+    }
+
+    fn plan(&self, text: &str) -> Plan {
+        let situation = Situation {
+            settings: &self.settings,
+            accepted: &self.accepted,
+            names: &self.names,
+            status: self.status,
+            wrote: self.wrote,
+            pipeline: self.pipeline,
+        };
+        let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
+        self.fence.plan(&verdict, &situation)
+    }
+
+    #[track_caller]
+    fn check(&self, text: &str, expect: Outcome) {
+        let matches = match (self.plan(text), &expect) {
+            (Plan::Admit(permit), Admit(basis)) => permit.basis() == *basis,
+            (Plan::Declare(found), Declare(tokens)) => found == value(tokens),
+            (Plan::Refuse(rejection), Refuse(kind)) => rejection.kind == *kind,
+            _ => false,
+        };
+        assert!(matches, "{text}: {:?}, not {expect:?}", self.plan(text));
+    }
+
+    fn apply(&mut self, text: &str) {
+        let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
+        for control in verdict.statements.iter().flat_map(|one| &one.controls) {
+            self.fence
+                .apply(control, &self.accepted, &mut self.settings);
+        }
+    }
+
+    fn token(&self) -> String {
+        let token = self.settings.token();
+        token.map(|token| token.to_string()).unwrap_or_default()
+    }
+}
+
+/// A text against sessions with no token, the current one, a stale one, a current one of another
+/// scope only, and a current one together with a stale one of another scope.
+#[track_caller]
+fn check(text: &str, expect: [Outcome; 5]) {
+    let tokens = ["", "5", "4", "billing=7", "default=5,billing=6"];
+    for (token, expect) in tokens.into_iter().zip(expect) {
+        println!("session with {token:?}");
+        Session::new(token).check(text, expect);
+    }
+}
+
+#[test]
+fn reads_are_free_and_writes_need_the_current_token() {
+    let writes = || {
+        [
+            Refuse(NoToken),
+            TOKEN,
+            Refuse(StaleToken),
+            Refuse(NoToken),
+            Refuse(StaleToken),
+        ]
+    };
+    for text in [
+        "INSERT INTO t VALUES (1)",
+        "no SQL at all",
+        "SELECT 1; INSERT INTO t VALUES (1)",
+        "INSERT INTO t VALUES (1); SELECT 1",
+        "BEGIN; INSERT INTO t VALUES (1); COMMIT",
+        "PREPARE TRANSACTION 'x'",
+        "COMMIT PREPARED 'x'",
+        "EXECUTE w",
+        "EXECUTE unknown",
+        "SELECT 1; EXECUTE w",
+    ] {
+        check(text, writes());
+    }
+    for text in [
+        "",
+        "SELECT 1",
+        "EXECUTE r",
+        "BEGIN",
+        "COMMIT",
+        "ROLLBACK",
+        "BEGIN; SELECT 1; COMMIT",
+        "RESET fencing.token",
+        "RESET ALL",
+        "DISCARD ALL",
+        "SET fencing.token = ''",
+        "SET LOCAL fencing.token = 6",
+    ] {
+        check(text, [FREE, FREE, FREE, FREE, FREE]);
+    }
+}
+
+#[test]
+fn a_new_token_is_declared_and_a_known_one_is_not() {
+    let all = |make: fn() -> Outcome| [make(), make(), make(), make(), make()];
+    for text in [
+        "SET fencing.token = 6",
+        "SELECT set_config('fencing.token', '6', false)",
+        "SET fencing.token = 6; INSERT INTO t VALUES (1)",
+        "BEGIN; SET LOCAL fencing.token = 6",
+        "SELECT 1; SET fencing.token = 6",
+    ] {
+        check(text, all(|| Declare("6")));
+    }
+    for text in ["SET fencing.token = 4", "SET fencing.token = '5,billing=6'"] {
+        check(text, all(|| Refuse(StaleToken)));
+    }
+    for text in [
+        "SET fencing.token = 0",
+        "SET fencing.token = '6,default=7'",
+        "SET fencing.scope = 'not a scope'",
+    ] {
+        check(text, all(|| Refuse(InvalidToken)));
+    }
+    check("SET fencing.token = 'fresh=1'", all(|| Declare("fresh=1")));
+    let same = "SET fencing.token = 5";
+    check(
+        same,
+        [Declare("5"), FREE, Declare("5"), Declare("5"), Declare("5")],
+    );
+    // The token holds for what stands behind it in the text.
+    check(
+        "SET fencing.token = 5; INSERT INTO t VALUES (1)",
+        [
+            Declare("5"),
+            TOKEN,
+            Declare("5"),
+            Declare("5"),
+            Declare("5"),
+        ],
+    );
+}
+
+#[test]
+fn accepted_tokens_are_in_force_from_their_set_on() {
+    let session = || Session::new("").accepted("5");
+    session().check("INSERT INTO t VALUES (1)", Refuse(NoToken));
+    session().check("SET fencing.token = 5", FREE);
+    session().check("SET fencing.token = 5; INSERT INTO t VALUES (1)", TOKEN);
+    let early = "INSERT INTO t VALUES (1); SET fencing.token = 5";
+    session().check(early, Refuse(NoToken));
+    let over = "BEGIN; SET LOCAL fencing.token = 5; COMMIT; INSERT INTO t VALUES (1)";
+    session().check(over, Refuse(NoToken));
+    let undone = "BEGIN; SET fencing.token = 5; ROLLBACK; INSERT INTO t VALUES (1)";
+    session().check(undone, Refuse(NoToken));
+    let taken_back = "SET fencing.token = 5; RESET ALL; INSERT INTO t VALUES (1)";
+    session().check(taken_back, Refuse(NoToken));
+    // What was accepted once may be stale by now.
+    let outdated = Session::new("").accepted("4");
+    outdated.check("SET fencing.token = 4", Refuse(StaleToken));
+    // A bare number is for the scope that the text has named before it.
+    let scoped = "SET fencing.scope = 'billing'; SET fencing.token = 8";
+    session().check(scoped, Declare("billing=8"));
+    session().check(
+        "SET fencing.scope = 'billing'; SET fencing.token = 5",
+        Refuse(StaleToken),
+    );
+}
+
+#[test]
+fn set_local_alone_outside_of_a_transaction_declares_nothing() {
+    let text = "SET LOCAL fencing.token = 6";
+    Session::new("").check(text, FREE);
+    Session::new("").inside(Wrote::No).check(text, Declare("6"));
+    Session::new("").in_pipeline().check(text, Declare("6"));
+    Session::new("").check("SET LOCAL fencing.token = 6; SELECT 1", Declare("6"));
+}
+
+#[test]
+fn a_transaction_that_has_written_keeps_its_token() {
+    let wrote = || Session::set("5").inside(Wrote::Yes).accepted("6");
+    for text in [
+        "SET fencing.token = 6",
+        "SET fencing.token = 7",
+        "SET LOCAL fencing.token = 6",
+        "SET fencing.token = ''",
+        "RESET fencing.token",
+        "RESET ALL",
+        "DISCARD ALL",
+    ] {
+        wrote().check(text, Refuse(InvalidToken));
+        Session::set("5")
+            .inside(Wrote::No)
+            .accepted("6")
+            .accepted("7")
+            .check(text, FREE);
+    }
+    wrote().check("SET fencing.token = 5", FREE);
+    wrote().check("COMMIT; SET fencing.token = 6", TOKEN);
+    wrote().check("ROLLBACK; SET fencing.token = 6", FREE);
+    wrote().check("PREPARE TRANSACTION 'x'; SET fencing.token = 6", TOKEN);
+    wrote().check("ROLLBACK TO s; SET fencing.token = 6", Refuse(InvalidToken));
+    // The token of the start is in force: a RESET changes nothing.
+    Session::new("5")
+        .inside(Wrote::Yes)
+        .check("RESET ALL", FREE);
+    let text = "INSERT INTO t VALUES (1); SET fencing.token = 6";
+    Session::set("5").check(text, Refuse(InvalidToken));
+    Session::set("5")
+        .accepted("6")
+        .check(text, Refuse(InvalidToken));
+}
+
+#[test]
+fn a_commit_is_a_write_where_something_was_written() {
+    for text in ["COMMIT", "COMMIT AND CHAIN", "END"] {
+        Session::new("5").inside(Wrote::Yes).check(text, TOKEN);
+        Session::new("4")
+            .inside(Wrote::Yes)
+            .check(text, Refuse(StaleToken));
+        Session::new("")
+            .inside(Wrote::Yes)
+            .check(text, Refuse(NoToken));
+        Session::new("4").inside(Wrote::No).check(text, FREE);
+    }
+    Session::new("4").inside(Wrote::Yes).check("ROLLBACK", FREE);
+    Session::new("4")
+        .inside(Wrote::Yes)
+        .check("ROLLBACK; COMMIT", FREE);
+}
+
+#[test]
+fn in_a_failed_transaction_nothing_runs_until_it_has_ended() {
+    for token in ["", "5", "4"] {
+        let session = || Session::new(token).failed();
+        for text in [
+            "INSERT INTO t VALUES (1)",
+            "SELECT 1",
+            "SET fencing.token = 6",
+            "BEGIN; INSERT INTO t VALUES (1)",
+            "SAVEPOINT s; INSERT INTO t VALUES (1)",
+            // The server stops at the first of them.
+            "SELECT 1; ROLLBACK; INSERT INTO t VALUES (1)",
+        ] {
+            session().check(text, FAILED);
+        }
+        for text in ["ROLLBACK", "COMMIT", "ROLLBACK TO s"] {
+            session().check(text, FREE);
+        }
+    }
+    // PREPARE TRANSACTION rolls a failed transaction back, and what stands behind it runs.
+    for end in [
+        "ROLLBACK",
+        "COMMIT",
+        "ROLLBACK TO s",
+        "ROLLBACK AND CHAIN",
+        "PREPARE TRANSACTION 'x'",
+    ] {
+        let text = format!("{end}; INSERT INTO t VALUES (1)");
+        Session::new("").failed().check(&text, Refuse(NoToken));
+        Session::new("4").failed().check(&text, Refuse(StaleToken));
+        Session::new("5").failed().check(&text, TOKEN);
+    }
+}
+
+#[test]
+fn the_fast_path_asks_for_every_token() {
+    for (token, expect) in [
+        ("", None),
+        ("5", Some(Basis::Token)),
+        ("6", Some(Basis::Token)),
+        ("4", None),
+        ("billing=7", None),
+        ("fresh=1", None),
+        ("default=5,billing=7", Some(Basis::Token)),
+        ("default=5,billing=6", None),
+        ("default=4,billing=7", None),
+    ] {
+        let session = Session::new(token);
+        let permit = session.fence.admit_any(session.settings.token());
+        assert_eq!(permit.map(|permit| permit.basis()), expect, "{token:?}");
+    }
+}
+
+#[test]
+fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
+    for (token, expect) in [
+        ("", Err(NoToken)),
+        ("5", Ok(Basis::Token)),
+        ("4", Err(StaleToken)),
+        ("billing=7", Err(NoToken)),
+        ("default=5,billing=6", Err(StaleToken)),
+    ] {
+        let Session {
+            fence, settings, ..
+        } = Session::new(token);
+        let basis = |decided: Result<Permit, Box<Rejection>>| {
+            decided
+                .map(|permit| permit.basis())
+                .map_err(|rejection| rejection.kind)
+        };
+        let holding = settings.token();
+        assert_eq!(basis(fence.admit_copy_data(holding)), expect, "{token:?}");
+        let write = fence.admit_class(Class::Write, holding);
+        assert_eq!(basis(write), expect, "{token:?}");
+        let read = fence.admit_class(Class::Read, holding);
+        assert_eq!(basis(read), Ok(Basis::NotRequired), "{token:?}");
+    }
+}
+
+#[test]
+fn messages_that_write_are_not_harmless() {
+    for (tag, harmless) in [
+        (FrontendTag::Parse, true),
+        (FrontendTag::Bind, true),
+        (FrontendTag::Describe, true),
+        (FrontendTag::Close, true),
+        (FrontendTag::Flush, true),
+        (FrontendTag::Sync, true),
+        (FrontendTag::CopyFail, true),
+        (FrontendTag::Terminate, true),
+        (FrontendTag::Query, false),
+        (FrontendTag::Execute, false),
+        (FrontendTag::FunctionCall, false),
+        (FrontendTag::CopyData, false),
+        (FrontendTag::CopyDone, false),
+        (FrontendTag::Password, false),
+    ] {
+        let permit = fence().admit_harmless(tag);
+        let expect = harmless.then_some(Basis::NotRequired);
+        assert_eq!(permit.map(|permit| permit.basis()), expect, "{tag:?}");
+    }
+}
+
+#[test]
+fn what_a_statement_has_done_is_applied() {
+    #[track_caller]
+    fn check(texts: &[&str], expect: &str) {
+        let mut session = Session::new("5").accepted("6").accepted("billing=7");
+        for text in texts {
+            session.apply(text);
+        }
+        assert_eq!(session.token(), expect, "{texts:?}");
+    }
+    check(&[], "default=5");
+    check(&["SET fencing.token = 6"], "default=6");
+    check(&["SET fencing.token = 'billing=7'"], "billing=7");
+    check(
+        &["SET fencing.scope = 'billing'", "SET fencing.token = 7"],
+        "billing=7",
+    );
+    check(&["SET fencing.token = ''"], "");
+    // Not accepted for this session, or no token at all: it holds none.
+    check(&["SET fencing.token = 9"], "");
+    check(&["SET fencing.token = 'x'"], "");
+    for text in ["RESET fencing.token", "RESET ALL", "DISCARD ALL"] {
+        check(&["SET fencing.token = 6", text], "default=5");
+    }
+    check(&["SET fencing.token = 6", "ROLLBACK"], "default=5");
+    check(
+        &["SET fencing.token = 6", "COMMIT", "ROLLBACK"],
+        "default=6",
+    );
+    check(
+        &[
+            "SET fencing.token = 6",
+            "PREPARE TRANSACTION 'x'",
+            "ROLLBACK",
+        ],
+        "default=6",
+    );
+    check(&["SET LOCAL fencing.token = 6"], "default=6");
+    check(&["SET LOCAL fencing.token = 6", "COMMIT"], "default=5");
+    let savepoint = ["SAVEPOINT s", "SET fencing.token = 6", "ROLLBACK TO s"];
+    check(&savepoint, "default=5");
+    let released = [
+        "SAVEPOINT s",
+        "SET fencing.token = 6",
+        "RELEASE s",
+        "ROLLBACK TO s",
+    ];
+    check(&released, "default=6");
+    check(
+        &["SET fencing.token = 6", "DISCARD ALL", "ROLLBACK"],
+        "default=5",
+    );
+}
