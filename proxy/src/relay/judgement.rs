@@ -8,7 +8,7 @@ use pgpalisade_policies::{
 
 use super::steps::{Forward, Judged, Refused, Step, Then};
 use super::{Front, Relay};
-use crate::fence::{Permit, Plan, Situation};
+use crate::fence::{Permit, Plan, Situation, TokenValue};
 use crate::session::Pipeline;
 use crate::session::access::{Adjustment, Place, Standing};
 use crate::session::ledger::{InFlight, Request};
@@ -169,7 +169,7 @@ impl Relay {
         };
         let permit = match self.worker.fence.plan(verdict, &situation) {
             Plan::Admit(permit) => permit,
-            Plan::Declare(value) => return Step::Declare(value),
+            Plan::Declare(value) => return self.declare_step(value, request),
             Plan::Refuse(_) if !self.ledger.is_empty() => return Step::AwaitReplies,
             Plan::Refuse(rejection) => {
                 self.judged_as(judged);
@@ -205,6 +205,22 @@ impl Relay {
             entry: Some(entry),
             then,
         })
+    }
+
+    /// Inside a transaction block that began read-only, the lift comes before the declaration: should it
+    /// be too late for it, nothing was declared and no mark was raised. Should the declaration fail,
+    /// its refusal fails the transaction, so nothing can use the lift.
+    fn declare_step(&mut self, value: TokenValue, request: Request) -> Step {
+        let default_scope = self.worker.fence.default_scope();
+        let may_write = value
+            .tokens()
+            .iter()
+            .any(|(scope, _)| scope == default_scope);
+        if may_write && let Some(Adjustment::Lift) = self.adjustment_before_binding(request) {
+            self.front = Front::Binds;
+            return Step::Adjust(Adjustment::Lift);
+        }
+        Step::Declare(value)
     }
 
     /// A text that binds a token is sent to a session that may write already, so that what follows

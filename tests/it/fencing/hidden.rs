@@ -196,8 +196,16 @@ fn declaring_after_the_first_query_of_a_transaction() {
         pretty(&answer)
     );
     wire.ok("ROLLBACK");
+    // What was refused has deposed nobody: a lower token is as good as before.
+    stage.plain().ok("SET fencing.token = 4");
     wire.ok("SET fencing.token = 5");
     wire.ok("INSERT INTO jobs VALUES (1)");
+    // A declaration that fails in a transaction fails the transaction, whatever was made ready for it.
+    wire.ok("RESET fencing.token");
+    wire.ok("BEGIN");
+    assert_refused(&wire.query("SET fencing.token = 3"), "PF001", b'E');
+    wire.ok("ROLLBACK");
+    assert_refused(&wire.query("INSERT INTO jobs VALUES (2)"), "PF002", b'I');
 }
 
 /// What counts is the token at Execute, not at Parse: the verdict of a statement goes with its name.
