@@ -157,10 +157,7 @@ fn starts_with_word(here: &[u8]) -> bool {
         here.get(..word.len())
             .is_some_and(|found| found.eq_ignore_ascii_case(word))
     };
-    ANY_WORDS.iter().any(|word| is_here(word))
-        || FIRST_WORDS
-            .iter()
-            .any(|words| words.iter().any(|word| is_here(word)))
+    ANY_WORDS.iter().any(is_here) || FIRST_WORDS.iter().any(|words| words.iter().any(is_here))
 }
 
 fn is_u(word: &[u8]) -> bool {
