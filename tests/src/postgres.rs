@@ -43,6 +43,7 @@ pub struct Postgres {
     _turn: Turn,
     dir: TempDir,
     port: u16,
+    settings: Vec<String>,
     child: Child,
 }
 
@@ -64,37 +65,54 @@ impl Postgres {
         );
         std::fs::write(data.join("pg_hba.conf"), hba).expect("write pg_hba.conf");
         let port = machine::free_port();
-        let log = File::create(dir.path().join("log")).expect("create the server's log");
-        let mut command = unprivileged(bin("postgres"));
-        command
-            .arg("-D")
-            .arg(&data)
-            .arg("-k")
-            .arg(dir.path())
-            .args(["-p", &port.to_string()]);
         let always = [
             "listen_addresses=127.0.0.1",
             "fsync=off",
             "max_connections=250",
             "max_prepared_transactions=5",
         ];
-        for setting in always.iter().chain(settings) {
-            command.args(["-c", setting]);
-        }
-        command
-            .current_dir(dir.path())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("log"))
-            .stderr(log);
-        let child = command.spawn().expect("start postgres");
+        let settings = always.iter().chain(settings);
+        let settings: Vec<String> = settings.map(|&s| s.to_owned()).collect();
+        let child = launch(dir.path(), port, &settings);
         let mut server = Self {
             _turn: turn,
             dir,
             port,
+            settings,
             child,
         };
         server.wait_until_ready();
         server
+    }
+
+    /// Kills the server as a failing machine would, all of it, and leaves it dead.
+    pub fn crash(&mut self) {
+        machine::signal(self.child.id(), Signal::KILL);
+        machine::reap(&mut self.child, Duration::from_secs(10));
+    }
+
+    /// Starts it again on the same data and port, with more settings.
+    pub fn start_again(&mut self, settings: &[&str]) {
+        self.settings.extend(settings.iter().map(|&s| s.to_owned()));
+        // After a crash the first attempts may find what the old server's children have not yet given up.
+        machine::wait_for("PostgreSQL to start again", || {
+            self.child = launch(self.dir.path(), self.port, &self.settings);
+            let gone = || self.child.try_wait().expect("look at postgres");
+            machine::wait_at_most(Duration::from_millis(500), gone)
+                .is_none()
+                .then_some(())
+        });
+        self.wait_until_ready();
+    }
+
+    /// The id of the server's first process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its data directory.
+    pub fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
     }
 
     fn wait_until_ready(&mut self) {
@@ -245,6 +263,27 @@ impl Drop for Alone {
         TURNS.lock().expect("turns").closed = false;
         TURN_ENDED.notify_all();
     }
+}
+
+/// Starts the server's first process on `dir/data`.
+fn launch(dir: &Path, port: u16, settings: &[String]) -> Child {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(dir.join("log"))
+        .expect("open the server's log");
+    let mut command = unprivileged(bin("postgres"));
+    command.arg("-D").arg(dir.join("data")).arg("-k").arg(dir);
+    command.args(["-p", &port.to_string()]);
+    for setting in settings {
+        command.args(["-c", setting]);
+    }
+    command
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("log"))
+        .stderr(log);
+    command.spawn().expect("start postgres")
 }
 
 const ADMIN: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use open::OpenError;
 
+use crate::record::cut_by;
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Change, Cluster, Declaration,
     Declared, Drained, Enrolled, Mark, Outcome, Registered, Scope, Token, Watch, now_us,
@@ -129,7 +130,7 @@ impl Authority for Embedded {
             cluster,
             by,
         } = *declaration;
-        let (own_scope, by) = (scope.clone(), cut(by).to_owned());
+        let (own_scope, by) = (scope.clone(), cut_by(by).to_owned());
         Box::pin(async move {
             let step = move |tables: &mut Tables<'_>| {
                 let declaration = Declaration {
@@ -195,15 +196,6 @@ impl Authority for Embedded {
         self.watchers().push(sender);
         watch
     }
-}
-
-/// At most 200 bytes, whole characters.
-fn cut(by: &str) -> &str {
-    let mut end = by.len().min(200);
-    while !by.is_char_boundary(end) {
-        end -= 1;
-    }
-    by.get(..end).unwrap_or_default()
 }
 
 #[cfg(test)]
