@@ -1,7 +1,7 @@
 //! A private PostgreSQL: its own data directory, port and socket, unprivileged, removed when dropped.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -43,6 +43,7 @@ pub struct Postgres {
     _turn: Turn,
     dir: TempDir,
     port: u16,
+    settings: Vec<String>,
     child: Child,
 }
 
@@ -64,51 +65,56 @@ impl Postgres {
         );
         std::fs::write(data.join("pg_hba.conf"), hba).expect("write pg_hba.conf");
         let port = machine::free_port();
-        let log = File::create(dir.path().join("log")).expect("create the server's log");
-        let mut command = unprivileged(bin("postgres"));
-        command
-            .arg("-D")
-            .arg(&data)
-            .arg("-k")
-            .arg(dir.path())
-            .args(["-p", &port.to_string()]);
         let always = [
             "listen_addresses=127.0.0.1",
             "fsync=off",
             "max_connections=250",
             "max_prepared_transactions=5",
         ];
-        for setting in always.iter().chain(settings) {
-            command.args(["-c", setting]);
-        }
-        command
-            .current_dir(dir.path())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("log"))
-            .stderr(log);
-        let child = command.spawn().expect("start postgres");
+        let settings: Vec<String> = always
+            .iter()
+            .chain(settings)
+            .map(|setting| (*setting).to_owned())
+            .collect();
+        let child = spawn(dir.path(), port, &settings);
         let mut server = Self {
             _turn: turn,
             dir,
             port,
+            settings,
             child,
         };
         server.wait_until_ready();
         server
     }
 
+    /// Ends it without a word, by a signal to its first process: SIGQUIT is PostgreSQL's immediate shutdown, SIGKILL
+    /// leaves the other processes to find out by themselves.
+    pub fn crash(&mut self, signal: Signal) {
+        machine::signal(self.child.id(), signal);
+        machine::reap(&mut self.child, Duration::from_secs(10));
+    }
+
+    /// Starts it again after [`Self::crash`], on the same port, and waits until it has recovered.
+    pub fn restart(&mut self) {
+        let (socket, dir) = (self.socket(), self.dir.path().to_path_buf());
+        self.child = spawn(&dir, self.port, &self.settings);
+        machine::wait_for("PostgreSQL to recover", || {
+            // It does not start as long as a process of its former life is there.
+            if self.child.try_wait().expect("look at postgres").is_some() {
+                self.child = spawn(&dir, self.port, &self.settings);
+            }
+            is_ready(&socket).then_some(())
+        });
+    }
+
     fn wait_until_ready(&mut self) {
-        let (socket, params) = (self.socket(), ADMIN);
+        let socket = self.socket();
         machine::wait_for("PostgreSQL to accept connections", || {
             if let Some(status) = self.child.try_wait().expect("look at postgres") {
                 panic!("postgres ended with {status}:\n{}", self.log());
             }
-            let mut wire = Wire::try_connect(&socket).ok()?;
-            wire.startup(0x0003_0000, &params);
-            wire.until_ready()
-                .last()
-                .is_some_and(|last| last.tag == b'Z')
-                .then_some(())
+            is_ready(&socket).then_some(())
         });
     }
 
@@ -186,6 +192,40 @@ impl Postgres {
         machine::signal(self.child.id(), Signal::QUIT);
         machine::reap(&mut self.child, Duration::from_secs(10));
     }
+}
+
+fn is_ready(socket: &Endpoint) -> bool {
+    let Ok(mut wire) = Wire::try_connect(socket) else {
+        return false;
+    };
+    wire.startup(0x0003_0000, &ADMIN);
+    wire.until_ready()
+        .last()
+        .is_some_and(|last| last.tag == b'Z')
+}
+
+fn spawn(dir: &Path, port: u16, settings: &[String]) -> Child {
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(dir.join("log"))
+        .expect("open the server's log");
+    let mut command = unprivileged(bin("postgres"));
+    command
+        .arg("-D")
+        .arg(dir.join("data"))
+        .arg("-k")
+        .arg(dir)
+        .args(["-p", &port.to_string()]);
+    for setting in settings {
+        command.args(["-c", setting]);
+    }
+    command
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("log"))
+        .stderr(log);
+    command.spawn().expect("start postgres")
 }
 
 impl Drop for Postgres {

@@ -111,6 +111,31 @@ impl Proxy {
         std::env::var_os("PGPALISADE_TESTS_DIRECT").is_some()
     }
 
+    /// As [`Self::restart`], where it may be that it cannot start now, because what it needs is not there.
+    ///
+    /// # Errors
+    /// Its output, when it has ended or does not listen within `bound`. It does not run then.
+    pub fn try_restart(&mut self, bound: Duration) -> Result<(), String> {
+        assert!(self.process.is_none(), "it still runs");
+        let mut process = Process::spawn(self.command());
+        let listens = machine::wait_at_most(bound, || {
+            let ended = process
+                .child
+                .try_wait()
+                .expect("look at the proxy")
+                .is_some();
+            let said = process.text().to_lowercase().contains("listening on");
+            (ended || said).then_some(said)
+        });
+        self.process = Some(process);
+        if listens == Some(true) {
+            return Ok(());
+        }
+        let before = self.earlier.len();
+        self.kill();
+        Err(self.earlier[before..].to_owned())
+    }
+
     fn launch(&mut self) {
         let process = Process::spawn(self.command());
         self.process = Some(process);
