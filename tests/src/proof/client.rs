@@ -37,7 +37,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts a session as superuser, with more startup parameters.
+    /// Starts a session as superuser, whose database is the default, with more startup parameters.
     ///
     /// # Errors
     /// What the client was told where it was not let in. [`Answer::Ok`] is not among them.
@@ -49,9 +49,7 @@ impl Client {
         let wire = Wire::try_connect(endpoint).map_err(|error| of_error(&error))?;
         let mut client = Self { wire };
         client.set_patience(patience);
-        let mut parameters = vec![("user", "postgres"), ("database", "postgres")];
-        // The last one wins, as in PostgreSQL.
-        parameters.extend(more);
+        let parameters = [&[("user", "postgres")], more].concat();
         client.wire.startup(PROTOCOL_3_0, &parameters);
         match client.read(1).answer {
             Answer::Ok => Ok(client),
