@@ -1,5 +1,6 @@
 //! Everything that a run is made of: PostgreSQL, a store, proxies, and a link on every way between them.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
@@ -104,6 +105,18 @@ impl Cluster {
     /// The proxies.
     pub fn proxies(&self) -> &[Mutex<Proxy>] {
         &self.proxies
+    }
+
+    /// Writes what the proxies said to files in `dir`: `proxy-0.log` and so on.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn keep_logs(&self, dir: &Path) -> io::Result<()> {
+        for (number, proxy) in self.proxies.iter().enumerate() {
+            let output = proxy.lock().expect("a proxy").output();
+            std::fs::write(dir.join(format!("proxy-{number}.log")), output)?;
+        }
+        std::fs::write(dir.join("postgres.log"), self.postgres().log())
     }
 
     /// Everything that can be cut.

@@ -55,13 +55,15 @@ struct Run<'a> {
     stop: Stop,
 }
 
-/// Runs a plan. The history is `dir/history.jsonl`.
+/// Runs a plan. The history is `dir/history.jsonl`; what the servers logged is beside it.
 ///
 /// # Panics
 /// When something fails that is not the proxy's to keep: PostgreSQL does not start, the history cannot be written, a
 /// client crashes; or when not every proxy serves again after the last fault.
 pub fn run(plan: &Plan, dir: &Path) -> Outcome {
     let parts = dir.join("parts");
+    // An earlier run may have been killed.
+    let _not_there = std::fs::remove_dir_all(&parts);
     std::fs::create_dir_all(&parts).expect("create the history's directory");
     let recorder = Recorder::open(&parts.join("driver.jsonl")).expect("open the history");
     recorder.record(&Event::Run {
@@ -95,6 +97,7 @@ pub fn run(plan: &Plan, dir: &Path) -> Outcome {
     decoder.finish();
     run.look_at_the_end();
     let elected = run.next_leader.load(Ordering::Relaxed);
+    cluster.keep_logs(dir).expect("keep the logs");
     drop(cluster);
     let path = dir.join("history.jsonl");
     merge(&parts, &path).expect("put the history together");
