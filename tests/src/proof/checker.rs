@@ -35,8 +35,7 @@ pub fn check(events: &[Event]) -> Report {
     liveness::no_self_fencing(&history, &mut violations);
     liveness::bounded_takeover(&history, &mut violations);
     shared_row::nothing_lost(&history, &mut violations);
-    Report {
-        counts: history.counts(),
-        violations,
-    }
+    let mut counts = history.counts();
+    counts.slowest_ms = liveness::slowest_ns(&history) / 1_000_000;
+    Report { counts, violations }
 }

@@ -272,10 +272,8 @@ impl<'a> History<'a> {
         let mut tokens = BTreeSet::new();
         for declaration in self.declarations.values() {
             count_error(&mut counts, declaration.answer);
-            if let Some(at) = declaration.acknowledged() {
+            if declaration.acknowledged().is_some() {
                 counts.acknowledged += 1;
-                let took_ms = at.saturating_sub(declaration.invoked) / 1_000_000;
-                counts.slowest_ms = counts.slowest_ms.max(took_ms);
                 tokens.insert((declaration.scope, declaration.token));
             }
         }

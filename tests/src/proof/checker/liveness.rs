@@ -91,13 +91,7 @@ pub(super) fn bounded_takeover(history: &History<'_>, violations: &mut Vec<Viola
             });
         };
         let took = at.saturating_sub(declaration.invoked);
-        let excused = || {
-            history
-                .faults
-                .iter()
-                .any(|fault| excuses(fault, declaration, at))
-        };
-        if took > limit_ns && !excused() {
+        if took > limit_ns && !is_excused(history, declaration, at) {
             add(format!("took {} ms", took / 1_000_000));
         }
         let code = answer.sqlstate().unwrap_or_default();
@@ -110,6 +104,25 @@ pub(super) fn bounded_takeover(history: &History<'_>, violations: &mut Vec<Viola
             add(format!("failed with {code}"));
         }
     }
+}
+
+/// The longest time to an answer that no fault excuses.
+pub(super) fn slowest_ns(history: &History<'_>) -> u64 {
+    let mut slowest = 0;
+    for declaration in history.declarations.values() {
+        if let Some((at, _)) = declaration.answer {
+            let took = at.saturating_sub(declaration.invoked);
+            if took > slowest && !is_excused(history, declaration, at) {
+                slowest = took;
+            }
+        }
+    }
+    slowest
+}
+
+fn is_excused(history: &History<'_>, declaration: &Declaration<'_>, answered: u64) -> bool {
+    let mut faults = history.faults.iter();
+    faults.any(|fault| excuses(fault, declaration, answered))
 }
 
 /// Whether the fault stood on the way of the declaration's own session. A store that does not answer, a control

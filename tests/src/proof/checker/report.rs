@@ -42,7 +42,7 @@ pub struct Counts {
     pub acknowledged: usize,
     /// Different tokens among them.
     pub takeovers: usize,
-    /// The longest time that an acknowledged declaration took, in milliseconds.
+    /// The longest time to the answer of a declaration with no fault in its way, in milliseconds.
     pub slowest_ms: u64,
     /// Writes that were sent.
     pub writes: usize,
