@@ -118,7 +118,12 @@ impl<'a> Lane<'a> {
     }
 
     fn break_link(mut self, target: Target, link: &Link) {
-        while self.waits(2_000..9_000) {
+        // What is on its way to a session and back is where a write can be late and an answer can be lost.
+        let gap = match target {
+            Target::UpstreamLink(_) => 500..4_000,
+            _ => 2_000..9_000,
+        };
+        while self.waits(gap.clone()) {
             let begin = now();
             let flow = [Flow::HoldToServer, Flow::HoldToClient, Flow::HoldBoth];
             let flow = flow[self.random.random_range(0..flow.len())];

@@ -4,13 +4,13 @@ use crate::wire::Batch;
 
 use super::history::Row;
 
-/// What the leaders write to. `put` commits in its middle, `put_row` writes where no parser sees it.
+/// What the leaders write to. `put` commits in its middle and takes its time, `put_row` writes where no parser sees it.
 pub const SETUP: &str = "
     CREATE TABLE writes (id bigint PRIMARY KEY, scope text NOT NULL, token bigint NOT NULL);
     CREATE INDEX ON writes (scope, token, id);
     CREATE PROCEDURE put(ids bigint[], s text, t bigint) LANGUAGE plpgsql AS $$
         BEGIN FOR i IN 1 .. array_length(ids, 1) LOOP
-            INSERT INTO writes VALUES (ids[i], s, t); COMMIT;
+            INSERT INTO writes VALUES (ids[i], s, t); COMMIT; PERFORM pg_sleep(0.02);
         END LOOP; END $$;
     CREATE FUNCTION put_row(id bigint, s text, t bigint) RETURNS bigint LANGUAGE sql AS $$
         INSERT INTO writes VALUES (id, s, t) RETURNING id $$";

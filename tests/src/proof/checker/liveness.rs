@@ -33,11 +33,13 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
     }
     for (id, write) in &history.writes {
         match write.answer {
-            Some((at, Answer::Error(code))) if code == "PF001" => {
-                refusals.push((at, write.leader, format!("write {id} ({})", write.shape)));
+            // A stale session is read-only until it is ended: where the write is hidden, PostgreSQL refuses it.
+            Some((at, Answer::Error(code))) if code == "PF001" || code == "25006" => {
+                let what = format!("write {id} ({}, {code})", write.shape);
+                refusals.push((at, write.leader, what));
             }
             // Every write of a history is made by a session that was let in with a token.
-            Some((_, Answer::Error(code))) if code.starts_with("PF") || code == "25006" => {
+            Some((_, Answer::Error(code))) if code.starts_with("PF") => {
                 violations.push(Violation {
                     rule: Rule::G5,
                     what: format!(
