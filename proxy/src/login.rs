@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use pgpalisade_authority::Backend;
 use pgpalisade_policies::Access;
 
 use crate::fence::{Holding, TokenValue};
@@ -22,6 +21,7 @@ use crate::rejection_log::SessionLabel;
 use crate::relay::{LoggedIn, Relay, Session, declare, describe_session, holding};
 use crate::session::access::AccessMode;
 use crate::session::settings::Settings;
+use crate::takeover::Identified;
 use crate::transport::{Socket, dial};
 use crate::upstream::Upstream;
 use crate::wire::WireError;
@@ -123,7 +123,7 @@ struct Established {
     authenticated: Authenticated,
     label: SessionLabel,
     settings: Settings<Arc<Holding>>,
-    backend: Option<Backend>,
+    identified: Option<Identified>,
     access: AccessMode,
 }
 
@@ -137,7 +137,7 @@ impl Established {
             label: self.label,
             backend_pid: self.authenticated.backend_pid,
             settings: self.settings,
-            backend: self.backend,
+            identified: self.identified,
             access: self.access,
             encoding: self.authenticated.encoding,
         }
@@ -181,22 +181,11 @@ async fn log_in(
     let label = request.label(client_addr, authenticated.backend_pid);
 
     let scope = request.scope()?;
-    let mut token = None;
-    let mut backend = None;
-    if let Some(value) = wanted {
-        let session = Session::Pid(authenticated.backend_pid);
-        let by = describe_session(&label);
-        match declare(worker.takeover.clone(), value.clone(), session, by).await {
-            Ok(registered) => backend = Some(registered),
-            Err(rejection) => {
-                worker
-                    .rejections
-                    .record(rejection.record(&label, None, None));
-                return Err(LoginError::Refused(rejection));
-            }
-        }
-        token = Some(Arc::new(holding(&worker.fence, &value)));
-    }
+    let bound = match wanted {
+        Some(value) => Some(bind(worker, value, &label, authenticated.backend_pid).await?),
+        None => None,
+    };
+    let (token, identified) = bound.unzip();
     client.write_all(&authenticated.ready).await?;
     // A session that declared its token reports what the server itself has.
     let (asked, startup) = match startup {
@@ -209,9 +198,37 @@ async fn log_in(
         authenticated,
         label,
         settings: Settings::new(token, scope),
-        backend,
+        identified,
         access: AccessMode::new(asked, startup),
     })
+}
+
+/// Has the tokens of the startup packet accepted.
+async fn bind(
+    worker: &Worker,
+    value: TokenValue,
+    label: &SessionLabel,
+    pid: i32,
+) -> Result<(Arc<Holding>, Identified), LoginError> {
+    let by = describe_session(label);
+    let declared = declare(
+        worker.takeover.clone(),
+        value.clone(),
+        Session::Pid(pid),
+        by,
+    )
+    .await;
+    match declared {
+        Ok(identified) => {
+            let holding = holding(&worker.fence, &value, identified);
+            Ok((Arc::new(holding), identified))
+        }
+        Err(rejection) => {
+            let record = rejection.record(label, None, None);
+            worker.rejections.record(record);
+            Err(LoginError::Refused(rejection))
+        }
+    }
 }
 
 fn wanted_tokens(

@@ -164,6 +164,36 @@ impl Rejection {
         )
     }
 
+    /// The session is on a primary that a failover has deposed: what it would write is lost or, worse, believed.
+    #[must_use]
+    pub fn deposed_primary(scope: &Scope, token: Token) -> Self {
+        Self::new(
+            RejectionKind::DeposedPrimary,
+            "this server is not the primary any more: it was deposed by a failover".to_owned(),
+            "The token authority has a newer timeline of the cluster on record than the one that this session is on."
+                .to_owned(),
+            "Connect again. If this goes on, point the proxy's upstream and control connection to the new primary.",
+        )
+        .about(scope, Some(token), None)
+    }
+
+    /// A declaration from a session on another cluster or timeline than the one on record.
+    #[must_use]
+    pub fn wrong_cluster(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
+        let rejection = Self::new(
+            RejectionKind::DeposedPrimary,
+            "the fencing token cannot be accepted: this server is not the primary on record"
+                .to_owned(),
+            format!("{why}."),
+            "Connect again. If this goes on, point the proxy's upstream and control connection to the new primary; \
+                where this server is the right one, run \"pgpalisade recover\".",
+        );
+        match scope {
+            Some(scope) => rejection.about(scope, None, None),
+            None => rejection,
+        }
+    }
+
     /// Refused whatever the session holds.
     #[must_use]
     pub fn policy(reason: &dyn fmt::Display) -> Self {

@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
-use pgpalisade_authority::Backend;
 use pgpalisade_policies::TextEncoding;
 
 use crate::fence::{Holding, Wrote};
@@ -31,6 +30,7 @@ use crate::session::ledger::Ledger;
 use crate::session::names::Names;
 use crate::session::settings::Settings;
 use crate::session::{Pipeline, Position};
+use crate::takeover::Identified;
 use crate::transport::{Outbox, READ_CHUNK, Socket};
 use crate::upstream::Upstream;
 use crate::wire::WireError;
@@ -77,7 +77,7 @@ pub struct Relay {
     settings: Settings<Arc<Holding>>,
     /// Tokens accepted for this session.
     accepted: Vec<Arc<Holding>>,
-    backend: Option<Backend>,
+    identified: Option<Identified>,
     /// Why a declaration was not accepted: the message that it was for is refused.
     refusal_on_hold: Option<Box<Rejection>>,
     names: Names,
@@ -87,6 +87,8 @@ pub struct Relay {
     wrote: Wrote,
     committed_midway: CommittedMidway,
     shown: judgement::ShownSettings,
+    /// The server's message that it ends the session, kept back until it has closed its side.
+    last_words: Option<BytesMut>,
     /// Wakes the task when the proxy is told to stop.
     stop_watch: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// Runs while the client takes nothing of what waits for it.
@@ -118,7 +120,7 @@ impl Relay {
             ledger: Ledger::default(),
             settings: session.settings,
             accepted,
-            backend: session.backend,
+            identified: session.identified,
             refusal_on_hold: None,
             names: Names::default(),
             access: session.access,
@@ -130,6 +132,7 @@ impl Relay {
             wrote: Wrote::No,
             committed_midway: CommittedMidway::No,
             shown: judgement::ShownSettings::default(),
+            last_words: None,
             stop_watch: None,
             stall: None,
             judged: judgement::LastJudged::default(),
@@ -143,15 +146,15 @@ impl Relay {
         let Self {
             upstream,
             worker,
-            backend,
+            identified,
             mut client,
             ..
         } = self;
         if matches!(end, End::ClientLeft) {
             // "Normally" ended means: nothing was in flight, and the server has closed its side.
             let closed = tokio::time::timeout(worker.close_timeout, upstream.terminate()).await;
-            if let (true, Ok(Ok(())), Some(backend)) = (quiet, closed, backend) {
-                worker.takeover.release(backend);
+            if let (true, Ok(Ok(())), Some(session)) = (quiet, closed, identified) {
+                worker.takeover.release(session.backend);
             }
         } else {
             client.shut_down_write().await;

@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pgpalisade::takeover::{
-    BackendFault, Declare, DeclareError, StartError, StoreLock, Takeover, TakeoverOptions,
+    BackendFault, Declare, DeclareError, Identified, StartError, StoreLock, Takeover,
+    TakeoverOptions,
 };
 use pgpalisade_authority::{
-    Answer, Authority, AuthorityId, Backend, Declaration, Declared, Drained, Embedded, Mark,
-    Registered, Scope, Token,
+    Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
+    Enrolled, Mark, Registered, Scope, Token, Watch,
 };
 use support::Postgres;
 use tokio_postgres::Client;
@@ -37,15 +38,33 @@ async fn start(options: TakeoverOptions, store: &Arc<Embedded>) -> Result<Takeov
 }
 
 async fn declare(takeover: &Takeover, value: u64, backend: Backend) -> Result<Mark, DeclareError> {
+    declare_for(takeover, value, identified(takeover, backend)).await
+}
+
+async fn declare_for(
+    takeover: &Takeover,
+    value: u64,
+    session: Identified,
+) -> Result<Mark, DeclareError> {
     let (scope, by) = (Scope::default(), "a test".to_owned());
     takeover
         .declare(Declare {
             scope,
             token: token(value),
-            backend,
+            session,
             by,
         })
         .await
+}
+
+/// A session on the cluster that the proxy is connected to.
+fn identified(takeover: &Takeover, backend: Backend) -> Identified {
+    let cluster = takeover.cluster().unwrap();
+    Identified { backend, cluster }
+}
+
+async fn identify(takeover: &Takeover, pid: i32) -> Result<Backend, DeclareError> {
+    takeover.identify(pid).await.map(|found| found.backend)
 }
 
 async fn pid(client: &Client) -> i32 {
@@ -64,7 +83,7 @@ async fn declared(
     value: u64,
 ) -> (Client, Backend) {
     let client = postgres.connect(user).await;
-    let backend = takeover.identify(pid(&client).await).await.unwrap();
+    let backend = identify(takeover, pid(&client).await).await.unwrap();
     declare(takeover, value, backend).await.unwrap();
     (client, backend)
 }
@@ -127,7 +146,7 @@ async fn ends_writers(n: usize) {
     }
     assert_eq!(registered(&store).await.len(), n);
     let client = postgres.connect("postgres").await;
-    let new = takeover.identify(pid(&client).await).await.unwrap();
+    let new = identify(&takeover, pid(&client).await).await.unwrap();
     let began = Instant::now();
     let mark = declare(&takeover, 34, new).await.unwrap();
     println!(
@@ -216,7 +235,7 @@ async fn a_pid_with_another_start_is_another_session() {
     let store = store(&postgres);
     let takeover = start(options(&postgres), &store).await.unwrap();
     let bystander = postgres.connect("postgres").await;
-    let live = takeover.identify(pid(&bystander).await).await.unwrap();
+    let live = identify(&takeover, pid(&bystander).await).await.unwrap();
     // As if an old session had had the pid before.
     let former = Backend {
         started_us: live.started_us - 1,
@@ -269,7 +288,7 @@ async fn missing_rights_are_named_with_the_grant() {
     // They do not for superusers.
     let (old, left) = declared(&postgres, &takeover, "postgres", 2).await;
     let client = postgres.connect("app").await;
-    let new = takeover.identify(pid(&client).await).await.unwrap();
+    let new = identify(&takeover, pid(&client).await).await.unwrap();
     let began = Instant::now();
     match declare(&takeover, 3, new).await.unwrap_err() {
         DeclareError::Incomplete {
@@ -306,7 +325,7 @@ async fn hidden_and_unknown_backends_are_refused() {
         other => panic!("{other}"),
     };
     // A pooler shows pids of its own.
-    let unknown = takeover.identify(i32::MAX).await.unwrap_err();
+    let unknown = identify(&takeover, i32::MAX).await.unwrap_err();
     assert!(unknown.to_string().contains("pooler"), "{unknown}");
     assert_eq!(fault(unknown), BackendFault::Unknown);
     let (client, backend) = declared(&postgres, &takeover, "postgres", 1).await;
@@ -314,7 +333,7 @@ async fn hidden_and_unknown_backends_are_refused() {
         .batch_execute("REVOKE pg_read_all_stats FROM c")
         .await
         .unwrap();
-    let hidden = takeover.identify(pid(&client).await).await.unwrap_err();
+    let hidden = identify(&takeover, pid(&client).await).await.unwrap_err();
     assert!(hidden.to_string().contains("pg_read_all_stats"), "{hidden}");
     assert_eq!(fault(hidden), BackendFault::Hidden);
     // What is hidden is not gone: the reaper leaves it.
@@ -396,7 +415,7 @@ async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
     let (_old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
     postgres.signal("-STOP", stuck.pid);
     let client = postgres.connect("postgres").await;
-    let new = takeover.identify(pid(&client).await).await.unwrap();
+    let new = identify(&takeover, pid(&client).await).await.unwrap();
     let began = Instant::now();
     let error = declare(&takeover, 2, new).await.unwrap_err();
     let took = began.elapsed();
@@ -432,7 +451,7 @@ async fn a_caller_that_goes_away_does_not_stop_its_takeover() {
     let (mut old, mut stuck) = declared(&postgres, &takeover, "postgres", 1).await;
     for (value, patience) in [(2, Duration::ZERO), (3, Duration::from_millis(200))] {
         let client = postgres.connect("postgres").await;
-        let new = takeover.identify(pid(&client).await).await.unwrap();
+        let new = identify(&takeover, pid(&client).await).await.unwrap();
         postgres.signal("-STOP", stuck.pid);
         let dropped = tokio::time::timeout(patience, declare(&takeover, value, new)).await;
         assert!(
@@ -455,7 +474,7 @@ async fn concurrent_declares_of_one_token_wait_for_one_barrier() {
     let mut sessions = Vec::new();
     for _ in 0..10 {
         let client = postgres.connect("postgres").await;
-        let backend = takeover.identify(pid(&client).await).await.unwrap();
+        let backend = identify(&takeover, pid(&client).await).await.unwrap();
         sessions.push((client, backend));
     }
     postgres.signal("-STOP", stuck.pid);
@@ -554,15 +573,17 @@ async fn a_lost_control_connection_is_replaced_and_the_lock_taken_again() {
     let takeover = start(options(&postgres), &store).await.unwrap();
     let admin = postgres.connect("postgres").await;
     let (_old, old) = declared(&postgres, &takeover, "postgres", 1).await;
+    let session = identified(&takeover, old);
     let control = "FROM pg_stat_activity WHERE application_name = 'pgpalisade control'";
     admin
         .query(&format!("SELECT pg_terminate_backend(pid) {control}"), &[])
         .await
         .unwrap();
     // At once: a declaration without a barrier does not need it, a takeover waits for it.
-    assert_eq!(declare(&takeover, 1, old).await.unwrap().token, token(1));
+    let again = declare_for(&takeover, 1, session).await;
+    assert_eq!(again.unwrap().token, token(1));
     let client = postgres.connect("postgres").await;
-    let new = takeover.identify(pid(&client).await).await.unwrap();
+    let new = identify(&takeover, pid(&client).await).await.unwrap();
     declare(&takeover, 2, new).await.unwrap();
     assert_eq!(registered(&store).await, [new]);
     let locks =
@@ -586,12 +607,14 @@ async fn without_a_control_connection_only_takeovers_fail() {
     admin.batch_execute("CREATE ROLE app LOGIN").await.unwrap();
     let (_old, old) = declared(&postgres, &takeover, "app", 1).await;
     let client = postgres.connect("app").await;
-    let new = takeover.identify(pid(&client).await).await.unwrap();
+    let new = identify(&takeover, pid(&client).await).await.unwrap();
+    let [old_session, new_session] = [old, new].map(|backend| identified(&takeover, backend));
     admin.batch_execute("ALTER ROLE c NOLOGIN").await.unwrap();
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'c'";
     admin.query(end, &[]).await.unwrap();
-    assert_eq!(declare(&takeover, 1, old).await.unwrap().token, token(1));
-    match declare(&takeover, 2, new).await.unwrap_err() {
+    let again = declare_for(&takeover, 1, old_session).await;
+    assert_eq!(again.unwrap().token, token(1));
+    match declare_for(&takeover, 2, new_session).await.unwrap_err() {
         DeclareError::Incomplete { left, why, .. } => {
             assert_eq!(left, [old]);
             assert!(why.contains("control connection"), "{why}");
@@ -600,7 +623,7 @@ async fn without_a_control_connection_only_takeovers_fail() {
     }
     admin.batch_execute("ALTER ROLE c LOGIN").await.unwrap();
     let give_up = Instant::now() + Duration::from_secs(10);
-    while let Err(error) = declare(&takeover, 2, new).await {
+    while let Err(error) = declare_for(&takeover, 2, new_session).await {
         assert!(Instant::now() < give_up, "{error}");
     }
     assert_eq!(registered(&store).await, [new]);
@@ -616,6 +639,22 @@ struct Slow {
 impl Authority for Slow {
     fn identity(&self) -> AuthorityId {
         self.store.identity()
+    }
+
+    fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled> {
+        self.store.enrol(cluster)
+    }
+
+    fn cluster(&self) -> Answer<'_, Option<Cluster>> {
+        self.store.cluster()
+    }
+
+    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()> {
+        self.store.recover(cluster, marks)
+    }
+
+    fn watch(&self) -> Watch {
+        self.store.watch()
     }
 
     fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared> {
@@ -726,12 +765,13 @@ async fn any_proxy_finishes_a_barrier() {
     let (old, _) = declared(&postgres, &one, "postgres", 1).await;
     // A proxy that raised the mark and then stopped for good.
     let client = postgres.connect("postgres").await;
-    let raiser = one.identify(pid(&client).await).await.unwrap();
+    let raiser = identify(&one, pid(&client).await).await.unwrap();
     let scope = Scope::default();
     let raise = Declaration {
         scope: &scope,
         token: token(2),
         backend: raiser,
+        cluster: one.cluster().unwrap(),
         by: "",
     };
     store.declare(&raise).await.unwrap();
@@ -741,13 +781,16 @@ async fn any_proxy_finishes_a_barrier() {
     let mut expect = [raiser, new];
     expect.sort_unstable();
     assert_eq!(registered(&store).await, expect);
-    // Its cache does not know the mark yet, its authority does.
-    assert_eq!(one.cells().cell(&scope).mark(), Some(token(1)));
+    // The watch has told its cache, though none of its sessions has declared since.
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while one.cells().cell(&scope).mark() != Some(token(2)) {
+        assert!(Instant::now() < give_up, "the watch tells nothing");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
     assert!(matches!(
         declare(&one, 1, raiser).await,
         Err(DeclareError::Stale { .. })
     ));
-    assert_eq!(one.cells().cell(&scope).mark(), Some(token(2)));
 }
 
 /// Where a test's log goes.
@@ -807,7 +850,7 @@ async fn takeover_times() {
     let mut times = Vec::new();
     for value in 2..=101 {
         let client = postgres.connect("postgres").await;
-        let backend = takeover.identify(pid(&client).await).await.unwrap();
+        let backend = identify(&takeover, pid(&client).await).await.unwrap();
         let began = Instant::now();
         declare(&takeover, value, backend).await.unwrap();
         times.push(began.elapsed());

@@ -1,7 +1,7 @@
 //! A private PostgreSQL: its own data directory, port and socket, unprivileged, removed when dropped.
 
 use std::ffi::OsStr;
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -71,12 +71,9 @@ impl Postgres {
             "max_connections=250",
             "max_prepared_transactions=5",
         ];
-        let settings: Vec<String> = always
-            .iter()
-            .chain(settings)
-            .map(|setting| (*setting).to_owned())
-            .collect();
-        let child = spawn(dir.path(), port, &settings);
+        let settings = always.iter().chain(settings);
+        let settings: Vec<String> = settings.map(|&s| s.to_owned()).collect();
+        let child = launch(dir.path(), port, &settings);
         let mut server = Self {
             _turn: turn,
             dir,
@@ -88,24 +85,40 @@ impl Postgres {
         server
     }
 
+    /// Kills the server as a failing machine would, all of it, and leaves it dead.
+    pub fn crash(&mut self) {
+        self.crash_by(Signal::KILL);
+    }
+
     /// Ends it without a word, by a signal to its first process: SIGQUIT is PostgreSQL's immediate shutdown, SIGKILL
     /// leaves the other processes to find out by themselves.
-    pub fn crash(&mut self, signal: Signal) {
+    pub fn crash_by(&mut self, signal: Signal) {
         machine::signal(self.child.id(), signal);
         machine::reap(&mut self.child, Duration::from_secs(10));
     }
 
-    /// Starts it again after [`Self::crash`], on the same port, and waits until it has recovered.
-    pub fn restart(&mut self) {
-        let (socket, dir) = (self.socket(), self.dir.path().to_path_buf());
-        self.child = spawn(&dir, self.port, &self.settings);
-        machine::wait_for("PostgreSQL to recover", || {
+    /// Starts it again on the same data and port, with more settings, and waits until it has recovered.
+    pub fn start_again(&mut self, settings: &[&str]) {
+        self.settings.extend(settings.iter().map(|&s| s.to_owned()));
+        let socket = self.socket();
+        self.child = launch(self.dir.path(), self.port, &self.settings);
+        machine::wait_for("PostgreSQL to start again", || {
             // It does not start as long as a process of its former life is there.
             if self.child.try_wait().expect("look at postgres").is_some() {
-                self.child = spawn(&dir, self.port, &self.settings);
+                self.child = launch(self.dir.path(), self.port, &self.settings);
             }
             is_ready(&socket).then_some(())
         });
+    }
+
+    /// The id of the server's first process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its data directory.
+    pub fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
     }
 
     fn wait_until_ready(&mut self) {
@@ -204,30 +217,6 @@ fn is_ready(socket: &Endpoint) -> bool {
         .is_some_and(|last| last.tag == b'Z')
 }
 
-fn spawn(dir: &Path, port: u16, settings: &[String]) -> Child {
-    let log = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(dir.join("log"))
-        .expect("open the server's log");
-    let mut command = unprivileged(bin("postgres"));
-    command
-        .arg("-D")
-        .arg(dir.join("data"))
-        .arg("-k")
-        .arg(dir)
-        .args(["-p", &port.to_string()]);
-    for setting in settings {
-        command.args(["-c", setting]);
-    }
-    command
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().expect("log"))
-        .stderr(log);
-    command.spawn().expect("start postgres")
-}
-
 impl Drop for Postgres {
     fn drop(&mut self) {
         self.stop();
@@ -285,6 +274,27 @@ impl Drop for Alone {
         TURNS.lock().expect("turns").closed = false;
         TURN_ENDED.notify_all();
     }
+}
+
+/// Starts the server's first process on `dir/data`.
+fn launch(dir: &Path, port: u16, settings: &[String]) -> Child {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(dir.join("log"))
+        .expect("open the server's log");
+    let mut command = unprivileged(bin("postgres"));
+    command.arg("-D").arg(dir.join("data")).arg("-k").arg(dir);
+    command.args(["-p", &port.to_string()]);
+    for setting in settings {
+        command.args(["-c", setting]);
+    }
+    command
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("log"))
+        .stderr(log);
+    command.spawn().expect("start postgres")
 }
 
 const ADMIN: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];

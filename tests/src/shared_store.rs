@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pgpalisade_authority::{
-    Answer, Authority, AuthorityError, AuthorityId, Backend, Declaration, Declared, Drained,
-    Embedded, Mark, Outcome, Registered, Scope, Token,
+    Answer, Authority, AuthorityError, AuthorityId, Backend, Change, Cluster, Declaration,
+    Declared, Drained, Embedded, Enrolled, Mark, Outcome, Registered, Scope, Token, Watch,
 };
 use serde_json::{Value, json};
 
@@ -65,25 +65,18 @@ async fn serve(store: &Embedded, request: &Value) -> Result<Value, AuthorityErro
     let scope = || Scope::new(text(&request["scope"])).expect("a scope");
     Ok(match text(&request["call"]) {
         "identity" => json!(store.identity().to_bytes()),
-        "declare" => {
-            let declaration = Declaration {
-                scope: &scope(),
-                token: token(&request["token"]),
-                backend: backend(&request["backend"]),
-                by: text(&request["by"]),
-            };
-            match store.declare(&declaration).await? {
-                Declared::Stale { mark } => json!({ "stale": from_mark(&mark) }),
-                Declared::Accepted {
-                    mark,
-                    outcome,
-                    lower,
-                } => json!({
-                    "mark": from_mark(&mark),
-                    "raised": outcome == Outcome::Raised,
-                    "lower": lower.iter().map(from_registered).collect::<Vec<_>>(),
-                }),
-            }
+        "declare" => declare(store, request).await?,
+        "enrol" => match store.enrol(cluster(&request["cluster"])).await? {
+            Enrolled::Accepted => Value::Null,
+            Enrolled::Refused { recorded } => json!(recorded),
+        },
+        "cluster" => json!(store.cluster().await?),
+        "recover" => {
+            let marks = list(&request["marks"], |pair| {
+                (self::scope(&pair[0]), mark(&pair[1]))
+            });
+            let cluster = cluster(&request["cluster"]);
+            store.recover(cluster, &marks).await.map(|()| Value::Null)?
         }
         "drained" => match store
             .drained(
@@ -118,6 +111,29 @@ async fn serve(store: &Embedded, request: &Value) -> Result<Value, AuthorityErro
             .map(|(scope, mark)| json!([scope.as_str(), from_mark(mark)]))
             .collect(),
         other => panic!("unknown call {other}"),
+    })
+}
+
+async fn declare(store: &Embedded, request: &Value) -> Result<Value, AuthorityError> {
+    let declaration = Declaration {
+        scope: &scope(&request["scope"]),
+        token: token(&request["token"]),
+        backend: backend(&request["backend"]),
+        cluster: cluster(&request["cluster"]),
+        by: text(&request["by"]),
+    };
+    Ok(match store.declare(&declaration).await? {
+        Declared::Stale { mark } => json!({ "stale": from_mark(&mark) }),
+        Declared::OtherCluster { recorded } => json!({ "other": recorded }),
+        Declared::Accepted {
+            mark,
+            outcome,
+            lower,
+        } => json!({
+            "mark": from_mark(&mark),
+            "raised": outcome == Outcome::Raised,
+            "lower": lower.iter().map(from_registered).collect::<Vec<_>>(),
+        }),
     })
 }
 
@@ -190,20 +206,70 @@ impl Authority for SharedStore {
             "scope": declaration.scope.as_str(),
             "token": declaration.token.get(),
             "backend": from_backend(&declaration.backend),
+            "cluster": declaration.cluster,
             "by": declaration.by,
         });
-        self.call(request, |reply| match reply.get("stale") {
-            Some(stale) => Declared::Stale { mark: mark(stale) },
-            None => Declared::Accepted {
-                mark: mark(&reply["mark"]),
-                outcome: if reply["raised"] == true {
-                    Outcome::Raised
-                } else {
-                    Outcome::Current
+        self.call(request, |reply| {
+            match (reply.get("stale"), reply.get("other")) {
+                (Some(stale), _) => Declared::Stale { mark: mark(stale) },
+                (_, Some(other)) => Declared::OtherCluster {
+                    recorded: optional(other),
                 },
-                lower: list(&reply["lower"], registered),
-            },
+                _ => Declared::Accepted {
+                    mark: mark(&reply["mark"]),
+                    outcome: if reply["raised"] == true {
+                        Outcome::Raised
+                    } else {
+                        Outcome::Current
+                    },
+                    lower: list(&reply["lower"], registered),
+                },
+            }
         })
+    }
+
+    fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled> {
+        let request = json!({ "call": "enrol", "cluster": cluster });
+        self.call(request, |reply| match optional(reply) {
+            None => Enrolled::Accepted,
+            Some(recorded) => Enrolled::Refused { recorded },
+        })
+    }
+
+    fn cluster(&self) -> Answer<'_, Option<Cluster>> {
+        self.call(json!({ "call": "cluster" }), optional)
+    }
+
+    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()> {
+        let marks: Vec<Value> = marks
+            .iter()
+            .map(|(scope, mark)| json!([scope.as_str(), from_mark(mark)]))
+            .collect();
+        let request = json!({ "call": "recover", "cluster": cluster, "marks": marks });
+        self.call(request, |_| ())
+    }
+
+    /// Looks every few milliseconds.
+    fn watch(&self) -> Watch {
+        let (sender, watch) = tokio::sync::mpsc::channel(1024);
+        let socket = self.socket.clone();
+        std::thread::spawn(move || {
+            let mut known = Value::Null;
+            // A hub that does not answer may be back at the next look.
+            while !sender.is_closed() {
+                let seen = ask(&socket, &json!({ "call": "marks" })).unwrap_or(known.clone());
+                for pair in list(&seen, Value::clone) {
+                    let is_new = known.as_array().is_none_or(|known| !known.contains(&pair));
+                    let change = Change::Mark(scope(&pair[0]), mark(&pair[1]));
+                    if is_new && sender.blocking_send(change).is_err() {
+                        return;
+                    }
+                }
+                known = seen;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        watch
     }
 
     fn drained<'a>(
@@ -259,6 +325,14 @@ fn scope(value: &Value) -> Scope {
 
 fn token(value: &Value) -> Token {
     Token::new(value.as_u64().expect("a token")).expect("a token")
+}
+
+fn cluster(value: &Value) -> Cluster {
+    optional(value).expect("a cluster")
+}
+
+fn optional(value: &Value) -> Option<Cluster> {
+    serde_json::from_value(value.clone()).expect("a cluster or null")
 }
 
 fn backend(value: &Value) -> Backend {

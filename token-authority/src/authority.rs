@@ -4,7 +4,9 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::{Backend, Mark, Registered, Scope, Token};
+use tokio::sync::mpsc;
+
+use crate::{Backend, Cluster, Mark, Registered, Scope, Token};
 
 /// The answer of an authority: a future, boxed so that stores can be chosen at run time.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, AuthorityError>> + Send + 'a>>;
@@ -18,8 +20,17 @@ pub trait Authority: Send + Sync + 'static {
     /// Which store this is: random, made when the store was created, the same for all who share it.
     fn identity(&self) -> AuthorityId;
 
+    /// Records which cluster the marks are for, and how far its history has come.
+    ///
+    /// Accepted where none is recorded, and where the same cluster is recorded on the same timeline or an older
+    /// one; the newer timeline is then on record. A primary that was deposed by a failover is on an older timeline
+    /// than its successor, so once the successor is on record the old one is refused.
+    fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled>;
+
     /// Binds a session to a token.
     ///
+    /// - another cluster on record than the declaration's, or another timeline, or none: nothing changes,
+    ///   [`Declared::OtherCluster`];
     /// - mark above the token: nothing changes, [`Declared::Stale`];
     /// - mark equal: the session is registered, [`Outcome::Current`];
     /// - mark below, or none: the mark rises and the session is registered, [`Outcome::Raised`].
@@ -51,6 +62,44 @@ pub trait Authority: Send + Sync + 'static {
 
     /// Every mark, to fill caches at start. Marks are never deleted.
     fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>>;
+
+    /// Which cluster is on record.
+    fn cluster(&self) -> Answer<'_, Option<Cluster>>;
+
+    /// For an operator, when no proxy serves: records the cluster whatever was recorded before, and brings marks up
+    /// to these where they are lower or missing. No mark falls, no session is registered, and a scope whose mark
+    /// rises is not drained.
+    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()>;
+
+    /// What changes in the store from now on, through whichever proxy.
+    ///
+    /// For speed, never for safety: it may come late, tell the same twice and leave out what was overtaken. What
+    /// happened while the store could not be reached is told once it can be. Ends when the store is closed.
+    fn watch(&self) -> Watch;
+}
+
+/// Changes of a store, as they become known. It is to be read all the time: a store may leave out what does not fit.
+pub type Watch = mpsc::Receiver<Change>;
+
+/// Something that has changed in a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A mark has risen.
+    Mark(Scope, Mark),
+    /// A cluster, or a newer timeline of it, is on record.
+    Cluster(Cluster),
+}
+
+/// The answer to [`Authority::enrol`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Enrolled {
+    /// The cluster is on record.
+    Accepted,
+    /// Nothing has changed: this one is on record.
+    Refused {
+        /// Another cluster, or the same one on a newer timeline.
+        recorded: Cluster,
+    },
 }
 
 /// What a session declares.
@@ -62,6 +111,8 @@ pub struct Declaration<'a> {
     pub token: Token,
     /// The session.
     pub backend: Backend,
+    /// The cluster that the session is on, as enrolled.
+    pub cluster: Cluster,
     /// Who declares, in words for people; kept with the mark, cut at 200 bytes.
     pub by: &'a str,
 }
@@ -73,6 +124,11 @@ pub enum Declared {
     Stale {
         /// The mark that stands above it.
         mark: Mark,
+    },
+    /// Another cluster is on record, or another timeline, or none. Nothing has changed.
+    OtherCluster {
+        /// What is on record.
+        recorded: Option<Cluster>,
     },
     /// The session is registered. It may write only when no session of `lower` is left.
     Accepted {
@@ -155,6 +211,9 @@ pub enum AuthorityError {
     /// What it has stored cannot be read.
     #[error("the authority's data is damaged: {0}")]
     Damaged(String),
+    /// It has forgotten what it had answered before: it was restored from an older snapshot, say.
+    #[error("the authority has gone back in time: {0}")]
+    WentBack(String),
     /// It has been closed.
     #[error("the authority is closed")]
     Closed,

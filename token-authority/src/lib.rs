@@ -5,17 +5,22 @@
 //! section 2 explain the words, section 4 the protocol that an [`Authority`] carries.
 
 mod authority;
+mod cluster;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod embedded;
+pub mod postgres;
 mod record;
 mod scope;
 mod token;
 
 pub use authority::{
-    Answer, Authority, AuthorityError, AuthorityId, Declaration, Declared, Drained, Outcome,
+    Answer, Authority, AuthorityError, AuthorityId, Change, Declaration, Declared, Drained,
+    Enrolled, Outcome, Watch,
 };
+pub use cluster::Cluster;
 pub use embedded::Embedded;
+pub use postgres::Postgres;
 pub use record::{Backend, Mark, Registered, now_us};
 pub use scope::{Scope, ScopeError};
 pub use token::{Token, TokenError};

@@ -51,3 +51,12 @@ pub fn now_us() -> i64 {
         .unwrap_or_default();
     i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
 }
+
+/// Who raised a mark, as it is kept: at most 200 bytes, whole characters.
+pub(crate) fn cut_by(by: &str) -> &str {
+    let mut end = by.len().min(200);
+    while !by.is_char_boundary(end) {
+        end -= 1;
+    }
+    by.get(..end).unwrap_or_default()
+}

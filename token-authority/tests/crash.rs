@@ -8,10 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use pgpalisade_authority::{
-    Authority, AuthorityError, Backend, Declaration, Declared, Embedded, Scope, Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Embedded, Scope, Token,
 };
 
 const DIR: &str = "PGPALISADE_CRASH_TEST_DIR";
+
+const CLUSTER: Cluster = Cluster {
+    system_identifier: 1,
+    timeline: 1,
+};
 
 fn backend(pid: i32) -> Backend {
     Backend {
@@ -54,6 +59,7 @@ fn child_declares_for_ever() {
         .enable_all()
         .build()
         .unwrap();
+    runtime.block_on(store.enrol(CLUSTER)).unwrap();
     let begin = runtime.block_on(store.marks()).unwrap();
     let begin = begin
         .into_iter()
@@ -73,6 +79,7 @@ fn child_declares_for_ever() {
                         scope: &scope,
                         token,
                         backend,
+                        cluster: CLUSTER,
                         by: "child",
                     };
                     let answer = store.declare(&declaration).await.unwrap();
@@ -94,6 +101,7 @@ fn child_fills_the_disk() {
         .enable_all()
         .build()
         .unwrap();
+    runtime.block_on(store.enrol(CLUSTER)).unwrap();
     let mut acknowledged = 0;
     let error = loop {
         let scope = Scope::new(&format!("{:0>200}", acknowledged + 1)).unwrap();
@@ -102,6 +110,7 @@ fn child_fills_the_disk() {
             scope: &scope,
             token,
             backend: backend(1),
+            cluster: CLUSTER,
             by: "child",
         };
         match runtime.block_on(store.declare(&declaration)) {

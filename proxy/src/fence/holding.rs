@@ -15,6 +15,8 @@ pub struct Binding {
     pub cell: Arc<ScopeCell>,
     /// The token.
     pub token: Token,
+    /// The timeline of the cluster that the session is on.
+    pub timeline: u32,
 }
 
 /// How a token compares with the mark.
@@ -24,29 +26,32 @@ pub enum Standing {
     Current,
     /// The mark is above it.
     Stale(Mark),
+    /// The session is on a primary that a failover has deposed.
+    Deposed,
 }
 
 impl Binding {
-    /// Whether the token is not below the mark: one atomic load.
+    /// Whether the token is not below the mark, and the session on the newest timeline: two atomic loads.
     #[inline]
     #[must_use]
     pub fn is_current(&self) -> bool {
-        self.cell.mark().is_none_or(|mark| mark <= self.token)
+        let not_below = self.cell.mark().is_none_or(|mark| mark <= self.token);
+        not_below && self.is_on_the_newest_timeline()
     }
 
-    /// The same, with the mark where it is above.
+    #[inline]
+    fn is_on_the_newest_timeline(&self) -> bool {
+        self.cell.cluster().timeline() <= self.timeline
+    }
+
+    /// The same, with what stands against it.
     #[must_use]
     pub fn standing(&self) -> Standing {
-        if self.is_current() {
-            return Standing::Current;
+        match self.cell.mark_above(self.token) {
+            Some(mark) => Standing::Stale(mark),
+            None if self.is_on_the_newest_timeline() => Standing::Current,
+            None => Standing::Deposed,
         }
-        // A mark is never above the token without a detail; were it so, the session is stale all the same.
-        let unknown = || Mark {
-            token: self.cell.mark().unwrap_or(self.token),
-            raised_at: 0,
-            raised_by: "another session".to_owned(),
-        };
-        Standing::Stale(self.cell.mark_detail().unwrap_or_else(unknown))
     }
 }
 
@@ -78,7 +83,7 @@ impl Holding {
             .find(|binding| Arc::ptr_eq(&binding.cell, cell))
     }
 
-    /// Whether a write that needs the token of `cell`'s scope may pass: one atomic load for each token.
+    /// Whether a write that needs the token of `cell`'s scope may pass: two atomic loads for each token.
     /// A session that is stale in any of its scopes may not write at all.
     #[inline]
     #[must_use]
@@ -92,9 +97,16 @@ impl Holding {
         self.bindings
             .iter()
             .find_map(|binding| match binding.standing() {
-                Standing::Current => None,
+                Standing::Current | Standing::Deposed => None,
                 Standing::Stale(mark) => Some((binding, mark)),
             })
+    }
+
+    /// The first one whose session is on a deposed primary.
+    #[must_use]
+    pub fn deposed(&self) -> Option<&Binding> {
+        let mut bindings = self.bindings.iter();
+        bindings.find(|binding| binding.standing() == Standing::Deposed)
     }
 
     /// Whether these are the tokens of a value.
@@ -115,7 +127,7 @@ impl Holding {
 impl fmt::Display for Holding {
     /// As `SET fencing.token` takes it: `scheduler=34,billing=7`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, Binding { cell, token }) in self.bindings.iter().enumerate() {
+        for (at, Binding { cell, token, .. }) in self.bindings.iter().enumerate() {
             let comma = if at == 0 { "" } else { "," };
             write!(f, "{comma}{}={token}", cell.scope())?;
         }

@@ -10,7 +10,7 @@ use pgpalisade_policies::{
     Chain, Class, Control, FencingVariable, Lifetime, Requirement, Statement, Verdict,
 };
 
-use super::{Basis, Fence, Holding, Permit, Standing, TokenValue};
+use super::{Basis, Fence, Holding, Permit, TokenValue};
 use crate::rejection::Rejection;
 use crate::session::Pipeline;
 use crate::session::names::{Meaning, Names};
@@ -134,6 +134,10 @@ impl Fence {
                 binding.token,
                 mark,
             )));
+        }
+        if let Some(binding) = holding.deposed() {
+            let scope = binding.cell.scope();
+            return Err(Box::new(Rejection::deposed_primary(scope, binding.token)));
         }
         holding
             .binding(&self.default_cell)
@@ -318,11 +322,7 @@ impl Walk<'_> {
         };
         for (scope, token) in value.tokens() {
             let cell = self.fence.cell(scope);
-            let binding = super::Binding {
-                cell,
-                token: *token,
-            };
-            if let Standing::Stale(mark) = binding.standing() {
+            if let Some(mark) = cell.mark_above(*token) {
                 return Err(Rejection::stale(scope, *token, mark).into());
             }
         }

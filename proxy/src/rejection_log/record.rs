@@ -26,6 +26,8 @@ pub enum RejectionKind {
     Policy,
     /// Old sessions could not be confirmed gone in time.
     TakeoverIncomplete,
+    /// The session is on a primary that a failover has deposed.
+    DeposedPrimary,
     /// A takeover ended the session; nothing that was open was committed.
     SessionEnded,
     /// A takeover ended the session while a statement was under way that may have been committed.
@@ -42,6 +44,7 @@ impl RejectionKind {
             Self::AuthorityUnavailable => "authority_unavailable",
             Self::Policy => "policy",
             Self::TakeoverIncomplete => "takeover_incomplete",
+            Self::DeposedPrimary => "deposed_primary",
             Self::SessionEnded => "session_ended",
             Self::OutcomeUnknown => "outcome_unknown",
         }
@@ -56,6 +59,7 @@ impl RejectionKind {
             Self::AuthorityUnavailable => "PF004",
             Self::Policy => "PF005",
             Self::TakeoverIncomplete => "PF006",
+            Self::DeposedPrimary => "PF007",
             Self::OutcomeUnknown => "08007",
         }
     }

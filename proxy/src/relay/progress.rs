@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use pgpalisade_authority::{Backend, Scope, Token};
+use pgpalisade_authority::{Scope, Token};
 
 use super::judgement::SettingsToShow;
 use super::steps::Step;
@@ -14,7 +14,7 @@ use crate::rejection_log::SessionLabel;
 use crate::session::access::Adjustment;
 use crate::session::ledger::Origin;
 use crate::session::{Pipeline, access};
-use crate::takeover::{Declare, DeclareError, Takeover};
+use crate::takeover::{Declare, DeclareError, Identified, Takeover};
 use crate::upstream::own;
 use crate::wire::backend::{self, TransactionStatus};
 use crate::wire::encode::{ErrorFields, Severity};
@@ -63,30 +63,30 @@ impl Relay {
     fn declare(&mut self, value: TokenValue) {
         let takeover = self.worker.takeover.clone();
         let by = describe_session(&self.label);
-        let session = match self.backend {
-            Some(backend) => Session::Known(backend),
+        let session = match self.identified {
+            Some(identified) => Session::Known(identified),
             None => Session::Pid(self.backend_pid),
         };
         let declaring = Box::pin(declare(takeover, value.clone(), session, by));
         self.gate = Gate::Declaration(value, declaring);
     }
 
-    pub(super) fn on_declared(&mut self, answer: Result<Backend, Box<Rejection>>) {
+    pub(super) fn on_declared(&mut self, answer: Result<Identified, Box<Rejection>>) {
         let Gate::Declaration(value, _) = std::mem::replace(&mut self.gate, Gate::Open) else {
             return;
         };
         match answer {
-            Ok(backend) => {
+            Ok(identified) => {
                 // From here on the session is made ready for the new token; the old one, which the
                 // declaration may have made stale, must not put the backstop up in between.
                 self.front = Front::Binds;
-                self.backend = Some(backend);
+                self.identified = Some(identified);
                 self.accepted.retain(|holding| holding.stale().is_none());
                 if self.accepted.len() >= ACCEPTED_MAX {
                     self.accepted.remove(0);
                 }
-                self.accepted
-                    .push(Arc::new(holding(&self.worker.fence, &value)));
+                let holding = holding(&self.worker.fence, &value, identified);
+                self.accepted.push(Arc::new(holding));
             }
             Err(rejection) => self.refusal_on_hold = Some(rejection),
         }
@@ -211,19 +211,24 @@ impl Relay {
             && self.settings.token().is_none()
             && self.settings.startup_token().is_none()
             && self.access.is_read_only()
-            && let Some(backend) = self.backend.take()
+            && let Some(identified) = self.identified.take()
         {
             self.accepted.clear();
-            self.worker.takeover.release(backend);
+            self.worker.takeover.release(identified.backend);
         }
     }
 }
 
 /// The holding of a value whose tokens were all accepted.
-pub(crate) fn holding(fence: &crate::fence::Fence, value: &TokenValue) -> Holding {
+pub(crate) fn holding(
+    fence: &crate::fence::Fence,
+    value: &TokenValue,
+    identified: Identified,
+) -> Holding {
     let bindings = value.tokens().iter().map(|(scope, token)| Binding {
         cell: fence.cell(scope),
         token: *token,
+        timeline: identified.cluster.timeline,
     });
     Holding::new(bindings.collect())
 }
@@ -231,7 +236,7 @@ pub(crate) fn holding(fence: &crate::fence::Fence, value: &TokenValue) -> Holdin
 /// A session's server process, as far as it is known.
 pub(crate) enum Session {
     /// It was identified before.
-    Known(Backend),
+    Known(Identified),
     /// As told by the server at login.
     Pid(i32),
 }
@@ -246,10 +251,10 @@ pub(crate) async fn declare(
     value: TokenValue,
     session: Session,
     by: String,
-) -> Result<Backend, Box<Rejection>> {
+) -> Result<Identified, Box<Rejection>> {
     let first = value.tokens().first().map(|(scope, _)| scope);
-    let backend = match session {
-        Session::Known(backend) => backend,
+    let identified = match session {
+        Session::Known(identified) => identified,
         Session::Pid(pid) => takeover
             .identify(pid)
             .await
@@ -259,7 +264,7 @@ pub(crate) async fn declare(
         let declare = Declare {
             scope: scope.clone(),
             token: *token,
-            backend,
+            session: identified,
             by: by.clone(),
         };
         takeover
@@ -267,7 +272,7 @@ pub(crate) async fn declare(
             .await
             .map_err(|error| Box::new(rejection(Some(scope), Some(*token), error)))?;
     }
-    Ok(backend)
+    Ok(identified)
 }
 
 fn rejection(scope: Option<&Scope>, token: Option<Token>, error: DeclareError) -> Rejection {
@@ -277,6 +282,9 @@ fn rejection(scope: Option<&Scope>, token: Option<Token>, error: DeclareError) -
         }
         (error @ DeclareError::Authority(_), scope, _) => {
             Rejection::authority_unavailable(scope, &error)
+        }
+        (error @ DeclareError::WrongCluster { .. }, scope, _) => {
+            Rejection::wrong_cluster(scope, &error)
         }
         (error @ DeclareError::Backend { .. }, _, _) => Rejection::backend_unknown(&error),
         (error, scope, _) => Rejection::takeover_incomplete(scope, &error),
@@ -304,6 +312,7 @@ fn describe(binding: &Binding, marks: &mut String, status: &mut String) {
     let (mark, state) = match binding.standing() {
         Standing::Current => (token, "current"),
         Standing::Stale(mark) => (mark.token, "stale"),
+        Standing::Deposed => (token, "deposed"),
     };
     // Writing to a String cannot fail.
     let _ = write!(marks, "{mark}");

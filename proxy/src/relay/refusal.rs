@@ -1,5 +1,7 @@
 //! Refusing a message so that the transaction state which the client sees is PostgreSQL's own.
 
+use bytes::BytesMut;
+
 use super::judgement::LastJudged;
 use super::steps::Refused;
 use super::{CommittedMidway, End, Gate, Relay};
@@ -52,33 +54,52 @@ impl Relay {
     /// The server has closed the connection. A session that a takeover has ended is told so.
     pub(super) fn on_server_closed(&mut self, end: End) -> Result<bool, End> {
         let in_flight = !self.ledger.is_empty();
-        match self.ended_by_takeover() {
-            Some((scope, token, mark)) => {
+        let last_words = self.last_words.take();
+        if last_words.is_some() && self.end_if_taken_over() {
+            return Ok(true);
+        }
+        match (self.ended_by_takeover(), last_words) {
+            (Some((scope, token, mark)), None) => {
                 let rejection = match in_flight {
                     // The socket just died: whether the last statement was committed, nobody here knows.
                     true => Rejection::outcome_unknown(&scope, token, mark),
                     false => Rejection::session_ended(&scope, token, mark),
                 };
                 self.end_by_takeover(&rejection);
-                Ok(true)
             }
-            None => {
+            (_, Some(words)) => {
+                self.client_outbox.tail().extend_from_slice(&words);
+                self.gate = Gate::Closing("the server ended the session");
+            }
+            (None, None) => {
                 if self.client_outbox.is_empty() {
                     return Err(end);
                 }
                 self.gate = Gate::Closing("the server closed the connection");
-                Ok(true)
             }
+        }
+        Ok(true)
+    }
+
+    /// The server says that an administrator has ended the session. Where that was a takeover, the client is told.
+    /// Where no takeover is known, what the server said waits until it closes its side, which it does next: a
+    /// takeover through another proxy may become known in between.
+    pub(super) fn on_terminated(&mut self, body: &[u8]) {
+        if !self.end_if_taken_over() {
+            let mut words = BytesMut::new();
+            encode::error_response_as_sent(&mut words, body);
+            self.last_words = Some(words);
         }
     }
 
-    /// The server says that an administrator has ended the session. Says whether that was a takeover,
-    /// and if so, tells the client.
+    /// Tells a client whose session the server has ended that it was a takeover, where it was. Says whether it was.
     ///
     /// In the place of a completion it means that the transaction was aborted: a server process that
     /// has committed completes first. Work that may commit before it completes is another matter.
-    pub(super) fn on_terminated(&mut self) -> Option<()> {
-        let (scope, token, mark) = self.ended_by_takeover()?;
+    fn end_if_taken_over(&mut self) -> bool {
+        let Some((scope, token, mark)) = self.ended_by_takeover() else {
+            return false;
+        };
         let certain = self.committed_midway == CommittedMidway::No
             && !self.ledger.iter().any(may_have_committed);
         let rejection = match certain {
@@ -86,7 +107,7 @@ impl Relay {
             false => Rejection::outcome_unknown(&scope, token, mark),
         };
         self.end_by_takeover(&rejection);
-        Some(())
+        true
     }
 
     fn end_by_takeover(&mut self, rejection: &Rejection) {

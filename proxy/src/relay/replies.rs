@@ -144,7 +144,7 @@ impl Relay {
             self.names.end_transaction();
         }
         self.committed_midway = CommittedMidway::No;
-        if self.ledger.is_empty() && self.backend.is_some() {
+        if self.ledger.is_empty() && self.identified.is_some() {
             self.release_if_unbound();
         }
         match reply {
@@ -245,10 +245,9 @@ impl Relay {
 
     fn on_error(&mut self, body: &[u8]) -> Way {
         let fatal = backend::is_fatal(body);
-        if fatal
-            && backend::error_field(body, b'C') == Some(b"57P01")
-            && self.on_terminated().is_some()
-        {
+        let terminated = fatal && backend::error_field(body, b'C') == Some(b"57P01");
+        if terminated && !self.accepted.is_empty() {
+            self.on_terminated(body);
             return Way::Drop;
         }
         self.settings.on_error();

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use pgpalisade_authority::Backend;
 use pgpalisade_policies::TextEncoding;
 
 use crate::fence::{Holding, TokenValue};
@@ -14,6 +13,7 @@ use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::session::access::AccessMode;
 use crate::session::settings::Settings;
+use crate::takeover::Identified;
 use crate::transport::Socket;
 use crate::upstream::Upstream;
 
@@ -41,7 +41,7 @@ pub enum End {
 }
 
 /// A declaration on its way: the answer is the session's server process, now registered.
-pub(super) type Declaring = Pin<Box<dyn Future<Output = Result<Backend, Box<Rejection>>>>>;
+pub(super) type Declaring = Pin<Box<dyn Future<Output = Result<Identified, Box<Rejection>>>>>;
 
 /// Whether the client's messages are looked at, and if not, what they wait for.
 pub(super) enum Gate {
@@ -89,7 +89,7 @@ pub struct LoggedIn {
     /// The token of the startup packet, accepted, and the scope.
     pub settings: Settings<Arc<Holding>>,
     /// The server process, where it was registered.
-    pub backend: Option<Backend>,
+    pub identified: Option<Identified>,
     /// What its transactions may do.
     pub access: AccessMode,
     /// How its texts are encoded.

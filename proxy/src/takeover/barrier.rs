@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pgpalisade_authority::{Authority, Backend, Drained, Registered, Scope, Token};
+use pgpalisade_authority::{Authority, Backend, Cluster, Drained, Registered, Scope, Token};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::error::SqlState;
@@ -31,7 +31,16 @@ const RETRY: Duration = Duration::from_millis(20);
 pub(super) struct Barriers {
     control: Control,
     authority: Arc<dyn Authority>,
-    running: Mutex<HashMap<(Scope, Token), watch::Receiver<Progress>>>,
+    running: Mutex<HashMap<Barrier, watch::Receiver<Progress>>>,
+}
+
+/// What a barrier is for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Barrier {
+    pub(super) scope: Scope,
+    pub(super) token: Token,
+    /// Where the old sessions are ended.
+    pub(super) cluster: Cluster,
 }
 
 /// How far a barrier is.
@@ -47,10 +56,9 @@ enum Wait {
     Other(watch::Receiver<Progress>),
 }
 
-/// One barrier.
-struct Barrier {
-    scope: Scope,
-    token: Token,
+/// A barrier that runs.
+struct Running {
+    barrier: Barrier,
     deadline: Instant,
     progress: watch::Sender<Progress>,
 }
@@ -67,13 +75,15 @@ impl Barriers {
     /// Returns when every session of `lower` is gone and the authority knows it.
     pub(super) async fn pass(
         self: &Arc<Self>,
-        scope: &Scope,
-        token: Token,
+        barrier: &Barrier,
         lower: &[Registered],
         deadline: Instant,
     ) -> Result<(), DeclareError> {
+        if lower.is_empty() {
+            return Ok(());
+        }
         loop {
-            let wait = self.join(scope, token, lower, deadline);
+            let wait = self.join(barrier, lower, deadline);
             let (is_own, mut progress) = match wait {
                 Wait::Own(progress) => (true, progress),
                 Wait::Other(progress) => (false, progress),
@@ -85,7 +95,7 @@ impl Barriers {
             let result = match ended {
                 Ok(Ok(Progress::Done(result))) => result,
                 // Out of time, or the task of the barrier has died.
-                Ok(_) | Err(_) => Err(incomplete(scope, token, &progress.borrow())),
+                Ok(_) | Err(_) => Err(incomplete(barrier, &progress.borrow())),
             };
             // One that another declaration started may have had less time than this one has.
             if result.is_ok() || is_own || Instant::now() + RETRY >= deadline {
@@ -95,16 +105,9 @@ impl Barriers {
         }
     }
 
-    fn join(
-        self: &Arc<Self>,
-        scope: &Scope,
-        token: Token,
-        lower: &[Registered],
-        deadline: Instant,
-    ) -> Wait {
-        let key = (scope.clone(), token);
+    fn join(self: &Arc<Self>, barrier: &Barrier, lower: &[Registered], deadline: Instant) -> Wait {
         let mut running = self.lock();
-        if let Some(progress) = running.get(&key)
+        if let Some(progress) = running.get(barrier)
             && progress.has_changed().is_ok()
         {
             return Wait::Other(progress.clone());
@@ -115,98 +118,99 @@ impl Barriers {
             left: left.clone(),
             why,
         });
-        running.insert(key.clone(), progress.clone());
+        running.insert(barrier.clone(), progress.clone());
         drop(running);
-        let barrier = Barrier {
-            scope: key.0.clone(),
-            token,
+        let running = Running {
+            barrier: barrier.clone(),
             deadline,
             progress: sender,
         };
         let barriers = Arc::clone(self);
         tokio::spawn(async move {
-            let result = barriers.drain(&barrier, left).await;
-            barriers.lock().remove(&key);
-            barrier.progress.send_replace(Progress::Done(result));
+            let result = barriers.drain(&running, left).await;
+            barriers.lock().remove(&running.barrier);
+            running.progress.send_replace(Progress::Done(result));
             sessions::report_prepared(&barriers.control, Instant::now() + TELL_AGAIN).await;
         });
         Wait::Own(progress)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Scope, Token), watch::Receiver<Progress>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Barrier, watch::Receiver<Progress>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the sessions and tells the authority, until it knows of no lower one.
-    async fn drain(&self, barrier: &Barrier, old: Vec<Backend>) -> Result<(), DeclareError> {
-        let Barrier {
-            scope,
-            token,
-            deadline,
-            ..
-        } = barrier;
+    async fn drain(&self, running: &Running, old: Vec<Backend>) -> Result<(), DeclareError> {
+        let Barrier { scope, token, .. } = &running.barrier;
+        let deadline = running.deadline;
         let mut left = old;
         loop {
             let began = Instant::now();
-            self.end(barrier, &left).await?;
+            self.end(running, &left).await?;
             let told = self.authority.drained(scope, *token, &left);
-            match in_time(told, *deadline).await? {
+            match in_time(told, deadline).await? {
                 Drained::Complete => {
                     tracing::info!(%scope, %token, ended = left.len(), took = ?began.elapsed(), "takeover");
                     return Ok(());
                 }
                 Drained::Left(more) => left = more.iter().map(|r| r.backend).collect(),
             }
-            barrier.note(&left, "the authority knows more old sessions");
+            running.note(&left, "the authority knows more old sessions");
             sleep(RETRY).await;
         }
     }
 
     /// Returns when none of the sessions is left, or with what stood in the way.
-    async fn end(&self, barrier: &Barrier, old: &[Backend]) -> Result<(), DeclareError> {
+    async fn end(&self, running: &Running, old: &[Backend]) -> Result<(), DeclareError> {
         loop {
-            let error = match self.try_end(barrier, old).await {
+            let error = match self.try_end(running, old).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
             let refused = is_refused(&error);
+            let moved = matches!(error, ControlError::Moved { .. });
             let hint = if refused {
                 " (an old session of a superuser can be ended only by a control role that is superuser)"
             } else {
                 ""
             };
-            barrier.why(format!("{error}{hint}"));
-            if refused || Instant::now() + RETRY >= barrier.deadline {
-                let progress = barrier.progress.borrow();
-                return Err(incomplete(&barrier.scope, barrier.token, &progress));
+            running.why(format!("{error}{hint}"));
+            if refused || moved || Instant::now() + RETRY >= running.deadline {
+                let progress = running.progress.borrow();
+                return Err(incomplete(&running.barrier, &progress));
             }
             sleep(RETRY).await;
         }
     }
 
-    async fn try_end(&self, barrier: &Barrier, old: &[Backend]) -> Result<(), ControlError> {
+    async fn try_end(&self, running: &Running, old: &[Backend]) -> Result<(), ControlError> {
         let mut pauses = PAUSES.into_iter();
         let mut left = old.to_vec();
         loop {
-            sessions::terminate(&self.control, &left, barrier.deadline).await?;
+            sessions::terminate(&self.control, &left, running.deadline).await?;
             let told = Instant::now();
             while told.elapsed() < TELL_AGAIN {
                 let many = PAUSE_PER_SESSION
                     .saturating_mul(u32::try_from(left.len()).unwrap_or(u32::MAX))
                     .min(PAUSE_MAX);
                 sleep(pauses.next().unwrap_or(LAST_PAUSE).max(many)).await;
-                let alive = sessions::alive(&self.control, old, barrier.deadline).await?;
+                let looked = sessions::alive(&self.control, old, running.deadline).await?;
+                let (alive, now) = looked;
+                let ours = running.barrier.cluster;
+                if now != ours {
+                    return Err(ControlError::Moved { ours, now });
+                }
                 left = alive.into_iter().collect();
                 if left.is_empty() {
                     return Ok(());
                 }
-                barrier.note(&left, "they were told to end and are still there");
+                running.note(&left, "they were told to end and are still there");
             }
         }
     }
 }
 
-impl Barrier {
+impl Running {
     fn note(&self, left: &[Backend], why: &str) {
         let (left, why) = (left.to_vec(), why.to_owned());
         self.progress.send_replace(Progress::Running { left, why });
@@ -221,14 +225,14 @@ impl Barrier {
     }
 }
 
-fn incomplete(scope: &Scope, token: Token, progress: &Progress) -> DeclareError {
+fn incomplete(barrier: &Barrier, progress: &Progress) -> DeclareError {
     let (left, why) = match progress {
         Progress::Running { left, why } => (left.clone(), why.clone()),
         Progress::Done(_) => (Vec::new(), "the answer came too late".to_owned()),
     };
     DeclareError::Incomplete {
-        scope: scope.clone(),
-        token,
+        scope: barrier.scope.clone(),
+        token: barrier.token,
         left,
         why,
     }

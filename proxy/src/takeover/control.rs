@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_authority::{AuthorityId, Backend};
+use pgpalisade_authority::{Authority, Backend, Cluster};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -12,8 +12,11 @@ use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Client, Config, NoTls, Row};
 use tokio_util::sync::CancellationToken;
 
-use super::cluster_lock::{self, StoreLock};
+use super::cluster_lock::StoreLock;
 use super::error::{ControlError, StartError};
+use super::prepare::{self, Prepared};
+use super::witness::{Table, WitnessMode};
+use crate::fence::scope_cell::ScopeCells;
 
 /// The first and the longest pause between attempts to connect again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -31,12 +34,13 @@ pub(super) const STARTED_US: &str =
     "(extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8";
 
 /// How to make a control connection.
-#[derive(Debug)]
 pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) timeout: Duration,
-    pub(super) authority: AuthorityId,
+    pub(super) authority: Arc<dyn Authority>,
+    pub(super) cells: Arc<ScopeCells>,
     pub(super) lock: StoreLock,
+    pub(super) witness: WitnessMode,
     /// How long the first connection waits for a lock that somebody holds.
     pub(super) lock_wait: Duration,
 }
@@ -57,18 +61,23 @@ enum Link {
 struct Session {
     client: Client,
     connection: AbortHandle,
+    backend: Backend,
+    cluster: Cluster,
+    witness: Table,
 }
 
-/// A connection that may serve: it has the rights and the lock.
+/// A connection that may serve: it has the rights and the lock, and its cluster is the one on record.
 struct Established {
     session: Arc<Session>,
     connection: JoinHandle<()>,
-    backend: Backend,
 }
 
 impl Control {
     /// Connects, and keeps connected until `cancel`.
-    pub(super) async fn start(plan: Plan, cancel: CancellationToken) -> Result<Self, StartError> {
+    pub(super) async fn start(
+        plan: Plan,
+        cancel: CancellationToken,
+    ) -> Result<(Self, Cluster), StartError> {
         let give_up = Instant::now() + plan.lock_wait;
         let first = loop {
             match establish(&plan, None).await {
@@ -81,9 +90,10 @@ impl Control {
                 other => break other?,
             }
         };
+        let cluster = first.session.cluster;
         let (link, control) = watch::channel(Link::Up(Arc::clone(&first.session)));
         tokio::spawn(supervise(plan, first, link, cancel));
-        Ok(Self { link: control })
+        Ok((Self { link: control }, cluster))
     }
 
     /// Runs one statement in a transaction of its own. Waits for the connection where it is down, and
@@ -95,13 +105,25 @@ impl Control {
         params: &[(&(dyn ToSql + Sync), Type)],
         deadline: Instant,
     ) -> Result<Vec<Row>, ControlError> {
+        let answered = self.query_on_cluster(sql, params, deadline).await;
+        answered.map(|(rows, _)| rows)
+    }
+
+    /// The same, and which cluster has answered: a connection that was made anew may lead to the successor of a
+    /// deposed primary.
+    pub(super) async fn query_on_cluster(
+        &self,
+        sql: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+        deadline: Instant,
+    ) -> Result<(Vec<Row>, Cluster), ControlError> {
         loop {
             let session = self.session(deadline).await?;
             let began = Instant::now();
             match timeout_at(deadline, session.client.query_typed(sql, params)).await {
                 Ok(result) => match result.map_err(ControlError::from) {
                     Err(ControlError::Lost) => {}
-                    other => return other,
+                    other => return other.map(|rows| (rows, session.cluster)),
                 },
                 Err(_) => {
                     // A caller who came late does not prove the connection dead.
@@ -116,6 +138,26 @@ impl Control {
             }
             // The session may not know yet that it is closed.
             sleep(RETRY).await;
+        }
+    }
+
+    /// The cluster of the connection, where it is up.
+    pub(super) fn cluster(&self) -> Option<Cluster> {
+        match &*self.link.borrow() {
+            Link::Up(session) => Some(session.cluster),
+            Link::Down(_) => None,
+        }
+    }
+
+    /// Whether the cluster keeps a witness of the marks.
+    pub(super) async fn witness(&self, deadline: Instant) -> Result<Table, ControlError> {
+        self.session(deadline).await.map(|session| session.witness)
+    }
+
+    /// Makes the connection anew, so that the authority decides again whether its cluster is the one on record.
+    pub(super) fn renew(&self) {
+        if let Link::Up(session) = &*self.link.borrow() {
+            session.connection.abort();
         }
     }
 
@@ -146,10 +188,11 @@ async fn supervise(
     let mut current = first;
     loop {
         let Established {
+            session,
             connection,
-            backend,
-            ..
         } = current;
+        let backend = session.backend;
+        drop(session);
         tokio::select! {
             () = cancel.cancelled() => {
                 // Lets go of the connection, and so of the lock.
@@ -196,15 +239,22 @@ async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established
                 tracing::warn!(%error, "control connection");
             }
         });
+        // A failed preparation drops the client, which ends the session.
+        let Prepared {
+            backend,
+            cluster,
+            witness,
+        } = prepare::prepare(plan, &client, previous).await?;
         let session = Arc::new(Session {
             client,
             connection: connection.abort_handle(),
+            backend,
+            cluster,
+            witness,
         });
-        let backend = prepare(plan, &session.client, previous).await?;
         Ok(Established {
             session,
             connection,
-            backend,
         })
     };
     match timeout(plan.timeout.max(CONNECT_WITHIN), attempt).await {
@@ -213,93 +263,10 @@ async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established
     }
 }
 
-/// Settings, rights, and the lock. A failed preparation drops the client, which ends the session.
-async fn prepare(
-    plan: &Plan,
-    client: &Client,
-    previous: Option<Backend>,
-) -> Result<Backend, StartError> {
-    let timeout_ms = plan.timeout.as_millis().to_string();
-    // Through pg_settings, because older servers do not know all of them.
-    let settings = "SELECT pg_catalog.set_config(s.name, v.value, false) FROM (VALUES \
-        ('search_path', 'pg_catalog'), ('statement_timeout', $1), ('idle_session_timeout', '0'), \
-        ('idle_in_transaction_session_timeout', '0'), ('default_transaction_read_only', 'off')) \
-        AS v(name, value) JOIN pg_catalog.pg_settings s ON s.name = v.name";
-    client
-        .query_typed(settings, &[(&timeout_ms, Type::TEXT)])
-        .await
-        .map_err(control_error)?;
-    let backend = check_rights(client).await?;
-    if let Some(previous) = previous {
-        // Our own lost session may still hold the lock, if the server has not noticed.
-        end_previous(client, previous)
-            .await
-            .map_err(StartError::Control)?;
-    }
-    cluster_lock::take(client, plan.authority, plan.lock).await?;
-    Ok(backend)
-}
-
-/// Checks the rights and returns who we are.
-async fn check_rights(client: &Client) -> Result<Backend, StartError> {
-    let sql = format!(
-        "SELECT pg_catalog.pg_is_in_recovery(), current_user::pg_catalog.text, \
-         pg_catalog.quote_ident(current_user), r.rolsuper, \
-         pg_catalog.pg_has_role(current_user, 'pg_signal_backend', 'USAGE'), \
-         pg_catalog.pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), \
-         a.pid, {STARTED_US} \
-         FROM pg_catalog.pg_roles r, pg_catalog.pg_stat_activity a \
-         WHERE r.rolname = current_user AND a.pid = pg_catalog.pg_backend_pid()"
-    );
-    let rows = client.query_typed(&sql, &[]).await.map_err(control_error)?;
-    let row = rows
-        .first()
-        .ok_or(StartError::Control(ControlError::Lost))?;
-    let flag = |column| answer::<bool>(row, column).map_err(StartError::Control);
-    if flag(0)? {
-        return Err(StartError::Standby);
-    }
-    let missing: Vec<&str> = [(4, "pg_signal_backend"), (5, "pg_read_all_stats")]
-        .into_iter()
-        .map(|(column, role)| Ok((!flag(3)? && !flag(column)?).then_some(role)))
-        .filter_map(Result::transpose)
-        .collect::<Result<_, StartError>>()?;
-    if !missing.is_empty() {
-        let role = answer(row, 1).map_err(StartError::Control)?;
-        let quoted: String = answer(row, 2).map_err(StartError::Control)?;
-        let grant = format!("GRANT {} TO {quoted}", missing.join(", "));
-        return Err(StartError::Rights {
-            role,
-            missing: missing.join(" and "),
-            grant,
-        });
-    }
-    let pid = answer(row, 6).map_err(StartError::Control)?;
-    let started_us = answer(row, 7).map_err(StartError::Control)?;
-    Ok(Backend { pid, started_us })
-}
-
-async fn end_previous(client: &Client, previous: Backend) -> Result<(), ControlError> {
-    let sql = format!(
-        "SELECT pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_stat_activity a \
-         WHERE a.pid = $1 AND {STARTED_US} = $2"
-    );
-    let params: [(&(dyn ToSql + Sync), Type); 2] = [
-        (&previous.pid, Type::INT4),
-        (&previous.started_us, Type::INT8),
-    ];
-    client.query_typed(&sql, &params).await?;
-    Ok(())
-}
-
 /// Reads one column of an answer.
 pub(super) fn answer<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, ControlError> {
     row.try_get(column)
         .map_err(|e| ControlError::Answer(e.into()))
-}
-
-fn control_error(error: tokio_postgres::Error) -> StartError {
-    StartError::Control(error.into())
 }
 
 impl From<tokio_postgres::Error> for ControlError {

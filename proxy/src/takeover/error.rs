@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::fmt;
 use std::sync::Arc;
 
-use pgpalisade_authority::{AuthorityError, AuthorityId, Backend, Mark, Scope, Token};
+use pgpalisade_authority::{AuthorityError, AuthorityId, Backend, Cluster, Mark, Scope, Token};
 
 /// Why takeovers cannot be served at all.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -49,12 +49,51 @@ pub enum StartError {
         /// Who serves with it.
         holder: Holder,
     },
+    /// The authority's marks are for another cluster, or this one is a primary that a failover has deposed.
+    #[error(
+        "the control connection leads to cluster {ours}, but the authority's marks are for cluster {recorded}; {}",
+        wrong_cluster_advice(ours, recorded)
+    )]
+    WrongCluster {
+        /// What the control connection leads to.
+        ours: Cluster,
+        /// What is on record.
+        recorded: Cluster,
+    },
+    /// The cluster has seen higher marks than the authority knows.
+    #[error(
+        "the authority has forgotten marks: scope {scope} is at {} there, but {witnessed} was accepted before{}; \
+         it was restored from an older snapshot, or is another store than before. Stop all proxies of this \
+         cluster and run \"pgpalisade recover\" with the same configuration: it brings the marks up",
+        kept.map_or("none".to_owned(), |token| token.to_string()),
+        match others { 0 => String::new(), n => format!(" (and {n} more scopes)") }
+    )]
+    AuthorityWentBack {
+        /// One of the scopes.
+        scope: Scope,
+        /// Its mark in the cluster's witness.
+        witnessed: Token,
+        /// Its mark in the authority.
+        kept: Option<Token>,
+        /// How many more scopes are behind.
+        others: usize,
+    },
     /// A statement of the preparation failed.
     #[error("the control connection cannot be prepared: {0}")]
     Control(ControlError),
     /// The authority did not answer.
     #[error(transparent)]
     Authority(AuthorityError),
+}
+
+fn wrong_cluster_advice(ours: &Cluster, recorded: &Cluster) -> &'static str {
+    if ours.system_identifier == recorded.system_identifier {
+        "this server was deposed by a failover: point upstream and control to the new primary. Where this server is \
+         the right one after all, stop all proxies and run \"pgpalisade recover\""
+    } else {
+        "every cluster needs an authority of its own. Where this cluster replaces the old one (a major upgrade, a \
+         restored dump), stop all proxies and run \"pgpalisade recover\""
+    }
 }
 
 /// A session that holds the cluster's lock.
@@ -94,6 +133,15 @@ pub enum ControlError {
     /// It was lost while it was used.
     #[error("the control connection was lost")]
     Lost,
+    /// It was made anew and leads to another timeline of the cluster, so it says nothing about the sessions that were
+    /// asked about.
+    #[error("the control connection leads to cluster {now} now, the session is on {ours}")]
+    Moved {
+        /// Where the session is.
+        ours: Cluster,
+        /// Where the connection leads.
+        now: Cluster,
+    },
     /// The server refused the statement.
     #[error("{}", server_text(.0))]
     Server(Arc<tokio_postgres::Error>),
@@ -138,6 +186,24 @@ pub enum DeclareError {
         left: Vec<Backend>,
         /// What stood in the way.
         why: String,
+    },
+    /// The session is on another cluster or timeline than the one on record.
+    #[error(
+        "the session is on cluster {ours}, but the authority's marks are for cluster {recorded}"
+    )]
+    WrongCluster {
+        /// Where the session is.
+        ours: Cluster,
+        /// What the marks are for.
+        recorded: Cluster,
+    },
+    /// The mark could not be copied into the cluster.
+    #[error("the mark of scope {scope} could not be written to the cluster's witness: {why}")]
+    Witness {
+        /// The scope.
+        scope: Scope,
+        /// What the server says.
+        why: ControlError,
     },
     /// The server session cannot be identified, so no takeover could end it.
     #[error("server process {pid} cannot be identified: {why}")]

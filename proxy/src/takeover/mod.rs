@@ -5,16 +5,19 @@ mod barrier;
 mod cluster_lock;
 mod control;
 mod error;
+mod prepare;
 mod reaper;
 mod release;
 mod sessions;
+mod watch;
+mod witness;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::{
-    Authority, AuthorityError, Backend, Declaration, Declared, Mark, Scope, Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Mark, Outcome, Scope, Token,
 };
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
@@ -22,12 +25,15 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use cluster_lock::StoreLock;
 pub use error::{BackendFault, ControlError, DeclareError, Holder, StartError};
+pub use witness::WitnessMode;
 
 use crate::fence::scope_cell::ScopeCells;
-use barrier::Barriers;
+use barrier::{Barrier, Barriers};
 use control::{Control, Plan};
 use reaper::Reaper;
 use release::Releases;
+use watch::Watcher;
+use witness::Witness;
 
 /// How takeovers are served.
 #[derive(Debug, Clone)]
@@ -40,6 +46,8 @@ pub struct TakeoverOptions {
     pub barrier: BarrierKind,
     /// Whether the store serves one proxy or several.
     pub store_lock: StoreLock,
+    /// Whether marks are copied into the cluster.
+    pub witness: WitnessMode,
     /// How long a start waits for a cluster lock that somebody holds. 10 s by default.
     pub lock_wait: Duration,
     /// How often records of ended sessions are removed. 30 s by default.
@@ -56,6 +64,7 @@ impl TakeoverOptions {
             timeout: Duration::from_secs(5),
             barrier: BarrierKind::Cluster,
             store_lock: StoreLock::Exclusive,
+            witness: WitnessMode::Auto,
             lock_wait: Duration::from_secs(10),
             reap_every: Duration::from_secs(30),
             declared_by,
@@ -79,9 +88,18 @@ pub struct Declare {
     /// The token.
     pub token: Token,
     /// The session, from [`Takeover::identify`].
-    pub backend: Backend,
+    pub session: Identified,
     /// Who declares, in words for people: user, database, application_name, address. The proxy adds itself.
     pub by: String,
+}
+
+/// A server session as the control connection has found it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identified {
+    /// Its server process.
+    pub backend: Backend,
+    /// The cluster that it is on, and the timeline.
+    pub cluster: Cluster,
 }
 
 /// Serves declarations. Clones share one; they can be used from any thread and any runtime, while all its own
@@ -100,6 +118,7 @@ struct Inner {
     authority: Arc<dyn Authority>,
     barriers: Arc<Barriers>,
     releases: Arc<Releases>,
+    witness: Arc<Witness>,
     _tasks: DropGuard,
 }
 
@@ -127,6 +146,7 @@ impl Takeover {
         let TakeoverOptions {
             timeout,
             store_lock,
+            witness,
             lock_wait,
             reap_every,
             declared_by,
@@ -135,15 +155,25 @@ impl Takeover {
         let BarrierKind::Cluster = options.barrier;
         let tasks = cancel.child_token();
         let guard = tasks.clone().drop_guard();
+        let cells = Arc::new(ScopeCells::default());
+        // Before the marks are read, so that no raise falls between the two.
+        let changes = authority.watch();
         let plan = Plan {
             config: control_config(options.control, timeout),
             timeout,
-            authority: authority.identity(),
+            authority: Arc::clone(&authority),
+            cells: Arc::clone(&cells),
             lock: store_lock,
+            witness,
             lock_wait,
         };
-        let control = Control::start(plan, tasks.clone()).await?;
-        let cells = Arc::new(ScopeCells::default());
+        let (control, ours) = Control::start(plan, tasks.clone()).await?;
+        let watcher = Watcher {
+            control: control.clone(),
+            cells: Arc::clone(&cells),
+            ours,
+        };
+        tokio::spawn(watcher.run(changes, tasks.clone()));
         for (scope, mark) in in_time(authority.marks(), Instant::now() + timeout)
             .await
             .map_err(start_error)?
@@ -160,6 +190,7 @@ impl Takeover {
         let releases = Arc::new(Releases::default());
         tokio::spawn(Arc::clone(&releases).run(Arc::clone(&authority), timeout, tasks));
         let barriers = Barriers::new(control.clone(), Arc::clone(&authority));
+        let witness = Witness::new(control.clone());
         let handle = Handle::current();
         let inner = Inner {
             handle,
@@ -170,6 +201,7 @@ impl Takeover {
             authority,
             barriers,
             releases,
+            witness,
             _tasks: guard,
         };
         Ok(Self {
@@ -182,12 +214,17 @@ impl Takeover {
         &self.inner.cells
     }
 
+    /// The cluster that the control connection leads to, while it is up.
+    pub fn cluster(&self) -> Option<Cluster> {
+        self.inner.control.cluster()
+    }
+
     /// Finds the server session behind the pid that the server told at login. The answer stays true for as
     /// long as the session lives.
     ///
     /// Errors: [`DeclareError::Backend`] where a pooler sits in between or rights are missing,
     /// [`DeclareError::Control`].
-    pub async fn identify(&self, pid: i32) -> Result<Backend, DeclareError> {
+    pub async fn identify(&self, pid: i32) -> Result<Identified, DeclareError> {
         let control = self.inner.control.clone();
         let deadline = Instant::now() + self.inner.timeout;
         self.run(async move { sessions::identify(&control, pid, deadline).await })
@@ -234,7 +271,7 @@ impl Inner {
         let Declare {
             scope,
             token,
-            backend,
+            session: Identified { backend, cluster },
             by,
         } = declare;
         let deadline = Instant::now() + self.timeout;
@@ -244,6 +281,7 @@ impl Inner {
             scope: &scope,
             token,
             backend,
+            cluster,
             by: &by,
         };
         let declared = in_time(self.authority.declare(&declaration), deadline).await?;
@@ -253,16 +291,50 @@ impl Inner {
                 cell.raise(&mark);
                 Err(DeclareError::Stale { mark })
             }
-            Declared::Accepted { mark, lower, .. } => {
+            Declared::OtherCluster { recorded } => Err(self.on_other_cluster(cluster, recorded)),
+            Declared::Accepted {
+                mark,
+                outcome,
+                lower,
+            } => {
                 // From here on the old sessions of this proxy are refused; the barrier ends them all.
                 cell.raise(&mark);
-                if !lower.is_empty() {
-                    self.barriers.pass(&scope, token, &lower, deadline).await?;
+                if outcome == Outcome::Current && lower.is_empty() {
+                    // A takeover that was completed before: its token binds without the control connection.
+                    self.witness.record_later(scope, mark.clone(), deadline);
+                    return Ok(mark);
                 }
+                let barrier = Barrier {
+                    scope,
+                    token,
+                    cluster,
+                };
+                self.barriers.pass(&barrier, &lower, deadline).await?;
+                self.witness.record(&barrier.scope, &mark, deadline).await?;
                 Ok(mark)
             }
         }
     }
+
+    /// A session's cluster had been accepted before. So it is either deposed, or the authority has forgotten it.
+    fn on_other_cluster(&self, ours: Cluster, recorded: Option<Cluster>) -> DeclareError {
+        match recorded {
+            Some(recorded) if recorded.follows(&ours) || !same_system(recorded, ours) => {
+                self.cells.cluster().note(ours, recorded);
+                self.control.renew();
+                DeclareError::WrongCluster { ours, recorded }
+            }
+            _ => DeclareError::Authority(AuthorityError::WentBack(
+                "it does not know the cluster that was on record; stop all proxies of this cluster and run \
+                 \"pgpalisade recover\""
+                    .to_owned(),
+            )),
+        }
+    }
+}
+
+fn same_system(a: Cluster, b: Cluster) -> bool {
+    a.system_identifier == b.system_identifier
 }
 
 /// An answer of the authority, or an error once the time is over.

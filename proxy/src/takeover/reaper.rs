@@ -32,7 +32,7 @@ impl Reaper {
         if known.is_empty() {
             return Ok(0);
         }
-        let alive = sessions::alive(&self.control, &known, deadline)
+        let (alive, _) = sessions::alive(&self.control, &known, deadline)
             .await
             .map_err(DeclareError::Control)?;
         known.retain(|backend| !alive.contains(backend));

@@ -4,10 +4,11 @@
 
 use std::collections::BTreeSet;
 
-use pgpalisade_authority::Backend;
+use pgpalisade_authority::{Backend, Cluster};
 use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::Identified;
 use super::control::{Control, STARTED_US, answer};
 use super::error::{BackendFault, ControlError, DeclareError};
 
@@ -40,12 +41,13 @@ pub(super) async fn terminate(
     Ok(())
 }
 
-/// Which of the sessions are still there. One whose start is hidden counts as there.
+/// Which of the sessions are still there, and on which cluster this was seen. One whose start is hidden counts as
+/// there.
 pub(super) async fn alive(
     control: &Control,
     backends: &[Backend],
     deadline: Instant,
-) -> Result<BTreeSet<Backend>, ControlError> {
+) -> Result<(BTreeSet<Backend>, Cluster), ControlError> {
     let sql = format!(
         "SELECT o.pid, o.started \
          FROM {OLD} JOIN {SESSIONS} a ON a.pid = o.pid \
@@ -54,15 +56,17 @@ pub(super) async fn alive(
     let (pids, started) = halves(backends);
     let params: [(&(dyn ToSql + Sync), Type); 2] =
         [(&pids, Type::INT4_ARRAY), (&started, Type::INT8_ARRAY)];
-    let rows = control.query(&sql, &params, deadline).await?;
-    rows.iter()
+    let (rows, cluster) = control.query_on_cluster(&sql, &params, deadline).await?;
+    let alive: Result<_, _> = rows
+        .iter()
         .map(|row| {
-            Ok(Backend {
+            Ok::<_, ControlError>(Backend {
                 pid: answer(row, 0)?,
                 started_us: answer(row, 1)?,
             })
         })
-        .collect()
+        .collect();
+    Ok((alive?, cluster))
 }
 
 /// The session behind a pid.
@@ -70,10 +74,10 @@ pub(super) async fn identify(
     control: &Control,
     pid: i32,
     deadline: Instant,
-) -> Result<Backend, DeclareError> {
+) -> Result<Identified, DeclareError> {
     let sql = format!("SELECT {STARTED_US} FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1");
-    let rows = control
-        .query(&sql, &[(&pid, Type::INT4)], deadline)
+    let (rows, cluster) = control
+        .query_on_cluster(&sql, &[(&pid, Type::INT4)], deadline)
         .await
         .map_err(DeclareError::Control)?;
     let Some(row) = rows.first() else {
@@ -83,7 +87,10 @@ pub(super) async fn identify(
         });
     };
     match answer::<Option<i64>>(row, 0).map_err(DeclareError::Control)? {
-        Some(started_us) => Ok(Backend { pid, started_us }),
+        Some(started_us) => Ok(Identified {
+            backend: Backend { pid, started_us },
+            cluster,
+        }),
         None => Err(DeclareError::Backend {
             pid,
             why: BackendFault::Hidden,

@@ -64,6 +64,11 @@ pub fn error_response(out: &mut BytesMut, fields: &ErrorFields<'_>) {
     });
 }
 
+/// An ErrorResponse of the server, as it came.
+pub fn error_response_as_sent(out: &mut BytesMut, body: &[u8]) {
+    message(out, b'E', |out| out.extend_from_slice(body));
+}
+
 /// Appends a ReadyForQuery.
 pub fn ready_for_query(out: &mut BytesMut, status: TransactionStatus) {
     message(out, b'Z', |out| out.put_u8(status.byte()));

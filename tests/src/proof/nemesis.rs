@@ -120,8 +120,8 @@ impl<'a> Lane<'a> {
     fn break_link(mut self, target: Target, link: &Link) {
         // What is on its way to a session and back is where a write can be late and an answer can be lost.
         let gap = match target {
-            Target::UpstreamLink(_) => 500..4_000,
-            _ => 2_000..9_000,
+            Target::UpstreamLink(_) => 1_000..5_000,
+            _ => 3_000..12_000,
         };
         while self.waits(gap.clone()) {
             let begin = now();
@@ -222,9 +222,9 @@ impl<'a> Lane<'a> {
             let pause = self.milliseconds(0..1_000);
             let begin = now();
             let mut postgres = self.all.cluster.postgres();
-            postgres.crash(signal);
+            postgres.crash_by(signal);
             self.all.stop.sleep(pause);
-            postgres.restart();
+            postgres.start_again(&[]);
             drop(postgres);
             self.record(kind, Target::Postgres, begin);
         }

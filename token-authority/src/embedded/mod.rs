@@ -8,22 +8,26 @@ mod tables;
 mod worker;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 pub use open::OpenError;
 
+use crate::record::cut_by;
 use crate::{
-    Answer, Authority, AuthorityError, AuthorityId, Backend, Declaration, Declared, Drained, Mark,
-    Registered, Scope, Token, now_us,
+    Answer, Authority, AuthorityError, AuthorityId, Backend, Change, Cluster, Declaration,
+    Declared, Drained, Enrolled, Mark, Outcome, Registered, Scope, Token, Watch, now_us,
 };
 use tables::{Fault, Tables};
 use worker::{Call, Job};
 
 /// Requests that may wait; more than that wait outside, in their callers.
 const QUEUE: usize = 1024;
+/// Changes that a watcher may be behind.
+const WATCH_QUEUE: usize = 1024;
 
 /// The embedded store. Clones share one open file, which is closed with the last of them.
 #[derive(Debug, Clone)]
@@ -36,6 +40,7 @@ struct Inner {
     identity: AuthorityId,
     jobs: Option<mpsc::Sender<Box<dyn Job>>>,
     thread: Option<JoinHandle<()>>,
+    watchers: Mutex<Vec<mpsc::Sender<Change>>>,
 }
 
 impl Embedded {
@@ -57,6 +62,7 @@ impl Embedded {
                 identity,
                 jobs: Some(jobs),
                 thread: Some(thread),
+                watchers: Mutex::default(),
             }),
         })
     }
@@ -72,6 +78,20 @@ impl Embedded {
         let job: Box<dyn Job> = Box::new(Call::new(step, reply));
         jobs.send(job).await.map_err(|_| AuthorityError::Closed)?;
         answer.await.map_err(|_| AuthorityError::Closed)?
+    }
+
+    fn watchers(&self) -> MutexGuard<'_, Vec<mpsc::Sender<Change>>> {
+        let watchers = self.inner.watchers.lock();
+        watchers.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the watchers; those that are gone are forgotten.
+    fn tell(&self, change: &Change) {
+        let told = |watcher: &mpsc::Sender<Change>| {
+            let sent = watcher.try_send(change.clone());
+            !matches!(sent, Err(TrySendError::Closed(_)))
+        };
+        self.watchers().retain(told);
     }
 }
 
@@ -92,15 +112,47 @@ impl Authority for Embedded {
         self.inner.identity
     }
 
+    fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled> {
+        Box::pin(async move {
+            let enrolled = self.call(move |tables| tables.enrol(cluster)).await?;
+            if enrolled == Enrolled::Accepted {
+                self.tell(&Change::Cluster(cluster));
+            }
+            Ok(enrolled)
+        })
+    }
+
     fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared> {
         let Declaration {
             scope,
             token,
             backend,
+            cluster,
             by,
         } = *declaration;
-        let (scope, by) = (scope.clone(), cut(by).to_owned());
-        Box::pin(self.call(move |tables| tables.declare(&scope, token, backend, by, now_us())))
+        let (own_scope, by) = (scope.clone(), cut_by(by).to_owned());
+        Box::pin(async move {
+            let step = move |tables: &mut Tables<'_>| {
+                let declaration = Declaration {
+                    scope: &own_scope,
+                    token,
+                    backend,
+                    cluster,
+                    by: &by,
+                };
+                tables.declare(&declaration, now_us())
+            };
+            let declared = self.call(step).await?;
+            if let Declared::Accepted {
+                mark,
+                outcome: Outcome::Raised,
+                ..
+            } = &declared
+            {
+                self.tell(&Change::Mark(scope.clone(), mark.clone()));
+            }
+            Ok(declared)
+        })
     }
 
     fn drained<'a>(
@@ -129,15 +181,21 @@ impl Authority for Embedded {
     fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>> {
         Box::pin(self.call(|tables| tables.marks()))
     }
-}
 
-/// At most 200 bytes, whole characters.
-fn cut(by: &str) -> &str {
-    let mut end = by.len().min(200);
-    while !by.is_char_boundary(end) {
-        end -= 1;
+    fn cluster(&self) -> Answer<'_, Option<Cluster>> {
+        Box::pin(self.call(|tables| tables.cluster()))
     }
-    by.get(..end).unwrap_or_default()
+
+    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()> {
+        let marks = marks.to_vec();
+        Box::pin(self.call(move |tables| tables.recover(cluster, &marks)))
+    }
+
+    fn watch(&self) -> Watch {
+        let (sender, watch) = mpsc::channel(WATCH_QUEUE);
+        self.watchers().push(sender);
+        watch
+    }
 }
 
 #[cfg(test)]

@@ -150,8 +150,9 @@ fn initialise(database: &Database) -> Result<(), Fault> {
             meta.insert("identity", AuthorityId::random().to_bytes().as_slice())?;
             meta.insert("format", FORMAT.to_string().as_bytes())?;
         }
-        Tables::open(&txn)?;
     }
+    // Makes the tables that are missing.
+    drop(Tables::open(&txn)?);
     txn.commit()?;
     Ok(())
 }

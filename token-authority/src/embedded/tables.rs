@@ -3,9 +3,12 @@
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
 
-use crate::{Backend, Declared, Drained, Mark, Outcome, Registered, Scope, Token};
+use crate::{
+    Backend, Cluster, Declaration, Declared, Drained, Enrolled, Mark, Outcome, Registered, Scope,
+    Token,
+};
 
-/// Format version and identity.
+/// Format version, identity, and the cluster as JSON.
 pub(super) const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
 /// scope -> [`MarkRow`] as JSON.
 const MARKS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("marks");
@@ -14,6 +17,9 @@ const SESSIONS: TableDefinition<'static, (&str, i32, i64), (u64, i64)> =
     TableDefinition::new("sessions");
 /// (pid, started_us, scope): the same sessions, to find all records of a backend.
 const BACKENDS: TableDefinition<'static, (i32, i64, &str), ()> = TableDefinition::new("backends");
+
+/// The key of the cluster in [`META`].
+const CLUSTER: &str = "cluster";
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +70,7 @@ impl MarkRow {
 
 /// The open tables of one transaction.
 pub(super) struct Tables<'txn> {
+    meta: Table<'txn, &'static str, &'static [u8]>,
     marks: Table<'txn, &'static str, &'static [u8]>,
     sessions: Table<'txn, (&'static str, i32, i64), (u64, i64)>,
     backends: Table<'txn, (i32, i64, &'static str), ()>,
@@ -74,6 +81,7 @@ pub(super) struct Tables<'txn> {
 impl<'txn> Tables<'txn> {
     pub(super) fn open(txn: &'txn WriteTransaction) -> Result<Self, Fault> {
         Ok(Self {
+            meta: txn.open_table(META)?,
             marks: txn.open_table(MARKS)?,
             sessions: txn.open_table(SESSIONS)?,
             backends: txn.open_table(BACKENDS)?,
@@ -81,15 +89,66 @@ impl<'txn> Tables<'txn> {
         })
     }
 
+    /// See [`crate::Authority::enrol`].
+    pub(super) fn enrol(&mut self, cluster: Cluster) -> Result<Enrolled, Fault> {
+        match self.cluster()? {
+            Some(recorded) if !cluster.follows(&recorded) => {
+                return Ok(Enrolled::Refused { recorded });
+            }
+            Some(recorded) if recorded == cluster => {}
+            _ => self.put_cluster(cluster)?,
+        }
+        Ok(Enrolled::Accepted)
+    }
+
+    /// See [`crate::Authority::cluster`].
+    pub(super) fn cluster(&self) -> Result<Option<Cluster>, Fault> {
+        match self.meta.get(CLUSTER)? {
+            Some(json) => serde_json::from_slice(json.value())
+                .map(Some)
+                .map_err(|e| Fault::Record(format!("the cluster: {e}"))),
+            None => Ok(None),
+        }
+    }
+
+    /// See [`crate::Authority::recover`].
+    pub(super) fn recover(
+        &mut self,
+        cluster: Cluster,
+        marks: &[(Scope, Mark)],
+    ) -> Result<(), Fault> {
+        self.put_cluster(cluster)?;
+        for (scope, mark) in marks {
+            if self.mark(scope)?.is_none_or(|row| row.token < mark.token) {
+                let row = MarkRow {
+                    token: mark.token,
+                    raised_at: mark.raised_at,
+                    raised_by: mark.raised_by.clone(),
+                    drained: false,
+                };
+                self.put_mark(scope, &row)?;
+            }
+        }
+        Ok(())
+    }
+
     /// See [`crate::Authority::declare`].
     pub(super) fn declare(
         &mut self,
-        scope: &Scope,
-        token: Token,
-        backend: Backend,
-        by: String,
+        declaration: &Declaration<'_>,
         now: i64,
     ) -> Result<Declared, Fault> {
+        let Declaration {
+            scope,
+            token,
+            backend,
+            cluster,
+            by,
+        } = *declaration;
+        let recorded = self.cluster()?;
+        if recorded != Some(cluster) {
+            return Ok(Declared::OtherCluster { recorded });
+        }
         let (row, outcome) = match self.mark(scope)? {
             Some(row) if row.token > token => return Ok(Declared::Stale { mark: row.mark() }),
             Some(row) if row.token == token => (row, Outcome::Current),
@@ -97,7 +156,7 @@ impl<'txn> Tables<'txn> {
                 let row = MarkRow {
                     token,
                     raised_at: now,
-                    raised_by: by,
+                    raised_by: by.to_owned(),
                     drained: false,
                 };
                 self.put_mark(scope, &row)?;
@@ -199,6 +258,13 @@ impl<'txn> Tables<'txn> {
             Some(value) => mark_row(scope, value.value()).map(Some),
             None => Ok(None),
         }
+    }
+
+    fn put_cluster(&mut self, cluster: Cluster) -> Result<(), Fault> {
+        let json = serde_json::to_vec(&cluster).map_err(|e| Fault::Record(e.to_string()))?;
+        self.meta.insert(CLUSTER, json.as_slice())?;
+        self.changed = true;
+        Ok(())
     }
 
     fn put_mark(&mut self, scope: &Scope, row: &MarkRow) -> Result<(), Fault> {

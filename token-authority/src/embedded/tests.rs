@@ -21,18 +21,24 @@ fn scope() -> Scope {
     Scope::default()
 }
 
+const CLUSTER: Cluster = Cluster {
+    system_identifier: 1,
+    timeline: 1,
+};
+
+fn declaration(scope: &Scope, value: u64, pid: i32) -> Declaration<'_> {
+    Declaration {
+        scope,
+        token: Token::new(value).unwrap(),
+        backend: Backend { pid, started_us: 1 },
+        cluster: CLUSTER,
+        by: "test",
+    }
+}
+
 async fn declare(store: &Embedded, value: u64, pid: i32) -> Result<Declared, AuthorityError> {
-    let scope = scope();
-    let backend = Backend { pid, started_us: 1 };
-    let token = Token::new(value).unwrap();
-    store
-        .declare(&Declaration {
-            scope: &scope,
-            token,
-            backend,
-            by: "test",
-        })
-        .await
+    store.enrol(CLUSTER).await?;
+    store.declare(&declaration(&scope(), value, pid)).await
 }
 
 #[tokio::test]
@@ -208,6 +214,7 @@ fn directories_that_will_not_do() {
 async fn requests_that_wait_together_share_a_commit() {
     let dir = tempfile::tempdir().unwrap();
     let store = Embedded::open(dir.path()).unwrap();
+    store.enrol(CLUSTER).await.unwrap();
     // Keep the thread busy, so that the others queue up behind.
     let (entered, is_busy) = oneshot::channel();
     let (go, wait) = std::sync::mpsc::channel::<()>();
@@ -227,14 +234,11 @@ async fn requests_that_wait_together_share_a_commit() {
     for pid in 1..=50 {
         let store = store.clone();
         calls.spawn(async move {
-            let backend = Backend { pid, started_us: 1 };
             let step = move |tables: &mut Tables<'_>| {
                 // The first step of a transaction finds it untouched.
                 let first = !tables.changed;
-                let token = Token::new(1).unwrap();
-                tables
-                    .declare(&scope(), token, backend, String::new(), 0)
-                    .map(|_| first)
+                let declared = tables.declare(&declaration(&scope(), 1, pid), 0);
+                declared.map(|_| first)
             };
             store.call(step).await.unwrap()
         });
@@ -256,13 +260,10 @@ async fn requests_that_wait_together_share_a_commit() {
 async fn a_failed_step_undoes_its_transaction_and_the_store_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let store = Embedded::open(dir.path()).unwrap();
+    store.enrol(CLUSTER).await.unwrap();
     let failed = store
         .call(|tables| {
-            let backend = Backend {
-                pid: 1,
-                started_us: 1,
-            };
-            tables.declare(&scope(), Token::new(9).unwrap(), backend, String::new(), 0)?;
+            tables.declare(&declaration(&scope(), 9, 1), 0)?;
             Err::<(), _>(Fault::Record("on purpose".into()))
         })
         .await;

@@ -59,6 +59,7 @@ fn holding(fence: &Fence, text: &str) -> Arc<Holding> {
     let bindings = value.tokens().iter().map(|(scope, token)| Binding {
         cell: fence.cell(scope),
         token: *token,
+        timeline: 1,
     });
     Arc::new(Holding::new(bindings.collect()))
 }

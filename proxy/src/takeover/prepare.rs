@@ -1,0 +1,149 @@
+//! What a control connection needs before it may serve.
+
+use pgpalisade_authority::{Backend, Cluster, Enrolled};
+use tokio_postgres::Client;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::cluster_lock;
+use super::control::{Plan, STARTED_US, answer};
+use super::error::{ControlError, StartError};
+use super::witness::{self, Table, WitnessMode};
+
+/// What was found out.
+pub(super) struct Prepared {
+    /// The connection's own server process.
+    pub(super) backend: Backend,
+    pub(super) cluster: Cluster,
+    pub(super) witness: Table,
+}
+
+/// Settings, rights, the lock, the cluster and the witness, in this order: nobody but the proxies of this authority
+/// may put a cluster on record.
+pub(super) async fn prepare(
+    plan: &Plan,
+    client: &Client,
+    previous: Option<Backend>,
+) -> Result<Prepared, StartError> {
+    let timeout_ms = plan.timeout.as_millis().to_string();
+    // Through pg_settings, because older servers do not know all of them.
+    let settings = "SELECT pg_catalog.set_config(s.name, v.value, false) FROM (VALUES \
+        ('search_path', 'pg_catalog'), ('statement_timeout', $1), ('idle_session_timeout', '0'), \
+        ('idle_in_transaction_session_timeout', '0'), ('default_transaction_read_only', 'off')) \
+        AS v(name, value) JOIN pg_catalog.pg_settings s ON s.name = v.name";
+    client
+        .query_typed(settings, &[(&timeout_ms, Type::TEXT)])
+        .await
+        .map_err(control_error)?;
+    let backend = check_rights(client).await?;
+    if let Some(previous) = previous {
+        // Our own lost session may still hold the lock, if the server has not noticed.
+        end_previous(client, previous)
+            .await
+            .map_err(StartError::Control)?;
+    }
+    cluster_lock::take(client, plan.authority.identity(), plan.lock).await?;
+    let cluster = cluster(client).await?;
+    enrol(plan, cluster).await?;
+    let witness = match plan.witness {
+        WitnessMode::Auto => witness::compare(client, plan.authority.as_ref()).await?,
+        WitnessMode::Off => Table::Missing,
+    };
+    Ok(Prepared {
+        backend,
+        cluster,
+        witness,
+    })
+}
+
+/// Asks the authority whether this cluster is the one on record, and takes note of the answer.
+async fn enrol(plan: &Plan, cluster: Cluster) -> Result<(), StartError> {
+    let enrolled = plan.authority.enrol(cluster).await;
+    let known = plan.cells.cluster();
+    match enrolled.map_err(StartError::Authority)? {
+        Enrolled::Accepted => {
+            known.note(cluster, cluster);
+            Ok(())
+        }
+        Enrolled::Refused { recorded } => {
+            known.note(cluster, recorded);
+            Err(StartError::WrongCluster {
+                ours: cluster,
+                recorded,
+            })
+        }
+    }
+}
+
+/// Which cluster this is, and its timeline: the one that WAL is written to now, since what pg_control_checkpoint()
+/// shows lags behind a promotion.
+pub(super) async fn cluster(client: &Client) -> Result<Cluster, StartError> {
+    let sql = "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
+        ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))\
+        ::pg_catalog.bit(32)::pg_catalog.int4";
+    let rows = client.query_typed(sql, &[]).await.map_err(control_error)?;
+    let row = rows
+        .first()
+        .ok_or(StartError::Control(ControlError::Lost))?;
+    let system_identifier: i64 = answer(row, 0).map_err(StartError::Control)?;
+    let timeline: i32 = answer(row, 1).map_err(StartError::Control)?;
+    Ok(Cluster {
+        system_identifier: system_identifier.cast_unsigned(),
+        timeline: timeline.cast_unsigned(),
+    })
+}
+
+/// Checks the rights and returns who we are.
+async fn check_rights(client: &Client) -> Result<Backend, StartError> {
+    let sql = format!(
+        "SELECT pg_catalog.pg_is_in_recovery(), current_user::pg_catalog.text, \
+         pg_catalog.quote_ident(current_user), r.rolsuper, \
+         pg_catalog.pg_has_role(current_user, 'pg_signal_backend', 'USAGE'), \
+         pg_catalog.pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), \
+         a.pid, {STARTED_US} \
+         FROM pg_catalog.pg_roles r, pg_catalog.pg_stat_activity a \
+         WHERE r.rolname = current_user AND a.pid = pg_catalog.pg_backend_pid()"
+    );
+    let rows = client.query_typed(&sql, &[]).await.map_err(control_error)?;
+    let row = rows
+        .first()
+        .ok_or(StartError::Control(ControlError::Lost))?;
+    let flag = |column| answer::<bool>(row, column).map_err(StartError::Control);
+    if flag(0)? {
+        return Err(StartError::Standby);
+    }
+    let missing: Vec<&str> = [(4, "pg_signal_backend"), (5, "pg_read_all_stats")]
+        .into_iter()
+        .map(|(column, role)| Ok((!flag(3)? && !flag(column)?).then_some(role)))
+        .filter_map(Result::transpose)
+        .collect::<Result<_, StartError>>()?;
+    if !missing.is_empty() {
+        let role = answer(row, 1).map_err(StartError::Control)?;
+        let quoted: String = answer(row, 2).map_err(StartError::Control)?;
+        let grant = format!("GRANT {} TO {quoted}", missing.join(", "));
+        return Err(StartError::Rights {
+            role,
+            missing: missing.join(" and "),
+            grant,
+        });
+    }
+    let pid = answer(row, 6).map_err(StartError::Control)?;
+    let started_us = answer(row, 7).map_err(StartError::Control)?;
+    Ok(Backend { pid, started_us })
+}
+
+async fn end_previous(client: &Client, previous: Backend) -> Result<(), ControlError> {
+    let sql = format!(
+        "SELECT pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_stat_activity a \
+         WHERE a.pid = $1 AND {STARTED_US} = $2"
+    );
+    let params: [(&(dyn ToSql + Sync), Type); 2] = [
+        (&previous.pid, Type::INT4),
+        (&previous.started_us, Type::INT8),
+    ];
+    client.query_typed(&sql, &params).await?;
+    Ok(())
+}
+
+fn control_error(error: tokio_postgres::Error) -> StartError {
+    StartError::Control(error.into())
+}

@@ -1,0 +1,259 @@
+//! The witness: a copy of the marks inside the protected cluster.
+//!
+//! Marks live in the authority. An authority that is restored from an older snapshot has forgotten the latest ones,
+//! and cannot know it. So every mark is also written to a small table of the cluster before its declaration is
+//! answered, and a proxy that finds the authority behind this witness refuses to serve. Nothing is ever admitted by
+//! it. It costs one small transaction for each takeover, none for a write.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dashmap::DashMap;
+use pgpalisade_authority::{Authority, Mark, Scope, Token};
+use tokio::time::Instant;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
+
+use super::control::{Control, answer};
+use super::error::{ControlError, DeclareError, StartError};
+
+/// Whether marks are copied into the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WitnessMode {
+    /// Where the control role may.
+    Auto,
+    /// Never.
+    Off,
+}
+
+/// Whether the table can be used over a control connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Table {
+    /// It is there and may be written.
+    Usable,
+    /// There is none.
+    Missing,
+}
+
+/// What an owner of the database runs where the control role may not create the table itself.
+pub(super) const SETUP: &str = "CREATE SCHEMA IF NOT EXISTS pgpalisade; \
+    CREATE TABLE IF NOT EXISTS pgpalisade.mark (scope text PRIMARY KEY, token int8 NOT NULL, \
+    raised_at int8 NOT NULL, raised_by text NOT NULL);";
+
+const IS_USABLE: &str = "SELECT pg_catalog.has_schema_privilege('pgpalisade', 'USAGE') \
+    AND pg_catalog.has_table_privilege('pgpalisade.mark', 'SELECT') \
+    AND pg_catalog.has_table_privilege('pgpalisade.mark', 'INSERT') \
+    AND pg_catalog.has_table_privilege('pgpalisade.mark', 'UPDATE')";
+
+const READ: &str = "SELECT scope, token, raised_at, raised_by FROM pgpalisade.mark";
+
+/// A row that is not lower stays as it is: a mark never falls here either. `FOR UPDATE` of the conflicting row makes
+/// the comparison exact.
+const RAISE: &str = "INSERT INTO pgpalisade.mark AS m (scope, token, raised_at, raised_by) \
+    SELECT * FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), \
+    pg_catalog.unnest($3), pg_catalog.unnest($4)) \
+    ON CONFLICT (scope) DO UPDATE SET token = excluded.token, raised_at = excluded.raised_at, \
+    raised_by = excluded.raised_by WHERE m.token < excluded.token";
+
+/// The columns of rows for [`RAISE`].
+#[derive(Default)]
+struct Columns {
+    scopes: Vec<String>,
+    tokens: Vec<i64>,
+    raised_at: Vec<i64>,
+    raised_by: Vec<String>,
+}
+
+impl Columns {
+    fn push(&mut self, scope: &Scope, mark: &Mark) {
+        self.scopes.push(scope.to_string());
+        // A token is at most 2^63-1.
+        self.tokens
+            .push(i64::try_from(mark.token.get()).unwrap_or(i64::MAX));
+        self.raised_at.push(mark.raised_at);
+        self.raised_by.push(mark.raised_by.clone());
+    }
+
+    fn params(&self) -> [(&(dyn ToSql + Sync), Type); 4] {
+        [
+            (&self.scopes, Type::TEXT_ARRAY),
+            (&self.tokens, Type::INT8_ARRAY),
+            (&self.raised_at, Type::INT8_ARRAY),
+            (&self.raised_by, Type::TEXT_ARRAY),
+        ]
+    }
+}
+
+/// The witness as declarations use it.
+pub(super) struct Witness {
+    control: Control,
+    /// What this proxy has seen to be written, so that it is written once for each mark.
+    written: DashMap<Scope, Token>,
+}
+
+impl Witness {
+    pub(super) fn new(control: Control) -> Arc<Self> {
+        Arc::new(Self {
+            control,
+            written: DashMap::new(),
+        })
+    }
+
+    /// Has a mark written that another proxy may have written already. Does not wait.
+    pub(super) fn record_later(self: &Arc<Self>, scope: Scope, mark: Mark, deadline: Instant) {
+        if self.has(&scope, mark.token) {
+            return;
+        }
+        let witness = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(error) = witness.record(&scope, &mark, deadline).await {
+                tracing::debug!(%error, "the next control connection brings the witness up");
+            }
+        });
+    }
+
+    fn has(&self, scope: &Scope, token: Token) -> bool {
+        self.written.get(scope).is_some_and(|t| *t >= token)
+    }
+
+    /// Returns when the witness has the mark, or where there is none.
+    pub(super) async fn record(
+        &self,
+        scope: &Scope,
+        mark: &Mark,
+        deadline: Instant,
+    ) -> Result<(), DeclareError> {
+        if self.has(scope, mark.token) {
+            return Ok(());
+        }
+        let table = self.control.witness(deadline).await;
+        if table.map_err(DeclareError::Control)? == Table::Usable {
+            let mut columns = Columns::default();
+            columns.push(scope, mark);
+            let written = self.control.query(RAISE, &columns.params(), deadline).await;
+            written.map_err(|why| DeclareError::Witness {
+                scope: scope.clone(),
+                why,
+            })?;
+        }
+        let mut written = self.written.entry(scope.clone()).or_insert(mark.token);
+        *written = (*written).max(mark.token);
+        Ok(())
+    }
+}
+
+/// Makes the table where it is missing, and compares: an authority that is behind is refused, a witness that is behind
+/// is brought up.
+pub(super) async fn compare(
+    client: &Client,
+    authority: &dyn Authority,
+) -> Result<Table, StartError> {
+    if open(client).await.map_err(StartError::Control)? == Table::Missing {
+        return Ok(Table::Missing);
+    }
+    // The witness first. It never is ahead of an authority that remembers, because the authority is raised first.
+    let witnessed = read(client).await.map_err(StartError::Control)?;
+    let marks = authority.marks().await.map_err(StartError::Authority)?;
+    let marks: HashMap<Scope, Mark> = marks.into_iter().collect();
+    let kept = |scope: &Scope| marks.get(scope).map(|mark| mark.token);
+    let forgotten = |(scope, seen): &(&Scope, &Mark)| kept(scope) < Some(seen.token);
+    let mut lost = witnessed.iter().filter(forgotten);
+    if let Some((scope, seen)) = lost.next() {
+        return Err(StartError::AuthorityWentBack {
+            scope: scope.clone(),
+            witnessed: seen.token,
+            kept: kept(scope),
+            others: lost.count(),
+        });
+    }
+    let mut behind = Columns::default();
+    for (scope, mark) in &marks {
+        if witnessed
+            .get(scope)
+            .is_none_or(|seen| seen.token < mark.token)
+        {
+            behind.push(scope, mark);
+        }
+    }
+    if !behind.scopes.is_empty() {
+        client
+            .query_typed(RAISE, &behind.params())
+            .await
+            .map_err(|error| StartError::Control(error.into()))?;
+    }
+    Ok(Table::Usable)
+}
+
+async fn open(client: &Client) -> Result<Table, ControlError> {
+    if is_usable(client).await? {
+        return Ok(Table::Usable);
+    }
+    match client
+        .batch_execute(SETUP)
+        .await
+        .map_err(ControlError::from)
+    {
+        Ok(()) => {}
+        // Another proxy makes it at the same moment: the catalog's unique index lets only one.
+        Err(ControlError::Server(error)) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {}
+        Err(ControlError::Server(error)) => {
+            tracing::warn!(
+                %error,
+                setup = SETUP,
+                "the cluster keeps no witness of the marks, so an authority that was restored from an older snapshot \
+                 would not be noticed; let an owner of the control connection's database run \"setup\" and GRANT \
+                 the control role USAGE on the schema and SELECT, INSERT, UPDATE on the table, or set witness = \"off\""
+            );
+            return Ok(Table::Missing);
+        }
+        Err(other) => return Err(other),
+    }
+    match is_usable(client).await? {
+        true => Ok(Table::Usable),
+        false => Ok(Table::Missing),
+    }
+}
+
+async fn is_usable(client: &Client) -> Result<bool, ControlError> {
+    // Asked in two steps, because the privilege functions fail where the table is missing.
+    let there = "SELECT pg_catalog.to_regclass('pgpalisade.mark') IS NOT NULL";
+    for sql in [there, IS_USABLE] {
+        let rows = client.query_typed(sql, &[]).await?;
+        let row = rows.first().ok_or(ControlError::Lost)?;
+        if !answer::<bool>(row, 0)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Every mark that the witness has.
+pub(super) async fn read(client: &Client) -> Result<HashMap<Scope, Mark>, ControlError> {
+    let rows = client.query_typed(READ, &[]).await?;
+    let mut marks = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        // A row that nobody of us has written says nothing.
+        if let Some((scope, mark)) = mark(row)? {
+            marks.insert(scope, mark);
+        }
+    }
+    Ok(marks)
+}
+
+fn mark(row: &Row) -> Result<Option<(Scope, Mark)>, ControlError> {
+    let scope: String = answer(row, 0)?;
+    let token: i64 = answer(row, 1)?;
+    let (raised_at, raised_by) = (answer(row, 2)?, answer(row, 3)?);
+    let token = u64::try_from(token).ok().and_then(|t| Token::new(t).ok());
+    let (Ok(scope), Some(token)) = (Scope::new(&scope), token) else {
+        tracing::warn!(scope, "a row of pgpalisade.mark is not a mark");
+        return Ok(None);
+    };
+    let mark = Mark {
+        token,
+        raised_at,
+        raised_by,
+    };
+    Ok(Some((scope, mark)))
+}

@@ -1,0 +1,114 @@
+//! The cluster on record: a deposed primary is refused, and recovery lets no mark fall.
+
+use super::{
+    CLUSTER, accepted, declare, fresh_backend, fresh_scope, mark_of, sessions_of, stale, token,
+};
+use crate::{Authority, Cluster, Declaration, Declared, Drained, Enrolled, Mark, Outcome};
+
+const fn on_timeline(timeline: u32) -> Cluster {
+    Cluster {
+        timeline,
+        ..CLUSTER
+    }
+}
+
+async fn enrol(store: &dyn Authority, cluster: Cluster) -> Enrolled {
+    store.enrol(cluster).await.expect("enrol answers")
+}
+
+async fn on_record(store: &dyn Authority) -> Option<Cluster> {
+    store.cluster().await.expect("cluster answers")
+}
+
+pub(super) async fn old_timelines_are_refused(store: &dyn Authority) {
+    assert_eq!(on_record(store).await, Some(CLUSTER));
+    assert_eq!(enrol(store, CLUSTER).await, Enrolled::Accepted, "again");
+    let refused = Enrolled::Refused { recorded: CLUSTER };
+    let older = on_timeline(CLUSTER.timeline - 1);
+    assert_eq!(enrol(store, older).await, refused);
+    let other = Cluster {
+        system_identifier: 1,
+        timeline: CLUSTER.timeline + 9,
+    };
+    assert_eq!(enrol(store, other).await, refused, "another cluster");
+    let (s, a) = (fresh_scope(), fresh_backend());
+    let mut declaration = Declaration {
+        scope: &s,
+        token: token(1),
+        backend: a,
+        cluster: older,
+        by: "suite",
+    };
+    // A newer timeline too: whoever declares has enrolled, so the store has forgotten it.
+    for cluster in [older, other, on_timeline(CLUSTER.timeline + 1)] {
+        declaration.cluster = cluster;
+        let recorded = Some(CLUSTER);
+        assert_eq!(
+            store.declare(&declaration).await,
+            Ok(Declared::OtherCluster { recorded })
+        );
+    }
+    assert_eq!(
+        mark_of(store, &s).await,
+        None,
+        "a refused declaration raises nothing"
+    );
+    assert_eq!(sessions_of(store, &s).await, vec![]);
+
+    let promoted = on_timeline(CLUSTER.timeline + 1);
+    assert_eq!(enrol(store, promoted).await, Enrolled::Accepted);
+    assert_eq!(on_record(store).await, Some(promoted));
+    let recorded = promoted;
+    assert_eq!(enrol(store, CLUSTER).await, Enrolled::Refused { recorded });
+    declaration.cluster = CLUSTER;
+    assert_eq!(
+        store.declare(&declaration).await,
+        Ok(Declared::OtherCluster {
+            recorded: Some(promoted)
+        }),
+        "the deposed primary"
+    );
+    declaration.cluster = promoted;
+    let declared = store.declare(&declaration).await.expect("declare answers");
+    accepted(declared);
+    store.release(a).await.expect("release answers");
+    // Also: an operator can go back.
+    store.recover(CLUSTER, &[]).await.expect("recover answers");
+    assert_eq!(on_record(store).await, Some(CLUSTER));
+}
+
+pub(super) async fn recovery_lets_no_mark_fall(store: &dyn Authority) {
+    let [lower, higher, missing] = [fresh_scope(), fresh_scope(), fresh_scope()];
+    let (a, b) = (fresh_backend(), fresh_backend());
+    for scope in [&lower, &higher] {
+        declare(store, scope, 5, a).await;
+        assert_eq!(
+            store.drained(scope, token(5), &[]).await,
+            Ok(Drained::Complete)
+        );
+    }
+    let mark = |value| Mark {
+        token: token(value),
+        raised_at: 7,
+        raised_by: "witness".to_owned(),
+    };
+    let marks = [
+        (lower.clone(), mark(9)),
+        (higher.clone(), mark(2)),
+        (missing.clone(), mark(4)),
+    ];
+    for _ in 0..2 {
+        store
+            .recover(CLUSTER, &marks)
+            .await
+            .expect("recover answers");
+        assert_eq!(mark_of(store, &lower).await, Some(mark(9)));
+        assert_eq!(mark_of(store, &missing).await, Some(mark(4)));
+        let kept = mark_of(store, &higher).await.map(|m| m.token);
+        assert_eq!(kept, Some(token(5)), "it does not fall");
+    }
+    assert_eq!(stale(declare(store, &missing, 3, b).await), mark(4));
+    let (_, outcome, old) = accepted(declare(store, &lower, 9, b).await);
+    assert_eq!(outcome, Outcome::Current);
+    assert_eq!(old.len(), 1, "a raised scope is not drained: {old:?}");
+}

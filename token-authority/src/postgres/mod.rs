@@ -1,0 +1,299 @@
+//! The PostgreSQL store: a schema of its own in a PostgreSQL that several proxies share.
+//!
+//! # Why the steps are atomic
+//!
+//! Every step is one function on the server, called in one statement outside a transaction block, and sent as one
+//! message: the server takes it, commits it, and only then answers. A proxy that stops in the middle holds no lock,
+//! for it never has a transaction open.
+//!
+//! Inside a step the isolation level is READ COMMITTED, and the function is `VOLATILE`, so that each of its statements
+//! sees what was committed before that statement began
+//! (<https://www.postgresql.org/docs/current/transaction-iso.html>). That makes a lock worth something: what is read
+//! after it was taken is what the holder before has left. Under a snapshot for the whole transaction it would not be.
+//!
+//! - *A scope* is locked by its row in `marks` (`FOR UPDATE`). A declaration locks it, then looks at the mark,
+//!   registers, and reads the lower sessions; `drained` locks it, removes, looks what is left, and marks. So two steps
+//!   in a scope follow each other. Where there is no row yet, `ON CONFLICT DO NOTHING` makes one and waits for whoever
+//!   is making it; then it is locked like any other. Rows are never deleted.
+//! - *The cluster* is locked by the table lock of `store`: `ROW SHARE` for declarations, which do not hinder each
+//!   other, `EXCLUSIVE` to enrol or recover. Table locks queue, so a stream of declarations cannot keep out a new
+//!   timeline. A declaration that had its lock is committed before the enrolment is answered, and one that comes
+//!   later sees the new timeline.
+//! - *`forget`* only removes, and takes no scope's lock: to a declaration the session is there or it is not, and
+//!   either is an order of the two.
+//! - A declaration locks in this order: cluster, the row of its own connection, scopes by name. So steps wait for each
+//!   other, not in a circle. Where they do all the same, the server ends one, which is undone and taken again.
+//!
+//! An answer counts when the server says ReadyForQuery, which it does after the commit, and when it has not warned
+//! (see [`link`]). `synchronous_commit` is at least `on`.
+//!
+//! # A store that has gone back in time
+//!
+//! A standby that replication had left behind, or a restored backup, has lost answered steps. So every step also
+//! counts up a row of its connection. What a server has kept is a beginning of its log, so whoever still has the last
+//! answered step has all before it; after a lost connection this is looked at first, and where it is missing, every
+//! call ends with [`AuthorityError::WentBack`].
+
+mod info;
+mod link;
+mod open;
+mod options;
+mod steps;
+mod watch;
+mod worker;
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_core::Stream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::Row;
+
+pub use info::{ServerInfo, inspect};
+pub use open::OpenError;
+pub use options::{Options, OptionsError};
+
+use crate::record::cut_by;
+use crate::{
+    Answer, Authority, AuthorityError, AuthorityId, Backend, Cluster, Declaration, Declared,
+    Drained, Enrolled, Mark, Registered, Scope, Token, Watch,
+};
+use link::LinkError;
+use steps::{Declare, Forget, Reply};
+use watch::Reader;
+use worker::{Job, RECOVERY, Worker};
+
+/// Steps that may wait; more than that wait outside, in their callers.
+const QUEUE: usize = 1024;
+
+/// The PostgreSQL store. Clones share two connections, which are closed with the last of them.
+#[derive(Clone)]
+pub struct Postgres {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    identity: AuthorityId,
+    options: Options,
+    jobs: mpsc::Sender<Job>,
+    reader: Arc<Reader>,
+    watching: JoinHandle<()>,
+}
+
+impl Postgres {
+    /// Connects to the store, and makes its schema on first use. Needs a tokio runtime, in which its connections
+    /// live from then on. Bounded by a few times the options' timeout.
+    ///
+    /// Errors: no connection, a standby, rights that are missing (with the SQL that gives them), a schema that is
+    /// damaged or written by a newer version.
+    pub async fn connect(options: &Options) -> Result<Self, OpenError> {
+        let identity = open::open(options).await?;
+        let mut worker = Worker::new(options.clone(), identity);
+        let error = |error| open::open_error(options, error);
+        worker.connected().await.map_err(error)?;
+        let reader = Arc::new(Reader::new(options.clone(), identity));
+        let unreachable = |error: AuthorityError| OpenError::Unreachable {
+            place: options.to_string(),
+            why: error.to_string(),
+        };
+        let told = reader.begin().await.map_err(unreachable)?;
+        let (jobs, queue) = mpsc::channel(QUEUE);
+        // Ends by itself, when the queue is closed and empty.
+        tokio::spawn(worker.run(queue));
+        let watching = tokio::spawn(Arc::clone(&reader).run(told));
+        Ok(Self {
+            inner: Arc::new(Inner {
+                identity,
+                options: options.clone(),
+                jobs,
+                reader,
+                watching,
+            }),
+        })
+    }
+
+    /// Hands one step to the worker and waits until it is durable.
+    async fn step<T>(
+        &self,
+        patience: u32,
+        job: impl FnOnce(Reply<T>) -> Job,
+    ) -> Result<T, AuthorityError> {
+        let (reply, answer) = oneshot::channel();
+        let job = job(reply);
+        let taken = async {
+            let queued = self.inner.jobs.send(job).await;
+            queued.map_err(|_| AuthorityError::Closed)?;
+            answer.await.map_err(|_| AuthorityError::Closed)?
+        };
+        self.bounded(self.inner.options.timeout() * patience, taken)
+            .await
+    }
+
+    /// Reads rows, as many as there are. Each must come within the bound of a call.
+    async fn rows<T>(
+        &self,
+        sql: String,
+        read: impl Fn(&Row) -> Result<T, LinkError>,
+    ) -> Result<Vec<T>, AuthorityError> {
+        let bound = self.inner.options.timeout();
+        let link = self.bounded(bound, self.inner.reader.link()).await?;
+        let place = self.inner.options.to_string();
+        let all = async {
+            let none: [(i32, tokio_postgres::types::Type); 0] = [];
+            let rows = soon(bound, link.client().query_typed_raw(&sql, none)).await??;
+            let mut rows = pin!(rows);
+            let mut all = Vec::new();
+            while let Some(row) = soon(bound, poll_fn(|cx| rows.as_mut().poll_next(cx))).await? {
+                all.push(read(&row?)?);
+            }
+            Ok::<_, LinkError>(all)
+        };
+        match all.await {
+            Ok(all) => Ok(all),
+            Err(error) => {
+                if matches!(error, LinkError::Broken(_)) {
+                    self.inner.reader.discard(&link).await;
+                }
+                Err(error.into_authority(&place))
+            }
+        }
+    }
+
+    async fn bounded<T>(
+        &self,
+        bound: Duration,
+        call: impl Future<Output = Result<T, AuthorityError>>,
+    ) -> Result<T, AuthorityError> {
+        match timeout(bound, call).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let why = format!("{}: no answer within {bound:?}", self.inner.options);
+                Err(AuthorityError::Unavailable(why))
+            }
+        }
+    }
+
+    fn schema(&self) -> String {
+        self.inner.options.quoted_schema()
+    }
+}
+
+async fn soon<T>(bound: Duration, answer: impl Future<Output = T>) -> Result<T, LinkError> {
+    let silence = |_| LinkError::Broken(format!("no answer within {bound:?}"));
+    timeout(bound, answer).await.map_err(silence)
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Postgres({})", self.inner.options)
+    }
+}
+
+impl Authority for Postgres {
+    fn identity(&self) -> AuthorityId {
+        self.inner.identity
+    }
+
+    fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled> {
+        Box::pin(self.step(1, move |reply| Job::Enrol { cluster, reply }))
+    }
+
+    fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared> {
+        let Declaration {
+            scope,
+            token,
+            backend,
+            cluster,
+            by,
+        } = *declaration;
+        let (scope, by) = (scope.clone(), cut_by(by).to_owned());
+        Box::pin(self.step(1, move |reply| {
+            Job::Declare(Declare {
+                scope,
+                token,
+                backend,
+                cluster,
+                by,
+                reply,
+            })
+        }))
+    }
+
+    fn drained<'a>(
+        &'a self,
+        scope: &'a Scope,
+        token: Token,
+        gone: &'a [Backend],
+    ) -> Answer<'a, Drained> {
+        let (scope, gone) = (scope.clone(), gone.to_vec());
+        Box::pin(self.step(1, move |reply| Job::Drained {
+            scope,
+            token,
+            gone,
+            reply,
+        }))
+    }
+
+    fn release(&self, backend: Backend) -> Answer<'_, ()> {
+        let gone = vec![backend];
+        Box::pin(self.step(1, move |reply| Job::Forget(Forget { gone, reply })))
+    }
+
+    fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
+        let gone = gone.to_vec();
+        Box::pin(self.step(1, move |reply| Job::Forget(Forget { gone, reply })))
+    }
+
+    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>> {
+        let sql = format!(
+            "SELECT scope, pid, started_us, token, since FROM {}.sessions",
+            self.schema()
+        );
+        Box::pin(self.rows(sql, |row| {
+            Ok((steps::scope(row, 0)?, steps::registered(row, 1)?))
+        }))
+    }
+
+    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>> {
+        let sql = format!(
+            "SELECT scope, token, raised_at, raised_by FROM {}.marks",
+            self.schema()
+        );
+        Box::pin(self.rows(sql, |row| Ok((steps::scope(row, 0)?, steps::mark(row, 1)?))))
+    }
+
+    fn cluster(&self) -> Answer<'_, Option<Cluster>> {
+        Box::pin(async move {
+            let sql = format!(
+                "SELECT system_identifier, timeline FROM {}.store",
+                self.schema()
+            );
+            let read = self.rows(sql, |row| steps::cluster(row, 0)).await?;
+            Ok(read.into_iter().next().flatten())
+        })
+    }
+
+    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()> {
+        let marks = marks.to_vec();
+        Box::pin(self.step(RECOVERY, move |reply| Job::Recover {
+            cluster,
+            marks,
+            reply,
+        }))
+    }
+
+    fn watch(&self) -> Watch {
+        self.inner.reader.watch()
+    }
+}

@@ -1,0 +1,231 @@
+//! Finding the store in a database, making it on first use, and refusing what will not do.
+
+use std::time::Duration;
+
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+
+use super::link::{Link, LinkError, Purpose, get};
+use super::options::Options;
+use crate::{AuthorityError, AuthorityId};
+
+/// The format that this version writes. A higher one in the schema is refused.
+const FORMAT: i32 = 1;
+/// Tables and functions.
+const SCHEMA: &str = include_str!("schema.sql");
+/// First key of the advisory lock under which a store is made; the second is made of the schema's name.
+const MAKING: i32 = 0x7067_7061;
+/// Another proxy has made the store in the meantime.
+const ALREADY_MADE: &str = "PFA04";
+
+/// Why the store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No connection, or no answer in time.
+    #[error("the PostgreSQL authority at {place} cannot be reached: {why}")]
+    Unreachable {
+        /// Where it was looked for.
+        place: String,
+        /// What went wrong.
+        why: String,
+    },
+    /// The server cannot be used as it is: a standby, too old, another encoding than UTF8.
+    #[error("the PostgreSQL authority at {place} cannot be used: {why}")]
+    Unsuitable {
+        /// Where the server is.
+        place: String,
+        /// Why, and what to do.
+        why: String,
+    },
+    /// The role may not make or use the schema.
+    #[error("the PostgreSQL authority at {place}: {why}; let an owner of the database run: {sql}")]
+    Rights {
+        /// Where the server is.
+        place: String,
+        /// What the server said.
+        why: String,
+        /// What gives the right.
+        sql: String,
+    },
+    /// A newer version of this program has written it.
+    #[error(
+        "the PostgreSQL authority at {place} has format {found}, but this version knows only up to {FORMAT}; use \
+         the newer pgpalisade"
+    )]
+    Newer {
+        /// Where the server is.
+        place: String,
+        /// The format in the schema.
+        found: i32,
+    },
+    /// The schema is not ours, or is damaged.
+    #[error(
+        "the PostgreSQL authority at {place} is damaged or not an authority: {why}; restore it from a backup, or \
+         name another schema"
+    )]
+    Damaged {
+        /// Where the server is.
+        place: String,
+        /// What was found.
+        why: String,
+    },
+}
+
+/// Connects, and makes the store where there is none. Several may do it at once.
+pub(super) async fn open(options: &Options) -> Result<AuthorityId, OpenError> {
+    let link = Link::connect(options, Purpose::Steps)
+        .await
+        .map_err(|error| open_error(options, error))?;
+    if let Some(identity) = find(&link, options).await? {
+        return Ok(identity);
+    }
+    let made = make(&link, options).await;
+    // Whatever became of it: another proxy may have been faster.
+    match (find(&link, options).await?, made) {
+        (Some(identity), _) => Ok(identity),
+        (None, Err(error)) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            Err(rights(&link, options, &error).await)
+        }
+        (None, Err(error)) => Err(open_error(options, error)),
+        (None, Ok(())) => Err(OpenError::Damaged {
+            place: options.to_string(),
+            why: "it was removed while it was made".into(),
+        }),
+    }
+}
+
+/// Looks whether it is still the store with this identity.
+pub(super) async fn verify(
+    link: &Link,
+    options: &Options,
+    identity: AuthorityId,
+) -> Result<(), AuthorityError> {
+    let place = options.to_string();
+    let why = match find(link, options).await {
+        Ok(Some(found)) if found == identity => return Ok(()),
+        Ok(Some(found)) => format!("is now authority {found}, was {identity}"),
+        Ok(None) => "the schema is gone".into(),
+        Err(OpenError::Unreachable { why, .. } | OpenError::Unsuitable { why, .. }) => {
+            return Err(AuthorityError::Unavailable(format!("{place}: {why}")));
+        }
+        Err(error) => error.to_string(),
+    };
+    Err(AuthorityError::Damaged(format!("{place}: {why}")))
+}
+
+/// The identity of the store, where there is one.
+async fn find(link: &Link, options: &Options) -> Result<Option<AuthorityId>, OpenError> {
+    match read_identity(link, options).await {
+        Ok(None) => Ok(None),
+        Ok(Some((FORMAT, identity))) => Ok(Some(identity)),
+        Ok(Some((found, _))) if found > FORMAT => Err(OpenError::Newer {
+            place: options.to_string(),
+            found,
+        }),
+        Ok(Some((found, _))) => Err(OpenError::Damaged {
+            place: options.to_string(),
+            why: format!("its format is {found}"),
+        }),
+        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            Err(rights(link, options, &error).await)
+        }
+        Err(error) => Err(open_error(options, error)),
+    }
+}
+
+async fn read_identity(
+    link: &Link,
+    options: &Options,
+) -> Result<Option<(i32, AuthorityId)>, LinkError> {
+    let bound = options.timeout();
+    let table = format!("{}.store", options.quoted_schema());
+    let there = "SELECT to_regclass($1) IS NOT NULL";
+    let rows = link.ask(bound, there, &[(&table, Type::TEXT)]).await?;
+    if !get::<bool>(rows.first().ok_or_else(LinkError::no_row)?, 0)? {
+        return Ok(None);
+    }
+    let asked = format!("SELECT format, identity FROM {table}");
+    let rows = link.ask(bound, &asked, &[]).await?;
+    let row = rows
+        .first()
+        .ok_or_else(|| LinkError::Record("its table \"store\" is empty".into()))?;
+    let bytes: &[u8] = get(row, 1)?;
+    let bytes = <[u8; 16]>::try_from(bytes)
+        .map_err(|_| LinkError::Record("its identity has not 16 bytes".into()))?;
+    Ok(Some((get(row, 0)?, AuthorityId::from_bytes(bytes))))
+}
+
+/// Makes all of it in one transaction, or nothing.
+async fn make(link: &Link, options: &Options) -> Result<(), LinkError> {
+    let (name, quoted) = (options.schema(), options.quoted_schema());
+    let guard = format!(
+        "SELECT pg_advisory_xact_lock({MAKING}, hashtext('{name}'));
+         DO $$ BEGIN
+            IF to_regclass('{quoted}.store') IS NOT NULL THEN
+                RAISE EXCEPTION 'the store is there already' USING ERRCODE = '{ALREADY_MADE}';
+            END IF;
+            IF to_regnamespace('{quoted}') IS NULL THEN
+                CREATE SCHEMA {quoted};
+            END IF;
+         END $$;"
+    );
+    let tables = SCHEMA
+        .replace("@schema@", &quoted)
+        .replace("@channel@", &format!("'{name}'"))
+        .replace("@format@", &FORMAT.to_string())
+        .replace("@identity@", &AuthorityId::random().to_string());
+    // The server takes them as one transaction, for they come in one message.
+    let bound: Duration = options.timeout() * 2;
+    link.script(bound, &format!("{guard}\n{tables}")).await
+}
+
+/// The refusal, with what an owner has to run.
+async fn rights(link: &Link, options: &Options, error: &LinkError) -> OpenError {
+    let asked = "SELECT quote_ident(current_user), to_regnamespace($1) IS NOT NULL";
+    let schema = options.quoted_schema();
+    let answer = link
+        .ask(options.timeout(), asked, &[(&schema, Type::TEXT)])
+        .await;
+    let known = answer.ok().and_then(|rows| {
+        let row = rows.first()?;
+        Some((get::<String>(row, 0).ok()?, get::<bool>(row, 1).ok()?))
+    });
+    let (role, there) = known.unwrap_or_else(|| ("the role of the DSN".into(), false));
+    OpenError::Rights {
+        place: options.to_string(),
+        why: error.to_string(),
+        sql: if there {
+            format!(
+                "GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}; \
+                 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};"
+            )
+        } else {
+            format!("CREATE SCHEMA {schema} AUTHORIZATION {role};")
+        },
+    }
+}
+
+pub(super) fn open_error(options: &Options, error: LinkError) -> OpenError {
+    let place = options.to_string();
+    let why = error.to_string();
+    match error {
+        LinkError::Standby | LinkError::TooOld(_) | LinkError::Encoding(_) => {
+            OpenError::Unsuitable { place, why }
+        }
+        LinkError::Record(_) => OpenError::Damaged { place, why },
+        LinkError::Broken(_) => OpenError::Unreachable { place, why },
+        LinkError::Refused(refusal) => match refusal.code().code() {
+            "42501" => OpenError::Rights {
+                place,
+                why,
+                sql: format!(
+                    "GRANT USAGE ON SCHEMA {0} TO the_role; \
+                     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {0} TO the_role;",
+                    options.quoted_schema()
+                ),
+            },
+            "42703" | "42P01" | "42883" | "3F000" => OpenError::Damaged { place, why },
+            _ => OpenError::Unreachable { place, why },
+        },
+    }
+}

@@ -1,0 +1,281 @@
+//! Where the PostgreSQL store is: the text after `postgres:`, checked, and shown without its secrets.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+
+/// The schema unless told otherwise.
+const SCHEMA: &str = "pgpalisade_authority";
+/// What PostgreSQL keeps of a name, in bytes. A longer one would be cut, and two could meet.
+const NAME_BYTES: usize = 63;
+/// How the store shows in `pg_stat_activity`, unless the DSN says otherwise.
+const APPLICATION_NAME: &str = "pgpalisade authority";
+/// How long a call may take unless told otherwise.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Silence after which the kernel asks whether the server is still there. libpq waits two hours.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_RETRIES: u32 = 3;
+/// tokio-postgres's own default, which stands for "the DSN does not say".
+const KEEPALIVE_IDLE_UNSET: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// Where the store is, and how long a call may take.
+#[derive(Clone)]
+pub struct Options {
+    config: Config,
+    schema: String,
+    timeout: Duration,
+}
+
+/// Why a text does not say where a store is. No text quotes it, since it may hold a password.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// Neither `key=value` pairs nor a URL.
+    #[error("the DSN of the PostgreSQL authority {0}")]
+    Dsn(String),
+    /// A schema's name that will not do.
+    #[error(
+        "the schema of the PostgreSQL authority must have 1 to {NAME_BYTES} of A-Z a-z 0-9 _ - and may not begin \
+         with pg_"
+    )]
+    Schema,
+}
+
+impl Options {
+    /// Another schema than `pgpalisade_authority`. Every proxy of a cluster must name the same one.
+    /// Errors: empty, over 63 bytes, other characters than `A-Z a-z 0-9 _ -`, or one of PostgreSQL's own (`pg_...`).
+    pub fn with_schema(mut self, name: &str) -> Result<Self, OptionsError> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+        let sound = !name.is_empty() && name.len() <= NAME_BYTES && name.chars().all(allowed);
+        if !sound || name.starts_with("pg_") {
+            return Err(OptionsError::Schema);
+        }
+        name.clone_into(&mut self.schema);
+        Ok(self)
+    }
+
+    /// Another bound for a call than 5 seconds. At least 100 ms.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.max(Duration::from_millis(100));
+        self
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The schema's name, as it is.
+    pub(super) fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    /// The schema's name for SQL.
+    pub(super) fn quoted_schema(&self) -> String {
+        format!("\"{}\"", self.schema)
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+}
+
+impl FromStr for Options {
+    type Err = OptionsError;
+
+    /// Reads what stands after `postgres:`: a URL with or without its scheme (`//user@host/db`,
+    /// `postgres://user@host/db`), or `key=value` pairs.
+    fn from_str(text: &str) -> Result<Self, OptionsError> {
+        let url = format!("postgres:{text}");
+        let dsn = if text.starts_with("//") { &url } else { text };
+        let mut config = parse(dsn).map_err(OptionsError::Dsn)?;
+        if config.get_application_name().is_none() {
+            config.application_name(APPLICATION_NAME);
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(TIMEOUT * 2);
+        }
+        if config.get_keepalives_idle() == KEEPALIVE_IDLE_UNSET {
+            config.keepalives_idle(KEEPALIVE_IDLE);
+        }
+        if config.get_keepalives_interval().is_none() {
+            config.keepalives_interval(KEEPALIVE_INTERVAL);
+        }
+        if config.get_keepalives_retries().is_none() {
+            config.keepalives_retries(KEEPALIVE_RETRIES);
+        }
+        // Of several servers the one that accepts writes is meant.
+        if config.get_hosts().len().max(config.get_hostaddrs().len()) > 1 {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        Ok(Self {
+            config,
+            schema: SCHEMA.to_owned(),
+            timeout: TIMEOUT,
+        })
+    }
+}
+
+fn parse(dsn: &str) -> Result<Config, String> {
+    let config: Config = dsn.parse().map_err(|error: tokio_postgres::Error| {
+        // The reason names the option, never its value.
+        let reason = std::error::Error::source(&error).map(ToString::to_string);
+        match reason {
+            Some(reason)
+                if reason.starts_with("unknown option")
+                    || reason.starts_with("invalid value for option") =>
+            {
+                format!("is not a connection string: {reason}")
+            }
+            _ => String::from(
+                "is not a connection string: write postgres://user@host:port/db or \
+                 postgres:host=... user=... dbname=...",
+            ),
+        }
+    })?;
+    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+        return Err("names no host; the PG* variables of the environment are not read".into());
+    }
+    if config.get_user().is_none() {
+        return Err("names no user; the PG* variables of the environment are not read".into());
+    }
+    if config.get_ssl_mode() == SslMode::Require {
+        return Err("asks for sslmode=require: TLS to PostgreSQL is not in this version".into());
+    }
+    Ok(config)
+}
+
+impl fmt::Display for Options {
+    /// Where it is, without password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = self.config.get_user().unwrap_or_default();
+        write!(f, "postgres://{user}@")?;
+        let ports = self.config.get_ports();
+        let port = |index: usize| {
+            let port = ports.get(index).or(ports.first());
+            port.copied().unwrap_or(5432)
+        };
+        let hosts = self.config.get_hosts();
+        for (index, host) in hosts.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            match host {
+                Host::Tcp(name) => write!(f, "{comma}{name}:{}", port(index))?,
+                Host::Unix(dir) => write!(f, "{comma}{}:{}", dir.display(), port(index))?,
+            }
+        }
+        if hosts.is_empty() {
+            for (index, address) in self.config.get_hostaddrs().iter().enumerate() {
+                let comma = if index == 0 { "" } else { "," };
+                write!(f, "{comma}{address}:{}", port(index))?;
+            }
+        }
+        let database = self.config.get_dbname().unwrap_or(user);
+        write!(f, "/{database}, schema {}", self.schema)
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Options({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn shown(text: &str, expect: &str) {
+        let options: Options = text.parse().unwrap();
+        assert_eq!(
+            options.to_string(),
+            format!("{expect}, schema pgpalisade_authority")
+        );
+        assert!(!format!("{options:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn every_form_is_read_and_no_password_shown() {
+        shown(
+            "host=db user=u password=hunter2 dbname=d",
+            "postgres://u@db:5432/d",
+        );
+        shown("//u:hunter2@db:5433/d", "postgres://u@db:5433/d");
+        shown("postgres://u:hunter2@db/d", "postgres://u@db:5432/d");
+        shown("postgresql://u@db", "postgres://u@db:5432/u");
+        shown("host=/run user=u port=7", "postgres://u@/run:7/u");
+        shown(
+            "host=a,b user=u port=1,2 dbname=d",
+            "postgres://u@a:1,b:2/d",
+        );
+        shown(
+            "hostaddr=127.0.0.1 user=u dbname=d",
+            "postgres://u@127.0.0.1:5432/d",
+        );
+    }
+
+    #[test]
+    fn refusals_say_why_and_show_no_password() {
+        for (text, part) in [
+            ("", "names no host"),
+            ("user=u password=hunter2", "names no host"),
+            ("host=h password=hunter2", "names no user"),
+            ("host=h user=u prot=1 password=hunter2", "unknown option"),
+            (
+                "//u:hunter2@h:x/d",
+                "invalid value for option|is not a connection string",
+            ),
+            ("host=h user=u password='hunter2", "write postgres://"),
+            (
+                "//u:hunter2@h/d?sslmode=require",
+                "TLS to PostgreSQL is not in this version",
+            ),
+        ] {
+            let message = text.parse::<Options>().unwrap_err().to_string();
+            assert!(
+                part.split('|').any(|p| message.contains(p)),
+                "{text}: {message}"
+            );
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+    }
+
+    #[test]
+    fn silence_is_noticed_in_seconds() {
+        let config = "host=h user=u".parse::<Options>().unwrap().config;
+        assert!(config.get_keepalives());
+        assert_eq!(config.get_keepalives_idle(), KEEPALIVE_IDLE);
+        assert_eq!(config.get_tcp_user_timeout(), Some(&(TIMEOUT * 2)));
+        let given = "host=h user=u keepalives_idle=60 tcp_user_timeout=9"
+            .parse::<Options>()
+            .unwrap()
+            .config;
+        assert_eq!(given.get_keepalives_idle(), Duration::from_secs(60));
+        assert_eq!(given.get_tcp_user_timeout(), Some(&Duration::from_secs(9)));
+    }
+
+    #[test]
+    fn of_several_servers_the_primary_is_meant() {
+        let attrs = |text: &str| {
+            let options: Options = text.parse().unwrap();
+            options.config.get_target_session_attrs()
+        };
+        assert_eq!(attrs("host=a,b user=u"), TargetSessionAttrs::ReadWrite);
+        assert_eq!(attrs("host=a user=u"), TargetSessionAttrs::Any);
+    }
+
+    #[test]
+    fn names_of_schemas() {
+        let with = |name: &str| {
+            let options: Options = "host=h user=u".parse().unwrap();
+            options.with_schema(name).map(|o| o.quoted_schema())
+        };
+        assert_eq!(with("A-b_9"), Ok("\"A-b_9\"".to_owned()));
+        for bad in ["", "pg_mine", "a\0b", "a\"b", "a$$b", &"x".repeat(64)] {
+            assert_eq!(with(bad), Err(OptionsError::Schema), "{bad:?}");
+        }
+    }
+}

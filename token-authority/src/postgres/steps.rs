@@ -1,0 +1,240 @@
+//! The steps as the server knows them: their arguments, and what their rows mean.
+
+use tokio::sync::oneshot;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::link::{Arguments, LinkError, get};
+use crate::{
+    AuthorityError, Backend, Cluster, Declared, Drained, Enrolled, Mark, Outcome, Registered,
+    Scope, Token,
+};
+
+/// Where the answer to a step goes.
+pub(super) type Reply<T> = oneshot::Sender<Result<T, AuthorityError>>;
+
+/// A declaration that waits for the server.
+pub(super) struct Declare {
+    pub(super) scope: Scope,
+    pub(super) token: Token,
+    pub(super) backend: Backend,
+    pub(super) cluster: Cluster,
+    pub(super) by: String,
+    pub(super) reply: Reply<Declared>,
+}
+
+/// Sessions to be removed.
+pub(super) struct Forget {
+    pub(super) gone: Vec<Backend>,
+    pub(super) reply: Reply<()>,
+}
+
+/// Steps that share one commit, as columns: what the server's function takes.
+#[derive(Default)]
+pub(super) struct Together {
+    scopes: Vec<String>,
+    tokens: Vec<i64>,
+    pids: Vec<i32>,
+    starts: Vec<i64>,
+    systems: Vec<i64>,
+    timelines: Vec<i64>,
+    bys: Vec<String>,
+    gone: Backends,
+}
+
+/// Sessions as columns.
+#[derive(Default)]
+pub(super) struct Backends {
+    pids: Vec<i32>,
+    starts: Vec<i64>,
+}
+
+impl Backends {
+    pub(super) fn push(&mut self, backend: Backend) {
+        self.pids.push(backend.pid);
+        self.starts.push(backend.started_us);
+    }
+
+    pub(super) fn arguments(&self) -> [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] {
+        [
+            (&self.pids, Type::INT4_ARRAY),
+            (&self.starts, Type::INT8_ARRAY),
+        ]
+    }
+}
+
+impl FromIterator<Backend> for Backends {
+    fn from_iter<I: IntoIterator<Item = Backend>>(backends: I) -> Self {
+        let mut columns = Self::default();
+        for backend in backends {
+            columns.push(backend);
+        }
+        columns
+    }
+}
+
+impl Together {
+    pub(super) fn new(declares: &[Declare], forgets: &[Forget]) -> Self {
+        let mut columns = Self::default();
+        for declare in declares {
+            columns.scopes.push(declare.scope.as_str().to_owned());
+            columns.tokens.push(number(declare.token));
+            columns.pids.push(declare.backend.pid);
+            columns.starts.push(declare.backend.started_us);
+            columns.systems.push(system(declare.cluster));
+            columns.timelines.push(declare.cluster.timeline.into());
+            columns.bys.push(without_nul(&declare.by));
+        }
+        for backend in forgets.iter().flat_map(|forget| &forget.gone) {
+            columns.gone.push(*backend);
+        }
+        columns
+    }
+
+    pub(super) fn arguments(&self) -> Vec<(&(dyn tokio_postgres::types::ToSql + Sync), Type)> {
+        let mut arguments: Vec<(&(dyn tokio_postgres::types::ToSql + Sync), Type)> = vec![
+            (&self.scopes, Type::TEXT_ARRAY),
+            (&self.tokens, Type::INT8_ARRAY),
+            (&self.pids, Type::INT4_ARRAY),
+            (&self.starts, Type::INT8_ARRAY),
+            (&self.systems, Type::INT8_ARRAY),
+            (&self.timelines, Type::INT8_ARRAY),
+            (&self.bys, Type::TEXT_ARRAY),
+        ];
+        arguments.extend(self.gone.arguments());
+        arguments
+    }
+}
+
+/// `SELECT * FROM function($1, ...)`.
+pub(super) fn call(schema: &str, function: &str, arguments: &Arguments<'_>) -> String {
+    let places: Vec<String> = (1..=arguments.len()).map(|n| format!("${n}")).collect();
+    format!("SELECT * FROM {schema}.{function}({})", places.join(", "))
+}
+
+/// A token for a bigint, which every token fits.
+pub(super) fn number(token: Token) -> i64 {
+    i64::try_from(token.get()).unwrap_or(i64::MAX)
+}
+
+/// The system identifier as PostgreSQL itself shows it: the same 64 bits with a sign.
+pub(super) fn system(cluster: Cluster) -> i64 {
+    cluster.system_identifier.cast_signed()
+}
+
+/// PostgreSQL's text holds everything but NUL.
+pub(super) fn without_nul(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+/// Answers to declarations, each with the place of its declaration, counted from 0.
+pub(super) fn declared(row: &Row) -> Result<(usize, Declared), LinkError> {
+    let place: i64 = get(row, 0)?;
+    let place = usize::try_from(place - 1)
+        .map_err(|_| LinkError::Record(format!("an answer with place {place}")))?;
+    let verdict: &str = get(row, 1)?;
+    let outcome = match verdict {
+        "other" => {
+            let recorded = cluster(row, 5)?;
+            return Ok((place, Declared::OtherCluster { recorded }));
+        }
+        "stale" => {
+            let mark = mark(row, 2)?;
+            return Ok((place, Declared::Stale { mark }));
+        }
+        "raised" => Outcome::Raised,
+        "current" => Outcome::Current,
+        other => return Err(LinkError::Record(format!("an answer {other:?}"))),
+    };
+    let declared = Declared::Accepted {
+        mark: mark(row, 2)?,
+        outcome,
+        lower: lower(row)?,
+    };
+    Ok((place, declared))
+}
+
+/// Columns 7 to 10: arrays of pid, start, token, since, or NULL.
+fn lower(row: &Row) -> Result<Vec<Registered>, LinkError> {
+    let Some(pids) = get::<Option<Vec<i32>>>(row, 7)? else {
+        return Ok(Vec::new());
+    };
+    let (starts, tokens, sinces): (Vec<i64>, Vec<i64>, Vec<i64>) =
+        (get(row, 8)?, get(row, 9)?, get(row, 10)?);
+    let columns = pids.into_iter().zip(starts).zip(tokens).zip(sinces);
+    let sessions = columns.map(|(((pid, start), token), since)| session(pid, start, token, since));
+    sessions.collect()
+}
+
+/// The sessions that `drained` has left.
+pub(super) fn drained(rows: &[Row]) -> Result<Drained, LinkError> {
+    let left: Result<Vec<_>, _> = rows.iter().map(|row| registered(row, 0)).collect();
+    let left = left?;
+    Ok(if left.is_empty() {
+        Drained::Complete
+    } else {
+        Drained::Left(left)
+    })
+}
+
+pub(super) fn enrolled(rows: &[Row]) -> Result<Enrolled, LinkError> {
+    let row = rows.first().ok_or_else(LinkError::no_row)?;
+    if get(row, 0)? {
+        return Ok(Enrolled::Accepted);
+    }
+    match cluster(row, 1)? {
+        Some(recorded) => Ok(Enrolled::Refused { recorded }),
+        None => Err(LinkError::Record("refused for no cluster".into())),
+    }
+}
+
+/// A session in four columns from `at`: pid, start, token, since.
+pub(super) fn registered(row: &Row, at: usize) -> Result<Registered, LinkError> {
+    session(
+        get(row, at)?,
+        get(row, at + 1)?,
+        get(row, at + 2)?,
+        get(row, at + 3)?,
+    )
+}
+
+fn session(pid: i32, started_us: i64, token: i64, since: i64) -> Result<Registered, LinkError> {
+    Ok(Registered {
+        backend: Backend { pid, started_us },
+        token: stored_token(token)?,
+        since,
+    })
+}
+
+/// A mark in three columns from `at`: token, when, by whom.
+pub(super) fn mark(row: &Row, at: usize) -> Result<Mark, LinkError> {
+    Ok(Mark {
+        token: stored_token(get(row, at)?)?,
+        raised_at: get(row, at + 1)?,
+        raised_by: get(row, at + 2)?,
+    })
+}
+
+/// A cluster in two columns from `at`, NULL where none is on record.
+pub(super) fn cluster(row: &Row, at: usize) -> Result<Option<Cluster>, LinkError> {
+    let (system, timeline): (Option<i64>, Option<i64>) = (get(row, at)?, get(row, at + 1)?);
+    let (Some(system), Some(timeline)) = (system, timeline) else {
+        return Ok(None);
+    };
+    let timeline =
+        u32::try_from(timeline).map_err(|_| LinkError::Record(format!("a timeline {timeline}")))?;
+    Ok(Some(Cluster {
+        system_identifier: system.cast_unsigned(),
+        timeline,
+    }))
+}
+
+pub(super) fn scope(row: &Row, at: usize) -> Result<Scope, LinkError> {
+    let name: &str = get(row, at)?;
+    Scope::new(name).map_err(|error| LinkError::Record(format!("scope {name:?}: {error}")))
+}
+
+fn stored_token(value: i64) -> Result<Token, LinkError> {
+    let value = u64::try_from(value).map_err(|_| LinkError::Record(format!("a token {value}")))?;
+    Token::new(value).map_err(|error| LinkError::Record(format!("token {value}: {error}")))
+}

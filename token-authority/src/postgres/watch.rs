@@ -1,0 +1,220 @@
+//! What changes in the store: heard by NOTIFY, and looked for every few seconds in case that nothing was heard.
+//!
+//! A notification says only that something has changed; what it is, the table says. Every mark carries the
+//! transaction that raised it. A look reads what is at or above the horizon of the look before: the oldest transaction
+//! that was under way then (`pg_snapshot_xmin`). All below had ended and were seen; so nothing is missed, whatever the
+//! order of commits, and little is read twice.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio_postgres::types::Type;
+
+use super::link::{Link, LinkError, Purpose, get};
+use super::open;
+use super::options::Options;
+use super::steps;
+use super::worker::Backoff;
+use crate::{AuthorityError, AuthorityId, Change, Cluster, Scope, Token, Watch};
+
+/// Changes that a watcher may be behind.
+const QUEUE: usize = 1024;
+/// How long a watcher that is behind may hold up the others, for each look.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between looks, while nothing is heard.
+pub(super) const LOOK: Duration = Duration::from_secs(2);
+/// Above every transaction.
+const NOTHING: &str = "18446744073709551615";
+/// Below every transaction.
+const EVERYTHING: &str = "0";
+
+/// The side of the store that reads: one connection, for the looks and for everything that is only read.
+pub(super) struct Reader {
+    options: Options,
+    identity: AuthorityId,
+    /// Where the store was opened. A call may come from a runtime that ends before the connection does.
+    home: Handle,
+    link: tokio::sync::Mutex<Option<Arc<Link>>>,
+    watchers: Mutex<Vec<mpsc::Sender<Change>>>,
+}
+
+/// What a watch has told so far.
+#[derive(Debug)]
+pub(super) struct Told {
+    horizon: String,
+    cluster: Option<Cluster>,
+    /// What the last look has read. While an old transaction holds the horizon back, every look reads it again.
+    marks: HashMap<Scope, Token>,
+}
+
+impl Reader {
+    pub(super) fn new(options: Options, identity: AuthorityId) -> Self {
+        Self {
+            options,
+            identity,
+            home: Handle::current(),
+            link: tokio::sync::Mutex::default(),
+            watchers: Mutex::default(),
+        }
+    }
+
+    /// The connection, made anew where it was lost.
+    pub(super) async fn link(&self) -> Result<Arc<Link>, AuthorityError> {
+        let mut current = self.link.lock().await;
+        if let Some(link) = current.as_ref()
+            && !link.is_closed()
+        {
+            return Ok(Arc::clone(link));
+        }
+        *current = None;
+        let (options, identity) = (self.options.clone(), self.identity);
+        let connecting = self.home.spawn(async move {
+            let link = Link::connect(&options, Purpose::Watch)
+                .await
+                .map_err(|error| error.into_authority(&options.to_string()))?;
+            open::verify(&link, &options, identity).await?;
+            Ok(link)
+        });
+        // The only other end of that task is the end of its runtime.
+        let connected = connecting.await.map_err(|_| AuthorityError::Closed)?;
+        let link = Arc::new(connected?);
+        *current = Some(Arc::clone(&link));
+        Ok(link)
+    }
+
+    /// Gives up a connection that does not answer.
+    pub(super) async fn discard(&self, broken: &Arc<Link>) {
+        let mut current = self.link.lock().await;
+        if current
+            .as_ref()
+            .is_some_and(|link| Arc::ptr_eq(link, broken))
+        {
+            *current = None;
+        }
+    }
+
+    pub(super) fn watch(&self) -> Watch {
+        let (sender, watch) = mpsc::channel(QUEUE);
+        self.watchers().push(sender);
+        watch
+    }
+
+    fn watchers(&self) -> MutexGuard<'_, Vec<mpsc::Sender<Change>>> {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a watch begins: with what changes from now on.
+    pub(super) async fn begin(&self) -> Result<Told, AuthorityError> {
+        let mut told = Told {
+            horizon: NOTHING.to_owned(),
+            cluster: None,
+            marks: HashMap::new(),
+        };
+        let link = self.link().await?;
+        let looked = self.look(&link, &mut told).await;
+        looked.map_err(|error| error.into_authority(&self.options.to_string()))?;
+        Ok(told)
+    }
+
+    /// Tells the watchers for ever.
+    pub(super) async fn run(self: Arc<Self>, mut told: Told) {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.link().await {
+                Ok(link) => match self.look(&link, &mut told).await {
+                    Ok(changes) => {
+                        backoff.succeeded();
+                        self.tell(&changes).await;
+                        let _ = tokio::time::timeout(LOOK, link.heard().changed.notified()).await;
+                        continue;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, store = %self.options, "authority: cannot look for changes");
+                        self.discard(&link).await;
+                    }
+                },
+                Err(AuthorityError::Closed) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "authority: cannot look for changes");
+                }
+            }
+            backoff.failed();
+            backoff.wait().await;
+        }
+    }
+
+    /// What has changed since the last look.
+    async fn look(&self, link: &Link, told: &mut Told) -> Result<Vec<Change>, LinkError> {
+        let horizon = self.horizon_after(link, told).await?;
+        let sql = format!(
+            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text, s.system_identifier, s.timeline, \
+                    m.scope, m.token, m.raised_at, m.raised_by \
+             FROM {0}.store s LEFT JOIN {0}.marks m ON m.changed >= $1::text::xid8",
+            self.options.quoted_schema()
+        );
+        let bound = self.options.timeout();
+        let rows = link.ask(bound, &sql, &[(&horizon, Type::TEXT)]).await?;
+        let first = rows.first().ok_or_else(LinkError::no_row)?;
+        let cluster = steps::cluster(first, 1)?;
+        let (mut changes, mut marks) = (Vec::new(), HashMap::new());
+        if let Some(cluster) = cluster
+            && told.cluster != Some(cluster)
+            && told.horizon != NOTHING
+        {
+            changes.push(Change::Cluster(cluster));
+        }
+        for row in &rows {
+            if get::<Option<&str>>(row, 3)?.is_some() {
+                let (scope, mark) = (steps::scope(row, 3)?, steps::mark(row, 4)?);
+                marks.insert(scope.clone(), mark.token);
+                if told.marks.get(&scope) != Some(&mark.token) {
+                    changes.push(Change::Mark(scope, mark));
+                }
+            }
+        }
+        told.cluster = cluster;
+        told.marks = marks;
+        told.horizon = get(first, 0)?;
+        Ok(changes)
+    }
+
+    /// Reads from the last horizon, unless the server's transactions have gone back behind it: it was restored, and
+    /// everything is to be read.
+    async fn horizon_after(&self, link: &Link, told: &Told) -> Result<String, LinkError> {
+        if told.horizon == NOTHING {
+            return Ok(NOTHING.to_owned());
+        }
+        let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot()) >= $1::text::xid8";
+        let bound = self.options.timeout();
+        let rows = link.ask(bound, sql, &[(&told.horizon, Type::TEXT)]).await?;
+        let went_on: bool = get(rows.first().ok_or_else(LinkError::no_row)?, 0)?;
+        Ok(if went_on {
+            told.horizon.clone()
+        } else {
+            EVERYTHING.to_owned()
+        })
+    }
+
+    async fn tell(&self, changes: &[Change]) {
+        if changes.is_empty() {
+            return;
+        }
+        let watchers = self.watchers().clone();
+        for watcher in &watchers {
+            let all = async {
+                for change in changes {
+                    if watcher.send(change.clone()).await.is_err() {
+                        break;
+                    }
+                }
+            };
+            if tokio::time::timeout(PATIENCE, all).await.is_err() {
+                tracing::debug!("authority: a watcher does not read; it misses changes");
+            }
+        }
+        self.watchers().retain(|watcher| !watcher.is_closed());
+    }
+}

@@ -1,0 +1,376 @@
+//! The task that takes the steps, one statement after the other on one connection: group commit, and starting over
+//! when the connection is lost.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Row, error::SqlState};
+
+use super::link::{Link, LinkError, Purpose, WENT_BACK};
+use super::options::Options;
+use super::steps::{self, Backends, Declare, Forget, Reply, Together};
+use crate::{AuthorityError, AuthorityId, Backend, Cluster, Drained, Enrolled, Mark, Scope, Token};
+
+/// Steps in one statement at most: each holds the locks of all until it is committed.
+const BATCH: usize = 128;
+/// How often a step that gave way to another is taken again.
+const ATTEMPTS: u32 = 5;
+/// Pauses between attempts to connect, doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How many times a call's bound recovery may take.
+pub(super) const RECOVERY: u32 = 12;
+
+/// One step of one caller.
+pub(super) enum Job {
+    Declare(Declare),
+    Forget(Forget),
+    Drained {
+        scope: Scope,
+        token: Token,
+        gone: Vec<Backend>,
+        reply: Reply<Drained>,
+    },
+    Enrol {
+        cluster: Cluster,
+        reply: Reply<Enrolled>,
+    },
+    Recover {
+        cluster: Cluster,
+        marks: Vec<(Scope, Mark)>,
+        reply: Reply<()>,
+    },
+}
+
+/// The pauses between attempts to connect.
+#[derive(Default)]
+pub(super) struct Backoff {
+    pause: Duration,
+    until: Option<Instant>,
+}
+
+impl Backoff {
+    /// Waits as long as the last failures demand; at most a second.
+    pub(super) async fn wait(&self) {
+        if let Some(until) = self.until {
+            tokio::time::sleep_until(until).await;
+        }
+    }
+
+    pub(super) fn failed(&mut self) {
+        self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.until = Some(Instant::now() + self.pause);
+    }
+
+    pub(super) fn succeeded(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// The side of the store that writes.
+pub(super) struct Worker {
+    options: Options,
+    place: String,
+    identity: AuthorityId,
+    link: Option<Link>,
+    backoff: Backoff,
+    /// The number of the connection, made by us, and how many steps were begun on it.
+    connection: i64,
+    step: i64,
+    /// The last step that was answered: connection and step.
+    answered: Option<(i64, i64)>,
+    /// The store has forgotten what it had answered. Nothing it says counts any more.
+    went_back: Option<AuthorityError>,
+}
+
+impl Worker {
+    pub(super) fn new(options: Options, identity: AuthorityId) -> Self {
+        Self {
+            place: options.to_string(),
+            options,
+            identity,
+            link: None,
+            backoff: Backoff::default(),
+            connection: 0,
+            step: 0,
+            answered: None,
+            went_back: None,
+        }
+    }
+
+    /// Serves until every handle is gone and the queue is empty.
+    pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
+        let mut next = None;
+        loop {
+            let job = match next.take() {
+                Some(job) => job,
+                None => match queue.recv().await {
+                    Some(job) => job,
+                    None => return,
+                },
+            };
+            match job {
+                Job::Declare(_) | Job::Forget(_) => {
+                    let mut batch = Batch::default();
+                    next = batch.fill(job, &mut queue);
+                    self.together(batch).await;
+                }
+                Job::Drained {
+                    scope,
+                    token,
+                    gone,
+                    reply,
+                } if !reply.is_closed() => {
+                    let _ = reply.send(self.drained(&scope, token, gone).await);
+                }
+                Job::Enrol { cluster, reply } if !reply.is_closed() => {
+                    let _ = reply.send(self.enrol(cluster).await);
+                }
+                Job::Recover {
+                    cluster,
+                    marks,
+                    reply,
+                } if !reply.is_closed() => {
+                    let _ = reply.send(self.recover(cluster, &marks).await);
+                }
+                // The caller has gone, so the step need not be taken.
+                Job::Drained { .. } | Job::Enrol { .. } | Job::Recover { .. } => {}
+            }
+        }
+    }
+
+    async fn together(&mut self, batch: Batch) {
+        let Batch {
+            declares, forgets, ..
+        } = batch;
+        if declares.is_empty() && forgets.is_empty() {
+            return;
+        }
+        let columns = Together::new(&declares, &forgets);
+        let answers = self
+            .step("declare_and_forget", &columns.arguments(), 1)
+            .await
+            .and_then(|rows| {
+                let answers: Result<Vec<_>, _> = rows.iter().map(steps::declared).collect();
+                answers.map_err(|error| error.into_authority(&self.place))
+            });
+        let answers = match answers {
+            Ok(answers) => answers,
+            Err(error) => {
+                let steps = declares.len() + forgets.len();
+                tracing::warn!(%error, steps, "authority: steps failed");
+                for declare in declares {
+                    let _ = declare.reply.send(Err(error.clone()));
+                }
+                for forget in forgets {
+                    let _ = forget.reply.send(Err(error.clone()));
+                }
+                return;
+            }
+        };
+        let mut replies: Vec<_> = declares.into_iter().map(|d| Some(d.reply)).collect();
+        for (place, answer) in answers {
+            if let Some(reply) = replies.get_mut(place).and_then(Option::take) {
+                let _ = reply.send(Ok(answer));
+            }
+        }
+        for reply in replies.into_iter().flatten() {
+            let error = LinkError::Record("a declaration without an answer".into());
+            let _ = reply.send(Err(error.into_authority(&self.place)));
+        }
+        for forget in forgets {
+            let _ = forget.reply.send(Ok(()));
+        }
+    }
+
+    async fn drained(
+        &mut self,
+        scope: &Scope,
+        token: Token,
+        gone: Vec<Backend>,
+    ) -> Result<Drained, AuthorityError> {
+        let (scope, token) = (scope.as_str(), steps::number(token));
+        let gone: Backends = gone.into_iter().collect();
+        let [pids, starts] = gone.arguments();
+        let arguments: [(&(dyn ToSql + Sync), Type); 4] =
+            [(&scope, Type::TEXT), (&token, Type::INT8), pids, starts];
+        let rows = self.step("drained", &arguments, 1).await?;
+        steps::drained(&rows).map_err(|error| error.into_authority(&self.place))
+    }
+
+    async fn enrol(&mut self, cluster: Cluster) -> Result<Enrolled, AuthorityError> {
+        let (system, timeline) = (steps::system(cluster), i64::from(cluster.timeline));
+        let arguments: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&system, Type::INT8), (&timeline, Type::INT8)];
+        let rows = self.step("enrol", &arguments, 1).await?;
+        steps::enrolled(&rows).map_err(|error| error.into_authority(&self.place))
+    }
+
+    async fn recover(
+        &mut self,
+        cluster: Cluster,
+        marks: &[(Scope, Mark)],
+    ) -> Result<(), AuthorityError> {
+        let (system, timeline) = (steps::system(cluster), i64::from(cluster.timeline));
+        let scopes: Vec<&str> = marks.iter().map(|(scope, _)| scope.as_str()).collect();
+        let tokens: Vec<i64> = marks.iter().map(|(_, m)| steps::number(m.token)).collect();
+        let ats: Vec<i64> = marks.iter().map(|(_, m)| m.raised_at).collect();
+        let bys: Vec<String> = marks
+            .iter()
+            .map(|(_, m)| steps::without_nul(&m.raised_by))
+            .collect();
+        let arguments: [(&(dyn ToSql + Sync), Type); 6] = [
+            (&system, Type::INT8),
+            (&timeline, Type::INT8),
+            (&scopes, Type::TEXT_ARRAY),
+            (&tokens, Type::INT8_ARRAY),
+            (&ats, Type::INT8_ARRAY),
+            (&bys, Type::TEXT_ARRAY),
+        ];
+        self.step("recover", &arguments, RECOVERY).await.map(drop)
+    }
+
+    /// Takes a step: one statement, one transaction. `patience` is how many times a call's bound it may take.
+    async fn step(
+        &mut self,
+        function: &str,
+        own: &[(&(dyn ToSql + Sync), Type)],
+        patience: u32,
+    ) -> Result<Vec<Row>, AuthorityError> {
+        if let Some(error) = &self.went_back {
+            return Err(error.clone());
+        }
+        self.connected().await.map_err(|error| self.failed(error))?;
+        let bound = self.options.timeout() * patience;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            match self.attempt(function, own, bound).await {
+                Ok(rows) => return Ok(rows),
+                // The server has undone it.
+                Err(error) if error.gave_way() && attempt < ATTEMPTS => {}
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+    }
+
+    async fn attempt(
+        &mut self,
+        function: &str,
+        own: &[(&(dyn ToSql + Sync), Type)],
+        bound: Duration,
+    ) -> Result<Vec<Row>, LinkError> {
+        let identity = self.identity.to_bytes().to_vec();
+        let (connection, step) = (self.connection, self.step + 1);
+        self.step = step;
+        let mut arguments: Vec<(&(dyn ToSql + Sync), Type)> = vec![
+            (&identity, Type::BYTEA),
+            (&connection, Type::INT8),
+            (&step, Type::INT8),
+        ];
+        arguments.extend_from_slice(own);
+        let link = self
+            .link
+            .as_ref()
+            .ok_or_else(|| LinkError::Broken("not connected".into()))?;
+        let sql = steps::call(&self.options.quoted_schema(), function, &arguments);
+        let rows = link.ask(bound, &sql, &arguments).await?;
+        self.answered = Some((connection, step));
+        Ok(rows)
+    }
+
+    /// Makes sure of a connection.
+    pub(super) async fn connected(&mut self) -> Result<(), LinkError> {
+        if self.link.as_ref().is_some_and(|link| !link.is_closed()) {
+            return Ok(());
+        }
+        self.link = None;
+        self.backoff.wait().await;
+        match self.connect().await {
+            Ok(()) => {
+                self.backoff.succeeded();
+                Ok(())
+            }
+            Err(error) => {
+                self.backoff.failed();
+                Err(error)
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<(), LinkError> {
+        let link = Link::connect(&self.options, Purpose::Steps).await?;
+        let connection: i64 = rand::random();
+        let identity = self.identity.to_bytes().to_vec();
+        let (before, steps) = self.answered.unzip();
+        let arguments: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&identity, Type::BYTEA),
+            (&connection, Type::INT8),
+            (&before, Type::INT8),
+            (&steps, Type::INT8),
+        ];
+        let (schema, bound) = (self.options.quoted_schema(), self.options.timeout());
+        let sql = steps::call(&schema, "hello", &arguments);
+        link.ask(bound, &sql, &arguments).await?;
+        // Only now, when the new connection's row is known to stay.
+        if before.is_some() {
+            let done = format!("DELETE FROM {schema}.connections WHERE id = $1");
+            link.ask(bound, &done, &[(&before, Type::INT8)]).await?;
+        }
+        (self.connection, self.step) = (connection, 0);
+        self.answered = Some((connection, 0));
+        self.link = Some(link);
+        Ok(())
+    }
+
+    /// Notes a failure, and says it as the caller is to hear it.
+    fn failed(&mut self, error: LinkError) -> AuthorityError {
+        let went_back = error.code().map(SqlState::code) == Some(WENT_BACK);
+        if error.ends_connection() {
+            self.link = None;
+        }
+        let error = error.into_authority(&self.place);
+        if went_back {
+            self.went_back = Some(error.clone());
+        }
+        error
+    }
+}
+
+/// Steps that one statement takes: the declarations first, then the removals.
+#[derive(Default)]
+struct Batch {
+    declares: Vec<Declare>,
+    forgets: Vec<Forget>,
+    gone: BTreeSet<Backend>,
+}
+
+impl Batch {
+    /// Takes `first` and what waits behind it. Returns a step that has to come after this batch.
+    fn fill(&mut self, first: Job, queue: &mut mpsc::Receiver<Job>) -> Option<Job> {
+        let mut next = Some(first);
+        while let Some(job) = next.take().or_else(|| queue.try_recv().ok()) {
+            match job {
+                Job::Declare(declare) if declare.reply.is_closed() => {}
+                Job::Forget(forget) if forget.reply.is_closed() => {}
+                // What was forgotten before stays in front of it.
+                Job::Declare(declare) if self.gone.contains(&declare.backend) => {
+                    return Some(Job::Declare(declare));
+                }
+                Job::Declare(declare) => self.declares.push(declare),
+                Job::Forget(forget) => {
+                    self.gone.extend(&forget.gone);
+                    self.forgets.push(forget);
+                }
+                later => return Some(later),
+            }
+            if self.declares.len() + self.forgets.len() >= BATCH {
+                break;
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,61 @@
+//! A server with a store on it, and what the tests do with both.
+
+use std::time::Duration;
+
+use pgpalisade_authority::postgres::{Options, Postgres};
+use pgpalisade_authority::{
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Scope, Token,
+};
+
+pub(crate) use crate::harness::postgres::Postgres as Server;
+
+pub(crate) const CLUSTER: Cluster = Cluster {
+    system_identifier: 7,
+    timeline: 1,
+};
+
+/// For a superuser by the unix socket.
+pub(crate) fn options(server: &Server) -> Options {
+    server.admin_dsn().parse().unwrap()
+}
+
+pub(crate) async fn connect(server: &Server) -> Postgres {
+    Postgres::connect(&options(server)).await.unwrap()
+}
+
+/// A store that has given up after a second.
+pub(crate) async fn impatient(server: &Server) -> Postgres {
+    let options = options(server).with_timeout(Duration::from_secs(1));
+    Postgres::connect(&options).await.unwrap()
+}
+
+pub(crate) fn scope(name: &str) -> Scope {
+    Scope::new(name).unwrap()
+}
+
+pub(crate) fn token(value: u64) -> Token {
+    Token::new(value).unwrap()
+}
+
+pub(crate) fn backend(pid: i32) -> Backend {
+    Backend {
+        pid,
+        started_us: i64::from(pid) * 10,
+    }
+}
+
+pub(crate) async fn declare(
+    store: &Postgres,
+    name: &str,
+    value: u64,
+    pid: i32,
+) -> Result<Declared, AuthorityError> {
+    let declaration = Declaration {
+        scope: &scope(name),
+        token: token(value),
+        backend: backend(pid),
+        cluster: CLUSTER,
+        by: "test",
+    };
+    store.declare(&declaration).await
+}
