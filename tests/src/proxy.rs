@@ -23,6 +23,8 @@ pub enum Store {
     Embedded,
     /// At a [`Hub`] with this socket: `pgpalisade-shared`, which is the same server with another store.
     Shared(PathBuf),
+    /// Where `--authority` says: the binary as users run it, with a store that is reached over a network.
+    Url(String),
 }
 
 /// How a proxy is started.
@@ -153,20 +155,25 @@ impl Proxy {
 
     fn command(&self) -> Command {
         let mut command = match &self.options.store {
-            Store::Embedded => Command::new(binary()),
+            Store::Embedded | Store::Url(_) => Command::new(binary()),
             Store::Shared(socket) => {
                 let mut command = Command::new(machine::profile_dir().join("pgpalisade-shared"));
                 command.env("TESTS_SHARED_STORE", socket);
                 command
             }
         };
-        let store = self.dir.path().join("store");
+        let authority = match &self.options.store {
+            Store::Url(url) => url.clone(),
+            Store::Embedded | Store::Shared(_) => {
+                format!("embedded:{}", self.dir.path().join("store").display())
+            }
+        };
         command
             .arg("serve")
             .args(["--listen", &format!("127.0.0.1:{}", self.port)])
             .args(["--upstream", &self.options.upstream])
             .args(["--control", &self.options.control])
-            .args(["--authority", &format!("embedded:{}", store.display())])
+            .args(["--authority", &authority])
             .arg("--rejection-log")
             .arg(self.rejection_log())
             .args(&self.options.flags)
