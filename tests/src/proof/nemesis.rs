@@ -20,6 +20,7 @@ use super::history::{Event, FaultKind, Recorder, Target, now};
 use super::leaders::Leaders;
 use super::plan::{Faults, Plan};
 use super::stop::Stop;
+use super::store::RunningStore;
 
 /// How long something may take to start again.
 const RESTART_WITHIN: Duration = Duration::from_secs(90);
@@ -60,6 +61,15 @@ impl<'a> Nemesis<'a> {
         }
         if plan.faults == Faults::Partitions {
             return;
+        }
+        if let Some(store) = self.cluster.store() {
+            let members = store
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .members();
+            for member in 0..members {
+                lane(Box::new(move |lane| lane.break_member(member, store)));
+            }
         }
         for _ in 0..2 {
             lane(Box::new(Lane::break_leaders));
@@ -120,8 +130,8 @@ impl<'a> Lane<'a> {
     fn break_link(mut self, target: Target, link: &Link) {
         // What is on its way to a session and back is where a write can be late and an answer can be lost.
         let gap = match target {
-            Target::UpstreamLink(_) => 500..4_000,
-            _ => 2_000..9_000,
+            Target::UpstreamLink(_) => 1_000..5_000,
+            _ => 3_000..12_000,
         };
         while self.waits(gap.clone()) {
             let begin = now();
@@ -148,6 +158,27 @@ impl<'a> Lane<'a> {
                 }
             };
             self.record(kind, target, begin);
+        }
+    }
+
+    /// The store is not locked while the member is broken: others may fail at the same time.
+    fn break_member(mut self, member: usize, store: &Mutex<RunningStore>) {
+        let store = || store.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.waits(3_000..12_000) {
+            let pause = self.milliseconds(50..4_000);
+            let begin = now();
+            let kind = if self.random.random_bool(0.5) {
+                store().pause(member);
+                self.all.stop.sleep(pause);
+                store().resume(member);
+                FaultKind::Pause
+            } else {
+                store().kill(member);
+                self.all.stop.sleep(pause);
+                store().start_again(member);
+                FaultKind::Kill
+            };
+            self.record(kind, Target::Member(member), begin);
         }
     }
 
@@ -222,9 +253,9 @@ impl<'a> Lane<'a> {
             let pause = self.milliseconds(0..1_000);
             let begin = now();
             let mut postgres = self.all.cluster.postgres();
-            postgres.crash(signal);
+            postgres.crash_by(signal);
             self.all.stop.sleep(pause);
-            postgres.restart();
+            postgres.start_again(&[]);
             drop(postgres);
             self.record(kind, Target::Postgres, begin);
         }
