@@ -25,6 +25,11 @@ use super::store::RunningStore;
 /// How long something may take to start again.
 const RESTART_WITHIN: Duration = Duration::from_secs(90);
 
+/// How long most things are broken, in milliseconds.
+const SHORT: Range<u64> = 50..3_500;
+/// How long those are that a takeover waits for: also for longer than a declaration may take.
+const LONG: Range<u64> = 50..7_000;
+
 /// What all lanes share.
 #[derive(Clone, Copy, Debug)]
 pub struct Nemesis<'a> {
@@ -110,7 +115,7 @@ impl<'a> Lane<'a> {
             let mut proxy = proxy.lock().unwrap_or_else(PoisonError::into_inner);
             let begin = now();
             let kind = if self.random.random_bool(0.6) {
-                let pause = self.milliseconds(50..3_000);
+                let pause = self.milliseconds(SHORT);
                 proxy.pause();
                 self.all.stop.sleep(pause);
                 proxy.resume();
@@ -128,16 +133,18 @@ impl<'a> Lane<'a> {
     }
 
     fn break_link(mut self, target: Target, link: &Link) {
-        // What is on its way to a session and back is where a write can be late and an answer can be lost.
-        let gap = match target {
-            Target::UpstreamLink(_) => 1_000..5_000,
-            _ => 3_000..12_000,
+        // What is on its way to a session and back is where a write can be late and an answer can be lost. What a
+        // takeover needs is away for longer than it may take.
+        let (gap, length) = match target {
+            Target::UpstreamLink(_) => (1_000..5_000, SHORT),
+            Target::ControlLink(_) | Target::StoreLink(_) => (4_000..14_000, LONG),
+            _ => (3_000..12_000, SHORT),
         };
         while self.waits(gap.clone()) {
             let begin = now();
             let flow = [Flow::HoldToServer, Flow::HoldToClient, Flow::HoldBoth];
             let flow = flow[self.random.random_range(0..flow.len())];
-            let pause = self.milliseconds(50..3_500);
+            let pause = self.milliseconds(length.clone());
             let kind = match self.random.random_range(0..3) {
                 0 => {
                     link.cut();
@@ -165,7 +172,7 @@ impl<'a> Lane<'a> {
     fn break_member(mut self, member: usize, store: &Mutex<RunningStore>) {
         let store = || store.lock().unwrap_or_else(PoisonError::into_inner);
         while self.waits(3_000..12_000) {
-            let pause = self.milliseconds(50..4_000);
+            let pause = self.milliseconds(LONG);
             let begin = now();
             let kind = if self.random.random_bool(0.5) {
                 store().pause(member);
@@ -185,7 +192,7 @@ impl<'a> Lane<'a> {
     fn break_leaders(mut self) {
         while self.waits(100..700) {
             let choice = self.random.random_range(0..1_000_usize);
-            let pause = self.milliseconds(50..3_000);
+            let pause = self.milliseconds(SHORT);
             let (signal, kind) = if self.random.random_bool(0.3) {
                 (Signal::KILL, FaultKind::Kill)
             } else {
@@ -207,7 +214,7 @@ impl<'a> Lane<'a> {
     /// until it goes on.
     fn break_backends(mut self) {
         while self.waits(800..4_000) {
-            let pause = self.milliseconds(50..3_500);
+            let pause = self.milliseconds(LONG);
             let offset = self.random.random_range(0..50);
             let Some(pid) = self.waiting_backend(offset) else {
                 continue;
@@ -244,7 +251,7 @@ impl<'a> Lane<'a> {
     }
 
     fn break_postgres(mut self) {
-        while self.waits(5_000..14_000) {
+        while self.waits(6_000..18_000) {
             let (signal, kind) = if self.random.random_bool(0.5) {
                 (Signal::QUIT, FaultKind::Quit)
             } else {
