@@ -210,14 +210,20 @@ fn is_warning(notice: &DbError) -> bool {
     notice.parsed_severity() == Some(Severity::Warning)
 }
 
-/// What every step relies on, in one statement of SQL.
+/// What every step relies on.
 fn settings(options: &Options, purpose: Purpose) -> String {
     let limit = options.timeout().as_millis();
     // Reads of everything, and recovery, may take longer.
     let longest = limit * 12;
-    let listen = match purpose {
+    let own = match purpose {
         Purpose::Watch => format!("LISTEN {};", options.quoted_schema()),
-        Purpose::Steps | Purpose::Inspect => String::new(),
+        // The plans of the steps live as long as the connection. One that was made while a table was small would read
+        // all of it later; so each goes row by row through an index.
+        Purpose::Steps => {
+            "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;"
+                .into()
+        }
+        Purpose::Inspect => String::new(),
     };
     format!(
         "SET search_path = pg_catalog, pg_temp; \
@@ -232,7 +238,7 @@ fn settings(options: &Options, purpose: Purpose) -> String {
             ELSE 'on' END, false); \
          SELECT pg_catalog.set_config(name, '1s', false) FROM pg_catalog.pg_settings \
             WHERE name = 'client_connection_check_interval'; \
-         {listen}"
+         {own}"
     )
 }
 

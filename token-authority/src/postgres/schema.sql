@@ -155,11 +155,8 @@ BEGIN
         END IF;
         RETURN NEXT;
     END LOOP;
-    DELETE FROM @schema@.sessions AS s USING (
-        SELECT x.scope, x.pid, x.started_us FROM @schema@.sessions x
-            JOIN unnest(a_gone_pids, a_gone_starts) AS g (pid, started_us) USING (pid, started_us)
-            ORDER BY x.scope, x.pid, x.started_us FOR UPDATE OF x
-    ) AS gone WHERE (s.scope, s.pid, s.started_us) = (gone.scope, gone.pid, gone.started_us);
+    DELETE FROM @schema@.sessions AS s USING unnest(a_gone_pids, a_gone_starts) AS g (pid, started_us)
+        WHERE s.pid = g.pid AND s.started_us = g.started_us;
     IF v_raised THEN
         PERFORM pg_notify(@channel@, '');
     END IF;
