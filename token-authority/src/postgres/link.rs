@@ -218,11 +218,8 @@ fn settings(options: &Options, purpose: Purpose) -> String {
     let own = match purpose {
         Purpose::Watch => format!("LISTEN {};", options.quoted_schema()),
         // The plans of the steps live as long as the connection. One that was made while a table was small would read
-        // all of it later; so each goes row by row through an index.
-        Purpose::Steps => {
-            "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;"
-                .into()
-        }
+        // all of it later; so they go through an index.
+        Purpose::Steps => "SET enable_seqscan = off;".into(),
         Purpose::Inspect => String::new(),
     };
     format!(
@@ -230,6 +227,7 @@ fn settings(options: &Options, purpose: Purpose) -> String {
          SET default_transaction_isolation = 'read committed'; \
          SET default_transaction_read_only = off; \
          SET client_min_messages = warning; \
+         SET jit = off; \
          SET lock_timeout = {limit}; \
          SET statement_timeout = {longest}; \
          SET idle_in_transaction_session_timeout = {limit}; \

@@ -118,8 +118,8 @@ async fn another_encoding_is_refused() {
 async fn settings_of_role_and_database_do_not_matter() {
     let server = Server::start();
     server.sql("ALTER DATABASE postgres SET default_transaction_isolation = 'serializable'");
-    server.sql("ALTER DATABASE postgres SET default_transaction_read_only = on");
     server.sql("ALTER DATABASE postgres SET search_path = nowhere");
+    server.sql("ALTER DATABASE postgres SET default_transaction_read_only = on");
     let store = connect(&server).await;
     store.enrol(CLUSTER).await.unwrap();
     declare(&store, "s", 1, 1).await.unwrap();
