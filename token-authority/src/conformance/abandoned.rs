@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -84,8 +85,7 @@ async fn perhaps<T>(rng: &mut StdRng, dropped: &mut u32, call: Answer<'_, T>) ->
 async fn part(store: &dyn Authority, scopes: &[Scope; 3], mut rng: StdRng) -> Part {
     let mut part = Part::default();
     for step in 1..=90_u64 {
-        let [a, b, c] = scopes;
-        let scope = [a, b, c][rng.random_range(0..3)];
+        let scope = scopes.choose(&mut rng).expect("three scopes");
         match rng.random_range(0..10) {
             0 => part.end(store, &mut rng).await,
             1..=2 => part.report(store, scope, step, &mut rng).await,
@@ -98,8 +98,8 @@ async fn part(store: &dyn Authority, scopes: &[Scope; 3], mut rng: StdRng) -> Pa
 impl Part {
     fn one_of_mine(&self, rng: &mut StdRng) -> Option<Backend> {
         let mine = self.held.keys().map(|(_, backend)| *backend);
-        let usable = mine.filter(|backend| !self.ending.contains(backend));
-        usable.skip(rng.random_range(0..6)).next()
+        let mut usable = mine.filter(|backend| !self.ending.contains(backend));
+        usable.nth(rng.random_range(0..6))
     }
 
     async fn end(&mut self, store: &dyn Authority, rng: &mut StdRng) {

@@ -28,10 +28,8 @@ async fn healed(store: &Postgres, name: &str, value: u64, pid: i32) -> Declared 
 /// The pids of the store's sessions.
 fn sessions(server: &Server) -> Vec<u32> {
     let sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgpalisade authority'";
-    let rows = server.sql(sql);
-    rows.into_iter()
-        .map(|row| row[0].parse().unwrap())
-        .collect()
+    let rows = server.sql(sql).into_iter().flatten();
+    rows.map(|pid| pid.parse().unwrap()).collect()
 }
 
 fn terminate_sessions(server: &Server) {
