@@ -9,6 +9,7 @@ mod cluster;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod embedded;
+pub mod etcd;
 mod record;
 mod scope;
 mod token;
@@ -19,6 +20,7 @@ pub use authority::{
 };
 pub use cluster::Cluster;
 pub use embedded::Embedded;
+pub use etcd::Etcd;
 pub use record::{Backend, Mark, Registered, now_us};
 pub use scope::{Scope, ScopeError};
 pub use token::{Token, TokenError};

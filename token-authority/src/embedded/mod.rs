@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use open::OpenError;
 
+use crate::record::cut;
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Change, Cluster, Declaration,
     Declared, Drained, Enrolled, Mark, Outcome, Registered, Scope, Token, Watch, now_us,
@@ -195,15 +196,6 @@ impl Authority for Embedded {
         self.watchers().push(sender);
         watch
     }
-}
-
-/// At most 200 bytes, whole characters.
-fn cut(by: &str) -> &str {
-    let mut end = by.len().min(200);
-    while !by.is_char_boundary(end) {
-        end -= 1;
-    }
-    by.get(..end).unwrap_or_default()
 }
 
 #[cfg(test)]
