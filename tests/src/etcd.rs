@@ -102,6 +102,12 @@ impl Etcd {
             .collect()
     }
 
+    /// The URLs of these members.
+    pub fn urls_of(&self, members: &[usize]) -> Vec<String> {
+        let all = self.urls();
+        members.iter().map(|index| all[*index].clone()).collect()
+    }
+
     /// The directory of the cluster, for what a test wants to keep there.
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -169,32 +175,47 @@ impl Etcd {
     /// When it fails.
     #[track_caller]
     pub fn ctl(&self, arguments: &[&str]) -> String {
-        let output = self.run_ctl(&self.urls().join(","), arguments);
+        let all: Vec<usize> = (0..self.members.len()).collect();
+        self.ctl_at(&all, arguments)
+    }
+
+    /// The same, for these members only.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn ctl_at(&self, members: &[usize], arguments: &[&str]) -> String {
+        let output = self.run_ctl(&self.urls_of(members).join(","), arguments);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "etcdctl {arguments:?}: {error}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The revision of the store.
-    pub fn revision(&self) -> i64 {
-        let answer = self.ctl(&["get", "ready", "-w", "json"]);
+    /// The revision of the store, as these members have it.
+    pub fn revision(&self, members: &[usize]) -> i64 {
+        let answer = self.ctl_at(members, &["get", "ready", "-w", "json"]);
         let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
         answer["header"]["revision"].as_i64().expect("a revision")
     }
 
-    /// Makes a data directory from a snapshot, for the member with this index.
-    pub fn restore_snapshot(&self, index: usize, snapshot: &Path) -> PathBuf {
+    /// Makes a data directory from a snapshot, for the member with this index. With the token `etcd-cluster`, which is
+    /// etcd's default, the cluster keeps its id, as often happens to operators; with another one it does not.
+    pub fn restore_snapshot(&self, index: usize, snapshot: &Path, token: &str) -> PathBuf {
+        const KEPT: [&str; 3] = [
+            "--name",
+            "--initial-cluster",
+            "--initial-advertise-peer-urls",
+        ];
         let data = self.dir.path().join("restored");
-        let snapshot = snapshot.to_str().expect("UTF-8").to_owned();
+        let snapshot = snapshot.to_str().expect("UTF-8");
         let into = format!("--data-dir={}", data.display());
-        // The same name, addresses and token: so etcd gives the cluster the same id, as operators often do.
-        let same = self.members[index].command.iter().filter(|argument| {
-            ["--name", "--initial-cluster", "--initial-advertise-peer-urls"]
-                .iter()
-                .any(|name| argument.split('=').next() == Some(name))
-        });
-        let mut arguments = vec!["snapshot", "restore", &snapshot, &into];
-        arguments.extend(same.map(String::as_str));
+        let token = format!("--initial-cluster-token={token}");
+        let mut arguments = vec!["snapshot", "restore", snapshot, &into, &token];
+        for argument in &self.members[index].command {
+            if KEPT.contains(&argument.split('=').next().unwrap_or_default()) {
+                arguments.push(argument);
+            }
+        }
         self.ctl(&arguments);
         data
     }
