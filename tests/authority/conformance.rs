@@ -31,7 +31,8 @@ async fn three_members() {
     passes(Arc::new(connect_to(&etcd.authority()).await)).await;
 }
 
-/// Two proxies: every step goes through the other handle than the one before, so that neither knows what the store holds.
+/// Two proxies: every step goes through the other handle than the one before, so that neither knows what the store
+/// holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_handles() {
     let etcd = etcd::Etcd::start(1);

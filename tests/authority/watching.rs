@@ -21,7 +21,10 @@ async fn until(watch: &mut Watch, expect: &Scope, value: u64) -> BTreeMap<Scope,
         }
     };
     let done = timeout(PATIENCE, read).await;
-    assert!(done.is_ok(), "no word of {value} in {expect}; heard {seen:?}");
+    assert!(
+        done.is_ok(),
+        "no word of {value} in {expect}; heard {seen:?}"
+    );
     seen
 }
 
@@ -37,7 +40,10 @@ async fn a_member_that_restarts() {
     etcd.wait_until_ready();
     declare(&other, &s, 2, 1).await.expect("an answer");
     until(&mut watch, &s, 2).await;
-    let promoted = Cluster { timeline: 2, ..CLUSTER };
+    let promoted = Cluster {
+        timeline: 2,
+        ..CLUSTER
+    };
     other.enrol(promoted).await.expect("enrol answers");
     let change = timeout(PATIENCE, watch.recv()).await.expect("a change");
     assert_eq!(change, Some(Change::Cluster(promoted)));
@@ -77,13 +83,18 @@ async fn changes_that_were_compacted() {
     etcd.pause(cut);
     tokio::time::sleep(Duration::from_secs(3)).await;
     for value in 1..=20 {
-        declare(&other, &changed, value, 1).await.expect("an answer");
+        declare(&other, &changed, value, 1)
+            .await
+            .expect("an answer");
     }
     let revision = etcd.revision(&far).to_string();
     etcd.ctl_at(&far, &["compact", &revision]);
     etcd.resume(cut);
     let heard = until(&mut watch, &changed, 20).await;
-    assert!(!heard.contains_key(&unchanged), "only what has changed: {heard:?}");
+    assert!(
+        !heard.contains_key(&unchanged),
+        "only what has changed: {heard:?}"
+    );
     declare(&other, &changed, 21, 1).await.expect("an answer");
     until(&mut watch, &changed, 21).await;
 }

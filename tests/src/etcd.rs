@@ -13,7 +13,8 @@ use crate::machine::{self, Signal};
 /// How an etcd cluster is set up.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
-    /// Certificate, key and authority in PEM, where members speak TLS with their clients and ask for a certificate too.
+    /// Certificate, key and authority in PEM, where members speak TLS with their clients and ask for a certificate
+    /// too.
     pub tls: Option<TlsFiles>,
     /// Data directories that members begin with, where they do not begin empty.
     pub data: Vec<PathBuf>,
@@ -198,8 +199,9 @@ impl Etcd {
         answer["header"]["revision"].as_i64().expect("a revision")
     }
 
-    /// Makes a data directory from a snapshot, for the member with this index. With the token `etcd-cluster`, which is
-    /// etcd's default, the cluster keeps its id, as often happens to operators; with another one it does not.
+    /// Makes a data directory from a snapshot, for the member with this index. With the token `etcd-cluster`,
+    /// which is etcd's default, the cluster keeps its id, as often happens to operators; with another one it does
+    /// not.
     pub fn restore_snapshot(&self, index: usize, snapshot: &Path, token: &str) -> PathBuf {
         const KEPT: [&str; 3] = [
             "--name",
@@ -320,7 +322,11 @@ impl Drop for Etcd {
                 let log = std::fs::read_to_string(&member.log).unwrap_or_default();
                 let tail: Vec<&str> = log.lines().rev().take(8).collect();
                 let name = member.log.file_name().unwrap_or(OsStr::new("log"));
-                eprintln!("--- {}, newest first ---\n{}", name.display(), tail.join("\n"));
+                eprintln!(
+                    "--- {}, newest first ---\n{}",
+                    name.display(),
+                    tail.join("\n")
+                );
             }
         }
     }

@@ -7,14 +7,12 @@ use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
 use super::declare::{back_off, contended};
 use super::keys;
 use super::marks::Known;
-use super::store::{Path, Store, found};
+use super::store::{OPERATIONS_MAX, Path, Store, found};
 use crate::record::MarkRow;
 use crate::{AuthorityError, Cluster, Enrolled, Mark, Scope};
 
 /// How often a step is tried again because the cluster or a mark has changed in between.
 const CONFLICTS_MAX: u32 = 64;
-/// Marks in one step. etcd takes 128 operations by default.
-const BATCH: usize = 60;
 
 /// The cluster on record and the revision of its key, or nothing and 0.
 #[derive(Clone, Copy)]
@@ -63,7 +61,7 @@ impl Store {
             }
         }
         let wanted: Vec<(&Scope, &Mark)> = wanted.into_iter().collect();
-        for batch in wanted.chunks(BATCH) {
+        for batch in wanted.chunks(OPERATIONS_MAX) {
             self.raise(batch).await?;
         }
         for conflicts in 0..CONFLICTS_MAX {

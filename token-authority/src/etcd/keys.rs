@@ -11,8 +11,8 @@
 //! | `session/<scope>\|<pid>\|<started_us>` | token in 19 digits, a space, the time of the declaration |
 //! | `sync` | empty: written to learn a revision |
 //!
-//! `|` is in no name of a scope, so a range over one scope never meets another. The token comes first in the value of a
-//! session and has a fixed width, so that etcd can compare it. The keys that a watch wants lie side by side.
+//! `|` is in no name of a scope, so a range over one scope never meets another. The token comes first in the value
+//! of a session and has a fixed width, so that etcd can compare it. The keys that a watch wants lie side by side.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,9 @@
 //! The endpoints: one client for each, our own rotation, and a bound for every attempt.
 //!
-//! One client with several endpoints would spread the calls over all of them, also over one that hangs. So each endpoint has
-//! a client of its own. All calls go to the same one until it fails or does not answer in time, then to the next. An attempt that
-//! timed out may have been taken by etcd all the same: whatever is called here must bear being repeated.
+//! One client with several endpoints would spread the calls over all of them, also over one that hangs. So each
+//! endpoint has a client of its own. All calls go to the same one until it fails or does not answer in time, then
+//! to the next. An attempt that timed out may have been taken by etcd all the same: whatever is called here must
+//! bear being repeated.
 
 use std::fmt;
 use std::future::Future;
@@ -16,8 +17,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::fault::{Fault, Kind};
 
-/// The longest that a call takes, with all its attempts. Less than the 5 s that a takeover has by default, so that the
-/// client hears the reason; more than etcd needs to elect a leader (about 2 s).
+/// The longest that a call takes, with all its attempts. Less than the 5 s that a takeover has by default, so that
+/// the client hears the reason; more than etcd needs to elect a leader (about 2 s).
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long one endpoint may take to answer before the next is asked. Twice as long in every new round.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(800);

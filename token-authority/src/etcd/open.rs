@@ -84,16 +84,24 @@ pub(super) async fn open(options: Options) -> Result<(Store, i64), OpenError> {
         Err(Fault::new(Kind::Unavailable, format!("no answer within {waited} s")).into())
     });
     let prefix = options.prefix.clone();
-    let (identity, revision) = opened.map_err(|failure| failure.explain(prefix))?;
+    let found = opened.map_err(|failure| failure.explain(prefix))?;
     let store = Store {
         keys,
         members,
-        identity,
+        identity: found.identity,
+        origin: found.origin,
         history,
         marks: Marks::default(),
         watchers: Mutex::default(),
     };
-    Ok((store, revision))
+    Ok((store, found.revision))
+}
+
+/// The identity of the store, the value that says so, and the revision at which it was found.
+struct Identified {
+    identity: AuthorityId,
+    origin: Vec<u8>,
+    revision: i64,
 }
 
 /// Why there is no identity.
@@ -128,23 +136,20 @@ impl Failure {
     }
 }
 
-/// Reads the identity, and makes one where there is none: one step, so that of two proxies that are first at the same time
-/// both take the same one.
+/// Reads the identity, and makes one where there is none: one step, so that of two proxies that are first at the
+/// same time both take the same one.
 async fn identify(
     members: &Members,
     keys: &Keys,
     history: &History,
-) -> Result<(AuthorityId, i64), Failure> {
+) -> Result<Identified, Failure> {
     let fresh = AuthorityId::random();
+    let origin = keys::write_identity(fresh);
     let key = keys.identity();
     let absent = Compare::version(key.clone(), CompareOp::Equal, 0);
     let txn = Txn::new()
         .when(vec![absent])
-        .and_then(vec![TxnOp::put(
-            key.clone(),
-            keys::write_identity(fresh),
-            None,
-        )])
+        .and_then(vec![TxnOp::put(key.clone(), origin.clone(), None)])
         .or_else(vec![TxnOp::get(key, None)]);
     let answer = members
         .call(|client| {
@@ -155,14 +160,22 @@ async fn identify(
     let revision = history.check(answer.header(), Floor::None);
     let revision = revision.map_err(Failure::History)?;
     if answer.succeeded() {
-        return Ok((fresh, revision));
+        return Ok(Identified {
+            identity: fresh,
+            origin,
+            revision,
+        });
     }
     let answers = answer.op_responses();
     let Some(kv) = found(answers.first()) else {
         return Err(Fault::damaged("it has no identity").into());
     };
     let identity = keys::read_identity(kv.value()).map_err(Failure::NotOurs)?;
-    Ok((identity, revision))
+    Ok(Identified {
+        identity,
+        origin: kv.value().to_vec(),
+        revision,
+    })
 }
 
 fn client_options(options: &Options) -> Result<ConnectOptions, OpenError> {

@@ -11,9 +11,9 @@ const DEFAULT_PORT: u16 = 2379;
 
 /// How to reach an etcd cluster. Parsed from `URL[,URL...][?NAME=VALUE[&NAME=VALUE...]]`.
 ///
-/// URLs are `http://[user:password@]host[:port]`, or all of them `https://`. Names are `prefix`, `ca`, `cert`, `key`,
-/// `user` and `password_file`. In values, users and passwords `%41` stands for the byte with the hexadecimal number 41, as
-/// in every URL. Shown, it has no password.
+/// URLs are `http://[user:password@]host[:port]`, or all of them `https://`. Names are `prefix`, `ca`, `cert`,
+/// `key`, `user` and `password_file`. In values, users and passwords `%41` stands for the byte with the
+/// hexadecimal number 41, as in every URL. Shown, it has no password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Options {
     pub(super) urls: Vec<String>,

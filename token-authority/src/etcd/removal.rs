@@ -8,12 +8,10 @@ use super::declare::{back_off, contended};
 use super::history::Floor;
 use super::keys;
 use super::marks::Known;
-use super::store::{Path, Store, found, page_of, unexpected};
+use super::store::{OPERATIONS_MAX, Path, Store, found, page_of, unexpected};
 use crate::record::MarkRow;
 use crate::{AuthorityError, Backend, Drained, Registered, Scope, Token};
 
-/// Sessions in one step. etcd takes 128 operations by default, where a step inside a step counts on top.
-const BATCH: usize = 60;
 /// How often marking a scope as drained is tried again because its mark has changed in between.
 const CONFLICTS_MAX: u32 = 64;
 
@@ -27,7 +25,7 @@ impl Store {
     ) -> Result<Drained, AuthorityError> {
         let gone: BTreeSet<Backend> = gone.iter().copied().collect();
         let gone: Vec<Backend> = gone.into_iter().collect();
-        for batch in gone.chunks(BATCH) {
+        for batch in gone.chunks(OPERATIONS_MAX) {
             let then = batch
                 .iter()
                 .map(|backend| TxnOp::txn(self.remove_if_lower(scope, token, *backend)));
@@ -68,8 +66,9 @@ impl Store {
 
     /// Marks the scope as drained if the mark is `current` and no lower session is left.
     ///
-    /// etcd's comparison over a range is true where it is true for every key, but a comparison of values is false for a
-    /// range without keys. So the scope without any session is a second comparison, inside the first one's other path.
+    /// etcd's comparison over a range is true where it is true for every key, but a comparison of values is false
+    /// for a range without keys. So the scope without any session is a second comparison, inside the first one's
+    /// other path.
     async fn try_mark_drained(
         &self,
         scope: &Scope,
@@ -137,21 +136,21 @@ impl Store {
     /// See [`crate::Authority::forget`].
     pub(super) async fn forget(&self, gone: &[Backend]) -> Result<(), AuthorityError> {
         let mut removals = Vec::new();
-        for batch in gone.chunks(BATCH) {
+        for batch in gone.chunks(OPERATIONS_MAX) {
             for (backend, scope) in self.records_of(batch).await? {
                 removals.push(TxnOp::delete(self.keys.session(&scope, backend), None));
                 removals.push(TxnOp::delete(self.keys.backend(backend, &scope), None));
             }
         }
         // An even number: the two keys of a record go in one step.
-        for batch in removals.chunks(2 * BATCH) {
+        for batch in removals.chunks(OPERATIONS_MAX) {
             self.step(Vec::new(), batch.to_vec(), Vec::new()).await?;
         }
         Ok(())
     }
 
-    /// In which scopes sessions have records. Nothing depends on its being complete, so a read will do: what is missed
-    /// here stays registered, and the reaper finds it again.
+    /// In which scopes sessions have records. Nothing depends on its being complete, so a read will do: what is
+    /// missed here stays registered, and the reaper finds it again.
     async fn records_of(&self, gone: &[Backend]) -> Result<Vec<(Backend, Scope)>, AuthorityError> {
         self.history.intact()?;
         let gets = gone.iter().map(|backend| {

@@ -32,8 +32,8 @@ pub struct Member {
     /// Alarms and other complaints of its own. Empty where it is healthy.
     pub errors: Vec<String>,
     /// Whether its version may answer a linearizable read with an old value after it was paused
-    /// (<https://github.com/etcd-io/etcd/issues/20418>). This store decides nothing by a read, so that it is safe there
-    /// too; other programs may not be.
+    /// (<https://github.com/etcd-io/etcd/issues/20418>). This store decides nothing by a read, so that it is safe
+    /// there too; other programs may not be.
     pub stale_reads: bool,
 }
 

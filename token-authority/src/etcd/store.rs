@@ -14,6 +14,8 @@ use crate::{AuthorityError, AuthorityId, Change, Scope};
 
 /// Records in one answer: some hundred bytes each, and tonic takes answers of up to 4 MiB.
 pub(super) const PAGE: i64 = 2000;
+/// Operations in one step. etcd takes 128 by default, conditions and the two of [`Store::step`] itself included.
+pub(super) const OPERATIONS_MAX: usize = 120;
 /// How often reading begins again because what was being read has been compacted.
 const COMPACTIONS_MAX: u32 = 3;
 
@@ -23,6 +25,8 @@ pub(super) struct Store {
     pub(super) keys: Keys,
     pub(super) members: Members,
     pub(super) identity: AuthorityId,
+    /// The value of the key `identity`, as it was found.
+    pub(super) origin: Vec<u8>,
     pub(super) history: History,
     pub(super) marks: Marks,
     pub(super) watchers: Mutex<Vec<mpsc::Sender<Change>>>,
@@ -60,7 +64,7 @@ impl Store {
         when.push(Compare::value(
             self.keys.identity(),
             CompareOp::Equal,
-            keys::write_identity(self.identity),
+            self.origin.clone(),
         ));
         otherwise.push(TxnOp::get(self.keys.identity(), None));
         let txn = Txn::new().when(when).and_then(then).or_else(otherwise);
@@ -161,8 +165,8 @@ impl Store {
         }
     }
 
-    /// What follows `from` in a range at a revision that a step was answered with. A member that has not come so far says
-    /// so; what it has of a revision is final. So any member may be asked, and no answer is stale.
+    /// What follows `from` in a range at a revision that a step was answered with. A member that has not come so
+    /// far says so; what it has of a revision is final. So any member may be asked, and no answer is stale.
     pub(super) async fn rest<T>(
         &self,
         range: &Range,
