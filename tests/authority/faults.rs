@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use pgpalisade_authority::{Authority, AuthorityError, Declared, Etcd, Registered};
 use pgpalisade_tests::etcd;
+use pgpalisade_tests::held_relay::{Direction, HeldRelay};
 use pgpalisade_tests::machine;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -118,6 +119,67 @@ async fn one_member_that_hangs() {
     assert!(took < BOUND, "{took:?}");
     etcd.resume(0);
     declare(&store, &s, 3, 1).await.expect("well again");
+}
+
+/// The network forgets a connection without a word. The next attempt makes a new one; and what was on its way may
+/// still arrive, when others have gone on.
+#[tokio::test]
+async fn a_connection_that_leads_nowhere() {
+    let etcd = etcd::Etcd::start(1);
+    let address = etcd.urls()[0].strip_prefix("http://").unwrap().to_owned();
+    let relay = HeldRelay::start(address.parse().unwrap());
+    let store = connect_to(&format!("etcd:http://{}", relay.address())).await;
+    store.enrol(CLUSTER).await.unwrap();
+    let s = scope("nowhere");
+    declare(&store, &s, 1, 1).await.unwrap();
+    relay.hold(Direction::ToServer);
+    let (next, took) = timed("a dead connection", declare(&store, &s, 5, 2)).await;
+    lower(next.unwrap());
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(relay.held_bytes(Direction::ToServer) > 0);
+    let other = connect(&etcd).await;
+    declare(&other, &s, 7, 3).await.unwrap();
+    store.forget(&[backend(1), backend(2)]).await.unwrap();
+    relay.release(Direction::ToServer);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(store.marks().await.unwrap()[0].1.token, token(7));
+    let sessions = store.sessions().await.unwrap();
+    let left: Vec<_> = sessions
+        .iter()
+        .map(|(_, session)| session.backend)
+        .collect();
+    assert_eq!(left, [backend(3)]);
+}
+
+/// A read may be stale. So whatever answers a question has a write in it, which moves the revision on.
+#[tokio::test]
+async fn answers_go_through_the_log() {
+    let etcd = etcd::Etcd::start(1);
+    let store = connect(&etcd).await;
+    let s = scope("log");
+    declare(&store, &s, 2, 1).await.unwrap();
+    let mut before = etcd.revision(&[0]);
+    let mut moved_on = |what: &str| {
+        let now = etcd.revision(&[0]);
+        assert!(now > before, "{what} has only read");
+        before = now;
+    };
+    store.marks().await.unwrap();
+    moved_on("marks");
+    store.sessions().await.unwrap();
+    moved_on("sessions");
+    store.cluster().await.unwrap();
+    moved_on("cluster");
+    store.enrol(CLUSTER).await.unwrap();
+    moved_on("enrol");
+    declare(&store, &s, 1, 1).await.unwrap();
+    moved_on("a stale declaration");
+    declare(&store, &s, 2, 1).await.unwrap();
+    moved_on("a current declaration");
+    store.drained(&s, token(2), &[]).await.unwrap();
+    moved_on("drained");
+    store.drained(&s, token(2), &[]).await.unwrap();
+    moved_on("drained, again");
 }
 
 /// A step whose future is dropped may have been taken or not. Whatever was answered must hold.

@@ -7,7 +7,7 @@ use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
 use super::declare::{back_off, contended};
 use super::keys;
 use super::marks::Known;
-use super::store::{OPERATIONS_MAX, Path, Store, found};
+use super::store::{OPERATIONS_MAX, Path, Store, found, touch};
 use crate::record::MarkRow;
 use crate::{AuthorityError, Cluster, Enrolled, Mark, Scope};
 
@@ -80,7 +80,7 @@ impl Store {
         let when = Compare::mod_revision(key.clone(), CompareOp::Equal, seen.mod_revision);
         let write = if seen.cluster == Some(cluster) {
             // Watchers need not hear of what has not changed.
-            self.touch()
+            touch(&self.keys)
         } else {
             TxnOp::put(key, keys::write_cluster(cluster), None)
         };

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetResponse, TxnOp, TxnOpResponse};
 
-use super::keys;
+use super::keys::{self, Keys};
 use super::marks::Known;
-use super::store::{Path, Stepped, Store, found, page_of, unexpected};
+use super::store::{Path, Stepped, Store, found, page_of, touch, unexpected};
 use crate::record::{MarkRow, cut};
 use crate::{
     AuthorityError, Backend, Declaration, Declared, Outcome, Registered, Scope, Token, now_us,
@@ -35,6 +35,33 @@ impl Plan {
                 drained: false,
             }),
         }
+    }
+
+    fn operations(&self, keys: &Keys, declaration: &Declaration<'_>) -> Vec<TxnOp> {
+        let Declaration {
+            scope,
+            token,
+            backend,
+            ..
+        } = *declaration;
+        let mut operations = Vec::new();
+        if let Self::Raise(row) = self {
+            let value = keys::write_mark(row);
+            operations.push(TxnOp::put(keys.mark(scope), value, None));
+        }
+        if let Self::Raise(row) | Self::Join(row) = self {
+            let value = keys::write_session(token, now_us());
+            operations.push(TxnOp::put(keys.session(scope, backend), value, None));
+            let record = keys.backend(backend, scope);
+            operations.push(TxnOp::put(record, Vec::new(), None));
+            // A drained scope may have thousands of sessions, all of them at this token.
+            if !row.drained {
+                operations.push(page_of(&keys.sessions_of(scope)));
+            }
+        } else {
+            operations.push(touch(keys));
+        }
+        operations
     }
 }
 
@@ -72,38 +99,13 @@ impl Store {
         known: Option<&Known>,
         plan: &Plan,
     ) -> Result<Stepped, AuthorityError> {
-        let Declaration {
-            scope,
-            token,
-            backend,
-            cluster,
-            ..
-        } = *declaration;
+        let Declaration { scope, cluster, .. } = *declaration;
+        let cluster = keys::write_cluster(cluster);
         let when = vec![
-            Compare::value(
-                self.keys.cluster(),
-                CompareOp::Equal,
-                keys::write_cluster(cluster),
-            ),
+            Compare::value(self.keys.cluster(), CompareOp::Equal, cluster),
             self.mark_is(scope, known),
         ];
-        let mut then = Vec::new();
-        if let Plan::Raise(row) = plan {
-            let value = keys::write_mark(row);
-            then.push(TxnOp::put(self.keys.mark(scope), value, None));
-        }
-        if let Plan::Raise(row) | Plan::Join(row) = plan {
-            let value = keys::write_session(token, now_us());
-            then.push(TxnOp::put(self.keys.session(scope, backend), value, None));
-            let record = self.keys.backend(backend, scope);
-            then.push(TxnOp::put(record, Vec::new(), None));
-            // A drained scope may have thousands of sessions, all of them at this token.
-            if !row.drained {
-                then.push(page_of(&self.keys.sessions_of(scope)));
-            }
-        } else {
-            then.push(self.touch());
-        }
+        let then = plan.operations(&self.keys, declaration);
         let otherwise = vec![
             TxnOp::get(self.keys.cluster(), None),
             TxnOp::get(self.keys.mark(scope), None),
@@ -205,4 +207,60 @@ pub(super) fn contended(what: impl std::fmt::Display) -> AuthorityError {
     AuthorityError::Unavailable(format!(
         "{what} was changed by others {CONFLICTS_MAX} times in a row; try again"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cluster;
+
+    /// What a declaration does where the mark is this token, drained or not, as etcd-client shows it.
+    fn shown(value: u64, drained: bool) -> Vec<String> {
+        let (scope, token) = (Scope::default(), Token::new(5).unwrap());
+        let declaration = Declaration {
+            scope: &scope,
+            token,
+            backend: Backend {
+                pid: 1,
+                started_us: 2,
+            },
+            cluster: Cluster {
+                system_identifier: 1,
+                timeline: 1,
+            },
+            by: "test",
+        };
+        let row = MarkRow {
+            token: Token::new(value).unwrap(),
+            raised_at: 0,
+            raised_by: String::new(),
+            drained,
+        };
+        let known = Known {
+            mod_revision: 9,
+            row,
+        };
+        let plan = Plan::new(Some(&known), &declaration, 0);
+        let operations = plan.operations(&Keys::new("/p/"), &declaration);
+        operations
+            .iter()
+            .map(|operation| format!("{operation:?}"))
+            .collect()
+    }
+
+    #[test]
+    fn only_a_scope_that_is_not_drained_is_read() {
+        for (value, drained, writes, reads) in [
+            (5, true, 2, 0),
+            (5, false, 2, 1),
+            (4, true, 3, 1),
+            (4, false, 3, 1),
+            (6, true, 1, 0),
+        ] {
+            let shown = shown(value, drained);
+            let count = |kind| shown.iter().filter(|text| text.contains(kind)).count();
+            let found = (count("RequestPut"), count("RequestRange"));
+            assert_eq!(found, (writes, reads), "mark {value}: {shown:?}");
+        }
+    }
 }

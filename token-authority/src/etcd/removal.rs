@@ -8,7 +8,7 @@ use super::declare::{back_off, contended};
 use super::history::Floor;
 use super::keys;
 use super::marks::Known;
-use super::store::{OPERATIONS_MAX, Path, Store, found, page_of, unexpected};
+use super::store::{OPERATIONS_MAX, Path, Store, found, page_of, touch, unexpected};
 use crate::record::MarkRow;
 use crate::{AuthorityError, Backend, Drained, Registered, Scope, Token};
 
@@ -95,7 +95,7 @@ impl Store {
         });
         let write = match &row {
             Some(row) => TxnOp::put(self.keys.mark(scope), keys::write_mark(row), None),
-            None => self.touch(),
+            None => touch(&self.keys),
         };
         let second = Txn::new()
             .when(vec![mark_is.clone(), none_at_all])

@@ -129,7 +129,7 @@ impl Store {
 
     /// A step that changes nothing but one key that nobody reads. Its revision is that of the newest state.
     pub(super) async fn sync(&self, then: Vec<TxnOp>) -> Result<Stepped, AuthorityError> {
-        let mut all = vec![self.touch()];
+        let mut all = vec![touch(&self.keys)];
         all.extend(then);
         let stepped = self.step(Vec::new(), all, Vec::new()).await?;
         match stepped.path {
@@ -138,11 +138,6 @@ impl Store {
                 "it refused a step without conditions".to_owned(),
             )),
         }
-    }
-
-    /// The write of a step that has nothing else to write.
-    pub(super) fn touch(&self) -> TxnOp {
-        TxnOp::put(self.keys.sync(), Vec::new(), None)
     }
 
     /// All keys of a range as they are now, in pages, and their revision. `read` is called anew for all of them where
@@ -235,7 +230,12 @@ fn next_key(key: &[u8]) -> Vec<u8> {
     next
 }
 
-/// Options that read a range inside a step, one page of it.
+/// The write of a step that has nothing else to write.
+pub(super) fn touch(keys: &Keys) -> TxnOp {
+    TxnOp::put(keys.sync(), Vec::new(), None)
+}
+
+/// Reads a range inside a step, one page of it.
 pub(super) fn page_of(range: &Range) -> TxnOp {
     let options = GetOptions::new()
         .with_range(range.to.clone())
