@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions};
 use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::fault::{Fault, Kind};
@@ -203,14 +204,14 @@ impl Members {
             return Ok(connected);
         }
         let (url, options) = (member.url.clone(), self.options.clone());
-        let connecting = self
-            .runtime
-            .spawn(async move { Client::connect([url], Some(options)).await });
-        let client = match connecting.await {
-            Ok(client) => client?,
-            Err(_) => return Err(Fault::new(Kind::Unavailable, "the runtime has ended")),
-        };
-        Ok(member.put(client))
+        // A set, for it ends its task when it is dropped: a login may hang.
+        let mut connecting = JoinSet::new();
+        let connect = async move { Client::connect([url], Some(options)).await };
+        connecting.spawn_on(connect, &self.runtime);
+        match connecting.join_next().await {
+            Some(Ok(client)) => Ok(member.put(client?)),
+            _ => Err(Fault::new(Kind::Unavailable, "the runtime has ended")),
+        }
     }
 
     fn discard(&self, index: usize, number: usize) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use etcd_client::{EventType, KeyValue, WatchOptions, WatchResponse, WatchStream};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::fault::{Fault, Kind};
 use super::history::Floor;
@@ -21,7 +21,7 @@ const QUEUE: usize = 1024;
 const SLOW_WATCHER: Duration = Duration::from_millis(200);
 /// After so much silence etcd is asked whether it is still there, and has as much time again to answer.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Between two streams: this long at first, twice as long after each failure.
+/// Between two streams: this long at first, twice as long after each that did not last.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -59,7 +59,7 @@ impl Store {
     pub(super) async fn run_watch(&self, mut seen: i64) {
         let mut pause = PAUSE;
         loop {
-            let before = seen;
+            let began = Instant::now();
             let ended = match self.stream(&mut seen).await {
                 Ended::Compacted => self.catch_up(&mut seen).await,
                 ended => Err(ended),
@@ -77,7 +77,7 @@ impl Store {
                     tracing::warn!(%error, "etcd: the watch cannot read on");
                 }
             }
-            pause = if seen > before {
+            pause = if began.elapsed() > PAUSE_MAX {
                 PAUSE
             } else {
                 PAUSE_MAX.min(pause * 2)
