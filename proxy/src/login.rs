@@ -18,7 +18,7 @@ use pgpalisade_policies::Access;
 use crate::fence::{Holding, TokenValue};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
-use crate::relay::{LoggedIn, Relay, Session, declare, describe_session, holding};
+use crate::relay::{LoggedIn, Relay, declare, describe_session, holding, identify};
 use crate::session::access::AccessMode;
 use crate::session::settings::Settings;
 use crate::takeover::Identified;
@@ -176,13 +176,13 @@ async fn log_in(
         .write_all(&request.packet_for_server(startup)?)
         .await?;
     let asked = request.asked_access();
-    let authenticated =
+    let mut authenticated =
         authentication::relay(client, &mut carry, &mut server, asked, startup).await?;
     let label = request.label(client_addr, authenticated.backend_pid);
 
     let scope = request.scope()?;
     let bound = match wanted {
-        Some(value) => Some(bind(worker, value, &label, authenticated.backend_pid).await?),
+        Some(value) => Some(bind(worker, value, &label, &mut server, &mut authenticated).await?),
         None => None,
     };
     let (token, identified) = bound.unzip();
@@ -208,27 +208,23 @@ async fn bind(
     worker: &Worker,
     value: TokenValue,
     label: &SessionLabel,
-    pid: i32,
+    server: &mut Socket,
+    authenticated: &mut Authenticated,
 ) -> Result<(Arc<Holding>, Identified), LoginError> {
+    let refused = |rejection: Box<Rejection>| {
+        let record = rejection.record(label, None, None);
+        worker.rejections.record(record);
+        LoginError::Refused(rejection)
+    };
+    let found = identify(worker.takeover.clone(), authenticated.backend_pid).await;
+    let identified = found.map_err(refused)?;
+    // The id may be another session's by now: an answer behind the search shows that it was ours at the time.
+    authenticated.probe(server).await?;
     let by = describe_session(label);
-    let declared = declare(
-        worker.takeover.clone(),
-        value.clone(),
-        Session::Pid(pid),
-        by,
-    )
-    .await;
-    match declared {
-        Ok(identified) => {
-            let holding = holding(&worker.fence, &value, identified);
-            Ok((Arc::new(holding), identified))
-        }
-        Err(rejection) => {
-            let record = rejection.record(label, None, None);
-            worker.rejections.record(record);
-            Err(LoginError::Refused(rejection))
-        }
-    }
+    let declared = declare(worker.takeover.clone(), value.clone(), identified, by).await;
+    declared.map_err(refused)?;
+    let holding = holding(&worker.fence, &value, identified);
+    Ok((Arc::new(holding), identified))
 }
 
 fn wanted_tokens(

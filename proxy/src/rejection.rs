@@ -134,6 +134,20 @@ impl Rejection {
         }
     }
 
+    /// The same, for a session that cannot go on under its older token.
+    #[must_use]
+    pub fn ending_the_session(self) -> Self {
+        Self {
+            message: format!("terminating connection: {}", self.message),
+            detail: format!(
+                "{} The declaration may have been taken, so the session cannot go on under its older token.",
+                self.detail
+            ),
+            hint: "Connect again, and declare the token of your election.".to_owned(),
+            ..self
+        }
+    }
+
     /// Older sessions could not be confirmed gone in time.
     #[must_use]
     pub fn takeover_incomplete(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {

@@ -30,7 +30,6 @@ use crate::session::ledger::Ledger;
 use crate::session::names::Names;
 use crate::session::settings::Settings;
 use crate::session::{Pipeline, Position};
-use crate::takeover::Identified;
 use crate::transport::{Outbox, READ_CHUNK, Socket};
 use crate::upstream::Upstream;
 use crate::wire::WireError;
@@ -42,10 +41,10 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 pub use state::{End, LoggedIn};
 
-pub(crate) use progress::{Session, declare, describe_session, holding};
+pub(crate) use progress::{declare, describe_session, holding, identify};
 pub(crate) use replies::encoding;
 
-use state::{CommittedMidway, Front, Gate};
+use state::{CommittedMidway, Front, Gate, Process};
 
 /// Turns of the loop before other connections of the worker get theirs.
 const TURNS_MAX: usize = 8;
@@ -77,7 +76,7 @@ pub struct Relay {
     settings: Settings<Arc<Holding>>,
     /// Tokens accepted for this session.
     accepted: Vec<Arc<Holding>>,
-    identified: Option<Identified>,
+    process: Process,
     /// Why a declaration was not accepted: the message that it was for is refused.
     refusal_on_hold: Option<Box<Rejection>>,
     names: Names,
@@ -120,7 +119,7 @@ impl Relay {
             ledger: Ledger::default(),
             settings: session.settings,
             accepted,
-            identified: session.identified,
+            process: session.identified.map_or(Process::Unknown, Process::Known),
             refusal_on_hold: None,
             names: Names::default(),
             access: session.access,
@@ -146,14 +145,14 @@ impl Relay {
         let Self {
             upstream,
             worker,
-            identified,
+            process,
             mut client,
             ..
         } = self;
         if matches!(end, End::ClientLeft) {
             // "Normally" ended means: nothing was in flight, and the server has closed its side.
             let closed = tokio::time::timeout(worker.close_timeout, upstream.terminate()).await;
-            if let (true, Ok(Ok(())), Some(session)) = (quiet, closed, identified) {
+            if let (true, Ok(Ok(())), Process::Known(session)) = (quiet, closed, process) {
                 worker.takeover.release(session.backend);
             }
         } else {
@@ -191,11 +190,12 @@ impl Relay {
     fn poll_gate(&mut self, cx: &mut Context<'_>) -> bool {
         let opens = match &mut self.gate {
             Gate::Replies => self.ledger.is_empty(),
-            Gate::Declaration(_, declaring) => match declaring.as_mut().poll(cx) {
-                Poll::Ready(answer) => {
-                    self.on_declared(answer);
-                    true
-                }
+            Gate::Identification(identifying) => match identifying.as_mut().poll(cx) {
+                Poll::Ready(answer) => self.on_identified(answer),
+                Poll::Pending => false,
+            },
+            Gate::Declaration(_, _, declaring) => match declaring.as_mut().poll(cx) {
+                Poll::Ready(answer) => self.on_declared(answer),
                 Poll::Pending => false,
             },
             Gate::Open | Gate::Lift | Gate::Closing(_) => false,

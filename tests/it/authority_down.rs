@@ -150,3 +150,24 @@ fn postgresql_hangs() {
     pids.iter().for_each(|&pid| signal(pid, Signal::CONT));
     scene.assert_back();
 }
+
+/// A declaration that has had no answer may have been taken: then a takeover with its token spares the session, which
+/// must not go on under the lower token that it had. One that has nothing to fall back to goes on.
+#[test]
+fn a_declaration_without_an_answer() {
+    let etcd = Etcd::start(1);
+    let mut scene = Scene::with(etcd.authority());
+    let mut other = leader(&scene.proxy.endpoint(), "34");
+    etcd.pause(0);
+    let answer = scene.bound.query("SET fencing.token = 35");
+    assert_eq!(answer[0].severity(), "FATAL", "{}", pretty(&answer));
+    assert_eq!(answer[0].sqlstate(), "PF004", "{}", pretty(&answer));
+    assert!(answer[1].is_closed(), "{}", pretty(&answer));
+    let answer = scene.plain.query("SET fencing.token = 35");
+    assert_eq!(answer[0].severity(), "ERROR", "{}", pretty(&answer));
+    // Another scope has nothing to do with the token that is held.
+    let answer = other.query("SET fencing.token = 'default=34,billing=7'");
+    assert_eq!(answer[0].severity(), "ERROR", "{}", pretty(&answer));
+    other.ok("INSERT INTO jobs DEFAULT VALUES");
+    etcd.resume(0);
+}

@@ -7,10 +7,10 @@ use pgpalisade_authority::{Scope, Token};
 
 use super::judgement::SettingsToShow;
 use super::steps::Step;
-use super::{End, Front, Gate, Relay};
+use super::{End, Front, Gate, Process, Relay};
 use crate::fence::{Binding, Holding, Standing, TokenValue};
 use crate::rejection::Rejection;
-use crate::rejection_log::SessionLabel;
+use crate::rejection_log::{RejectionKind, SessionLabel};
 use crate::session::access::Adjustment;
 use crate::session::ledger::Origin;
 use crate::session::{Pipeline, access};
@@ -60,27 +60,51 @@ impl Relay {
         self.gate = Gate::Replies;
     }
 
+    /// Takes the next step towards the acceptance of a value. The message is looked at again after each.
     fn declare(&mut self, value: TokenValue) {
         let takeover = self.worker.takeover.clone();
-        let by = describe_session(&self.label);
-        let session = match self.identified {
-            Some(identified) => Session::Known(identified),
-            None => Session::Pid(self.backend_pid),
+        let identified = match self.process {
+            Process::Unknown => {
+                let identifying = identify(takeover, self.backend_pid);
+                self.gate = Gate::Identification(Box::pin(identifying));
+                return;
+            }
+            Process::Found(identified) | Process::Known(identified) => identified,
         };
-        let declaring = Box::pin(declare(takeover, value.clone(), session, by));
-        self.gate = Gate::Declaration(value, declaring);
+        self.process = Process::Known(identified);
+        let by = describe_session(&self.label);
+        let declaring = Box::pin(declare(takeover, value.clone(), identified, by));
+        self.gate = Gate::Declaration(value, identified, declaring);
     }
 
-    pub(super) fn on_declared(&mut self, answer: Result<Identified, Box<Rejection>>) {
-        let Gate::Declaration(value, _) = std::mem::replace(&mut self.gate, Gate::Open) else {
-            return;
-        };
+    /// Says whether the gate opens.
+    pub(super) fn on_identified(&mut self, answer: Result<Identified, Box<Rejection>>) -> bool {
         match answer {
             Ok(identified) => {
+                self.process = Process::Found(identified);
+                let out = self.upstream.own_messages();
+                own::probe(out, &mut self.ledger, self.position.pipeline);
+                self.gate = Gate::Replies;
+                false
+            }
+            Err(rejection) => {
+                self.refusal_on_hold = Some(rejection);
+                true
+            }
+        }
+    }
+
+    /// Says whether the gate opens.
+    pub(super) fn on_declared(&mut self, answer: Result<(), Box<Rejection>>) -> bool {
+        let Gate::Declaration(value, identified, _) = std::mem::replace(&mut self.gate, Gate::Open)
+        else {
+            return false;
+        };
+        match answer {
+            Ok(()) => {
                 // From here on the session is made ready for the new token; the old one, which the
                 // declaration may have made stale, must not put the backstop up in between.
                 self.front = Front::Binds;
-                self.identified = Some(identified);
                 self.accepted.retain(|holding| holding.stale().is_none());
                 if self.accepted.len() >= ACCEPTED_MAX {
                     self.accepted.remove(0);
@@ -88,8 +112,42 @@ impl Relay {
                 let holding = holding(&self.worker.fence, &value, identified);
                 self.accepted.push(Arc::new(holding));
             }
+            Err(rejection)
+                if rejection.kind == RejectionKind::AuthorityUnavailable
+                    && self.may_be_replaced(&value) =>
+            {
+                self.end_unanswered(*rejection);
+                return false;
+            }
             Err(rejection) => self.refusal_on_hold = Some(rejection),
         }
+        true
+    }
+
+    /// Whether the session could go on under a lower token than one of these.
+    fn may_be_replaced(&self, value: &TokenValue) -> bool {
+        let in_force = self.settings.token().into_iter();
+        let at_reset = self.settings.startup_token();
+        let mut held = in_force.chain(at_reset).chain(&self.accepted);
+        let lower = |holding: &Arc<Holding>| {
+            let declared = value.tokens().iter();
+            holding.bindings().iter().any(|held| {
+                declared
+                    .clone()
+                    .any(|(scope, token)| held.cell.scope() == scope && held.token < *token)
+            })
+        };
+        // Of so many values some were forgotten.
+        self.accepted.len() >= ACCEPTED_MAX || held.any(lower)
+    }
+
+    /// A declaration has had no answer, so the register may have the session at the declared token, or get it there
+    /// later. A takeover with that token would spare the session: it must not go on under a lower one.
+    fn end_unanswered(&mut self, rejection: Rejection) {
+        let rejection = rejection.ending_the_session();
+        self.record(&rejection);
+        rejection.encode(Severity::Fatal, self.client_outbox.tail());
+        self.gate = Gate::Closing("a declaration has had no answer");
     }
 
     fn adjust(&mut self, adjustment: Adjustment) {
@@ -211,8 +269,9 @@ impl Relay {
             && self.settings.token().is_none()
             && self.settings.startup_token().is_none()
             && self.access.is_read_only()
-            && let Some(identified) = self.identified.take()
+            && let Process::Known(identified) = self.process
         {
+            self.process = Process::Unknown;
             self.accepted.clear();
             self.worker.takeover.release(identified.backend);
         }
@@ -233,15 +292,17 @@ pub(crate) fn holding(
     Holding::new(bindings.collect())
 }
 
-/// A session's server process, as far as it is known.
-pub(crate) enum Session {
-    /// It was identified before.
-    Known(Identified),
-    /// As told by the server at login.
-    Pid(i32),
+/// Finds the server process that has the id which the server told at login.
+///
+/// # Errors
+///
+/// What the client is told.
+pub(crate) async fn identify(takeover: Takeover, pid: i32) -> Result<Identified, Box<Rejection>> {
+    let found = takeover.identify(pid).await;
+    found.map_err(|error| Box::new(rejection(None, None, error)))
 }
 
-/// Has all tokens of a value accepted for a session. The answer is its server process.
+/// Has all tokens of a value accepted for a session.
 ///
 /// # Errors
 ///
@@ -249,22 +310,14 @@ pub(crate) enum Session {
 pub(crate) async fn declare(
     takeover: Takeover,
     value: TokenValue,
-    session: Session,
+    session: Identified,
     by: String,
-) -> Result<Identified, Box<Rejection>> {
-    let first = value.tokens().first().map(|(scope, _)| scope);
-    let identified = match session {
-        Session::Known(identified) => identified,
-        Session::Pid(pid) => takeover
-            .identify(pid)
-            .await
-            .map_err(|error| Box::new(rejection(first, None, error)))?,
-    };
+) -> Result<(), Box<Rejection>> {
     for (scope, token) in value.tokens() {
         let declare = Declare {
             scope: scope.clone(),
             token: *token,
-            session: identified,
+            session,
             by: by.clone(),
         };
         takeover
@@ -272,7 +325,7 @@ pub(crate) async fn declare(
             .await
             .map_err(|error| Box::new(rejection(Some(scope), Some(*token), error)))?;
     }
-    Ok(identified)
+    Ok(())
 }
 
 fn rejection(scope: Option<&Scope>, token: Option<Token>, error: DeclareError) -> Rejection {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement, TextEncoding};
 
 use super::progress::reported_access;
-use super::{CommittedMidway, End, Gate, Relay};
+use super::{CommittedMidway, End, Gate, Process, Relay};
 use crate::fence::Wrote;
 use crate::session::access::{DEFAULT_READ_ONLY, value};
 use crate::session::ledger::{NameChange, Origin, Reply, Request};
@@ -144,7 +144,7 @@ impl Relay {
             self.names.end_transaction();
         }
         self.committed_midway = CommittedMidway::No;
-        if self.ledger.is_empty() && self.identified.is_some() {
+        if self.ledger.is_empty() && matches!(self.process, Process::Known(_)) {
             self.release_if_unbound();
         }
         match reply {

@@ -40,16 +40,33 @@ pub enum End {
     ServerSocket(io::Error),
 }
 
-/// A declaration on its way: the answer is the session's server process, now registered.
-pub(super) type Declaring = Pin<Box<dyn Future<Output = Result<Identified, Box<Rejection>>>>>;
+/// The search for the session's server process.
+pub(super) type Identifying = Pin<Box<dyn Future<Output = Result<Identified, Box<Rejection>>>>>;
+
+/// A declaration on its way.
+pub(super) type Declaring = Pin<Box<dyn Future<Output = Result<(), Box<Rejection>>>>>;
+
+/// What is known of the session's server process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Process {
+    /// Its process id, as told at login.
+    Unknown,
+    /// A server process was found under that id. It may be another one that got the id after ours had ended, so a
+    /// request is sent behind the search: once it is answered, ours was there at the time.
+    Found(Identified),
+    /// It is this one, and the session may be registered.
+    Known(Identified),
+}
 
 /// Whether the client's messages are looked at, and if not, what they wait for.
 pub(super) enum Gate {
     Open,
     /// Everything that was sent must be answered first.
     Replies,
+    /// The server process must be found first.
+    Identification(Identifying),
     /// The tokens must be accepted first.
-    Declaration(TokenValue, Declaring),
+    Declaration(TokenValue, Identified, Declaring),
     /// The open transaction must be made read-write first.
     Lift,
     /// Nothing is read any more; what waits for the client is sent, and then the connection ends.

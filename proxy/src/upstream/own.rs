@@ -80,6 +80,20 @@ pub(crate) fn execute(
     }
 }
 
+/// Writes a request that changes nothing, in whatever state the session is: its answer shows that the session's
+/// server process lives.
+pub(crate) fn probe(out: &mut BytesMut, ledger: &mut Ledger, pipeline: Pipeline) {
+    let written = frontend::close(b'S', NAME, out);
+    debug_assert!(written.is_ok());
+    ledger.push(InFlight::proxy(Request::Close));
+    if pipeline == Pipeline::Closed {
+        frontend::sync(out);
+        ledger.push(InFlight::proxy(Request::Sync));
+    } else {
+        flush(out);
+    }
+}
+
 /// Writes a message that fails in the place of a refused request; the client gets `error`. Where
 /// `sync` is given, a Sync follows whose ReadyForQuery is the client's.
 pub(crate) fn refuse(

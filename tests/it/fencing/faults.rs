@@ -66,6 +66,27 @@ fn a_write_that_arrives_after_the_takeover() {
     }
 }
 
+/// The server process is looked up by the id from the login. Another one may have that id by then, so nothing is
+/// declared before the session's own connection has answered.
+#[test]
+fn a_server_process_that_does_not_answer_is_not_declared() {
+    let (stage, relay) = held_stage();
+    let mut session = stage.plain();
+    relay.hold(Direction::ToServer);
+    session.send(&Batch::new().query("SET fencing.token = 33"));
+    wait_for("the question to be in the relay", || {
+        (relay.held_bytes(Direction::ToServer) > 0).then_some(())
+    });
+    // As long as a declaration takes ten times over.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let marks = "SELECT count(*) FROM pgpalisade.mark";
+    assert_eq!(stage.postgres.value(marks), "0");
+    relay.release(Direction::ToServer);
+    session.until_ready();
+    assert_eq!(stage.postgres.value(marks), "1");
+    session.ok("INSERT INTO jobs VALUES (1)");
+}
+
 /// G4: the COMMIT was done, only its answer did not come through. Whatever the client is told, it is not "fenced".
 #[test]
 fn a_commit_whose_answer_is_lost() {
