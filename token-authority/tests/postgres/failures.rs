@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pgpalisade_authority::{Authority, AuthorityError, Declared, Postgres};
+use pgpalisade_authority::{Authority, AuthorityError, Cluster, Declared, Enrolled, Postgres};
 use tokio::task::JoinSet;
 
 use crate::harness::postgres::Auth;
@@ -221,6 +221,44 @@ async fn a_step_that_gave_way_in_a_deadlock_is_taken_again() {
         answer.unwrap();
     }
     assert!(server.log().contains("deadlock detected"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_timeline_waits_for_declarations_that_have_begun() {
+    let server = Server::start();
+    let (a, b) = (connect(&server).await, connect(&server).await);
+    a.enrol(CLUSTER).await.unwrap();
+    declare(&a, "s", 1, 1).await.unwrap();
+    let mut holder = server.admin();
+    holder.rows("BEGIN");
+    holder.rows("SELECT 1 FROM pgpalisade_authority.marks FOR UPDATE");
+    let begun = tokio::spawn({
+        let a = a.clone();
+        async move { declare(&a, "s", 2, 1).await }
+    });
+    wait_for_waiting(&server);
+    let promoted = Cluster {
+        timeline: 2,
+        ..CLUSTER
+    };
+    let enrolling = tokio::spawn(async move { b.enrol(promoted).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(
+        !enrolling.is_finished(),
+        "answered before a declaration of the old timeline is"
+    );
+    holder.rows("COMMIT");
+    let declared = begun.await.unwrap().unwrap();
+    assert!(
+        matches!(declared, Declared::Accepted { .. }),
+        "{declared:?}"
+    );
+    assert_eq!(enrolling.await.unwrap(), Ok(Enrolled::Accepted));
+    let recorded = Some(promoted);
+    assert_eq!(
+        declare(&a, "s", 3, 1).await,
+        Ok(Declared::OtherCluster { recorded })
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
