@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pgpalisade_authority::{Authority, AuthorityError, Declared, Postgres};
+use pgpalisade_authority::{Authority, AuthorityError, Cluster, Declared, Enrolled, Postgres};
 use tokio::task::JoinSet;
 
 use crate::harness::postgres::Auth;
@@ -166,6 +166,99 @@ async fn a_lock_that_somebody_holds_is_an_error_in_time() {
     assert!(begin.elapsed() < Duration::from_secs(3));
     drop(holder);
     healed(&store, "held", 3, 1).await;
+}
+
+/// Waits until one of the store's sessions waits for a lock.
+fn wait_for_waiting(server: &Server) {
+    machine::wait_for("a step that waits for a lock", || {
+        let waiting = server.value(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
+             AND application_name = 'pgpalisade authority'",
+        );
+        (waiting == "1").then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_step_that_gave_way_in_a_deadlock_is_taken_again() {
+    let server = Server::start();
+    let store = connect(&server).await;
+    store.enrol(CLUSTER).await.unwrap();
+    for name in ["a", "b", "z"] {
+        declare(&store, name, 1, 1).await.unwrap();
+    }
+    let lock = |name: &str| {
+        format!("SELECT 1 FROM pgpalisade_authority.marks WHERE scope = '{name}' FOR UPDATE")
+    };
+    let (mut first, mut second) = (server.admin(), server.admin());
+    first.rows("BEGIN");
+    first.rows(&lock("z"));
+    second.rows("BEGIN");
+    // So that the store's session is the one that gives way.
+    second.rows("SET deadlock_timeout = '60s'");
+    second.rows(&lock("b"));
+    let mut calls = JoinSet::new();
+    let spawn = |calls: &mut JoinSet<_>, name: &'static str| {
+        let store = store.clone();
+        calls.spawn(async move { declare(&store, name, 2, 1).await });
+    };
+    // The declaration for z holds up the two behind it, which so become one step.
+    spawn(&mut calls, "z");
+    wait_for_waiting(&server);
+    spawn(&mut calls, "a");
+    spawn(&mut calls, "b");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    first.rows("ROLLBACK");
+    machine::wait_for("the step on a and b", || {
+        // While the step holds a, nobody else gets it.
+        let free = server.sql(&format!("{} SKIP LOCKED", lock("a")));
+        free.is_empty().then_some(())
+    });
+    wait_for_waiting(&server);
+    second.rows(&lock("a"));
+    second.rows("COMMIT");
+    for answer in calls.join_all().await {
+        answer.unwrap();
+    }
+    assert!(server.log().contains("deadlock detected"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_timeline_waits_for_declarations_that_have_begun() {
+    let server = Server::start();
+    let (a, b) = (connect(&server).await, connect(&server).await);
+    a.enrol(CLUSTER).await.unwrap();
+    declare(&a, "s", 1, 1).await.unwrap();
+    let mut holder = server.admin();
+    holder.rows("BEGIN");
+    holder.rows("SELECT 1 FROM pgpalisade_authority.marks FOR UPDATE");
+    let begun = tokio::spawn({
+        let a = a.clone();
+        async move { declare(&a, "s", 2, 1).await }
+    });
+    wait_for_waiting(&server);
+    let promoted = Cluster {
+        timeline: 2,
+        ..CLUSTER
+    };
+    let enrolling = tokio::spawn(async move { b.enrol(promoted).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(
+        !enrolling.is_finished(),
+        "answered before a declaration of the old timeline is"
+    );
+    holder.rows("COMMIT");
+    let declared = begun.await.unwrap().unwrap();
+    assert!(
+        matches!(declared, Declared::Accepted { .. }),
+        "{declared:?}"
+    );
+    assert_eq!(enrolling.await.unwrap(), Ok(Enrolled::Accepted));
+    let recorded = Some(promoted);
+    assert_eq!(
+        declare(&a, "s", 3, 1).await,
+        Ok(Declared::OtherCluster { recorded })
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
