@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgpalisade_authority::{Authority, AuthorityError, Declared, Etcd, Registered};
+use pgpalisade_authority::{Authority, AuthorityError, Declared, Drained, Etcd, Registered};
 use pgpalisade_tests::etcd;
 use pgpalisade_tests::held_relay::{Direction, HeldRelay};
 use pgpalisade_tests::machine;
@@ -180,6 +180,36 @@ async fn answers_go_through_the_log() {
     moved_on("drained");
     store.drained(&s, token(2), &[]).await.unwrap();
     moved_on("drained, again");
+}
+
+/// Another handle goes on while this one, whose runtime stands still, does not hear of it. What it knows is old then.
+#[tokio::test]
+async fn what_is_known_is_only_compared() {
+    let etcd = etcd::Etcd::start(1);
+    let store = connect(&etcd).await;
+    let s = scope("old");
+    let elsewhere = |value: u64| {
+        let (authority, s) = (etcd.authority(), s.clone());
+        let declared = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(async {
+                let other = connect_to(&authority).await;
+                declare(&other, &s, value, 9).await.unwrap();
+            });
+        });
+        declared.join().unwrap();
+    };
+    declare(&store, &s, 2, 1).await.unwrap();
+    elsewhere(3);
+    let drained = store.drained(&s, token(2), &[]).await;
+    assert_eq!(drained, Ok(Drained::Complete));
+    let marks = store.marks().await.unwrap();
+    assert_eq!(marks[0].1.token, token(3), "the mark does not fall");
+    let left = lower(declare(&store, &s, 3, 8).await.unwrap());
+    assert_eq!(left.len(), 1, "3 is not drained: {left:?}");
+    elsewhere(5);
+    let stale = declare(&store, &s, 4, 1).await.unwrap();
+    assert!(matches!(stale, Declared::Stale { .. }), "{stale:?}");
 }
 
 /// A step whose future is dropped may have been taken or not. Whatever was answered must hold.
