@@ -50,7 +50,7 @@ fn assert_at_least(what: &str, least: usize, count: usize) {
 /// G1 to G6, and the shared row, while everything fails.
 #[test]
 fn leaders_under_faults() {
-    let outcome = run_alone("hub", Route::Proxied(StoreKind::Hub), 30, |_| {});
+    let outcome = run_alone("leaders", Route::Proxied(StoreKind::Postgres), 35, |_| {});
     assert_holds(&outcome);
     let counts = &outcome.report.counts;
     assert_at_least("takeovers", 15, counts.takeovers);

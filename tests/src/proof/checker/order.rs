@@ -8,8 +8,8 @@ use super::indexed::{Declaration, History};
 use super::report::{Rule, Violation};
 
 /// SQLSTATEs by which the fence says that nothing of the write is committed.
-const CERTAINLY_NOT: [&str; 7] = [
-    "PF001", "PF002", "PF003", "PF004", "PF005", "PF006", "25006",
+const CERTAINLY_NOT: [&str; 8] = [
+    "PF001", "PF002", "PF003", "PF004", "PF005", "PF006", "PF007", "25006",
 ];
 
 /// G1. Both sides are walked in the order of PostgreSQL's log.
