@@ -9,6 +9,7 @@ mod cluster;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod embedded;
+pub mod etcd;
 pub mod postgres;
 mod record;
 mod scope;
@@ -20,6 +21,7 @@ pub use authority::{
 };
 pub use cluster::Cluster;
 pub use embedded::Embedded;
+pub use etcd::Etcd;
 pub use postgres::Postgres;
 pub use record::{Backend, Mark, Registered, now_us};
 pub use scope::{Scope, ScopeError};
