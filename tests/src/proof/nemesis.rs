@@ -1,5 +1,6 @@
-//! Breaks things at random, each for a while. Every thing has a lane of its own: a thread that waits, breaks it, waits, and
-//! makes it whole again. What a lane does comes from the seed; how the lanes fall together is left to time.
+//! Breaks things at random, each for a while. Every thing has a lane of its own: a thread that waits, breaks
+//! it, waits, and makes it whole again. What a lane does comes from the seed; how the lanes fall together is
+//! left to time.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -67,7 +67,8 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
             violations.push(Violation {
                 rule: Rule::G5,
                 what: format!(
-                    "{what} of leader {leader} with token {} of {} was refused as stale; the highest token that anybody had tried was {tried}",
+                    "{what} of leader {leader} with token {} of {} was refused as stale; the \
+                     highest token that anybody had tried was {tried}",
                     who.token, who.scope
                 ),
             });

@@ -43,7 +43,8 @@ pub(super) fn no_stale_commit(history: &History<'_>, violations: &mut Vec<Violat
             violations.push(Violation {
                 rule: Rule::G1,
                 what: format!(
-                    "row {} of token {} in {} was committed at {:x}; token {mark} had been acknowledged at {position:x}",
+                    "row {} of token {} in {} was committed at {:x}; token {mark} had been \
+                     acknowledged at {position:x}",
                     row.id, row.token, row.scope, row.lsn
                 ),
             });
@@ -85,7 +86,8 @@ pub(super) fn no_late_surprise(history: &History<'_>, violations: &mut Vec<Viola
             violations.push(Violation {
                 rule: Rule::G2,
                 what: format!(
-                    "leader {} with token {} of {scope} saw {seen:?} of lower tokens, and in the end there is {below:?}",
+                    "leader {} with token {} of {scope} saw {seen:?} of lower tokens, and in the \
+                     end there is {below:?}",
                     declaration.leader, declaration.token
                 ),
             });
