@@ -9,6 +9,7 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod authority_down;
 mod fencing;
 mod garbage;
 mod programs;

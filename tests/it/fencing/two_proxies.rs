@@ -1,12 +1,12 @@
-//! Two proxy processes on one store: the first is paused or killed, the second takes over.
+//! Two proxy processes on one etcd: the first is paused or killed, the second takes over.
 
 use std::time::Duration;
 
+use pgpalisade_tests::etcd::Etcd;
 use pgpalisade_tests::held_relay::{Direction, HeldRelay};
 use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::shared_store::Hub;
+use pgpalisade_tests::proxy::{Options, Proxy, Store};
 use pgpalisade_tests::stage::leader;
 use pgpalisade_tests::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
 
@@ -17,8 +17,7 @@ struct Pair {
     second: Proxy,
     first: Proxy,
     relay: HeldRelay,
-    _hub: Hub,
-    _dir: tempfile::TempDir,
+    _etcd: Etcd,
     postgres: Postgres,
 }
 
@@ -27,13 +26,13 @@ impl Pair {
     fn start() -> Self {
         let postgres = Postgres::start();
         postgres.sql(SETUP);
-        let dir = tempfile::tempdir().unwrap();
-        let hub = Hub::start(dir.path());
+        let etcd = Etcd::start(1);
         let Endpoint::Tcp(server) = postgres.tcp() else {
             unreachable!("tcp is tcp")
         };
         let relay = HeldRelay::start(server);
-        let options = Options::new(&postgres).shared_store(&hub);
+        let mut options = Options::new(&postgres);
+        options.store = Store::Url(etcd.authority());
         let mut behind_relay = options.clone();
         behind_relay.upstream = format!("postgres://{}", relay.address());
         let first = Proxy::start_with(behind_relay);
@@ -42,8 +41,7 @@ impl Pair {
             second,
             first,
             relay,
-            _hub: hub,
-            _dir: dir,
+            _etcd: etcd,
             postgres,
         }
     }

@@ -1,0 +1,152 @@
+//! The authority is away: bound sessions go on, new declarations fail in time, and all is well again by itself.
+
+use std::time::{Duration, Instant};
+
+use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::machine::{Signal, signal, wait_for};
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy, Store};
+use pgpalisade_tests::stage::leader;
+use pgpalisade_tests::wire::{Wire, pretty};
+
+/// `--takeover-timeout` of these tests.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Far above what a machine that is busy with other tests adds.
+const SLACK: Duration = Duration::from_secs(8);
+/// How long writes are counted.
+const COUNTED: Duration = Duration::from_millis(500);
+
+/// A proxy whose store is there, a session that is bound through it, and one that is not.
+struct Scene {
+    bound: Wire,
+    plain: Wire,
+    proxy: Proxy,
+    _postgres: Postgres,
+}
+
+impl Scene {
+    fn with(store: String) -> Self {
+        let postgres = Postgres::start();
+        postgres.sql("CREATE TABLE jobs (id serial)");
+        let mut options = Options::new(&postgres).flag("--takeover-timeout", "2s");
+        options.store = Store::Url(store);
+        let proxy = Proxy::start_with(options);
+        let session = [("user", "postgres"), ("database", "postgres")];
+        Self {
+            bound: leader(&proxy.endpoint(), "34"),
+            plain: Wire::login(&proxy.endpoint(), &session),
+            proxy,
+            _postgres: postgres,
+        }
+    }
+
+    /// Writes of the bound session in a short time. None is refused.
+    fn writes(&mut self) -> u32 {
+        let (begin, mut count) = (Instant::now(), 0);
+        while begin.elapsed() < COUNTED {
+            self.bound.ok("INSERT INTO jobs DEFAULT VALUES");
+            count += 1;
+        }
+        count
+    }
+
+    /// What holds while the authority is away: G5, G6 and G7.
+    fn assert_away(&mut self, before: u32) {
+        let begin = Instant::now();
+        let answer = self.plain.query("SET fencing.token = 35");
+        let took = begin.elapsed();
+        assert_eq!(answer[0].sqlstate(), "PF004", "{}", pretty(&answer));
+        assert!(took < TIMEOUT + SLACK, "{took:?}");
+        // An equal token too: a session is registered or it does not write.
+        assert_eq!(
+            self.plain.query("SET fencing.token = 34")[0].sqlstate(),
+            "PF004"
+        );
+        let answer = self.plain.query("INSERT INTO jobs DEFAULT VALUES");
+        assert_eq!(answer[0].sqlstate(), "PF002", "{}", pretty(&answer));
+        let away = self.writes();
+        println!(
+            "writes of a bound session in {COUNTED:?}: {before} before, {away} while it is away"
+        );
+        // Not a matter of the machine's load: a write that asked the authority would wait for seconds.
+        assert!(away > 10, "{away} writes");
+    }
+
+    /// It is back: declarations succeed again without a restart, and the old session is ended.
+    fn assert_back(&mut self) {
+        wait_for("a declaration to succeed again", || {
+            let answer = self.plain.query("SET fencing.token = 35");
+            (answer[0].tag != b'E').then_some(())
+        });
+        self.plain.ok("INSERT INTO jobs DEFAULT VALUES");
+        let last = self.bound.query("INSERT INTO jobs DEFAULT VALUES");
+        assert_eq!(last[0].sqlstate(), "PF001", "{}", pretty(&last));
+        assert!(!self.proxy.output().contains("panicked"));
+    }
+}
+
+#[test]
+fn etcd_is_killed() {
+    let mut etcd = Etcd::start(1);
+    let mut scene = Scene::with(etcd.authority());
+    let before = scene.writes();
+    etcd.kill(0);
+    scene.assert_away(before);
+    etcd.restart(0);
+    scene.assert_back();
+}
+
+#[test]
+fn etcd_hangs() {
+    let etcd = Etcd::start(1);
+    let mut scene = Scene::with(etcd.authority());
+    let before = scene.writes();
+    etcd.pause(0);
+    scene.assert_away(before);
+    etcd.resume(0);
+    scene.assert_back();
+}
+
+/// Two of three members are gone. With one of them back there is a majority again.
+#[test]
+fn etcd_has_no_majority() {
+    let mut etcd = Etcd::start(3);
+    let mut scene = Scene::with(etcd.authority());
+    let before = scene.writes();
+    etcd.pause(0);
+    etcd.kill(1);
+    scene.assert_away(before);
+    etcd.restart(1);
+    scene.assert_back();
+    etcd.resume(0);
+}
+
+#[test]
+fn postgresql_is_killed() {
+    let mut marks = Postgres::start();
+    let mut scene = Scene::with(format!("postgres:{}", marks.admin_dsn()));
+    let before = scene.writes();
+    marks.crash();
+    scene.assert_away(before);
+    marks.start_again(&[]);
+    scene.assert_back();
+}
+
+#[test]
+fn postgresql_hangs() {
+    let marks = Postgres::start();
+    let mut scene = Scene::with(format!("postgres:{}", marks.admin_dsn()));
+    let before = scene.writes();
+    let every = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pgpalisade%'";
+    let pids: Vec<u32> = marks
+        .sql(every)
+        .concat()
+        .iter()
+        .map(|pid| pid.parse().unwrap())
+        .chain([marks.pid()])
+        .collect();
+    pids.iter().for_each(|&pid| signal(pid, Signal::STOP));
+    scene.assert_away(before);
+    pids.iter().for_each(|&pid| signal(pid, Signal::CONT));
+    scene.assert_back();
+}

@@ -1,0 +1,45 @@
+//! What the protocol leans on, one name for each. The model can be run without any one of them.
+
+/// A rule of the protocol that may be taken out. What the code does without it stands at the branch in the
+/// model that asks [`crate::world::Fence::keeps`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// A takeover that has told the old sessions to end looks until they are gone. `Barriers::try_end`.
+    WaitUntilGone,
+    /// A session is on the register before it is admitted. `Tables::declare`.
+    RegisterFirst,
+    /// `sessions::terminate` matches on the start as well as on the pid.
+    TerminateByStart,
+    /// `sessions::alive` matches on the start as well as on the pid.
+    LookByStart,
+    /// The records of the register are kept by (pid, start). `tables::SESSIONS`.
+    RecordsByStart,
+    /// A record goes when the session was seen to be gone, never because time has passed.
+    NoExpiry,
+    /// The authority decides in the step that writes. A read may be of yesterday.
+    DecideByWriting,
+    /// `Reaper::reap` reads the records, then looks.
+    RecordsThenLook,
+    /// `Relay::run` takes a record off only where nothing was in flight.
+    ReleaseQuietOnly,
+    /// `Releases::wait_for`: a session that declares again waits for its own release.
+    ReleaseThenDeclare,
+    /// `Takeover::declare`: the cached mark refuses, and admits nobody.
+    CacheOnlyRefuses,
+    /// The cached mark rises after the authority's answer, not in the hope of it.
+    CacheNotAhead,
+    /// `Inner::declare` raises the cached mark before the session is bound.
+    CacheRisesFirst,
+    /// A write of a bound session asks the cached mark, not the authority.
+    WritesDoNotAsk,
+    /// `Tables::drained` marks the scope only where the token is still the mark.
+    DrainedForTheMark,
+    /// `Tables::drained` looks for lower records before it marks the scope.
+    DrainedLooks,
+    /// **The code does not have this one yet.** What `Takeover::identify` finds under the pid is the session
+    /// that asked, not one that has the pid by now.
+    IdentityProven,
+    /// **The code does not have this one yet.** A session whose declaration got no answer does not go on under
+    /// the token that it had: the authority may have moved it up.
+    UnansweredUnbinds,
+}

@@ -1,0 +1,293 @@
+//! A model of the takeover protocol, small enough to try every order of its steps.
+//!
+//! To learn the protocol from it: [`world`] is what there is, [`step`] lists what can happen, with the code that
+//! each step stands for; [`session`] and [`takeover`] say what a step does, [`registry`] what the authority does.
+//! [`promises`] is what must hold, [`scenes`] who plays. Then read the tests here: all promises hold in every scene,
+//! and [`guards`] lists the rules, each of which is taken out once to see which promise breaks without it.
+//!
+//! A proxy that is paused needs no step of its own: it is one whose steps are not taken for a while. A step is atomic
+//! because the real one is: a step of the authority, one statement on the control connection, a turn of one task
+//! without a wait.
+//!
+//! What is simpler than the real thing: one scope; writes are commits, a transaction has no inner statements; a barrier
+//! that was given up takes its waiting declarations with it; a killed proxy does not come back, another serves in its
+//! stead. What is left out: failover, restore, prepared transactions, classification, wire messages. Nothing is said
+//! about how long things take, nor that they end: G6 is not here, but for "nobody else is waited for".
+//!
+//! Every test prints its number of states:
+//! `cargo nextest run -p pgpalisade-tests --test model --no-capture`
+
+#![expect(
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
+
+mod guards;
+mod promises;
+mod registry;
+mod scenes;
+mod session;
+mod step;
+mod takeover;
+mod world;
+
+use std::collections::BTreeSet;
+
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use guards::Guard;
+use promises::{
+    CURRENT_NOT_ENDED, NO_LATE_COMMIT, NO_LATE_SIGHT, NOT_SELF_FENCED, STRANGERS_NOT_AWAITED,
+    STRANGERS_SPARED,
+};
+use scenes::{MOVERS, REUSED_PIDS, THREE_PROXIES, THREE_TOKENS, TWO_PROXIES};
+use step::Step;
+use world::{EndedMovers, Fence, Scene, World};
+
+/// The model in the checker's terms.
+struct Play {
+    fence: Fence,
+    steps: Vec<Step>,
+}
+
+impl Model for Play {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::new(&self.fence)]
+    }
+
+    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
+        // Where a promise is broken there is nothing more to see.
+        if world.broken.is_none() {
+            steps.extend_from_slice(&self.steps);
+        }
+    }
+
+    fn next_state(&self, world: &World, step: Step) -> Option<World> {
+        step.take(&self.fence, world)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut all = promises::promises();
+        // A run without a guard looks for what breaks.
+        if self.fence.without.is_none() {
+            let reaches = self.fence.scene.reaches.iter();
+            all.extend(reaches.map(|(name, holds)| Property::sometimes(name, *holds)));
+        }
+        all
+    }
+}
+
+impl Fence {
+    fn checker(self) -> stateright::CheckerBuilder<Play> {
+        let steps = Step::all(&self);
+        Play { fence: self, steps }.checker()
+    }
+
+    /// Every reachable state keeps every promise, and what the scene is for does happen.
+    #[track_caller]
+    fn holds(self) {
+        let checker = self.checker().spawn_bfs().join();
+        let (scene, states) = (self.scene.name, checker.unique_state_count());
+        let depth = checker.max_depth();
+        println!("{scene}: {states} states, at most {depth} steps deep");
+        checker.assert_properties();
+    }
+
+    /// There is a run that breaks this promise.
+    #[track_caller]
+    fn breaks(self, promise: &'static str) {
+        let found = HasDiscoveries::AnyOf(BTreeSet::from([promise]));
+        let checker = self.checker().finish_when(found).spawn_bfs().join();
+        let Some(path) = checker.discovery(promise) else {
+            let states = checker.unique_state_count();
+            panic!(
+                "{:?} is out, and nothing breaks in {states} states: {promise}",
+                self.without
+            );
+        };
+        let (scene, states) = (self.scene.name, checker.unique_state_count());
+        let steps = path.into_actions();
+        println!("{scene} without {:?} breaks \"{promise}\"", self.without);
+        println!("{states} states seen, {} steps:", steps.len());
+        steps.iter().for_each(|step| println!("    {step:?}"));
+    }
+}
+
+/// The protocol, with all guards.
+fn with_all(scene: Scene) -> Fence {
+    Fence {
+        scene,
+        without: None,
+        ended_movers: EndedMovers::Counted,
+    }
+}
+
+fn without(guard: Guard, scene: Scene) -> Fence {
+    Fence {
+        without: Some(guard),
+        ..with_all(scene)
+    }
+}
+
+/// See [`a_session_that_moves_up_may_be_ended`].
+fn tolerant(fence: Fence) -> Fence {
+    Fence {
+        ended_movers: EndedMovers::Tolerated,
+        ..fence
+    }
+}
+
+#[test]
+fn two_proxies() {
+    with_all(TWO_PROXIES).holds();
+}
+
+#[test]
+fn three_proxies() {
+    with_all(THREE_PROXIES).holds();
+}
+
+#[test]
+fn three_tokens() {
+    with_all(THREE_TOKENS).holds();
+}
+
+#[test]
+fn reused_pids() {
+    with_all(REUSED_PIDS).holds();
+}
+
+#[test]
+fn movers() {
+    tolerant(with_all(MOVERS)).holds();
+}
+
+/// **Open.** The design says that a session that moves from a lower token to the new one is moved, not ended. The list
+/// of another session's takeover may have it, made before the move: it is told to end all the same, after its own
+/// declaration was answered with success. Nothing is committed that should not be.
+#[test]
+fn a_session_that_moves_up_may_be_ended() {
+    with_all(MOVERS).breaks(CURRENT_NOT_ENDED);
+}
+
+#[test]
+fn terminating_without_waiting() {
+    without(Guard::WaitUntilGone, TWO_PROXIES).breaks(NO_LATE_COMMIT);
+}
+
+/// The same, and a path on which G1 is kept: the old commit is durable before the answer, and seen after it.
+#[test]
+fn terminating_without_waiting_surprises_a_snapshot() {
+    without(Guard::WaitUntilGone, TWO_PROXIES).breaks(NO_LATE_SIGHT);
+}
+
+#[test]
+fn registering_after_admission() {
+    without(Guard::RegisterFirst, TWO_PROXIES).breaks(NO_LATE_COMMIT);
+}
+
+/// A new session has the pid of one that is gone and still on the register. It is ended in its stead.
+#[test]
+fn terminating_by_pid_alone() {
+    without(Guard::TerminateByStart, TWO_PROXIES).breaks(STRANGERS_SPARED);
+}
+
+/// No write gets through by this: looking by pid alone waits for too many, never for too few. With `terminate` matching
+/// on both, nobody ends the stranger, so the takeover waits for it until its time is over.
+#[test]
+fn looking_by_pid_alone() {
+    without(Guard::LookByStart, TWO_PROXIES).breaks(STRANGERS_NOT_AWAITED);
+}
+
+/// The record of a session that is gone is removed, and with it that of the session which has its pid by now. The next
+/// takeover does not know of that one.
+#[test]
+fn records_by_pid_alone() {
+    without(Guard::RecordsByStart, TWO_PROXIES).breaks(NO_LATE_COMMIT);
+}
+
+#[test]
+fn records_that_expire() {
+    without(Guard::NoExpiry, TWO_PROXIES).breaks(NO_LATE_COMMIT);
+}
+
+#[test]
+fn deciding_by_a_stale_read() {
+    without(Guard::DecideByWriting, TWO_PROXIES).breaks(NO_LATE_COMMIT);
+}
+
+#[test]
+fn a_reaper_that_looks_first() {
+    without(Guard::RecordsThenLook, TWO_PROXIES).breaks(NO_LATE_COMMIT);
+}
+
+/// That the server has closed is no help here: a connection that broke looks the same, and its backend goes on.
+#[test]
+fn releasing_with_work_in_flight() {
+    without(Guard::ReleaseQuietOnly, TWO_PROXIES).breaks(NO_LATE_COMMIT);
+}
+
+/// The release of the old binding removes the record of the new one.
+#[test]
+fn declaring_before_the_release_is_through() {
+    tolerant(without(Guard::ReleaseThenDeclare, MOVERS)).breaks(NO_LATE_COMMIT);
+}
+
+/// The cached mark rises before the barrier, so a second session of the new holder would not wait for it. Nor would
+/// it be on the register.
+#[test]
+fn a_cache_that_admits() {
+    without(Guard::CacheOnlyRefuses, REUSED_PIDS).breaks(NO_LATE_COMMIT);
+}
+
+/// The authority is down, the mark has not risen, and the holder of the mark is refused.
+#[test]
+fn a_cache_ahead_of_the_authority() {
+    tolerant(without(Guard::CacheNotAhead, MOVERS)).breaks(NOT_SELF_FENCED);
+}
+
+/// A session that has moved up and falls back is on the register with the higher token, so no takeover of that token
+/// ends it. What keeps it from writing is the cache of its own proxy: this is the one place where G1 leans on it.
+#[test]
+fn a_cache_that_does_not_rise_before_the_binding() {
+    tolerant(without(Guard::CacheRisesFirst, MOVERS)).breaks(NO_LATE_COMMIT);
+}
+
+#[test]
+fn writes_that_ask_the_authority() {
+    tolerant(without(Guard::WritesDoNotAsk, MOVERS)).breaks(NOT_SELF_FENCED);
+}
+
+/// A barrier that was overtaken marks the higher token, whose old sessions are still there.
+#[test]
+fn draining_another_mark() {
+    without(Guard::DrainedForTheMark, THREE_TOKENS).breaks(NO_LATE_COMMIT);
+}
+
+/// Nothing breaks. No lower session can register once the mark has risen, so the list that a declaration got is
+/// complete, and a barrier reports only when all of it are gone. The check in `Tables::drained` guards against a proxy
+/// that is wrong about that, and against nothing in the protocol.
+#[test]
+fn draining_without_a_look_at_the_records() {
+    without(Guard::DrainedLooks, THREE_TOKENS).holds();
+    tolerant(without(Guard::DrainedLooks, MOVERS)).holds();
+}
+
+/// **Open.** The proxy knows its backend by the pid from the login, and asks for its start when the client declares.
+/// A session that ended in between may have left its pid to another one: that one is registered in its stead, with
+/// a token that it does not have, and the takeover of that token spares it.
+#[test]
+fn a_declaration_for_whoever_has_the_pid() {
+    without(Guard::IdentityProven, REUSED_PIDS).breaks(NO_LATE_COMMIT);
+}
+
+/// **Open.** A session with token 1 declares 2, and the authority's answer is lost or late. The session goes on under
+/// token 1, while the register has it at 2: another session's takeover with 2 spares it.
+#[test]
+fn going_on_after_a_declaration_without_an_answer() {
+    tolerant(without(Guard::UnansweredUnbinds, MOVERS)).breaks(NO_LATE_COMMIT);
+}

@@ -1,0 +1,173 @@
+//! What has to hold in every state, and what has to be reachable, or the model would say nothing.
+
+use stateright::Property;
+
+use crate::Play;
+use crate::registry::Answer;
+use crate::world::{
+    Backend, Barrier, Broken, Declaring, Link, ProxyLife, Reach, Reaper, Release, Work, World,
+};
+
+type Holds = fn(&Play, &World) -> bool;
+
+/// G1: once a declaration of n was answered with success, no session bound to less than n commits.
+pub(crate) const NO_LATE_COMMIT: &str = "G1: no commit of a lower token after the answer";
+/// G2: a snapshot that is taken at that answer has every commit of a lower token that there will ever be. A commit
+/// can be durable before the answer and be seen only after it: that keeps G1 and breaks this.
+pub(crate) const NO_LATE_SIGHT: &str = "G2: a snapshot at the answer has all lower commits";
+/// G5: a session whose token is the mark is not refused, whether the authority is up or down.
+pub(crate) const NOT_SELF_FENCED: &str = "G5: no session at the mark is refused";
+/// G5: nor is it ended by a takeover.
+pub(crate) const CURRENT_NOT_ENDED: &str = "G5: no session at the mark is ended";
+/// A takeover tells nobody to end but the sessions that the authority listed.
+pub(crate) const STRANGERS_SPARED: &str = "only old sessions are ended";
+/// G6: nor does it wait for anybody else.
+pub(crate) const STRANGERS_NOT_AWAITED: &str = "only old sessions are waited for";
+
+const PROMISES: [(&str, Holds); 6] = [
+    (NO_LATE_COMMIT, |_, w| w.broken != Some(Broken::LateCommit)),
+    (NO_LATE_SIGHT, |_, w| w.broken != Some(Broken::LateSight)),
+    (NOT_SELF_FENCED, |_, w| w.broken != Some(Broken::SelfFenced)),
+    (CURRENT_NOT_ENDED, |_, w| {
+        w.broken != Some(Broken::CurrentEnded)
+    }),
+    (STRANGERS_SPARED, |_, w| {
+        w.broken != Some(Broken::StrangerEnded)
+    }),
+    (STRANGERS_NOT_AWAITED, |_, w| {
+        w.broken != Some(Broken::StrangerAwaited)
+    }),
+];
+
+pub(crate) fn promises() -> Vec<Property<Play>> {
+    let all = PROMISES.into_iter();
+    all.map(|(name, holds)| Property::always(name, holds))
+        .collect()
+}
+
+/// What a scene has to reach.
+pub(crate) type Reaches = &'static [(&'static str, Holds)];
+
+pub(crate) const TWO_PROXIES: Reaches = &[
+    ("a takeover ends a session that lives", |_, w| {
+        let old = &w.sessions[0];
+        w.answered == 2 && old.bound == 1 && old.link == Link::Open && old.backend == Backend::Gone
+    }),
+    (
+        "a killed proxy's statement commits, the takeover waits for it",
+        |_, w| {
+            let waits = matches!(w.proxies[1].barriers[2], Barrier::Looking { old } if old.has(0));
+            waits && w.proxies[0].life == ProxyLife::Dead && w.sessions[0].work == Work::Durable
+        },
+    ),
+    (
+        "a takeover ends after the proxy of an old session was killed",
+        |_, w| w.answered == 2 && w.proxies[0].life == ProxyLife::Dead && w.sessions[0].pid > 0,
+    ),
+    ("a session that was told to end commits first", |_, w| {
+        let old = &w.sessions[1];
+        old.backend == Backend::Signalled && old.work == Work::Durable
+    }),
+    (
+        "a permitted write waits in its proxy while the takeover ends",
+        |_, w| w.answered == 2 && w.sessions[0].work == Work::Permitted && w.sessions[0].bound == 1,
+    ),
+    ("a stale declaration is refused by the authority", |_, w| {
+        matches!(
+            w.sessions[0].declaring,
+            Declaring::Answered(1, Answer::Stale { mark: 2 })
+        )
+    }),
+    ("a stale write is refused by the cache", |_, w| {
+        let old = &w.sessions[1];
+        old.is_ready() && old.bound == 1 && w.proxies[1].cache == 2
+    }),
+    (
+        "a pid comes back while its old session is on the register",
+        |_, w| {
+            let [old, _, new] = &w.sessions;
+            let is_reused = old.pid == new.pid && old.backend == Backend::Gone && new.is_living();
+            is_reused && w.authority.now.records[0] == 1
+        },
+    ),
+    (
+        "the reaper forgets a session",
+        |_, w| matches!(w.proxies[1].reaper, Reaper::Gone { records } if records.has(0)),
+    ),
+    ("a client leaves in the middle of a statement", |_, w| {
+        w.sessions[0].link == Link::LeavingBusy && w.sessions[0].work == Work::InFlight
+    }),
+];
+
+pub(crate) const MOVERS: Reaches = &[
+    (
+        "a session at the mark commits while the authority is down",
+        |_, w| {
+            let bound = w.sessions[0].bound;
+            let durable = w.sessions[0].work == Work::Durable;
+            w.authority.reach == Reach::Down && durable && bound == 2 && w.authority.now.mark == 2
+        },
+    ),
+    ("a session moves up", |_, w| {
+        w.sessions[0].bound == 2 && w.sessions[0].earlier == 1
+    }),
+    ("a session that has moved up falls back", |_, w| {
+        w.sessions[0].bound == 1 && w.authority.now.records[0] == 2
+    }),
+    (
+        "the authority moves a session up and is not heard",
+        |_, w| {
+            let moved = &w.sessions[0];
+            let quiet = moved.is_ready() && moved.declaring == Declaring::No;
+            quiet && w.authority.now.records[0] == 2 && w.proxies[0].cache < 2
+        },
+    ),
+    ("a session declares while its release is in line", |_, w| {
+        let session = &w.sessions[0];
+        session.release == Release::Pending && session.declaring == Declaring::Asked(1)
+    }),
+];
+
+pub(crate) const THREE_TOKENS: Reaches = &[
+    ("a takeover is overtaken by another", |_, w| {
+        let overtaken = w.proxies[1].barriers[2] != Barrier::None;
+        overtaken && w.authority.now.mark == 3
+    }),
+    (
+        "the highest token is answered while the barrier of a lower one runs",
+        |_, w| w.answered == 3 && w.proxies[1].barriers[2] != Barrier::None,
+    ),
+    ("three tokens, one after the other", |_, w| {
+        w.answered == 3 && w.sessions[0].backend == Backend::Gone && w.sessions[1].bound == 2
+    }),
+];
+
+pub(crate) const THREE_PROXIES: Reaches = &[
+    ("two proxies wait for the same sessions", |_, w| {
+        let waits = |proxy: usize| matches!(w.proxies[proxy].barriers[2], Barrier::Looking { .. });
+        waits(1) && waits(2)
+    }),
+    (
+        "a proxy dies in its takeover and another completes it",
+        |_, w| {
+            w.proxies[1].life == ProxyLife::Dead
+                && w.authority.now.records[1] == 2
+                && w.answered == 2
+        },
+    ),
+];
+
+pub(crate) const REUSED_PIDS: Reaches = &[
+    ("two declarations wait for one barrier", |_, w| {
+        let waits = |id: usize| w.sessions[id].declaring == Declaring::Waiting(2);
+        waits(1) && waits(2)
+    }),
+    (
+        "a session ends while it declares, and another has its pid",
+        |_, w| {
+            let [_, gone, new] = &w.sessions;
+            let asks = gone.declaring == Declaring::Asked(2) && gone.backend == Backend::Gone;
+            asks && new.is_living() && new.pid == gone.pid
+        },
+    ),
+];

@@ -1,0 +1,136 @@
+//! The casts of the model: few enough to look at every order of their steps.
+
+use crate::promises;
+use crate::world::{Part, Role, Scene, Trouble};
+
+const ABSENT: Part = Part {
+    proxy: 0,
+    tokens: &[],
+    role: Role::Holder,
+};
+
+/// An old holder with a session on each of two proxies, one of which may be killed, and the new holder.
+pub(crate) const TWO_PROXIES: Scene = Scene {
+    name: "two proxies",
+    parts: [
+        Part {
+            proxy: 0,
+            tokens: &[1],
+            role: Role::Holder,
+        },
+        Part {
+            proxy: 1,
+            tokens: &[1],
+            role: Role::Holder,
+        },
+        Part {
+            proxy: 1,
+            tokens: &[2],
+            role: Role::Successor,
+        },
+    ],
+    mortal: Some(0),
+    reaper: Some(1),
+    troubles: &[],
+    reaches: promises::TWO_PROXIES,
+};
+
+/// The old holder becomes the new one too, on the session that it has; answers get lost, clients lay their token down.
+pub(crate) const MOVERS: Scene = Scene {
+    name: "movers",
+    parts: [
+        Part {
+            proxy: 0,
+            tokens: &[1, 2],
+            role: Role::Holder,
+        },
+        Part {
+            proxy: 1,
+            tokens: &[2],
+            role: Role::Holder,
+        },
+        ABSENT,
+    ],
+    mortal: None,
+    reaper: None,
+    troubles: &[Trouble::Outages, Trouble::LayingDown, Trouble::Timeouts],
+    reaches: promises::MOVERS,
+};
+
+/// One session for each of three tokens.
+pub(crate) const THREE_TOKENS: Scene = Scene {
+    name: "three tokens",
+    parts: [
+        Part {
+            proxy: 0,
+            tokens: &[1],
+            role: Role::Holder,
+        },
+        Part {
+            proxy: 1,
+            tokens: &[2],
+            role: Role::Holder,
+        },
+        Part {
+            proxy: 0,
+            tokens: &[3],
+            role: Role::Successor,
+        },
+    ],
+    mortal: None,
+    reaper: None,
+    troubles: &[Trouble::Timeouts],
+    reaches: promises::THREE_TOKENS,
+};
+
+/// A proxy for each session: two of them take over at once, each with a barrier of its own.
+pub(crate) const THREE_PROXIES: Scene = Scene {
+    name: "three proxies",
+    parts: [
+        Part {
+            proxy: 0,
+            tokens: &[1],
+            role: Role::Holder,
+        },
+        Part {
+            proxy: 1,
+            tokens: &[2],
+            role: Role::Holder,
+        },
+        Part {
+            proxy: 2,
+            tokens: &[2],
+            role: Role::Successor,
+        },
+    ],
+    mortal: Some(1),
+    reaper: None,
+    troubles: &[],
+    reaches: promises::THREE_PROXIES,
+};
+
+/// Sessions end for reasons of their own, so that a pid comes back while its last owner is still declaring.
+pub(crate) const REUSED_PIDS: Scene = Scene {
+    name: "reused pids",
+    parts: [
+        Part {
+            proxy: 0,
+            tokens: &[1],
+            role: Role::Holder,
+        },
+        Part {
+            proxy: 1,
+            tokens: &[2],
+            role: Role::Holder,
+        },
+        Part {
+            proxy: 1,
+            tokens: &[2],
+            role: Role::Successor,
+        },
+    ],
+    mortal: None,
+    reaper: None,
+    troubles: &[Trouble::Outsider(1)],
+    reaches: promises::REUSED_PIDS,
+};

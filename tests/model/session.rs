@@ -1,0 +1,337 @@
+//! The steps of a session. Each returns `None` where it cannot happen.
+
+use crate::guards::Guard;
+use crate::registry::{Answer, Id, Token};
+use crate::step::Session as Step;
+use crate::world::{Backend, Barrier, Broken, Declaring, Fence, Link, Release, Work, World};
+
+pub(crate) fn take(fence: &Fence, world: &mut World, id: Id, step: Step) -> Option<()> {
+    match step {
+        Step::Connect => connect(fence, world, id),
+        Step::Ask(token) => ask(fence, world, id, token),
+        Step::Decide => decide(fence, world, id),
+        Step::DecideUnheard => decide_unheard(fence, world, id),
+        Step::Unreachable => unreachable(fence, world, id),
+        Step::Hear => hear(fence, world, id),
+        Step::Bind => bind(fence, world, id),
+        Step::Check => check(fence, world, id),
+        Step::Forward => forward(fence, world, id),
+        Step::Commit => commit(world, id),
+        Step::Show => show(world, id),
+        Step::LayDown => lay_down(fence, world, id),
+        Step::FallBack => fall_back(fence, world, id),
+        Step::Leave => leave(fence, world, id),
+        Step::Close => close(fence, world, id),
+        Step::Notice => notice(fence, world, id),
+        Step::Exit => exit(world, id),
+        Step::OutsiderEnds => outsider_ends(world, id),
+        Step::Release => release(fence, world, id, Release::No),
+        Step::ReleaseUnheard => release(fence, world, id, Release::Pending),
+        Step::RegisterLate => register_late(fence, world, id),
+        Step::Expire => expire(world, id),
+    }
+}
+
+const fn when(holds: bool) -> Option<()> {
+    if holds { Some(()) } else { None }
+}
+
+/// The proxy of the session does something: it has to run.
+fn by_proxy(fence: &Fence, world: &World, id: Id) -> Option<()> {
+    when(world.is_running(fence.scene.parts[id].proxy))
+}
+
+/// The lowest pid that is free: reuse comes as early as it can.
+fn connect(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    when(world.sessions[id].link == Link::Away && !fence.scene.parts[id].tokens.is_empty())?;
+    let taken = |pid| world.sessions.iter().any(|s| s.is_living() && s.pid == pid);
+    let pid = (1..).find(|pid| !taken(*pid))?;
+    let session = &mut world.sessions[id];
+    session.pid = pid;
+    session.link = Link::Open;
+    session.backend = Backend::Alive;
+    Some(())
+}
+
+fn ask(fence: &Fence, world: &mut World, id: Id, token: Token) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    let proxy = &mut world.proxies[fence.scene.parts[id].proxy];
+    let session = &mut world.sessions[id];
+    when(session.is_ready() && session.declaring == Declaring::No && session.bound != token)?;
+    if token < proxy.cache {
+        // Refused at once. That is all that the cache may do.
+        when(token >= world.authority.now.mark)?;
+        world.breaks(Broken::SelfFenced);
+        return Some(());
+    }
+    session.declaring = Declaring::Asked(token);
+    if token == proxy.cache && !fence.keeps(Guard::CacheOnlyRefuses) {
+        session.declaring = Declaring::Cleared(token);
+    }
+    if !fence.keeps(Guard::CacheNotAhead) {
+        proxy.cache = proxy.cache.max(token);
+    }
+    Some(())
+}
+
+/// Which backend the declaration is for. `Takeover::identify` asks for the session behind the pid.
+fn identify(fence: &Fence, world: &World, id: Id) -> Option<Id> {
+    let session = &world.sessions[id];
+    if fence.keeps(Guard::IdentityProven) || session.is_living() {
+        return Some(id);
+    }
+    (0..world.sessions.len()).find(|other| {
+        let other = &world.sessions[*other];
+        other.is_living() && other.pid == session.pid
+    })
+}
+
+/// Needs no proxy: what was sent before it died is decided all the same.
+fn decide(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    let Declaring::Asked(token) = world.sessions[id].declaring else {
+        return None;
+    };
+    when(world.is_up())?;
+    let released = world.sessions[id].release == Release::No;
+    when(released || !fence.keeps(Guard::ReleaseThenDeclare))?;
+    let Some(backend) = identify(fence, world, id) else {
+        world.sessions[id].declaring = Declaring::No;
+        return Some(());
+    };
+    let pids = world.pids();
+    let authority = &mut world.authority;
+    let known = authority.lagging.unwrap_or(authority.now);
+    let answer = authority.now.declare(fence, &known, token, backend, &pids);
+    world.sessions[id].declaring = Declaring::Answered(token, answer);
+    if by_proxy(fence, world, id).is_none() {
+        world.sessions[id].declaring = Declaring::No;
+    }
+    Some(())
+}
+
+fn decide_unheard(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    decide(fence, world, id)?;
+    unanswered(fence, world, id);
+    Some(())
+}
+
+fn unreachable(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    let asked = matches!(world.sessions[id].declaring, Declaring::Asked(_));
+    when(asked && !world.is_up())?;
+    unanswered(fence, world, id);
+    Some(())
+}
+
+/// The proxy cannot know whether the authority has moved the session up.
+fn unanswered(fence: &Fence, world: &mut World, id: Id) {
+    let session = &mut world.sessions[id];
+    session.declaring = Declaring::No;
+    if fence.keeps(Guard::UnansweredUnbinds) {
+        (session.bound, session.earlier) = (0, 0);
+    }
+}
+
+fn hear(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    let Declaring::Answered(token, answer) = world.sessions[id].declaring else {
+        return None;
+    };
+    let proxy = &mut world.proxies[fence.scene.parts[id].proxy];
+    let session = &mut world.sessions[id];
+    match answer {
+        Answer::Stale { mark } => {
+            proxy.cache = proxy.cache.max(mark);
+            session.declaring = Declaring::No;
+        }
+        Answer::Accepted { lower } => {
+            if fence.keeps(Guard::CacheRisesFirst) {
+                proxy.cache = proxy.cache.max(token);
+            }
+            session.declaring = Declaring::Cleared(token);
+            if !lower.is_empty() {
+                session.declaring = Declaring::Waiting(token);
+                // Whoever declares the same token joins the barrier that runs.
+                let barrier = &mut proxy.barriers[usize::from(token)];
+                if *barrier == Barrier::None {
+                    *barrier = Barrier::Telling { old: lower };
+                }
+            }
+        }
+    }
+    Some(())
+}
+
+/// Bound and answered in one step, which owes G1 and G2 from the earliest moment on.
+fn bind(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    let session = &mut world.sessions[id];
+    let Declaring::Cleared(token) = session.declaring else {
+        return None;
+    };
+    session.declaring = Declaring::No;
+    // The client's SET still goes to the server. One that is gone gives no answer.
+    if session.link == Link::Open && session.is_living() {
+        session.earlier = session.bound;
+        session.bound = token;
+        if !fence.keeps(Guard::RegisterFirst) {
+            session.declaring = Declaring::Unregistered(token);
+        }
+        world.answered = world.answered.max(token);
+    }
+    Some(())
+}
+
+fn check(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    let cache = world.proxies[fence.scene.parts[id].proxy].cache;
+    let session = &world.sessions[id];
+    when(session.is_ready() && session.bound > 0)?;
+    let no_answer = !fence.keeps(Guard::WritesDoNotAsk) && !world.is_up();
+    if session.bound < cache || no_answer {
+        when(session.bound >= world.authority.now.mark)?;
+        world.breaks(Broken::SelfFenced);
+    } else {
+        world.sessions[id].work = Work::Permitted;
+    }
+    Some(())
+}
+
+fn forward(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    let session = &mut world.sessions[id];
+    when(session.work == Work::Permitted && session.is_living())?;
+    session.work = Work::InFlight;
+    Some(())
+}
+
+/// The backend asks nobody. Only its end keeps it from this.
+fn commit(world: &mut World, id: Id) -> Option<()> {
+    let session = &mut world.sessions[id];
+    when(session.work == Work::InFlight && session.is_living())?;
+    session.work = Work::Durable;
+    if session.bound < world.answered {
+        world.breaks(Broken::LateCommit);
+    }
+    Some(())
+}
+
+fn show(world: &mut World, id: Id) -> Option<()> {
+    let session = &mut world.sessions[id];
+    when(session.work == Work::Durable)?;
+    session.work = Work::Idle;
+    if session.bound < world.answered {
+        world.breaks(Broken::LateSight);
+    }
+    Some(())
+}
+
+fn lay_down(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    let session = &mut world.sessions[id];
+    when(session.is_ready() && session.bound > 0)?;
+    (session.bound, session.earlier) = (0, 0);
+    session.release = Release::Pending;
+    Some(())
+}
+
+fn fall_back(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    let session = &mut world.sessions[id];
+    when(session.is_ready() && session.earlier > 0)?;
+    (session.bound, session.earlier) = (session.earlier, 0);
+    Some(())
+}
+
+/// While a declaration runs the client is not read, so that it goes unseen.
+fn leave(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    let session = &mut world.sessions[id];
+    when(session.link == Link::Open && session.declaring == Declaring::No)?;
+    session.link = match session.work {
+        Work::Idle => Link::LeavingQuiet,
+        Work::Permitted | Work::InFlight | Work::Durable => Link::LeavingBusy,
+    };
+    if session.work == Work::Permitted {
+        // What waits is flushed in front of the Terminate.
+        session.work = match session.is_living() {
+            true => Work::InFlight,
+            false => Work::Idle,
+        };
+    }
+    Some(())
+}
+
+fn close(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    let session = &mut world.sessions[id];
+    match session.link {
+        Link::LeavingQuiet => session.release = Release::Pending,
+        Link::LeavingBusy if fence.keeps(Guard::ReleaseQuietOnly) => {}
+        Link::LeavingBusy => session.release = Release::Pending,
+        Link::Away | Link::Open | Link::Closed => return None,
+    }
+    session.link = Link::Closed;
+    session.tidy();
+    Some(())
+}
+
+/// No release: the record stays for a barrier or the reaper.
+fn notice(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    let session = &mut world.sessions[id];
+    when(session.link == Link::Open && session.backend == Backend::Gone)?;
+    session.link = Link::Closed;
+    session.tidy();
+    Some(())
+}
+
+/// A backend goes when it was told to, or when it sees that its client has left. What it had not committed is
+/// rolled back. What is durable is shown first: `pg_stat_activity` has it until its transaction has ended.
+fn exit(world: &mut World, id: Id) -> Option<()> {
+    let session = &mut world.sessions[id];
+    when(session.is_living() && session.work != Work::Durable)?;
+    when(session.backend == Backend::Signalled || session.link != Link::Open)?;
+    session.backend = Backend::Gone;
+    if session.work == Work::InFlight {
+        session.work = Work::Idle;
+    }
+    session.tidy();
+    Some(())
+}
+
+fn outsider_ends(world: &mut World, id: Id) -> Option<()> {
+    when(world.sessions[id].backend == Backend::Alive)?;
+    world.sessions[id].backend = Backend::Signalled;
+    Some(())
+}
+
+/// Needs no proxy: what was sent before it died is done all the same.
+fn release(fence: &Fence, world: &mut World, id: Id, then: Release) -> Option<()> {
+    when(world.is_up() && world.sessions[id].release == Release::Pending)?;
+    let pids = world.pids();
+    let only = crate::registry::Set::of(|other| other == id);
+    world.authority.now.forget(fence, only, &pids);
+    world.sessions[id].release = then;
+    Some(())
+}
+
+fn register_late(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    let Declaring::Unregistered(token) = world.sessions[id].declaring else {
+        return None;
+    };
+    when(world.is_up())?;
+    let pids = world.pids();
+    world.authority.now.register(fence, token, id, &pids);
+    world.sessions[id].declaring = Declaring::No;
+    Some(())
+}
+
+fn expire(world: &mut World, id: Id) -> Option<()> {
+    when(world.authority.now.records[id] > 0)?;
+    world.authority.now.records[id] = 0;
+    Some(())
+}

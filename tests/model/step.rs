@@ -1,0 +1,201 @@
+//! What may happen next. Every step is atomic; between two steps anything else may happen, which is how a paused
+//! proxy, a slow network and a busy server look from outside.
+
+use crate::guards::Guard;
+use crate::registry::{Id, Token};
+use crate::world::{Fence, ProxyId, Role, Trouble, World};
+
+/// One step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A step of a session's client, of its proxy for it, or of its backend.
+    Session(Id, Session),
+    /// A step of the barrier of a token in a proxy.
+    Barrier(ProxyId, Token, Barrier),
+    /// A step of a proxy's reaper.
+    Reaper(ProxyId, Reaper),
+    /// A proxy is killed.
+    Die(ProxyId),
+    /// The authority goes away, or comes back.
+    GoDown,
+    ComeBack,
+    /// Reads of the authority catch up.
+    CatchUp,
+}
+
+/// Steps of a session, in the order of its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Session {
+    /// The client logs in and PostgreSQL forks a backend. `login`.
+    Connect,
+    /// The client declares; the proxy asks the cache, then sends to the authority. `Takeover::declare`.
+    Ask(Token),
+    /// The authority decides. `Tables::declare`.
+    Decide,
+    /// The same, and the answer is lost.
+    DecideUnheard,
+    /// The authority cannot be reached.
+    Unreachable,
+    /// The proxy takes the answer in. `Inner::declare`.
+    Hear,
+    /// The token is in force and the client is told. `Relay::on_declared`.
+    Bind,
+    /// A write, the COMMIT of a transaction say, is looked at. `Fence::plan`, `Holding::stale`.
+    Check,
+    /// Its bytes leave the proxy. `Upstream::forward`.
+    Forward,
+    /// The commit record is on disk.
+    Commit,
+    /// Snapshots have it, and the client its answer.
+    Show,
+    /// RESET: the session has no token any more. `Relay::release_if_unbound`.
+    LayDown,
+    /// ROLLBACK of the SET: the token from before it. `Settings`.
+    FallBack,
+    /// The client goes. `Relay::run`.
+    Leave,
+    /// The proxy sees that the server closed, or that the connection broke: it cannot tell. `Upstream::terminate`.
+    Close,
+    /// The proxy sees that the backend of a client that is still there has gone. `Relay::on_server_closed`.
+    Notice,
+    /// The backend goes.
+    Exit,
+    /// Somebody else tells the backend to end.
+    OutsiderEnds,
+    /// The record is taken off. `Releases::run`.
+    Release,
+    /// The same, but the proxy does not hear of it and will do it again.
+    ReleaseUnheard,
+    /// Without a guard: the session is registered after it was admitted.
+    RegisterLate,
+    /// Without a guard: the record has become too old.
+    Expire,
+}
+
+/// Steps of a barrier. `takeover/barrier.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Barrier {
+    /// `sessions::terminate`, one statement for all.
+    Tell,
+    /// `sessions::alive`, one snapshot.
+    Look,
+    /// `Authority::drained`.
+    Report,
+    /// Who waits is told.
+    Finish,
+    /// It runs out of time, or its control connection is refused.
+    GiveUp,
+}
+
+/// Steps of the reaper. `takeover/reaper.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reaper {
+    Read,
+    Look,
+    Forget,
+}
+
+impl Session {
+    const DECLARES: [Self; 7] = [
+        Self::Connect,
+        Self::Decide,
+        Self::Unreachable,
+        Self::Hear,
+        Self::Bind,
+        Self::Notice,
+        Self::Exit,
+    ];
+    const WRITES: [Self; 8] = [
+        Self::Check,
+        Self::Forward,
+        Self::Commit,
+        Self::Show,
+        Self::FallBack,
+        Self::Leave,
+        Self::Close,
+        Self::Release,
+    ];
+
+    /// The steps that a session has in this scene and with these guards.
+    fn all(fence: &Fence, id: Id) -> Vec<Self> {
+        let tokens = fence.scene.parts[id].tokens;
+        if tokens.is_empty() {
+            return Vec::new();
+        }
+        let mut steps: Vec<Self> = tokens.iter().map(|token| Self::Ask(*token)).collect();
+        steps.extend(Self::DECLARES);
+        if fence.scene.parts[id].role == Role::Holder {
+            steps.extend(Self::WRITES);
+        }
+        for trouble in fence.scene.troubles {
+            match trouble {
+                Trouble::Outages => steps.extend([Self::DecideUnheard, Self::ReleaseUnheard]),
+                Trouble::Outsider(whose) if *whose == id => steps.push(Self::OutsiderEnds),
+                Trouble::LayingDown => steps.push(Self::LayDown),
+                Trouble::Outsider(_) | Trouble::Timeouts => {}
+            }
+        }
+        match fence.without {
+            Some(Guard::RegisterFirst) => steps.push(Self::RegisterLate),
+            Some(Guard::NoExpiry) => steps.push(Self::Expire),
+            _ => {}
+        }
+        steps
+    }
+}
+
+impl Barrier {
+    fn all(fence: &Fence) -> Vec<Self> {
+        let mut steps = vec![Self::Tell, Self::Look, Self::Report, Self::Finish];
+        if fence.has(Trouble::Timeouts) {
+            steps.push(Self::GiveUp);
+        }
+        steps
+    }
+}
+
+impl Step {
+    /// Every step of the scene, possible just now or not.
+    pub(crate) fn all(fence: &Fence) -> Vec<Self> {
+        let mut steps = Vec::new();
+        for (id, part) in fence.scene.parts.iter().enumerate() {
+            let own = Session::all(fence, id);
+            steps.extend(own.into_iter().map(|step| Self::Session(id, step)));
+            // A proxy runs a barrier for a token that its clients declare. The lowest has nothing to wait for.
+            for token in part.tokens.iter().filter(|token| **token > 1) {
+                let own = Barrier::all(fence).into_iter();
+                let own = own.map(|step| Self::Barrier(part.proxy, *token, step));
+                steps.extend(own.filter(|step| !steps.contains(step)).collect::<Vec<_>>());
+            }
+        }
+        if let Some(proxy) = fence.scene.reaper {
+            let round = [Reaper::Read, Reaper::Look, Reaper::Forget];
+            steps.extend(round.map(|step| Self::Reaper(proxy, step)));
+        }
+        steps.extend(fence.scene.mortal.map(Self::Die));
+        if fence.has(Trouble::Outages) {
+            steps.extend([Self::GoDown, Self::ComeBack]);
+        }
+        if fence.without == Some(Guard::DecideByWriting) {
+            steps.push(Self::CatchUp);
+        }
+        steps
+    }
+
+    /// The state after it, or `None` where it cannot happen.
+    pub(crate) fn take(self, fence: &Fence, world: &World) -> Option<World> {
+        let mut next = *world;
+        match self {
+            Self::Session(id, step) => crate::session::take(fence, &mut next, id, step)?,
+            Self::Barrier(proxy, token, step) => {
+                crate::takeover::barrier(fence, &mut next, proxy, token, step)?;
+            }
+            Self::Reaper(proxy, step) => crate::takeover::reaper(fence, &mut next, proxy, step)?,
+            Self::Die(proxy) => crate::takeover::die(fence, &mut next, proxy)?,
+            Self::GoDown => crate::takeover::go_down(&mut next)?,
+            Self::ComeBack => crate::takeover::come_back(&mut next)?,
+            Self::CatchUp => crate::takeover::catch_up(&mut next)?,
+        }
+        Some(next)
+    }
+}

@@ -1,0 +1,196 @@
+//! The steps of barriers, of the reaper, and of what befalls proxies and the authority.
+
+use crate::guards::Guard;
+use crate::registry::{Set, Token};
+use crate::step::{Barrier as BarrierStep, Reaper as ReaperStep};
+use crate::world::{
+    Backend, Barrier, Broken, Declaring, EndedMovers, Fence, Link, ProxyId, ProxyLife, Reach,
+    Reaper, Work, World,
+};
+
+pub(crate) fn barrier(
+    fence: &Fence,
+    world: &mut World,
+    proxy: ProxyId,
+    token: Token,
+    step: BarrierStep,
+) -> Option<()> {
+    let at = usize::from(token);
+    let now = world.proxies[proxy].barriers[at];
+    let next = match (step, now) {
+        (BarrierStep::Tell, Barrier::Telling { old }) => {
+            tell(fence, world, old);
+            match fence.keeps(Guard::WaitUntilGone) {
+                true => Barrier::Looking { old },
+                false => Barrier::Gone { old },
+            }
+        }
+        (BarrierStep::Look, Barrier::Looking { old }) => {
+            look(fence, world, old)?;
+            Barrier::Gone { old }
+        }
+        (BarrierStep::Report, Barrier::Gone { old }) if world.is_up() => {
+            match world.authority.now.drained(fence, token, old) {
+                left if left.is_empty() => Barrier::Complete,
+                old => Barrier::Telling { old },
+            }
+        }
+        (BarrierStep::Finish, Barrier::Complete) => {
+            wake(fence, world, proxy, token, Declaring::Cleared(token));
+            Barrier::None
+        }
+        (BarrierStep::GiveUp, running) => {
+            if matches!(running, Barrier::None | Barrier::Complete) {
+                return None;
+            }
+            wake(fence, world, proxy, token, Declaring::No);
+            Barrier::None
+        }
+        _ => return None,
+    };
+    world.proxies[proxy].barriers[at] = next;
+    Some(())
+}
+
+fn wake(fence: &Fence, world: &mut World, proxy: ProxyId, token: Token, to: Declaring) {
+    for id in fence.sessions_of(proxy) {
+        if world.sessions[id].declaring == Declaring::Waiting(token) {
+            world.sessions[id].declaring = to;
+        }
+    }
+}
+
+/// Sends the signal, no more. It tells each living session that matches one of `old`.
+fn tell(fence: &Fence, world: &mut World, old: Set) {
+    let mark = world.authority.now.mark;
+    let pids = world.pids();
+    for (id, session) in world.sessions.iter_mut().enumerate() {
+        let same_pid = (0..pids.len()).any(|other| old.has(other) && pids[other] == session.pid);
+        let matches = match fence.keeps(Guard::TerminateByStart) {
+            true => old.has(id),
+            false => same_pid,
+        };
+        if !matches || session.backend != Backend::Alive {
+            continue;
+        }
+        session.backend = Backend::Signalled;
+        if !old.has(id) {
+            world.broken.get_or_insert(Broken::StrangerEnded);
+        } else if session.bound == mark && fence.ended_movers == EndedMovers::Counted {
+            world.broken.get_or_insert(Broken::CurrentEnded);
+        }
+    }
+}
+
+/// Passes where no living session matches one of `old`; else the next look is another step.
+fn look(fence: &Fence, world: &mut World, old: Set) -> Option<()> {
+    let living = world.living();
+    let pids = world.pids();
+    let left = (0..pids.len()).any(|id| old.has(id) && living.has(id));
+    let same_pid = |id: usize| (0..pids.len()).any(|o| old.has(o) && pids[o] == pids[id]);
+    if left {
+        return None;
+    }
+    if !fence.keeps(Guard::LookByStart) && (0..pids.len()).any(|id| living.has(id) && same_pid(id))
+    {
+        world.breaks(Broken::StrangerAwaited);
+    }
+    Some(())
+}
+
+pub(crate) fn reaper(
+    fence: &Fence,
+    world: &mut World,
+    proxy: ProxyId,
+    step: ReaperStep,
+) -> Option<()> {
+    let now = world.proxies[proxy].reaper;
+    let runs = world.is_running(proxy);
+    let (living, records) = (world.living(), world.authority.now.sessions());
+    let gone = |records: Set, living: Set| match Set::of(|id| records.has(id) && !living.has(id)) {
+        none if none.is_empty() => Reaper::Idle,
+        records => Reaper::Gone { records },
+    };
+    let next = match (step, now) {
+        // The other way round: the look first.
+        (ReaperStep::Look, Reaper::Idle) if runs && !fence.keeps(Guard::RecordsThenLook) => {
+            Reaper::Looked { living }
+        }
+        (ReaperStep::Read, Reaper::Looked { living }) if runs && world.is_up() => {
+            gone(records, living)
+        }
+        (ReaperStep::Read, Reaper::Idle)
+            if runs && world.is_up() && fence.keeps(Guard::RecordsThenLook) =>
+        {
+            match records.is_empty() {
+                true => return None,
+                false => Reaper::Read { records },
+            }
+        }
+        (ReaperStep::Look, Reaper::Read { records }) if runs => gone(records, living),
+        // Needs no proxy: what was sent before it died is done all the same.
+        (ReaperStep::Forget, Reaper::Gone { records }) if world.is_up() => {
+            let pids = world.pids();
+            world.authority.now.forget(fence, records, &pids);
+            Reaper::Idle
+        }
+        _ => return None,
+    };
+    world.proxies[proxy].reaper = next;
+    Some(())
+}
+
+/// The sockets close, and what waited in the proxy is lost. What is in flight stays in flight, what was sent to the
+/// authority is taken or not, and the register does not change.
+pub(crate) fn die(fence: &Fence, world: &mut World, proxy: ProxyId) -> Option<()> {
+    if !world.is_running(proxy) {
+        return None;
+    }
+    let sent = match world.proxies[proxy].reaper {
+        sent @ Reaper::Gone { .. } => sent,
+        Reaper::Idle | Reaper::Read { .. } | Reaper::Looked { .. } => Reaper::Idle,
+    };
+    world.proxies[proxy] = World::new(fence).proxies[proxy];
+    world.proxies[proxy].life = ProxyLife::Dead;
+    world.proxies[proxy].reaper = sent;
+    for id in fence.sessions_of(proxy) {
+        let session = &mut world.sessions[id];
+        if session.work == Work::Permitted {
+            session.work = Work::Idle;
+        }
+        if session.link != Link::Away {
+            session.link = Link::Closed;
+        }
+        if !matches!(session.declaring, Declaring::Asked(_)) {
+            session.declaring = Declaring::No;
+        }
+        session.tidy();
+    }
+    Some(())
+}
+
+pub(crate) fn go_down(world: &mut World) -> Option<()> {
+    if !world.is_up() {
+        return None;
+    }
+    world.authority.reach = Reach::Down;
+    Some(())
+}
+
+pub(crate) fn come_back(world: &mut World) -> Option<()> {
+    if world.is_up() {
+        return None;
+    }
+    world.authority.reach = Reach::Up;
+    Some(())
+}
+
+pub(crate) fn catch_up(world: &mut World) -> Option<()> {
+    let now = world.authority.now;
+    let lagging = world.authority.lagging.as_mut()?;
+    if *lagging == now {
+        return None;
+    }
+    *lagging = now;
+    Some(())
+}
