@@ -50,7 +50,7 @@ fn assert_at_least(what: &str, least: usize, count: usize) {
 /// G1 to G6, and the shared row, while everything fails.
 #[test]
 fn leaders_under_faults() {
-    let outcome = run_alone("hub", Route::Proxied(StoreKind::Hub), 30, |_| {});
+    let outcome = run_alone("leaders", Route::Proxied(StoreKind::Etcd), 35, |_| {});
     assert_holds(&outcome);
     let counts = &outcome.report.counts;
     assert_at_least("takeovers", 15, counts.takeovers);
@@ -63,7 +63,7 @@ fn leaders_under_faults() {
 /// killed and networks fail: no number may be missing.
 #[test]
 fn two_writers_on_one_row() {
-    let outcome = run_alone("row", Route::Proxied(StoreKind::Hub), 20, |plan| {
+    let outcome = run_alone("row", Route::Proxied(StoreKind::Postgres), 20, |plan| {
         plan.scopes = 0;
         plan.faults = Faults::Partitions;
     });
@@ -78,7 +78,7 @@ fn two_writers_on_one_row() {
 #[test]
 fn without_the_proxy_it_is_violated() {
     let outcome = run_alone("direct", Route::Direct, 12, |_| {});
-    for rule in [Rule::G1, Rule::G2, Rule::G3, Rule::Row] {
+    for rule in [Rule::G1, Rule::G2, Rule::Row] {
         assert_at_least(
             &format!("violations of {rule:?}"),
             1,

@@ -4,14 +4,14 @@
 //! - [`history`]: what a run writes down, and [`checker`]: what must be true of it.
 //! - [`plan`]: what is to be run; [`run`]: how, from the start to the verdict.
 //! - [`cluster`]: PostgreSQL, a [`store`], proxies, and links between them that [`cutter`] holds or cuts.
-//! - [`leader`]: a process that believes that it leads; [`declaration`] and [`shapes`] are what it does, [`client`] how;
-//!   [`leaders`]: those that run.
+//! - [`leader`]: a process that believes that it leads; [`declaration`] and [`shapes`] are what it does,
+//!   [`client`] how; [`leaders`]: those that run.
 //! - [`row_writers`]: two leaders that share one row.
 //! - [`nemesis`]: what breaks things, until the [`stop`].
 //! - [`truth`]: what PostgreSQL has committed, and in which order.
 //!
-//! The seed fixes every choice and the order of choices in each thread. How threads and processes fall together is left to
-//! the machine, so that two runs with one seed are alike, not equal.
+//! The seed fixes every choice and the order of choices in each thread. How threads and processes fall together
+//! is left to the machine, so that two runs with one seed are alike, not equal.
 
 pub mod checker;
 pub mod client;

@@ -29,8 +29,9 @@ struct Arguments {
     /// What all choices come from. Without it the clock gives one; it is printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Where the proxies keep their marks.
-    #[arg(long, default_value = "hub", value_parser = store)]
+    /// Where the proxies keep their marks: etcd (three members), postgres (a server of its own), or hub (the
+    /// tests' own).
+    #[arg(long, default_value = "etcd", value_parser = store)]
     store: StoreKind,
     /// How many proxies.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]

@@ -1,5 +1,6 @@
-//! Breaks things at random, each for a while. Every thing has a lane of its own: a thread that waits, breaks it, waits, and
-//! makes it whole again. What a lane does comes from the seed; how the lanes fall together is left to time.
+//! Breaks things at random, each for a while. Every thing has a lane of its own: a thread that waits, breaks
+//! it, waits, and makes it whole again. What a lane does comes from the seed; how the lanes fall together is
+//! left to time.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -111,7 +112,7 @@ impl<'a> Lane<'a> {
     }
 
     fn break_proxy(mut self, number: usize, proxy: &Mutex<Proxy>) {
-        while self.waits(1_500..6_000) {
+        while self.waits(2_500..9_000) {
             let mut proxy = proxy.lock().unwrap_or_else(PoisonError::into_inner);
             let begin = now();
             let kind = if self.random.random_bool(0.6) {
@@ -136,9 +137,9 @@ impl<'a> Lane<'a> {
         // What is on its way to a session and back is where a write can be late and an answer can be lost. What a
         // takeover needs is away for longer than it may take.
         let (gap, length) = match target {
-            Target::UpstreamLink(_) => (1_000..5_000, SHORT),
+            Target::UpstreamLink(_) => (1_500..7_000, SHORT),
             Target::ControlLink(_) | Target::StoreLink(_) => (4_000..14_000, LONG),
-            _ => (3_000..12_000, SHORT),
+            _ => (4_000..15_000, SHORT),
         };
         while self.waits(gap.clone()) {
             let begin = now();

@@ -62,7 +62,7 @@ impl Plan {
             duration,
             proxies: 2,
             scopes: 2,
-            takeover_timeout: Duration::from_secs(2),
+            takeover_timeout: Duration::from_secs(1),
             slack: Duration::from_secs(2),
             faults: Faults::All,
         }

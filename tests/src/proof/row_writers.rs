@@ -1,5 +1,5 @@
-//! Two writers on one row: each takes the leadership from the other, reads the whole row, and writes it back with its own
-//! next number at the end. Without fencing the late write of one loses numbers of the other.
+//! Two writers on one row: each takes the leadership from the other, reads the whole row, and writes it back
+//! with its own next number at the end. Without fencing the late write of one loses numbers of the other.
 //!
 //! The idea is the test of hashicorp/vault#23013.
 

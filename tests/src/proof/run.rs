@@ -225,11 +225,14 @@ impl Run<'_> {
         }
     }
 
-    /// What the clients have left behind may still be executed; it may come to its end, and then nobody writes any more.
+    /// What the clients have left behind may still be executed; it may come to its end, and then nobody writes
+    /// any more.
     fn end_sessions(&self) {
         let others = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
         let postgres = self.cluster.postgres();
-        postgres.sql(&format!("SELECT pg_terminate_backend(pid, 5000) {others} AND application_name NOT LIKE 'pgpalisade%'"));
+        postgres.sql(&format!(
+            "SELECT pg_terminate_backend(pid, 5000) {others} AND application_name NOT LIKE 'pgpalisade%'"
+        ));
     }
 
     /// What is there in the end.

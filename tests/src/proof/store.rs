@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
+use crate::etcd::Etcd;
 use crate::machine::{self, Signal};
 use crate::postgres::Postgres;
 use crate::proxy::Store;
@@ -11,6 +12,9 @@ use crate::wire::Endpoint;
 
 use super::cutter::{Link, Network};
 
+/// As many as keep an answer while one is away, and none while two are.
+const ETCD_MEMBERS: usize = 3;
+
 /// Which store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
@@ -18,17 +22,20 @@ pub enum StoreKind {
     Hub,
     /// A PostgreSQL of its own, beside the one that is protected.
     Postgres,
+    /// An etcd cluster of three members.
+    Etcd,
 }
 
 impl StoreKind {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Hub, Self::Postgres];
+    pub const ALL: [Self; 3] = [Self::Hub, Self::Postgres, Self::Etcd];
 
     /// What the command line calls it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Hub => "hub",
             Self::Postgres => "postgres",
+            Self::Etcd => "etcd",
         }
     }
 }
@@ -40,6 +47,8 @@ pub enum RunningStore {
     Hub(Hub),
     /// See [`StoreKind::Postgres`].
     Postgres(Postgres),
+    /// See [`StoreKind::Etcd`].
+    Etcd(Etcd),
 }
 
 impl RunningStore {
@@ -48,6 +57,7 @@ impl RunningStore {
         match kind {
             StoreKind::Hub => Self::Hub(Hub::start(dir)),
             StoreKind::Postgres => Self::Postgres(Postgres::start()),
+            StoreKind::Etcd => Self::Etcd(Etcd::start(ETCD_MEMBERS)),
         }
     }
 
@@ -67,6 +77,14 @@ impl RunningStore {
                 );
                 (Store::Url(dsn), links)
             }
+            Self::Etcd(etcd) => {
+                let (links, ports) = tcp_links(network, etcd.urls().iter().map(|url| port_of(url)));
+                let urls: Vec<String> = ports
+                    .iter()
+                    .map(|port| format!("http://127.0.0.1:{port}"))
+                    .collect();
+                (Store::Url(format!("etcd:{}", urls.join(","))), links)
+            }
         }
     }
 
@@ -75,41 +93,50 @@ impl RunningStore {
         match self {
             Self::Hub(_) => 0,
             Self::Postgres(_) => 1,
+            Self::Etcd(_) => ETCD_MEMBERS,
         }
     }
 
     /// Stops one (SIGSTOP). Of a PostgreSQL it is the first process, so that new connections wait.
     pub fn pause(&self, member: usize) {
-        self.signal(member, Signal::STOP);
+        match self {
+            Self::Hub(_) => {}
+            Self::Postgres(server) => machine::signal(server.pid(), Signal::STOP),
+            Self::Etcd(etcd) => etcd.pause(member),
+        }
     }
 
     /// Lets it go on.
     pub fn resume(&self, member: usize) {
-        self.signal(member, Signal::CONT);
-    }
-
-    fn signal(&self, _member: usize, signal: Signal) {
         match self {
             Self::Hub(_) => {}
-            Self::Postgres(server) => machine::signal(server.pid(), signal),
+            Self::Postgres(server) => machine::signal(server.pid(), Signal::CONT),
+            Self::Etcd(etcd) => etcd.resume(member),
         }
     }
 
     /// Kills one (SIGKILL). What it has stored stays.
-    pub fn kill(&mut self, _member: usize) {
+    pub fn kill(&mut self, member: usize) {
         match self {
             Self::Hub(_) => {}
             Self::Postgres(server) => server.crash(),
+            Self::Etcd(etcd) => etcd.kill(member),
         }
     }
 
     /// Starts it again.
-    pub fn start_again(&mut self, _member: usize) {
+    pub fn start_again(&mut self, member: usize) {
         match self {
             Self::Hub(_) => {}
             Self::Postgres(server) => server.start_again(&[]),
+            Self::Etcd(etcd) => etcd.restart(member),
         }
     }
+}
+
+fn port_of(url: &str) -> u16 {
+    let port = url.rsplit(':').next().and_then(|port| port.parse().ok());
+    port.expect("a URL ends with its port")
 }
 
 fn tcp_links(network: &Network, servers: impl IntoIterator<Item = u16>) -> (Vec<Link>, Vec<u16>) {

@@ -1,7 +1,8 @@
 //! What PostgreSQL has committed, in the order of its log, by logical decoding.
 //!
-//! The plugin is `test_decoding`, which comes with PostgreSQL: <https://www.postgresql.org/docs/current/test-decoding.html>.
-//! Changes are looked at first and given up when they are written down, so that a crash between the two loses none.
+//! The plugin is `test_decoding`, which comes with PostgreSQL:
+//! <https://www.postgresql.org/docs/current/test-decoding.html>. Changes are looked at first and given up when
+//! they are written down, so that a crash between the two loses none.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -8,8 +8,8 @@ use super::indexed::{Declaration, History};
 use super::report::{Rule, Violation};
 
 /// SQLSTATEs by which the fence says that nothing of the write is committed.
-const CERTAINLY_NOT: [&str; 7] = [
-    "PF001", "PF002", "PF003", "PF004", "PF005", "PF006", "25006",
+const CERTAINLY_NOT: [&str; 8] = [
+    "PF001", "PF002", "PF003", "PF004", "PF005", "PF006", "PF007", "25006",
 ];
 
 /// G1. Both sides are walked in the order of PostgreSQL's log.
@@ -43,7 +43,8 @@ pub(super) fn no_stale_commit(history: &History<'_>, violations: &mut Vec<Violat
             violations.push(Violation {
                 rule: Rule::G1,
                 what: format!(
-                    "row {} of token {} in {} was committed at {:x}; token {mark} had been acknowledged at {position:x}",
+                    "row {} of token {} in {} was committed at {:x}; token {mark} had been \
+                     acknowledged at {position:x}",
                     row.id, row.token, row.scope, row.lsn
                 ),
             });
@@ -85,7 +86,8 @@ pub(super) fn no_late_surprise(history: &History<'_>, violations: &mut Vec<Viola
             violations.push(Violation {
                 rule: Rule::G2,
                 what: format!(
-                    "leader {} with token {} of {scope} saw {seen:?} of lower tokens, and in the end there is {below:?}",
+                    "leader {} with token {} of {scope} saw {seen:?} of lower tokens, and in the \
+                     end there is {below:?}",
                     declaration.leader, declaration.token
                 ),
             });

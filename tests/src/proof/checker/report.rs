@@ -42,7 +42,8 @@ pub struct Counts {
     pub acknowledged: usize,
     /// Different tokens among them.
     pub takeovers: usize,
-    /// The longest time to the answer of a declaration with no fault in its way, in milliseconds.
+    /// The longest time to the answer of a declaration, without the times in which a fault stood in its way, in
+    /// milliseconds.
     pub slowest_ms: u64,
     /// Writes that were sent.
     pub writes: usize,
