@@ -8,6 +8,7 @@ mod authority;
 mod cluster;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod contents;
 pub mod embedded;
 pub mod postgres;
 mod record;
@@ -19,6 +20,7 @@ pub use authority::{
     Enrolled, Outcome, Watch,
 };
 pub use cluster::Cluster;
+pub use contents::Contents;
 pub use embedded::Embedded;
 pub use postgres::Postgres;
 pub use record::{Backend, Mark, Registered, now_us};
