@@ -11,8 +11,8 @@
 //! - [`upstream`]: the only writer to PostgreSQL, and the only spender of permits.
 //! - [`relay`]: the one loop that drives a connection through all of these.
 //!
-//! Beside the path: [`takeover`] registers tokens, raises marks and ends the sessions of lower tokens;
-//! [`rejection`] and [`rejection_log`] say why something was refused; [`config`], [`cli`], [`logging`] and
+//! Beside the path: [`takeover`] registers tokens, raises marks and ends the sessions of lower tokens, with the
+//! [`store`] that the configuration names; [`rejection`] and [`rejection_log`] say why something was refused; [`config`], [`cli`], [`logging`] and
 //! [`demo`] are the program around it. `ARCHITECTURE.md` has the map and the invariants.
 
 pub mod cli;
@@ -26,6 +26,7 @@ pub mod rejection_log;
 pub mod relay;
 pub mod server;
 pub mod session;
+pub mod store;
 pub mod takeover;
 pub mod transport;
 pub mod upstream;

@@ -6,18 +6,18 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_authority::embedded::OpenError;
-use pgpalisade_authority::{Authority, Embedded, Scope};
+use pgpalisade_authority::{Authority, Scope};
 use pgpalisade_policies::{DEFAULT_SCOPE, Policy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{AuthorityLocation, Barrier, Config};
+use crate::config::{Barrier, Config};
 use crate::fence::Fence;
 use crate::login;
 use crate::rejection_log::RejectionLog;
+use crate::store::{self, Store, StoreError};
 use crate::takeover::{BarrierKind, StartError, StoreLock, Takeover, TakeoverOptions};
 use crate::worker::{Accepted, Shared, WorkerHandle};
 
@@ -30,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub enum ServeError {
     /// The authority's store cannot be opened.
     #[error("cannot open the token authority: {0}")]
-    Authority(#[from] OpenError),
+    Authority(#[from] StoreError),
     /// Takeovers cannot be served.
     #[error(transparent)]
     Takeover(#[from] StartError),
@@ -62,17 +62,8 @@ pub async fn serve(
     rejections: RejectionLog,
     ready: oneshot::Sender<Vec<SocketAddr>>,
 ) -> Result<(), ServeError> {
-    let AuthorityLocation::Embedded(directory) = &config.authority;
-    let authority: Arc<dyn Authority> = Arc::new(Embedded::open(directory)?);
-    serve_with(
-        config,
-        authority,
-        StoreLock::Exclusive,
-        shutdown,
-        rejections,
-        ready,
-    )
-    .await
+    let Store { authority, lock } = store::open(&config.authority, config.takeover_timeout).await?;
+    serve_with(config, authority, lock, shutdown, rejections, ready).await
 }
 
 /// Serves with an authority that is open already: several proxies of one process can share it.
@@ -145,6 +136,7 @@ async fn start_takeover(
     options.timeout = config.takeover_timeout;
     options.barrier = BarrierKind::Cluster;
     options.store_lock = store_lock;
+    options.witness = config.witness;
     Takeover::start(options, authority, CancellationToken::new()).await
 }
 

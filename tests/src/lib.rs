@@ -8,6 +8,7 @@
 //! - [`wire`]: a client that sends and reads protocol messages by hand.
 //! - [`held_relay`]: a TCP relay that can hold bytes back, to stop time between proxy and server.
 //! - [`programs`]: psql, pgbench and pg_dump as child processes.
+//! - [`proof`]: leaders, faults at random, and a checker of the history; `make proof` runs it for long.
 //!
 //! With `PGPALISADE_TESTS_DIRECT=1` a [`proxy::Proxy`] is only a name for PostgreSQL itself. The
 //! comparisons must then hold trivially; what fails there is the test, not the proxy.
@@ -23,6 +24,7 @@ pub mod held_relay;
 pub mod machine;
 pub mod postgres;
 pub mod programs;
+pub mod proof;
 pub mod proxy;
 pub mod shared_store;
 pub mod stage;

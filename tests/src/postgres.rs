@@ -1,17 +1,21 @@
 //! A private PostgreSQL: its own data directory, port and socket, unprivileged, removed when dropped.
 
-use std::ffi::OsStr;
-use std::fs::File;
-use std::os::unix::process::CommandExt;
+mod program;
+mod replica;
+
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Condvar, Mutex, OnceLock};
+use std::process::{Child, Stdio};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use tempfile::TempDir;
 
 use crate::machine::{self, Signal};
 use crate::wire::{Endpoint, Wire};
+
+pub use program::bin;
+use program::{copy_tree, scratch_dir, template, unprivileged};
 
 /// How clients that come by TCP must prove who they are. By unix socket everybody is trusted.
 #[derive(Clone, Copy, Debug)]
@@ -71,9 +75,12 @@ impl Postgres {
             "max_connections=250",
             "max_prepared_transactions=5",
         ];
-        let settings = always.iter().chain(settings);
-        let settings: Vec<String> = settings.map(|&s| s.to_owned()).collect();
-        let child = launch(dir.path(), port, &settings);
+        let settings: Vec<String> = always
+            .iter()
+            .chain(settings)
+            .map(|setting| (*setting).to_owned())
+            .collect();
+        let child = spawn(dir.path(), port, &settings);
         let mut server = Self {
             _turn: turn,
             dir,
@@ -85,24 +92,30 @@ impl Postgres {
         server
     }
 
-    /// Kills the server as a failing machine would, all of it, and leaves it dead.
-    pub fn crash(&mut self) {
-        machine::signal(self.child.id(), Signal::KILL);
+    /// Ends it without a word, by a signal to its first process: SIGQUIT is PostgreSQL's immediate shutdown, SIGKILL
+    /// leaves the other processes to find out by themselves.
+    pub fn crash(&mut self, signal: Signal) {
+        machine::signal(self.child.id(), signal);
         machine::reap(&mut self.child, Duration::from_secs(10));
     }
 
-    /// Starts it again on the same data and port, with more settings.
-    pub fn start_again(&mut self, settings: &[&str]) {
+    /// Starts it again after [`Self::crash`], on the same data and port, and waits until it has recovered.
+    pub fn restart(&mut self) {
+        self.restart_with(&[]);
+    }
+
+    /// As [`Self::restart`], with more settings.
+    pub fn restart_with(&mut self, settings: &[&str]) {
         self.settings.extend(settings.iter().map(|&s| s.to_owned()));
-        // After a crash the first attempts may find what the old server's children have not yet given up.
-        machine::wait_for("PostgreSQL to start again", || {
-            self.child = launch(self.dir.path(), self.port, &self.settings);
-            let gone = || self.child.try_wait().expect("look at postgres");
-            machine::wait_at_most(Duration::from_millis(500), gone)
-                .is_none()
-                .then_some(())
+        let socket = self.socket();
+        self.child = spawn(self.dir.path(), self.port, &self.settings);
+        machine::wait_for("PostgreSQL to recover", || {
+            // It does not start as long as a process of its former life is there.
+            if self.child.try_wait().expect("look at postgres").is_some() {
+                self.child = spawn(self.dir.path(), self.port, &self.settings);
+            }
+            is_ready(&socket).then_some(())
         });
-        self.wait_until_ready();
     }
 
     /// The id of the server's first process.
@@ -116,17 +129,12 @@ impl Postgres {
     }
 
     fn wait_until_ready(&mut self) {
-        let (socket, params) = (self.socket(), ADMIN);
+        let socket = self.socket();
         machine::wait_for("PostgreSQL to accept connections", || {
             if let Some(status) = self.child.try_wait().expect("look at postgres") {
                 panic!("postgres ended with {status}:\n{}", self.log());
             }
-            let mut wire = Wire::try_connect(&socket).ok()?;
-            wire.startup(0x0003_0000, &params);
-            wire.until_ready()
-                .last()
-                .is_some_and(|last| last.tag == b'Z')
-                .then_some(())
+            is_ready(&socket).then_some(())
         });
     }
 
@@ -206,6 +214,40 @@ impl Postgres {
     }
 }
 
+fn is_ready(socket: &Endpoint) -> bool {
+    let Ok(mut wire) = Wire::try_connect(socket) else {
+        return false;
+    };
+    wire.startup(0x0003_0000, &ADMIN);
+    wire.until_ready()
+        .last()
+        .is_some_and(|last| last.tag == b'Z')
+}
+
+fn spawn(dir: &Path, port: u16, settings: &[String]) -> Child {
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(dir.join("log"))
+        .expect("open the server's log");
+    let mut command = unprivileged(bin("postgres"));
+    command
+        .arg("-D")
+        .arg(dir.join("data"))
+        .arg("-k")
+        .arg(dir)
+        .args(["-p", &port.to_string()]);
+    for setting in settings {
+        command.args(["-c", setting]);
+    }
+    command
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("log"))
+        .stderr(log);
+    command.spawn().expect("start postgres")
+}
+
 impl Drop for Postgres {
     fn drop(&mut self) {
         self.stop();
@@ -265,161 +307,4 @@ impl Drop for Alone {
     }
 }
 
-/// Starts the server's first process on `dir/data`.
-fn launch(dir: &Path, port: u16, settings: &[String]) -> Child {
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(dir.join("log"))
-        .expect("open the server's log");
-    let mut command = unprivileged(bin("postgres"));
-    command.arg("-D").arg(dir.join("data")).arg("-k").arg(dir);
-    command.args(["-p", &port.to_string()]);
-    for setting in settings {
-        command.args(["-c", setting]);
-    }
-    command
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().expect("log"))
-        .stderr(log);
-    command.spawn().expect("start postgres")
-}
-
 const ADMIN: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
-
-/// The path of one of PostgreSQL's programs: from `PG_BIN`, else the newest that Debian's packages installed.
-pub fn bin(program: &str) -> PathBuf {
-    if let Some(dir) = std::env::var_os("PG_BIN") {
-        return PathBuf::from(dir).join(program);
-    }
-    let versions =
-        std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is not installed; set PG_BIN");
-    let mut found: Vec<(u32, PathBuf)> = versions
-        .filter_map(|entry| {
-            let path = entry.ok()?.path();
-            let version = path.file_name()?.to_str()?.parse().ok()?;
-            Some((version, path.join("bin").join(program)))
-        })
-        .filter(|(_, path)| path.exists())
-        .collect();
-    found.sort();
-    found
-        .pop()
-        .expect("PostgreSQL's programs are not installed; set PG_BIN")
-        .1
-}
-
-/// The user that PostgreSQL runs as, where this process is root, which PostgreSQL refuses to run as.
-fn demoted() -> Option<(u32, u32)> {
-    if !rustix::process::geteuid().is_root() {
-        return None;
-    }
-    let passwd = std::fs::read_to_string("/etc/passwd").expect("read /etc/passwd");
-    let ids = |name: &str| {
-        let mut fields = passwd
-            .lines()
-            .find(|line| line.split(':').next() == Some(name))?
-            .split(':')
-            .skip(2);
-        Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
-    };
-    Some(
-        ids("postgres")
-            .or_else(|| ids("nobody"))
-            .expect("a user postgres or nobody"),
-    )
-}
-
-/// A command that runs without root's rights.
-fn unprivileged(program: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new(program);
-    if let Some((uid, gid)) = demoted() {
-        command.uid(uid).gid(gid);
-    }
-    command
-}
-
-/// A short-named directory (a socket's path has about 100 bytes) that the server's user owns.
-fn scratch_dir() -> TempDir {
-    let dir = tempfile::Builder::new()
-        .prefix("pgp-")
-        .tempdir()
-        .expect("a scratch directory");
-    if let Some((uid, gid)) = demoted() {
-        std::os::unix::fs::chown(dir.path(), Some(uid), Some(gid))
-            .expect("give the directory to the server");
-    }
-    dir
-}
-
-fn copy_tree(from: &Path, to: &Path) {
-    let status = Command::new("cp")
-        .arg("-a")
-        .arg(from)
-        .arg(to)
-        .status()
-        .expect("run cp");
-    assert!(
-        status.success(),
-        "cp -a {} {}",
-        from.display(),
-        to.display()
-    );
-}
-
-/// A data directory as `initdb` leaves it, made once and kept under `target/tmp`, since copying is much faster.
-fn template() -> PathBuf {
-    static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
-    TEMPLATE.get_or_init(make_template).clone()
-}
-
-fn make_template() -> PathBuf {
-    let version = Command::new(bin("postgres"))
-        .arg("--version")
-        .output()
-        .expect("run postgres")
-        .stdout;
-    let version: String = String::from_utf8_lossy(&version)
-        .chars()
-        .filter(char::is_ascii_alphanumeric)
-        .collect();
-    let kept_in = machine::profile_dir().parent().expect("target").join("tmp");
-    std::fs::create_dir_all(&kept_in).expect("create target/tmp");
-    let owner = demoted().map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid);
-    let kept = kept_in.join(format!("cluster-{version}-{owner}"));
-    if kept.exists() {
-        return kept;
-    }
-    let scratch = scratch_dir();
-    let data = scratch.path().join("data");
-    let output = unprivileged(bin("initdb"))
-        .arg("-D")
-        .arg(&data)
-        .args([
-            "-U",
-            "postgres",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--locale=C",
-            "--no-sync",
-            "--wal-segsize=1",
-        ])
-        .current_dir(scratch.path())
-        .output()
-        .expect("run initdb");
-    assert!(
-        output.status.success(),
-        "initdb: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let private = kept_in.join(format!("cluster-{}", std::process::id()));
-    copy_tree(&data, &private);
-    // Another process may have been faster; its template is as good.
-    if std::fs::rename(&private, &kept).is_err() {
-        std::fs::remove_dir_all(&private).expect("remove the second template");
-    }
-    kept
-}

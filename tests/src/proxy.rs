@@ -21,6 +21,8 @@ use crate::wire::Endpoint;
 pub enum Store {
     /// In a directory of its own: the binary as users run it.
     Embedded,
+    /// Wherever `--authority` says with this value.
+    At(String),
     /// At a [`Hub`] with this socket: `pgpalisade-shared`, which is the same server with another store.
     Shared(PathBuf),
 }
@@ -111,6 +113,31 @@ impl Proxy {
         std::env::var_os("PGPALISADE_TESTS_DIRECT").is_some()
     }
 
+    /// As [`Self::restart`], where it may be that it cannot start now, because what it needs is not there.
+    ///
+    /// # Errors
+    /// Its output, when it has ended or does not listen within `bound`. It does not run then.
+    pub fn try_restart(&mut self, bound: Duration) -> Result<(), String> {
+        assert!(self.process.is_none(), "it still runs");
+        let mut process = Process::spawn(self.command());
+        let listens = machine::wait_at_most(bound, || {
+            let ended = process
+                .child
+                .try_wait()
+                .expect("look at the proxy")
+                .is_some();
+            let said = process.text().to_lowercase().contains("listening on");
+            (ended || said).then_some(said)
+        });
+        self.process = Some(process);
+        if listens == Some(true) {
+            return Ok(());
+        }
+        let before = self.earlier.len();
+        self.kill();
+        Err(self.earlier[before..].to_owned())
+    }
+
     fn launch(&mut self) {
         let process = Process::spawn(self.command());
         self.process = Some(process);
@@ -128,20 +155,17 @@ impl Proxy {
 
     fn command(&self) -> Command {
         let mut command = match &self.options.store {
-            Store::Embedded => Command::new(binary()),
+            Store::Embedded | Store::At(_) => Command::new(binary()),
             Store::Shared(socket) => {
                 let mut command = Command::new(machine::profile_dir().join("pgpalisade-shared"));
                 command.env("TESTS_SHARED_STORE", socket);
                 command
             }
         };
-        let store = self.dir.path().join("store");
         command
             .arg("serve")
             .args(["--listen", &format!("127.0.0.1:{}", self.port)])
-            .args(["--upstream", &self.options.upstream])
-            .args(["--control", &self.options.control])
-            .args(["--authority", &format!("embedded:{}", store.display())])
+            .args(self.addresses())
             .arg("--rejection-log")
             .arg(self.rejection_log())
             .args(&self.options.flags)
@@ -158,12 +182,46 @@ impl Proxy {
         command
     }
 
+    /// The flags that say what the proxy is for.
+    fn addresses(&self) -> [String; 6] {
+        let authority = match &self.options.store {
+            Store::At(authority) => authority.clone(),
+            Store::Embedded | Store::Shared(_) => format!("embedded:{}", self.store().display()),
+        };
+        [
+            "--upstream".to_owned(),
+            self.options.upstream.clone(),
+            "--control".to_owned(),
+            self.options.control.clone(),
+            "--authority".to_owned(),
+            authority,
+        ]
+    }
+
     /// Where clients connect.
     pub fn endpoint(&self) -> Endpoint {
         if self.is_direct() {
             return self.options.direct.clone();
         }
         Endpoint::Tcp(([127, 0, 0, 1], self.port).into())
+    }
+
+    /// What the next start is to use.
+    pub fn options_mut(&mut self) -> &mut Options {
+        &mut self.options
+    }
+
+    /// The directory of its own store, where it has one.
+    pub fn store(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+
+    /// A command of the same binary with the same upstream, control connection and store.
+    pub fn subcommand(&self, name: &str) -> Command {
+        let mut command = Command::new(binary());
+        command.arg(name).args(self.addresses());
+        command.env("RUST_BACKTRACE", "1").stdin(Stdio::null());
+        command
     }
 
     /// The file with a JSON line for each rejection.

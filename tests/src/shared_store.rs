@@ -147,15 +147,23 @@ pub struct SharedStore {
 impl SharedStore {
     /// Asks the hub who it is.
     pub fn open(socket: &Path) -> Self {
-        let identity = ask(socket, &json!({ "call": "identity" })).expect("the hub answers");
+        Self::try_open(socket).expect("the hub answers")
+    }
+
+    /// As [`Self::open`], where it may be cut off.
+    ///
+    /// # Errors
+    /// Why it does not answer.
+    pub fn try_open(socket: &Path) -> Result<Self, String> {
+        let identity = ask(socket, &json!({ "call": "identity" }))?;
         let bytes: Vec<u8> = list(&identity, |byte| {
             u8::try_from(byte.as_u64().expect("a byte")).expect("a byte")
         });
         let identity = AuthorityId::from_bytes(bytes.try_into().expect("16 bytes"));
-        Self {
+        Ok(Self {
             socket: socket.to_path_buf(),
             identity,
-        }
+        })
     }
 
     fn call<T: Send + 'static>(&self, request: Value, read: fn(&Value) -> T) -> Answer<'_, T> {

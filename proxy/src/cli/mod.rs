@@ -3,6 +3,7 @@
 //! Exit codes: 0 it went well, 1 it failed, 2 the command line or the configuration is wrong.
 
 mod demo;
+mod recover;
 mod serve;
 mod settings;
 
@@ -34,6 +35,7 @@ struct Cli {
 enum Command {
     Serve(serve::ServeArgs),
     Demo(demo::DemoArgs),
+    Recover(recover::RecoverArgs),
 }
 
 /// Why a command ends with a code other than 0.
@@ -58,6 +60,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Recover(args) => recover::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -70,6 +73,10 @@ pub fn main() -> ExitCode {
             ExitCode::from(EXIT_FAILURE)
         }
     }
+}
+
+fn failed(error: impl Error + 'static) -> Failure {
+    Failure::Failed(Box::new(error))
 }
 
 fn tell(message: &str) {

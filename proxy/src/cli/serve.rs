@@ -8,8 +8,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::Failure;
 use super::settings::Settings;
+use super::{Failure, failed};
 use crate::config::{Config, Environment, RawConfig};
 use crate::logging;
 use crate::rejection_log::RejectionLog;
@@ -123,8 +123,4 @@ impl Signals {
             _ = self.hangup.recv() => What::Reopen,
         }
     }
-}
-
-fn failed(error: impl std::error::Error + 'static) -> Failure {
-    Failure::Failed(Box::new(error))
 }

@@ -1,4 +1,4 @@
-//! Addresses: where clients connect to, where PostgreSQL is, where marks are kept.
+//! Addresses: where clients connect to, and where PostgreSQL is.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,27 +24,12 @@ pub enum UpstreamAddr {
     Unix(PathBuf),
 }
 
-/// Where marks are kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AuthorityLocation {
-    /// A directory of this machine, absolute.
-    Embedded(PathBuf),
-}
-
 impl fmt::Display for UpstreamAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
             Self::Tcp { host, port } => write!(f, "{host}:{port}"),
             Self::Unix(path) => write!(f, "{}", path.display()),
-        }
-    }
-}
-
-impl fmt::Display for AuthorityLocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Embedded(directory) => write!(f, "embedded:{}", directory.display()),
         }
     }
 }
@@ -110,26 +95,6 @@ impl UpstreamAddr {
             .parse()
             .ok()?;
         Some((path.parent()?.to_path_buf(), port))
-    }
-}
-
-impl AuthorityLocation {
-    /// Parses `embedded:DIR`. The error says what to write.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let text = text.trim();
-        match text.split_once(':') {
-            Some(("embedded", directory)) if !directory.is_empty() => {
-                std::path::absolute(directory)
-                    .map(Self::Embedded)
-                    .map_err(|error| format!("cannot find the directory {directory:?}: {error}"))
-            }
-            Some(("embedded", _)) => Err(String::from("names no directory: write embedded:DIR")),
-            // Not quoted: a DSN may hold a password.
-            Some((store @ ("etcd" | "postgres"), _)) => Err(format!(
-                "{store}: is not in this version: write embedded:DIR"
-            )),
-            _ => Err(String::from("is not a store: write embedded:DIR")),
-        }
     }
 }
 
@@ -271,25 +236,6 @@ mod tests {
         upstream_refused("postgres://[::1", "without a ]");
         upstream_refused("postgres://%zz", "hexadecimal");
         upstream_refused(&format!("/{}", "d".repeat(100)), "socket path of 115 bytes");
-    }
-
-    #[test]
-    fn authorities() {
-        let parse = AuthorityLocation::parse;
-        assert_eq!(
-            parse("embedded:/var/lib/p"),
-            Ok(AuthorityLocation::Embedded(PathBuf::from("/var/lib/p")))
-        );
-        assert!(
-            matches!(parse("embedded:marks"), Ok(AuthorityLocation::Embedded(path)) if path.is_absolute())
-        );
-        for store in ["etcd:http://a", "postgres:host=x password=hunter2"] {
-            let message = parse(store).unwrap_err();
-            assert!(message.contains("not in this version"), "{message}");
-            assert!(!message.contains("hunter2"));
-        }
-        assert!(parse("embedded:").is_err());
-        assert!(parse("/var/lib/p").is_err());
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub enum Key {
     Authority,
     /// What a takeover waits for.
     Barrier,
+    /// Whether marks are copied into the cluster.
+    Witness,
     /// Time for a takeover.
     TakeoverTimeout,
     /// File of rejection records.
@@ -80,7 +82,7 @@ const LIMITS: &str = "Limits";
 
 /// All keys with their descriptions, in the order of the help.
 #[rustfmt::skip] // One key, one row of aligned fields: it is a table.
-pub const KEYS: [(Key, KeySpec); 16] = [
+pub const KEYS: [(Key, KeySpec); 17] = [
     (Key::Listen, KeySpec {
         name: "listen", flag: "listen", env: "PGPALISADE_LISTEN", value_name: "IP:PORT", shape: Shape::List,
         default: Some("127.0.0.1:6432"), heading: ADDRESSES,
@@ -105,15 +107,23 @@ pub const KEYS: [(Key, KeySpec); 16] = [
     (Key::Authority, KeySpec {
         name: "authority", flag: "authority", env: "PGPALISADE_AUTHORITY", value_name: "STORE", shape: Shape::Text,
         default: None, heading: FENCE,
-        help: "Where marks are kept: embedded:DIR, a directory on a durable disk",
-        more: "One proxy only can use it. There is no default: an empty store would forget the marks and let a deposed \
-               leader in.",
+        help: "Where marks are kept: embedded:DIR, a directory on a durable disk, or postgres:DSN",
+        more: "embedded: for one proxy. postgres: for several, in a schema of its own that is made on first use; the DSN is \
+               a URL or key=value pairs. There is no default: an empty store would forget the marks and let a deposed leader \
+               in. Flags are visible to other users of the machine: put a password into the file or the environment.",
     }),
     (Key::Barrier, KeySpec {
         name: "barrier", flag: "barrier", env: "PGPALISADE_BARRIER", value_name: "KIND", shape: Shape::Text,
         default: Some("cluster"), heading: FENCE,
         help: "What a takeover waits for: cluster",
         more: "cluster: PostgreSQL itself has ended every session with a lower token, whichever proxy it came through.",
+    }),
+    (Key::Witness, KeySpec {
+        name: "witness", flag: "witness", env: "PGPALISADE_WITNESS", value_name: "auto|off", shape: Shape::Text,
+        default: Some("auto"), heading: FENCE,
+        help: "Whether each mark is also written to a small table of the cluster, pgpalisade.mark",
+        more: "So that an authority which was restored from an older snapshot is noticed. It costs one small transaction \
+               for each takeover, none for a write. auto: where the control role may create or write the table.",
     }),
     (Key::TakeoverTimeout, KeySpec {
         name: "takeover.timeout", flag: "takeover-timeout", env: "PGPALISADE_TAKEOVER_TIMEOUT", value_name: "TIME",

@@ -5,6 +5,7 @@
 //! its place.
 
 mod address;
+mod authority;
 mod control;
 mod duration;
 mod error;
@@ -16,7 +17,8 @@ mod secret;
 #[cfg(test)]
 mod tests;
 
-pub use address::{AuthorityLocation, UpstreamAddr};
+pub use address::UpstreamAddr;
+pub use authority::AuthorityLocation;
 pub use error::{ConfigError, ConfigErrors, Source};
 pub use key::{KEYS, Key, KeySpec, Shape};
 pub use raw::{Environment, Flags, Item, RawConfig, RawValue};

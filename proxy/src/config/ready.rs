@@ -5,13 +5,15 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::address::{self, AuthorityLocation, UpstreamAddr};
+use super::address::{self, UpstreamAddr};
+use super::authority::AuthorityLocation;
 use super::control;
 use super::duration;
 use super::error::{ConfigError, ConfigErrors, Source};
 use super::key::{KEYS, Key};
 use super::raw::{Environment, Item, RawConfig, RawValue};
 use super::secret::Secret;
+use crate::takeover::WitnessMode;
 
 /// What `serve` needs to know. Made by [`Config::from_raw`] only.
 #[derive(Debug, Clone)]
@@ -27,6 +29,8 @@ pub struct Config {
     pub authority: AuthorityLocation,
     /// What a takeover waits for.
     pub barrier: Barrier,
+    /// Whether marks are copied into the protected cluster.
+    pub witness: WitnessMode,
     /// Time within which a declaration succeeds or fails.
     pub takeover_timeout: Duration,
     /// File of rejection records; without it they are only logged.
@@ -111,7 +115,7 @@ impl Config {
             (Key::Upstream, "the address of the PostgreSQL to protect"),
             (
                 Key::Authority,
-                "embedded:DIR; there is no default, since an empty store would forget the marks",
+                "embedded:DIR or postgres:DSN; there is no default, since an empty store would forget the marks",
             ),
         ];
         for (key, what) in missing.into_iter().filter(|(key, _)| !given(*key)) {
@@ -134,6 +138,7 @@ struct Parsed {
     control: Option<tokio_postgres::Config>,
     authority: Option<AuthorityLocation>,
     barrier: Option<Barrier>,
+    witness: Option<WitnessMode>,
     takeover_timeout: Option<Duration>,
     rejection_log: Option<PathBuf>,
     rejection_literals: Option<Literals>,
@@ -176,6 +181,7 @@ impl Parsed {
             Key::Control => self.control = Some(control::parse(text)?),
             Key::Authority => self.authority = Some(AuthorityLocation::parse(text)?),
             Key::Barrier => self.barrier = Some(barrier(text)?),
+            Key::Witness => self.witness = Some(witness(text)?),
             Key::TakeoverTimeout => {
                 self.takeover_timeout = Some(time(text, Duration::from_millis(100), seconds(600))?);
             }
@@ -227,6 +233,7 @@ impl Parsed {
             upstream,
             authority: self.authority?,
             barrier: self.barrier?,
+            witness: self.witness?,
             takeover_timeout: self.takeover_timeout?,
             rejection_log: self.rejection_log,
             rejection_literals: self.rejection_literals?,
@@ -276,6 +283,14 @@ fn barrier(text: &str) -> Result<Barrier, String> {
             "\"local\" is not in this version: write cluster",
         )),
         _ => Err(format!("{text:?} is not a barrier: write cluster")),
+    }
+}
+
+fn witness(text: &str) -> Result<WitnessMode, String> {
+    match text {
+        "auto" => Ok(WitnessMode::Auto),
+        "off" => Ok(WitnessMode::Off),
+        _ => Err(format!("{text:?}: write auto or off")),
     }
 }
 

@@ -227,18 +227,23 @@ async fn supervise(
     }
 }
 
+/// A connection to the cluster. It ends with the client.
+pub(super) async fn connect(config: &Config) -> Result<(Client, JoinHandle<()>), StartError> {
+    let (client, connection) = config
+        .connect(NoTls)
+        .await
+        .map_err(|e| StartError::Connect(ControlError::Server(e.into())))?;
+    let connection = tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::warn!(%error, "control connection");
+        }
+    });
+    Ok((client, connection))
+}
+
 async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established, StartError> {
     let attempt = async {
-        let (client, connection) = plan
-            .config
-            .connect(NoTls)
-            .await
-            .map_err(|e| StartError::Connect(ControlError::Server(e.into())))?;
-        let connection = tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::warn!(%error, "control connection");
-            }
-        });
+        let (client, connection) = connect(&plan.config).await?;
         // A failed preparation drops the client, which ends the session.
         let Prepared {
             backend,

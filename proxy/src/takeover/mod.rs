@@ -7,6 +7,7 @@ mod control;
 mod error;
 mod prepare;
 mod reaper;
+mod recover;
 mod release;
 mod sessions;
 mod watch;
@@ -25,6 +26,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use cluster_lock::StoreLock;
 pub use error::{BackendFault, ControlError, DeclareError, Holder, StartError};
+pub use recover::{RecoverError, Recovery};
 pub use witness::WitnessMode;
 
 use crate::fence::scope_cell::ScopeCells;

@@ -93,7 +93,7 @@ pub(super) async fn cluster(client: &Client) -> Result<Cluster, StartError> {
 }
 
 /// Checks the rights and returns who we are.
-async fn check_rights(client: &Client) -> Result<Backend, StartError> {
+pub(super) async fn check_rights(client: &Client) -> Result<Backend, StartError> {
     let sql = format!(
         "SELECT pg_catalog.pg_is_in_recovery(), current_user::pg_catalog.text, \
          pg_catalog.quote_ident(current_user), r.rolsuper, \

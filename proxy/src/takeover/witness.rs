@@ -228,8 +228,15 @@ async fn is_usable(client: &Client) -> Result<bool, ControlError> {
     Ok(true)
 }
 
-/// Every mark that the witness has.
-pub(super) async fn read(client: &Client) -> Result<HashMap<Scope, Mark>, ControlError> {
+/// Every mark that the witness has; none where there is no table to read.
+pub(super) async fn read_if_there(client: &Client) -> Result<HashMap<Scope, Mark>, ControlError> {
+    match is_usable(client).await? {
+        true => read(client).await,
+        false => Ok(HashMap::new()),
+    }
+}
+
+async fn read(client: &Client) -> Result<HashMap<Scope, Mark>, ControlError> {
     let rows = client.query_typed(READ, &[]).await?;
     let mut marks = HashMap::with_capacity(rows.len());
     for row in &rows {

@@ -1,0 +1,102 @@
+//! `pgpalisade recover`: after a disaster, on an operator's word.
+
+use std::io::Write;
+use std::time::Duration;
+
+use super::settings::Settings;
+use super::{Failure, failed};
+use crate::config::{Config, Environment, RawConfig};
+use crate::logging;
+use crate::store;
+use crate::takeover::{Recovery, WitnessMode};
+
+/// Far above what a healthy cluster needs to end its sessions.
+const WITHIN: Duration = Duration::from_secs(60);
+/// Forgotten marks that are listed one by one.
+const LISTED: usize = 20;
+
+/// Make an authority and a cluster fit each other again, after a disaster
+///
+/// For when "serve" refuses because the authority has forgotten marks (it was restored from an older snapshot, or
+/// lost), or because another cluster or timeline is on record (a major upgrade, a restored dump, a failover that was
+/// taken back). Stop all proxies of the cluster first. It brings the marks up to those that the cluster has seen, ends
+/// EVERY client session of the cluster, since the authority may have forgotten some that can write, and puts the
+/// cluster on record. No mark falls. Without --end-all-sessions it only says what it would do.
+#[derive(Debug, clap::Args)]
+pub(super) struct RecoverArgs {
+    /// Do it: every client session of the cluster is ended, whoever's it is
+    #[arg(long)]
+    end_all_sessions: bool,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// It was only a look.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing was changed; add --end-all-sessions to do it")]
+struct OnlyLooked;
+
+/// Looks, and does it where that was said.
+pub(super) fn run(args: &RecoverArgs) -> Result<(), Failure> {
+    let environment = Environment::of_this_process();
+    let raw = RawConfig::collect(&args.settings.0, &environment);
+    let config =
+        Config::from_raw(raw, &environment).map_err(|errors| Failure::Usage(errors.to_string()))?;
+    logging::init(&config.log, config.log_format).map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(failed)?;
+    runtime.block_on(recover(&config, args))
+}
+
+async fn recover(config: &Config, args: &RecoverArgs) -> Result<(), Failure> {
+    let opened = store::open(&config.authority, config.takeover_timeout).await;
+    let authority = opened.map_err(failed)?.authority;
+    let control = config.control.expose().clone();
+    let recovery = Recovery::look(control, authority.as_ref(), config.witness, WITHIN)
+        .await
+        .map_err(failed)?;
+    describe(&recovery, config).map_err(failed)?;
+    if !args.end_all_sessions {
+        return Err(failed(OnlyLooked));
+    }
+    let (cluster, marks) = (recovery.cluster, recovery.forgotten.len());
+    let sessions = recovery.sessions;
+    recovery
+        .perform(authority.as_ref(), config.witness, WITHIN)
+        .await
+        .map_err(failed)?;
+    tracing::warn!(%cluster, marks, sessions, authority = %config.authority, "recovered on an operator's word");
+    say("Done. The proxies may be started again.\n").map_err(failed)
+}
+
+fn describe(recovery: &Recovery, config: &Config) -> std::io::Result<()> {
+    let recorded = recovery
+        .recorded
+        .map_or("none".to_owned(), |cluster| cluster.to_string());
+    say(&format!(
+        "cluster             {}\non record           {recorded}\nauthority           {}\n\
+         marks to bring up   {}\nsessions to end     {}\n",
+        recovery.cluster,
+        config.authority,
+        recovery.forgotten.len(),
+        recovery.sessions,
+    ))?;
+    for (scope, kept, mark) in recovery.forgotten.iter().take(LISTED) {
+        let kept = kept.map_or("none".to_owned(), |token| token.to_string());
+        say(&format!("  {scope}: {kept} -> {}\n", mark.token))?;
+    }
+    let more = recovery.forgotten.len().saturating_sub(LISTED);
+    if more > 0 {
+        say(&format!("  and {more} more\n"))?;
+    }
+    if config.witness == WitnessMode::Off {
+        say("The cluster's witness is off, so marks that were forgotten are not known.\n")?;
+    }
+    Ok(())
+}
+
+fn say(text: &str) -> std::io::Result<()> {
+    std::io::stdout().write_all(text.as_bytes())
+}

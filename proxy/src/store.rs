@@ -1,0 +1,49 @@
+//! Opening the store of marks that the configuration names.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgpalisade_authority::{Authority, Embedded, Postgres, embedded, postgres};
+
+use crate::config::AuthorityLocation;
+use crate::takeover::StoreLock;
+
+/// Why the store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The file.
+    #[error(transparent)]
+    Embedded(#[from] embedded::OpenError),
+    /// The database.
+    #[error(transparent)]
+    Postgres(#[from] postgres::OpenError),
+}
+
+/// An open store.
+pub struct Store {
+    /// The store.
+    pub authority: Arc<dyn Authority>,
+    /// Whether it serves one proxy or several.
+    pub lock: StoreLock,
+}
+
+/// Opens it. `timeout` bounds a call to a store that is reached over a network.
+///
+/// # Errors
+///
+/// Whatever keeps it from being used, with what to do.
+pub async fn open(location: &AuthorityLocation, timeout: Duration) -> Result<Store, StoreError> {
+    Ok(match location {
+        AuthorityLocation::Embedded(directory) => Store {
+            authority: Arc::new(Embedded::open(directory)?),
+            lock: StoreLock::Exclusive,
+        },
+        AuthorityLocation::Postgres(options) => {
+            let options = options.as_ref().clone().with_timeout(timeout);
+            Store {
+                authority: Arc::new(Postgres::connect(&options).await?),
+                lock: StoreLock::Shared,
+            }
+        }
+    })
+}

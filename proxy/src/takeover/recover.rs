@@ -1,0 +1,207 @@
+//! For an operator, after a disaster: the authority was restored from an older snapshot or lost, or another cluster
+//! takes the place of the one on record. No proxy may serve meanwhile; the cluster's lock sees to that.
+//!
+//! A restored authority has forgotten marks, and sessions that were registered since. The marks come back from the
+//! cluster's witness. The sessions cannot come back, so every client session of the cluster is ended: afterwards there
+//! is none that the authority does not know.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use pgpalisade_authority::{Authority, AuthorityError, Backend, Cluster, Mark, Scope, Token};
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_postgres::Client;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::control::{self, STARTED_US, answer};
+use super::error::{ControlError, StartError};
+use super::{StoreLock, WitnessMode, cluster_lock, control_config, prepare, witness};
+
+/// Between two looks at sessions that were told to end.
+const LOOK: Duration = Duration::from_millis(20);
+/// Between two attempts to reach the authority.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Why a recovery was not completed. It can be run again.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// The cluster or the authority cannot be used.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// Sessions did not end in time.
+    #[error(
+        "{left} client sessions did not end in time; nothing was changed in the authority. Run it again"
+    )]
+    Sessions {
+        /// How many are left.
+        left: usize,
+    },
+    /// It took too long.
+    #[error("it was not completed in time; run it again")]
+    Timeout,
+}
+
+/// What a recovery would do.
+#[derive(Debug)]
+pub struct Recovery {
+    /// The cluster that the control connection leads to.
+    pub cluster: Cluster,
+    /// What is on record in the authority.
+    pub recorded: Option<Cluster>,
+    /// Marks that the authority has forgotten: scope, its mark there, its mark in the witness.
+    pub forgotten: Vec<(Scope, Option<Token>, Mark)>,
+    /// Client sessions of the cluster that are to be ended.
+    pub sessions: usize,
+    client: Client,
+    old: Vec<Backend>,
+}
+
+impl Recovery {
+    /// Takes the cluster's lock, which no proxy may hold, and looks. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// A proxy that serves, missing rights, a standby, no connection, no answer of the authority.
+    pub async fn look(
+        config: tokio_postgres::Config,
+        authority: &dyn Authority,
+        witness: WitnessMode,
+        timeout: Duration,
+    ) -> Result<Self, RecoverError> {
+        let deadline = Instant::now() + timeout;
+        let looking = async {
+            let (client, _) = control::connect(&control_config(config, timeout)).await?;
+            prepare::check_rights(&client).await?;
+            cluster_lock::take(&client, authority.identity(), StoreLock::Exclusive).await?;
+            let cluster = prepare::cluster(&client).await?;
+            let recorded = authority.cluster().await.map_err(StartError::Authority)?;
+            let forgotten = forgotten(&client, authority, witness).await?;
+            let old = client_sessions(&client)
+                .await
+                .map_err(StartError::Control)?;
+            Ok(Self {
+                cluster,
+                recorded,
+                forgotten,
+                sessions: old.len(),
+                client,
+                old,
+            })
+        };
+        timeout_at(deadline, looking)
+            .await
+            .unwrap_or(Err(RecoverError::Timeout))
+    }
+
+    /// Ends the sessions, then brings the marks up and puts the cluster on record.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::look`], and sessions that cannot be ended.
+    pub async fn perform(
+        self,
+        authority: &dyn Authority,
+        witness: WitnessMode,
+        timeout: Duration,
+    ) -> Result<(), RecoverError> {
+        let deadline = Instant::now() + timeout;
+        let performing = async {
+            let marks: Vec<(Scope, Mark)> = self
+                .forgotten
+                .into_iter()
+                .map(|(scope, _, mark)| (scope, mark))
+                .collect();
+            end_sessions(&self.client, &self.old, deadline).await?;
+            // An authority inside this cluster has just lost its connection with the others.
+            while let Err(error) = authority.recover(self.cluster, &marks).await {
+                if !matches!(error, AuthorityError::Unavailable(_)) {
+                    return Err(StartError::Authority(error).into());
+                }
+                sleep(RETRY).await;
+            }
+            if witness == WitnessMode::Auto {
+                witness::compare(&self.client, authority).await?;
+            }
+            Ok(())
+        };
+        timeout_at(deadline, performing)
+            .await
+            .unwrap_or(Err(RecoverError::Timeout))
+    }
+}
+
+async fn forgotten(
+    client: &Client,
+    authority: &dyn Authority,
+    mode: WitnessMode,
+) -> Result<Vec<(Scope, Option<Token>, Mark)>, StartError> {
+    let seen = match mode {
+        WitnessMode::Auto => witness::read_if_there(client).await,
+        WitnessMode::Off => Ok(HashMap::new()),
+    };
+    let marks = authority.marks().await.map_err(StartError::Authority)?;
+    let kept: HashMap<Scope, Token> = marks.into_iter().map(|(s, m)| (s, m.token)).collect();
+    let mut forgotten: Vec<_> = seen
+        .map_err(StartError::Control)?
+        .into_iter()
+        .map(|(scope, mark)| (kept.get(&scope).copied(), scope, mark))
+        .filter(|(kept, _, mark)| *kept < Some(mark.token))
+        .map(|(kept, scope, mark)| (scope, kept, mark))
+        .collect();
+    forgotten.sort_unstable_by(|(a, ..), (b, ..)| a.as_str().cmp(b.as_str()));
+    Ok(forgotten)
+}
+
+async fn client_sessions(client: &Client) -> Result<Vec<Backend>, ControlError> {
+    let sql = format!(
+        "SELECT a.pid, {STARTED_US} FROM pg_catalog.pg_stat_activity a \
+         WHERE a.backend_type = 'client backend' AND a.pid <> pg_catalog.pg_backend_pid()"
+    );
+    let rows = client.query_typed(&sql, &[]).await?;
+    rows.iter()
+        .map(|row| {
+            Ok(Backend {
+                pid: answer(row, 0)?,
+                started_us: answer(row, 1)?,
+            })
+        })
+        .collect()
+}
+
+/// Ends these sessions and waits until none is left.
+async fn end_sessions(
+    client: &Client,
+    old: &[Backend],
+    deadline: Instant,
+) -> Result<(), RecoverError> {
+    let pids: Vec<i32> = old.iter().map(|b| b.pid).collect();
+    let started: Vec<i64> = old.iter().map(|b| b.started_us).collect();
+    let params: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&pids, Type::INT4_ARRAY), (&started, Type::INT8_ARRAY)];
+    let of_old = format!(
+        "FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS o(pid, started) \
+         JOIN pg_catalog.pg_stat_activity a ON a.pid = o.pid WHERE {STARTED_US} = o.started"
+    );
+    let terminate = format!("SELECT pg_catalog.pg_terminate_backend(a.pid) {of_old}");
+    let count = format!("SELECT pg_catalog.count(*) {of_old}");
+    let error = |error: tokio_postgres::Error| StartError::Control(error.into());
+    client
+        .query_typed(&terminate, &params)
+        .await
+        .map_err(error)?;
+    loop {
+        let rows = client.query_typed(&count, &params).await.map_err(error)?;
+        let left: i64 = match rows.first() {
+            Some(row) => answer(row, 0).map_err(StartError::Control)?,
+            None => return Err(StartError::Control(ControlError::Lost).into()),
+        };
+        if left == 0 {
+            return Ok(());
+        }
+        if Instant::now() + LOOK >= deadline {
+            let left = usize::try_from(left).unwrap_or(usize::MAX);
+            return Err(RecoverError::Sessions { left });
+        }
+        sleep(LOOK).await;
+    }
+}

@@ -1,0 +1,92 @@
+//! The proof under faults, short: the same runs that `make proof` makes long.
+//!
+//! `PGPALISADE_SEED` repeats the choices of a run that failed. Its history is kept, and the failure says where.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pgpalisade_tests::machine::{profile_dir, seed};
+use pgpalisade_tests::proof::checker::Rule;
+use pgpalisade_tests::proof::plan::{Faults, Plan, Route};
+use pgpalisade_tests::proof::run::{Outcome, run};
+use pgpalisade_tests::proof::store::StoreKind;
+
+/// A run takes the whole machine. `cargo test` would start all of them at once; nextest is told in its configuration.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn run_alone(name: &str, route: Route, seconds: u64, change: impl FnOnce(&mut Plan)) -> Outcome {
+    let _turn = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut plan = Plan::new(seed(), route, Duration::from_secs(seconds));
+    change(&mut plan);
+    let outcome = run(&plan, &dir(name));
+    println!("{}", outcome.report);
+    outcome
+}
+
+fn dir(name: &str) -> PathBuf {
+    let target = profile_dir();
+    target.parent().unwrap().join("proof").join(name)
+}
+
+/// The report is on the output already.
+#[track_caller]
+fn assert_holds(outcome: &Outcome) {
+    assert!(
+        outcome.report.violations.is_empty(),
+        "the guarantee is violated, see {}",
+        outcome.history.display()
+    );
+}
+
+/// A run in which nothing happens proves nothing.
+#[track_caller]
+fn assert_at_least(what: &str, least: usize, count: usize) {
+    assert!(count >= least, "only {count} {what}");
+}
+
+/// G1 to G6, and the shared row, while everything fails.
+#[test]
+fn leaders_under_faults() {
+    let outcome = run_alone("hub", Route::Proxied(StoreKind::Hub), 30, |_| {});
+    assert_holds(&outcome);
+    let counts = &outcome.report.counts;
+    assert_at_least("takeovers", 15, counts.takeovers);
+    assert_at_least("commits", 200, counts.commits);
+    assert_at_least("refused writes", 1, counts.refused);
+    assert_at_least("kinds of faults", 10, counts.faults.len());
+}
+
+/// Two leaders append to one row by read-modify-write, each its own consecutive numbers, while proxies are paused and
+/// killed and networks fail: no number may be missing.
+#[test]
+fn two_writers_on_one_row() {
+    let outcome = run_alone("row", Route::Proxied(StoreKind::Hub), 20, |plan| {
+        plan.scopes = 0;
+        plan.faults = Faults::Partitions;
+    });
+    assert_holds(&outcome);
+    let counts = &outcome.report.counts;
+    assert_at_least("takeovers", 10, counts.takeovers);
+    assert_at_least("numbers", 30, counts.appended);
+    assert_at_least("kinds of faults", 5, counts.faults.len());
+}
+
+/// The same straight to PostgreSQL: where this passes, the tests above test nothing.
+#[test]
+fn without_the_proxy_it_is_violated() {
+    let outcome = run_alone("direct", Route::Direct, 12, |_| {});
+    for rule in [Rule::G1, Rule::G2, Rule::G3, Rule::Row] {
+        assert_at_least(
+            &format!("violations of {rule:?}"),
+            1,
+            outcome.report.of(rule),
+        );
+    }
+    // What has nothing to do with fencing holds there too: the truth is the truth, and nothing confirmed is lost.
+    for rule in [Rule::History, Rule::G4, Rule::G5, Rule::G6] {
+        assert_eq!(outcome.report.of(rule), 0, "{rule:?}");
+    }
+}

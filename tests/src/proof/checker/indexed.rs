@@ -1,0 +1,306 @@
+//! The events of a history, put together by what belongs to what.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use crate::proof::history::{Answer, Event, FaultKind, Tally, Target};
+
+use super::report::{Counts, Rule, Violation};
+
+/// Who wrote.
+#[derive(Clone, Debug)]
+pub(super) struct Leader<'a> {
+    pub(super) scope: &'a str,
+    pub(super) token: u64,
+}
+
+/// A declaration with everything that followed from it.
+#[derive(Clone, Debug)]
+pub(super) struct Declaration<'a> {
+    pub(super) leader: u32,
+    pub(super) scope: &'a str,
+    pub(super) token: u64,
+    pub(super) proxy: usize,
+    pub(super) pid: Option<u32>,
+    pub(super) invoked: u64,
+    pub(super) answer: Option<(u64, &'a Answer)>,
+    pub(super) position: Option<u64>,
+    pub(super) snapshot: Option<Tally>,
+}
+
+impl Declaration<'_> {
+    /// When it was acknowledged.
+    pub(super) fn acknowledged(&self) -> Option<u64> {
+        match self.answer {
+            Some((at, Answer::Ok)) => Some(at),
+            _ => None,
+        }
+    }
+}
+
+/// A write with its answer.
+#[derive(Clone, Debug)]
+pub(super) struct Write<'a> {
+    pub(super) leader: u32,
+    pub(super) shape: &'a str,
+    pub(super) rows: &'a [u64],
+    pub(super) answer: Option<(u64, &'a Answer)>,
+}
+
+/// Where a row was committed, and as what.
+#[derive(Clone, Debug)]
+pub(super) struct Committed<'a> {
+    pub(super) id: u64,
+    pub(super) lsn: u64,
+    pub(super) scope: &'a str,
+    pub(super) token: u64,
+}
+
+/// A fault and its time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fault {
+    pub(super) kind: FaultKind,
+    pub(super) target: Target,
+    pub(super) begin: u64,
+    pub(super) end: u64,
+}
+
+/// Everything, sorted out.
+#[derive(Debug, Default)]
+pub(super) struct History<'a> {
+    pub(super) limit_ns: Option<u64>,
+    pub(super) leaders: HashMap<u32, Leader<'a>>,
+    pub(super) declarations: HashMap<u64, Declaration<'a>>,
+    pub(super) writes: HashMap<u64, Write<'a>>,
+    pub(super) committed: Vec<Committed<'a>>,
+    pub(super) commits: usize,
+    pub(super) table: Option<Tally>,
+    pub(super) appends: Vec<(u32, u64)>,
+    pub(super) appended: Vec<(u32, u64, &'a Answer)>,
+    pub(super) shared_row: Option<&'a [(u32, u64)]>,
+    pub(super) faults: Vec<Fault>,
+    /// Events that belong to a leader or a request that is not there.
+    pub(super) orphans: Vec<&'a Event>,
+}
+
+impl<'a> History<'a> {
+    /// In three passes, because the files of several processes may stand in any order.
+    pub(super) fn new(events: &'a [Event]) -> Self {
+        let mut history = Self::default();
+        for event in events {
+            history.take_leaders(event);
+        }
+        for event in events {
+            history.take_requests(event);
+        }
+        for event in events {
+            history.take_answers(event);
+        }
+        history
+    }
+
+    fn take_leaders(&mut self, event: &'a Event) {
+        match event {
+            Event::Run {
+                takeover_timeout_ms,
+                slack_ms,
+                ..
+            } => self.limit_ns = Some((takeover_timeout_ms + slack_ms) * 1_000_000),
+            Event::Leader {
+                leader,
+                scope,
+                token,
+            } => {
+                let (scope, token) = (scope.as_str(), *token);
+                self.leaders.insert(*leader, Leader { scope, token });
+            }
+            _ => {}
+        }
+    }
+
+    fn take_requests(&mut self, event: &'a Event) {
+        match event {
+            Event::Declare {
+                at,
+                id,
+                leader,
+                proxy,
+                pid,
+            } => {
+                let Some(who) = self.leaders.get(leader) else {
+                    self.orphans.push(event);
+                    return;
+                };
+                let declaration = Declaration {
+                    leader: *leader,
+                    scope: who.scope,
+                    token: who.token,
+                    proxy: *proxy,
+                    pid: *pid,
+                    invoked: *at,
+                    answer: None,
+                    position: None,
+                    snapshot: None,
+                };
+                self.declarations.insert(*id, declaration);
+            }
+            Event::Write {
+                id,
+                leader,
+                shape,
+                rows,
+                ..
+            } => {
+                let write = Write {
+                    leader: *leader,
+                    shape,
+                    rows,
+                    answer: None,
+                };
+                self.writes.insert(*id, write);
+            }
+            Event::Commit { lsn, rows } => {
+                self.commits += 1;
+                self.committed.extend(rows.iter().map(|row| Committed {
+                    id: row.id,
+                    lsn: *lsn,
+                    scope: &row.scope,
+                    token: row.token,
+                }));
+            }
+            Event::Table { rows } => self.table = Some(*rows),
+            Event::Append { writer, number } => self.appends.push((*writer, *number)),
+            Event::SharedRow { entries } => self.shared_row = Some(entries),
+            Event::Fault {
+                kind,
+                target,
+                begin,
+                end,
+            } => self.faults.push(Fault {
+                kind: *kind,
+                target: *target,
+                begin: *begin,
+                end: *end,
+            }),
+            _ => {}
+        }
+    }
+
+    fn take_answers(&mut self, event: &'a Event) {
+        match event {
+            Event::Declared { at, id, answer } => match self.declarations.get_mut(id) {
+                Some(declaration) => declaration.answer = Some((*at, answer)),
+                None => self.orphans.push(event),
+            },
+            Event::Position { id, lsn } => match self.declarations.get_mut(id) {
+                Some(declaration) => declaration.position = Some(*lsn),
+                None => self.orphans.push(event),
+            },
+            Event::Snapshot { id, seen } => match self.declarations.get_mut(id) {
+                Some(declaration) => declaration.snapshot = Some(*seen),
+                None => self.orphans.push(event),
+            },
+            Event::Written { at, id, answer } => match self.writes.get_mut(id) {
+                Some(write) => write.answer = Some((*at, answer)),
+                None => self.orphans.push(event),
+            },
+            Event::Appended {
+                writer,
+                number,
+                answer,
+            } => self.appended.push((*writer, *number, answer)),
+            _ => {}
+        }
+    }
+
+    /// What cannot be, whatever the proxy does.
+    pub(super) fn contradictions(&self, violations: &mut Vec<Violation>) {
+        let mut add = |what: String| {
+            violations.push(Violation {
+                rule: Rule::History,
+                what,
+            });
+        };
+        if self.limit_ns.is_none() {
+            add("it does not say what was run".to_owned());
+        }
+        for event in &self.orphans {
+            add(format!("nothing belongs to {event:?}"));
+        }
+        let mut attempted: HashMap<u64, &Write<'_>> = HashMap::new();
+        for write in self.writes.values() {
+            for id in write.rows {
+                if attempted.insert(*id, write).is_some() {
+                    add(format!("row {id} was attempted twice"));
+                }
+            }
+        }
+        let mut tally = Tally::default();
+        let mut seen = HashSet::new();
+        for row in &self.committed {
+            tally.add(row.id);
+            if !seen.insert(row.id) {
+                add(format!("row {} was committed twice", row.id));
+            }
+            let writer = attempted.get(&row.id).map(|write| write.leader);
+            match writer.and_then(|leader| self.leaders.get(&leader)) {
+                None => add(format!("row {} was committed, and by nobody", row.id)),
+                Some(leader) if (leader.scope, leader.token) != (row.scope, row.token) => {
+                    add(format!(
+                        "row {} says token {} of {}, its writer had token {} of {}",
+                        row.id, row.token, row.scope, leader.token, leader.scope
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+        if self.table.is_some_and(|table| table != tally) {
+            add(format!(
+                "the log has {tally:?}, the table has {:?}",
+                self.table
+            ));
+        }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let mut counts = Counts {
+            declarations: self.declarations.len(),
+            writes: self.writes.len(),
+            commits: self.commits,
+            appended: self.shared_row.map_or(0, <[_]>::len),
+            ..Counts::default()
+        };
+        let mut tokens = BTreeSet::new();
+        for declaration in self.declarations.values() {
+            count_error(&mut counts, declaration.answer);
+            if declaration.acknowledged().is_some() {
+                counts.acknowledged += 1;
+                tokens.insert((declaration.scope, declaration.token));
+            }
+        }
+        counts.takeovers = tokens.len();
+        for write in self.writes.values() {
+            count_error(&mut counts, write.answer);
+            match write.answer.map(|(_, answer)| answer) {
+                Some(Answer::Ok) => counts.confirmed += 1,
+                Some(Answer::Error(code)) if code.starts_with("PF") => counts.refused += 1,
+                _ => counts.unknown += 1,
+            }
+        }
+        for fault in &self.faults {
+            let name = format!("{:?} {}", fault.kind, fault.target.class()).to_lowercase();
+            *counts.faults.entry(name).or_default() += 1;
+        }
+        counts
+    }
+}
+
+fn count_error(counts: &mut Counts, answer: Option<(u64, &Answer)>) {
+    let name = match answer.map(|(_, answer)| answer) {
+        None => "no answer",
+        Some(Answer::Ok) => return,
+        Some(Answer::Error(code)) => code,
+        Some(Answer::Lost) => "connection lost",
+        Some(Answer::Silent) => "silence",
+    };
+    *counts.answers.entry(name.to_owned()).or_default() += 1;
+}

@@ -1,0 +1,146 @@
+//! G5 and G6: that nobody is refused without a reason, and nobody waits without an end.
+
+use std::collections::BTreeMap;
+
+use crate::proof::history::{Answer, Target};
+
+use super::indexed::{Declaration, Fault, History};
+use super::report::{Rule, Violation};
+
+/// How a declaration may fail: by the fence, or because a connection could not be made or was lost.
+const DECLARATION_FAILS_WITH: [&str; 3] = ["PF001", "PF004", "PF006"];
+const CONNECTION_FAILS_WITH: [&str; 7] =
+    ["08", "57P01", "57P02", "57P03", "57P05", "57014", "53300"];
+
+/// How long after its end a fault still excuses: a process that goes on has work that waits.
+const AFTERMATH_NS: u64 = 1_000_000_000;
+
+/// G5. A refusal needs somebody who has tried to declare a higher token before it came.
+pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violation>) {
+    let mut attempts: Vec<(u64, &str, u64)> = history
+        .declarations
+        .values()
+        .map(|declaration| (declaration.invoked, declaration.scope, declaration.token))
+        .collect();
+    attempts.sort_unstable();
+    let mut refusals: Vec<(u64, u32, String)> = Vec::new();
+    for declaration in history.declarations.values() {
+        if let Some((at, Answer::Error(code))) = declaration.answer
+            && code == "PF001"
+        {
+            refusals.push((at, declaration.leader, "a declaration".to_owned()));
+        }
+    }
+    for (id, write) in &history.writes {
+        match write.answer {
+            // A stale session is read-only until it is ended: where the write is hidden, PostgreSQL refuses it.
+            Some((at, Answer::Error(code))) if code == "PF001" || code == "25006" => {
+                let what = format!("write {id} ({}, {code})", write.shape);
+                refusals.push((at, write.leader, what));
+            }
+            // Every write of a history is made by a session that was let in with a token.
+            Some((_, Answer::Error(code))) if code.starts_with("PF") => {
+                violations.push(Violation {
+                    rule: Rule::G5,
+                    what: format!(
+                        "write {id} ({}) of leader {}, which holds a token, was refused with {code}",
+                        write.shape, write.leader
+                    ),
+                });
+            }
+            _ => {}
+        }
+    }
+    refusals.sort_unstable();
+    let mut attempts = attempts.into_iter().peekable();
+    let mut highest: BTreeMap<&str, u64> = BTreeMap::new();
+    for (at, leader, what) in refusals {
+        while let Some((_, scope, token)) = attempts.next_if(|(begun, ..)| *begun < at) {
+            let tried = highest.entry(scope).or_default();
+            *tried = token.max(*tried);
+        }
+        let Some(who) = history.leaders.get(&leader) else {
+            continue;
+        };
+        let tried = highest.get(who.scope).copied().unwrap_or_default();
+        if tried <= who.token {
+            violations.push(Violation {
+                rule: Rule::G5,
+                what: format!(
+                    "{what} of leader {leader} with token {} of {} was refused as stale; the highest token that anybody had tried was {tried}",
+                    who.token, who.scope
+                ),
+            });
+        }
+    }
+}
+
+/// G6.
+pub(super) fn bounded_takeover(history: &History<'_>, violations: &mut Vec<Violation>) {
+    let limit_ns = history.limit_ns.unwrap_or_default();
+    for (id, declaration) in &history.declarations {
+        // Without an answer the client was killed.
+        let Some((at, answer)) = declaration.answer else {
+            continue;
+        };
+        let mut add = |what: String| {
+            violations.push(Violation {
+                rule: Rule::G6,
+                what: format!(
+                    "declaration {id} of token {} of {} by leader {} through proxy {} {what}",
+                    declaration.token, declaration.scope, declaration.leader, declaration.proxy
+                ),
+            });
+        };
+        let took = at.saturating_sub(declaration.invoked);
+        if took > limit_ns && !is_excused(history, declaration, at) {
+            add(format!("took {} ms", took / 1_000_000));
+        }
+        let code = answer.sqlstate().unwrap_or_default();
+        let promised = code.is_empty()
+            || DECLARATION_FAILS_WITH.contains(&code)
+            || CONNECTION_FAILS_WITH
+                .iter()
+                .any(|prefix| code.starts_with(prefix));
+        if !promised {
+            add(format!("failed with {code}"));
+        }
+    }
+}
+
+/// The longest time to an answer that no fault excuses.
+pub(super) fn slowest_ns(history: &History<'_>) -> u64 {
+    let mut slowest = 0;
+    for declaration in history.declarations.values() {
+        if let Some((at, _)) = declaration.answer {
+            let took = at.saturating_sub(declaration.invoked);
+            if took > slowest && !is_excused(history, declaration, at) {
+                slowest = took;
+            }
+        }
+    }
+    slowest
+}
+
+fn is_excused(history: &History<'_>, declaration: &Declaration<'_>, answered: u64) -> bool {
+    let mut faults = history.faults.iter();
+    faults.any(|fault| excuses(fault, declaration, answered))
+}
+
+/// Whether the fault stood on the way of the declaration's own session. A store that does not answer, a control
+/// connection that is cut, an old session that does not end and a PostgreSQL that is gone excuse nothing: there the
+/// proxy has to answer in time.
+fn excuses(fault: &Fault, declaration: &Declaration<'_>, answered: u64) -> bool {
+    let in_time = fault.begin <= answered && declaration.invoked <= fault.end + AFTERMATH_NS;
+    let in_the_way = match fault.target {
+        Target::Proxy(proxy) | Target::ClientLink(proxy) | Target::UpstreamLink(proxy) => {
+            proxy == declaration.proxy
+        }
+        Target::Leader(leader) => leader == declaration.leader,
+        Target::Backend(pid) => declaration.pid.is_none_or(|own| own == pid),
+        Target::Postgres | Target::Member(_) | Target::ControlLink(_) | Target::StoreLink(_) => {
+            false
+        }
+    };
+    in_time && in_the_way
+}

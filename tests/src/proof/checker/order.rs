@@ -1,0 +1,153 @@
+//! G1 to G4: what was committed, and when, compared with what was said.
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::proof::history::{Answer, Tally};
+
+use super::indexed::{Declaration, History};
+use super::report::{Rule, Violation};
+
+/// SQLSTATEs by which the fence says that nothing of the write is committed.
+const CERTAINLY_NOT: [&str; 7] = [
+    "PF001", "PF002", "PF003", "PF004", "PF005", "PF006", "25006",
+];
+
+/// G1. Both sides are walked in the order of PostgreSQL's log.
+pub(super) fn no_stale_commit(history: &History<'_>, violations: &mut Vec<Violation>) {
+    let mut marks: Vec<(u64, &str, u64)> = history
+        .declarations
+        .values()
+        .filter(|declaration| declaration.acknowledged().is_some())
+        .filter_map(|declaration| {
+            Some((declaration.position?, declaration.scope, declaration.token))
+        })
+        .collect();
+    marks.sort_unstable();
+    let mut rows: Vec<_> = history.committed.iter().collect();
+    rows.sort_unstable_by_key(|row| row.lsn);
+    let mut marks = marks.into_iter().peekable();
+    let mut highest: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for row in rows {
+        while let Some((position, scope, token)) =
+            marks.next_if(|(position, ..)| *position < row.lsn)
+        {
+            let mark = highest.entry(scope).or_insert((token, position));
+            if token > mark.0 {
+                *mark = (token, position);
+            }
+        }
+        let Some((mark, position)) = highest.get(row.scope) else {
+            continue;
+        };
+        if row.token < *mark {
+            violations.push(Violation {
+                rule: Rule::G1,
+                what: format!(
+                    "row {} of token {} in {} was committed at {:x}; token {mark} had been acknowledged at {position:x}",
+                    row.id, row.token, row.scope, row.lsn
+                ),
+            });
+        }
+    }
+}
+
+/// G2. What a snapshot had must be what there is in the end.
+pub(super) fn no_late_surprise(history: &History<'_>, violations: &mut Vec<Violation>) {
+    let mut tallies: BTreeMap<(&str, u64), Tally> = BTreeMap::new();
+    for row in &history.committed {
+        tallies
+            .entry((row.scope, row.token))
+            .or_default()
+            .add(row.id);
+    }
+    let mut snapshots: Vec<(&Declaration<'_>, Tally)> = history
+        .declarations
+        .values()
+        .filter_map(|declaration| Some((declaration, declaration.snapshot?)))
+        .collect();
+    snapshots.sort_unstable_by_key(|(declaration, _)| (declaration.scope, declaration.token));
+    let mut tallies = tallies.into_iter().peekable();
+    let mut scope = "";
+    let mut below = Tally::default();
+    for (declaration, seen) in snapshots {
+        if declaration.scope != scope {
+            scope = declaration.scope;
+            below = Tally::default();
+        }
+        let end = (scope, declaration.token);
+        while let Some((key, tally)) = tallies.next_if(|(key, _)| *key < end) {
+            if key.0 == scope {
+                below.rows += tally.rows;
+                below.fold ^= tally.fold;
+            }
+        }
+        if seen != below {
+            violations.push(Violation {
+                rule: Rule::G2,
+                what: format!(
+                    "leader {} with token {} of {scope} saw {seen:?} of lower tokens, and in the end there is {below:?}",
+                    declaration.leader, declaration.token
+                ),
+            });
+        }
+    }
+}
+
+/// G3. Only declarations that do not overlap say anything about order.
+pub(super) fn marks_only_rise(history: &History<'_>, violations: &mut Vec<Violation>) {
+    let mut answered: Vec<(u64, &Declaration<'_>)> = history
+        .declarations
+        .values()
+        .filter_map(|declaration| Some((declaration.acknowledged()?, declaration)))
+        .collect();
+    answered.sort_unstable_by_key(|(at, _)| *at);
+    let mut begun: Vec<&Declaration<'_>> = answered.iter().map(|(_, d)| *d).collect();
+    begun.sort_unstable_by_key(|declaration| declaration.invoked);
+    let mut answered = answered.into_iter().peekable();
+    let mut highest: BTreeMap<&str, u64> = BTreeMap::new();
+    for declaration in begun {
+        while let Some((_, earlier)) = answered.next_if(|(at, _)| *at < declaration.invoked) {
+            let mark = highest.entry(earlier.scope).or_default();
+            *mark = earlier.token.max(*mark);
+        }
+        let mark = highest.get(declaration.scope).copied().unwrap_or_default();
+        if declaration.token < mark {
+            violations.push(Violation {
+                rule: Rule::G3,
+                what: format!(
+                    "token {} of {} was accepted from leader {} after token {mark} had been",
+                    declaration.token, declaration.scope, declaration.leader
+                ),
+            });
+        }
+    }
+}
+
+/// G4, and that a confirmed write is there.
+pub(super) fn honest_answers(history: &History<'_>, violations: &mut Vec<Violation>) {
+    let there: HashSet<u64> = history.committed.iter().map(|row| row.id).collect();
+    for (id, write) in &history.writes {
+        let wrong = match write.answer.map(|(_, answer)| answer) {
+            Some(Answer::Ok) => write
+                .rows
+                .iter()
+                .find(|row| !there.contains(row))
+                .map(|row| format!("was confirmed and row {row} is not there")),
+            Some(Answer::Error(code)) if CERTAINLY_NOT.contains(&code.as_str()) => write
+                .rows
+                .iter()
+                .find(|row| there.contains(row))
+                .map(|row| format!("was refused with {code} and row {row} is there")),
+            _ => None,
+        };
+        if let Some(wrong) = wrong {
+            violations.push(Violation {
+                rule: Rule::G4,
+                what: format!(
+                    "write {id} of leader {} ({}) {wrong}",
+                    write.leader, write.shape
+                ),
+            });
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! Made-up histories: a good one, and one for each kind of violation that must be found in it.
+
+use crate::proof::history::{Answer, Event, FaultKind, Row, Tally, Target};
+
+use super::{Rule, check};
+
+const MS: u64 = 1_000_000;
+
+fn row(id: u64, token: u64) -> Row {
+    Row {
+        id,
+        scope: "alpha".to_owned(),
+        token,
+    }
+}
+
+fn tally(ids: &[u64]) -> Tally {
+    let mut tally = Tally::default();
+    ids.iter().for_each(|id| tally.add(*id));
+    tally
+}
+
+fn leader(leader: u32, token: u64) -> Event {
+    Event::Leader {
+        leader,
+        scope: "alpha".to_owned(),
+        token,
+    }
+}
+
+fn declare(at: u64, id: u64, leader: u32) -> Event {
+    Event::Declare {
+        at: at * MS,
+        id,
+        leader,
+        proxy: 0,
+        pid: None,
+    }
+}
+
+fn declared(at: u64, id: u64, answer: Answer) -> Event {
+    Event::Declared {
+        at: at * MS,
+        id,
+        answer,
+    }
+}
+
+fn write(at: u64, id: u64, leader: u32, rows: &[u64]) -> Event {
+    Event::Write {
+        at: at * MS,
+        id,
+        leader,
+        shape: "autocommit".to_owned(),
+        rows: rows.to_vec(),
+    }
+}
+
+fn written(at: u64, id: u64, answer: Answer) -> Event {
+    Event::Written {
+        at: at * MS,
+        id,
+        answer,
+    }
+}
+
+fn commit(lsn: u64, rows: &[Row]) -> Event {
+    Event::Commit {
+        lsn,
+        rows: rows.to_vec(),
+    }
+}
+
+fn error(code: &str) -> Answer {
+    Answer::Error(code.to_owned())
+}
+
+/// Leader 1 with token 1 writes, leader 2 with token 2 takes over and writes, leader 1 is refused. The writers of the
+/// shared row are 8 and 9.
+fn good() -> Vec<Event> {
+    let append = |writer, number| Event::Append { writer, number };
+    let appended = |writer, number, answer| Event::Appended {
+        writer,
+        number,
+        answer,
+    };
+    vec![
+        Event::Run {
+            seed: 1,
+            route: "made up".to_owned(),
+            takeover_timeout_ms: 2_000,
+            slack_ms: 1_000,
+        },
+        leader(1, 1),
+        leader(2, 2),
+        declare(10, 100, 1),
+        declared(20, 100, Answer::Ok),
+        Event::Position {
+            id: 100,
+            lsn: 1_000,
+        },
+        Event::Snapshot {
+            id: 100,
+            seen: tally(&[]),
+        },
+        write(30, 101, 1, &[11, 12]),
+        written(40, 101, Answer::Ok),
+        commit(1_100, &[row(11, 1), row(12, 1)]),
+        // Its answer was lost.
+        write(50, 102, 1, &[13]),
+        commit(1_200, &[row(13, 1)]),
+        declare(60, 200, 2),
+        declared(70, 200, Answer::Ok),
+        Event::Position {
+            id: 200,
+            lsn: 2_000,
+        },
+        Event::Snapshot {
+            id: 200,
+            seen: tally(&[11, 12, 13]),
+        },
+        write(80, 103, 1, &[14]),
+        written(90, 103, error("PF001")),
+        declare(95, 104, 1),
+        declared(96, 104, error("PF001")),
+        write(80, 201, 2, &[21]),
+        written(90, 201, Answer::Ok),
+        commit(2_100, &[row(21, 2)]),
+        Event::Table {
+            rows: tally(&[11, 12, 13, 21]),
+        },
+        append(8, 1),
+        appended(8, 1, Answer::Ok),
+        append(9, 1),
+        appended(9, 1, Answer::Ok),
+        append(8, 2),
+        appended(8, 2, Answer::Lost),
+        append(8, 2),
+        appended(8, 2, Answer::Ok),
+        Event::SharedRow {
+            entries: vec![(8, 1), (9, 1), (8, 2)],
+        },
+    ]
+}
+
+/// The rules that are violated, each once.
+fn violated(events: &[Event]) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = check(events)
+        .violations
+        .into_iter()
+        .map(|violation| violation.rule)
+        .collect();
+    rules.sort_unstable();
+    rules.dedup();
+    rules
+}
+
+/// The good history with every event that `change` gives something for replaced by that.
+fn with(change: impl Fn(&Event) -> Option<Event>) -> Vec<Event> {
+    let mut changed = 0;
+    let events = good()
+        .into_iter()
+        .map(|event| match change(&event) {
+            Some(other) => {
+                changed += 1;
+                other
+            }
+            None => event,
+        })
+        .collect();
+    assert!(changed > 0, "nothing was planted");
+    events
+}
+
+fn plus(more: impl IntoIterator<Item = Event>) -> Vec<Event> {
+    good().into_iter().chain(more).collect()
+}
+
+/// A committed row that everybody knows of, so that nothing but its place is wrong.
+fn committed_row(id: u64, token: u64, lsn: u64, everything: &[u64]) -> Vec<Event> {
+    let leader = u32::try_from(token).expect("a small token");
+    let mut events = with(|event| {
+        matches!(event, Event::Table { .. }).then(|| Event::Table {
+            rows: tally(everything),
+        })
+    });
+    events.push(write(85, 900, leader, &[id]));
+    events.push(commit(lsn, &[row(id, token)]));
+    events
+}
+
+#[test]
+fn a_good_history() {
+    let report = check(&good());
+    assert_eq!(report.violations, [], "{report}");
+    let counts = &report.counts;
+    assert_eq!(
+        (counts.declarations, counts.acknowledged, counts.takeovers),
+        (3, 2, 2)
+    );
+    assert_eq!((counts.writes, counts.confirmed), (4, 2));
+    assert_eq!((counts.refused, counts.unknown, counts.commits), (1, 1, 3));
+    assert_eq!(counts.answers["PF001"], 2);
+    let mut reversed = good();
+    reversed.reverse();
+    assert_eq!(
+        check(&reversed),
+        report,
+        "the order of files does not matter"
+    );
+}
+
+#[test]
+fn a_commit_behind_the_acknowledgement() {
+    let events = committed_row(15, 1, 2_001, &[11, 12, 13, 15, 21]);
+    assert_eq!(violated(&events), [Rule::G1, Rule::G2]);
+    // The snapshot had it already: it was committed between the answer and the snapshot.
+    let events: Vec<Event> = events
+        .into_iter()
+        .map(|event| match event {
+            Event::Snapshot { id: 200, .. } => Event::Snapshot {
+                id: 200,
+                seen: tally(&[11, 12, 13, 15]),
+            },
+            other => other,
+        })
+        .collect();
+    assert_eq!(violated(&events), [Rule::G1]);
+}
+
+#[test]
+fn a_commit_in_front_of_the_acknowledgement_is_none() {
+    let mut events = committed_row(15, 1, 2_000, &[11, 12, 13, 15, 21]);
+    events.push(Event::Snapshot {
+        id: 200,
+        seen: tally(&[11, 12, 13, 15]),
+    });
+    assert_eq!(violated(&events), []);
+}
+
+#[test]
+fn a_commit_of_a_lower_token_in_another_scope_is_none() {
+    let mut events = good();
+    events.retain(|event| !matches!(event, Event::Table { .. }));
+    let scope = "beta".to_owned();
+    events.push(Event::Leader {
+        leader: 3,
+        scope: scope.clone(),
+        token: 1,
+    });
+    events.push(write(85, 900, 3, &[31]));
+    events.push(commit(
+        3_000,
+        &[Row {
+            id: 31,
+            scope,
+            token: 1,
+        }],
+    ));
+    assert_eq!(violated(&events), []);
+}
+
+#[test]
+fn a_snapshot_that_lacks_a_row_or_has_one_too_many() {
+    for seen in [&[11, 12][..], &[11, 12, 13, 16], &[11, 12, 16]] {
+        let events = with(|event| {
+            matches!(event, Event::Snapshot { id: 200, .. }).then(|| Event::Snapshot {
+                id: 200,
+                seen: tally(seen),
+            })
+        });
+        assert_eq!(violated(&events), [Rule::G2], "{seen:?}");
+    }
+}
+
+#[test]
+fn a_lower_token_that_is_accepted_later() {
+    let events = plus([declare(200, 105, 1), declared(210, 105, Answer::Ok)]);
+    assert_eq!(violated(&events), [Rule::G3]);
+    // It overlaps the takeover: either order is possible.
+    let events = plus([declare(65, 105, 1), declared(75, 105, Answer::Ok)]);
+    assert_eq!(violated(&events), []);
+}
+
+#[test]
+fn a_refused_write_that_is_there() {
+    for code in ["PF001", "PF006"] {
+        let events = with(|event| {
+            matches!(event, Event::Written { id: 101, .. }).then(|| written(65, 101, error(code)))
+        });
+        assert!(violated(&events).contains(&Rule::G4), "{code}");
+    }
+    let events = with(|event| {
+        matches!(event, Event::Written { id: 101, .. }).then(|| written(65, 101, error("08007")))
+    });
+    assert_eq!(violated(&events), [], "unknown may be there");
+}
+
+#[test]
+fn half_of_a_refused_transaction() {
+    let events = plus([
+        write(61, 106, 1, &[17, 18]),
+        written(75, 106, error("PF001")),
+        commit(1_900, &[row(18, 1)]),
+        Event::Table {
+            rows: tally(&[11, 12, 13, 18, 21]),
+        },
+        Event::Snapshot {
+            id: 200,
+            seen: tally(&[11, 12, 13, 18]),
+        },
+    ]);
+    assert_eq!(violated(&events), [Rule::G4]);
+}
+
+#[test]
+fn a_confirmed_write_that_is_not_there() {
+    let events = plus([write(85, 202, 2, &[22]), written(90, 202, Answer::Ok)]);
+    assert_eq!(violated(&events), [Rule::G4]);
+    let events = plus([write(85, 202, 2, &[22]), written(90, 202, Answer::Lost)]);
+    assert_eq!(violated(&events), [], "unknown may be absent");
+}
+
+#[test]
+fn the_holder_is_refused() {
+    let refused = |code| plus([write(85, 202, 2, &[22]), written(90, 202, error(code))]);
+    assert_eq!(violated(&refused("PF001")), [Rule::G5]);
+    assert_eq!(violated(&refused("PF002")), [Rule::G5]);
+    assert_eq!(violated(&refused("25006")), [Rule::G5]);
+    assert_eq!(violated(&refused("40001")), []);
+    let declaration = plus([declare(85, 202, 2), declared(90, 202, error("PF001"))]);
+    assert_eq!(violated(&declaration), [Rule::G5]);
+}
+
+#[test]
+fn an_attempt_may_raise_the_mark_and_an_attempt_that_comes_later_did_not() {
+    let refused = |begun| {
+        let attempt = [
+            leader(3, 3),
+            declare(begun, 300, 3),
+            declared(99, 300, error("PF006")),
+        ];
+        let events = plus([write(85, 202, 2, &[22]), written(90, 202, error("PF001"))]);
+        violated(&[events, attempt.to_vec()].concat())
+    };
+    assert_eq!(refused(89), []);
+    assert_eq!(refused(91), [Rule::G5]);
+}
+
+#[test]
+fn a_declaration_that_takes_too_long() {
+    let slow = |answer: Answer| vec![declare(1_000, 202, 2), declared(4_001, 202, answer)];
+    assert_eq!(violated(&plus(slow(Answer::Ok))), [Rule::G6]);
+    assert_eq!(violated(&plus(slow(error("PF006")))), [Rule::G6]);
+    assert_eq!(violated(&plus(slow(Answer::Silent))), [Rule::G6]);
+    let in_time = [declare(1_000, 202, 2), declared(4_000, 202, Answer::Ok)];
+    assert_eq!(violated(&plus(in_time)), []);
+    // Without an answer the client was killed.
+    assert_eq!(violated(&plus([declare(1_000, 202, 2)])), []);
+}
+
+#[test]
+fn only_what_stands_in_the_way_excuses() {
+    let with_fault = |target, begin, end| {
+        let fault = Event::Fault {
+            kind: FaultKind::Pause,
+            target,
+            begin: begin * MS,
+            end: end * MS,
+        };
+        let slow = [declare(3_000, 202, 2), declared(7_000, 202, Answer::Ok)];
+        violated(&plus(slow.into_iter().chain([fault])))
+    };
+    for target in [
+        Target::Proxy(0),
+        Target::Leader(2),
+        Target::ClientLink(0),
+        Target::UpstreamLink(0),
+        Target::Backend(77),
+    ] {
+        assert_eq!(with_fault(target, 3_500, 4_000), [], "{target:?}");
+        assert_eq!(with_fault(target, 1_000, 1_999), [Rule::G6], "{target:?}");
+        assert_eq!(with_fault(target, 7_001, 7_002), [Rule::G6], "{target:?}");
+    }
+    for target in [
+        Target::Proxy(1),
+        Target::Leader(1),
+        Target::StoreLink(0),
+        Target::ControlLink(0),
+        Target::Member(0),
+        Target::Postgres,
+    ] {
+        assert_eq!(with_fault(target, 3_500, 4_000), [Rule::G6], "{target:?}");
+    }
+}
+
+#[test]
+fn a_declaration_that_fails_in_its_own_way() {
+    let fails = |code| violated(&plus([declare(85, 202, 2), declared(90, 202, error(code))]));
+    for code in ["PF002", "PF003", "XX000", "58000"] {
+        assert_eq!(fails(code), [Rule::G6], "{code}");
+    }
+    for code in ["PF004", "PF006", "08006", "57P03"] {
+        assert_eq!(fails(code), [], "{code}");
+    }
+}
+
+#[test]
+fn the_shared_row() {
+    let shared = |entries: &[(u32, u64)]| {
+        let entries = entries.to_vec();
+        let row = Event::SharedRow { entries };
+        violated(&with(|event| {
+            matches!(event, Event::SharedRow { .. }).then(|| row.clone())
+        }))
+    };
+    assert_eq!(shared(&[(9, 1), (8, 1), (8, 2)]), []);
+    assert_eq!(shared(&[(8, 1), (8, 2)]), [Rule::Row], "all of 9 is lost");
+    assert_eq!(shared(&[(8, 1), (9, 1)]), [Rule::Row], "the last is lost");
+    assert_eq!(shared(&[(9, 1), (8, 2)]), [Rule::Row], "a gap");
+    assert_eq!(
+        shared(&[(9, 1), (8, 2), (8, 1)]),
+        [Rule::Row],
+        "a late write"
+    );
+    assert_eq!(
+        shared(&[(8, 1), (8, 1), (9, 1), (8, 2)]),
+        [Rule::Row],
+        "twice"
+    );
+    assert_eq!(shared(&[(8, 1), (9, 1), (8, 2), (8, 3)]), [Rule::History]);
+}
+
+#[test]
+fn a_history_that_contradicts_itself() {
+    let table = with(|event| {
+        matches!(event, Event::Table { .. }).then(|| Event::Table {
+            rows: tally(&[11, 12, 13]),
+        })
+    });
+    let nobody = plus([commit(3_000, &[row(99, 2)])]);
+    let twice = plus([commit(3_000, &[row(21, 2)])]);
+    let other = plus([write(85, 202, 1, &[22]), commit(3_000, &[row(22, 2)])]);
+    let unasked = plus([declared(85, 202, Answer::Ok)]);
+    let unknown = plus([declare(85, 202, 7)]);
+    let without_a_head = good().split_off(1);
+    for events in [
+        table,
+        nobody,
+        twice,
+        other,
+        unasked,
+        unknown,
+        without_a_head,
+    ] {
+        assert!(violated(&events).contains(&Rule::History), "{events:?}");
+    }
+}

@@ -1,0 +1,127 @@
+//! A client that never waits without a bound and never panics over what it is told.
+
+use std::io;
+use std::time::Duration;
+
+use crate::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire};
+
+use super::history::Answer;
+
+/// An answer with the rows that came before it.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// What it was in the end.
+    pub answer: Answer,
+    /// The rows, as text.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Reply {
+    fn without_rows(answer: Answer) -> Self {
+        Self {
+            answer,
+            rows: Vec::new(),
+        }
+    }
+
+    /// The first column of the first row.
+    pub fn value(&self) -> Option<&str> {
+        Some(self.rows.first()?.first()?.as_str())
+    }
+}
+
+/// One session, or what is left of it.
+#[derive(Debug)]
+pub struct Client {
+    wire: Wire,
+}
+
+impl Client {
+    /// Starts a session as superuser, whose database is the default, with more startup parameters.
+    ///
+    /// # Errors
+    /// What the client was told where it was not let in. [`Answer::Ok`] is not among them.
+    pub fn login(
+        endpoint: &Endpoint,
+        more: &[(&str, &str)],
+        patience: Duration,
+    ) -> Result<Self, Answer> {
+        let wire = Wire::try_connect(endpoint).map_err(|error| of_error(&error))?;
+        let mut client = Self { wire };
+        client.set_patience(patience);
+        let parameters = [&[("user", "postgres")], more].concat();
+        client.wire.startup(PROTOCOL_3_0, &parameters);
+        match client.read(1).answer {
+            Answer::Ok => Ok(client),
+            refused => Err(refused),
+        }
+    }
+
+    /// Bounds every following wait.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.wire.set_patience(patience);
+        self.wire.set_write_patience(patience);
+    }
+
+    /// The server process of the session.
+    pub fn backend_pid(&self) -> u32 {
+        self.wire.backend_pid()
+    }
+
+    /// Sends messages and reads until as many ReadyForQuery have come, or an error with the next one.
+    pub fn exchange(&mut self, batch: &Batch, ready: usize) -> Reply {
+        match self.wire.try_send_bytes(batch.bytes()) {
+            // The reason for the end may be there to read.
+            Ok(()) | Err(_) => self.read(ready),
+        }
+    }
+
+    /// One simple Query.
+    pub fn query(&mut self, sql: &str) -> Reply {
+        self.exchange(&Batch::new().query(sql), 1)
+    }
+
+    fn read(&mut self, ready: usize) -> Reply {
+        let mut rows = Vec::new();
+        let mut error: Option<Answer> = None;
+        let mut left = ready;
+        loop {
+            let message = match self.wire.try_read() {
+                Ok(message) => message,
+                Err(failed) => {
+                    let answer = error.unwrap_or_else(|| of_error(&failed));
+                    return Reply::without_rows(answer);
+                }
+            };
+            match message.tag {
+                _ if message.is_closed() => {
+                    return Reply::without_rows(error.unwrap_or(Answer::Lost));
+                }
+                b'E' => error = error.or_else(|| Some(of_message(&message))),
+                b'D' => rows.push(message.row()),
+                b'Z' => {
+                    left -= 1;
+                    if let Some(error) = error {
+                        return Reply::without_rows(error);
+                    }
+                    if left == 0 {
+                        let answer = Answer::Ok;
+                        return Reply { answer, rows };
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn of_message(message: &Message) -> Answer {
+    Answer::Error(message.sqlstate())
+}
+
+fn of_error(error: &io::Error) -> Answer {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Answer::Silent,
+        _ => Answer::Lost,
+    }
+}

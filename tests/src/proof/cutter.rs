@@ -1,0 +1,325 @@
+//! A network that can be cut: each link is a relay that passes bytes on, holds them, or closes its connections.
+//!
+//! A link that holds also holds connections that are made meanwhile. A held byte is not lost: it goes on when the link
+//! is opened, however late that is. That is what makes a stale write dangerous.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::wire::Endpoint;
+
+/// How long the relay tries to reach whom it relays to.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// What a link does with bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// They pass.
+    Open,
+    /// Those to the server wait.
+    HoldToServer,
+    /// Those to the client wait.
+    HoldToClient,
+    /// All wait.
+    HoldBoth,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    ToServer,
+    ToClient,
+}
+
+impl Flow {
+    fn lets_pass(self, direction: Direction) -> bool {
+        match self {
+            Self::Open => true,
+            Self::HoldToServer => direction == Direction::ToClient,
+            Self::HoldToClient => direction == Direction::ToServer,
+            Self::HoldBoth => false,
+        }
+    }
+}
+
+/// All links of a run, and the thread that moves their bytes.
+#[derive(Debug)]
+pub struct Network {
+    runtime: Runtime,
+}
+
+/// One link. It ends with its network.
+#[derive(Debug)]
+pub struct Link {
+    address: Endpoint,
+    flow: watch::Sender<Flow>,
+    cuts: watch::Sender<u64>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Network {
+    /// A network without links.
+    pub fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        Self { runtime }
+    }
+
+    /// A link to a server, on a free TCP port.
+    pub fn link(&self, server: Endpoint) -> Link {
+        let listener = self
+            .runtime
+            .block_on(TcpListener::bind(("127.0.0.1", 0)))
+            .expect("a free port");
+        let address = Endpoint::Tcp(listener.local_addr().expect("its address"));
+        self.start(Listener::Tcp(listener), address, server)
+    }
+
+    /// A link to a server, on a unix socket.
+    pub fn unix_link(&self, path: &Path, server: Endpoint) -> Link {
+        let _entered = self.runtime.enter();
+        let listener = UnixListener::bind(path).expect("listen on a unix socket");
+        self.start(
+            Listener::Unix(listener),
+            Endpoint::Unix(path.to_path_buf()),
+            server,
+        )
+    }
+
+    fn start(&self, listener: Listener, address: Endpoint, server: Endpoint) -> Link {
+        let flow = watch::Sender::new(Flow::Open);
+        let cuts = watch::Sender::new(0);
+        let valve = Valve {
+            flow: flow.subscribe(),
+            cuts: cuts.subscribe(),
+        };
+        self.runtime.spawn(async move {
+            loop {
+                let accepted = match &listener {
+                    Listener::Tcp(tcp) => tcp.accept().await.map(|(stream, _)| {
+                        let _faster = stream.set_nodelay(true);
+                        Box::new(stream) as Box<dyn Stream>
+                    }),
+                    Listener::Unix(unix) => unix
+                        .accept()
+                        .await
+                        .map(|(stream, _)| Box::new(stream) as Box<dyn Stream>),
+                };
+                // A connection that is gone before it is accepted is no concern of the others.
+                if let Ok(client) = accepted {
+                    tokio::spawn(relay(client, server.clone(), valve.clone()));
+                }
+            }
+        });
+        Link {
+            address,
+            flow,
+            cuts,
+        }
+    }
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Link {
+    /// Where to connect.
+    ///
+    /// # Panics
+    /// On a link with a unix socket.
+    pub fn address(&self) -> SocketAddr {
+        match &self.address {
+            Endpoint::Tcp(address) => *address,
+            Endpoint::Unix(path) => panic!("{} is no TCP address", path.display()),
+        }
+    }
+
+    /// The path of its socket.
+    ///
+    /// # Panics
+    /// On a TCP link.
+    pub fn socket(&self) -> PathBuf {
+        match &self.address {
+            Endpoint::Unix(path) => path.clone(),
+            Endpoint::Tcp(address) => panic!("{address} is no unix socket"),
+        }
+    }
+
+    /// From now on, on all connections.
+    pub fn set(&self, flow: Flow) {
+        self.flow.send_replace(flow);
+    }
+
+    /// Closes every connection; what was held is lost.
+    pub fn cut(&self) {
+        self.cuts.send_modify(|count| *count += 1);
+    }
+}
+
+/// What a connection listens to.
+#[derive(Clone)]
+struct Valve {
+    flow: watch::Receiver<Flow>,
+    cuts: watch::Receiver<u64>,
+}
+
+impl Valve {
+    async fn passes(&mut self, direction: Direction) {
+        // An error means that the link is gone, and with it the network.
+        let _gone = self.flow.wait_for(|flow| flow.lets_pass(direction)).await;
+    }
+}
+
+async fn relay(client: Box<dyn Stream>, server: Endpoint, mut valve: Valve) {
+    let mut cuts = valve.cuts.clone();
+    cuts.mark_unchanged();
+    let both = async {
+        valve.passes(Direction::ToServer).await;
+        // A server that is gone closes its client, as a network would.
+        let Ok(Some(server)) = timeout(CONNECT_WITHIN, connect(&server)).await else {
+            return;
+        };
+        let (client_read, client_write) = tokio::io::split(client);
+        let (server_read, server_write) = tokio::io::split(server);
+        tokio::join!(
+            pump(
+                client_read,
+                server_write,
+                Direction::ToServer,
+                valve.clone()
+            ),
+            pump(
+                server_read,
+                client_write,
+                Direction::ToClient,
+                valve.clone()
+            ),
+        );
+    };
+    tokio::select! {
+        () = both => {}
+        _ = cuts.changed() => {}
+    }
+}
+
+async fn connect(server: &Endpoint) -> Option<Box<dyn Stream>> {
+    match server {
+        Endpoint::Tcp(address) => {
+            let stream = TcpStream::connect(address).await.ok()?;
+            stream.set_nodelay(true).ok()?;
+            Some(Box::new(stream))
+        }
+        Endpoint::Unix(path) => Some(Box::new(UnixStream::connect(path).await.ok()?)),
+    }
+}
+
+/// Copies one direction to its end.
+async fn pump(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    direction: Direction,
+    mut valve: Valve,
+) {
+    let mut buffer = vec![0; 16_384];
+    while let Ok(read) = from.read(&mut buffer).await {
+        valve.passes(direction).await;
+        if read == 0 || to.write_all(&buffer[..read]).await.is_err() {
+            break;
+        }
+    }
+    let _closed_already = to.shutdown().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// A link with one connection through it.
+    fn pair() -> (Network, Link, TcpStream, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let network = Network::new();
+        let link = network.link(Endpoint::Tcp(listener.local_addr().expect("its address")));
+        let client = TcpStream::connect(link.address()).expect("connect to the link");
+        let (server, _) = listener.accept().expect("the link connects");
+        for stream in [&client, &server] {
+            let timeout = Some(Duration::from_secs(10));
+            stream.set_read_timeout(timeout).expect("a timeout");
+        }
+        (network, link, client, server)
+    }
+
+    fn has_nothing(stream: &mut TcpStream) -> bool {
+        let bound = Some(Duration::from_millis(100));
+        stream.set_read_timeout(bound).expect("a timeout");
+        let read = stream.read(&mut [0; 9]);
+        let bound = Some(Duration::from_secs(10));
+        stream.set_read_timeout(bound).expect("a timeout");
+        read.is_err()
+    }
+
+    fn next(stream: &mut TcpStream) -> [u8; 3] {
+        let mut bytes = [0; 3];
+        stream.read_exact(&mut bytes).expect("three bytes");
+        bytes
+    }
+
+    #[test]
+    fn holds_one_direction_and_lets_go() {
+        let (_network, link, mut client, mut server) = pair();
+        link.set(Flow::HoldToServer);
+        client.write_all(b"abc").expect("write");
+        server.write_all(b"xyz").expect("write");
+        assert_eq!(&next(&mut client), b"xyz");
+        assert!(has_nothing(&mut server));
+        link.set(Flow::Open);
+        assert_eq!(&next(&mut server), b"abc");
+    }
+
+    #[test]
+    fn a_cut_loses_what_was_held() {
+        let (_network, link, mut client, mut server) = pair();
+        link.set(Flow::HoldBoth);
+        client.write_all(b"abc").expect("write");
+        assert!(has_nothing(&mut server));
+        link.cut();
+        link.set(Flow::Open);
+        for stream in [&mut client, &mut server] {
+            // The end, or a reset; no byte.
+            assert!(matches!(stream.read(&mut [0; 9]), Ok(0) | Err(_)));
+        }
+    }
+
+    #[test]
+    fn new_connections_wait_too() {
+        let (_network, link, _client, _server) = pair();
+        link.set(Flow::HoldBoth);
+        let mut late = TcpStream::connect(link.address()).expect("the relay accepts");
+        late.write_all(b"abc").expect("write");
+        assert!(has_nothing(&mut late));
+        link.cut();
+        link.set(Flow::Open);
+        assert!(matches!(late.read(&mut [0; 9]), Ok(0) | Err(_)));
+    }
+}

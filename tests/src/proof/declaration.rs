@@ -1,0 +1,137 @@
+//! How a leader declares its token, in every way that there is, and writes down that it did.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use crate::wire::{Batch, Endpoint};
+
+use super::client::Client;
+use super::history::{Answer, Event, Recorder, now};
+
+/// Who declares, and where the history goes.
+#[derive(Debug)]
+pub struct Declarer<'a> {
+    /// Its number, unique in a run.
+    pub leader: u32,
+    /// What it leads.
+    pub scope: &'a str,
+    /// Its fencing token.
+    pub token: u64,
+    /// Where it writes.
+    pub database: &'a str,
+    /// Where the proxies are.
+    pub proxies: &'a [SocketAddr],
+    /// How long it waits for the answer to a declaration.
+    pub patience: Duration,
+    /// Where events go.
+    pub recorder: &'a Recorder,
+    /// Ids of its requests.
+    pub ids: &'a AtomicU64,
+}
+
+/// A session that was let in.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The session.
+    pub client: Client,
+    /// The declaration's id.
+    pub id: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Startup,
+    Options,
+    Set,
+    ExtendedSet,
+    SetInBlock,
+}
+
+const WAYS: [Way; 5] = [
+    Way::Startup,
+    Way::Options,
+    Way::Set,
+    Way::ExtendedSet,
+    Way::SetInBlock,
+];
+
+impl Declarer<'_> {
+    /// A new id for a request.
+    pub fn next_id(&self) -> u64 {
+        u64::from(self.leader) << 32 | self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Connects to one of the proxies and declares.
+    ///
+    /// # Errors
+    /// What the client was told instead.
+    pub fn declare(&self, random: &mut StdRng) -> Result<Accepted, Answer> {
+        let proxy = random.random_range(0..self.proxies.len());
+        let way = WAYS[random.random_range(0..WAYS.len())];
+        let endpoint = Endpoint::Tcp(self.proxies[proxy]);
+        // Every write needs a token of scope `default` too, so everybody shares one there.
+        let value = format!("default=1,{}={}", self.scope, self.token);
+        let id = self.next_id();
+        let begin = |pid| {
+            self.recorder.record(&Event::Declare {
+                at: now(),
+                id,
+                leader: self.leader,
+                proxy,
+                pid,
+            });
+        };
+        let end = |answer: &Answer| {
+            self.recorder.record(&Event::Declared {
+                at: now(),
+                id,
+                answer: answer.clone(),
+            });
+        };
+        let login = |more: &[(&str, &str)]| {
+            let all = [&[("database", self.database)], more].concat();
+            Client::login(&endpoint, &all, self.patience)
+        };
+        let at_login = |name, value: &str| {
+            begin(None);
+            let accepted = login(&[(name, value)]);
+            end(accepted.as_ref().err().unwrap_or(&Answer::Ok));
+            accepted
+        };
+        let by_set = |before: &[&str], set: &Batch, after: &[&str]| {
+            let mut client = login(&[])?;
+            for sql in before {
+                good(client.query(sql).answer)?;
+            }
+            begin(Some(client.backend_pid()));
+            let answer = client.exchange(set, 1).answer;
+            end(&answer);
+            good(answer)?;
+            for sql in after {
+                good(client.query(sql).answer)?;
+            }
+            Ok(client)
+        };
+        let set = format!("SET fencing.token = '{value}'");
+        let query = Batch::new().query(&set);
+        let client = match way {
+            Way::Startup => at_login("fencing.token", &value),
+            Way::Options => at_login("options", &format!("-c fencing.token={value}")),
+            Way::Set => by_set(&[], &query, &[]),
+            Way::ExtendedSet => by_set(&[], &Batch::new().statement(&set).sync(), &[]),
+            Way::SetInBlock => by_set(&["BEGIN"], &query, &["COMMIT"]),
+        }?;
+        Ok(Accepted { client, id })
+    }
+}
+
+fn good(answer: Answer) -> Result<(), Answer> {
+    match answer {
+        Answer::Ok => Ok(()),
+        other => Err(other),
+    }
+}

@@ -1,0 +1,331 @@
+//! What happened in a run, one JSON line for each event: what the processes write and the checker reads.
+//!
+//! A request is written down *before* it is sent and its answer after it came, each with one `write`. So a
+//! process that is killed loses at most answers, and an answer that is missing means "unknown".
+//!
+//! Times are nanoseconds of the machine's monotonic clock, which all processes of a run share.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::sync::Mutex;
+
+use serde::{Deserialize, Serialize};
+
+/// One line of a history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// What was run.
+    Run {
+        /// What all choices came from.
+        seed: u64,
+        /// Which way the clients took, in words.
+        route: String,
+        /// `takeover.timeout` of the proxies.
+        takeover_timeout_ms: u64,
+        /// What a declaration may take beyond it, on a busy machine.
+        slack_ms: u64,
+    },
+    /// A process that believes that it leads.
+    Leader {
+        /// Its number, unique in a run.
+        leader: u32,
+        /// What it leads.
+        scope: String,
+        /// Its fencing token.
+        token: u64,
+    },
+    /// A token is about to be declared.
+    Declare {
+        /// When.
+        at: u64,
+        /// Unique in a run.
+        id: u64,
+        /// By whom.
+        leader: u32,
+        /// Through which proxy.
+        proxy: usize,
+        /// The server process of the session, where it is known already.
+        pid: Option<u32>,
+    },
+    /// The answer to a declaration.
+    Declared {
+        /// When it had come.
+        at: u64,
+        /// The declaration's.
+        id: u64,
+        /// What it was.
+        answer: Answer,
+    },
+    /// Where PostgreSQL's log stood some time after a declaration was acknowledged: everything that is committed
+    /// at a higher position was committed after the answer.
+    Position {
+        /// The declaration's.
+        id: u64,
+        /// The end of what was flushed.
+        lsn: u64,
+    },
+    /// What the first snapshot of a new holder had of all lower tokens.
+    Snapshot {
+        /// The declaration's.
+        id: u64,
+        /// The rows.
+        seen: Tally,
+    },
+    /// Rows are about to be written, in one transaction or more.
+    Write {
+        /// When.
+        at: u64,
+        /// Unique in a run.
+        id: u64,
+        /// By whom.
+        leader: u32,
+        /// In which way.
+        shape: String,
+        /// The ids of the rows, unique in a run.
+        rows: Vec<u64>,
+    },
+    /// The answer to a write.
+    Written {
+        /// When it had come.
+        at: u64,
+        /// The write's.
+        id: u64,
+        /// What it was.
+        answer: Answer,
+    },
+    /// A transaction as PostgreSQL's log has it.
+    Commit {
+        /// The end of its commit record: a total order.
+        lsn: u64,
+        /// What it inserted.
+        rows: Vec<Row>,
+    },
+    /// What is in the table at the end.
+    Table {
+        /// The rows.
+        rows: Tally,
+    },
+    /// A number is about to be appended to the row that several writers share.
+    Append {
+        /// By whom.
+        writer: u32,
+        /// Consecutive for each writer, from 1.
+        number: u64,
+    },
+    /// The answer to it.
+    Appended {
+        /// By whom.
+        writer: u32,
+        /// Which.
+        number: u64,
+        /// What it was.
+        answer: Answer,
+    },
+    /// What the shared row has at the end, in its order.
+    SharedRow {
+        /// Writer and number.
+        entries: Vec<(u32, u64)>,
+    },
+    /// Something was broken for a while.
+    Fault {
+        /// How.
+        kind: FaultKind,
+        /// What.
+        target: Target,
+        /// Before it was broken.
+        begin: u64,
+        /// When it was whole again.
+        end: u64,
+    },
+}
+
+/// A row that was committed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// Unique in a run.
+    pub id: u64,
+    /// The writer's scope.
+    pub scope: String,
+    /// The writer's token.
+    pub token: u64,
+}
+
+/// A set of rows by their number and the exclusive-or of their ids. Two different sets of a run have the same
+/// tally only by an accident that needs at least two rows too many and two too few.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// How many.
+    pub rows: u64,
+    /// All ids, folded.
+    pub fold: u64,
+}
+
+impl Tally {
+    /// One row more.
+    pub fn add(&mut self, id: u64) {
+        self.rows += 1;
+        self.fold ^= id;
+    }
+}
+
+/// What a client was told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Success.
+    Ok,
+    /// An error with this SQLSTATE.
+    Error(String),
+    /// The connection ended, or could not be made.
+    Lost,
+    /// Nothing came for as long as the client waits.
+    Silent,
+}
+
+impl Answer {
+    /// The SQLSTATE of an error.
+    pub fn sqlstate(&self) -> Option<&str> {
+        match self {
+            Self::Error(code) => Some(code),
+            Self::Ok | Self::Lost | Self::Silent => None,
+        }
+    }
+}
+
+/// How something is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    /// SIGSTOP, later SIGCONT.
+    Pause,
+    /// SIGKILL, later started again.
+    Kill,
+    /// SIGQUIT, later started again: PostgreSQL's immediate shutdown.
+    Quit,
+    /// Connections are closed.
+    Cut,
+    /// Bytes wait, and go on later: a network that heals.
+    Hold,
+    /// Bytes wait, and then the connections are closed: a network that does not heal in time.
+    Partition,
+}
+
+/// What is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// A proxy process.
+    Proxy(usize),
+    /// A client process.
+    Leader(u32),
+    /// The server.
+    Postgres,
+    /// One server process.
+    Backend(u32),
+    /// A process of the store.
+    Member(usize),
+    /// The network between the clients and a proxy.
+    ClientLink(usize),
+    /// The network between a proxy's sessions and PostgreSQL.
+    UpstreamLink(usize),
+    /// The network between a proxy's control connection and PostgreSQL.
+    ControlLink(usize),
+    /// The network between a proxy and the store.
+    StoreLink(usize),
+}
+
+impl Target {
+    /// The kind of thing that it is.
+    pub fn class(&self) -> &'static str {
+        match self {
+            Self::Proxy(_) => "proxy",
+            Self::Leader(_) => "client",
+            Self::Postgres => "postgres",
+            Self::Backend(_) => "backend",
+            Self::Member(_) => "store member",
+            Self::ClientLink(_) => "link client-proxy",
+            Self::UpstreamLink(_) => "link proxy-postgres",
+            Self::ControlLink(_) => "link control-postgres",
+            Self::StoreLink(_) => "link proxy-store",
+        }
+    }
+}
+
+/// Now, for [`Event`].
+pub fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).expect("the monotonic clock is positive");
+    let nanoseconds = u64::try_from(time.tv_nsec).expect("nanoseconds are positive");
+    seconds * 1_000_000_000 + nanoseconds
+}
+
+/// Appends events to a file.
+#[derive(Debug)]
+pub struct Recorder(Mutex<File>);
+
+impl Recorder {
+    /// Opens the file, and keeps what is in it.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(Self(Mutex::new(file)))
+    }
+
+    /// Writes one event with one `write`. The kernel has it then, whatever becomes of this process.
+    pub fn record(&self, event: &Event) {
+        let mut line = serde_json::to_vec(event).expect("an event is JSON");
+        line.push(b'\n');
+        let mut file = self.0.lock().expect("the history's file");
+        file.write_all(&line).expect("write the history");
+    }
+}
+
+/// Reads a history. A last line without an end is that of a process that was killed, and is left out.
+///
+/// # Errors
+/// When the file cannot be read, or a line is no event; the error names the line.
+pub fn read(path: &Path) -> io::Result<Vec<Event>> {
+    let mut reader = BufReader::new(File::open(path)?);
+    let mut events = Vec::new();
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if reader.read_line(&mut line)? == 0 || !line.ends_with('\n') {
+            return Ok(events);
+        }
+        let event = serde_json::from_str(&line).map_err(|error| {
+            let place = format!("{}:{}: {error}", path.display(), events.len() + 1);
+            io::Error::new(io::ErrorKind::InvalidData, place)
+        })?;
+        events.push(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_without_an_end_is_left_out() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("history.jsonl");
+        let event = Event::Declared {
+            at: 5,
+            id: 7,
+            answer: Answer::Error("PF001".to_owned()),
+        };
+        let recorder = Recorder::open(&path).expect("a file");
+        recorder.record(&event);
+        recorder.record(&event);
+        let text = std::fs::read_to_string(&path).expect("the file");
+        std::fs::write(&path, &text[..text.len() - 4]).expect("the file");
+        assert_eq!(read(&path).expect("a history"), [event]);
+        std::fs::write(&path, "{}\n").expect("the file");
+        let error = read(&path).expect_err("no event");
+        assert!(error.to_string().contains("history.jsonl:1:"), "{error}");
+    }
+}

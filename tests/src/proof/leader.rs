@@ -1,0 +1,234 @@
+//! A process that believes that it leads: it declares its token, looks at what is there, and writes over several
+//! sessions until it is told that it is stale. It never stops by itself before its time is over.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+use crate::wire::Endpoint;
+
+use super::client::Client;
+use super::declaration::{Accepted, Declarer};
+use super::history::{Answer, Event, Recorder, Row, Tally, now};
+use super::shapes::Shape;
+
+/// What a leader is told when it starts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Task {
+    /// Its number, unique in a run.
+    pub leader: u32,
+    /// What it leads.
+    pub scope: String,
+    /// Its fencing token.
+    pub token: u64,
+    /// Where the proxies are.
+    pub proxies: Vec<SocketAddr>,
+    /// PostgreSQL's own socket, for looking at its log past everything that can be cut.
+    pub direct: PathBuf,
+    /// Where its events go.
+    pub history: PathBuf,
+    /// What its choices come from.
+    pub seed: u64,
+    /// How many sessions write at once.
+    pub sessions: u64,
+    /// When it ends, fenced or not.
+    pub lifetime: Duration,
+    /// How long it waits for the answer to a declaration.
+    pub patience: Duration,
+}
+
+/// A stale leader that asks again is refused again; this often is enough.
+const REFUSALS_MAX: usize = 3;
+
+struct Leader<'a> {
+    task: &'a Task,
+    recorder: Recorder,
+    ids: AtomicU64,
+    rows: AtomicU64,
+    end: Instant,
+    refusals: Mutex<usize>,
+}
+
+/// Leads until the time is over or everybody has said that this leader is stale.
+///
+/// # Panics
+/// When the history cannot be written.
+pub fn lead(task: &Task) {
+    let leader = Leader {
+        task,
+        recorder: Recorder::open(&task.history).expect("open the history"),
+        ids: AtomicU64::new(1),
+        rows: AtomicU64::new(1),
+        end: Instant::now() + task.lifetime,
+        refusals: Mutex::new(0),
+    };
+    leader.recorder.record(&Event::Leader {
+        leader: task.leader,
+        scope: task.scope.clone(),
+        token: task.token,
+    });
+    let mut random = StdRng::seed_from_u64(task.seed);
+    let Some(first) = leader.take_over(&mut random) else {
+        return;
+    };
+    std::thread::scope(|scope| {
+        for number in 1..task.sessions {
+            let (leader, seed) = (&leader, task.seed.wrapping_add(number));
+            scope.spawn(move || leader.write_on(None, StdRng::seed_from_u64(seed)));
+        }
+        leader.write_on(Some(first), random);
+    });
+}
+
+impl Leader<'_> {
+    fn declarer(&self) -> Declarer<'_> {
+        Declarer {
+            leader: self.task.leader,
+            scope: &self.task.scope,
+            token: self.task.token,
+            database: "postgres",
+            proxies: &self.task.proxies,
+            patience: self.task.patience,
+            recorder: &self.recorder,
+            ids: &self.ids,
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        Instant::now() < self.end && *self.refusals.lock().expect("refusals") < REFUSALS_MAX
+    }
+
+    fn note(&self, answer: &Answer) {
+        if answer.sqlstate() == Some("PF001") {
+            *self.refusals.lock().expect("refusals") += 1;
+        }
+    }
+
+    /// The first declaration that is accepted, the first snapshot after it, and where PostgreSQL's log stood.
+    fn take_over(&self, random: &mut StdRng) -> Option<Client> {
+        while self.goes_on() {
+            match self.declarer().declare(random) {
+                Ok(accepted) => return self.look(accepted, random),
+                Err(answer) => self.note(&answer),
+            }
+            pause(random, 5..100);
+        }
+        None
+    }
+
+    /// The position first or the snapshot first: each is sharpest where it comes at once.
+    fn look(&self, accepted: Accepted, random: &mut StdRng) -> Option<Client> {
+        let Accepted { mut client, id } = accepted;
+        let position_first = random.random_bool(0.5);
+        if position_first {
+            self.position(id);
+        }
+        let sql = format!(
+            "SELECT count(*), coalesce(bit_xor(id), 0) FROM writes WHERE scope = '{}' AND token < {}",
+            self.task.scope, self.task.token
+        );
+        let reply = client.query(&sql);
+        self.note(&reply.answer);
+        if let Some(seen) = tally(&reply.rows) {
+            self.recorder.record(&Event::Snapshot { id, seen });
+        }
+        if !position_first {
+            self.position(id);
+        }
+        // One that was fenced meanwhile still tries to write: that is its part.
+        Some(client)
+    }
+
+    /// Where PostgreSQL's log stands. It may be down; later is as true, only less sharp.
+    fn position(&self, id: u64) {
+        let direct = Endpoint::Unix(self.task.direct.clone());
+        while Instant::now() < self.end {
+            let lsn = Client::login(&direct, &[], self.task.patience).map(|mut client| {
+                let reply = client.query("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn");
+                reply.value().and_then(|lsn| lsn.parse().ok())
+            });
+            if let Ok(Some(lsn)) = lsn {
+                self.recorder.record(&Event::Position { id, lsn });
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Writes over one session after the other.
+    fn write_on(&self, mut session: Option<Client>, mut random: StdRng) {
+        while self.goes_on() {
+            let client = match session.take() {
+                Some(client) => client,
+                None => match self.declarer().declare(&mut random) {
+                    Ok(accepted) => accepted.client,
+                    Err(answer) => {
+                        self.note(&answer);
+                        pause(&mut random, 5..150);
+                        continue;
+                    }
+                },
+            };
+            session = self.write(client, &mut random);
+        }
+    }
+
+    /// Writes once. The session is given back where all went well.
+    fn write(&self, mut client: Client, random: &mut StdRng) -> Option<Client> {
+        client.set_patience(Duration::from_millis(random.random_range(300..4_000)));
+        let shape = Shape::ALL[random.random_range(0..Shape::ALL.len())];
+        let rows: Vec<Row> = (0..random.random_range(1..=shape.rows_max()))
+            .map(|_| Row {
+                id: u64::from(self.task.leader) << 24 | self.rows.fetch_add(1, Ordering::Relaxed),
+                scope: self.task.scope.clone(),
+                token: self.task.token,
+            })
+            .collect();
+        let id = self.declarer().next_id();
+        self.recorder.record(&Event::Write {
+            at: now(),
+            id,
+            leader: self.task.leader,
+            shape: format!("{shape:?}"),
+            rows: rows.iter().map(|row| row.id).collect(),
+        });
+        let mut answer = Answer::Ok;
+        for batch in shape.steps(&rows) {
+            answer = client.exchange(&batch, 1).answer;
+            if answer != Answer::Ok {
+                break;
+            }
+            // An old leader thinks between two steps, and a takeover finds its transaction open.
+            if random.random_bool(0.3) {
+                pause(random, 1..60);
+            }
+        }
+        self.note(&answer);
+        let good = answer == Answer::Ok;
+        let at = now();
+        self.recorder.record(&Event::Written { at, id, answer });
+        pause(random, 1..30);
+        good.then_some(client)
+    }
+}
+
+fn pause(random: &mut StdRng, milliseconds: std::ops::Range<u64>) {
+    std::thread::sleep(Duration::from_millis(random.random_range(milliseconds)));
+}
+
+/// The tally in the first row of an answer.
+pub(super) fn tally(rows: &[Vec<String>]) -> Option<Tally> {
+    let [rows, fold] = rows.first()?.as_slice() else {
+        return None;
+    };
+    Some(Tally {
+        rows: rows.parse().ok()?,
+        fold: fold.parse().ok()?,
+    })
+}

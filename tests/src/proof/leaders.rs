@@ -1,0 +1,114 @@
+//! The client processes of a run: elected, started, broken by the nemesis, and ended.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::machine::{self, Signal};
+
+use super::leader::Task;
+
+/// The argument by which the binary becomes a leader.
+pub const LEAD: &str = "lead";
+
+/// The client processes that run.
+#[derive(Debug)]
+pub struct Leaders {
+    binary: PathBuf,
+    running: Mutex<Vec<Running>>,
+    failed: Mutex<Vec<String>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    leader: u32,
+    scope: String,
+    child: Child,
+}
+
+impl Leaders {
+    /// None yet.
+    pub fn new() -> Self {
+        Self {
+            binary: machine::profile_dir().join("pgpalisade-proof"),
+            running: Mutex::default(),
+            failed: Mutex::default(),
+        }
+    }
+
+    /// Starts one. It ends by itself where this process is gone, since its input ends then.
+    pub fn start(&self, task: &Task) {
+        let task_text = serde_json::to_string(task).expect("a task is JSON");
+        let child = Command::new(&self.binary)
+            .args([LEAD, &task_text])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("start a leader");
+        self.running.lock().expect("leaders").push(Running {
+            leader: task.leader,
+            scope: task.scope.clone(),
+            child,
+        });
+    }
+
+    /// How many of a scope run. Those that have ended are let go.
+    pub fn count(&self, scope: &str) -> usize {
+        let mut running = self.running.lock().expect("leaders");
+        running.retain_mut(|leader| {
+            let ended = leader.child.try_wait().expect("look at a leader");
+            if let Some(status) = ended
+                && !status.success()
+                && status.signal() != Some(Signal::KILL.as_raw())
+            {
+                let text = format!("leader {} ended with {status}", leader.leader);
+                self.failed.lock().expect("failed leaders").push(text);
+            }
+            ended.is_none()
+        });
+        running
+            .iter()
+            .filter(|leader| leader.scope == scope)
+            .count()
+    }
+
+    /// Sends a signal to one of those that run, and says to which.
+    pub fn signal_one(&self, choice: usize, signal: Signal) -> Option<u32> {
+        let running = self.running.lock().expect("leaders");
+        let one = running.get(choice.checked_rem(running.len())?)?;
+        machine::signal(one.child.id(), signal);
+        Some(one.leader)
+    }
+
+    /// Lets one go on, if it is still there.
+    pub fn resume(&self, leader: u32) {
+        let running = self.running.lock().expect("leaders");
+        if let Some(one) = running.iter().find(|one| one.leader == leader) {
+            machine::signal(one.child.id(), Signal::CONT);
+        }
+    }
+
+    /// Ends all of them, and says which had failed by themselves.
+    pub fn end(&self) -> Vec<String> {
+        self.count("");
+        for mut leader in self.running.lock().expect("leaders").drain(..) {
+            machine::signal(leader.child.id(), Signal::KILL);
+            machine::reap(&mut leader.child, Duration::from_secs(10));
+        }
+        std::mem::take(&mut self.failed.lock().expect("failed leaders"))
+    }
+}
+
+impl Default for Leaders {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Leaders {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

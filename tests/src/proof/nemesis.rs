@@ -1,0 +1,245 @@
+//! Breaks things at random, each for a while. Every thing has a lane of its own: a thread that waits, breaks it, waits, and
+//! makes it whole again. What a lane does comes from the seed; how the lanes fall together is left to time.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::machine::{self, Signal};
+use crate::proxy::Proxy;
+
+use super::client::Client;
+use super::cluster::Cluster;
+use super::cutter::{Flow, Link};
+use super::history::{Event, FaultKind, Recorder, Target, now};
+use super::leaders::Leaders;
+use super::plan::{Faults, Plan};
+use super::stop::Stop;
+
+/// How long something may take to start again.
+const RESTART_WITHIN: Duration = Duration::from_secs(90);
+
+/// What all lanes share.
+#[derive(Clone, Copy, Debug)]
+pub struct Nemesis<'a> {
+    /// What it breaks.
+    pub cluster: &'a Cluster,
+    /// The clients.
+    pub leaders: &'a Leaders,
+    /// Where faults are written down.
+    pub recorder: &'a Recorder,
+    /// How many there were.
+    pub count: &'a AtomicU64,
+    /// When it ends.
+    pub stop: &'a Stop,
+}
+
+impl<'a> Nemesis<'a> {
+    /// Starts the lanes. Each makes whole what it broke before it ends.
+    pub fn start<'scope>(self, plan: &Plan, scope: &'scope Scope<'scope, '_>)
+    where
+        'a: 'scope,
+    {
+        let mut number = 0;
+        let mut lane = |run: Box<dyn FnOnce(Lane<'a>) + Send + 'scope>| {
+            number += 1;
+            let random = StdRng::seed_from_u64(plan.seed ^ (number << 32));
+            let lane = Lane { all: self, random };
+            scope.spawn(move || run(lane));
+        };
+        for (number, proxy) in self.cluster.proxies().iter().enumerate() {
+            lane(Box::new(move |lane| lane.break_proxy(number, proxy)));
+        }
+        for (target, link) in self.cluster.links() {
+            lane(Box::new(move |lane| lane.break_link(*target, link)));
+        }
+        if plan.faults == Faults::Partitions {
+            return;
+        }
+        for _ in 0..2 {
+            lane(Box::new(Lane::break_leaders));
+        }
+        lane(Box::new(Lane::break_backends));
+        lane(Box::new(Lane::break_postgres));
+    }
+}
+
+struct Lane<'a> {
+    all: Nemesis<'a>,
+    random: StdRng,
+}
+
+impl<'a> Lane<'a> {
+    /// Waits for the next fault. False where the run is over.
+    fn waits(&mut self, milliseconds: Range<u64>) -> bool {
+        let pause = self.milliseconds(milliseconds);
+        !self.all.stop.sleep(pause)
+    }
+
+    fn milliseconds(&mut self, range: Range<u64>) -> Duration {
+        Duration::from_millis(self.random.random_range(range))
+    }
+
+    fn record(&self, kind: FaultKind, target: Target, begin: u64) {
+        self.all.count.fetch_add(1, Ordering::Relaxed);
+        self.all.recorder.record(&Event::Fault {
+            kind,
+            target,
+            begin,
+            end: now(),
+        });
+    }
+
+    fn break_proxy(mut self, number: usize, proxy: &Mutex<Proxy>) {
+        while self.waits(1_500..6_000) {
+            let mut proxy = proxy.lock().unwrap_or_else(PoisonError::into_inner);
+            let begin = now();
+            let kind = if self.random.random_bool(0.6) {
+                let pause = self.milliseconds(50..3_000);
+                proxy.pause();
+                self.all.stop.sleep(pause);
+                proxy.resume();
+                FaultKind::Pause
+            } else {
+                let pause = self.milliseconds(0..1_500);
+                proxy.kill();
+                self.all.stop.sleep(pause);
+                start_again(&mut proxy);
+                FaultKind::Kill
+            };
+            drop(proxy);
+            self.record(kind, Target::Proxy(number), begin);
+        }
+    }
+
+    fn break_link(mut self, target: Target, link: &Link) {
+        // What is on its way to a session and back is where a write can be late and an answer can be lost.
+        let gap = match target {
+            Target::UpstreamLink(_) => 500..4_000,
+            _ => 2_000..9_000,
+        };
+        while self.waits(gap.clone()) {
+            let begin = now();
+            let flow = [Flow::HoldToServer, Flow::HoldToClient, Flow::HoldBoth];
+            let flow = flow[self.random.random_range(0..flow.len())];
+            let pause = self.milliseconds(50..3_500);
+            let kind = match self.random.random_range(0..3) {
+                0 => {
+                    link.cut();
+                    FaultKind::Cut
+                }
+                1 => {
+                    link.set(flow);
+                    self.all.stop.sleep(pause);
+                    link.set(Flow::Open);
+                    FaultKind::Hold
+                }
+                _ => {
+                    link.set(flow);
+                    self.all.stop.sleep(pause);
+                    link.cut();
+                    link.set(Flow::Open);
+                    FaultKind::Partition
+                }
+            };
+            self.record(kind, target, begin);
+        }
+    }
+
+    fn break_leaders(mut self) {
+        while self.waits(100..700) {
+            let choice = self.random.random_range(0..1_000_usize);
+            let pause = self.milliseconds(50..3_000);
+            let (signal, kind) = if self.random.random_bool(0.3) {
+                (Signal::KILL, FaultKind::Kill)
+            } else {
+                (Signal::STOP, FaultKind::Pause)
+            };
+            let begin = now();
+            let Some(leader) = self.all.leaders.signal_one(choice, signal) else {
+                continue;
+            };
+            if kind == FaultKind::Pause {
+                self.all.stop.sleep(pause);
+                self.all.leaders.resume(leader);
+            }
+            self.record(kind, Target::Leader(leader), begin);
+        }
+    }
+
+    /// Stops a server process that is waiting for its client: it holds no lock that others need, and cannot be ended
+    /// until it goes on.
+    fn break_backends(mut self) {
+        while self.waits(800..4_000) {
+            let pause = self.milliseconds(50..3_500);
+            let offset = self.random.random_range(0..50);
+            let Some(pid) = self.waiting_backend(offset) else {
+                continue;
+            };
+            let begin = now();
+            machine::signal(pid, Signal::STOP);
+            // It may have been given work in the meantime, and then it may hold a lock.
+            if self.is_waiting(pid) {
+                self.all.stop.sleep(pause);
+            }
+            machine::signal(pid, Signal::CONT);
+            self.record(FaultKind::Pause, Target::Backend(pid), begin);
+        }
+    }
+
+    fn ask(&self, sql: &str) -> Option<String> {
+        let patience = Duration::from_millis(500);
+        let mut client = Client::login(self.all.cluster.socket(), &[], patience).ok()?;
+        client.query(sql).value().map(str::to_owned)
+    }
+
+    fn waiting_backend(&self, offset: u64) -> Option<u32> {
+        let sql = format!(
+            "WITH waiting AS (SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' \
+             AND state LIKE 'idle%' AND pid <> pg_backend_pid()) \
+             SELECT pid FROM waiting ORDER BY pid OFFSET {offset} % greatest(1, (SELECT count(*) FROM waiting)) LIMIT 1"
+        );
+        self.ask(&sql)?.parse().ok()
+    }
+
+    fn is_waiting(&self, pid: u32) -> bool {
+        let sql = format!("SELECT state LIKE 'idle%' FROM pg_stat_activity WHERE pid = {pid}");
+        self.ask(&sql).as_deref() == Some("t")
+    }
+
+    fn break_postgres(mut self) {
+        while self.waits(5_000..14_000) {
+            let (signal, kind) = if self.random.random_bool(0.5) {
+                (Signal::QUIT, FaultKind::Quit)
+            } else {
+                (Signal::KILL, FaultKind::Kill)
+            };
+            let pause = self.milliseconds(0..1_000);
+            let begin = now();
+            let mut postgres = self.all.cluster.postgres();
+            postgres.crash(signal);
+            self.all.stop.sleep(pause);
+            postgres.restart();
+            drop(postgres);
+            self.record(kind, Target::Postgres, begin);
+        }
+    }
+}
+
+/// A proxy does not start while PostgreSQL or the store cannot be reached. Then it is tried again, as a service
+/// manager would.
+fn start_again(proxy: &mut Proxy) {
+    let end = Instant::now() + RESTART_WITHIN;
+    while let Err(output) = proxy.try_restart(Duration::from_secs(15)) {
+        assert!(
+            Instant::now() < end,
+            "the proxy does not start again:\n{output}"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,75 @@
+//! What is to be run.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::store::StoreKind;
+
+/// The way of the clients to PostgreSQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// Through proxies that share a store.
+    Proxied(StoreKind),
+    /// Past everything: what happens without fencing.
+    Direct,
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Proxied(kind) => write!(f, "proxies with store {kind:?}"),
+            Self::Direct => f.write_str("PostgreSQL without a proxy"),
+        }
+    }
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What all choices come from.
+    pub seed: u64,
+    /// The way of the clients.
+    pub route: Route,
+    /// For how long.
+    pub duration: Duration,
+    /// How many proxies.
+    pub proxies: usize,
+    /// How many scopes with leaders that insert rows. The two writers of the shared row come on top.
+    pub scopes: usize,
+    /// `takeover.timeout`.
+    pub takeover_timeout: Duration,
+    /// What a declaration may take beyond it: the machine is shared and small.
+    pub slack: Duration,
+    /// Whether PostgreSQL crashes and clients die, or only networks and proxies fail.
+    pub faults: Faults,
+}
+
+/// What is broken in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Faults {
+    /// Everything.
+    All,
+    /// Links and proxies.
+    Partitions,
+}
+
+impl Plan {
+    /// Two proxies, two scopes, and everything fails.
+    pub fn new(seed: u64, route: Route, duration: Duration) -> Self {
+        Self {
+            seed,
+            route,
+            duration,
+            proxies: 2,
+            scopes: 2,
+            takeover_timeout: Duration::from_secs(2),
+            slack: Duration::from_secs(4),
+            faults: Faults::All,
+        }
+    }
+
+    /// How long a client waits for the answer to a declaration: longer than it may take.
+    pub fn patience(&self) -> Duration {
+        self.takeover_timeout + self.slack + Duration::from_secs(2)
+    }
+}

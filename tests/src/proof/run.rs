@@ -1,0 +1,270 @@
+//! One run from its start to its verdict: leaders are elected, things are broken, and what came out is checked.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::wire::{Endpoint, Wire};
+
+use super::checker::{self, Report};
+use super::cluster::Cluster;
+use super::declaration::Declarer;
+use super::history::{self, Event, Recorder};
+use super::leader::{self, Task};
+use super::leaders::Leaders;
+use super::nemesis::Nemesis;
+use super::plan::Plan;
+use super::row_writers::{self, Election};
+use super::stop::Stop;
+use super::truth::Decoder;
+
+const SCOPES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
+/// More leaders of one scope than this do not believe in themselves at once.
+const LEADERS_MAX: usize = 5;
+/// How often the progress of a run is printed.
+const PROGRESS: Duration = Duration::from_secs(10);
+/// Ids of the driver's own declarations begin here.
+const DRIVER: u32 = 1 << 29;
+/// A token above all that a run elects.
+const LAST_TOKEN: u64 = 1 << 40;
+
+/// What came out.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The checker's verdict.
+    pub report: Report,
+    /// The history that it is about.
+    pub history: PathBuf,
+}
+
+/// What the threads of a run share.
+struct Run<'a> {
+    plan: &'a Plan,
+    dir: &'a Path,
+    cluster: &'a Cluster,
+    leaders: &'a Leaders,
+    recorder: &'a Recorder,
+    next_leader: AtomicU32,
+    faults: AtomicU64,
+    commits: AtomicU64,
+    stop: Stop,
+}
+
+/// Runs a plan. The history is `dir/history.jsonl`; what the servers logged is beside it.
+///
+/// # Panics
+/// When something fails that is not the proxy's to keep: PostgreSQL does not start, the history cannot be written, a
+/// client crashes; or when not every proxy serves again after the last fault.
+pub fn run(plan: &Plan, dir: &Path) -> Outcome {
+    let parts = dir.join("parts");
+    // An earlier run may have been killed.
+    let _not_there = std::fs::remove_dir_all(&parts);
+    std::fs::create_dir_all(&parts).expect("create the history's directory");
+    let recorder = Recorder::open(&parts.join("driver.jsonl")).expect("open the history");
+    recorder.record(&Event::Run {
+        seed: plan.seed,
+        route: plan.route.to_string(),
+        takeover_timeout_ms: milliseconds(plan.takeover_timeout),
+        slack_ms: milliseconds(plan.slack),
+    });
+    // Sockets have short names, and the history's directory may not.
+    let sockets = tempfile::Builder::new()
+        .prefix("pgp-")
+        .tempdir()
+        .expect("a scratch directory");
+    let cluster = Cluster::start(plan, sockets.path());
+    let leaders = Leaders::new();
+    let run = Run {
+        plan,
+        dir: &parts,
+        cluster: &cluster,
+        leaders: &leaders,
+        recorder: &recorder,
+        next_leader: AtomicU32::new(1),
+        faults: AtomicU64::new(0),
+        commits: AtomicU64::new(0),
+        stop: Stop::default(),
+    };
+    let mut decoder = Decoder::new(cluster.socket().clone(), &recorder, &run.commits);
+    run.break_and_write(&mut decoder);
+    run.serves_again();
+    run.end_sessions();
+    decoder.finish();
+    run.look_at_the_end();
+    let elected = run.next_leader.load(Ordering::Relaxed);
+    cluster.keep_logs(dir).expect("keep the logs");
+    drop(cluster);
+    let path = dir.join("history.jsonl");
+    merge(&parts, &path).expect("put the history together");
+    let events = history::read(&path).expect("read the history");
+    println!("{elected} leaders, {} events", events.len());
+    Outcome {
+        report: checker::check(&events),
+        history: path,
+    }
+}
+
+impl Run<'_> {
+    /// Everything at once, for as long as the plan says. Nothing is broken any more when it returns.
+    fn break_and_write(&self, decoder: &mut Decoder<'_>) {
+        let election = Election::new(
+            self.cluster.addresses(),
+            self.plan.patience(),
+            self.recorder,
+        );
+        let nemesis = Nemesis {
+            cluster: self.cluster,
+            leaders: self.leaders,
+            recorder: self.recorder,
+            count: &self.faults,
+            stop: &self.stop,
+        };
+        let failed = std::thread::scope(|scope| {
+            scope.spawn(|| decoder.follow(&self.stop));
+            for (number, name) in (0..).zip(&SCOPES[..self.plan.scopes]) {
+                scope.spawn(move || self.elect(name, self.plan.seed ^ (number << 48)));
+            }
+            for number in [1, 2] {
+                let (election, seed) = (&election, self.plan.seed ^ (u64::from(number) << 56));
+                scope.spawn(move || row_writers::write(election, number, seed, &self.stop));
+            }
+            nemesis.start(self.plan, scope);
+            self.print_progress();
+            self.stop.stop();
+            self.leaders.end()
+        });
+        assert!(failed.is_empty(), "clients have failed: {failed:?}");
+    }
+
+    fn print_progress(&self) {
+        let begin = Instant::now();
+        loop {
+            let left = self.plan.duration.saturating_sub(begin.elapsed());
+            std::thread::sleep(left.min(PROGRESS));
+            println!(
+                "{:5} s: {} leaders elected, {} commits, {} faults",
+                begin.elapsed().as_secs(),
+                self.next_leader.load(Ordering::Relaxed) - 1,
+                self.commits.load(Ordering::Relaxed),
+                self.faults.load(Ordering::Relaxed),
+            );
+            if begin.elapsed() >= self.plan.duration {
+                return;
+            }
+        }
+    }
+
+    /// Elects one leader of a scope after the other, without a word to the old ones.
+    fn elect(&self, scope: &str, seed: u64) {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut token = 0;
+        loop {
+            let pause = random.random_range(200..1_800);
+            if self.stop.sleep(Duration::from_millis(pause)) {
+                return;
+            }
+            let (seed, sessions) = (random.random(), random.random_range(1..4));
+            let lifetime = Duration::from_millis(random.random_range(3_000..12_000));
+            if self.leaders.count(scope) >= LEADERS_MAX {
+                continue;
+            }
+            token += 1;
+            let leader = self.next_leader.fetch_add(1, Ordering::Relaxed);
+            self.leaders.start(&Task {
+                leader,
+                scope: scope.to_owned(),
+                token,
+                proxies: self.cluster.addresses().to_vec(),
+                direct: self.socket(),
+                history: self.dir.join(format!("leader-{leader}.jsonl")),
+                seed,
+                sessions,
+                lifetime,
+                patience: self.plan.patience(),
+            });
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        match self.cluster.socket() {
+            Endpoint::Unix(path) => path.clone(),
+            Endpoint::Tcp(address) => panic!("{address} is no unix socket"),
+        }
+    }
+
+    /// After the last fault every proxy takes a new leader.
+    fn serves_again(&self) {
+        for (number, address) in (0..).zip(self.cluster.addresses()) {
+            let leader = DRIVER + number;
+            let token = LAST_TOKEN + u64::from(number);
+            let scope = "row";
+            self.recorder.record(&Event::Leader {
+                leader,
+                scope: scope.to_owned(),
+                token,
+            });
+            let declarer = Declarer {
+                leader,
+                scope,
+                token,
+                database: row_writers::DATABASE,
+                proxies: &[*address],
+                patience: self.plan.patience(),
+                recorder: self.recorder,
+                ids: &AtomicU64::new(1),
+            };
+            let mut random = StdRng::seed_from_u64(self.plan.seed);
+            crate::machine::wait_for("a proxy to serve after the last fault", || {
+                declarer.declare(&mut random).ok()
+            });
+        }
+    }
+
+    /// What the clients have left behind may still be executed; it may come to its end, and then nobody writes any more.
+    fn end_sessions(&self) {
+        let others = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+        let postgres = self.cluster.postgres();
+        postgres.sql(&format!("SELECT pg_terminate_backend(pid, 5000) {others} AND application_name NOT LIKE 'pgpalisade%'"));
+    }
+
+    /// What is there in the end.
+    fn look_at_the_end(&self) {
+        let postgres = self.cluster.postgres();
+        let rows = postgres.sql("SELECT count(*), coalesce(bit_xor(id), 0) FROM writes");
+        let rows = leader::tally(&rows).expect("a tally");
+        self.recorder.record(&Event::Table { rows });
+        let shared_row = [("user", "postgres"), ("database", row_writers::DATABASE)];
+        let mut wire = Wire::login(self.cluster.socket(), &shared_row);
+        let text = wire.rows("SELECT entries FROM shared").concat().concat();
+        self.recorder.record(&Event::SharedRow {
+            entries: row_writers::entries(&text),
+        });
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).expect("a short time")
+}
+
+/// Puts the files of all processes into one. The last line of a process that was killed may have no end.
+fn merge(parts: &Path, whole: &Path) -> io::Result<()> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(parts)? {
+        paths.push(entry?.path());
+    }
+    // The driver's comes first, and says what was run.
+    paths.sort();
+    let mut file = io::BufWriter::new(File::create(whole)?);
+    for path in &paths {
+        let bytes = std::fs::read(path)?;
+        let end = bytes.iter().rposition(|byte| *byte == b'\n');
+        file.write_all(&bytes[..end.map_or(0, |end| end + 1)])?;
+    }
+    file.flush()?;
+    std::fs::remove_dir_all(parts)
+}
