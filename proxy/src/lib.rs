@@ -19,6 +19,7 @@ pub mod cli;
 pub mod config;
 pub mod demo;
 pub mod fence;
+mod inspect;
 pub mod logging;
 pub mod login;
 pub mod rejection;

@@ -1,0 +1,206 @@
+//! Reading the store of marks. One function for each kind of store.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use pgpalisade_authority::{Contents, embedded, postgres};
+use tokio::time::timeout;
+
+use super::finding::Verdict;
+use crate::config::AuthorityLocation;
+
+/// A store that was looked at.
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) held: Held,
+    /// What is to be said about the store itself.
+    pub(super) verdict: Verdict,
+}
+
+/// What is in a store.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// This.
+    Contents(Contents),
+    /// It is not made yet.
+    Nothing,
+    /// Only the process that has it open knows.
+    InUse,
+    /// It cannot be read.
+    Unknown,
+}
+
+impl Held {
+    pub(super) const fn contents(&self) -> Option<&Contents> {
+        match self {
+            Self::Contents(contents) => Some(contents),
+            _ => None,
+        }
+    }
+}
+
+/// Reads the store that the configuration names. `protected`: the system identifier of the protected cluster.
+pub(super) async fn look(
+    location: &AuthorityLocation,
+    protected: Option<u64>,
+    within: Duration,
+) -> Store {
+    let place = location.to_string();
+    match location {
+        AuthorityLocation::Embedded(dir) => embedded(&place, dir, within).await,
+        AuthorityLocation::Postgres(options) => {
+            let options = options.as_ref().clone().with_timeout(within);
+            postgres(&place, &options, protected).await
+        }
+    }
+}
+
+fn unknown(seen: String, advice: &str) -> Store {
+    Store {
+        held: Held::Unknown,
+        verdict: Verdict::fail(seen, advice),
+    }
+}
+
+fn nothing(place: &str) -> Store {
+    let seen = format!("{place}: there is no store yet; the first start of a proxy makes it");
+    let advice = "make sure that this is the right place: an empty store has forgotten every mark";
+    Store {
+        held: Held::Nothing,
+        verdict: Verdict::warn(seen, advice),
+    }
+}
+
+fn read(place: &str, contents: &Contents, took: Duration) -> String {
+    format!(
+        "{place}, authority {}, marks: {}, read in {} ms",
+        contents.identity,
+        contents.marks.len(),
+        took.as_millis()
+    )
+}
+
+async fn embedded(place: &str, dir: &Path, within: Duration) -> Store {
+    let began = Instant::now();
+    let dir = dir.to_owned();
+    // A dead network disk would keep the thread, not the command.
+    let reading = tokio::task::spawn_blocking(move || embedded::read(&dir));
+    match timeout(within, reading).await {
+        Ok(Ok(Ok(embedded::Found::Contents(contents)))) => Store {
+            verdict: Verdict::ok(read(place, &contents, began.elapsed())),
+            held: Held::Contents(contents),
+        },
+        Ok(Ok(Ok(embedded::Found::InUse))) => Store {
+            verdict: Verdict::ok(format!(
+                "{place} is in use, as it is while its proxy runs; only that proxy can read it"
+            )),
+            held: Held::InUse,
+        },
+        Ok(Ok(Ok(embedded::Found::Nothing))) => nothing(place),
+        Ok(Ok(Err(error))) => unknown(
+            error.to_string(),
+            "run this as the user that the proxy runs as, and give it the directory of the proxy",
+        ),
+        Ok(Err(_)) | Err(_) => unknown(
+            format!("{place} could not be read within {within:?}"),
+            "look at the disk",
+        ),
+    }
+}
+
+async fn postgres(place: &str, options: &postgres::Options, protected: Option<u64>) -> Store {
+    const ADVICE: &str =
+        "a proxy does not start, and takes no new token, while its store cannot be used";
+    let began = Instant::now();
+    let info = match postgres::inspect(options).await {
+        Ok(info) => info,
+        Err(error) => return unknown(error.to_string(), ADVICE),
+    };
+    let contents = match postgres::read(options).await {
+        Ok(contents) => contents,
+        Err(error) => return unknown(error.to_string(), ADVICE),
+    };
+    let took = began.elapsed();
+    let Some(contents) = contents else {
+        return match info.in_recovery {
+            true => unknown(format!("{place} is a standby"), STANDBY),
+            false => nothing(place),
+        };
+    };
+    let mut seen = read(place, &contents, took);
+    seen.push_str(&format!(", PostgreSQL {}", info.version));
+    Store {
+        verdict: of_server(&info, protected, seen),
+        held: Held::Contents(contents),
+    }
+}
+
+const STANDBY: &str = "let it lead to the primary: a standby stores nothing";
+
+/// Whether the server keeps what it has answered.
+fn of_server(info: &postgres::ServerInfo, protected: Option<u64>, seen: String) -> Verdict {
+    let inside = info.system_identifier.is_some() && info.system_identifier == protected;
+    if info.in_recovery {
+        Verdict::fail(format!("{seen}; it is a standby"), STANDBY)
+    } else if info.fsync != "on" {
+        Verdict::warn(
+            format!("{seen}; its fsync is {}", info.fsync),
+            "set fsync = on there: a crash of that machine can lose marks",
+        )
+    } else if inside && !info.replicates_synchronously() {
+        Verdict::warn(
+            format!(
+                "{seen}; it is inside the protected cluster, and no commit waits for a standby"
+            ),
+            "set synchronous_standby_names, or keep the store elsewhere: a failover can lose marks",
+        )
+    } else {
+        Verdict::ok(seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome;
+    use super::*;
+
+    #[track_caller]
+    fn check(
+        change: impl FnOnce(&mut postgres::ServerInfo),
+        protected: u64,
+        expect: Outcome,
+        part: &str,
+    ) {
+        let mut info = postgres::ServerInfo {
+            version: "15.1".to_owned(),
+            in_recovery: false,
+            system_identifier: Some(7),
+            synchronous_standby_names: String::new(),
+            synchronous_commit: "on".to_owned(),
+            fsync: "on".to_owned(),
+            schema_exists: true,
+        };
+        change(&mut info);
+        let finding = of_server(&info, Some(protected), "seen".to_owned()).of("authority");
+        assert_eq!(finding.outcome, expect, "{finding:?}");
+        assert!(finding.seen.contains(part), "{finding:?}");
+    }
+
+    #[test]
+    fn servers_that_lose_marks() {
+        check(|_| {}, 8, Outcome::Ok, "seen");
+        check(|info| info.system_identifier = None, 7, Outcome::Ok, "seen");
+        check(|_| {}, 7, Outcome::Warn, "inside the protected cluster");
+        let synchronous = |info: &mut postgres::ServerInfo| {
+            info.synchronous_standby_names = "ANY 1 (*)".to_owned();
+        };
+        check(synchronous, 7, Outcome::Ok, "seen");
+        check(
+            |info| info.fsync = "off".to_owned(),
+            8,
+            Outcome::Warn,
+            "fsync is off",
+        );
+        check(|info| info.in_recovery = true, 8, Outcome::Fail, "standby");
+    }
+}
