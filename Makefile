@@ -2,14 +2,15 @@
 # `make bench` alone builds for release.
 
 CARGO ?= cargo
-# More flags for the demo or the bench: make demo ARGS=--keep, make bench ARGS=--writes
+# More flags for the demo, the bench or the proof: make demo ARGS=--keep, make proof ARGS='--minutes 5 --seed 7'
 ARGS ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
 BINARY := $(abspath $(TARGET_DIR))/debug/pgpalisade
+PROOF := $(abspath $(TARGET_DIR))/debug/pgpalisade-proof
 OVERHEAD := $(abspath $(TARGET_DIR))/release/overhead
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check fuzz-build build packages
+.PHONY: help demo test proof bench check fuzz-build build packages
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -30,6 +31,10 @@ test: build ## The same set-up, then every test, the code blocks of the docs amo
 		echo "+ $(CARGO) test --workspace --no-fail-fast   (cargo-nextest is not here)" && \
 		$(CARGO) test --workspace --locked --no-fail-fast; \
 	fi
+
+proof: export PGPALISADE_BIN := $(BINARY)
+proof: build ## The guarantee under faults, 30 minutes (ARGS='--minutes 5 --seed 7 --store postgres')
+	@"$(PROOF)" $(ARGS)
 
 # One build for both, so that the figures are of the proxy as it is now. It finds the proxy beside itself.
 bench: packages ## Build for release, and measure what the proxy costs (ARGS=--writes for writes too)

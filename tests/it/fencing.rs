@@ -1,5 +1,6 @@
 //! The main promise: once a newer token is acknowledged, nothing of an older one commits.
 
+mod disasters;
 mod faults;
 mod hidden;
 mod race;

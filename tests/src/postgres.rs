@@ -3,9 +3,8 @@
 mod program;
 mod replica;
 
-use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use crate::machine::{self, Signal};
 use crate::wire::{Endpoint, Wire};
 
 pub use program::bin;
-use program::{copy_tree, scratch_dir, template, unprivileged};
+use program::{copy_tree, launch, scratch_dir, template};
 
 /// How clients that come by TCP must prove who they are. By unix socket everybody is trusted.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +79,7 @@ impl Postgres {
             .chain(settings)
             .map(|setting| (*setting).to_owned())
             .collect();
-        let child = spawn(dir.path(), port, &settings);
+        let child = launch(dir.path(), port, &settings);
         let mut server = Self {
             _turn: turn,
             dir,
@@ -92,27 +91,27 @@ impl Postgres {
         server
     }
 
+    /// Kills the server as a failing machine would, all of it, and leaves it dead.
+    pub fn crash(&mut self) {
+        self.crash_by(Signal::KILL);
+    }
+
     /// Ends it without a word, by a signal to its first process: SIGQUIT is PostgreSQL's immediate shutdown, SIGKILL
     /// leaves the other processes to find out by themselves.
-    pub fn crash(&mut self, signal: Signal) {
+    pub fn crash_by(&mut self, signal: Signal) {
         machine::signal(self.child.id(), signal);
         machine::reap(&mut self.child, Duration::from_secs(10));
     }
 
-    /// Starts it again after [`Self::crash`], on the same data and port, and waits until it has recovered.
-    pub fn restart(&mut self) {
-        self.restart_with(&[]);
-    }
-
-    /// As [`Self::restart`], with more settings.
-    pub fn restart_with(&mut self, settings: &[&str]) {
+    /// Starts it again on the same data and port, with more settings, and waits until it has recovered.
+    pub fn start_again(&mut self, settings: &[&str]) {
         self.settings.extend(settings.iter().map(|&s| s.to_owned()));
         let socket = self.socket();
-        self.child = spawn(self.dir.path(), self.port, &self.settings);
+        self.child = launch(self.dir.path(), self.port, &self.settings);
         machine::wait_for("PostgreSQL to recover", || {
             // It does not start as long as a process of its former life is there.
             if self.child.try_wait().expect("look at postgres").is_some() {
-                self.child = spawn(self.dir.path(), self.port, &self.settings);
+                self.child = launch(self.dir.path(), self.port, &self.settings);
             }
             is_ready(&socket).then_some(())
         });
@@ -222,30 +221,6 @@ fn is_ready(socket: &Endpoint) -> bool {
     wire.until_ready()
         .last()
         .is_some_and(|last| last.tag == b'Z')
-}
-
-fn spawn(dir: &Path, port: u16, settings: &[String]) -> Child {
-    let log = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(dir.join("log"))
-        .expect("open the server's log");
-    let mut command = unprivileged(bin("postgres"));
-    command
-        .arg("-D")
-        .arg(dir.join("data"))
-        .arg("-k")
-        .arg(dir)
-        .args(["-p", &port.to_string()]);
-    for setting in settings {
-        command.args(["-c", setting]);
-    }
-    command
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().expect("log"))
-        .stderr(log);
-    command.spawn().expect("start postgres")
 }
 
 impl Drop for Postgres {

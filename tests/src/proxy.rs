@@ -21,10 +21,10 @@ use crate::wire::Endpoint;
 pub enum Store {
     /// In a directory of its own: the binary as users run it.
     Embedded,
-    /// Wherever `--authority` says with this value.
-    At(String),
     /// At a [`Hub`] with this socket: `pgpalisade-shared`, which is the same server with another store.
     Shared(PathBuf),
+    /// Where `--authority` says: the binary as users run it, with a store that is reached over a network.
+    Url(String),
 }
 
 /// How a proxy is started.
@@ -155,7 +155,7 @@ impl Proxy {
 
     fn command(&self) -> Command {
         let mut command = match &self.options.store {
-            Store::Embedded | Store::At(_) => Command::new(binary()),
+            Store::Embedded | Store::Url(_) => Command::new(binary()),
             Store::Shared(socket) => {
                 let mut command = Command::new(machine::profile_dir().join("pgpalisade-shared"));
                 command.env("TESTS_SHARED_STORE", socket);
@@ -185,7 +185,7 @@ impl Proxy {
     /// The flags that say what the proxy is for.
     fn addresses(&self) -> [String; 6] {
         let authority = match &self.options.store {
-            Store::At(authority) => authority.clone(),
+            Store::Url(url) => url.clone(),
             Store::Embedded | Store::Shared(_) => format!("embedded:{}", self.store().display()),
         };
         [

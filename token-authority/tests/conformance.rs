@@ -1,8 +1,10 @@
 //! The embedded store passes the suite that every store must pass.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use pgpalisade_authority::{Embedded, conformance};
+use pgpalisade_authority::conformance::{self, Scale};
+use pgpalisade_authority::{Authority, Embedded};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn embedded() {
@@ -11,4 +13,34 @@ async fn embedded() {
     for seed in 0..5 {
         conformance::run(Arc::clone(&store) as _, seed).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn embedded_by_two_handles() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path()).unwrap();
+    for seed in 0..3 {
+        let (a, b) = (Arc::new(store.clone()), Arc::new(store.clone()));
+        conformance::run_two(a, b, seed).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_at_scale() {
+    let dir = tempfile::tempdir().unwrap();
+    let scale = Scale {
+        sessions: 10_000,
+        scopes: 100_000,
+    };
+    let store = Embedded::open(dir.path()).unwrap();
+    conformance::at_scale(Arc::new(store), scale).await;
+    let begin = Instant::now();
+    let store = Embedded::open(dir.path()).unwrap();
+    let marks = store.marks().await.unwrap();
+    println!(
+        "at scale: start with {} marks in {:?}",
+        marks.len(),
+        begin.elapsed()
+    );
+    assert!(marks.len() >= scale.scopes);
 }

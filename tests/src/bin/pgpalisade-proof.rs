@@ -47,7 +47,11 @@ struct Arguments {
 }
 
 fn store(name: &str) -> Result<StoreKind, String> {
-    StoreKind::named(name).ok_or_else(|| format!("there is no store {name}; there is: hub"))
+    let known = StoreKind::ALL.into_iter().find(|kind| kind.name() == name);
+    known.ok_or_else(|| {
+        let names: Vec<&str> = StoreKind::ALL.map(StoreKind::name).to_vec();
+        format!("there is no store {name}; there is: {}", names.join(", "))
+    })
 }
 
 fn main() -> ExitCode {

@@ -1,9 +1,10 @@
 //! PostgreSQL's programs, run without root's rights, and data directories for them.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
@@ -60,6 +61,27 @@ pub(super) fn unprivileged(program: impl AsRef<OsStr>) -> Command {
         command.uid(uid).gid(gid);
     }
     command
+}
+
+/// Starts the server's first process on `dir/data`.
+pub(super) fn launch(dir: &Path, port: u16, settings: &[String]) -> Child {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(dir.join("log"))
+        .expect("open the server's log");
+    let mut command = unprivileged(bin("postgres"));
+    command.arg("-D").arg(dir.join("data")).arg("-k").arg(dir);
+    command.args(["-p", &port.to_string()]);
+    for setting in settings {
+        command.args(["-c", setting]);
+    }
+    command
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("log"))
+        .stderr(log);
+    command.spawn().expect("start postgres")
 }
 
 /// A short-named directory (a socket's path has about 100 bytes) that the server's user owns.

@@ -1,7 +1,7 @@
 //! A streaming replica of a server, and its promotion.
 
-use super::program::{bin, scratch_dir, unprivileged};
-use super::{Postgres, Turn, spawn};
+use super::program::{bin, launch, scratch_dir, unprivileged};
+use super::{Postgres, Turn};
 use crate::machine;
 
 impl Postgres {
@@ -22,7 +22,7 @@ impl Postgres {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "pg_basebackup: {said}");
         let port = machine::free_port();
-        let child = spawn(dir.path(), port, &self.settings);
+        let child = launch(dir.path(), port, &self.settings);
         let mut server = Self {
             _turn: turn,
             dir,

@@ -15,7 +15,13 @@ use super::plan::{Plan, Route};
 use super::store::RunningStore;
 use super::{row_writers, shapes, truth};
 
-const SERVER_SETTINGS: [&str; 3] = ["fsync=on", "wal_level=logical", "max_wal_size=256MB"];
+/// What is confirmed must survive a crash; and a crash must not take longer than it has to.
+const SERVER_SETTINGS: [&str; 4] = [
+    "fsync=on",
+    "recovery_init_sync_method=syncfs",
+    "wal_level=logical",
+    "max_wal_size=256MB",
+];
 
 /// What runs. Proxies are dropped first, the server last.
 #[derive(Debug)]

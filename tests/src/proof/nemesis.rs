@@ -20,9 +20,15 @@ use super::history::{Event, FaultKind, Recorder, Target, now};
 use super::leaders::Leaders;
 use super::plan::{Faults, Plan};
 use super::stop::Stop;
+use super::store::RunningStore;
 
 /// How long something may take to start again.
 const RESTART_WITHIN: Duration = Duration::from_secs(90);
+
+/// How long most things are broken, in milliseconds.
+const SHORT: Range<u64> = 50..3_500;
+/// How long those are that a takeover waits for: also for longer than a declaration may take.
+const LONG: Range<u64> = 50..7_000;
 
 /// What all lanes share.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +66,15 @@ impl<'a> Nemesis<'a> {
         }
         if plan.faults == Faults::Partitions {
             return;
+        }
+        if let Some(store) = self.cluster.store() {
+            let members = store
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .members();
+            for member in 0..members {
+                lane(Box::new(move |lane| lane.break_member(member, store)));
+            }
         }
         for _ in 0..2 {
             lane(Box::new(Lane::break_leaders));
@@ -100,7 +115,7 @@ impl<'a> Lane<'a> {
             let mut proxy = proxy.lock().unwrap_or_else(PoisonError::into_inner);
             let begin = now();
             let kind = if self.random.random_bool(0.6) {
-                let pause = self.milliseconds(50..3_000);
+                let pause = self.milliseconds(SHORT);
                 proxy.pause();
                 self.all.stop.sleep(pause);
                 proxy.resume();
@@ -118,16 +133,18 @@ impl<'a> Lane<'a> {
     }
 
     fn break_link(mut self, target: Target, link: &Link) {
-        // What is on its way to a session and back is where a write can be late and an answer can be lost.
-        let gap = match target {
-            Target::UpstreamLink(_) => 500..4_000,
-            _ => 2_000..9_000,
+        // What is on its way to a session and back is where a write can be late and an answer can be lost. What a
+        // takeover needs is away for longer than it may take.
+        let (gap, length) = match target {
+            Target::UpstreamLink(_) => (1_000..5_000, SHORT),
+            Target::ControlLink(_) | Target::StoreLink(_) => (4_000..14_000, LONG),
+            _ => (3_000..12_000, SHORT),
         };
         while self.waits(gap.clone()) {
             let begin = now();
             let flow = [Flow::HoldToServer, Flow::HoldToClient, Flow::HoldBoth];
             let flow = flow[self.random.random_range(0..flow.len())];
-            let pause = self.milliseconds(50..3_500);
+            let pause = self.milliseconds(length.clone());
             let kind = match self.random.random_range(0..3) {
                 0 => {
                     link.cut();
@@ -151,10 +168,31 @@ impl<'a> Lane<'a> {
         }
     }
 
+    /// The store is not locked while the member is broken: others may fail at the same time.
+    fn break_member(mut self, member: usize, store: &Mutex<RunningStore>) {
+        let store = || store.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.waits(3_000..12_000) {
+            let pause = self.milliseconds(LONG);
+            let begin = now();
+            let kind = if self.random.random_bool(0.5) {
+                store().pause(member);
+                self.all.stop.sleep(pause);
+                store().resume(member);
+                FaultKind::Pause
+            } else {
+                store().kill(member);
+                self.all.stop.sleep(pause);
+                store().start_again(member);
+                FaultKind::Kill
+            };
+            self.record(kind, Target::Member(member), begin);
+        }
+    }
+
     fn break_leaders(mut self) {
         while self.waits(100..700) {
             let choice = self.random.random_range(0..1_000_usize);
-            let pause = self.milliseconds(50..3_000);
+            let pause = self.milliseconds(SHORT);
             let (signal, kind) = if self.random.random_bool(0.3) {
                 (Signal::KILL, FaultKind::Kill)
             } else {
@@ -176,7 +214,7 @@ impl<'a> Lane<'a> {
     /// until it goes on.
     fn break_backends(mut self) {
         while self.waits(800..4_000) {
-            let pause = self.milliseconds(50..3_500);
+            let pause = self.milliseconds(LONG);
             let offset = self.random.random_range(0..50);
             let Some(pid) = self.waiting_backend(offset) else {
                 continue;
@@ -213,7 +251,7 @@ impl<'a> Lane<'a> {
     }
 
     fn break_postgres(mut self) {
-        while self.waits(5_000..14_000) {
+        while self.waits(6_000..18_000) {
             let (signal, kind) = if self.random.random_bool(0.5) {
                 (Signal::QUIT, FaultKind::Quit)
             } else {
@@ -222,9 +260,9 @@ impl<'a> Lane<'a> {
             let pause = self.milliseconds(0..1_000);
             let begin = now();
             let mut postgres = self.all.cluster.postgres();
-            postgres.crash(signal);
+            postgres.crash_by(signal);
             self.all.stop.sleep(pause);
-            postgres.restart();
+            postgres.start_again(&[]);
             drop(postgres);
             self.record(kind, Target::Postgres, begin);
         }

@@ -63,7 +63,7 @@ impl Plan {
             proxies: 2,
             scopes: 2,
             takeover_timeout: Duration::from_secs(2),
-            slack: Duration::from_secs(4),
+            slack: Duration::from_secs(2),
             faults: Faults::All,
         }
     }

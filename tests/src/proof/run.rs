@@ -168,7 +168,7 @@ impl Run<'_> {
             if self.stop.sleep(Duration::from_millis(pause)) {
                 return;
             }
-            let (seed, sessions) = (random.random(), random.random_range(1..4));
+            let (seed, sessions) = (random.random(), random.random_range(2..6));
             let lifetime = Duration::from_millis(random.random_range(3_000..12_000));
             if self.leaders.count(scope) >= LEADERS_MAX {
                 continue;

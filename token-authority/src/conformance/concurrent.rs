@@ -19,10 +19,10 @@ struct Seen {
 
 /// Every session declares once and nothing is removed. Then the answer to each raise must name exactly the
 /// sessions that were accepted with a lower token, and each token has at most one raise.
-pub(super) async fn raises_see_every_lower_session(authority: &Arc<dyn Authority>, seed: u64) {
+pub(super) async fn raises_see_every_lower_session(handles: &[Arc<dyn Authority>], seed: u64) {
     let s = fresh_scope();
     let mut tasks = JoinSet::new();
-    for task in 0..8_u64 {
+    for (task, authority) in (0..8_u64).zip(handles.iter().cycle()) {
         let (authority, s) = (Arc::clone(authority), s.clone());
         let mut rng = StdRng::seed_from_u64(seed ^ task);
         tasks.spawn(async move {
@@ -81,10 +81,10 @@ pub(super) async fn raises_see_every_lower_session(authority: &Arc<dyn Authority
 
 /// Sessions declare, move, are released and are drained. In the end no session is missing: one that was
 /// accepted with a token below the mark is still registered, or somebody released or drained it.
-pub(super) async fn schedule_loses_no_session(authority: &Arc<dyn Authority>, seed: u64) {
+pub(super) async fn schedule_loses_no_session(handles: &[Arc<dyn Authority>], seed: u64) {
     let s = fresh_scope();
     let mut tasks = JoinSet::new();
-    for task in 0..8_u64 {
+    for (task, authority) in (0..8_u64).zip(handles.iter().cycle()) {
         let (authority, s) = (Arc::clone(authority), s.clone());
         let rng = StdRng::seed_from_u64(seed ^ (task << 8));
         tasks.spawn(async move { schedule(authority.as_ref(), &s, rng).await });
@@ -101,7 +101,7 @@ pub(super) async fn schedule_loses_no_session(authority: &Arc<dyn Authority>, se
         !removed.is_empty() && !expect.is_empty(),
         "the schedule did too little, seed {seed}"
     );
-    let store = authority.as_ref();
+    let store = handles.first().expect("a handle").as_ref();
     let found: BTreeMap<Backend, Token> = sessions_of(store, &s)
         .await
         .into_iter()

@@ -7,16 +7,21 @@
     reason = "a test suite speaks by panicking"
 )]
 
+mod abandoned;
 mod clusters;
 mod concurrent;
+mod racing;
+mod scale;
 mod watching;
+
+pub use scale::{Scale, at_scale};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::{
-    Authority, Backend, Cluster, Declaration, Declared, Drained, Mark, Outcome, Registered, Scope,
-    Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Drained, Mark, Outcome,
+    Registered, Scope, Token,
 };
 
 /// All tests. `seed` fixes the schedule of the concurrent ones as far as the threads allow; it is printed.
@@ -31,11 +36,30 @@ pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     release_and_forget_remove_everywhere(store).await;
     scopes_are_apart(store).await;
     println!("conformance: concurrent parts run with seed {seed}");
-    concurrent::raises_see_every_lower_session(&authority, seed).await;
-    concurrent::schedule_loses_no_session(&authority, seed).await;
-    watching::changes_are_told(&authority).await;
+    let one = [Arc::clone(&authority)];
+    concurrent::raises_see_every_lower_session(&one, seed).await;
+    concurrent::schedule_loses_no_session(&one, seed).await;
+    abandoned::calls_leave_nothing_broken(&one, seed).await;
+    racing::enrolment_ends_the_old_timeline(&one).await;
+    watching::changes_are_told(store, store).await;
     clusters::old_timelines_are_refused(store).await;
     clusters::recovery_lets_no_mark_fall(store).await;
+}
+
+/// What two proxies that share a store need: `a` and `b` are two handles on it, opened apart where the store allows
+/// it.
+pub async fn run_two(a: Arc<dyn Authority>, b: Arc<dyn Authority>, seed: u64) {
+    assert_eq!(a.identity(), b.identity(), "two handles on one store");
+    a.recover(CLUSTER, &[]).await.expect("recover answers");
+    println!("conformance: two handles run with seed {seed}");
+    let two = [a, b];
+    concurrent::raises_see_every_lower_session(&two, seed).await;
+    concurrent::schedule_loses_no_session(&two, seed).await;
+    abandoned::calls_leave_nothing_broken(&two, seed).await;
+    racing::enrolment_ends_the_old_timeline(&two).await;
+    let [a, b] = &two;
+    watching::changes_are_told(a.as_ref(), b.as_ref()).await;
+    watching::changes_are_told(b.as_ref(), a.as_ref()).await;
 }
 
 /// What all declarations of the suite are for.
@@ -66,14 +90,25 @@ fn fresh_backend() -> Backend {
 }
 
 async fn declare(store: &dyn Authority, scope: &Scope, value: u64, backend: Backend) -> Declared {
+    let declared = declare_on(store, CLUSTER, scope, value, backend).await;
+    declared.expect("declare answers")
+}
+
+async fn declare_on(
+    store: &dyn Authority,
+    cluster: Cluster,
+    scope: &Scope,
+    value: u64,
+    backend: Backend,
+) -> Result<Declared, AuthorityError> {
     let declaration = Declaration {
         scope,
         token: token(value),
         backend,
-        cluster: CLUSTER,
+        cluster,
         by: "suite",
     };
-    store.declare(&declaration).await.expect("declare answers")
+    store.declare(&declaration).await
 }
 
 #[track_caller]

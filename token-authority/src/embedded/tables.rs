@@ -149,7 +149,7 @@ impl<'txn> Tables<'txn> {
         if recorded != Some(cluster) {
             return Ok(Declared::OtherCluster { recorded });
         }
-        let (row, outcome) = match self.mark(scope)? {
+        let (mut row, outcome) = match self.mark(scope)? {
             Some(row) if row.token > token => return Ok(Declared::Stale { mark: row.mark() }),
             Some(row) if row.token == token => (row, Outcome::Current),
             _ => {
@@ -169,6 +169,11 @@ impl<'txn> Tables<'txn> {
         } else {
             self.lower(scope, token)?
         };
+        if lower.is_empty() && !row.drained {
+            // Nothing to drain. Noted, so that the sessions that follow need not be looked through each time.
+            row.drained = true;
+            self.put_mark(scope, &row)?;
+        }
         Ok(Declared::Accepted {
             mark: row.mark(),
             outcome,

@@ -210,20 +210,24 @@ fn is_warning(notice: &DbError) -> bool {
     notice.parsed_severity() == Some(Severity::Warning)
 }
 
-/// What every step relies on, in one statement of SQL.
+/// What every step relies on.
 fn settings(options: &Options, purpose: Purpose) -> String {
     let limit = options.timeout().as_millis();
     // Reads of everything, and recovery, may take longer.
     let longest = limit * 12;
-    let listen = match purpose {
+    let own = match purpose {
         Purpose::Watch => format!("LISTEN {};", options.quoted_schema()),
-        Purpose::Steps | Purpose::Inspect => String::new(),
+        // The plans of the steps live as long as the connection. One that was made while a table was small would read
+        // all of it later; so they go through an index.
+        Purpose::Steps => "SET enable_seqscan = off;".into(),
+        Purpose::Inspect => String::new(),
     };
     format!(
         "SET search_path = pg_catalog, pg_temp; \
          SET default_transaction_isolation = 'read committed'; \
          SET default_transaction_read_only = off; \
          SET client_min_messages = warning; \
+         SET jit = off; \
          SET lock_timeout = {limit}; \
          SET statement_timeout = {longest}; \
          SET idle_in_transaction_session_timeout = {limit}; \
@@ -232,7 +236,7 @@ fn settings(options: &Options, purpose: Purpose) -> String {
             ELSE 'on' END, false); \
          SELECT pg_catalog.set_config(name, '1s', false) FROM pg_catalog.pg_settings \
             WHERE name = 'client_connection_check_interval'; \
-         {listen}"
+         {own}"
     )
 }
 

@@ -155,11 +155,9 @@ BEGIN
         END IF;
         RETURN NEXT;
     END LOOP;
-    DELETE FROM @schema@.sessions AS s USING (
-        SELECT x.scope, x.pid, x.started_us FROM @schema@.sessions x
-            JOIN unnest(a_gone_pids, a_gone_starts) AS g (pid, started_us) USING (pid, started_us)
-            ORDER BY x.scope, x.pid, x.started_us FOR UPDATE OF x
-    ) AS gone WHERE (s.scope, s.pid, s.started_us) = (gone.scope, gone.pid, gone.started_us);
+    FOR i IN 1 .. cardinality(a_gone_pids) LOOP
+        DELETE FROM @schema@.sessions AS s WHERE s.pid = a_gone_pids[i] AND s.started_us = a_gone_starts[i];
+    END LOOP;
     IF v_raised THEN
         PERFORM pg_notify(@channel@, '');
     END IF;
@@ -181,8 +179,11 @@ BEGIN
         -- No mark, no sessions. A mark that is made from now on comes after this step.
         RETURN;
     END IF;
-    DELETE FROM @schema@.sessions AS s USING unnest(a_gone_pids, a_gone_starts) AS g (pid, started_us)
-        WHERE s.scope = a_scope AND s.pid = g.pid AND s.started_us = g.started_us AND s.token < a_token;
+    FOR i IN 1 .. cardinality(a_gone_pids) LOOP
+        DELETE FROM @schema@.sessions AS s
+            WHERE s.scope = a_scope AND s.pid = a_gone_pids[i] AND s.started_us = a_gone_starts[i]
+                AND s.token < a_token;
+    END LOOP;
     RETURN QUERY SELECT s.pid, s.started_us, s.token, s.since FROM @schema@.sessions s
         WHERE s.scope = a_scope AND s.token < a_token ORDER BY s.pid, s.started_us;
     IF NOT FOUND AND v_mark = a_token THEN

@@ -1,5 +1,7 @@
 //! The steps as the server knows them: their arguments, and what their rows mean.
 
+use std::collections::BTreeSet;
+
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -50,11 +52,6 @@ pub(super) struct Backends {
 }
 
 impl Backends {
-    pub(super) fn push(&mut self, backend: Backend) {
-        self.pids.push(backend.pid);
-        self.starts.push(backend.started_us);
-    }
-
     pub(super) fn arguments(&self) -> [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] {
         [
             (&self.pids, Type::INT4_ARRAY),
@@ -67,15 +64,19 @@ impl FromIterator<Backend> for Backends {
     fn from_iter<I: IntoIterator<Item = Backend>>(backends: I) -> Self {
         let mut columns = Self::default();
         for backend in backends {
-            columns.push(backend);
+            columns.pids.push(backend.pid);
+            columns.starts.push(backend.started_us);
         }
         columns
     }
 }
 
 impl Together {
-    pub(super) fn new(declares: &[Declare], forgets: &[Forget]) -> Self {
-        let mut columns = Self::default();
+    pub(super) fn new(declares: &[Declare], gone: BTreeSet<Backend>) -> Self {
+        let mut columns = Self {
+            gone: gone.into_iter().collect(),
+            ..Self::default()
+        };
         for declare in declares {
             columns.scopes.push(declare.scope.as_str().to_owned());
             columns.tokens.push(number(declare.token));
@@ -84,9 +85,6 @@ impl Together {
             columns.systems.push(system(declare.cluster));
             columns.timelines.push(declare.cluster.timeline.into());
             columns.bys.push(without_nul(&declare.by));
-        }
-        for backend in forgets.iter().flat_map(|forget| &forget.gone) {
-            columns.gone.push(*backend);
         }
         columns
     }

@@ -144,12 +144,14 @@ impl Worker {
 
     async fn together(&mut self, batch: Batch) {
         let Batch {
-            declares, forgets, ..
+            declares,
+            forgets,
+            gone,
         } = batch;
         if declares.is_empty() && forgets.is_empty() {
             return;
         }
-        let columns = Together::new(&declares, &forgets);
+        let columns = Together::new(&declares, gone);
         let answers = self
             .step("declare_and_forget", &columns.arguments(), 1)
             .await
@@ -345,6 +347,7 @@ impl Worker {
 struct Batch {
     declares: Vec<Declare>,
     forgets: Vec<Forget>,
+    /// What is to be removed, in order: two proxies that remove the same do not meet in a circle.
     gone: BTreeSet<Backend>,
 }
 

@@ -23,5 +23,8 @@ mod harness {
 // Where the harness looks for itself.
 use harness::{machine, wire};
 
+mod failures;
+mod first_use;
 mod stage;
 mod suite;
+mod watching;

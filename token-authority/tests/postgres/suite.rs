@@ -1,8 +1,10 @@
 //! The suite that every store must pass.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use pgpalisade_authority::conformance;
+use pgpalisade_authority::Authority;
+use pgpalisade_authority::conformance::{self, Scale};
 
 use crate::machine;
 use crate::stage::{Server, connect};
@@ -15,4 +17,34 @@ async fn conformance_of_the_postgres_store() {
     for seed in [0, 1, 2, seed] {
         conformance::run(Arc::clone(&store) as _, seed).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_handles() {
+    let server = Server::start();
+    let (a, b) = (connect(&server).await, connect(&server).await);
+    let (a, b) = (Arc::new(a), Arc::new(b));
+    let seed = machine::seed();
+    for seed in [0, 1, 2, seed] {
+        conformance::run_two(Arc::clone(&a) as _, Arc::clone(&b) as _, seed).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_scale() {
+    let server = Server::start();
+    let scale = Scale {
+        sessions: 10_000,
+        scopes: 100_000,
+    };
+    conformance::at_scale(Arc::new(connect(&server).await), scale).await;
+    let begin = Instant::now();
+    let store = connect(&server).await;
+    let marks = store.marks().await.unwrap();
+    println!(
+        "at scale: start with {} marks in {:?}",
+        marks.len(),
+        begin.elapsed()
+    );
+    assert!(marks.len() >= scale.scopes);
 }

@@ -1,0 +1,87 @@
+//! A failover while the old primary's proxies still declare.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::task::JoinSet;
+
+use super::{CLUSTER, backends, declare_on, fresh_backend, fresh_scope};
+use crate::{Authority, Backend, Cluster, Declared, Enrolled, Registered, Scope};
+
+const PROMOTED: Cluster = Cluster {
+    timeline: CLUSTER.timeline + 1,
+    ..CLUSTER
+};
+
+/// Rounds, since each has only one moment that counts.
+const ROUNDS: u32 = 12;
+
+struct Race {
+    scope: Scope,
+    tokens: AtomicU64,
+    /// Whether the enrolment was answered.
+    enrolled: AtomicBool,
+}
+
+/// Once the new timeline was answered, no declaration for the old one is accepted that begins later. And the ones
+/// that began before are in front of all that come from the new one: none of them sees those as lower.
+pub(super) async fn enrolment_ends_the_old_timeline(handles: &[Arc<dyn Authority>]) {
+    let store = handles.first().expect("a handle");
+    for _ in 0..ROUNDS {
+        store.recover(CLUSTER, &[]).await.expect("recover answers");
+        let race = Arc::new(Race {
+            scope: fresh_scope(),
+            tokens: AtomicU64::new(1),
+            enrolled: AtomicBool::new(false),
+        });
+        let mut old = JoinSet::new();
+        for (_, handle) in (0..6).zip(handles.iter().cycle()) {
+            old.spawn(declare_until_refused(Arc::clone(handle), Arc::clone(&race)));
+        }
+        tokio::task::yield_now().await;
+        let enrolled = handles
+            .last()
+            .expect("a handle")
+            .enrol(PROMOTED)
+            .await
+            .expect("enrol answers");
+        assert_eq!(enrolled, Enrolled::Accepted);
+        race.enrolled.store(true, Ordering::SeqCst);
+        let mut new: BTreeSet<Backend> = BTreeSet::new();
+        for (_, handle) in (0..10).zip(handles.iter().cycle()) {
+            let (value, backend) = (race.tokens.fetch_add(1, Ordering::SeqCst), fresh_backend());
+            let declared = declare_on(handle.as_ref(), PROMOTED, &race.scope, value, backend).await;
+            match declared.expect("declare answers") {
+                Declared::Accepted { .. } => new.insert(backend),
+                Declared::Stale { .. } => continue,
+                Declared::OtherCluster { recorded } => panic!("refused, {recorded:?} is on record"),
+            };
+        }
+        for lower in old.join_all().await.into_iter().flatten() {
+            let after: Vec<_> = backends(&lower).intersection(&new).copied().collect();
+            assert!(after.is_empty(), "the old timeline has outlived {after:?}");
+        }
+    }
+    store.recover(CLUSTER, &[]).await.expect("recover answers");
+}
+
+/// Declares for the old timeline until it is refused. Returns what was lower, for each accepted declaration.
+async fn declare_until_refused(store: Arc<dyn Authority>, race: Arc<Race>) -> Vec<Vec<Registered>> {
+    let mut accepted = Vec::new();
+    loop {
+        let late = race.enrolled.load(Ordering::SeqCst);
+        let value = race.tokens.fetch_add(1, Ordering::SeqCst);
+        let declared =
+            declare_on(store.as_ref(), CLUSTER, &race.scope, value, fresh_backend()).await;
+        match declared.expect("declare answers") {
+            Declared::OtherCluster { recorded } => {
+                assert_eq!(recorded, Some(PROMOTED));
+                return accepted;
+            }
+            answer if late => panic!("the old timeline after the enrolment: {answer:?}"),
+            Declared::Accepted { lower, .. } => accepted.push(lower),
+            Declared::Stale { .. } => {}
+        }
+    }
+}

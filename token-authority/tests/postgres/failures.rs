@@ -1,0 +1,308 @@
+//! The server crashes, stands still, or ends our connections; answers are lost; time goes backwards.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pgpalisade_authority::{Authority, AuthorityError, Declared, Postgres};
+use tokio::task::JoinSet;
+
+use crate::harness::postgres::Auth;
+use crate::machine::{self, PATIENCE, Signal};
+use crate::stage::{CLUSTER, Server, backend, connect, declare, impatient, options, scope, token};
+
+/// Repeats a declaration until it is answered.
+async fn healed(store: &Postgres, name: &str, value: u64, pid: i32) -> Declared {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match declare(store, name, value, pid).await {
+            Ok(declared) => return declared,
+            Err(error) => assert!(Instant::now() < end, "not well again: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The pids of the store's sessions.
+fn sessions(server: &Server) -> Vec<u32> {
+    let sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgpalisade authority'";
+    let rows = server.sql(sql).into_iter().flatten();
+    rows.map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn terminate_sessions(server: &Server) {
+    server.sql(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity \
+         WHERE application_name = 'pgpalisade authority'",
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_crash_loses_nothing_that_was_answered() {
+    let mut server = Server::start();
+    let store = connect(&server).await;
+    store.enrol(CLUSTER).await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for task in 0..6_i32 {
+        let (store, stop) = (store.clone(), Arc::clone(&stop));
+        tasks.spawn(async move {
+            let (mut answered, mut failed) = (Vec::new(), 0);
+            for value in 1.. {
+                if stop.load(Ordering::SeqCst) {
+                    break;
+                }
+                let pid = i32::try_from(value).unwrap() * 10 + task;
+                let name = format!("s{}", task % 3);
+                match declare(&store, &name, value, pid).await {
+                    Ok(Declared::Accepted { mark, .. }) => {
+                        assert_eq!(mark.token, token(value));
+                        answered.push((name, value, pid));
+                    }
+                    Ok(Declared::Stale { .. }) => {}
+                    Ok(other) => panic!("{other:?}"),
+                    Err(AuthorityError::Unavailable(_)) => {
+                        failed += 1;
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            (answered, failed)
+        });
+    }
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        server.crash();
+        server.start_again(&[]);
+        healed(&store, "healed", 1, 1).await;
+    }
+    stop.store(true, Ordering::SeqCst);
+    let (mut answered, mut failed) = (Vec::new(), 0);
+    for (acks, failures) in tasks.join_all().await {
+        answered.extend(acks);
+        failed += failures;
+    }
+    println!("{} answered, {failed} failed", answered.len());
+    assert!(answered.len() > 100 && failed > 0);
+    let marks: BTreeMap<String, u64> = store
+        .marks()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|(s, m)| (s.to_string(), m.token.get()))
+        .collect();
+    let found = store.sessions().await.unwrap();
+    for (name, value, pid) in answered {
+        assert!(marks[&name] >= value, "{name} {value}, {marks:?}");
+        let there = found
+            .iter()
+            .any(|(s, r)| *s == scope(&name) && r.backend == backend(pid));
+        assert!(there, "session {pid} in {name} was answered and is lost");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stands_still_is_an_error_in_time() {
+    let server = Server::start();
+    let store = impatient(&server).await;
+    store.enrol(CLUSTER).await.unwrap();
+    declare(&store, "s", 1, 1).await.unwrap();
+    let mut stopped = sessions(&server);
+    assert_eq!(stopped.len(), 2, "one to write and one to read");
+    stopped.push(server.pid());
+    for pid in &stopped {
+        machine::signal(*pid, Signal::STOP);
+    }
+    for _ in 0..3 {
+        let begin = Instant::now();
+        let error = declare(&store, "s", 2, 1).await.unwrap_err();
+        assert!(matches!(error, AuthorityError::Unavailable(_)), "{error}");
+        let error = store.marks().await.unwrap_err();
+        assert!(matches!(error, AuthorityError::Unavailable(_)), "{error}");
+        let took = begin.elapsed();
+        assert!(
+            took < Duration::from_secs(4),
+            "two calls of a second took {took:?}"
+        );
+    }
+    for pid in &stopped {
+        machine::signal(*pid, Signal::CONT);
+    }
+    let begin = Instant::now();
+    healed(&store, "s", 3, 1).await;
+    println!("well again after {:?}", begin.elapsed());
+    assert_eq!(store.marks().await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_ended_are_made_anew() {
+    let server = Server::start();
+    let store = connect(&server).await;
+    store.enrol(CLUSTER).await.unwrap();
+    for round in 1..=3 {
+        terminate_sessions(&server);
+        healed(&store, "s", round, 1).await;
+        assert_eq!(store.sessions().await.unwrap().len(), 1);
+    }
+    let left = server.value("SELECT count(*) FROM pgpalisade_authority.connections");
+    assert_eq!(left, "1", "the rows of ended connections are removed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_somebody_holds_is_an_error_in_time() {
+    let server = Server::start();
+    let store = impatient(&server).await;
+    store.enrol(CLUSTER).await.unwrap();
+    declare(&store, "held", 1, 1).await.unwrap();
+    let mut holder = server.admin();
+    holder.rows("BEGIN");
+    holder.rows("SELECT * FROM pgpalisade_authority.marks FOR UPDATE");
+    let begin = Instant::now();
+    let error = declare(&store, "held", 2, 1).await.unwrap_err();
+    assert!(matches!(error, AuthorityError::Unavailable(_)), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(3));
+    drop(holder);
+    healed(&store, "held", 3, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_no_standby_has_is_not_answered() {
+    let mut server = Server::start();
+    drop(connect(&server).await);
+    server.crash();
+    // The server's own default would not even wait for its disk.
+    let wanted = ["synchronous_standby_names=nobody", "synchronous_commit=off"];
+    server.start_again(&wanted);
+    let slow = options(&server).with_timeout(Duration::from_secs(2));
+    let error = Postgres::connect(&slow).await.unwrap_err();
+    assert!(error.to_string().contains("no answer within"), "{error}");
+    // Somebody cuts the wait short: the server says that it has committed, and warns.
+    let connecting = tokio::spawn({
+        let options = options(&server).with_timeout(Duration::from_secs(20));
+        async move { Postgres::connect(&options).await }
+    });
+    machine::wait_for("the end of a commit whose wait was cut short", || {
+        server.sql(
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' \
+             AND application_name = 'pgpalisade authority'",
+        );
+        connecting.is_finished().then_some(())
+    });
+    let error = connecting.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("may not be durable"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_has_gone_back_is_found_out() {
+    let mut server = Server::start();
+    let store = connect(&server).await;
+    store.enrol(CLUSTER).await.unwrap();
+    declare(&store, "s", 1, 1).await.unwrap();
+    server.crash();
+    let (data, kept) = (server.data(), server.socket_dir().join("kept"));
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
+        assert!(copied.unwrap().success());
+    };
+    copy(&data, &kept);
+    server.start_again(&[]);
+    healed(&store, "s", 2, 1).await;
+    declare(&store, "s", 3, 1).await.unwrap();
+    server.crash();
+    std::fs::remove_dir_all(&data).unwrap();
+    copy(&kept, &data);
+    server.start_again(&[]);
+    let error = loop {
+        match declare(&store, "s", 4, 1).await {
+            Err(AuthorityError::Unavailable(_)) => {}
+            other => break other.unwrap_err(),
+        }
+    };
+    assert!(matches!(error, AuthorityError::WentBack(_)), "{error}");
+    // And it stays so, until somebody has looked at it and starts anew.
+    let again = store.enrol(CLUSTER).await.unwrap_err();
+    assert!(matches!(again, AuthorityError::WentBack(_)), "{again}");
+    let anew = connect(&server).await;
+    assert_eq!(anew.marks().await.unwrap()[0].1.token, token(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_store_in_its_place_is_damage() {
+    let server = Server::start();
+    let store = connect(&server).await;
+    store.enrol(CLUSTER).await.unwrap();
+    server.sql("DROP SCHEMA pgpalisade_authority CASCADE");
+    let error = declare(&store, "s", 1, 1).await.unwrap_err();
+    assert!(matches!(error, AuthorityError::Damaged(_)), "{error}");
+    let other = connect(&server).await;
+    assert_ne!(store.identity(), other.identity());
+    other.enrol(CLUSTER).await.unwrap();
+    for round in 0..2 {
+        let error = declare(&store, "s", 1, 1).await.unwrap_err();
+        assert!(
+            matches!(error, AuthorityError::Damaged(_)),
+            "{round}: {error}"
+        );
+        terminate_sessions(&server);
+    }
+    let mut error = store.marks().await.unwrap_err();
+    if matches!(error, AuthorityError::Unavailable(_)) {
+        error = store.marks().await.unwrap_err();
+    }
+    assert!(matches!(error, AuthorityError::Damaged(_)), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn declarations_that_arrive_together_share_a_commit() {
+    let server = Server::start();
+    let store = connect(&server).await;
+    store.enrol(CLUSTER).await.unwrap();
+    let steps = "SELECT sum(steps) FROM pgpalisade_authority.connections";
+    let before: u32 = server.value(steps).parse().unwrap();
+    let mut calls = JoinSet::new();
+    for pid in 1..=50 {
+        let store = store.clone();
+        calls.spawn(async move { declare(&store, &format!("s{}", pid % 3), 1, pid).await });
+    }
+    for answer in calls.join_all().await {
+        answer.unwrap();
+    }
+    let taken = server.value(steps).parse::<u32>().unwrap() - before;
+    println!("50 declarations in {taken} commits");
+    assert!(taken <= 10, "{taken} commits for 50 declarations");
+    assert_eq!(store.sessions().await.unwrap().len(), 50);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_error_shows_the_password() {
+    let server = Server::start_with(Auth::Scram, &[]);
+    server.sql("CREATE ROLE app LOGIN PASSWORD 'right'");
+    let dsn = format!("//app:hunter2@127.0.0.1:{}/postgres", server.port());
+    let error = Postgres::connect(&dsn.parse().unwrap()).await.unwrap_err();
+    let said = format!("{error} {error:?}");
+    assert!(said.contains("password authentication failed"), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
+    // Nobody there, and somebody who does not answer.
+    let closed = format!("host=127.0.0.1 port={} user=u", machine::free_port());
+    let error = Postgres::connect(&closed.parse().unwrap())
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("refused"), "{error}");
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let dsn = format!(
+        "host=127.0.0.1 port={} user=u",
+        silent.local_addr().unwrap().port()
+    );
+    let options: pgpalisade_authority::postgres::Options = dsn.parse().unwrap();
+    let begin = Instant::now();
+    let options = options.with_timeout(Duration::from_millis(500));
+    let error = Postgres::connect(&options).await.unwrap_err();
+    assert!(
+        error.to_string().contains("no connection within"),
+        "{error}"
+    );
+    assert!(begin.elapsed() < Duration::from_secs(3));
+}

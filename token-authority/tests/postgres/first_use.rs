@@ -1,0 +1,142 @@
+//! Finding the store, making it, and servers that will not do.
+
+use pgpalisade_authority::postgres::{OpenError, Options, inspect};
+use pgpalisade_authority::{Authority, Postgres};
+use tokio::task::JoinSet;
+
+use crate::stage::{CLUSTER, Server, connect, declare, options};
+
+async fn open_error(options: &Options) -> OpenError {
+    Postgres::connect(options).await.expect_err("must not open")
+}
+
+/// For another role, without a password, by the unix socket.
+fn options_of(server: &Server, role: &str, database: &str) -> Options {
+    let (dir, port) = (server.socket_dir().display(), server.port());
+    let dsn = format!("host={dir} port={port} user={role} dbname={database}");
+    dsn.parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn several_may_make_it_at_once() {
+    let server = Server::start();
+    let mut opening = JoinSet::new();
+    for _ in 0..12 {
+        let options = options(&server);
+        opening.spawn(async move { Postgres::connect(&options).await.unwrap().identity() });
+    }
+    let identities = opening.join_all().await;
+    assert!(
+        identities.iter().all(|i| *i == identities[0]),
+        "{identities:?}"
+    );
+    // A schema of another name is another store.
+    let other = options(&server).with_schema("Other-1").unwrap();
+    let store = Postgres::connect(&other).await.unwrap();
+    assert_ne!(store.identity(), identities[0]);
+    store.enrol(CLUSTER).await.unwrap();
+    declare(&store, "s", 1, 1).await.unwrap();
+    assert_eq!(connect(&server).await.marks().await.unwrap(), vec![]);
+}
+
+#[tokio::test]
+async fn missing_rights_are_said_with_the_sql_that_gives_them() {
+    let server = Server::start();
+    server.sql("CREATE ROLE \"App-1\" LOGIN");
+    server.sql("CREATE ROLE second LOGIN");
+    for role in ["App-1", "second"] {
+        let options = options_of(&server, role, "postgres");
+        let error = open_error(&options).await;
+        let OpenError::Rights { sql, .. } = &error else {
+            panic!("{error}")
+        };
+        assert!(error.to_string().contains(sql.as_str()), "{error}");
+        println!("{error}");
+        for statement in sql.split_inclusive(';') {
+            server.sql(statement);
+        }
+        let store = Postgres::connect(&options).await.unwrap();
+        store.enrol(CLUSTER).await.unwrap();
+        declare(&store, "s", 1, 1).await.unwrap();
+        store.recover(CLUSTER, &[]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn newer_and_foreign_formats_are_refused() {
+    let server = Server::start();
+    let store = connect(&server).await;
+    store.enrol(CLUSTER).await.unwrap();
+    server.sql("UPDATE pgpalisade_authority.store SET format = 2");
+    let error = open_error(&options(&server)).await;
+    assert!(
+        matches!(error, OpenError::Newer { found: 2, .. }),
+        "{error}"
+    );
+    assert!(
+        declare(&store, "s", 1, 1).await.is_err(),
+        "nor is it written to"
+    );
+    server.sql("UPDATE pgpalisade_authority.store SET format = 0");
+    let error = open_error(&options(&server)).await;
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    server.sql("DELETE FROM pgpalisade_authority.store");
+    let error = open_error(&options(&server)).await;
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    server.sql("CREATE SCHEMA theirs CREATE TABLE store (shelf text)");
+    let theirs = options(&server).with_schema("theirs").unwrap();
+    let error = open_error(&theirs).await;
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_standby_is_refused() {
+    let mut server = Server::start();
+    let store = connect(&server).await;
+    server.crash();
+    std::fs::write(server.data().join("standby.signal"), "").unwrap();
+    server.start_again(&[]);
+    let error = open_error(&options(&server)).await;
+    assert!(matches!(error, OpenError::Unsuitable { .. }), "{error}");
+    assert!(error.to_string().contains("standby"), "{error}");
+    let info = inspect(&options(&server)).await.unwrap();
+    assert!(info.in_recovery && info.schema_exists);
+    let error = store.enrol(CLUSTER).await.unwrap_err();
+    assert!(error.to_string().contains("standby"), "{error}");
+}
+
+#[tokio::test]
+async fn another_encoding_is_refused() {
+    let server = Server::start();
+    server.sql("CREATE DATABASE plain ENCODING 'SQL_ASCII' TEMPLATE template0");
+    let error = open_error(&options_of(&server, "postgres", "plain")).await;
+    assert!(matches!(error, OpenError::Unsuitable { .. }), "{error}");
+    assert!(error.to_string().contains("SQL_ASCII"), "{error}");
+}
+
+#[tokio::test]
+async fn settings_of_role_and_database_do_not_matter() {
+    let server = Server::start();
+    server.sql("ALTER DATABASE postgres SET default_transaction_isolation = 'serializable'");
+    server.sql("ALTER DATABASE postgres SET search_path = nowhere");
+    server.sql("ALTER DATABASE postgres SET default_transaction_read_only = on");
+    let store = connect(&server).await;
+    store.enrol(CLUSTER).await.unwrap();
+    declare(&store, "s", 1, 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_server_is_described() {
+    let server = Server::start();
+    let info = inspect(&options(&server)).await.unwrap();
+    let identifier = server.value("SELECT system_identifier FROM pg_control_system()");
+    assert_eq!(info.system_identifier, identifier.parse().ok());
+    assert_eq!(info.version, server.value("SHOW server_version"));
+    assert!(!info.in_recovery && !info.schema_exists && !info.replicates_synchronously());
+    assert_eq!(
+        (info.synchronous_commit.as_str(), info.fsync.as_str()),
+        ("on", "off")
+    );
+    let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'pgpalisade_authority'";
+    assert_eq!(server.value(schemas), "0", "to look makes nothing");
+}
