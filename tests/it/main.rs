@@ -11,6 +11,7 @@
 
 mod fencing;
 mod garbage;
+mod inspect;
 mod programs;
 mod rejection_states;
 mod shared_store;

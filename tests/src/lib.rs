@@ -3,6 +3,7 @@
 //! In reading order:
 //! - [`machine`]: free ports, directories, waiting with a bound, signals.
 //! - [`postgres`]: a private PostgreSQL on a free port, unprivileged, removed when dropped.
+//! - [`pooler`]: a pgbouncer, where none belongs.
 //! - [`proxy`]: the binary `pgpalisade serve` in front of it.
 //! - [`stage`]: both together, which is what most tests want.
 //! - [`wire`]: a client that sends and reads protocol messages by hand.
@@ -22,6 +23,7 @@
 
 pub mod held_relay;
 pub mod machine;
+pub mod pooler;
 pub mod postgres;
 pub mod programs;
 pub mod proof;
