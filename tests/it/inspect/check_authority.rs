@@ -154,7 +154,7 @@ fn a_primary_that_a_failover_has_deposed() {
         .check()
         .expect("cluster", "ok", "timeline 1 is on record", "");
     let mut options = Options::new(&successor);
-    options.store = Store::At(format!("embedded:{}", store.display()));
+    options.store = Store::Url(format!("embedded:{}", store.display()));
     drop(Proxy::start_with(options));
     let deposed = Settings::new(&postgres, &store).check();
     deposed
@@ -252,7 +252,7 @@ fn a_store_in_postgresql() {
         "0"
     );
     let mut options = Options::new(&postgres);
-    options.store = Store::At(place);
+    options.store = Store::Url(place);
     let proxy = Proxy::start_with(options);
     let _leader = leader(&proxy.endpoint(), "34");
     let tables = "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables";
