@@ -12,8 +12,9 @@
 //! - [`relay`]: the one loop that drives a connection through all of these.
 //!
 //! Beside the path: [`takeover`] registers tokens, raises marks and ends the sessions of lower tokens, with the
-//! [`store`] that the configuration names; [`rejection`] and [`rejection_log`] say why something was refused; [`config`], [`cli`], [`logging`] and
-//! [`demo`] are the program around it. `ARCHITECTURE.md` has the map and the invariants.
+//! [`store`] that the configuration names; [`rejection`] and [`rejection_log`] say why something was refused;
+//! [`config`], [`cli`], [`logging`] and [`demo`] are the program around it. `ARCHITECTURE.md` has the map and the
+//! invariants.
 
 pub mod cli;
 pub mod config;

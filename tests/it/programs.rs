@@ -2,6 +2,7 @@
 
 use std::process::{Command, Output};
 
+use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::postgres::bin;
 use pgpalisade_tests::programs::{connect_by_environment, feed, program, stdout};
 use pgpalisade_tests::stage::Stage;
@@ -57,14 +58,10 @@ fn pgbench_without_a_token() {
     assert!(!output.status.success());
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.contains("token"), "{told}");
-    assert!(
-        stage
-            .proxy
-            .rejections()
-            .iter()
-            .any(|record| record["sqlstate"] == "PF002"),
-        "the rejection is logged"
-    );
+    wait_for("the rejection to be logged", || {
+        let mut records = stage.proxy.rejections().into_iter();
+        records.find(|record| record["sqlstate"] == "PF002")
+    });
 }
 
 /// A terminal with psql in it, fed with keystrokes.

@@ -108,9 +108,10 @@ pub const KEYS: [(Key, KeySpec); 17] = [
         name: "authority", flag: "authority", env: "PGPALISADE_AUTHORITY", value_name: "STORE", shape: Shape::Text,
         default: None, heading: FENCE,
         help: "Where marks are kept: embedded:DIR, a directory on a durable disk, or postgres:DSN",
-        more: "embedded: for one proxy. postgres: for several, in a schema of its own that is made on first use; the DSN is \
-               a URL or key=value pairs. There is no default: an empty store would forget the marks and let a deposed leader \
-               in. Flags are visible to other users of the machine: put a password into the file or the environment.",
+        more: "embedded: for one proxy. postgres: for several, in a schema of its own that is made on first use; the \
+               DSN is a URL or key=value pairs. There is no default: an empty store would forget the marks and let a \
+               deposed leader in. Flags are visible to other users of the machine: put a password into the file or the \
+               environment.",
     }),
     (Key::Barrier, KeySpec {
         name: "barrier", flag: "barrier", env: "PGPALISADE_BARRIER", value_name: "KIND", shape: Shape::Text,
@@ -122,8 +123,8 @@ pub const KEYS: [(Key, KeySpec); 17] = [
         name: "witness", flag: "witness", env: "PGPALISADE_WITNESS", value_name: "auto|off", shape: Shape::Text,
         default: Some("auto"), heading: FENCE,
         help: "Whether each mark is also written to a small table of the cluster, pgpalisade.mark",
-        more: "So that an authority which was restored from an older snapshot is noticed. It costs one small transaction \
-               for each takeover, none for a write. auto: where the control role may create or write the table.",
+        more: "So that an authority which was restored from an older snapshot is noticed. It costs one small \
+               transaction for each takeover, none for a write. auto: where the control role may write the table.",
     }),
     (Key::TakeoverTimeout, KeySpec {
         name: "takeover.timeout", flag: "takeover-timeout", env: "PGPALISADE_TAKEOVER_TIMEOUT", value_name: "TIME",
