@@ -88,8 +88,8 @@ pub(crate) fn complete(
     control
 }
 
-/// Where a control connection goes, without user or password. An IP address that the DSN gives wins over the name, as in
-/// libpq.
+/// Where a control connection goes, without user or password. An IP address that the DSN gives wins over the name, as
+/// in libpq.
 pub(crate) fn address(control: &tokio_postgres::Config) -> UpstreamAddr {
     let port = control.get_ports().first().copied().unwrap_or(5432);
     let host = control.get_hostaddrs().first().map(ToString::to_string);

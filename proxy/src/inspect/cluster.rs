@@ -33,8 +33,10 @@ pub(super) async fn server(client: &Client) -> Result<Server, ControlError> {
     let rows = client.query_typed(sql, &[]).await?;
     let row = rows.first().ok_or(ControlError::Lost)?;
     let system_identifier: i64 = answer(row, 4)?;
+    let version: String = answer(row, 0)?;
     Ok(Server {
-        version: answer(row, 0)?,
+        // Debian adds its own in brackets.
+        version: version.split(' ').next().unwrap_or_default().to_owned(),
         database: answer(row, 1)?,
         client: (answer(row, 2)?, answer(row, 3)?),
         system_identifier: system_identifier.cast_unsigned(),
@@ -58,10 +60,9 @@ pub(super) async fn started(client: &Client, pid: i32) -> Result<Option<i64>, Co
 
 /// Superusers that are connected as clients now.
 pub(super) async fn superusers(client: &Client) -> Result<Vec<String>, ControlError> {
-    // What kind of session it is, is hidden from a role without pg_read_all_stats.
     let sql = "SELECT DISTINCT r.rolname::pg_catalog.text \
         FROM pg_catalog.pg_stat_activity a JOIN pg_catalog.pg_roles r ON r.oid = a.usesysid \
-        WHERE r.rolsuper AND COALESCE(a.backend_type, 'client backend') = 'client backend' ORDER BY 1";
+        WHERE r.rolsuper AND a.backend_type = 'client backend' ORDER BY 1";
     let rows = client.query_typed(sql, &[]).await?;
     rows.iter().map(|row| answer(row, 0)).collect()
 }

@@ -109,7 +109,8 @@ struct Seen {
     cluster: ClusterStatus,
     proxies: Vec<ProxyStatus>,
     prepared: Vec<Prepared>,
-    witnessed: Vec<(Scope, Mark)>,
+    /// The cluster's copy of the marks; `None` where it keeps none.
+    witnessed: Option<Vec<(Scope, Mark)>>,
 }
 
 /// Looks. Never fails: what cannot be read is said.
@@ -128,7 +129,13 @@ pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
     };
     let marks = match contents {
         Some(contents) => contents.marks.clone(),
-        None => std::mem::take(&mut seen.witnessed),
+        None => seen.witnessed.take().unwrap_or_else(|| {
+            if !matches!(store.held, Held::Nothing) {
+                let note = "marks: the store cannot be read, and the cluster keeps no copy of them";
+                seen.cluster.problems.push(note.to_owned());
+            }
+            Vec::new()
+        }),
     };
     let scopes = scopes(marks, contents.zip(alive.as_ref()));
     let scopes_total = scopes.len();
@@ -200,7 +207,7 @@ async fn cluster(config: &Config, within: Duration) -> (Option<Connection>, Seen
     if config.witness == WitnessMode::Auto {
         let witness = connection.look(cluster::witness).await;
         if let Some(Witness::Kept(marks)) = seen.keep(witness, "copy of the marks") {
-            seen.witnessed = marks.into_iter().collect();
+            seen.witnessed = Some(marks.into_iter().collect());
         }
     }
     (Some(connection), seen)

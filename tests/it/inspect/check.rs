@@ -78,6 +78,7 @@ fn missing_rights_and_the_statement_that_gives_them() {
     );
     let settings = Settings::new(&postgres, &store).control(control);
     let checked = settings.check();
+    checked.expect("superusers", "skip", "lacks rights", "");
     checked.expect(
         "rights",
         "fail",

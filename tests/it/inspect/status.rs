@@ -32,6 +32,9 @@ fn what_is_there_while_a_proxy_runs_and_after() {
         text.contains("from the cluster's copy of the marks"),
         "{text}"
     );
+    let nowhere = settings.clone().flag("--witness=off").status();
+    let problem = nowhere["cluster"]["problems"][0].as_str().unwrap();
+    assert!(problem.contains("keeps no copy of them"), "{problem}");
     proxy.kill();
 
     let status = settings.status();

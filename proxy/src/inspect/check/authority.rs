@@ -96,7 +96,8 @@ async fn on_record(control: &Control, held: &Held) -> Verdict {
 }
 
 async fn proxies(control: &Control, held: &Held) -> Verdict {
-    const SHARE: &str = "stop the proxies of one, or give all the same store: a cluster with two authorities has two marks";
+    const SHARE: &str =
+        "give all proxies the same store: a cluster with two authorities has two marks";
     let proxies = match control.connection.look(cluster_lock::proxies).await {
         Ok(proxies) => proxies,
         Err(error) => return unanswered(error),
