@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_authority::{Authority, Embedded, Postgres, embedded, postgres};
+use pgpalisade_authority::{Authority, Embedded, Etcd, Postgres, embedded, etcd, postgres};
 
 use crate::config::AuthorityLocation;
 use crate::takeover::StoreLock;
@@ -14,6 +14,9 @@ pub enum StoreError {
     /// The file.
     #[error(transparent)]
     Embedded(#[from] embedded::OpenError),
+    /// The etcd cluster.
+    #[error(transparent)]
+    Etcd(#[from] etcd::OpenError),
     /// The database.
     #[error(transparent)]
     Postgres(#[from] postgres::OpenError),
@@ -37,6 +40,10 @@ pub async fn open(location: &AuthorityLocation, timeout: Duration) -> Result<Sto
         AuthorityLocation::Embedded(directory) => Store {
             authority: Arc::new(Embedded::open(directory)?),
             lock: StoreLock::Exclusive,
+        },
+        AuthorityLocation::Etcd(options) => Store {
+            authority: Arc::new(Etcd::connect(options.as_ref().clone()).await?),
+            lock: StoreLock::Shared,
         },
         AuthorityLocation::Postgres(options) => {
             let options = options.as_ref().clone().with_timeout(timeout);

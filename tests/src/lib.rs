@@ -3,6 +3,7 @@
 //! In reading order:
 //! - [`machine`]: free ports, directories, waiting with a bound, signals.
 //! - [`postgres`]: a private PostgreSQL on a free port, unprivileged, removed when dropped.
+//! - [`etcd`]: private etcd clusters, to pause, kill and restart.
 //! - [`pooler`]: a pgbouncer, where none belongs.
 //! - [`proxy`]: the binary `pgpalisade serve` in front of it.
 //! - [`stage`]: both together, which is what most tests want.
@@ -21,6 +22,7 @@
     reason = "a harness that cannot go on fails the test"
 )]
 
+pub mod etcd;
 pub mod held_relay;
 pub mod machine;
 pub mod pooler;

@@ -10,6 +10,7 @@ mod cluster;
 pub mod conformance;
 mod contents;
 pub mod embedded;
+pub mod etcd;
 pub mod postgres;
 mod record;
 mod scope;
@@ -22,6 +23,7 @@ pub use authority::{
 pub use cluster::Cluster;
 pub use contents::Contents;
 pub use embedded::Embedded;
+pub use etcd::Etcd;
 pub use postgres::Postgres;
 pub use record::{Backend, Mark, Registered, now_us};
 pub use scope::{Scope, ScopeError};

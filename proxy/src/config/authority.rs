@@ -3,21 +3,23 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use pgpalisade_authority::postgres;
+use pgpalisade_authority::{etcd, postgres};
 
-const FORMS: &str = "write embedded:DIR or postgres:DSN";
+const FORMS: &str = "write embedded:DIR, etcd:URL,URL or postgres:DSN";
 
 /// Where marks are kept.
 #[derive(Clone)]
 pub enum AuthorityLocation {
     /// A directory of this machine, absolute.
     Embedded(PathBuf),
+    /// An etcd cluster.
+    Etcd(Box<etcd::Options>),
     /// A PostgreSQL database.
     Postgres(Box<postgres::Options>),
 }
 
 impl AuthorityLocation {
-    /// Parses `embedded:DIR` or `postgres:DSN`. The error says what to write.
+    /// Parses `embedded:DIR`, `etcd:URL,URL` or `postgres:DSN`. The error says what to write.
     pub fn parse(text: &str) -> Result<Self, String> {
         // A URL of its own is plain enough, however its scheme is spelled.
         let text = match text.trim() {
@@ -31,6 +33,10 @@ impl AuthorityLocation {
                     .map_err(|error| format!("cannot find the directory {directory:?}: {error}"))
             }
             Some(("embedded", _)) => Err(String::from("names no directory: write embedded:DIR")),
+            Some(("etcd", urls)) => urls
+                .parse()
+                .map(|options| Self::Etcd(Box::new(options)))
+                .map_err(|error: etcd::OptionsError| error.to_string()),
             Some(("postgres", dsn)) => dsn
                 .parse()
                 .map(|options| Self::Postgres(Box::new(options)))
@@ -46,6 +52,7 @@ impl fmt::Display for AuthorityLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Embedded(directory) => write!(f, "embedded:{}", directory.display()),
+            Self::Etcd(options) => write!(f, "{options}"),
             Self::Postgres(options) => write!(f, "{options}"),
         }
     }
@@ -87,6 +94,7 @@ mod tests {
         for text in [
             "postgres:host=db user=u password=hunter2",
             "postgres://u:hunter2@db/marks",
+            "etcd:http://u:hunter2@db:2379",
             "postgresql://u:hunter2@db/marks",
         ] {
             let location = AuthorityLocation::parse(text).unwrap();

@@ -107,11 +107,10 @@ pub const KEYS: [(Key, KeySpec); 17] = [
     (Key::Authority, KeySpec {
         name: "authority", flag: "authority", env: "PGPALISADE_AUTHORITY", value_name: "STORE", shape: Shape::Text,
         default: None, heading: FENCE,
-        help: "Where marks are kept: embedded:DIR, a directory on a durable disk, or postgres:DSN",
-        more: "embedded: for one proxy. postgres: for several, in a schema of its own that is made on first use; the \
-               DSN is a URL or key=value pairs. There is no default: an empty store would forget the marks and let a \
-               deposed leader in. Flags are visible to other users of the machine: put a password into the file or the \
-               environment.",
+        help: "Where marks are kept: embedded:DIR (a directory on a durable disk), etcd:URL,URL or postgres:DSN",
+        more: "embedded is for one proxy, etcd and postgres are for several. There is no default: an empty store would \
+               forget the marks and let a deposed leader in. Flags are visible to other users of the machine: put a \
+               password into the file or the environment. docs/operations.md has all that can stand behind the colon.",
     }),
     (Key::Barrier, KeySpec {
         name: "barrier", flag: "barrier", env: "PGPALISADE_BARRIER", value_name: "KIND", shape: Shape::Text,

@@ -1,9 +1,10 @@
 //! Reading the store of marks. One function for each kind of store.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pgpalisade_authority::{Contents, embedded, postgres};
+use pgpalisade_authority::{Contents, Etcd, embedded, etcd, postgres};
 use tokio::time::timeout;
 
 use super::finding::Verdict;
@@ -48,6 +49,7 @@ pub(super) async fn look(
     let place = location.to_string();
     match location {
         AuthorityLocation::Embedded(dir) => embedded(&place, dir, within).await,
+        AuthorityLocation::Etcd(options) => etcd(&place, options, within).await,
         AuthorityLocation::Postgres(options) => {
             let options = options.as_ref().clone().with_timeout(within);
             postgres(&place, &options, protected).await
@@ -108,17 +110,82 @@ async fn embedded(place: &str, dir: &Path, within: Duration) -> Store {
     }
 }
 
+const NEEDED: &str =
+    "a proxy does not start, and takes no new token, while its store cannot be used";
+
+async fn etcd(place: &str, options: &etcd::Options, within: Duration) -> Store {
+    let began = Instant::now();
+    // Its own bounds end it; this is for the sum of them.
+    let reading = timeout(within * 2, async {
+        let store = match Etcd::find(options.clone()).await {
+            Ok(Some(store)) => store,
+            Ok(None) => return nothing(place),
+            Err(error) => return unknown(error.to_string(), NEEDED),
+        };
+        let endpoints = store.endpoints().await;
+        match Contents::read(&store).await {
+            Ok(contents) => Store {
+                verdict: of_members(&endpoints, read(place, &contents, began.elapsed())),
+                held: Held::Contents(contents),
+            },
+            Err(error) => unknown(error.to_string(), NEEDED),
+        }
+    });
+    let silent = |_| {
+        unknown(
+            format!("{place} could not be read within {within:?}"),
+            NEEDED,
+        )
+    };
+    reading.await.unwrap_or_else(silent)
+}
+
+/// Whether every member is there, healthy, and of one cluster.
+fn of_members(endpoints: &[etcd::Endpoint], seen: String) -> Verdict {
+    let mut seen = seen;
+    let (mut clusters, mut complaints) = (BTreeSet::new(), Vec::new());
+    for etcd::Endpoint { url, state } in endpoints {
+        match state {
+            Ok(member) => {
+                clusters.insert(member.cluster_id);
+                seen.push_str(&format!(
+                    "; {url}: etcd {}, {}",
+                    member.version, member.role
+                ));
+                if member.stale_reads {
+                    seen.push_str(
+                        ", a version whose reads may be stale after a pause (no token is admitted by a read)",
+                    );
+                }
+                complaints.extend(member.errors.iter().map(|error| format!("{url}: {error}")));
+                if member.role == etcd::Role::NoLeader {
+                    complaints.push(format!("{url} knows no leader"));
+                }
+            }
+            Err(error) => complaints.push(format!("{url} does not answer: {error}")),
+        }
+    }
+    if clusters.len() > 1 {
+        let advice =
+            "name the members of one etcd cluster only: marks of two clusters are two marks";
+        return Verdict::fail(format!("{seen}; they are of different clusters"), advice);
+    }
+    if complaints.is_empty() {
+        return Verdict::ok(seen);
+    }
+    let advice = "mend these members: where no majority is left, no new token is taken";
+    Verdict::warn(format!("{seen}; {}", complaints.join("; ")), advice)
+}
+
 async fn postgres(place: &str, options: &postgres::Options, protected: Option<u64>) -> Store {
-    const ADVICE: &str =
-        "a proxy does not start, and takes no new token, while its store cannot be used";
     let began = Instant::now();
     let info = match postgres::inspect(options).await {
         Ok(info) => info,
-        Err(error) => return unknown(error.to_string(), ADVICE),
+        Err(error) => return unknown(error.to_string(), NEEDED),
     };
     let contents = match postgres::read(options).await {
         Ok(contents) => contents,
-        Err(error) => return unknown(error.to_string(), ADVICE),
+        Err(error) => return unknown(error.to_string(), NEEDED),
     };
     let took = began.elapsed();
     let Some(contents) = contents else {
@@ -184,6 +251,51 @@ mod tests {
         let finding = of_server(&info, Some(protected), "seen".to_owned()).of("authority");
         assert_eq!(finding.outcome, expect, "{finding:?}");
         assert!(finding.seen.contains(part), "{finding:?}");
+    }
+
+    fn member(cluster_id: u64) -> Result<etcd::Member, String> {
+        Ok(etcd::Member {
+            version: "3.4.23".to_owned(),
+            cluster_id,
+            role: etcd::Role::Leader,
+            db_size: 1,
+            errors: Vec::new(),
+            stale_reads: true,
+        })
+    }
+
+    #[track_caller]
+    fn check_members(states: &[Result<etcd::Member, String>], expect: Outcome, part: &str) {
+        let endpoint = |state: &Result<_, _>| etcd::Endpoint {
+            url: "http://a".to_owned(),
+            state: state.clone(),
+        };
+        let endpoints: Vec<_> = states.iter().map(endpoint).collect();
+        let finding = of_members(&endpoints, "seen".to_owned()).of("authority");
+        assert_eq!(finding.outcome, expect, "{finding:?}");
+        assert!(finding.seen.contains(part), "{finding:?}");
+    }
+
+    #[test]
+    fn members_of_etcd() {
+        check_members(
+            &[member(1), member(1)],
+            Outcome::Ok,
+            "may be stale after a pause",
+        );
+        check_members(&[member(1), member(2)], Outcome::Fail, "different clusters");
+        let silent = Err("refused".to_owned());
+        check_members(
+            &[member(1), silent],
+            Outcome::Warn,
+            "does not answer: refused",
+        );
+        let mut full = member(1);
+        full.as_mut().unwrap().errors = vec!["NOSPACE".to_owned()];
+        check_members(&[full], Outcome::Warn, "NOSPACE");
+        let mut alone = member(1);
+        alone.as_mut().unwrap().role = etcd::Role::NoLeader;
+        check_members(&[alone], Outcome::Warn, "knows no leader");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use pgpalisade_authority::{
     Authority, Backend, Cluster, Declaration, Declared, Embedded, Scope, Token,
 };
+use pgpalisade_tests::etcd::Etcd;
 use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::proxy::{Options, Proxy, Store};
 use pgpalisade_tests::stage::leader;
@@ -277,4 +278,42 @@ fn a_store_in_postgresql() {
     assert_eq!(status["authority"]["state"], "read");
     assert_eq!(status["scopes"][0]["alive_below_mark"], 0);
     assert_eq!(changes(), before, "a look has written");
+}
+
+#[test]
+fn a_store_in_etcd() {
+    let postgres = Postgres::start();
+    let mut etcd = Etcd::start(3);
+    let (_dir, store) = fresh_store();
+    let settings = Settings::new(&postgres, &store).authority(etcd.authority());
+    for _ in 0..2 {
+        // The first look has made none.
+        settings
+            .check()
+            .expect("authority", "warn", "there is no store yet", "");
+    }
+    let mut options = Options::new(&postgres);
+    options.store = Store::Url(etcd.authority());
+    let proxy = Proxy::start_with(options);
+    let _leader = leader(&proxy.endpoint(), "34");
+    settings
+        .check()
+        .expect("authority", "ok", "leader", "")
+        .expect("cluster", "ok", "is the one on record", "")
+        .expect("marks", "ok", "every mark", "")
+        .expect("sessions", "ok", "1 registered, 1 of them alive", "")
+        .expect_bad(&[]);
+    assert_eq!(settings.status()["authority"]["state"], "read");
+    let follower = (etcd.leader() + 1) % 3;
+    etcd.kill(follower);
+    settings
+        .check()
+        .expect("authority", "warn", "does not answer", "majority")
+        .expect_bad(&["authority"]);
+    etcd.kill((follower + 1) % 3);
+    settings
+        .check()
+        .expect("authority", "fail", "", "no new token")
+        .expect("marks", "skip", "cannot be read", "")
+        .expect_bad(&["authority"]);
 }

@@ -1,8 +1,8 @@
 //! The tables of the embedded store, and the steps of an authority on them. No decision is taken elsewhere.
 
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
-use serde::{Deserialize, Serialize};
 
+use crate::record::MarkRow;
 use crate::{
     Backend, Cluster, Declaration, Declared, Drained, Enrolled, Mark, Outcome, Registered, Scope,
     Token,
@@ -47,26 +47,6 @@ fault_from!(
     redb::TransactionError,
     redb::CommitError
 );
-
-/// A mark as stored.
-#[derive(Debug, Serialize, Deserialize)]
-struct MarkRow {
-    token: Token,
-    raised_at: i64,
-    raised_by: String,
-    /// No session with a token below `token` is left.
-    drained: bool,
-}
-
-impl MarkRow {
-    fn mark(&self) -> Mark {
-        Mark {
-            token: self.token,
-            raised_at: self.raised_at,
-            raised_by: self.raised_by.clone(),
-        }
-    }
-}
 
 /// The open tables of one transaction.
 pub(super) struct Tables<'txn> {
@@ -120,13 +100,7 @@ impl<'txn> Tables<'txn> {
         self.put_cluster(cluster)?;
         for (scope, mark) in marks {
             if self.mark(scope)?.is_none_or(|row| row.token < mark.token) {
-                let row = MarkRow {
-                    token: mark.token,
-                    raised_at: mark.raised_at,
-                    raised_by: mark.raised_by.clone(),
-                    drained: false,
-                };
-                self.put_mark(scope, &row)?;
+                self.put_mark(scope, &MarkRow::raised(mark))?;
             }
         }
         Ok(())

@@ -76,7 +76,7 @@ impl Reader {
                 .await
                 .map_err(|error| error.into_authority(&options.to_string()))?;
             open::verify(&link, &options, identity).await?;
-            Ok(link)
+            Ok::<_, AuthorityError>(link)
         });
         // The only other end of that task is the end of its runtime.
         let connected = connecting.await.map_err(|_| AuthorityError::Closed)?;

@@ -1,0 +1,266 @@
+//! Members that hang, die or are cut off: declarations go on, or fail within a bound, and nothing is lost.
+
+use std::time::Duration;
+
+use pgpalisade_authority::{Authority, AuthorityError, Declared, Etcd, Registered};
+use pgpalisade_tests::etcd;
+use pgpalisade_tests::held_relay::{Direction, HeldRelay};
+use pgpalisade_tests::machine;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::time::timeout;
+
+use crate::stage::{CLUSTER, backend, connect, connect_to, declare, lower, scope, timed, token};
+
+/// The store's own bound for a call is 4 s.
+const BOUND: Duration = Duration::from_millis(4500);
+
+/// Declares until it succeeds, as a client would that tries again; at most twice.
+async fn goes_on(what: &str, store: &Etcd, value: u64) {
+    let s = scope("faults");
+    let (first, took) = timed(what, declare(store, &s, value, 1)).await;
+    assert!(took < BOUND, "{what}: {took:?}");
+    if first.is_ok() {
+        return;
+    }
+    let (second, _) = timed(what, declare(store, &s, value, 1)).await;
+    lower(second.expect("the second attempt"));
+}
+
+#[tokio::test]
+async fn a_leader_that_hangs_or_dies() {
+    let mut etcd = etcd::Etcd::start(3);
+    let store = connect(&etcd).await;
+    goes_on("healthy", &store, 1).await;
+    let leader = etcd.leader();
+    etcd.pause(leader);
+    goes_on("the leader hangs", &store, 2).await;
+    goes_on("the next one", &store, 3).await;
+    etcd.resume(leader);
+    goes_on("it is back", &store, 4).await;
+    let leader = etcd.leader();
+    etcd.kill(leader);
+    goes_on("the leader dies", &store, 5).await;
+    etcd.restart(leader);
+    etcd.wait_until_ready();
+    goes_on("it is back", &store, 6).await;
+    let marks = store.marks().await.expect("marks answers");
+    assert_eq!(marks[0].1.token, token(6));
+}
+
+#[tokio::test]
+async fn a_first_endpoint_that_hangs_costs_one_attempt_once() {
+    let etcd = etcd::Etcd::start(3);
+    let leader = etcd.leader();
+    let follower = (leader + 1) % 3;
+    let mut urls = etcd.urls();
+    urls.swap(0, follower);
+    etcd.pause(follower);
+    let authority = format!("etcd:{}", urls.join(","));
+    let (store, took) = timed("connect", connect_to(&authority)).await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    store.enrol(CLUSTER).await.expect("enrol answers");
+    let s = scope("hung");
+    let (first, took) = timed("the first", declare(&store, &s, 1, 1)).await;
+    first.expect("an answer");
+    assert!(
+        took < Duration::from_millis(500),
+        "it sticks with what works: {took:?}"
+    );
+    // The endpoint in use hangs, while the first is back.
+    etcd.resume(follower);
+    let in_use = (0..3)
+        .find(|index| urls[1] == etcd.urls()[*index])
+        .expect("an index");
+    if in_use != leader {
+        etcd.pause(in_use);
+        let (next, took) = timed("the endpoint in use hangs", declare(&store, &s, 2, 1)).await;
+        next.expect("an answer");
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        etcd.resume(in_use);
+    }
+}
+
+#[tokio::test]
+async fn without_a_majority_it_is_unavailable_until_one_is_back() {
+    let mut etcd = etcd::Etcd::start(3);
+    let store = connect(&etcd).await;
+    let s = scope("minority");
+    declare(&store, &s, 1, 1).await.expect("an answer");
+    etcd.kill(0);
+    etcd.kill(1);
+    for value in 2..4 {
+        let (refused, took) = timed("one member of three", declare(&store, &s, value, 1)).await;
+        assert!(
+            matches!(refused, Err(AuthorityError::Unavailable(_))),
+            "{refused:?}"
+        );
+        assert!(took < BOUND, "{took:?}");
+        println!("{}", refused.unwrap_err());
+    }
+    etcd.restart(0);
+    etcd.restart(1);
+    etcd.wait_until_ready();
+    declare(&store, &s, 4, 1).await.expect("well again");
+}
+
+#[tokio::test]
+async fn one_member_that_hangs() {
+    let etcd = etcd::Etcd::start(1);
+    let store = connect(&etcd).await;
+    let s = scope("one");
+    declare(&store, &s, 1, 1).await.expect("an answer");
+    etcd.pause(0);
+    let (refused, took) = timed("the only member hangs", declare(&store, &s, 2, 1)).await;
+    assert!(
+        matches!(refused, Err(AuthorityError::Unavailable(_))),
+        "{refused:?}"
+    );
+    assert!(took < BOUND, "{took:?}");
+    etcd.resume(0);
+    declare(&store, &s, 3, 1).await.expect("well again");
+}
+
+/// The network forgets a connection without a word. The next attempt makes a new one; and what was on its way may
+/// still arrive, when others have gone on.
+#[tokio::test]
+async fn a_connection_that_leads_nowhere() {
+    let etcd = etcd::Etcd::start(1);
+    let address = etcd.urls()[0].strip_prefix("http://").unwrap().to_owned();
+    let relay = HeldRelay::start(address.parse().unwrap());
+    let store = connect_to(&format!("etcd:http://{}", relay.address())).await;
+    store.enrol(CLUSTER).await.unwrap();
+    let s = scope("nowhere");
+    declare(&store, &s, 1, 1).await.unwrap();
+    relay.hold(Direction::ToServer);
+    let (next, took) = timed("a dead connection", declare(&store, &s, 5, 2)).await;
+    lower(next.unwrap());
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(relay.held_bytes(Direction::ToServer) > 0);
+    let other = connect(&etcd).await;
+    declare(&other, &s, 7, 3).await.unwrap();
+    store.forget(&[backend(1), backend(2)]).await.unwrap();
+    relay.release(Direction::ToServer);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(store.marks().await.unwrap()[0].1.token, token(7));
+    let sessions = store.sessions().await.unwrap();
+    let left: Vec<_> = sessions
+        .iter()
+        .map(|(_, session)| session.backend)
+        .collect();
+    assert_eq!(left, [backend(3)]);
+}
+
+/// A read may be stale. So whatever answers a question has a write in it, which moves the revision on.
+#[tokio::test]
+async fn answers_go_through_the_log() {
+    let etcd = etcd::Etcd::start(1);
+    let store = connect(&etcd).await;
+    let s = scope("log");
+    declare(&store, &s, 2, 1).await.unwrap();
+    let mut before = etcd.revision(&[0]);
+    let mut moved_on = |what: &str| {
+        let now = etcd.revision(&[0]);
+        assert!(now > before, "{what} has only read");
+        before = now;
+    };
+    store.marks().await.unwrap();
+    moved_on("marks");
+    store.sessions().await.unwrap();
+    moved_on("sessions");
+    store.cluster().await.unwrap();
+    moved_on("cluster");
+    store.enrol(CLUSTER).await.unwrap();
+    moved_on("enrol");
+    declare(&store, &s, 1, 1).await.unwrap();
+    moved_on("a stale declaration");
+    declare(&store, &s, 2, 1).await.unwrap();
+    moved_on("a current declaration");
+    store.drained(&s, token(2), &[]).await.unwrap();
+    moved_on("drained");
+    store.drained(&s, token(2), &[]).await.unwrap();
+    moved_on("drained, again");
+}
+
+/// A step whose future is dropped may have been taken or not. Whatever was answered must hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn interrupted_steps_break_nothing() {
+    let etcd = etcd::Etcd::start(1);
+    let store = connect(&etcd).await;
+    let s = scope("interrupted");
+    let mut rng = StdRng::seed_from_u64(machine::seed());
+    let mut answered = Vec::new();
+    let (mut value, mut accepted, mut dropped, mut drained) = (1, 0, 0, 0);
+    // Up to four times as long as a step takes here and now, so that some are cut at every point and some are not.
+    let (first, took) = timed("one step", declare(&store, &s, value, 0)).await;
+    first.expect("an answer");
+    let most = 4 * u64::try_from(took.as_micros()).expect("a short time");
+    for pid in 1..=400 {
+        value += rng.random_range(0..2);
+        let patience = Duration::from_micros(rng.random_range(0..most));
+        match timeout(patience, declare(&store, &s, value, pid)).await {
+            Ok(declared) => {
+                let left = lower(declared.expect("an answer"));
+                for (pid, before) in answered.iter().filter(|(_, before)| *before < value) {
+                    assert_eq!(token_of(&left, *pid), Some(*before), "{pid} at {value}");
+                }
+                accepted += 1;
+                answered.push((pid, value));
+                if rng.random_ratio(1, 8) {
+                    let gone: Vec<_> = left.iter().map(|session| session.backend).collect();
+                    let patience = Duration::from_micros(rng.random_range(0..most));
+                    let step = store.drained(&s, token(value), &gone);
+                    drained += i32::from(timeout(patience, step).await.is_ok());
+                    // Interrupted or not, again does no harm. A dropped declaration may still arrive meanwhile.
+                    let again = store.drained(&s, token(value), &gone).await;
+                    again.expect("drained answers");
+                    answered.retain(|(pid, _)| !gone.contains(&backend(*pid)));
+                }
+            }
+            Err(_) => dropped += 1,
+        }
+    }
+    println!("{accepted} accepted, {dropped} dropped, {drained} removals not dropped");
+    assert!(dropped > 20 && accepted > 20, "too few of one kind");
+    // What was answered is registered, and the next takeover is told of it.
+    let left = lower(
+        declare(&store, &s, value + 1, 9999)
+            .await
+            .expect("an answer"),
+    );
+    for (pid, value) in answered {
+        assert_eq!(token_of(&left, pid), Some(value), "{pid}");
+    }
+    // What is registered is found by its backend too: no half of a record is left.
+    let all = store.sessions().await.expect("sessions answers");
+    let all: Vec<_> = all.iter().map(|(_, session)| session.backend).collect();
+    store.forget(&all).await.expect("forget answers");
+    assert_eq!(store.sessions().await, Ok(Vec::new()));
+}
+
+fn token_of(sessions: &[Registered], pid: i32) -> Option<u64> {
+    let found = sessions.iter().find(|session| session.backend.pid == pid);
+    found.map(|session| session.token.get())
+}
+
+#[test]
+fn it_outlives_the_runtime_of_its_first_caller() {
+    let etcd = etcd::Etcd::start(1);
+    let home = tokio::runtime::Runtime::new().expect("a runtime");
+    let store = home.block_on(connect(&etcd));
+    // The connection is made anew by a caller whose runtime ends.
+    let s = scope("runtimes");
+    etcd.pause(0);
+    let visitor = tokio::runtime::Runtime::new().expect("a runtime");
+    visitor
+        .block_on(declare(&store, &s, 1, 1))
+        .expect_err("it hangs");
+    etcd.resume(0);
+    visitor
+        .block_on(declare(&store, &s, 2, 1))
+        .expect("an answer");
+    drop(visitor);
+    let (last, took) = home.block_on(timed("another runtime", declare(&store, &s, 3, 1)));
+    assert!(matches!(last, Ok(Declared::Accepted { .. })), "{last:?}");
+    assert!(took < Duration::from_millis(700), "{took:?}");
+}

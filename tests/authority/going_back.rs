@@ -1,0 +1,137 @@
+//! A store that was wiped or restored behind a running proxy must never accept: one test for each way to notice.
+
+use pgpalisade_authority::{Authority, AuthorityError, Etcd};
+use pgpalisade_tests::etcd;
+
+use crate::stage::{CLUSTER, connect, declare, scope};
+
+/// Nothing is accepted any more, whatever is asked; the error says what to do.
+async fn assert_refuses(store: &Etcd, reason: &str) {
+    let error = declare(store, &scope("s"), 100, 100)
+        .await
+        .expect_err(reason);
+    assert!(matches!(error, AuthorityError::WentBack(_)), "{error}");
+    let text = error.to_string();
+    println!("{text}");
+    assert!(
+        text.contains(reason) && text.contains("pgpalisade recover"),
+        "{text}"
+    );
+    // It stays so.
+    let again = declare(store, &scope("other"), 1, 1).await;
+    assert_eq!(again, Err(error.clone()));
+    assert_eq!(store.enrol(CLUSTER).await, Err(error.clone()));
+    assert_eq!(store.marks().await, Err(error.clone()));
+    assert_eq!(store.sessions().await, Err(error));
+}
+
+/// A handle that has raised `s` to 10, with a snapshot of the time when it was 5.
+async fn with_snapshot(etcd: &etcd::Etcd) -> (Etcd, std::path::PathBuf) {
+    let store = connect(etcd).await;
+    for value in 1..=5 {
+        declare(&store, &scope("s"), value, 1).await.unwrap();
+    }
+    let snapshot = etcd.dir().join("snapshot");
+    etcd.ctl(&["snapshot", "save", snapshot.to_str().unwrap()]);
+    for value in 6..=10 {
+        declare(&store, &scope("s"), value, 1).await.unwrap();
+    }
+    (store, snapshot)
+}
+
+#[tokio::test]
+async fn identity_removed() {
+    let etcd = etcd::Etcd::start(1);
+    let store = connect(&etcd).await;
+    declare(&store, &scope("s"), 1, 1).await.unwrap();
+    etcd.ctl(&["del", "/pgpalisade/", "--prefix"]);
+    assert_refuses(&store, "identity").await;
+    // A proxy that starts now makes a new store, and its own marks. It does not help the old one.
+    let other = connect(&etcd).await;
+    assert_ne!(other.identity(), store.identity());
+    declare(&other, &scope("s"), 1, 1).await.unwrap();
+    assert_refuses(&store, "identity").await;
+}
+
+#[tokio::test]
+async fn another_identity() {
+    let etcd = etcd::Etcd::start(1);
+    let store = connect(&etcd).await;
+    declare(&store, &scope("s"), 1, 1).await.unwrap();
+    let other = r#"{"format":1,"identity":"00000000000000000000000000000001"}"#;
+    etcd.ctl(&["put", "/pgpalisade/identity", other]);
+    assert_refuses(&store, "its identity is 00000000000000000000000000000001").await;
+}
+
+#[tokio::test]
+async fn wiped() {
+    let mut etcd = etcd::Etcd::start(1);
+    let store = connect(&etcd).await;
+    declare(&store, &scope("s"), 1, 1).await.unwrap();
+    etcd.restart_empty(0);
+    etcd.wait_until_ready();
+    assert_refuses(&store, "revision").await;
+}
+
+#[tokio::test]
+async fn restored_from_an_older_snapshot() {
+    let mut etcd = etcd::Etcd::start(1);
+    let (store, snapshot) = with_snapshot(&etcd).await;
+    etcd.kill(0);
+    let data = etcd.restore_snapshot(0, &snapshot, "etcd-cluster");
+    etcd.restart_from(0, &data);
+    etcd.wait_until_ready();
+    assert_refuses(&store, "revision").await;
+}
+
+/// Before we ask again, others have taken the restored store past the revision that we know.
+#[tokio::test]
+async fn restored_and_gone_on() {
+    let mut etcd = etcd::Etcd::start(1);
+    let (store, snapshot) = with_snapshot(&etcd).await;
+    let known = etcd.revision(&[0]);
+    // Nothing here waits, so the runtime of this test, which has one thread, does not run the watch meanwhile.
+    etcd.kill(0);
+    let data = etcd.restore_snapshot(0, &snapshot, "etcd-cluster");
+    etcd.restart_from(0, &data);
+    etcd.wait_until_ready();
+    while etcd.revision(&[0]) < known + 10 {
+        etcd.ctl(&["put", "others", ""]);
+    }
+    assert_refuses(&store, "mark of scope s").await;
+}
+
+#[tokio::test]
+async fn another_etcd_cluster() {
+    let mut etcd = etcd::Etcd::start(1);
+    let (store, snapshot) = with_snapshot(&etcd).await;
+    let known = etcd.revision(&[0]);
+    etcd.kill(0);
+    let data = etcd.restore_snapshot(0, &snapshot, "another-token");
+    etcd.restart_from(0, &data);
+    etcd.wait_until_ready();
+    while etcd.revision(&[0]) < known + 10 {
+        etcd.ctl(&["put", "others", ""]);
+    }
+    assert_refuses(&store, "another etcd cluster").await;
+}
+
+#[tokio::test]
+async fn a_mark_removed_by_hand() {
+    let etcd = etcd::Etcd::start(1);
+    let store = connect(&etcd).await;
+    declare(&store, &scope("s"), 7, 1).await.unwrap();
+    etcd.ctl(&["del", "/pgpalisade/mark/s"]);
+    assert_refuses(&store, "the mark 7 of scope s has vanished").await;
+}
+
+#[tokio::test]
+async fn a_newer_format_while_running() {
+    let etcd = etcd::Etcd::start(1);
+    let store = connect(&etcd).await;
+    declare(&store, &scope("s"), 7, 1).await.unwrap();
+    etcd.ctl(&["put", "/pgpalisade/identity", r#"{"format":2}"#]);
+    let error = declare(&store, &scope("s"), 8, 1).await.unwrap_err();
+    assert!(matches!(error, AuthorityError::Damaged(_)), "{error}");
+    assert!(error.to_string().contains("newer version"), "{error}");
+}

@@ -1,0 +1,262 @@
+//! Connecting: what is wrong is said, within a bound; logins and TLS; what the endpoints tell of themselves.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::Duration;
+
+use pgpalisade_authority::etcd::{OpenError, Options, Role};
+use pgpalisade_authority::{Authority, AuthorityError, Etcd};
+use pgpalisade_tests::etcd::{self, Setup, TlsFiles};
+use pgpalisade_tests::machine;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+use crate::stage::{CLUSTER, connect, connect_to, declare, scope, timed};
+
+/// The error of opening, which comes within 6 s.
+async fn open_error(text: &str) -> OpenError {
+    let options: Options = text.parse().unwrap();
+    let (opened, took) = timed(text, Etcd::connect(options)).await;
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    let error = opened.expect_err("must not open");
+    println!("{error}");
+    error
+}
+
+#[tokio::test]
+async fn nobody_listens() {
+    let (a, b) = (machine::free_port(), machine::free_port());
+    let text = format!("http://127.0.0.1:{a},http://127.0.0.1:{b}");
+    let error = open_error(&text).await;
+    assert!(matches!(error, OpenError::Unreachable(_)), "{error:?}");
+    let text = error.to_string();
+    for port in [a, b] {
+        assert!(text.contains(&port.to_string()), "{text}");
+    }
+    assert!(text.contains("Connection refused"), "{text}");
+}
+
+#[tokio::test]
+async fn somebody_else_listens() {
+    // One that never answers, and one that speaks another protocol.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let error = open_error(&url).await;
+    assert!(matches!(error, OpenError::Unreachable(_)), "{error:?}");
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", other.local_addr().unwrap());
+    std::thread::spawn(move || {
+        use std::io::Write as _;
+        for stream in other.incoming().take(200) {
+            let answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+            let _ = stream.unwrap().write_all(answer);
+        }
+    });
+    let error = open_error(&url).await;
+    let is_said = matches!(error, OpenError::Unreachable(_) | OpenError::Foreign(_));
+    assert!(is_said, "{error:?}");
+}
+
+#[tokio::test]
+async fn a_newer_format_and_damage() {
+    let etcd = etcd::Etcd::start(1);
+    let text = etcd.urls().join(",");
+    etcd.ctl(&["put", "/pgpalisade/identity", r#"{"format":2,"more":true}"#]);
+    let error = open_error(&text).await;
+    assert!(
+        matches!(&error, OpenError::Newer { found: 2, .. }),
+        "{error:?}"
+    );
+    etcd.ctl(&["put", "/pgpalisade/identity", "?"]);
+    let error = open_error(&text).await;
+    assert!(matches!(&error, OpenError::Damaged { .. }), "{error:?}");
+    let other = connect_to(&format!("etcd:{text}?prefix=/other")).await;
+    other.enrol(CLUSTER).await.unwrap();
+    let keys = etcd.ctl(&["get", "/other/", "--prefix", "--keys-only"]);
+    assert!(keys.contains("/other/cluster"), "{keys}");
+}
+
+#[tokio::test]
+async fn users_and_passwords() {
+    let arguments = vec!["--auth-token-ttl=1".to_owned()];
+    let mut etcd = etcd::Etcd::start_with(
+        1,
+        Setup {
+            arguments,
+            ..Setup::default()
+        },
+    );
+    // etcdctl of other versions makes the role root by itself, with the user.
+    if !etcd.ctl(&["role", "list"]).contains("root") {
+        etcd.ctl(&["role", "add", "root"]);
+    }
+    for arguments in [
+        ["user", "add", "root:r"].as_slice(),
+        &["user", "grant-role", "root", "root"],
+        &["user", "add", "pgpalisade:s%cret"],
+        &["user", "add", "nobody:n"],
+        &["role", "add", "marks"],
+        &[
+            "role",
+            "grant-permission",
+            "marks",
+            "readwrite",
+            "/pgpalisade/",
+            "--prefix",
+        ],
+        &["user", "grant-role", "pgpalisade", "marks"],
+        &["auth", "enable"],
+    ] {
+        etcd.ctl(arguments);
+    }
+    let port = etcd.urls()[0].rsplit_once(':').unwrap().1.to_owned();
+    let address = format!("127.0.0.1:{port}");
+    for (text, secret) in [
+        (
+            format!("http://pgpalisade:wrong-one@{address}"),
+            "wrong-one",
+        ),
+        (format!("http://nobody:n@{address}"), ":n@"),
+        (format!("http://{address}"), "@"),
+    ] {
+        let error = open_error(&text).await;
+        assert!(matches!(error, OpenError::Denied { .. }), "{error:?}");
+        assert!(!format!("{error} {error:?}").contains(secret), "{error}");
+    }
+    let file = etcd.dir().join("password");
+    std::fs::write(&file, "s%cret\n").unwrap();
+    let text = format!(
+        "etcd:http://{address}?user=pgpalisade&password_file={}",
+        file.display()
+    );
+    let store = connect_to(&text).await;
+    store.enrol(CLUSTER).await.unwrap();
+    let s = scope("auth");
+    declare(&store, &s, 1, 1).await.unwrap();
+    // Longer than its login is good for.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let (again, took) = timed("after the login has expired", declare(&store, &s, 2, 1)).await;
+    again.unwrap();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    // The member forgets all logins.
+    etcd.restart(0);
+    let (again, _) = timed("after a restart", declare(&store, &s, 3, 1)).await;
+    again.unwrap();
+}
+
+/// An authority, and a certificate for 127.0.0.1 that it has signed.
+fn certificates(dir: &Path, name: &str) -> TlsFiles {
+    let mut ca = CertificateParams::new(Vec::new()).unwrap();
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let cert = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    let cert = cert.signed_by(&key, &ca).unwrap();
+    let file = |part: &str, text: String| {
+        let path = dir.join(format!("{name}-{part}.pem"));
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    TlsFiles {
+        ca: file("ca", ca.pem()),
+        cert: file("cert", cert.pem()),
+        key: file("key", key.serialize_pem()),
+    }
+}
+
+#[tokio::test]
+async fn tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = certificates(dir.path(), "good");
+    let other = certificates(dir.path(), "other");
+    let tls = Some(good.clone());
+    let etcd = etcd::Etcd::start_with(
+        1,
+        Setup {
+            tls,
+            ..Setup::default()
+        },
+    );
+    let url = etcd.urls().remove(0);
+    let text = |ca: &Path, own: &TlsFiles| {
+        let (ca, cert, key) = (ca.display(), own.cert.display(), own.key.display());
+        format!("{url}?ca={ca}&cert={cert}&key={key}")
+    };
+    let store = connect_to(&format!("etcd:{}", text(&good.ca, &good))).await;
+    store.enrol(CLUSTER).await.unwrap();
+    declare(&store, &scope("tls"), 1, 1).await.unwrap();
+    assert!(store.endpoints().await[0].state.is_ok());
+    let error = open_error(&text(&other.ca, &good)).await;
+    assert!(error.to_string().contains("certificate"), "{error}");
+    for wrong in [
+        text(&good.ca, &other),
+        format!("{url}?ca={}", good.ca.display()),
+    ] {
+        let error = open_error(&wrong).await;
+        assert!(matches!(error, OpenError::Unreachable(_)), "{error:?}");
+    }
+    let plain = url.replace("https", "http");
+    let error = open_error(&plain).await;
+    assert!(matches!(error, OpenError::Unreachable(_)), "{error:?}");
+    let missing = dir.path().join("missing.pem");
+    let error = open_error(&text(&missing, &good)).await;
+    assert!(error.to_string().contains("missing.pem"), "{error}");
+    std::fs::write(&missing, "no PEM").unwrap();
+    let error = open_error(&text(&missing, &good)).await;
+    assert!(matches!(error, OpenError::File { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn endpoints_tell_of_themselves() {
+    let etcd = etcd::Etcd::start(3);
+    let store = connect(&etcd).await;
+    let leader = etcd.leader();
+    let paused = (leader + 1) % 3;
+    etcd.pause(paused);
+    let (endpoints, took) = timed("status", store.endpoints()).await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    etcd.resume(paused);
+    for (index, endpoint) in endpoints.iter().enumerate() {
+        println!("{endpoint:?}");
+        assert_eq!(endpoint.url, etcd.urls()[index]);
+        match &endpoint.state {
+            Ok(member) => {
+                let role = if index == leader {
+                    Role::Leader
+                } else {
+                    Role::Follower
+                };
+                assert_eq!(member.role, role);
+                assert_ne!(member.cluster_id, 0);
+                assert!(member.version.starts_with("3."), "{}", member.version);
+                assert_eq!(member.errors, Vec::<String>::new());
+            }
+            Err(why) => {
+                assert_eq!(index, paused, "{why}");
+            }
+        }
+    }
+    assert!(endpoints[paused].state.is_err());
+}
+
+/// etcd has a limit for its file. Beyond that it refuses to write, and the error says what to do.
+#[tokio::test]
+async fn a_full_etcd() {
+    let arguments = vec!["--quota-backend-bytes=300000".to_owned()];
+    let etcd = etcd::Etcd::start_with(
+        1,
+        Setup {
+            arguments,
+            ..Setup::default()
+        },
+    );
+    let store = connect(&etcd).await;
+    let error = loop {
+        let name = format!("{:0>200}", rand::random::<u64>());
+        match declare(&store, &scope(&name), 1, 1).await {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, AuthorityError::Storage(_)), "{error}");
+    assert!(error.to_string().contains("alarm disarm"), "{error}");
+}

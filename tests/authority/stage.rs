@@ -1,0 +1,80 @@
+//! What the tests of this target share: a store on an etcd, and short names for declarations.
+
+use std::time::{Duration, Instant};
+
+use pgpalisade_authority::etcd::Options;
+use pgpalisade_authority::{
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Etcd, Registered, Scope,
+    Token,
+};
+use pgpalisade_tests::etcd;
+
+/// What all declarations here are for.
+pub(crate) const CLUSTER: Cluster = Cluster {
+    system_identifier: 7,
+    timeline: 1,
+};
+
+/// The options in the text behind `--authority`.
+pub(crate) fn options(authority: &str) -> Options {
+    let text = authority.strip_prefix("etcd:").expect("etcd:");
+    text.parse().expect("good options")
+}
+
+/// A store on these endpoints.
+pub(crate) async fn connect_to(authority: &str) -> Etcd {
+    Etcd::connect(options(authority)).await.expect("connected")
+}
+
+/// A store on this etcd, with the cluster enrolled.
+pub(crate) async fn connect(etcd: &etcd::Etcd) -> Etcd {
+    let store = connect_to(&etcd.authority()).await;
+    store.enrol(CLUSTER).await.expect("enrol answers");
+    store
+}
+
+pub(crate) fn scope(name: &str) -> Scope {
+    Scope::new(name).expect("a scope")
+}
+
+pub(crate) fn token(value: u64) -> Token {
+    Token::new(value).expect("a token")
+}
+
+pub(crate) fn backend(pid: i32) -> Backend {
+    Backend { pid, started_us: 1 }
+}
+
+pub(crate) async fn declare(
+    store: &Etcd,
+    scope: &Scope,
+    value: u64,
+    pid: i32,
+) -> Result<Declared, AuthorityError> {
+    let declaration = Declaration {
+        scope,
+        token: token(value),
+        backend: backend(pid),
+        cluster: CLUSTER,
+        by: "test",
+    };
+    store.declare(&declaration).await
+}
+
+/// The lower sessions of an accepted declaration.
+#[track_caller]
+pub(crate) fn lower(declared: Declared) -> Vec<Registered> {
+    match declared {
+        Declared::Accepted { lower, .. } => lower,
+        other => panic!("refused: {other:?}"),
+    }
+}
+
+/// Runs it and says how long it took.
+pub(crate) async fn timed<T>(what: &str, step: impl Future<Output = T>) -> (T, Duration) {
+    let began = Instant::now();
+    let answer = step.await;
+    let took = began.elapsed();
+    println!("{what}: {took:?}");
+    (answer, took)
+}

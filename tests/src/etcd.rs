@@ -1,0 +1,340 @@
+//! Real etcd clusters: members on free ports, their data in a directory that is gone when the test is.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::machine::{self, Signal};
+
+/// How an etcd cluster is set up.
+#[derive(Debug, Clone, Default)]
+pub struct Setup {
+    /// Certificate, key and authority in PEM, where members speak TLS with their clients and ask for a certificate
+    /// too.
+    pub tls: Option<TlsFiles>,
+    /// Data directories that members begin with, where they do not begin empty.
+    pub data: Vec<PathBuf>,
+    /// More arguments for every member.
+    pub arguments: Vec<String>,
+}
+
+/// Files for TLS, in PEM.
+#[derive(Debug, Clone)]
+pub struct TlsFiles {
+    /// The authority that has signed the certificate.
+    pub ca: PathBuf,
+    /// A certificate for 127.0.0.1, for members and clients.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+/// A cluster of one member or more.
+#[derive(Debug)]
+pub struct Etcd {
+    members: Vec<Member>,
+    tls: Option<TlsFiles>,
+    dir: TempDir,
+}
+
+/// One member. It keeps its ports and data when it is restarted.
+#[derive(Debug)]
+struct Member {
+    command: Vec<String>,
+    client_port: u16,
+    data: PathBuf,
+    log: PathBuf,
+    child: Option<Child>,
+}
+
+impl Etcd {
+    /// Starts a cluster of so many members and waits until it answers.
+    pub fn start(members: usize) -> Self {
+        Self::start_with(members, Setup::default())
+    }
+
+    /// The same, set up as given.
+    pub fn start_with(members: usize, setup: Setup) -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("etcd-")
+            .tempdir()
+            .expect("a scratch directory");
+        let peers: Vec<(String, u16)> = (0..members)
+            .map(|index| (format!("m{index}"), machine::free_port()))
+            .collect();
+        let cluster: Vec<String> = peers
+            .iter()
+            .map(|(name, port)| format!("{name}=http://127.0.0.1:{port}"))
+            .collect();
+        let cluster = cluster.join(",");
+        let member = |(index, (name, peer_port)): (usize, &(String, u16))| {
+            let kept = setup.data.get(index).cloned();
+            let data = kept.unwrap_or_else(|| dir.path().join(name));
+            let log = dir.path().join(format!("{name}.log"));
+            Member::new(name, *peer_port, &cluster, data, log, &setup)
+        };
+        let mut etcd = Self {
+            members: peers.iter().enumerate().map(member).collect(),
+            tls: setup.tls,
+            dir,
+        };
+        for index in 0..members {
+            etcd.spawn(index);
+        }
+        etcd.wait_until_ready();
+        etcd
+    }
+
+    /// What stands behind `--authority`: the endpoints in the order of the members.
+    pub fn authority(&self) -> String {
+        format!("etcd:{}", self.urls().join(","))
+    }
+
+    /// The URLs for clients.
+    pub fn urls(&self) -> Vec<String> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let members = self.members.iter();
+        members
+            .map(|member| format!("{scheme}://127.0.0.1:{}", member.client_port))
+            .collect()
+    }
+
+    /// The URLs of these members.
+    pub fn urls_of(&self, members: &[usize]) -> Vec<String> {
+        let all = self.urls();
+        members.iter().map(|index| all[*index].clone()).collect()
+    }
+
+    /// The directory of the cluster, for what a test wants to keep there.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The index of the member that leads.
+    pub fn leader(&self) -> usize {
+        machine::wait_for("a leader", || {
+            (0..self.members.len()).find(|index| {
+                let status = self.try_ctl_at(*index, &["endpoint", "status", "-w", "json"]);
+                status.is_some_and(|text| leads(&text))
+            })
+        })
+    }
+
+    /// Stops a member's time: it answers nothing, and its sockets stay open.
+    pub fn pause(&self, index: usize) {
+        self.signal(index, Signal::STOP);
+    }
+
+    /// Lets a paused member go on.
+    pub fn resume(&self, index: usize) {
+        self.signal(index, Signal::CONT);
+    }
+
+    /// Kills a member. Its data stays.
+    pub fn kill(&mut self, index: usize) {
+        if let Some(mut child) = self.members[index].child.take() {
+            machine::signal(child.id(), Signal::KILL);
+            machine::reap(&mut child, Duration::from_secs(10));
+        }
+    }
+
+    /// Starts a member that was killed. Does not wait for it.
+    pub fn restart(&mut self, index: usize) {
+        self.kill(index);
+        self.spawn(index);
+    }
+
+    /// Starts a member that was killed, without the data that it had.
+    pub fn restart_empty(&mut self, index: usize) {
+        self.kill(index);
+        let data = &self.members[index].data;
+        std::fs::remove_dir_all(data).expect("remove the data");
+        self.spawn(index);
+    }
+
+    /// Starts a member that was killed, with other data in place of its own.
+    pub fn restart_from(&mut self, index: usize, data: &Path) {
+        self.kill(index);
+        let own = self.members[index].data.clone();
+        std::fs::remove_dir_all(&own).expect("remove the data");
+        std::fs::rename(data, &own).expect("put the other data in place");
+        self.spawn(index);
+    }
+
+    /// Waits until the cluster stores something.
+    pub fn wait_until_ready(&self) {
+        machine::wait_for("etcd to answer", || self.try_ctl(&["put", "ready", ""]));
+    }
+
+    /// Runs `etcdctl` with these arguments, and gives what it says.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn ctl(&self, arguments: &[&str]) -> String {
+        let all: Vec<usize> = (0..self.members.len()).collect();
+        self.ctl_at(&all, arguments)
+    }
+
+    /// The same, for these members only.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn ctl_at(&self, members: &[usize], arguments: &[&str]) -> String {
+        let output = self.run_ctl(&self.urls_of(members).join(","), arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "etcdctl {arguments:?}: {error}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// The revision of the store, as these members have it.
+    pub fn revision(&self, members: &[usize]) -> i64 {
+        let answer = self.ctl_at(members, &["get", "ready", "-w", "json"]);
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+        answer["header"]["revision"].as_i64().expect("a revision")
+    }
+
+    /// Makes a data directory from a snapshot, for the member with this index. With the token `etcd-cluster`,
+    /// which is etcd's default, the cluster keeps its id, as often happens to operators; with another one it does
+    /// not.
+    pub fn restore_snapshot(&self, index: usize, snapshot: &Path, token: &str) -> PathBuf {
+        const KEPT: [&str; 3] = [
+            "--name",
+            "--initial-cluster",
+            "--initial-advertise-peer-urls",
+        ];
+        let data = self.dir.path().join("restored");
+        let snapshot = snapshot.to_str().expect("UTF-8");
+        let into = format!("--data-dir={}", data.display());
+        let token = format!("--initial-cluster-token={token}");
+        let mut arguments = vec!["snapshot", "restore", snapshot, &into, &token];
+        for argument in &self.members[index].command {
+            if KEPT.contains(&argument.split('=').next().unwrap_or_default()) {
+                arguments.push(argument);
+            }
+        }
+        self.ctl(&arguments);
+        data
+    }
+
+    fn try_ctl(&self, arguments: &[&str]) -> Option<()> {
+        let output = self.run_ctl(&self.urls().join(","), arguments);
+        output.status.success().then_some(())
+    }
+
+    fn try_ctl_at(&self, index: usize, arguments: &[&str]) -> Option<String> {
+        let output = self.run_ctl(&self.urls()[index], arguments);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        output.status.success().then_some(text)
+    }
+
+    fn run_ctl(&self, endpoints: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new("etcdctl");
+        command
+            .env("ETCDCTL_API", "3")
+            .arg(format!("--endpoints={endpoints}"))
+            .args(["--dial-timeout=1s", "--command-timeout=2s"]);
+        if let Some(TlsFiles { ca, cert, key }) = &self.tls {
+            for (name, path) in [("cacert", ca), ("cert", cert), ("key", key)] {
+                command.arg(format!("--{name}={}", path.display()));
+            }
+        }
+        let command = command.args(arguments);
+        command.output().expect("run etcdctl (package etcd-client)")
+    }
+
+    fn signal(&self, index: usize, signal: Signal) {
+        if let Some(child) = &self.members[index].child {
+            machine::signal(child.id(), signal);
+        }
+    }
+
+    fn spawn(&mut self, index: usize) {
+        let member = &mut self.members[index];
+        let log = File::options().create(true).append(true).open(&member.log);
+        let log = log.expect("the log of etcd");
+        let child = Command::new("etcd")
+            .args(&member.command)
+            // Debian's builds read their options from the environment too.
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("log"))
+            .stderr(log)
+            .spawn();
+        member.child = Some(child.expect("run etcd (package etcd-server)"));
+    }
+}
+
+impl Member {
+    fn new(
+        name: &str,
+        peer_port: u16,
+        cluster: &str,
+        data: PathBuf,
+        log: PathBuf,
+        setup: &Setup,
+    ) -> Self {
+        let client_port = machine::free_port();
+        let peer = format!("http://127.0.0.1:{peer_port}");
+        let scheme = if setup.tls.is_some() { "https" } else { "http" };
+        let client = format!("{scheme}://127.0.0.1:{client_port}");
+        let mut command = vec![
+            format!("--name={name}"),
+            format!("--data-dir={}", data.display()),
+            format!("--listen-peer-urls={peer}"),
+            format!("--initial-advertise-peer-urls={peer}"),
+            format!("--listen-client-urls={client}"),
+            format!("--advertise-client-urls={client}"),
+            format!("--initial-cluster={cluster}"),
+            "--logger=zap".to_owned(),
+            "--log-level=warn".to_owned(),
+        ];
+        if let Some(TlsFiles { ca, cert, key }) = &setup.tls {
+            command.push(format!("--trusted-ca-file={}", ca.display()));
+            command.push(format!("--cert-file={}", cert.display()));
+            command.push(format!("--key-file={}", key.display()));
+            command.push("--client-cert-auth=true".to_owned());
+        }
+        command.extend(setup.arguments.iter().cloned());
+        Self {
+            command,
+            client_port,
+            data,
+            log,
+            child: None,
+        }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        for index in 0..self.members.len() {
+            self.kill(index);
+        }
+        if std::thread::panicking() {
+            for member in &self.members {
+                let log = std::fs::read_to_string(&member.log).unwrap_or_default();
+                let tail: Vec<&str> = log.lines().rev().take(8).collect();
+                let name = member.log.file_name().unwrap_or(OsStr::new("log"));
+                eprintln!(
+                    "--- {}, newest first ---\n{}",
+                    name.display(),
+                    tail.join("\n")
+                );
+            }
+        }
+    }
+}
+
+/// Whether `endpoint status` in JSON tells of the leader itself.
+fn leads(status: &str) -> bool {
+    let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
+    let status = &status[0]["Status"];
+    status["leader"].is_u64() && status["leader"] == status["header"]["member_id"]
+}

@@ -1,0 +1,154 @@
+//! The cluster on record, and recovery by an operator.
+
+use std::collections::BTreeMap;
+
+use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
+
+use super::declare::{back_off, contended};
+use super::keys;
+use super::marks::Known;
+use super::store::{OPERATIONS_MAX, Path, Store, found, touch};
+use crate::record::MarkRow;
+use crate::{AuthorityError, Cluster, Enrolled, Mark, Scope};
+
+/// How often a step is tried again because the cluster or a mark has changed in between.
+const CONFLICTS_MAX: u32 = 64;
+
+/// The cluster on record and the revision of its key, or nothing and 0.
+#[derive(Clone, Copy)]
+struct OnRecord {
+    cluster: Option<Cluster>,
+    mod_revision: i64,
+}
+
+impl Store {
+    /// See [`crate::Authority::enrol`].
+    pub(super) async fn enrol(&self, cluster: Cluster) -> Result<Enrolled, AuthorityError> {
+        let mut on_record = self.on_record().await?;
+        for conflicts in 0..CONFLICTS_MAX {
+            match on_record.cluster {
+                Some(recorded) if !cluster.follows(&recorded) => {
+                    return Ok(Enrolled::Refused { recorded });
+                }
+                _ => {}
+            }
+            match self.record(cluster, on_record).await? {
+                Path::Then => return Ok(Enrolled::Accepted),
+                Path::Else => on_record = self.on_record().await?,
+            }
+            back_off(conflicts).await;
+        }
+        Err(contended("the cluster on record"))
+    }
+
+    /// See [`crate::Authority::cluster`].
+    pub(super) async fn cluster(&self) -> Result<Option<Cluster>, AuthorityError> {
+        Ok(self.on_record().await?.cluster)
+    }
+
+    /// See [`crate::Authority::recover`]. The cluster comes last: until it is on record, nobody can declare for it.
+    pub(super) async fn recover(
+        &self,
+        cluster: Cluster,
+        marks: &[(Scope, Mark)],
+    ) -> Result<(), AuthorityError> {
+        // The highest of each scope: a step may write a key only once.
+        let mut wanted: BTreeMap<&Scope, &Mark> = BTreeMap::new();
+        for (scope, mark) in marks {
+            let highest = wanted.entry(scope).or_insert(mark);
+            if highest.token < mark.token {
+                *highest = mark;
+            }
+        }
+        let wanted: Vec<(&Scope, &Mark)> = wanted.into_iter().collect();
+        for batch in wanted.chunks(OPERATIONS_MAX) {
+            self.raise(batch).await?;
+        }
+        for conflicts in 0..CONFLICTS_MAX {
+            let on_record = self.on_record().await?;
+            if self.record(cluster, on_record).await? == Path::Then {
+                return Ok(());
+            }
+            back_off(conflicts).await;
+        }
+        Err(contended("the cluster on record"))
+    }
+
+    /// Writes the cluster if what is on record is what was seen.
+    async fn record(&self, cluster: Cluster, seen: OnRecord) -> Result<Path, AuthorityError> {
+        let key = self.keys.cluster();
+        let when = Compare::mod_revision(key.clone(), CompareOp::Equal, seen.mod_revision);
+        let write = if seen.cluster == Some(cluster) {
+            // Watchers need not hear of what has not changed.
+            touch(&self.keys)
+        } else {
+            TxnOp::put(key, keys::write_cluster(cluster), None)
+        };
+        let stepped = self.step(vec![when], vec![write], Vec::new()).await?;
+        Ok(stepped.path)
+    }
+
+    async fn on_record(&self) -> Result<OnRecord, AuthorityError> {
+        let stepped = self
+            .sync(vec![TxnOp::get(self.keys.cluster(), None)])
+            .await?;
+        let Some(kv) = found(stepped.answers.last()) else {
+            return Ok(OnRecord {
+                cluster: None,
+                mod_revision: 0,
+            });
+        };
+        let cluster = keys::read_cluster(kv.value()).map_err(AuthorityError::Damaged)?;
+        Ok(OnRecord {
+            cluster: Some(cluster),
+            mod_revision: kv.mod_revision(),
+        })
+    }
+
+    /// Brings marks up to these where they are lower or missing, all in one step.
+    async fn raise(&self, wanted: &[(&Scope, &Mark)]) -> Result<(), AuthorityError> {
+        for conflicts in 0..CONFLICTS_MAX {
+            let gets = wanted
+                .iter()
+                .map(|(scope, _)| TxnOp::get(self.keys.mark(scope), None));
+            let stepped = self.sync(gets.collect()).await?;
+            let mut when = Vec::new();
+            let mut then = Vec::new();
+            for ((scope, mark), answer) in wanted.iter().zip(stepped.answers.iter().skip(1)) {
+                let known = self.learn(scope, stepped.revision, found(Some(answer)))?;
+                if known
+                    .as_ref()
+                    .is_none_or(|known| known.row.token < mark.token)
+                {
+                    when.push(self.mark_is(scope, known.as_ref()));
+                    let value = keys::write_mark(&MarkRow::raised(mark));
+                    then.push(TxnOp::put(self.keys.mark(scope), value, None));
+                }
+            }
+            if then.is_empty() {
+                return Ok(());
+            }
+            if self.step(when, then, Vec::new()).await?.path == Path::Then {
+                return Ok(());
+            }
+            back_off(conflicts).await;
+        }
+        Err(contended("a mark"))
+    }
+
+    /// Every mark as it is now, and the revision of this.
+    pub(super) async fn read_marks(&self) -> Result<(i64, Vec<(Scope, Known)>), AuthorityError> {
+        self.read_all(&self.keys.marks(), |kv| self.read_mark(kv))
+            .await
+    }
+
+    fn read_mark(&self, kv: &KeyValue) -> Result<(Scope, Known), AuthorityError> {
+        let scope = self.keys.read_mark(kv.key()).ok_or_else(|| {
+            let key = String::from_utf8_lossy(kv.key());
+            AuthorityError::Damaged(format!("{key:?} is not the key of a mark"))
+        })?;
+        let row = keys::read_mark(&scope, kv.value()).map_err(AuthorityError::Damaged)?;
+        let mod_revision = kv.mod_revision();
+        Ok((scope, Known { mod_revision, row }))
+    }
+}

@@ -1,0 +1,266 @@
+//! Declaring: one step that compares, writes, and reads who is left.
+
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, GetResponse, TxnOp, TxnOpResponse};
+
+use super::keys::{self, Keys};
+use super::marks::Known;
+use super::store::{Path, Stepped, Store, found, page_of, touch, unexpected};
+use crate::record::{MarkRow, cut_by};
+use crate::{
+    AuthorityError, Backend, Declaration, Declared, Outcome, Registered, Scope, Token, now_us,
+};
+
+/// How often a declaration is tried again because the scope has changed in between.
+const CONFLICTS_MAX: u32 = 64;
+
+/// What a declaration would do if the mark is still the one that is known.
+enum Plan {
+    Raise(MarkRow),
+    Join(MarkRow),
+    Refuse(MarkRow),
+}
+
+impl Plan {
+    fn new(known: Option<&Known>, declaration: &Declaration<'_>, now: i64) -> Self {
+        let token = declaration.token;
+        match known {
+            Some(known) if known.row.token > token => Self::Refuse(known.row.clone()),
+            Some(known) if known.row.token == token => Self::Join(known.row.clone()),
+            _ => Self::Raise(MarkRow {
+                token,
+                raised_at: now,
+                raised_by: cut_by(declaration.by).to_owned(),
+                drained: false,
+            }),
+        }
+    }
+
+    fn operations(&self, keys: &Keys, declaration: &Declaration<'_>) -> Vec<TxnOp> {
+        let Declaration {
+            scope,
+            token,
+            backend,
+            ..
+        } = *declaration;
+        let mut operations = Vec::new();
+        if let Self::Raise(row) = self {
+            let value = keys::write_mark(row);
+            operations.push(TxnOp::put(keys.mark(scope), value, None));
+        }
+        if let Self::Raise(row) | Self::Join(row) = self {
+            let value = keys::write_session(token, now_us());
+            operations.push(TxnOp::put(keys.session(scope, backend), value, None));
+            let record = keys.backend(backend, scope);
+            operations.push(TxnOp::put(record, Vec::new(), None));
+            // A drained scope may have thousands of sessions, all of them at this token.
+            if !row.drained {
+                operations.push(page_of(&keys.sessions_of(scope)));
+            }
+        } else {
+            operations.push(touch(keys));
+        }
+        operations
+    }
+}
+
+impl Store {
+    /// See [`crate::Authority::declare`].
+    pub(super) async fn declare(
+        &self,
+        declaration: &Declaration<'_>,
+    ) -> Result<Declared, AuthorityError> {
+        let scope = declaration.scope;
+        let mut known = self.marks.get(scope);
+        for conflicts in 0..CONFLICTS_MAX {
+            let plan = Plan::new(known.as_ref(), declaration, now_us());
+            let stepped = self.try_declare(declaration, known.as_ref(), &plan).await?;
+            if stepped.path == Path::Then {
+                return self.declared(declaration, plan, stepped).await;
+            }
+            let [cluster, mark] = stepped.answers.as_slice() else {
+                return Err(unexpected());
+            };
+            let recorded = found(Some(cluster)).map(|kv| keys::read_cluster(kv.value()));
+            let recorded = recorded.transpose().map_err(AuthorityError::Damaged)?;
+            if recorded != Some(declaration.cluster) {
+                return Ok(Declared::OtherCluster { recorded });
+            }
+            known = self.learn(scope, stepped.revision, found(Some(mark)))?;
+            back_off(conflicts).await;
+        }
+        Err(contended(scope))
+    }
+
+    async fn try_declare(
+        &self,
+        declaration: &Declaration<'_>,
+        known: Option<&Known>,
+        plan: &Plan,
+    ) -> Result<Stepped, AuthorityError> {
+        let Declaration { scope, cluster, .. } = *declaration;
+        let cluster = keys::write_cluster(cluster);
+        let when = vec![
+            Compare::value(self.keys.cluster(), CompareOp::Equal, cluster),
+            self.mark_is(scope, known),
+        ];
+        let then = plan.operations(&self.keys, declaration);
+        let otherwise = vec![
+            TxnOp::get(self.keys.cluster(), None),
+            TxnOp::get(self.keys.mark(scope), None),
+        ];
+        self.step(when, then, otherwise).await
+    }
+
+    /// The answer to a declaration whose step was taken.
+    async fn declared(
+        &self,
+        declaration: &Declaration<'_>,
+        plan: Plan,
+        stepped: Stepped,
+    ) -> Result<Declared, AuthorityError> {
+        let (row, outcome) = match plan {
+            Plan::Refuse(row) => return Ok(Declared::Stale { mark: row.mark() }),
+            Plan::Join(row) => (row, Outcome::Current),
+            Plan::Raise(row) => {
+                let mod_revision = stepped.revision;
+                let known = Known {
+                    mod_revision,
+                    row: row.clone(),
+                };
+                self.marks.put(declaration.scope, known);
+                (row, Outcome::Raised)
+            }
+        };
+        let lower = match stepped.answers.last() {
+            Some(TxnOpResponse::Get(page)) => {
+                self.lower(declaration.scope, declaration.token, page, stepped.revision)
+                    .await?
+            }
+            _ if row.drained => Vec::new(),
+            _ => return Err(unexpected()),
+        };
+        Ok(Declared::Accepted {
+            mark: row.mark(),
+            outcome,
+            lower,
+        })
+    }
+
+    /// The mark of a scope is the known one, or there is none.
+    pub(super) fn mark_is(&self, scope: &Scope, known: Option<&Known>) -> Compare {
+        let revision = known.map_or(0, |known| known.mod_revision);
+        Compare::mod_revision(self.keys.mark(scope), CompareOp::Equal, revision)
+    }
+
+    /// The sessions of a scope below a token, in the order of [`Backend`], at the revision of the step that has read
+    /// their first page.
+    pub(super) async fn lower(
+        &self,
+        scope: &Scope,
+        token: Token,
+        page: &GetResponse,
+        revision: i64,
+    ) -> Result<Vec<Registered>, AuthorityError> {
+        let mut all = Vec::new();
+        for kv in page.kvs() {
+            all.push(self.read_session(kv)?.1);
+        }
+        if let Some(last) = page.kvs().last()
+            && page.more()
+        {
+            let range = self.keys.sessions_of(scope);
+            let read = |kv: &_| self.read_session(kv).map(|(_, session)| session);
+            self.rest(&range, last.key(), revision, read, &mut all)
+                .await?;
+        }
+        all.retain(|session| session.token < token);
+        all.sort_unstable_by_key(|session: &Registered| -> Backend { session.backend });
+        Ok(all)
+    }
+
+    /// A session's record.
+    pub(super) fn read_session(
+        &self,
+        kv: &etcd_client::KeyValue,
+    ) -> Result<(Scope, Registered), AuthorityError> {
+        let (scope, backend) = self.keys.read_session(kv.key()).ok_or_else(|| {
+            let key = String::from_utf8_lossy(kv.key());
+            AuthorityError::Damaged(format!("{key:?} is not the key of a session"))
+        })?;
+        let session = keys::read_session(backend, kv.value()).map_err(AuthorityError::Damaged)?;
+        Ok((scope, session))
+    }
+}
+
+/// The first conflicts are those of a healthy race, where the next attempt knows more. Many mean many rivals.
+pub(super) async fn back_off(conflicts: u32) {
+    if conflicts > 2 {
+        let most = 1_u64 << conflicts.min(6);
+        let pause = rand::random_range(0..=most);
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+}
+
+pub(super) fn contended(what: impl std::fmt::Display) -> AuthorityError {
+    AuthorityError::Unavailable(format!(
+        "{what} was changed by others {CONFLICTS_MAX} times in a row; try again"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cluster;
+
+    /// What a declaration does where the mark is this token, drained or not, as etcd-client shows it.
+    fn shown(value: u64, drained: bool) -> Vec<String> {
+        let (scope, token) = (Scope::default(), Token::new(5).unwrap());
+        let declaration = Declaration {
+            scope: &scope,
+            token,
+            backend: Backend {
+                pid: 1,
+                started_us: 2,
+            },
+            cluster: Cluster {
+                system_identifier: 1,
+                timeline: 1,
+            },
+            by: "test",
+        };
+        let row = MarkRow {
+            token: Token::new(value).unwrap(),
+            raised_at: 0,
+            raised_by: String::new(),
+            drained,
+        };
+        let known = Known {
+            mod_revision: 9,
+            row,
+        };
+        let plan = Plan::new(Some(&known), &declaration, 0);
+        let operations = plan.operations(&Keys::new("/p/"), &declaration);
+        operations
+            .iter()
+            .map(|operation| format!("{operation:?}"))
+            .collect()
+    }
+
+    #[test]
+    fn only_a_scope_that_is_not_drained_is_read() {
+        for (value, drained, writes, reads) in [
+            (5, true, 2, 0),
+            (5, false, 2, 1),
+            (4, true, 3, 1),
+            (4, false, 3, 1),
+            (6, true, 1, 0),
+        ] {
+            let shown = shown(value, drained);
+            let count = |kind| shown.iter().filter(|text| text.contains(kind)).count();
+            let found = (count("RequestPut"), count("RequestRange"));
+            assert_eq!(found, (writes, reads), "mark {value}: {shown:?}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What went wrong with one call to etcd, and what to do about it.
+
+use std::error::Error as _;
+
+use etcd_client::Error;
+
+use crate::AuthorityError;
+
+/// Why a call failed.
+#[derive(Debug, Clone)]
+pub(super) struct Fault {
+    pub(super) kind: Kind,
+    pub(super) text: String,
+}
+
+/// What to do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Another endpoint, or the same one later, may answer.
+    Unavailable,
+    /// The revision that was asked for has been compacted: begin again at a newer one.
+    Compacted,
+    /// User, password or rights are wrong.
+    Denied,
+    /// etcd has no room.
+    Full,
+    /// etcd says that its data is corrupt, or a record makes no sense.
+    Damaged,
+    /// It is not an etcd of version 3, or does not take the request.
+    Foreign,
+}
+
+impl Fault {
+    pub(super) fn new(kind: Kind, text: impl Into<String>) -> Self {
+        Self {
+            kind,
+            text: text.into(),
+        }
+    }
+
+    pub(super) fn damaged(text: impl Into<String>) -> Self {
+        Self::new(Kind::Damaged, text)
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        let text = chain(&error);
+        let kind = match &error {
+            Error::GRpcStatus(status) => kind_of(i32::from(status.code()), status.message()),
+            Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::InvalidMetadataValue(_) => {
+                Kind::Foreign
+            }
+            _ => Kind::Unavailable,
+        };
+        Self { kind, text }
+    }
+}
+
+impl From<Fault> for AuthorityError {
+    fn from(Fault { kind, text }: Fault) -> Self {
+        match kind {
+            Kind::Unavailable | Kind::Compacted | Kind::Denied | Kind::Foreign => {
+                Self::Unavailable(text)
+            }
+            Kind::Full => Self::Storage(format!(
+                "{text}; compact and defragment etcd, then run: etcdctl alarm disarm"
+            )),
+            Kind::Damaged => Self::Damaged(text),
+        }
+    }
+}
+
+/// By the codes of gRPC (<https://grpc.io/docs/guides/status-codes/>) and what etcd means by them
+/// (`api/v3rpc/rpctypes/error.go` in its sources).
+fn kind_of(code: i32, message: &str) -> Kind {
+    const INVALID_ARGUMENT: i32 = 3;
+    const PERMISSION_DENIED: i32 = 7;
+    const RESOURCE_EXHAUSTED: i32 = 8;
+    const FAILED_PRECONDITION: i32 = 9;
+    const OUT_OF_RANGE: i32 = 11;
+    const UNIMPLEMENTED: i32 = 12;
+    const DATA_LOSS: i32 = 15;
+    match code {
+        OUT_OF_RANGE if message.contains("compacted") => Kind::Compacted,
+        // A member that has not got a revision yet; another one has.
+        OUT_OF_RANGE => Kind::Unavailable,
+        RESOURCE_EXHAUSTED if message.contains("space exceeded") => Kind::Full,
+        // Users or roles were changed since we logged in: the next attempt logs in again.
+        INVALID_ARGUMENT if message.contains("auth store is old") => Kind::Unavailable,
+        INVALID_ARGUMENT | FAILED_PRECONDITION if message.contains("authentication") => {
+            Kind::Denied
+        }
+        INVALID_ARGUMENT if message.contains("user name is empty") => Kind::Denied,
+        PERMISSION_DENIED => Kind::Denied,
+        INVALID_ARGUMENT | FAILED_PRECONDITION | UNIMPLEMENTED => Kind::Foreign,
+        DATA_LOSS => Kind::Damaged,
+        _ => Kind::Unavailable,
+    }
+}
+
+/// The message and its causes, each said once.
+fn chain(error: &Error) -> String {
+    let mut text = match error {
+        Error::GRpcStatus(status) if !status.message().is_empty() => status.message().to_owned(),
+        Error::GRpcStatus(status) => status.code().description().to_owned(),
+        other => other.to_string(),
+    };
+    let mut cause = match error {
+        Error::GRpcStatus(status) => status.source(),
+        Error::TransportError(error) => error.source(),
+        _ => None,
+    };
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds() {
+        for (code, message, kind) in [
+            (
+                11,
+                "etcdserver: mvcc: required revision has been compacted",
+                Kind::Compacted,
+            ),
+            (
+                11,
+                "etcdserver: mvcc: required revision is a future revision",
+                Kind::Unavailable,
+            ),
+            (8, "etcdserver: mvcc: database space exceeded", Kind::Full),
+            (8, "etcdserver: too many requests", Kind::Unavailable),
+            (
+                3,
+                "etcdserver: authentication failed, invalid user ID or password",
+                Kind::Denied,
+            ),
+            (9, "etcdserver: authentication is not enabled", Kind::Denied),
+            (3, "etcdserver: user name is empty", Kind::Denied),
+            (
+                3,
+                "etcdserver: revision of auth store is old",
+                Kind::Unavailable,
+            ),
+            (7, "etcdserver: permission denied", Kind::Denied),
+            (
+                3,
+                "etcdserver: too many operations in txn request",
+                Kind::Foreign,
+            ),
+            (12, "unknown service etcdserverpb.KV", Kind::Foreign),
+            (15, "etcdserver: corrupt cluster", Kind::Damaged),
+            (14, "etcdserver: no leader", Kind::Unavailable),
+            (4, "", Kind::Unavailable),
+        ] {
+            assert_eq!(kind_of(code, message), kind, "{code} {message}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Whether the store still has the history that we know: a store that has forgotten must never accept again.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use etcd_client::ResponseHeader;
+
+use crate::AuthorityError;
+
+/// What has been seen of the store's history.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    /// 0 before the first answer.
+    cluster_id: AtomicU64,
+    /// The highest revision that etcd has told us.
+    highest: AtomicI64,
+    /// Why nothing is accepted any more. Never taken back while this process runs.
+    broken: OnceLock<AuthorityError>,
+}
+
+/// Which revision an answer must have reached.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Floor {
+    /// It went through etcd's log, so it is not older than what was known when it was asked for.
+    Known(i64),
+    /// A member that is behind may have given it.
+    None,
+}
+
+impl History {
+    /// Errors once the store is known to have gone back.
+    pub(super) fn intact(&self) -> Result<(), AuthorityError> {
+        self.broken.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// To be taken before a request is sent that goes through etcd's log.
+    pub(super) fn floor(&self) -> Floor {
+        Floor::Known(self.highest.load(Ordering::SeqCst))
+    }
+
+    /// Looks at the header of an answer, and gives its revision.
+    pub(super) fn check(
+        &self,
+        header: Option<&ResponseHeader>,
+        floor: Floor,
+    ) -> Result<i64, AuthorityError> {
+        let Some(header) = header else {
+            return Err(AuthorityError::Damaged("an answer without header".into()));
+        };
+        let (id, revision) = (header.cluster_id(), header.revision());
+        let before = self
+            .cluster_id
+            .compare_exchange(0, id, Ordering::SeqCst, Ordering::SeqCst);
+        if let Err(known) = before
+            && known != id
+        {
+            return Err(self.went_back(format!(
+                "another etcd cluster answers ({id:x}, it was {known:x})"
+            )));
+        }
+        if let Floor::Known(floor) = floor
+            && revision < floor
+        {
+            return Err(self.went_back(format!(
+                "its revision is {revision}, and was {floor} before"
+            )));
+        }
+        self.highest.fetch_max(revision, Ordering::SeqCst);
+        self.intact()?;
+        Ok(revision)
+    }
+
+    /// Refuses everything from now on.
+    pub(super) fn went_back(&self, what: String) -> AuthorityError {
+        self.breaks(AuthorityError::WentBack(format!(
+            "{what}: etcd was wiped, or restored from a snapshot; stop all proxies, run: \
+             pgpalisade recover, and start them again"
+        )))
+    }
+
+    /// Refuses everything from now on.
+    pub(super) fn breaks(&self, error: AuthorityError) -> AuthorityError {
+        self.broken
+            .get_or_init(|| {
+                tracing::error!(%error, "etcd: nothing is accepted any more");
+                error
+            })
+            .clone()
+    }
+}

@@ -1,0 +1,376 @@
+//! Where things lie in etcd, and how they are written.
+//!
+//! Below the prefix:
+//!
+//! | key | value |
+//! | --- | --- |
+//! | `backend/<pid>\|<started_us>\|<scope>` | empty: the records of a session, found by its backend |
+//! | `cluster` | the cluster on record, JSON |
+//! | `identity` | identity and format of the store, JSON |
+//! | `mark/<scope>` | the mark, JSON |
+//! | `session/<scope>\|<pid>\|<started_us>` | token in 19 digits, a space, the time of the declaration |
+//! | `sync` | empty: written to learn a revision |
+//!
+//! `|` is in no name of a scope, so a range over one scope never meets another. The token comes first in the value
+//! of a session and has a fixed width, so that etcd can compare it. The keys that a watch wants lie side by side.
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::MarkRow;
+use crate::{AuthorityId, Backend, Cluster, Registered, Scope, Token};
+
+/// The format that this version writes. A higher one is refused.
+pub(super) const FORMAT: u32 = 1;
+
+/// Stands between the parts of a key. Not in [`Scope`]'s alphabet.
+const SEPARATOR: char = '|';
+/// The character after [`SEPARATOR`]: where a range over what begins with it ends.
+const AFTER_SEPARATOR: char = '}';
+
+/// All keys of one store.
+#[derive(Debug, Clone)]
+pub(super) struct Keys {
+    prefix: String,
+}
+
+/// A half-open range of keys.
+#[derive(Debug, Clone)]
+pub(super) struct Range {
+    pub(super) from: Vec<u8>,
+    pub(super) to: Vec<u8>,
+}
+
+/// What a key that a watch saw is about.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Watched {
+    Cluster,
+    Identity,
+    Mark(Scope),
+}
+
+impl Keys {
+    /// `prefix` ends with a slash.
+    pub(super) fn new(prefix: &str) -> Self {
+        Self {
+            prefix: prefix.to_owned(),
+        }
+    }
+
+    pub(super) fn identity(&self) -> Vec<u8> {
+        self.key("identity")
+    }
+
+    pub(super) fn cluster(&self) -> Vec<u8> {
+        self.key("cluster")
+    }
+
+    pub(super) fn sync(&self) -> Vec<u8> {
+        self.key("sync")
+    }
+
+    pub(super) fn mark(&self, scope: &Scope) -> Vec<u8> {
+        self.key(&format!("mark/{scope}"))
+    }
+
+    pub(super) fn session(&self, scope: &Scope, backend: Backend) -> Vec<u8> {
+        let Backend { pid, started_us } = backend;
+        self.key(&format!(
+            "session/{scope}{SEPARATOR}{pid}{SEPARATOR}{started_us}"
+        ))
+    }
+
+    pub(super) fn backend(&self, backend: Backend, scope: &Scope) -> Vec<u8> {
+        let Backend { pid, started_us } = backend;
+        self.key(&format!(
+            "backend/{pid}{SEPARATOR}{started_us}{SEPARATOR}{scope}"
+        ))
+    }
+
+    pub(super) fn marks(&self) -> Range {
+        self.range("mark/", "mark0")
+    }
+
+    pub(super) fn sessions(&self) -> Range {
+        self.range("session/", "session0")
+    }
+
+    pub(super) fn sessions_of(&self, scope: &Scope) -> Range {
+        let of = |end: char| format!("session/{scope}{end}");
+        self.range(&of(SEPARATOR), &of(AFTER_SEPARATOR))
+    }
+
+    pub(super) fn records_of(&self, backend: Backend) -> Range {
+        let Backend { pid, started_us } = backend;
+        let of = |end: char| format!("backend/{pid}{SEPARATOR}{started_us}{end}");
+        self.range(&of(SEPARATOR), &of(AFTER_SEPARATOR))
+    }
+
+    /// Cluster, identity and marks, and nothing else.
+    pub(super) fn watched(&self) -> Range {
+        self.range("cluster", "mark0")
+    }
+
+    /// What a key of [`Self::watched`] is about.
+    pub(super) fn read_watched(&self, key: &[u8]) -> Option<Watched> {
+        match self.below(key)? {
+            "cluster" => Some(Watched::Cluster),
+            "identity" => Some(Watched::Identity),
+            other => {
+                let scope = Scope::new(other.strip_prefix("mark/")?).ok()?;
+                Some(Watched::Mark(scope))
+            }
+        }
+    }
+
+    /// The scope of a mark's key.
+    pub(super) fn read_mark(&self, key: &[u8]) -> Option<Scope> {
+        Scope::new(self.below(key)?.strip_prefix("mark/")?).ok()
+    }
+
+    /// Scope and backend of a session's key.
+    pub(super) fn read_session(&self, key: &[u8]) -> Option<(Scope, Backend)> {
+        let mut parts = self.below(key)?.strip_prefix("session/")?.split(SEPARATOR);
+        let scope = Scope::new(parts.next()?).ok()?;
+        let backend = Backend {
+            pid: parts.next()?.parse().ok()?,
+            started_us: parts.next()?.parse().ok()?,
+        };
+        parts.next().is_none().then_some((scope, backend))
+    }
+
+    /// The scope of a key in [`Self::records_of`].
+    pub(super) fn read_record(&self, key: &[u8]) -> Option<Scope> {
+        let below = self.below(key)?.strip_prefix("backend/")?;
+        Scope::new(below.split(SEPARATOR).nth(2)?).ok()
+    }
+
+    fn key(&self, below: &str) -> Vec<u8> {
+        format!("{}{below}", self.prefix).into_bytes()
+    }
+
+    fn range(&self, from: &str, to: &str) -> Range {
+        Range {
+            from: self.key(from),
+            to: self.key(to),
+        }
+    }
+
+    fn below<'k>(&self, key: &'k [u8]) -> Option<&'k str> {
+        std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)
+    }
+}
+
+/// Identity and format of a store.
+#[derive(Debug, Serialize, Deserialize)]
+struct Origin {
+    format: u32,
+    identity: String,
+}
+
+/// Why the value of the key `identity` is not ours.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NotOurs {
+    /// A newer version has written it.
+    Newer(u32),
+    /// It makes no sense.
+    Damaged(String),
+}
+
+/// The value of the key `identity`.
+pub(super) fn write_identity(identity: AuthorityId) -> Vec<u8> {
+    json(&Origin {
+        format: FORMAT,
+        identity: identity.to_string(),
+    })
+}
+
+/// Reads what [`write_identity`] has written.
+pub(super) fn read_identity(value: &[u8]) -> Result<AuthorityId, NotOurs> {
+    /// All that is certain about a newer format.
+    #[derive(Deserialize)]
+    struct Format {
+        format: u32,
+    }
+    let damaged = |e: &dyn std::fmt::Display| NotOurs::Damaged(format!("identity: {e}"));
+    let Format { format } = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
+    if format > FORMAT {
+        return Err(NotOurs::Newer(format));
+    }
+    let origin: Origin = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
+    u128::from_str_radix(&origin.identity, 16)
+        .map(|bits| AuthorityId::from_bytes(bits.to_be_bytes()))
+        .map_err(|e| damaged(&e))
+}
+
+pub(super) fn write_mark(row: &MarkRow) -> Vec<u8> {
+    json(row)
+}
+
+pub(super) fn read_mark(scope: &Scope, value: &[u8]) -> Result<MarkRow, String> {
+    serde_json::from_slice(value).map_err(|e| format!("mark of scope {scope}: {e}"))
+}
+
+pub(super) fn write_cluster(cluster: Cluster) -> Vec<u8> {
+    json(&cluster)
+}
+
+pub(super) fn read_cluster(value: &[u8]) -> Result<Cluster, String> {
+    serde_json::from_slice(value).map_err(|e| format!("the cluster: {e}"))
+}
+
+/// The token as it begins the value of a session. Of two such texts the one of the higher token is the greater,
+/// and the value of a session with this token is greater than the text alone.
+pub(super) fn token_text(token: Token) -> String {
+    format!("{:019}", token.get())
+}
+
+pub(super) fn write_session(token: Token, since: i64) -> Vec<u8> {
+    format!("{} {since}", token_text(token)).into_bytes()
+}
+
+pub(super) fn read_session(backend: Backend, value: &[u8]) -> Result<Registered, String> {
+    let read = || {
+        let (token, since) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+        Some(Registered {
+            backend,
+            token: token.parse().ok()?,
+            since: since.parse().ok()?,
+        })
+    };
+    read().ok_or_else(|| {
+        let value = String::from_utf8_lossy(value);
+        format!("session {backend}: {value:?} is not a token and a time")
+    })
+}
+
+/// None of these types can fail to be written.
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope(name: &str) -> Scope {
+        Scope::new(name).unwrap()
+    }
+
+    fn within(key: &[u8], range: &Range) -> bool {
+        range.from.as_slice() <= key && key < range.to.as_slice()
+    }
+
+    #[test]
+    fn separators_are_in_no_scope() {
+        assert!(Scope::new(&SEPARATOR.to_string()).is_err());
+        assert_eq!(u32::from(SEPARATOR) + 1, u32::from(AFTER_SEPARATOR));
+    }
+
+    #[test]
+    fn scopes_and_backends_that_begin_alike_never_meet() {
+        let keys = Keys::new("/p/");
+        let names = ["a", "a/", "a/b", "a:", "a-b", "aa", "A", "a.0", "a_"];
+        let backend = |pid, started_us| Backend { pid, started_us };
+        for one in names {
+            for other in names {
+                let key = keys.session(&scope(other), backend(1, 2));
+                let met = within(&key, &keys.sessions_of(&scope(one)));
+                assert_eq!(met, one == other, "{one} {other}");
+            }
+            let record = keys.backend(backend(1, 2), &scope(one));
+            assert!(within(&record, &keys.records_of(backend(1, 2))));
+            for other in [
+                backend(1, 22),
+                backend(1, -2),
+                backend(11, 2),
+                backend(-1, 2),
+            ] {
+                assert!(!within(&record, &keys.records_of(other)), "{other}");
+            }
+        }
+    }
+
+    #[test]
+    fn keys_are_read_as_they_were_written() {
+        let keys = Keys::new("/p/");
+        for pid in [i32::MIN, -1, 0, 7, i32::MAX] {
+            for started_us in [i64::MIN, 0, i64::MAX] {
+                let (s, backend) = (scope("a/b:c"), Backend { pid, started_us });
+                let key = keys.session(&s, backend);
+                assert_eq!(keys.read_session(&key), Some((s.clone(), backend)));
+                assert_eq!(keys.read_record(&keys.backend(backend, &s)), Some(s));
+            }
+        }
+        assert_eq!(keys.read_mark(&keys.mark(&scope("x"))), Some(scope("x")));
+        assert_eq!(keys.read_session(b"/p/session/a|1|2|3"), None);
+        assert_eq!(keys.read_session(b"/q/session/a|1|2"), None);
+    }
+
+    #[test]
+    fn the_watched_range_has_cluster_identity_and_marks() {
+        let keys = Keys::new("/p/");
+        let (s, backend) = (
+            scope("x"),
+            Backend {
+                pid: 1,
+                started_us: 2,
+            },
+        );
+        let watched = keys.watched();
+        for (key, what) in [
+            (keys.cluster(), Watched::Cluster),
+            (keys.identity(), Watched::Identity),
+            (keys.mark(&s), Watched::Mark(s.clone())),
+        ] {
+            assert!(within(&key, &watched));
+            assert_eq!(keys.read_watched(&key), Some(what));
+        }
+        for key in [
+            keys.sync(),
+            keys.session(&s, backend),
+            keys.backend(backend, &s),
+        ] {
+            assert!(!within(&key, &watched), "{}", String::from_utf8_lossy(&key));
+        }
+    }
+
+    #[test]
+    fn etcd_can_compare_tokens() {
+        let token = |value| Token::new(value).unwrap();
+        let tokens = [1, 2, 9, 10, 99, 1_000_000_007, Token::MAX - 1, Token::MAX].map(token);
+        for at in tokens {
+            for other in tokens {
+                for since in [i64::MIN, 0, i64::MAX] {
+                    let value = write_session(other, since);
+                    let bar = token_text(at).into_bytes();
+                    assert_eq!(value < bar, other < at, "{other} {at}");
+                    assert_ne!(value, bar);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_are_read_as_they_were_written() {
+        let backend = Backend {
+            pid: 1,
+            started_us: 2,
+        };
+        let registered = Registered {
+            backend,
+            token: Token::new(7).unwrap(),
+            since: -5,
+        };
+        let value = write_session(registered.token, registered.since);
+        assert_eq!(read_session(backend, &value), Ok(registered));
+        assert!(read_session(backend, b"0 1").is_err());
+        assert!(read_session(backend, b"\xff").is_err());
+        let identity = AuthorityId::random();
+        assert_eq!(read_identity(&write_identity(identity)), Ok(identity));
+        assert_eq!(
+            read_identity(br#"{"format":2,"other":1}"#),
+            Err(NotOurs::Newer(2))
+        );
+        assert!(matches!(read_identity(b"x"), Err(NotOurs::Damaged(_))));
+    }
+}

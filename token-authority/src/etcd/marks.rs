@@ -1,0 +1,109 @@
+//! The marks that we know. They save a round trip and show a store that has gone back; nothing is accepted by them.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use etcd_client::KeyValue;
+
+use super::keys;
+use crate::Scope;
+use crate::record::MarkRow;
+
+/// Scopes at most. About 300 bytes each.
+const SCOPES_MAX: usize = 100_000;
+
+/// A mark as it was at a revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) mod_revision: i64,
+    pub(super) row: MarkRow,
+}
+
+/// All known marks.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    known: Mutex<HashMap<Scope, Known>>,
+}
+
+/// What the store says does not follow from what it said before, or is no mark.
+#[derive(Debug)]
+pub(super) enum Wrong {
+    WentBack(String),
+    Damaged(String),
+}
+
+impl Marks {
+    pub(super) fn get(&self, scope: &Scope) -> Option<Known> {
+        self.lock().get(scope).cloned()
+    }
+
+    /// What we have written ourselves at `known.mod_revision`.
+    pub(super) fn put(&self, scope: &Scope, known: Known) {
+        let mut all = self.lock();
+        let newer = all
+            .get(scope)
+            .is_none_or(|before| before.mod_revision < known.mod_revision);
+        if newer {
+            make_room(&mut all, scope);
+            all.insert(scope.clone(), known);
+        }
+    }
+
+    /// What the store said at `revision`. Answers with what is known then, which may be newer.
+    pub(super) fn learn(
+        &self,
+        scope: &Scope,
+        revision: i64,
+        found: Option<&KeyValue>,
+    ) -> Result<Option<Known>, Wrong> {
+        let found = match found {
+            Some(kv) => Some(Known {
+                mod_revision: kv.mod_revision(),
+                row: keys::read_mark(scope, kv.value()).map_err(Wrong::Damaged)?,
+            }),
+            None => None,
+        };
+        let mut all = self.lock();
+        let Some(before) = all.get(scope) else {
+            if let Some(found) = &found {
+                make_room(&mut all, scope);
+                all.insert(scope.clone(), found.clone());
+            }
+            return Ok(found);
+        };
+        if before.mod_revision > revision {
+            return Ok(Some(before.clone()));
+        }
+        let Some(found) = found else {
+            let token = before.row.token;
+            return Err(Wrong::WentBack(format!(
+                "the mark {token} of scope {scope} has vanished"
+            )));
+        };
+        let follows = match found.mod_revision.cmp(&before.mod_revision) {
+            std::cmp::Ordering::Less => false,
+            std::cmp::Ordering::Equal => found == *before,
+            std::cmp::Ordering::Greater => found.row.token >= before.row.token,
+        };
+        if !follows {
+            let (now, then) = (found.row.token, before.row.token);
+            return Err(Wrong::WentBack(format!(
+                "the mark of scope {scope} is {now} of revision {}, and was {then} of revision {}",
+                found.mod_revision, before.mod_revision
+            )));
+        }
+        all.insert(scope.clone(), found.clone());
+        Ok(Some(found))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Scope, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Nothing depends on what is forgotten here.
+fn make_room(all: &mut HashMap<Scope, Known>, scope: &Scope) {
+    if all.len() >= SCOPES_MAX && !all.contains_key(scope) {
+        all.clear();
+    }
+}

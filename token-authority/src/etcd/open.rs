@@ -1,0 +1,257 @@
+//! Connecting: files, login, identity.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use etcd_client::{
+    Certificate, Compare, CompareOp, ConnectOptions, Identity, TlsOptions, Txn, TxnOp,
+};
+use tokio::time::timeout;
+
+use super::fault::{Fault, Kind};
+use super::history::{Floor, History};
+use super::keys::{self, FORMAT, Keys, NotOurs};
+use super::marks::Marks;
+use super::members::{self, Members};
+use super::options::{Login, Options, Password, Tls};
+use super::store::{Store, found};
+use crate::{AuthorityError, AuthorityId};
+
+/// The longest that connecting takes.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why the store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A file for TLS or the password cannot be read, or is none.
+    #[error("{what} {path}: {why}", path = path.display())]
+    File {
+        /// What it is for.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No endpoint answered.
+    #[error(
+        "etcd does not answer: {0}; check that it runs, the addresses, and http:// or https://"
+    )]
+    Unreachable(String),
+    /// User, password or rights.
+    #[error(
+        "etcd refuses: {why}; check user and password, and that the user may read and write all keys from {prefix}"
+    )]
+    Denied {
+        /// What etcd says.
+        why: String,
+        /// The prefix of the keys that are needed.
+        prefix: String,
+    },
+    /// Something else answers there.
+    #[error("this is no etcd of version 3.4 or later, or it does not take our requests: {0}")]
+    Foreign(String),
+    /// A newer version of this program has made the store.
+    #[error(
+        "the store at {prefix} has format {found}, but this version knows only up to {FORMAT}; use the newer pgpalisade"
+    )]
+    Newer {
+        /// The prefix of its keys.
+        prefix: String,
+        /// The format of the store.
+        found: u32,
+    },
+    /// What is stored there is not ours, or is damaged, or cannot be stored.
+    #[error("the store at {prefix}: {why}; choose another prefix, or restore it from a snapshot")]
+    Damaged {
+        /// The prefix of its keys.
+        prefix: String,
+        /// What was found.
+        why: String,
+    },
+}
+
+/// What becomes of a store that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// It is made.
+    Make,
+    /// It stays away.
+    Leave,
+}
+
+/// Connects, and answers with the store and the revision. `None`: there is no store, and none was to be made.
+pub(super) async fn open(
+    options: Options,
+    missing: Missing,
+) -> Result<Option<(Store, i64)>, OpenError> {
+    let connect = client_options(&options)?;
+    let members = Members::new(&options.urls, connect);
+    let keys = Keys::new(&options.prefix);
+    let history = History::default();
+    let opened = timeout(
+        CONNECT_TIMEOUT,
+        identify(&members, &keys, &history, missing),
+    )
+    .await;
+    let opened = opened.unwrap_or_else(|_| {
+        let waited = CONNECT_TIMEOUT.as_secs();
+        Err(Fault::new(Kind::Unavailable, format!("no answer within {waited} s")).into())
+    });
+    let prefix = options.prefix.clone();
+    let Some(found) = opened.map_err(|failure| failure.explain(prefix))? else {
+        return Ok(None);
+    };
+    let store = Store {
+        keys,
+        members,
+        identity: found.identity,
+        origin: found.origin,
+        history,
+        marks: Marks::default(),
+        watchers: Mutex::default(),
+    };
+    Ok(Some((store, found.revision)))
+}
+
+/// The identity of the store, the value that says so, and the revision at which it was found.
+struct Identified {
+    identity: AuthorityId,
+    origin: Vec<u8>,
+    revision: i64,
+}
+
+/// Why there is no identity.
+enum Failure {
+    Fault(Fault),
+    History(AuthorityError),
+    NotOurs(NotOurs),
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl Failure {
+    fn explain(self, prefix: String) -> OpenError {
+        match self {
+            Self::Fault(Fault { kind, text: why }) => match kind {
+                Kind::Unavailable | Kind::Compacted => OpenError::Unreachable(why),
+                Kind::Denied => OpenError::Denied { why, prefix },
+                Kind::Foreign => OpenError::Foreign(why),
+                Kind::Full | Kind::Damaged => OpenError::Damaged { prefix, why },
+            },
+            Self::History(error) => OpenError::Damaged {
+                prefix,
+                why: error.to_string(),
+            },
+            Self::NotOurs(NotOurs::Newer(found)) => OpenError::Newer { prefix, found },
+            Self::NotOurs(NotOurs::Damaged(why)) => OpenError::Damaged { prefix, why },
+        }
+    }
+}
+
+/// Reads the identity, and makes one where there is none, if it may: one step, so that of two proxies that are first at the
+/// same time both take the same one.
+async fn identify(
+    members: &Members,
+    keys: &Keys,
+    history: &History,
+    missing: Missing,
+) -> Result<Option<Identified>, Failure> {
+    let fresh = AuthorityId::random();
+    let origin = keys::write_identity(fresh);
+    let key = keys.identity();
+    let absent = Compare::version(key.clone(), CompareOp::Equal, 0);
+    let make = match missing {
+        Missing::Make => vec![TxnOp::put(key.clone(), origin.clone(), None)],
+        Missing::Leave => Vec::new(),
+    };
+    let txn = Txn::new()
+        .when(vec![absent])
+        .and_then(make)
+        .or_else(vec![TxnOp::get(key, None)]);
+    let answer = members
+        .call(|client| {
+            let txn = txn.clone();
+            async move { client.kv_client().txn(txn).await }
+        })
+        .await?;
+    let revision = history.check(answer.header(), Floor::None);
+    let revision = revision.map_err(Failure::History)?;
+    if answer.succeeded() {
+        return Ok((missing == Missing::Make).then_some(Identified {
+            identity: fresh,
+            origin,
+            revision,
+        }));
+    }
+    let answers = answer.op_responses();
+    let Some(kv) = found(answers.first()) else {
+        return Err(Fault::damaged("it has no identity").into());
+    };
+    let identity = keys::read_identity(kv.value()).map_err(Failure::NotOurs)?;
+    Ok(Some(Identified {
+        identity,
+        origin: kv.value().to_vec(),
+        revision,
+    }))
+}
+
+fn client_options(options: &Options) -> Result<ConnectOptions, OpenError> {
+    let mut connect = members::client_options();
+    if let Some(tls) = &options.tls {
+        connect = connect.with_tls(tls_options(tls)?);
+    }
+    if let Some(Login { user, password }) = &options.login {
+        let password = match password {
+            Password::Given(password) => password.clone(),
+            Password::File(path) => {
+                let text = read("the password file", path)?;
+                let text = String::from_utf8(text).map_err(|_| OpenError::File {
+                    what: "the password file",
+                    path: path.clone(),
+                    why: "it is not UTF-8".to_owned(),
+                })?;
+                // Editors end a file with a line break.
+                text.trim_end_matches(['\r', '\n']).to_owned()
+            }
+        };
+        connect = connect.with_user(user, password);
+    }
+    Ok(connect)
+}
+
+fn tls_options(tls: &Tls) -> Result<TlsOptions, OpenError> {
+    let ca = Certificate::from_pem(pem("the certificate authority (ca)", &tls.ca)?);
+    let mut options = TlsOptions::new().ca_certificate(ca);
+    if let Some((cert, key)) = &tls.client {
+        let cert = pem("the client's certificate (cert)", cert)?;
+        let key = pem("the client's key (key)", key)?;
+        options = options.identity(Identity::from_pem(cert, key));
+    }
+    Ok(options)
+}
+
+fn pem(what: &'static str, path: &Path) -> Result<Vec<u8>, OpenError> {
+    let bytes = read(what, path)?;
+    if bytes.windows(11).any(|part| part == b"-----BEGIN ") {
+        return Ok(bytes);
+    }
+    Err(OpenError::File {
+        what,
+        path: path.to_owned(),
+        why: "it is not PEM: a line -----BEGIN is missing".to_owned(),
+    })
+}
+
+fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, OpenError> {
+    std::fs::read(path).map_err(|error| OpenError::File {
+        what,
+        path: path.to_owned(),
+        why: error.to_string(),
+    })
+}

@@ -1,0 +1,457 @@
+//! What stands after `etcd:` in `--authority`: endpoints, then what they need.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The prefix of all keys where nothing else is said.
+pub const DEFAULT_PREFIX: &str = "/pgpalisade/";
+/// etcd's port for clients.
+const DEFAULT_PORT: u16 = 2379;
+
+/// How to reach an etcd cluster. Parsed from `URL[,URL...][?NAME=VALUE[&NAME=VALUE...]]`.
+///
+/// URLs are `http://[user:password@]host[:port]`, or all of them `https://`. Names are `prefix`, `ca`, `cert`,
+/// `key`, `user` and `password_file`. In values, users and passwords `%41` stands for the byte with the
+/// hexadecimal number 41, as in every URL. Shown, it has no password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Options {
+    pub(super) urls: Vec<String>,
+    pub(super) prefix: String,
+    pub(super) tls: Option<Tls>,
+    pub(super) login: Option<Login>,
+}
+
+/// Files for TLS, in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tls {
+    pub(super) ca: PathBuf,
+    /// Certificate and key of this client.
+    pub(super) client: Option<(PathBuf, PathBuf)>,
+}
+
+/// A user of etcd.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Login {
+    pub(super) user: String,
+    pub(super) password: Password,
+}
+
+/// Where the password comes from.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Password {
+    Given(String),
+    File(PathBuf),
+}
+
+/// What is wrong with the text, and what to write.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// No URL at all.
+    #[error("no endpoint is given; write etcd:http://10.0.0.1:2379,http://10.0.0.2:2379")]
+    NoUrl,
+    /// A URL that is none. Its user and password are left out.
+    #[error(
+        "{url:?} is not an endpoint: {why}; write http://10.0.0.1:2379 or https://etcd-1.internal:2379"
+    )]
+    Url {
+        /// The URL.
+        url: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// `http` and `https` together.
+    #[error("some endpoints are http:// and some https://; write one of them for all")]
+    MixedSchemes,
+    /// Different users, or passwords, in the URLs.
+    #[error("the endpoints name different users; write the user once, or the same one everywhere")]
+    MixedUsers,
+    /// An unknown name after `?`.
+    #[error(
+        "{0:?} is not an option of etcd; there are prefix, ca, cert, key, user and password_file"
+    )]
+    Unknown(String),
+    /// The same name twice.
+    #[error("{0} is given twice; write it once")]
+    Twice(&'static str),
+    /// No value, or one that cannot be.
+    #[error("{name}={value} is not possible: {why}")]
+    Value {
+        /// The option.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// An `%` that two hexadecimal digits do not follow, or what is no UTF-8.
+    #[error(
+        "{0} has a % that is not followed by two hexadecimal digits; write %25 for the character itself"
+    )]
+    Percent(&'static str),
+    /// https without the authority that signed the server's certificate.
+    #[error(
+        "https:// needs the certificate authority that signed etcd's certificates; write ?ca=FILE \
+         (for public ones: ?ca=/etc/ssl/certs/ca-certificates.crt)"
+    )]
+    NoCa,
+    /// Files for TLS where there is none.
+    #[error("ca, cert and key are for https:// endpoints; write https://, or leave them out")]
+    TlsWithoutHttps,
+    /// One of the two is missing.
+    #[error("cert and key belong together; write both, or neither")]
+    HalfIdentity,
+    /// A user, and no password.
+    #[error(
+        "the user of etcd has no password; write password_file=FILE, or user:password@ in the URL"
+    )]
+    NoPassword,
+    /// A password, and no user.
+    #[error("there is a password and no user; write user=NAME too")]
+    NoUser,
+    /// Two passwords, or two users.
+    #[error("{0} is given in the URL and after the ?; write it in one place")]
+    TwoPlaces(&'static str),
+}
+
+/// The values after `?`.
+#[derive(Default)]
+struct Query {
+    prefix: Option<String>,
+    ca: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
+    user: Option<String>,
+    password_file: Option<String>,
+}
+
+impl FromStr for Options {
+    type Err = OptionsError;
+
+    fn from_str(text: &str) -> Result<Self, OptionsError> {
+        let (urls, query) = text.split_once('?').unwrap_or((text, ""));
+        let query = Query::parse(query)?;
+        let mut endpoints = Vec::new();
+        for url in urls.split(',').filter(|url| !url.is_empty()) {
+            endpoints.push(Endpoint::parse(url)?);
+        }
+        let Some(first) = endpoints.first() else {
+            return Err(OptionsError::NoUrl);
+        };
+        if endpoints.iter().any(|other| other.scheme != first.scheme) {
+            return Err(OptionsError::MixedSchemes);
+        }
+        let mut credentials = endpoints.iter().filter_map(|e| e.credentials.as_ref());
+        let given = credentials.next();
+        if credentials.any(|other| Some(other) != given) {
+            return Err(OptionsError::MixedUsers);
+        }
+        let mut urls: Vec<String> = Vec::new();
+        for endpoint in &endpoints {
+            let url = format!("{}{}", endpoint.scheme, endpoint.address);
+            if !urls.contains(&url) {
+                urls.push(url);
+            }
+        }
+        Ok(Self {
+            urls,
+            tls: query.tls(first.scheme)?,
+            login: query.login(given.cloned())?,
+            prefix: query.prefix()?,
+        })
+    }
+}
+
+const HTTP: &str = "http://";
+const HTTPS: &str = "https://";
+
+/// One URL in its parts.
+struct Endpoint {
+    scheme: &'static str,
+    credentials: Option<(String, Option<String>)>,
+    address: String,
+}
+
+impl Endpoint {
+    fn parse(url: &str) -> Result<Self, OptionsError> {
+        let shown = match url.rsplit_once('@') {
+            Some((_, address)) => address,
+            None => url,
+        };
+        let wrong = |why| OptionsError::Url {
+            url: shown.to_owned(),
+            why,
+        };
+        let (scheme, rest) = if let Some(rest) = url.strip_prefix(HTTP) {
+            (HTTP, rest)
+        } else if let Some(rest) = url.strip_prefix(HTTPS) {
+            (HTTPS, rest)
+        } else {
+            return Err(wrong("it does not begin with http:// or https://"));
+        };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let (credentials, address) = match rest.rsplit_once('@') {
+            Some((credentials, address)) => (Some(credentials), address),
+            None => (None, rest),
+        };
+        if address.contains(['/', '#']) {
+            return Err(wrong("an endpoint has no path"));
+        }
+        let (host, port) = match address.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+            _ => (address, None),
+        };
+        let in_brackets = host.starts_with('[') && host.ends_with(']');
+        let named = !host.is_empty() && !host.contains(|c: char| "[]: ".contains(c));
+        if !named && !in_brackets {
+            return Err(wrong("its host is missing or cannot be"));
+        }
+        let port = port.map_or(Ok(DEFAULT_PORT), str::parse);
+        let port = port.map_err(|_| wrong("its port is not a number up to 65535"))?;
+        let credentials = match credentials {
+            Some(text) => Some(Self::credentials(text)?),
+            None => None,
+        };
+        Ok(Self {
+            scheme,
+            credentials,
+            address: format!("{host}:{port}"),
+        })
+    }
+
+    fn credentials(text: &str) -> Result<(String, Option<String>), OptionsError> {
+        let (user, password) = match text.split_once(':') {
+            Some((user, password)) => (user, Some(password)),
+            None => (text, None),
+        };
+        let password = password
+            .map(|text| decode(text, "the password"))
+            .transpose()?;
+        Ok((decode(user, "the user")?, password))
+    }
+}
+
+impl Query {
+    fn parse(text: &str) -> Result<Self, OptionsError> {
+        let mut query = Self::default();
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (name, place) = match name {
+                "prefix" => ("prefix", &mut query.prefix),
+                "ca" => ("ca", &mut query.ca),
+                "cert" => ("cert", &mut query.cert),
+                "key" => ("key", &mut query.key),
+                "user" => ("user", &mut query.user),
+                "password_file" => ("password_file", &mut query.password_file),
+                other => return Err(OptionsError::Unknown(other.to_owned())),
+            };
+            if place.is_some() {
+                return Err(OptionsError::Twice(name));
+            }
+            let value = decode(value, name)?;
+            if value.is_empty() {
+                let why = "it has no value";
+                return Err(OptionsError::Value { name, value, why });
+            }
+            *place = Some(value);
+        }
+        Ok(query)
+    }
+
+    fn prefix(self) -> Result<String, OptionsError> {
+        let Some(mut value) = self.prefix else {
+            return Ok(DEFAULT_PREFIX.to_owned());
+        };
+        if value.chars().any(|c| !c.is_ascii_graphic()) || value.len() > 200 {
+            let (name, why) = (
+                "prefix",
+                "write up to 200 printable ASCII characters, no spaces",
+            );
+            return Err(OptionsError::Value { name, value, why });
+        }
+        if !value.ends_with('/') {
+            value.push('/');
+        }
+        Ok(value)
+    }
+
+    fn tls(&self, scheme: &str) -> Result<Option<Tls>, OptionsError> {
+        let client = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some((cert.into(), key.into())),
+            (None, None) => None,
+            _ => return Err(OptionsError::HalfIdentity),
+        };
+        match (&self.ca, scheme == HTTPS) {
+            (Some(ca), true) => Ok(Some(Tls {
+                ca: ca.into(),
+                client,
+            })),
+            (None, true) => Err(OptionsError::NoCa),
+            (None, false) if client.is_none() => Ok(None),
+            (_, false) => Err(OptionsError::TlsWithoutHttps),
+        }
+    }
+
+    fn login(
+        &self,
+        in_url: Option<(String, Option<String>)>,
+    ) -> Result<Option<Login>, OptionsError> {
+        let (url_user, url_password) = in_url.unzip();
+        let user = match (url_user, &self.user) {
+            (Some(_), Some(_)) => return Err(OptionsError::TwoPlaces("the user")),
+            (user, other) => user.or_else(|| other.clone()),
+        };
+        let password = match (url_password.flatten(), &self.password_file) {
+            (Some(_), Some(_)) => return Err(OptionsError::TwoPlaces("the password")),
+            (Some(password), None) => Some(Password::Given(password)),
+            (None, file) => file.as_ref().map(|file| Password::File(file.into())),
+        };
+        match (user, password) {
+            (Some(user), Some(password)) => Ok(Some(Login { user, password })),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(OptionsError::NoPassword),
+            (None, Some(_)) => Err(OptionsError::NoUser),
+        }
+    }
+}
+
+/// `%41` to `A`.
+fn decode(text: &str, what: &'static str) -> Result<String, OptionsError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(rest.next()?).to_digit(16);
+        let value = digit().zip(digit()).map(|(high, low)| high * 16 + low);
+        let value = value.and_then(|value| u8::try_from(value).ok());
+        bytes.push(value.ok_or(OptionsError::Percent(what))?);
+    }
+    String::from_utf8(bytes).map_err(|_| OptionsError::Percent(what))
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}?prefix={}", self.urls.join(","), self.prefix)?;
+        if let Some(Tls { ca, client }) = &self.tls {
+            write!(f, "&ca={}", ca.display())?;
+            if let Some((cert, key)) = client {
+                write!(f, "&cert={}&key={}", cert.display(), key.display())?;
+            }
+        }
+        if let Some(Login { user, password }) = &self.login {
+            write!(f, "&user={user}")?;
+            if let Password::File(path) = password {
+                write!(f, "&password_file={}", path.display())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Options({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn shown(text: &str) -> String {
+        text.parse::<Options>().unwrap().to_string()
+    }
+
+    #[track_caller]
+    fn error(text: &str) -> OptionsError {
+        text.parse::<Options>().map(|o| o.to_string()).unwrap_err()
+    }
+
+    #[test]
+    fn good_ones() {
+        for (text, expect) in [
+            (
+                "http://10.0.0.1:2379",
+                "http://10.0.0.1:2379?prefix=/pgpalisade/",
+            ),
+            (
+                "http://a,http://[::1],http://a:2379/",
+                "http://a:2379,http://[::1]:2379?prefix=/pgpalisade/",
+            ),
+            ("http://[::1]:1?prefix=x", "http://[::1]:1?prefix=x/"),
+            (
+                "https://a:1,https://b:2?ca=/ca.pem&cert=/c.pem&key=/k.pem",
+                "https://a:1,https://b:2?prefix=/pgpalisade/&ca=/ca.pem&cert=/c.pem&key=/k.pem",
+            ),
+            (
+                "http://a?user=me&password_file=/p",
+                "http://a:2379?prefix=/pgpalisade/&user=me&password_file=/p",
+            ),
+        ] {
+            assert_eq!(shown(text), expect, "{text}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_read_and_never_shown() {
+        let options: Options = "http://me:s%40cret@a,http://me:s%40cret@b".parse().unwrap();
+        let login = options.login.clone().unwrap();
+        assert_eq!(login.user, "me");
+        assert!(login.password == Password::Given("s@cret".to_owned()));
+        assert_eq!(options.urls, ["http://a:2379", "http://b:2379"]);
+        for text in [format!("{options}"), format!("{options:?}")] {
+            assert!(!text.contains("cret") && text.contains("user=me"), "{text}");
+        }
+        for text in [
+            "http://me:secret@a/b",
+            "me:secret@a",
+            "http://me:secret@:1",
+            "http://me:secret@a:x",
+        ] {
+            let error = error(text);
+            assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn wrong_ones_say_what_to_write() {
+        use OptionsError as E;
+        assert_eq!(error(""), E::NoUrl);
+        assert_eq!(error("?prefix=/x"), E::NoUrl);
+        for text in [
+            "10.0.0.1:2379",
+            "ftp://a",
+            "http://",
+            "http://a:70000",
+            "http://a b",
+            "http://a/v3",
+            "http://::1",
+        ] {
+            assert!(matches!(error(text), E::Url { .. }), "{text}");
+        }
+        assert_eq!(error("http://a,https://b?ca=x"), E::MixedSchemes);
+        assert_eq!(error("http://u:p@a,http://v:p@b"), E::MixedUsers);
+        assert_eq!(error("http://a?pre=1"), E::Unknown("pre".to_owned()));
+        assert_eq!(error("http://a?prefix=/a&prefix=/b"), E::Twice("prefix"));
+        assert!(matches!(error("http://a?prefix="), E::Value { .. }));
+        assert!(matches!(error("http://a?prefix=/x%20y"), E::Value { .. }));
+        assert_eq!(error("http://u:%zz@a"), E::Percent("the password"));
+        assert_eq!(error("http://a?ca=%f"), E::Percent("ca"));
+        assert_eq!(error("https://a"), E::NoCa);
+        assert_eq!(error("http://a?ca=x"), E::TlsWithoutHttps);
+        assert_eq!(error("http://a?cert=x&key=y"), E::TlsWithoutHttps);
+        assert_eq!(error("https://a?ca=x&cert=y"), E::HalfIdentity);
+        assert_eq!(error("http://a?user=u"), E::NoPassword);
+        assert_eq!(error("http://u@a"), E::NoPassword);
+        assert_eq!(error("http://a?password_file=f"), E::NoUser);
+        assert_eq!(error("http://u:p@a?user=u"), E::TwoPlaces("the user"));
+        assert_eq!(
+            error("http://u:p@a?password_file=f"),
+            E::TwoPlaces("the password")
+        );
+    }
+}

@@ -1,0 +1,191 @@
+//! Removing records of sessions that are gone, in batches, and marking a scope as drained.
+
+use std::collections::BTreeSet;
+
+use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse};
+
+use super::declare::{back_off, contended};
+use super::history::Floor;
+use super::keys;
+use super::marks::Known;
+use super::store::{OPERATIONS_MAX, Path, Store, found, page_of, touch, unexpected};
+use crate::record::MarkRow;
+use crate::{AuthorityError, Backend, Drained, Registered, Scope, Token};
+
+/// How often marking a scope as drained is tried again because its mark has changed in between.
+const CONFLICTS_MAX: u32 = 64;
+
+impl Store {
+    /// See [`crate::Authority::drained`].
+    pub(super) async fn drained(
+        &self,
+        scope: &Scope,
+        token: Token,
+        gone: &[Backend],
+    ) -> Result<Drained, AuthorityError> {
+        let gone: BTreeSet<Backend> = gone.iter().copied().collect();
+        let gone: Vec<Backend> = gone.into_iter().collect();
+        for batch in gone.chunks(OPERATIONS_MAX) {
+            let then = batch
+                .iter()
+                .map(|backend| TxnOp::txn(self.remove_if_lower(scope, token, *backend)));
+            self.sync(then.collect()).await?;
+        }
+        self.mark_drained(scope, token).await
+    }
+
+    /// A step inside a step: only while the session's token is lower is its record removed.
+    fn remove_if_lower(&self, scope: &Scope, token: Token, backend: Backend) -> Txn {
+        let session = self.keys.session(scope, backend);
+        let lower = Compare::value(session.clone(), CompareOp::Less, keys::token_text(token));
+        Txn::new().when(vec![lower]).and_then(vec![
+            TxnOp::delete(session, None),
+            TxnOp::delete(self.keys.backend(backend, scope), None),
+        ])
+    }
+
+    async fn mark_drained(&self, scope: &Scope, token: Token) -> Result<Drained, AuthorityError> {
+        let mut known = self.marks.get(scope);
+        for conflicts in 0..CONFLICTS_MAX {
+            let current = known.as_ref().filter(|known| known.row.token == token);
+            let looked = self.try_mark_drained(scope, token, current).await?;
+            match looked {
+                Looked::Marked => return Ok(Drained::Complete),
+                Looked::Left(left) if !left.is_empty() => return Ok(Drained::Left(left)),
+                Looked::Left(_) => known = self.marks.get(scope),
+            }
+            // No lower session is left. Only where the token is the mark is there something to write.
+            match &known {
+                Some(known) if known.row.token == token && !known.row.drained => {}
+                _ => return Ok(Drained::Complete),
+            }
+            back_off(conflicts).await;
+        }
+        Err(contended(scope))
+    }
+
+    /// Marks the scope as drained if the mark is `current` and no lower session is left.
+    ///
+    /// etcd's comparison over a range is true where it is true for every key, but a comparison of values is false
+    /// for a range without keys. So the scope without any session is a second comparison, inside the first one's
+    /// other path.
+    async fn try_mark_drained(
+        &self,
+        scope: &Scope,
+        token: Token,
+        current: Option<&Known>,
+    ) -> Result<Looked, AuthorityError> {
+        let sessions = self.keys.sessions_of(scope);
+        let none_lower = Compare::value(
+            sessions.from.clone(),
+            CompareOp::Greater,
+            keys::token_text(token),
+        )
+        .with_range(sessions.to.clone());
+        let none_at_all = Compare::version(sessions.from.clone(), CompareOp::Equal, 0)
+            .with_range(sessions.to.clone());
+        let mark_is = match current {
+            Some(known) => self.mark_is(scope, Some(known)),
+            // Another mark, or not known: nothing is to be written. No key has a revision below 0.
+            None => Compare::mod_revision(self.keys.mark(scope), CompareOp::Less, 0),
+        };
+        let row = current.map(|known| MarkRow {
+            drained: true,
+            ..known.row.clone()
+        });
+        let write = match &row {
+            Some(row) => TxnOp::put(self.keys.mark(scope), keys::write_mark(row), None),
+            None => touch(&self.keys),
+        };
+        let second = Txn::new()
+            .when(vec![mark_is.clone(), none_at_all])
+            .and_then(vec![write.clone()])
+            .or_else(vec![
+                TxnOp::get(self.keys.mark(scope), None),
+                page_of(&sessions),
+            ]);
+        let stepped = self
+            .step(
+                vec![mark_is, none_lower],
+                vec![write],
+                vec![TxnOp::txn(second)],
+            )
+            .await?;
+        let second = match (stepped.path, stepped.answers.as_slice()) {
+            (Path::Then, _) => None,
+            (Path::Else, [TxnOpResponse::Txn(second)]) if second.succeeded() => None,
+            (Path::Else, [TxnOpResponse::Txn(second)]) => Some(second),
+            _ => return Err(unexpected()),
+        };
+        let Some(second) = second else {
+            if let Some(row) = row {
+                let mod_revision = stepped.revision;
+                self.marks.put(scope, Known { mod_revision, row });
+            }
+            return Ok(Looked::Marked);
+        };
+        let answers = second.op_responses();
+        let [mark, TxnOpResponse::Get(page)] = answers.as_slice() else {
+            return Err(unexpected());
+        };
+        self.learn(scope, stepped.revision, found(Some(mark)))?;
+        let left = self.lower(scope, token, page, stepped.revision).await?;
+        Ok(Looked::Left(left))
+    }
+
+    /// See [`crate::Authority::forget`].
+    pub(super) async fn forget(&self, gone: &[Backend]) -> Result<(), AuthorityError> {
+        let mut removals = Vec::new();
+        for batch in gone.chunks(OPERATIONS_MAX) {
+            for (backend, scope) in self.records_of(batch).await? {
+                removals.push(TxnOp::delete(self.keys.session(&scope, backend), None));
+                removals.push(TxnOp::delete(self.keys.backend(backend, &scope), None));
+            }
+        }
+        // An even number: the two keys of a record go in one step.
+        for batch in removals.chunks(OPERATIONS_MAX) {
+            self.step(Vec::new(), batch.to_vec(), Vec::new()).await?;
+        }
+        Ok(())
+    }
+
+    /// In which scopes sessions have records. Nothing depends on its being complete, so a read will do: what is
+    /// missed here stays registered, and the reaper finds it again.
+    async fn records_of(&self, gone: &[Backend]) -> Result<Vec<(Backend, Scope)>, AuthorityError> {
+        self.history.intact()?;
+        let gets = gone.iter().map(|backend| {
+            let range = self.keys.records_of(*backend);
+            let options = GetOptions::new().with_range(range.to).with_keys_only();
+            TxnOp::get(range.from, Some(options))
+        });
+        let txn = Txn::new().and_then(gets.collect::<Vec<_>>());
+        let answer = self.members.call(|client| {
+            let txn = txn.clone();
+            async move { client.kv_client().txn(txn).await }
+        });
+        let answer = answer.await?;
+        self.history.check(answer.header(), Floor::None)?;
+        let mut records = Vec::new();
+        for (backend, found) in gone.iter().zip(answer.op_responses()) {
+            let TxnOpResponse::Get(found) = found else {
+                return Err(unexpected());
+            };
+            for kv in found.kvs() {
+                let scope = self.keys.read_record(kv.key()).ok_or_else(|| {
+                    let key = String::from_utf8_lossy(kv.key());
+                    AuthorityError::Damaged(format!("{key:?} is not the key of a record"))
+                })?;
+                records.push((*backend, scope));
+            }
+        }
+        Ok(records)
+    }
+}
+
+/// What [`Store::try_mark_drained`] has found.
+enum Looked {
+    /// No lower session is left, and that is on record.
+    Marked,
+    /// These are left; or none, and the mark was another than expected.
+    Left(Vec<Registered>),
+}

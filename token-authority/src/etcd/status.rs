@@ -1,0 +1,141 @@
+//! What `pgpalisade check` tells about the etcd cluster.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::members::ATTEMPT_TIMEOUT;
+use super::store::Store;
+
+/// One endpoint as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its URL, without user and password.
+    pub url: String,
+    /// What it says of itself, or why it did not answer within a second.
+    pub state: Result<Member, String>,
+}
+
+/// What a member of the etcd cluster says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its version, `3.4.23`, say.
+    pub version: String,
+    /// The cluster that it belongs to. All endpoints should name the same one.
+    pub cluster_id: u64,
+    /// Whether it leads, follows a leader, or knows none.
+    pub role: Role,
+    /// Bytes of its data file.
+    pub db_size: i64,
+    /// Alarms and other complaints of its own. Empty where it is healthy.
+    pub errors: Vec<String>,
+    /// Whether its version may answer a linearizable read with an old value after it was paused
+    /// (<https://github.com/etcd-io/etcd/issues/20418>). This store decides nothing by a read, so that it is safe
+    /// there too; other programs may not be.
+    pub stale_reads: bool,
+}
+
+/// The part of a member in the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It is the leader.
+    Leader,
+    /// It follows a leader.
+    Follower,
+    /// It copies the data and has no vote yet.
+    Learner,
+    /// It knows no leader: it is cut off, or no majority is left. It cannot store anything.
+    NoLeader,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Leader => "leader",
+            Self::Follower => "follower",
+            Self::Learner => "learner",
+            Self::NoLeader => "without a leader",
+        })
+    }
+}
+
+/// Whether this version of etcd is in the range that had stale reads: 3.4.20 and later in 3.4, 3.5.0 and later. Which
+/// later releases have it fixed is not known here. A version that cannot be read counts as one of them.
+fn has_stale_reads(version: &str) -> bool {
+    let mut parts = version.split(['.', '-', '+']).map(str::parse::<u32>);
+    let mut part = || parts.next().and_then(Result::ok);
+    match (part(), part(), part()) {
+        (Some(major), Some(minor), Some(patch)) => {
+            (major, minor) >= (3, 5) || (major, minor, patch) >= (3, 4, 20)
+        }
+        _ => true,
+    }
+}
+
+impl Store {
+    /// Asks every endpoint, all at the same time. Takes about a second at most.
+    pub(super) async fn endpoints(self: &Arc<Self>) -> Vec<Endpoint> {
+        let mut asked = JoinSet::new();
+        for (index, url) in self.members.urls().enumerate() {
+            let (store, url) = (Arc::clone(self), url.to_owned());
+            asked.spawn(async move {
+                let state = store.member(index).await;
+                (index, Endpoint { url, state })
+            });
+        }
+        let mut endpoints = asked.join_all().await;
+        endpoints.sort_unstable_by_key(|(index, _)| *index);
+        endpoints
+            .into_iter()
+            .map(|(_, endpoint)| endpoint)
+            .collect()
+    }
+
+    async fn member(&self, index: usize) -> Result<Member, String> {
+        let until = Instant::now() + ATTEMPT_TIMEOUT;
+        let ask =
+            |client: etcd_client::Client| async move { client.maintenance_client().status().await };
+        let status = self.members.attempt(index, until, &ask).await;
+        let status = status.map_err(|fault| fault.text)?;
+        let header = status.header().ok_or("an answer without header")?;
+        let role = match (status.leader(), header.member_id()) {
+            (0, _) => Role::NoLeader,
+            (leader, own) if leader == own => Role::Leader,
+            _ if status.is_learner() => Role::Learner,
+            _ => Role::Follower,
+        };
+        Ok(Member {
+            version: status.version().to_owned(),
+            cluster_id: header.cluster_id(),
+            role,
+            db_size: status.db_size(),
+            errors: status.errors().to_vec(),
+            stale_reads: has_stale_reads(status.version()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_stale_reads;
+
+    #[test]
+    fn versions_with_stale_reads() {
+        for (version, expect) in [
+            ("3.3.27", false),
+            ("3.4.0", false),
+            ("3.4.19", false),
+            ("3.4.20", true),
+            ("3.4.23", true),
+            ("3.5.0", true),
+            ("3.5.0-rc.1", true),
+            ("3.6.4", true),
+            ("4.0.0", true),
+            ("", true),
+        ] {
+            assert_eq!(has_stale_reads(version), expect, "{version}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! One step on etcd, and reading at one revision: what all parts of the store are made of.
+
+use std::sync::Mutex;
+
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
+use tokio::sync::mpsc;
+
+use super::fault::{Fault, Kind};
+use super::history::{Floor, History};
+use super::keys::{self, Keys, NotOurs, Range};
+use super::marks::{Known, Marks, Wrong};
+use super::members::Members;
+use crate::{AuthorityError, AuthorityId, Change, Scope};
+
+/// Records in one answer: some hundred bytes each, and tonic takes answers of up to 4 MiB.
+pub(super) const PAGE: i64 = 2000;
+/// Operations in one step. etcd takes 128 by default, conditions and the two of [`Store::step`] itself included.
+pub(super) const OPERATIONS_MAX: usize = 120;
+/// How often reading begins again because what was being read has been compacted.
+const COMPACTIONS_MAX: u32 = 3;
+
+/// What all handles and the watch share.
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) keys: Keys,
+    pub(super) members: Members,
+    pub(super) identity: AuthorityId,
+    /// The value of the key `identity`, as it was found.
+    pub(super) origin: Vec<u8>,
+    pub(super) history: History,
+    pub(super) marks: Marks,
+    pub(super) watchers: Mutex<Vec<mpsc::Sender<Change>>>,
+}
+
+/// What a step did.
+#[derive(Debug)]
+pub(super) struct Stepped {
+    /// The revision of the store right after it.
+    pub(super) revision: i64,
+    pub(super) path: Path,
+    /// The answers to the operations of that path.
+    pub(super) answers: Vec<TxnOpResponse>,
+}
+
+/// Which operations of a step were done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Path {
+    Then,
+    Else,
+}
+
+impl Store {
+    /// Takes one step, if the identity of the store is still the one we know.
+    ///
+    /// At least one operation of `then` writes: so the step goes through etcd's log and is never answered from
+    /// what one member believes to be current. It may be taken twice where an answer was lost.
+    pub(super) async fn step(
+        &self,
+        mut when: Vec<Compare>,
+        then: Vec<TxnOp>,
+        mut otherwise: Vec<TxnOp>,
+    ) -> Result<Stepped, AuthorityError> {
+        self.history.intact()?;
+        when.push(Compare::value(
+            self.keys.identity(),
+            CompareOp::Equal,
+            self.origin.clone(),
+        ));
+        otherwise.push(TxnOp::get(self.keys.identity(), None));
+        let txn = Txn::new().when(when).and_then(then).or_else(otherwise);
+        let floor = self.history.floor();
+        let answer = self
+            .members
+            .call(|client| {
+                let txn = txn.clone();
+                async move { client.kv_client().txn(txn).await }
+            })
+            .await?;
+        let revision = self.history.check(answer.header(), floor)?;
+        let mut answers = answer.op_responses();
+        let path = if answer.succeeded() {
+            Path::Then
+        } else {
+            let identity = answers.pop();
+            self.same_identity(found(identity.as_ref()))?;
+            Path::Else
+        };
+        Ok(Stepped {
+            revision,
+            path,
+            answers,
+        })
+    }
+
+    /// Whether the key `identity` still has our identity.
+    pub(super) fn same_identity(&self, found: Option<&KeyValue>) -> Result<(), AuthorityError> {
+        let Some(found) = found else {
+            return Err(self.history.went_back("its identity is gone".to_owned()));
+        };
+        match keys::read_identity(found.value()) {
+            Ok(identity) if identity == self.identity => Ok(()),
+            Ok(other) => Err(self.history.went_back(format!(
+                "its identity is {other}, and was {}",
+                self.identity
+            ))),
+            Err(NotOurs::Newer(format)) => {
+                let why =
+                    format!("a newer version has changed its format to {format}; use that version");
+                Err(self.history.breaks(AuthorityError::Damaged(why)))
+            }
+            Err(NotOurs::Damaged(why)) => Err(AuthorityError::Damaged(why)),
+        }
+    }
+
+    /// Notes what the store said about a mark at a revision. See [`Marks::learn`].
+    pub(super) fn learn(
+        &self,
+        scope: &Scope,
+        revision: i64,
+        found: Option<&KeyValue>,
+    ) -> Result<Option<Known>, AuthorityError> {
+        self.marks
+            .learn(scope, revision, found)
+            .map_err(|wrong| match wrong {
+                Wrong::WentBack(what) => self.history.went_back(what),
+                Wrong::Damaged(what) => AuthorityError::Damaged(what),
+            })
+    }
+
+    /// A step that changes nothing but one key that nobody reads. Its revision is that of the newest state.
+    pub(super) async fn sync(&self, then: Vec<TxnOp>) -> Result<Stepped, AuthorityError> {
+        let mut all = vec![touch(&self.keys)];
+        all.extend(then);
+        let stepped = self.step(Vec::new(), all, Vec::new()).await?;
+        match stepped.path {
+            Path::Then => Ok(stepped),
+            Path::Else => Err(AuthorityError::Damaged(
+                "it refused a step without conditions".to_owned(),
+            )),
+        }
+    }
+
+    /// All keys of a range as they are now, in pages, and their revision. `read` is called anew for all of them where
+    /// the reading begins again.
+    pub(super) async fn read_all<T>(
+        &self,
+        range: &Range,
+        read: impl Fn(&KeyValue) -> Result<T, AuthorityError>,
+    ) -> Result<(i64, Vec<T>), AuthorityError> {
+        let mut compactions = 0;
+        loop {
+            let revision = self.sync(Vec::new()).await?.revision;
+            let mut all = Vec::new();
+            match self.pages(range, revision, &read, &mut all).await {
+                Err(Trouble::Compacted(_)) if compactions < COMPACTIONS_MAX => compactions += 1,
+                Err(Trouble::Compacted(fault)) => return Err(fault.into()),
+                Err(Trouble::Other(error)) => return Err(error),
+                Ok(()) => return Ok((revision, all)),
+            }
+        }
+    }
+
+    /// What follows `from` in a range at a revision that a step was answered with. A member that has not come so
+    /// far says so; what it has of a revision is final. So any member may be asked, and no answer is stale.
+    pub(super) async fn rest<T>(
+        &self,
+        range: &Range,
+        after: &[u8],
+        revision: i64,
+        read: impl Fn(&KeyValue) -> Result<T, AuthorityError>,
+        all: &mut Vec<T>,
+    ) -> Result<(), AuthorityError> {
+        let rest = Range {
+            from: next_key(after),
+            to: range.to.clone(),
+        };
+        match self.pages(&rest, revision, &read, all).await {
+            Err(Trouble::Compacted(fault)) => Err(fault.into()),
+            Err(Trouble::Other(error)) => Err(error),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn pages<T>(
+        &self,
+        range: &Range,
+        revision: i64,
+        read: &impl Fn(&KeyValue) -> Result<T, AuthorityError>,
+        all: &mut Vec<T>,
+    ) -> Result<(), Trouble> {
+        let mut from = range.from.clone();
+        loop {
+            let options = GetOptions::new()
+                .with_range(range.to.clone())
+                .with_revision(revision)
+                .with_limit(PAGE)
+                .with_serializable();
+            let page = self.members.call(|client| {
+                let (from, options) = (from.clone(), options.clone());
+                async move { client.kv_client().get(from, Some(options)).await }
+            });
+            let page = page.await.map_err(|fault| match fault.kind {
+                Kind::Compacted => Trouble::Compacted(fault),
+                _ => Trouble::Other(fault.into()),
+            })?;
+            let checked = self.history.check(page.header(), Floor::None);
+            checked.map_err(Trouble::Other)?;
+            for kv in page.kvs() {
+                all.push(read(kv).map_err(Trouble::Other)?);
+            }
+            match page.kvs().last() {
+                Some(last) if page.more() => from = next_key(last.key()),
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Why pages could not be read.
+enum Trouble {
+    /// What is read has been compacted in the meantime.
+    Compacted(Fault),
+    Other(AuthorityError),
+}
+
+/// The first key after `key`.
+fn next_key(key: &[u8]) -> Vec<u8> {
+    let mut next = key.to_vec();
+    next.push(0);
+    next
+}
+
+/// The write of a step that has nothing else to write.
+pub(super) fn touch(keys: &Keys) -> TxnOp {
+    TxnOp::put(keys.sync(), Vec::new(), None)
+}
+
+/// Reads a range inside a step, one page of it.
+pub(super) fn page_of(range: &Range) -> TxnOp {
+    let options = GetOptions::new()
+        .with_range(range.to.clone())
+        .with_limit(PAGE);
+    TxnOp::get(range.from.clone(), Some(options))
+}
+
+/// The key that one `get` of a step has found.
+pub(super) fn found(answer: Option<&TxnOpResponse>) -> Option<&KeyValue> {
+    match answer? {
+        TxnOpResponse::Get(get) => get.kvs().first(),
+        _ => None,
+    }
+}
+
+pub(super) fn unexpected() -> AuthorityError {
+    Fault::damaged("an answer of etcd does not fit the request").into()
+}

@@ -1,0 +1,230 @@
+//! The watch: one stream from etcd for all watchers of a handle, opened anew whenever it breaks or falls silent.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use etcd_client::{EventType, KeyValue, WatchOptions, WatchResponse, WatchStream};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::fault::{Fault, Kind};
+use super::history::Floor;
+use super::keys::{self, Watched};
+use super::members::ATTEMPT_TIMEOUT;
+use super::store::Store;
+use crate::{AuthorityError, Change, Watch};
+
+/// Changes that a watcher may be behind.
+const QUEUE: usize = 1024;
+/// How long a watcher that is behind by that much is waited for, before a change is left out for it.
+const SLOW_WATCHER: Duration = Duration::from_millis(200);
+/// After so much silence etcd is asked whether it is still there, and has as much time again to answer.
+const SILENCE: Duration = Duration::from_secs(1);
+/// Between two streams: this long at first, twice as long after each that did not last.
+const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Why a stream has ended.
+enum Ended {
+    /// It broke. The next one goes on where it was.
+    Broken(Fault),
+    /// What comes next has been compacted: all marks are to be read.
+    Compacted,
+    /// Nothing is accepted from this store any more.
+    Over(AuthorityError),
+}
+
+impl From<AuthorityError> for Ended {
+    fn from(error: AuthorityError) -> Self {
+        match error {
+            AuthorityError::Unavailable(why) => Self::Broken(Fault::new(Kind::Unavailable, why)),
+            error => Self::Over(error),
+        }
+    }
+}
+
+impl Store {
+    /// See [`crate::Authority::watch`].
+    pub(super) fn watch(&self) -> Watch {
+        let (sender, watch) = mpsc::channel(QUEUE);
+        let watchers = self.watchers.lock();
+        watchers
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(sender);
+        watch
+    }
+
+    /// Tells what changes after `seen`, a revision, for ever. Ends when the store has gone back.
+    pub(super) async fn run_watch(&self, mut seen: i64) {
+        let mut pause = PAUSE;
+        loop {
+            let began = Instant::now();
+            let ended = match self.stream(&mut seen).await {
+                Ended::Compacted => self.catch_up(&mut seen).await,
+                ended => Err(ended),
+            };
+            match ended {
+                Ok(()) => {}
+                Err(Ended::Broken(fault)) => {
+                    tracing::debug!(why = fault.text, "etcd: the watch is opened anew");
+                }
+                Err(Ended::Compacted) => {}
+                Err(Ended::Over(error)) => {
+                    if self.history.intact().is_err() {
+                        return;
+                    }
+                    tracing::warn!(%error, "etcd: the watch cannot read on");
+                }
+            }
+            pause = if began.elapsed() > PAUSE_MAX {
+                PAUSE
+            } else {
+                PAUSE_MAX.min(pause * 2)
+            };
+            sleep(pause).await;
+        }
+    }
+
+    /// One stream, until it ends. `seen` follows it.
+    async fn stream(&self, seen: &mut i64) -> Ended {
+        // Tells an etcd that was wiped or restored from one that is only quiet.
+        if let Err(error) = self.sync(Vec::new()).await {
+            return error.into();
+        }
+        let (index, client) = match self.members.current().await {
+            Ok(member) => member,
+            Err(fault) => return Ended::Broken(fault),
+        };
+        let range = self.keys.watched();
+        let options = WatchOptions::new()
+            .with_range(range.to)
+            .with_start_revision(*seen + 1);
+        let mut watch = client.watch_client();
+        let opening = timeout(ATTEMPT_TIMEOUT, watch.watch(range.from, Some(options))).await;
+        let mut stream = match opening {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                self.members.leave(index);
+                return Ended::Broken(error.into());
+            }
+            Err(_) => {
+                self.members.leave(index);
+                return Ended::Broken(Fault::new(Kind::Unavailable, "no watch in time"));
+            }
+        };
+        loop {
+            let ended = match next(&mut stream).await {
+                Ok(message) => self.hear(&message, seen).await,
+                Err(fault) => Err(Ended::Broken(fault)),
+            };
+            if let Err(ended) = ended {
+                if matches!(ended, Ended::Broken(_)) {
+                    self.members.leave(index);
+                }
+                return ended;
+            }
+        }
+    }
+
+    /// Takes in one message of the stream.
+    async fn hear(&self, message: &WatchResponse, seen: &mut i64) -> Result<(), Ended> {
+        self.history.check(message.header(), Floor::None)?;
+        if message.compact_revision() > 0 {
+            return Err(Ended::Compacted);
+        }
+        if message.canceled() {
+            let why = format!("the watch was cancelled: {}", message.cancel_reason());
+            return Err(Ended::Broken(Fault::new(Kind::Unavailable, why)));
+        }
+        for event in message.events() {
+            let Some(kv) = event.kv() else { continue };
+            if let Err(error) = self.hear_event(event.event_type(), kv).await {
+                self.history.intact()?;
+                tracing::warn!(%error, "etcd: the watch leaves out what it cannot read");
+            }
+            *seen = (*seen).max(kv.mod_revision());
+        }
+        Ok(())
+    }
+
+    async fn hear_event(&self, kind: EventType, kv: &KeyValue) -> Result<(), AuthorityError> {
+        let value = match kind {
+            EventType::Put => Some(kv),
+            EventType::Delete => None,
+        };
+        match (self.keys.read_watched(kv.key()), value) {
+            (Some(Watched::Identity), _) => self.same_identity(value)?,
+            (Some(Watched::Cluster), Some(kv)) => {
+                let cluster = keys::read_cluster(kv.value()).map_err(AuthorityError::Damaged)?;
+                self.tell(Change::Cluster(cluster)).await;
+            }
+            (Some(Watched::Mark(scope)), _) => {
+                self.learn(&scope, kv.mod_revision(), value)?;
+                let row = keys::read_mark(&scope, kv.value()).map_err(AuthorityError::Damaged)?;
+                // Nobody waits to hear that a scope was drained.
+                if !row.drained {
+                    self.tell(Change::Mark(scope, row.mark())).await;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What the stream has missed for good: reads everything, and tells what has changed since.
+    async fn catch_up(&self, seen: &mut i64) -> Result<(), Ended> {
+        tracing::info!(
+            after = *seen,
+            "etcd: the watch reads all marks, for changes were compacted"
+        );
+        if let Some(cluster) = self.cluster().await? {
+            self.tell(Change::Cluster(cluster)).await;
+        }
+        let (revision, marks) = self.read_marks().await?;
+        for (scope, known) in marks {
+            if known.mod_revision > *seen {
+                self.marks.put(&scope, known.clone());
+                self.tell(Change::Mark(scope, known.row.mark())).await;
+            }
+        }
+        *seen = revision;
+        Ok(())
+    }
+
+    /// Tells all watchers; those that are gone are forgotten.
+    async fn tell(&self, change: Change) {
+        let watchers = self.watchers.lock();
+        let watchers = watchers.unwrap_or_else(PoisonError::into_inner).clone();
+        let mut gone = false;
+        for watcher in &watchers {
+            match watcher.try_send(change.clone()) {
+                Ok(()) => {}
+                Err(TrySendError::Closed(_)) => gone = true,
+                Err(TrySendError::Full(change)) => {
+                    if timeout(SLOW_WATCHER, watcher.send(change)).await.is_err() {
+                        tracing::debug!("etcd: a watcher does not read; a change is left out");
+                    }
+                }
+            }
+        }
+        if gone {
+            let watchers = self.watchers.lock();
+            let mut watchers = watchers.unwrap_or_else(PoisonError::into_inner);
+            watchers.retain(|watcher| !watcher.is_closed());
+        }
+    }
+}
+
+/// The next message. Where none comes, etcd is asked for one.
+async fn next(stream: &mut WatchStream) -> Result<WatchResponse, Fault> {
+    let ended = || Fault::new(Kind::Unavailable, "the watch has ended");
+    match timeout(SILENCE, stream.message()).await {
+        Ok(message) => return message?.ok_or_else(ended),
+        Err(_) => stream.request_progress().await?,
+    }
+    match timeout(SILENCE, stream.message()).await {
+        Ok(message) => message?.ok_or_else(ended),
+        Err(_) => Err(Fault::new(Kind::Unavailable, "the watch is silent")),
+    }
+}
