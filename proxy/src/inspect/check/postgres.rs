@@ -97,7 +97,8 @@ async fn superusers(control: &Control) -> Verdict {
 
 /// Whether the session that the server knows is the one that this process has a socket of.
 fn direct(control: &Control) -> Verdict {
-    const POOLER: &str = "let \"control\" lead to PostgreSQL itself: behind a pooler the proxy's lock and its looks are another's";
+    const POOLER: &str =
+        "let \"control\" lead to PostgreSQL itself: behind a pooler its session is another's";
     let own = control.rights.backend.pid;
     match control.connection.told_pid() {
         Some(told) if told == own => {}
