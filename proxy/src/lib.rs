@@ -13,13 +13,14 @@
 //!
 //! Beside the path: [`takeover`] registers tokens, raises marks and ends the sessions of lower tokens, with the
 //! [`store`] that the configuration names; [`rejection`] and [`rejection_log`] say why something was refused;
-//! [`config`], [`cli`], [`logging`] and [`demo`] are the program around it. `ARCHITECTURE.md` has the map and the
-//! invariants.
+//! `inspect` looks at all of it for `check` and `status`; [`config`], [`cli`], [`logging`] and [`demo`] are the
+//! program around it. `ARCHITECTURE.md` has the map and the invariants.
 
 pub mod cli;
 pub mod config;
 pub mod demo;
 pub mod fence;
+mod inspect;
 pub mod logging;
 pub mod login;
 pub mod rejection;

@@ -12,6 +12,7 @@
 mod authority_down;
 mod fencing;
 mod garbage;
+mod inspect;
 mod programs;
 mod rejection_states;
 mod shared_store;

@@ -4,6 +4,7 @@
 //! - [`machine`]: free ports, directories, waiting with a bound, signals.
 //! - [`postgres`]: a private PostgreSQL on a free port, unprivileged, removed when dropped.
 //! - [`etcd`]: private etcd clusters, to pause, kill and restart.
+//! - [`pooler`]: a pgbouncer, where none belongs.
 //! - [`proxy`]: the binary `pgpalisade serve` in front of it.
 //! - [`stage`]: both together, which is what most tests want.
 //! - [`wire`]: a client that sends and reads protocol messages by hand.
@@ -24,6 +25,7 @@
 pub mod etcd;
 pub mod held_relay;
 pub mod machine;
+pub mod pooler;
 pub mod postgres;
 pub mod programs;
 pub mod proof;

@@ -13,8 +13,8 @@ use tempfile::TempDir;
 use crate::machine::{self, Signal};
 use crate::wire::{Endpoint, Wire};
 
-pub use program::bin;
-use program::{copy_tree, launch, scratch_dir, template};
+pub use program::{bin, scratch_dir, unprivileged};
+use program::{copy_tree, launch, template};
 
 /// How clients that come by TCP must prove who they are. By unix socket everybody is trusted.
 #[derive(Clone, Copy, Debug)]

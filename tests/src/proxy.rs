@@ -218,9 +218,8 @@ impl Proxy {
 
     /// A command of the same binary with the same upstream, control connection and store.
     pub fn subcommand(&self, name: &str) -> Command {
-        let mut command = Command::new(binary());
-        command.arg(name).args(self.addresses());
-        command.env("RUST_BACKTRACE", "1").stdin(Stdio::null());
+        let mut command = subcommand(name);
+        command.args(self.addresses());
         command
     }
 
@@ -371,6 +370,19 @@ impl Drop for Proxy {
             "the proxy did not end on SIGTERM but by signal {killed:?}:\n{output}"
         );
     }
+}
+
+/// A command of the binary, without any setting.
+pub fn subcommand(name: &str) -> Command {
+    let mut command = Command::new(binary());
+    command
+        .arg(name)
+        .env_remove("PGPALISADE_TESTS_DIRECT")
+        .env_remove("PGPALISADE_SEED")
+        .env_remove("PGPALISADE_BIN")
+        .env("RUST_BACKTRACE", "1")
+        .stdin(Stdio::null());
+    command
 }
 
 /// The binary of the workspace, freshly built, since cargo does not build one package's binary for another's tests.

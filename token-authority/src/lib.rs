@@ -8,6 +8,7 @@ mod authority;
 mod cluster;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod contents;
 pub mod embedded;
 pub mod etcd;
 pub mod postgres;
@@ -20,6 +21,7 @@ pub use authority::{
     Enrolled, Outcome, Watch,
 };
 pub use cluster::Cluster;
+pub use contents::Contents;
 pub use embedded::Embedded;
 pub use etcd::Etcd;
 pub use postgres::Postgres;

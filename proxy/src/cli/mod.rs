@@ -2,16 +2,22 @@
 //!
 //! Exit codes: 0 it went well, 1 it failed, 2 the command line or the configuration is wrong.
 
+mod check;
 mod demo;
 mod recover;
 mod serve;
 mod settings;
+mod status;
+mod text;
 
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::config::{Config, Environment, RawConfig};
+use settings::Settings;
 
 const EXIT_FAILURE: u8 = 1;
 const EXIT_USAGE: u8 = 2;
@@ -34,6 +40,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::ServeArgs),
+    Check(check::CheckArgs),
+    Status(status::StatusArgs),
     Demo(demo::DemoArgs),
     Recover(recover::RecoverArgs),
 }
@@ -45,6 +53,8 @@ enum Failure {
     Usage(String),
     /// It was tried and did not work.
     Failed(Box<dyn Error>),
+    /// What is wrong has been printed.
+    Told,
 }
 
 /// Parses the command line, does what it says and gives the exit code.
@@ -59,6 +69,8 @@ pub fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Recover(args) => recover::run(&args),
     };
@@ -72,7 +84,26 @@ pub fn main() -> ExitCode {
             tell(&format!("pgpalisade: {}", chain(error.as_ref())));
             ExitCode::from(EXIT_FAILURE)
         }
+        Err(Failure::Told) => ExitCode::from(EXIT_FAILURE),
     }
+}
+
+/// The configuration as `serve` would have it.
+fn configuration(settings: &Settings) -> Result<Config, Failure> {
+    let environment = Environment::of_this_process();
+    let raw = RawConfig::collect(&settings.0, &environment);
+    Config::from_raw(raw, &environment).map_err(|errors| Failure::Usage(errors.to_string()))
+}
+
+/// Runs a command that ends by itself. What it leaves behind on other threads does not hold up its end.
+fn run_to_end<T>(command: impl Future<Output = T>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(failed)?;
+    let done = runtime.block_on(command);
+    runtime.shutdown_background();
+    Ok(done)
 }
 
 fn failed(error: impl Error + 'static) -> Failure {

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use super::settings::Settings;
-use super::{Failure, failed};
-use crate::config::{Config, Environment, RawConfig};
+use super::{Failure, configuration, failed};
+use crate::config::Config;
 use crate::logging;
 use crate::store;
 use crate::takeover::{Recovery, WitnessMode};
@@ -38,10 +38,7 @@ struct OnlyLooked;
 
 /// Looks, and does it where that was said.
 pub(super) fn run(args: &RecoverArgs) -> Result<(), Failure> {
-    let environment = Environment::of_this_process();
-    let raw = RawConfig::collect(&args.settings.0, &environment);
-    let config =
-        Config::from_raw(raw, &environment).map_err(|errors| Failure::Usage(errors.to_string()))?;
+    let config = configuration(&args.settings)?;
     logging::init(&config.log, config.log_format).map_err(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

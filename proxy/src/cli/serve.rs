@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::settings::Settings;
-use super::{Failure, failed};
-use crate::config::{Config, Environment, RawConfig};
+use super::{Failure, configuration, failed};
+use crate::config::Config;
 use crate::logging;
 use crate::rejection_log::RejectionLog;
 use crate::server;
@@ -36,10 +36,7 @@ struct StoppedAtOnce;
 
 /// Serves until a signal or a failure.
 pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
-    let environment = Environment::of_this_process();
-    let raw = RawConfig::collect(&args.settings.0, &environment);
-    let config =
-        Config::from_raw(raw, &environment).map_err(|errors| Failure::Usage(errors.to_string()))?;
+    let config = configuration(&args.settings)?;
     logging::init(&config.log, config.log_format).map_err(failed)?;
     let rejections = RejectionLog::open(config.rejection_log.as_deref(), config.rejection_literals)
         .map_err(failed)?;

@@ -88,16 +88,23 @@ pub(crate) fn complete(
     control
 }
 
-/// Says where a control connection goes, without user or password.
-pub(crate) fn address(control: &tokio_postgres::Config) -> String {
+/// Where a control connection goes, without user or password. An IP address that the DSN gives wins over the name, as
+/// in libpq.
+pub(crate) fn address(control: &tokio_postgres::Config) -> UpstreamAddr {
     let port = control.get_ports().first().copied().unwrap_or(5432);
-    match control.get_hosts().first() {
-        Some(Host::Tcp(host)) => format!("{host}:{port}"),
-        Some(Host::Unix(directory)) => format!("{}/.s.PGSQL.{port}", directory.display()),
-        None => control
-            .get_hostaddrs()
-            .first()
-            .map_or_else(String::new, |host| format!("{host}:{port}")),
+    let host = control.get_hostaddrs().first().map(ToString::to_string);
+    match (host, control.get_hosts().first()) {
+        (None, Some(Host::Unix(directory))) => {
+            UpstreamAddr::Unix(directory.join(format!(".s.PGSQL.{port}")))
+        }
+        (None, Some(Host::Tcp(host))) => UpstreamAddr::Tcp {
+            host: host.clone(),
+            port,
+        },
+        (host, _) => UpstreamAddr::Tcp {
+            host: host.unwrap_or_default(),
+            port,
+        },
     }
 }
 
@@ -121,7 +128,7 @@ mod tests {
         let control = complete(dsn, &upstream, &environment(env));
         assert_eq!(
             (
-                address(&control).as_str(),
+                address(&control).to_string().as_str(),
                 control.get_user(),
                 control.get_dbname()
             ),

@@ -95,7 +95,7 @@ impl LogFilter {
 
 impl Config {
     /// Where the control connection goes, for messages: without user or password.
-    pub fn control_address(&self) -> String {
+    pub fn control_address(&self) -> UpstreamAddr {
         control::address(self.control.expose())
     }
 

@@ -25,13 +25,25 @@ pub enum StoreLock {
     Shared,
 }
 
+/// A proxy of the cluster, by its lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Proxy {
+    /// The first 32 bits of its authority's identity.
+    pub(crate) authority: u32,
+    /// Its control connection.
+    pub(crate) holder: Holder,
+    /// When that was made, microseconds since the Unix epoch; `None` where it is hidden.
+    pub(crate) since: Option<i64>,
+}
+
 const LOOK: &str = "SELECT l.objid::pg_catalog.int8, l.pid, a.application_name, \
-    a.client_addr::pg_catalog.text, d.datname::pg_catalog.text \
+    a.client_addr::pg_catalog.text, d.datname::pg_catalog.text, \
+    (extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8 \
     FROM pg_catalog.pg_locks l \
     LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
     LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database \
     WHERE l.locktype = 'advisory' AND l.classid = $1 AND l.objsubid = 2 AND l.granted \
-    AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()";
+    AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid() ORDER BY l.pid";
 
 /// Takes the lock and looks. On an error the caller closes the connection, which frees the lock.
 pub(super) async fn take(
@@ -53,21 +65,15 @@ pub(super) async fn take(
         .ok_or(StartError::Control(ControlError::Lost))?;
     let taken: bool = answer(row, 0).map_err(StartError::Control)?;
     let mut same = None;
-    for row in client
-        .query_typed(LOOK, &[(&CLASS, Type::OID)])
-        .await
-        .map_err(server_error)?
-    {
-        let (theirs, holder) = read(&row).map_err(StartError::Control)?;
-        if theirs != i64::from(ours.short()) {
-            let theirs = u32::try_from(theirs).unwrap_or_default();
+    for proxy in proxies(client).await.map_err(StartError::Control)? {
+        if proxy.authority != ours.short() {
             return Err(StartError::OtherAuthority {
                 ours,
-                theirs,
-                holder,
+                theirs: proxy.authority,
+                holder: proxy.holder,
             });
         }
-        same = Some(holder);
+        same = Some(proxy.holder);
     }
     match (taken, kind, same) {
         (true, StoreLock::Shared, _) | (true, StoreLock::Exclusive, None) => Ok(()),
@@ -79,14 +85,24 @@ pub(super) async fn take(
     }
 }
 
-fn read(row: &tokio_postgres::Row) -> Result<(i64, Holder), ControlError> {
-    let holder = Holder {
-        pid: answer(row, 1)?,
-        application_name: answer(row, 2)?,
-        client_addr: answer(row, 3)?,
-        database: answer(row, 4)?,
-    };
-    Ok((answer(row, 0)?, holder))
+/// Every other proxy of the cluster. Takes no lock.
+pub(crate) async fn proxies(client: &Client) -> Result<Vec<Proxy>, ControlError> {
+    let rows = client.query_typed(LOOK, &[(&CLASS, Type::OID)]).await?;
+    rows.iter().map(read).collect()
+}
+
+fn read(row: &tokio_postgres::Row) -> Result<Proxy, ControlError> {
+    let authority: i64 = answer(row, 0)?;
+    Ok(Proxy {
+        authority: u32::try_from(authority).unwrap_or_default(),
+        holder: Holder {
+            pid: answer(row, 1)?,
+            application_name: answer(row, 2)?,
+            client_addr: answer(row, 3)?,
+            database: answer(row, 4)?,
+        },
+        since: answer(row, 5)?,
+    })
 }
 
 fn server_error(error: tokio_postgres::Error) -> StartError {

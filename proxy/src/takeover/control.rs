@@ -30,7 +30,7 @@ const LOCK_RETRY: Duration = Duration::from_millis(200);
 const RETRY: Duration = Duration::from_millis(10);
 
 /// `(pid, backend_start)` of a row of pg_stat_activity, as this crate writes it.
-pub(super) const STARTED_US: &str =
+pub(crate) const STARTED_US: &str =
     "(extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8";
 
 /// How to make a control connection.
@@ -269,7 +269,7 @@ async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established
 }
 
 /// Reads one column of an answer.
-pub(super) fn answer<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, ControlError> {
+pub(crate) fn answer<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, ControlError> {
     row.try_get(column)
         .map_err(|e| ControlError::Answer(e.into()))
 }

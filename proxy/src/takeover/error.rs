@@ -86,7 +86,7 @@ pub enum StartError {
     Authority(AuthorityError),
 }
 
-fn wrong_cluster_advice(ours: &Cluster, recorded: &Cluster) -> &'static str {
+pub(crate) fn wrong_cluster_advice(ours: &Cluster, recorded: &Cluster) -> &'static str {
     if ours.system_identifier == recorded.system_identifier {
         "this server was deposed by a failover: point upstream and control to the new primary. Where this server is \
          the right one after all, stop all proxies and run \"pgpalisade recover\""

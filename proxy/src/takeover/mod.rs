@@ -2,16 +2,16 @@
 //! (design, section 4). This is what carries the write fence.
 
 mod barrier;
-mod cluster_lock;
-mod control;
-mod error;
-mod prepare;
+pub(crate) mod cluster_lock;
+pub(crate) mod control;
+pub(crate) mod error;
+pub(crate) mod prepare;
 mod reaper;
 mod recover;
 mod release;
 mod sessions;
 mod watch;
-mod witness;
+pub(crate) mod witness;
 
 use std::future::Future;
 use std::sync::Arc;

@@ -76,7 +76,7 @@ async fn enrol(plan: &Plan, cluster: Cluster) -> Result<(), StartError> {
 
 /// Which cluster this is, and its timeline: the one that WAL is written to now, since what pg_control_checkpoint()
 /// shows lags behind a promotion.
-pub(super) async fn cluster(client: &Client) -> Result<Cluster, StartError> {
+pub(crate) async fn cluster(client: &Client) -> Result<Cluster, StartError> {
     let sql = "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
         ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))\
         ::pg_catalog.bit(32)::pg_catalog.int4";
@@ -92,8 +92,44 @@ pub(super) async fn cluster(client: &Client) -> Result<Cluster, StartError> {
     })
 }
 
+/// Who a connection is, and what it may do.
+pub(crate) struct Rights {
+    /// The server is a standby.
+    pub(crate) standby: bool,
+    pub(crate) role: String,
+    pub(crate) superuser: bool,
+    /// Memberships that a takeover needs and that the role does not have.
+    pub(crate) missing: Vec<&'static str>,
+    /// The connection's own server process.
+    pub(crate) backend: Backend,
+    quoted: String,
+}
+
+impl Rights {
+    /// The statement that gives what is missing.
+    pub(crate) fn grant(&self) -> String {
+        format!("GRANT {} TO {}", self.missing.join(", "), self.quoted)
+    }
+}
+
 /// Checks the rights and returns who we are.
 pub(super) async fn check_rights(client: &Client) -> Result<Backend, StartError> {
+    let rights = rights(client).await.map_err(StartError::Control)?;
+    if rights.standby {
+        return Err(StartError::Standby);
+    }
+    if !rights.missing.is_empty() {
+        return Err(StartError::Rights {
+            grant: rights.grant(),
+            missing: rights.missing.join(" and "),
+            role: rights.role,
+        });
+    }
+    Ok(rights.backend)
+}
+
+/// Looks who we are and what we may do.
+pub(crate) async fn rights(client: &Client) -> Result<Rights, ControlError> {
     let sql = format!(
         "SELECT pg_catalog.pg_is_in_recovery(), current_user::pg_catalog.text, \
          pg_catalog.quote_ident(current_user), r.rolsuper, \
@@ -103,32 +139,26 @@ pub(super) async fn check_rights(client: &Client) -> Result<Backend, StartError>
          FROM pg_catalog.pg_roles r, pg_catalog.pg_stat_activity a \
          WHERE r.rolname = current_user AND a.pid = pg_catalog.pg_backend_pid()"
     );
-    let rows = client.query_typed(&sql, &[]).await.map_err(control_error)?;
-    let row = rows
-        .first()
-        .ok_or(StartError::Control(ControlError::Lost))?;
-    let flag = |column| answer::<bool>(row, column).map_err(StartError::Control);
-    if flag(0)? {
-        return Err(StartError::Standby);
+    let rows = client.query_typed(&sql, &[]).await?;
+    let row = rows.first().ok_or(ControlError::Lost)?;
+    let superuser: bool = answer(row, 3)?;
+    let mut missing = Vec::new();
+    for (column, role) in [(4, "pg_signal_backend"), (5, "pg_read_all_stats")] {
+        if !superuser && !answer::<bool>(row, column)? {
+            missing.push(role);
+        }
     }
-    let missing: Vec<&str> = [(4, "pg_signal_backend"), (5, "pg_read_all_stats")]
-        .into_iter()
-        .map(|(column, role)| Ok((!flag(3)? && !flag(column)?).then_some(role)))
-        .filter_map(Result::transpose)
-        .collect::<Result<_, StartError>>()?;
-    if !missing.is_empty() {
-        let role = answer(row, 1).map_err(StartError::Control)?;
-        let quoted: String = answer(row, 2).map_err(StartError::Control)?;
-        let grant = format!("GRANT {} TO {quoted}", missing.join(", "));
-        return Err(StartError::Rights {
-            role,
-            missing: missing.join(" and "),
-            grant,
-        });
-    }
-    let pid = answer(row, 6).map_err(StartError::Control)?;
-    let started_us = answer(row, 7).map_err(StartError::Control)?;
-    Ok(Backend { pid, started_us })
+    Ok(Rights {
+        standby: answer(row, 0)?,
+        role: answer(row, 1)?,
+        superuser,
+        missing,
+        backend: Backend {
+            pid: answer(row, 6)?,
+            started_us: answer(row, 7)?,
+        },
+        quoted: answer(row, 2)?,
+    })
 }
 
 async fn end_previous(client: &Client, previous: Backend) -> Result<(), ControlError> {

@@ -37,7 +37,7 @@ pub(super) enum Table {
 }
 
 /// What an owner of the database runs where the control role may not create the table itself.
-pub(super) const SETUP: &str = "CREATE SCHEMA IF NOT EXISTS pgpalisade; \
+pub(crate) const SETUP: &str = "CREATE SCHEMA IF NOT EXISTS pgpalisade; \
     CREATE TABLE IF NOT EXISTS pgpalisade.mark (scope text PRIMARY KEY, token int8 NOT NULL, \
     raised_at int8 NOT NULL, raised_by text NOT NULL);";
 
@@ -156,15 +156,13 @@ pub(super) async fn compare(
     let witnessed = read(client).await.map_err(StartError::Control)?;
     let marks = authority.marks().await.map_err(StartError::Authority)?;
     let marks: HashMap<Scope, Mark> = marks.into_iter().collect();
-    let kept = |scope: &Scope| marks.get(scope).map(|mark| mark.token);
-    let forgotten = |(scope, seen): &(&Scope, &Mark)| kept(scope) < Some(seen.token);
-    let mut lost = witnessed.iter().filter(forgotten);
-    if let Some((scope, seen)) = lost.next() {
+    let lost = forgotten(&witnessed, &marks);
+    if let Some((scope, seen, kept)) = lost.first() {
         return Err(StartError::AuthorityWentBack {
-            scope: scope.clone(),
-            witnessed: seen.token,
-            kept: kept(scope),
-            others: lost.count(),
+            scope: Scope::clone(scope),
+            witnessed: *seen,
+            kept: *kept,
+            others: lost.len() - 1,
         });
     }
     let mut behind = Columns::default();
@@ -183,6 +181,21 @@ pub(super) async fn compare(
             .map_err(|error| StartError::Control(error.into()))?;
     }
     Ok(Table::Usable)
+}
+
+/// The marks that the cluster has seen and the authority does not have: scope, seen, kept. By name of scope.
+pub(crate) fn forgotten<'a>(
+    witnessed: &'a HashMap<Scope, Mark>,
+    marks: &HashMap<Scope, Mark>,
+) -> Vec<(&'a Scope, Token, Option<Token>)> {
+    let kept = |scope: &Scope| marks.get(scope).map(|mark| mark.token);
+    let mut lost: Vec<_> = witnessed
+        .iter()
+        .map(|(scope, seen)| (scope, seen.token, kept(scope)))
+        .filter(|(_, seen, kept)| *kept < Some(*seen))
+        .collect();
+    lost.sort_unstable();
+    lost
 }
 
 async fn open(client: &Client) -> Result<Table, ControlError> {
@@ -215,7 +228,7 @@ async fn open(client: &Client) -> Result<Table, ControlError> {
     }
 }
 
-async fn is_usable(client: &Client) -> Result<bool, ControlError> {
+pub(crate) async fn is_usable(client: &Client) -> Result<bool, ControlError> {
     // Asked in two steps, because the privilege functions fail where the table is missing.
     let there = "SELECT pg_catalog.to_regclass('pgpalisade.mark') IS NOT NULL";
     for sql in [there, IS_USABLE] {
@@ -236,7 +249,7 @@ pub(super) async fn read_if_there(client: &Client) -> Result<HashMap<Scope, Mark
     }
 }
 
-async fn read(client: &Client) -> Result<HashMap<Scope, Mark>, ControlError> {
+pub(crate) async fn read(client: &Client) -> Result<HashMap<Scope, Mark>, ControlError> {
     let rows = client.query_typed(READ, &[]).await?;
     let mut marks = HashMap::with_capacity(rows.len());
     for row in &rows {

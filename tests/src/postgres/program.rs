@@ -55,7 +55,7 @@ pub(super) fn demoted() -> Option<(u32, u32)> {
 }
 
 /// A command that runs without root's rights.
-pub(super) fn unprivileged(program: impl AsRef<OsStr>) -> Command {
+pub fn unprivileged(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     if let Some((uid, gid)) = demoted() {
         command.uid(uid).gid(gid);
@@ -85,7 +85,7 @@ pub(super) fn launch(dir: &Path, port: u16, settings: &[String]) -> Child {
 }
 
 /// A short-named directory (a socket's path has about 100 bytes) that the server's user owns.
-pub(super) fn scratch_dir() -> TempDir {
+pub fn scratch_dir() -> TempDir {
     let dir = tempfile::Builder::new()
         .prefix("pgp-")
         .tempdir()

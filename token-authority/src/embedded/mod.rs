@@ -4,6 +4,7 @@
 //! transaction, then answers all of them, so that fifty declarations that arrive together pay for one commit.
 
 mod open;
+mod read;
 mod tables;
 mod worker;
 
@@ -15,6 +16,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 pub use open::OpenError;
+pub use read::{Found, read};
 
 use crate::record::cut_by;
 use crate::{

@@ -1,6 +1,6 @@
 //! Opening the file of the embedded store, and one transaction on it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,11 +13,11 @@ use crate::{AuthorityError, AuthorityId};
 
 /// The format that this version writes. A higher one in the file is refused.
 const FORMAT: u32 = 1;
-const FILE: &str = "authority.redb";
+pub(super) const FILE: &str = "authority.redb";
 /// Where a new file is made, before it gets its name.
 const NEW_FILE: &str = "authority.redb.new";
 /// Enough for thousands of scopes and sessions.
-const CACHE_BYTES: usize = 8 * 1024 * 1024;
+pub(super) const CACHE_BYTES: usize = 8 * 1024 * 1024;
 
 /// Why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +69,15 @@ pub enum OpenError {
     Thread(#[source] io::Error),
 }
 
+impl OpenError {
+    pub(super) fn empty(path: &Path) -> Self {
+        Self::Damaged {
+            path: path.to_owned(),
+            why: "it is empty".into(),
+        }
+    }
+}
+
 /// The open file.
 pub(super) struct Store {
     dir: PathBuf,
@@ -100,7 +109,11 @@ fn prepare_directory(dir: &Path) -> Result<(), OpenError> {
             .create(dir)
             .map_err(io_error(dir))?;
     }
-    let mode = fs::metadata(dir).map_err(io_error(dir))?.mode() & 0o7777;
+    check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)
+}
+
+pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), OpenError> {
+    let mode = metadata.mode() & 0o7777;
     if mode & 0o002 != 0 {
         return Err(OpenError::Exposed {
             path: dir.to_owned(),
@@ -165,35 +178,37 @@ fn open_existing(dir: &Path) -> Result<(Database, AuthorityId), OpenError> {
         .open(&path)
         .map_err(io_error(&path))?;
     if file.metadata().map_err(io_error(&path))?.len() == 0 {
-        return Err(OpenError::Damaged {
-            path,
-            why: "it is empty".into(),
-        });
+        return Err(OpenError::empty(&path));
     }
     let database = open_database(dir, &path, file)?;
-    let checked = catch_unwind(AssertUnwindSafe(|| read_meta(&database))).map_err(|panic| {
-        OpenError::Damaged {
-            path: path.clone(),
-            why: panic_text(panic.as_ref()),
-        }
-    })?;
-    let (format, identity) = checked.map_err(|fault| fault_error(&path, &fault))?;
+    let checked =
+        catch_unwind(AssertUnwindSafe(|| check_meta(dir, &path, &database))).map_err(|panic| {
+            OpenError::Damaged {
+                path: path.clone(),
+                why: panic_text(panic.as_ref()),
+            }
+        })?;
+    Ok((database, checked?))
+}
+
+/// Looks whether this version can read the file, and gives its identity.
+pub(super) fn check_meta(
+    dir: &Path,
+    path: &Path,
+    database: &Database,
+) -> Result<AuthorityId, OpenError> {
+    let (format, identity) = read_meta(database).map_err(|fault| fault_error(path, &fault))?;
     match format.parse::<u32>() {
-        Ok(FORMAT) => {}
-        Ok(newer) if newer > FORMAT => {
-            return Err(OpenError::Newer {
-                dir: dir.to_owned(),
-                found: format,
-            });
-        }
-        _ => {
-            return Err(OpenError::Damaged {
-                path,
-                why: format!("its format is {format:?}"),
-            });
-        }
+        Ok(FORMAT) => Ok(identity),
+        Ok(newer) if newer > FORMAT => Err(OpenError::Newer {
+            dir: dir.to_owned(),
+            found: format,
+        }),
+        _ => Err(OpenError::Damaged {
+            path: path.to_owned(),
+            why: format!("its format is {format:?}"),
+        }),
     }
-    Ok((database, identity))
 }
 
 /// redb checks what it reads, but a file that was changed under it can still make it panic.
@@ -323,19 +338,19 @@ fn commit(
     Ok(())
 }
 
-fn fault_error(path: &Path, fault: &Fault) -> OpenError {
+pub(super) fn fault_error(path: &Path, fault: &Fault) -> OpenError {
     OpenError::Damaged {
         path: path.to_owned(),
         why: fault.to_string(),
     }
 }
 
-fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError + use<> {
+pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError + use<> {
     let path = path.to_owned();
     |source| OpenError::Io { path, source }
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic
         .downcast_ref::<&str>()
         .map(|s| (*s).to_owned())

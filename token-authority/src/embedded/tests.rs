@@ -279,3 +279,49 @@ async fn a_failed_step_undoes_its_transaction_and_the_store_goes_on() {
     assert_eq!(store.marks().await.unwrap(), vec![]);
     declare(&store, 1, 1).await.unwrap();
 }
+
+fn bytes_in(dir: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect();
+    files.sort();
+    files
+}
+
+#[tokio::test]
+async fn reading_tells_all_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    assert_eq!(read(&path).unwrap(), Found::Nothing);
+    assert!(!path.exists());
+    let store = Embedded::open(&path).unwrap();
+    declare(&store, 7, 1).await.unwrap();
+    assert_eq!(read(&path).unwrap(), Found::InUse);
+    // As a killed process leaves it: redb wants to repair it first.
+    let unclean = dir.path().join("b");
+    fs::create_dir(&unclean).unwrap();
+    fs::copy(file(&path), file(&unclean)).unwrap();
+    let contents = crate::Contents::read(&store).await.unwrap();
+    assert_eq!((contents.marks.len(), contents.sessions.len()), (1, 1));
+    drop(store);
+    for dir in [path, unclean] {
+        let before = bytes_in(&dir);
+        assert_eq!(read(&dir).unwrap(), Found::Contents(contents.clone()));
+        assert_eq!(bytes_in(&dir), before, "{dir:?}");
+    }
+}
+
+#[test]
+fn reading_what_is_damaged_is_an_error() {
+    for text in [&b""[..], b"nothing of ours", &[7; 100_000]] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(file(dir.path()), text).unwrap();
+        assert!(
+            matches!(read(dir.path()), Err(OpenError::Damaged { .. })),
+            "{} bytes",
+            text.len()
+        );
+    }
+}

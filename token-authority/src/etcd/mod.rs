@@ -94,6 +94,7 @@ use crate::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
     Mark, Registered, Scope, Token, Watch,
 };
+use open::Missing;
 use store::Store;
 
 /// The etcd store. Clones share the connections, which are closed with the last of them.
@@ -122,14 +123,28 @@ impl Etcd {
     /// Errors: files that cannot be read, no endpoint that answers, a refused login, no etcd, a store that a newer
     /// version has made.
     pub async fn connect(options: Options) -> Result<Self, OpenError> {
-        let (store, revision) = open::open(options).await?;
+        match open::open(options, Missing::Make).await? {
+            Some((store, revision)) => Ok(Self::new(store, revision)),
+            None => Err(OpenError::Unreachable("no store was made".to_owned())),
+        }
+    }
+
+    /// The same, but `None` where there is no store: it makes none.
+    ///
+    /// Errors: as [`Self::connect`].
+    pub async fn find(options: Options) -> Result<Option<Self>, OpenError> {
+        let found = open::open(options, Missing::Leave).await?;
+        Ok(found.map(|(store, revision)| Self::new(store, revision)))
+    }
+
+    fn new(store: Store, revision: i64) -> Self {
         let store = Arc::new(store);
         let watching = Arc::clone(&store);
         let watch = tokio::spawn(async move { watching.run_watch(revision).await });
         let watch = watch.abort_handle();
-        Ok(Self {
+        Self {
             inner: Arc::new(Inner { store, watch }),
-        })
+        }
     }
 
     /// Every endpoint, in the order given, as it is now. Takes about a second at most.

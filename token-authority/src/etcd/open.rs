@@ -72,19 +72,37 @@ pub enum OpenError {
     },
 }
 
-/// Connects, and makes the store where there is none. Answers with the revision too.
-pub(super) async fn open(options: Options) -> Result<(Store, i64), OpenError> {
+/// What becomes of a store that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// It is made.
+    Make,
+    /// It stays away.
+    Leave,
+}
+
+/// Connects, and answers with the store and the revision. `None`: there is no store, and none was to be made.
+pub(super) async fn open(
+    options: Options,
+    missing: Missing,
+) -> Result<Option<(Store, i64)>, OpenError> {
     let connect = client_options(&options)?;
     let members = Members::new(&options.urls, connect);
     let keys = Keys::new(&options.prefix);
     let history = History::default();
-    let opened = timeout(CONNECT_TIMEOUT, identify(&members, &keys, &history)).await;
+    let opened = timeout(
+        CONNECT_TIMEOUT,
+        identify(&members, &keys, &history, missing),
+    )
+    .await;
     let opened = opened.unwrap_or_else(|_| {
         let waited = CONNECT_TIMEOUT.as_secs();
         Err(Fault::new(Kind::Unavailable, format!("no answer within {waited} s")).into())
     });
     let prefix = options.prefix.clone();
-    let found = opened.map_err(|failure| failure.explain(prefix))?;
+    let Some(found) = opened.map_err(|failure| failure.explain(prefix))? else {
+        return Ok(None);
+    };
     let store = Store {
         keys,
         members,
@@ -94,7 +112,7 @@ pub(super) async fn open(options: Options) -> Result<(Store, i64), OpenError> {
         marks: Marks::default(),
         watchers: Mutex::default(),
     };
-    Ok((store, found.revision))
+    Ok(Some((store, found.revision)))
 }
 
 /// The identity of the store, the value that says so, and the revision at which it was found.
@@ -136,20 +154,25 @@ impl Failure {
     }
 }
 
-/// Reads the identity, and makes one where there is none: one step, so that of two proxies that are first at the
+/// Reads the identity, and makes one where there is none, if it may: one step, so that of two proxies that are first at the
 /// same time both take the same one.
 async fn identify(
     members: &Members,
     keys: &Keys,
     history: &History,
-) -> Result<Identified, Failure> {
+    missing: Missing,
+) -> Result<Option<Identified>, Failure> {
     let fresh = AuthorityId::random();
     let origin = keys::write_identity(fresh);
     let key = keys.identity();
     let absent = Compare::version(key.clone(), CompareOp::Equal, 0);
+    let make = match missing {
+        Missing::Make => vec![TxnOp::put(key.clone(), origin.clone(), None)],
+        Missing::Leave => Vec::new(),
+    };
     let txn = Txn::new()
         .when(vec![absent])
-        .and_then(vec![TxnOp::put(key.clone(), origin.clone(), None)])
+        .and_then(make)
         .or_else(vec![TxnOp::get(key, None)]);
     let answer = members
         .call(|client| {
@@ -160,22 +183,22 @@ async fn identify(
     let revision = history.check(answer.header(), Floor::None);
     let revision = revision.map_err(Failure::History)?;
     if answer.succeeded() {
-        return Ok(Identified {
+        return Ok((missing == Missing::Make).then_some(Identified {
             identity: fresh,
             origin,
             revision,
-        });
+        }));
     }
     let answers = answer.op_responses();
     let Some(kv) = found(answers.first()) else {
         return Err(Fault::damaged("it has no identity").into());
     };
     let identity = keys::read_identity(kv.value()).map_err(Failure::NotOurs)?;
-    Ok(Identified {
+    Ok(Some(Identified {
         identity,
         origin: kv.value().to_vec(),
         revision,
-    })
+    }))
 }
 
 fn client_options(options: &Options) -> Result<ConnectOptions, OpenError> {

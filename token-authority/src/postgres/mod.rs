@@ -38,6 +38,7 @@ mod info;
 mod link;
 mod open;
 mod options;
+mod read;
 mod steps;
 mod watch;
 mod worker;
@@ -57,6 +58,7 @@ use tokio_postgres::Row;
 pub use info::{ServerInfo, inspect};
 pub use open::OpenError;
 pub use options::{Options, OptionsError};
+pub use read::read;
 
 use crate::record::cut_by;
 use crate::{

@@ -114,7 +114,7 @@ pub(super) async fn verify(
 }
 
 /// The identity of the store, where there is one.
-async fn find(link: &Link, options: &Options) -> Result<Option<AuthorityId>, OpenError> {
+pub(super) async fn find(link: &Link, options: &Options) -> Result<Option<AuthorityId>, OpenError> {
     match read_identity(link, options).await {
         Ok(None) => Ok(None),
         Ok(Some((FORMAT, identity))) => Ok(Some(identity)),

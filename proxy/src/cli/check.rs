@@ -1,0 +1,107 @@
+//! `pgpalisade check`: whether the proxy can serve with this configuration.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::settings::Settings;
+use super::text::plain;
+use super::{Failure, configuration, failed, run_to_end};
+use crate::inspect::{CHECKS, Finding, Outcome, check};
+
+/// Check the set-up: PostgreSQL, the control role, the authority, and what they say of each other
+///
+/// Takes the configuration of "serve" and changes nothing: it can be run before the proxy is started and while it
+/// runs. Ends with 0 where nothing failed, with 1 where something did, with 2 where the configuration is wrong.
+#[derive(Debug, clap::Args)]
+pub(super) struct CheckArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// End with 1 where there are warnings, too
+    #[arg(long)]
+    strict: bool,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    /// The exit code is 0.
+    passed: bool,
+    ok: usize,
+    warnings: usize,
+    failed: usize,
+    skipped: usize,
+    checks: &'a [Finding],
+}
+
+/// Checks, and tells.
+pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
+    let config = configuration(&args.settings)?;
+    let mut findings = Vec::new();
+    let mut printed = Ok(());
+    run_to_end(check::run(&config, &mut |finding| {
+        if !args.json && printed.is_ok() {
+            printed = print(&finding);
+        }
+        findings.push(finding);
+    }))?;
+    printed.map_err(failed)?;
+    let count = |outcome| findings.iter().filter(|f| f.outcome == outcome).count();
+    let (warnings, failures) = (count(Outcome::Warn), count(Outcome::Fail));
+    let passed = failures == 0 && !(args.strict && warnings > 0);
+    let report = Report {
+        passed,
+        ok: count(Outcome::Ok),
+        warnings,
+        failed: failures,
+        skipped: count(Outcome::Skip),
+        checks: &findings,
+    };
+    let told = match args.json {
+        true => super::text::print_json(&report),
+        false => summarize(&report),
+    };
+    told.map_err(failed)?;
+    match passed {
+        true => Ok(()),
+        false => Err(Failure::Told),
+    }
+}
+
+fn print(finding: &Finding) -> io::Result<()> {
+    let width = CHECKS.iter().map(|id| id.len()).max().unwrap_or_default();
+    let outcome = match finding.outcome {
+        Outcome::Ok => "ok",
+        Outcome::Warn => "warn",
+        Outcome::Fail => "FAIL",
+        Outcome::Skip => "skip",
+    };
+    let mut stdout = io::stdout().lock();
+    writeln!(
+        stdout,
+        "{outcome:<4}  {:<width$}  {}",
+        finding.id,
+        plain(&finding.seen)
+    )?;
+    if let Some(advice) = &finding.advice {
+        writeln!(stdout, "      {:<width$}  -> {}", "", plain(advice))?;
+    }
+    stdout.flush()
+}
+
+fn summarize(report: &Report<'_>) -> io::Result<()> {
+    let warnings = match report.warnings {
+        1 => "1 warning".to_owned(),
+        n => format!("{n} warnings"),
+    };
+    writeln!(
+        io::stdout(),
+        "\n{} ok, {warnings}, {} failed, {} not looked at",
+        report.ok,
+        report.failed,
+        report.skipped
+    )
+}

@@ -1,0 +1,193 @@
+//! `pgpalisade status`: what is there now.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use pgpalisade_authority::Scope;
+
+use super::settings::Settings;
+use super::text::{plain, print_json, table};
+use super::{Failure, configuration, failed, run_to_end};
+use crate::inspect::cluster::Prepared;
+use crate::inspect::status::{self, ProxyStatus, ScopeStatus, Status, StoreState, Wanted};
+use crate::rejection::utc;
+
+/// Scopes that are shown where nothing else is said.
+const SCOPES_SHOWN: usize = 50;
+
+/// Show the cluster, the authority, the proxies, the marks and what a takeover has left
+///
+/// Takes the configuration of "serve" and changes nothing. An embedded store can be read only while no proxy runs;
+/// else the marks come from the copy that the cluster keeps. Ends with 1 where neither cluster nor authority can be
+/// read.
+#[derive(Debug, clap::Args)]
+pub(super) struct StatusArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Show every scope, not only the first 50
+    #[arg(long, conflicts_with = "scope")]
+    all: bool,
+    /// Show this scope only
+    #[arg(long, value_name = "NAME", value_parser = clap::value_parser!(Scope))]
+    scope: Option<Scope>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// Looks, and tells.
+pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
+    let config = configuration(&args.settings)?;
+    let wanted = match (&args.scope, args.all) {
+        (Some(scope), _) => Wanted::One(scope.clone()),
+        (None, true) => Wanted::All,
+        (None, false) => Wanted::First(SCOPES_SHOWN),
+    };
+    let status = run_to_end(status::look(&config, &wanted))?;
+    let told = match args.json {
+        true => print_json(&status),
+        false => io::stdout().write_all(describe(&status, &wanted).as_bytes()),
+    };
+    told.map_err(failed)?;
+    match status.is_blind() {
+        true => Err(Failure::Told),
+        false => Ok(()),
+    }
+}
+
+fn describe(status: &Status, wanted: &Wanted) -> String {
+    let mut text = format!("cluster    {}\n", cluster(status));
+    for problem in &status.cluster.problems {
+        line(
+            &mut text,
+            &format!("           not read: {}", plain(problem)),
+        );
+    }
+    line(
+        &mut text,
+        &format!("authority  {}", plain(&status.authority.seen)),
+    );
+    if let Some(recorded) = &status.authority.recorded_system_identifier {
+        let timeline = status.authority.recorded_timeline.unwrap_or_default();
+        line(
+            &mut text,
+            &format!("on record  {recorded} on timeline {timeline}"),
+        );
+    }
+    line(&mut text, &format!("sessions   {}", sessions(status)));
+    text.push_str("\nproxies\n");
+    text.push_str(&proxies(&status.proxies));
+    text.push_str(&format!("\n{}\n", scopes_head(status, wanted)));
+    text.push_str(&scopes(&status.scopes));
+    text.push_str("\nprepared transactions\n");
+    text.push_str(&prepared(&status.prepared_transactions));
+    text
+}
+
+fn line(text: &mut String, line: &str) {
+    // Writing to a String does not fail.
+    let _ = writeln!(text, "{line}");
+}
+
+fn cluster(status: &Status) -> String {
+    let cluster = &status.cluster;
+    let Some(identifier) = &cluster.system_identifier else {
+        return "cannot be read".to_owned();
+    };
+    let timeline = cluster
+        .timeline
+        .map_or_else(String::new, |timeline| format!(" on timeline {timeline}"));
+    let version = cluster.version.as_deref().unwrap_or_default();
+    format!("{identifier}{timeline}, PostgreSQL {version}")
+}
+
+fn sessions(status: &Status) -> String {
+    let authority = &status.authority;
+    match (authority.registered_sessions, authority.alive_sessions) {
+        (Some(registered), Some(alive)) => {
+            format!("{registered} registered, {alive} of them alive")
+        }
+        (Some(registered), None) => format!("{registered} registered"),
+        (None, _) => "only the authority knows".to_owned(),
+    }
+}
+
+fn proxies(proxies: &[ProxyStatus]) -> String {
+    if proxies.is_empty() {
+        return "none is connected to this cluster\n".to_owned();
+    }
+    let row = |proxy: &ProxyStatus| {
+        [
+            or_dash(proxy.pid.map(|pid| pid.to_string())),
+            proxy.address.clone().unwrap_or_else(|| "local".to_owned()),
+            or_dash(proxy.application_name.clone()),
+            or_dash(proxy.since_us.map(utc)),
+            format!("{}...", proxy.authority),
+        ]
+    };
+    let rows: Vec<_> = proxies.iter().map(row).collect();
+    table(
+        ["PID", "ADDRESS", "APPLICATION", "SINCE", "AUTHORITY"],
+        &rows,
+    )
+}
+
+fn scopes_head(status: &Status, wanted: &Wanted) -> String {
+    let source = match status.authority.state {
+        StoreState::Read => "",
+        StoreState::InUse | StoreState::Missing | StoreState::Unreadable => {
+            ", from the cluster's copy of the marks"
+        }
+    };
+    let (shown, total) = (status.scopes.len(), status.scopes_total);
+    let some = match wanted {
+        Wanted::First(_) if shown < total => format!(" ({shown} of {total}; --all shows the rest)"),
+        Wanted::One(_) => format!(" ({shown} of {total})"),
+        _ => String::new(),
+    };
+    format!("scopes{some}{source}")
+}
+
+fn scopes(scopes: &[ScopeStatus]) -> String {
+    if scopes.is_empty() {
+        return "none\n".to_owned();
+    }
+    let row = |scope: &ScopeStatus| {
+        [
+            scope.scope.clone(),
+            scope.mark.to_string(),
+            match scope.alive_below_mark {
+                Some(0) => "completed".to_owned(),
+                Some(left) => format!("{left} old sessions left"),
+                None => "-".to_owned(),
+            },
+            utc(scope.raised_at_us),
+            scope.raised_by.clone(),
+        ]
+    };
+    let rows: Vec<_> = scopes.iter().map(row).collect();
+    table(
+        ["SCOPE", "MARK", "TAKEOVER", "RAISED AT", "RAISED BY"],
+        &rows,
+    )
+}
+
+fn prepared(prepared: &[Prepared]) -> String {
+    if prepared.is_empty() {
+        return "none\n".to_owned();
+    }
+    let row = |p: &Prepared| {
+        [
+            p.gid.clone(),
+            p.owner.clone(),
+            p.database.clone(),
+            utc(p.prepared_us),
+        ]
+    };
+    let rows: Vec<_> = prepared.iter().map(row).collect();
+    table(["GID", "OWNER", "DATABASE", "PREPARED AT"], &rows)
+}
+
+fn or_dash(cell: Option<String>) -> String {
+    cell.unwrap_or_else(|| "-".to_owned())
+}

@@ -1,0 +1,60 @@
+//! Text and tables for a terminal, and JSON for scripts.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+/// The text without control characters: names in PostgreSQL may hold any, and a terminal would obey them.
+pub(super) fn plain(text: &str) -> String {
+    let visible = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().map(visible).collect()
+}
+
+/// Prints one object and a line break.
+pub(super) fn print_json(value: &impl Serialize) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut stdout, value)?;
+    writeln!(stdout)
+}
+
+/// Lines with columns as wide as their widest cell. The last column is as wide as it comes.
+pub(super) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+    let mut lines = vec![head.map(str::to_owned)];
+    lines.extend(
+        rows.iter()
+            .map(|row| row.each_ref().map(|cell| plain(cell))),
+    );
+    let mut widths = [0; N];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let mut text = String::new();
+    for line in &lines {
+        let cells = line.iter().zip(widths);
+        let padded: Vec<String> = cells
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        text.push_str(padded.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [
+            ["1".to_owned(), "a\u{1b}[2J".to_owned()],
+            ["1234".to_owned(), String::new()],
+        ];
+        assert_eq!(
+            table(["PID", "NAME"], &rows),
+            "PID   NAME\n1     a?[2J\n1234\n"
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! The checks, one after the other.
+
+mod authority;
+mod postgres;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use pgpalisade_authority::{Mark, Scope};
+
+use super::cluster::{self, Server, Witness};
+use super::connection::{Connection, greet};
+use super::finding::{self as id, Finding, Verdict};
+use super::step_within;
+use super::store;
+use crate::config::Config;
+use crate::takeover::prepare::Rights;
+use crate::takeover::{ControlError, WitnessMode, prepare, witness};
+
+/// What the checks that follow need to know of the control connection.
+struct Control {
+    connection: Connection,
+    rights: Rights,
+    server: Server,
+}
+
+/// Where findings go as they are made.
+struct Report<'a> {
+    tell: &'a mut dyn FnMut(Finding),
+}
+
+impl Report<'_> {
+    fn add(&mut self, id: &'static str, verdict: Verdict) {
+        (self.tell)(verdict.of(id));
+    }
+
+    fn skip(&mut self, ids: &[&'static str], why: &str) {
+        for id in ids {
+            self.add(id, Verdict::skip(why));
+        }
+    }
+}
+
+/// Runs every check and tells each finding as soon as it is there.
+pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
+    let within = step_within(config);
+    let report = &mut Report { tell };
+    report.add(id::CONFIG, Verdict::ok("every value is valid"));
+    report.add(id::UPSTREAM, upstream(config, within).await);
+    let control = match connect(config, within).await {
+        Ok(control) => {
+            report.add(id::CONTROL, control.introduce(config));
+            Some(control)
+        }
+        Err(verdict) => {
+            report.add(id::CONTROL, verdict);
+            None
+        }
+    };
+    let witnessed = match &control {
+        Some(control) => postgres::checks(config, control, within, report).await,
+        None => {
+            report.skip(&postgres::CHECKS, WITHOUT_CONTROL);
+            None
+        }
+    };
+    let protected = control.as_ref().map(|c| c.server.system_identifier);
+    // After the witness, which never is ahead of an authority that remembers.
+    let store = store::look(&config.authority, protected, within).await;
+    report.add(id::AUTHORITY, store.verdict);
+    match &control {
+        Some(control) => {
+            authority::checks(control, &store.held, witnessed.as_ref(), report).await;
+        }
+        None => report.skip(&authority::CHECKS, WITHOUT_CONTROL),
+    }
+}
+
+const WITHOUT_CONTROL: &str = "not looked at: there is no control connection";
+
+/// The marks that the cluster has seen; `None` where it keeps none.
+type Witnessed = Option<HashMap<Scope, Mark>>;
+
+async fn upstream(config: &Config, within: Duration) -> Verdict {
+    match greet(&config.upstream, within).await {
+        Ok(()) => Verdict::ok(format!("{} answers as PostgreSQL does", config.upstream)),
+        Err(error) => Verdict::fail(
+            error.to_string(),
+            "start PostgreSQL, or correct \"upstream\"",
+        ),
+    }
+}
+
+async fn connect(config: &Config, within: Duration) -> Result<Control, Verdict> {
+    let addr = config.control_address();
+    let opened = Connection::open(&addr, config.control.expose(), within).await;
+    let connection = opened.map_err(|error| {
+        Verdict::fail(
+            error.to_string(),
+            "correct \"control\" (address, user, password, database), or the server's pg_hba.conf",
+        )
+    })?;
+    let looked = async {
+        let rights = connection.look(prepare::rights).await?;
+        let server = connection.look(cluster::server).await?;
+        Ok::<_, ControlError>((rights, server))
+    };
+    let (rights, server) = looked.await.map_err(unanswered)?;
+    Ok(Control {
+        connection,
+        rights,
+        server,
+    })
+}
+
+fn unanswered(error: ControlError) -> Verdict {
+    Verdict::fail(
+        format!("the question was not answered: {error}"),
+        "look at the server's log",
+    )
+}
+
+impl Control {
+    fn introduce(&self, config: &Config) -> Verdict {
+        let Self { rights, server, .. } = self;
+        let kind = if rights.superuser { ", superuser" } else { "" };
+        Verdict::ok(format!(
+            "role {}{kind}, database {}, at {}, PostgreSQL {}",
+            rights.role,
+            server.database,
+            config.control_address(),
+            server.version
+        ))
+    }
+}
+
+/// The check of the witness, and what it says.
+async fn witness(config: &Config, control: &Control) -> (Verdict, Witnessed) {
+    if config.witness == WitnessMode::Off {
+        let verdict = Verdict::warn(
+            "it is off, so an authority that was restored from an older snapshot would not be noticed",
+            "set witness = \"auto\"",
+        );
+        return (verdict, None);
+    }
+    match control.connection.look(cluster::witness).await {
+        Ok(Witness::Kept(marks)) => {
+            let verdict = Verdict::ok(format!(
+                "the cluster keeps a copy of the marks: {}",
+                marks.len()
+            ));
+            (verdict, Some(marks))
+        }
+        Ok(Witness::None { can_be_made: true }) => {
+            let seen =
+                "the cluster keeps no copy of the marks yet; the first start of a proxy makes it";
+            (Verdict::ok(seen), None)
+        }
+        Ok(Witness::None { can_be_made: false }) => {
+            let role = &control.rights.role;
+            let verdict = Verdict::warn(
+                format!("the cluster keeps no copy of the marks that role {role} may use"),
+                format!(
+                    "let an owner of database {} run: {} and GRANT the role USAGE on the schema and SELECT, INSERT, \
+                     UPDATE on the table",
+                    control.server.database,
+                    witness::SETUP
+                ),
+            );
+            (verdict, None)
+        }
+        Err(error) => (unanswered(error), None),
+    }
+}

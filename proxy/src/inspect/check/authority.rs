@@ -1,0 +1,228 @@
+//! Checks of what the store says against what the cluster says.
+
+use std::collections::{BTreeSet, HashMap};
+
+use pgpalisade_authority::{Backend, Contents, Mark, Registered, Scope, Token};
+
+use super::super::cluster;
+use super::super::finding::{self as id, Verdict};
+use super::super::store::Held;
+use super::{Control, Report, unanswered};
+use crate::rejection::utc;
+use crate::takeover::cluster_lock::{self, Proxy};
+use crate::takeover::error::wrong_cluster_advice;
+use crate::takeover::witness::forgotten;
+
+/// Scopes that are named in one line.
+const NAMED: usize = 5;
+
+/// The checks of this file, in their order.
+pub(super) const CHECKS: [&str; 5] = [
+    id::CLUSTER,
+    id::PROXIES,
+    id::MARKS,
+    id::SESSIONS,
+    id::TAKEOVERS,
+];
+
+const IN_USE: &str = "not looked at: only the running proxy can read its store";
+const NO_STORE: &str = "nothing to look at: there is no store yet";
+const UNKNOWN: &str = "not looked at: the store cannot be read";
+const ON_STANDBY: &str = "not looked at: the control connection leads to a standby";
+const RECOVER: &str =
+    "stop all proxies of this cluster and run \"pgpalisade recover\" with the same configuration";
+
+pub(super) async fn checks(
+    control: &Control,
+    held: &Held,
+    witnessed: Option<&HashMap<Scope, Mark>>,
+    report: &mut Report<'_>,
+) {
+    if control.rights.standby {
+        return report.skip(&CHECKS, ON_STANDBY);
+    }
+    report.add(id::CLUSTER, on_record(control, held).await);
+    report.add(id::PROXIES, proxies(control, held).await);
+    report.add(id::MARKS, marks(held, witnessed));
+    let Held::Contents(contents) = held else {
+        return report.skip(&[id::SESSIONS, id::TAKEOVERS], why_not(held));
+    };
+    let alive = control
+        .connection
+        .look(async |client| cluster::alive(client, &contents.sessions).await);
+    match alive.await {
+        Ok(alive) => {
+            report.add(id::SESSIONS, sessions(contents, &alive));
+            report.add(id::TAKEOVERS, takeovers(contents, &alive));
+        }
+        Err(error) => {
+            report.add(id::SESSIONS, unanswered(error.clone()));
+            report.add(id::TAKEOVERS, unanswered(error));
+        }
+    }
+}
+
+const fn why_not(held: &Held) -> &'static str {
+    match held {
+        Held::Nothing => NO_STORE,
+        Held::InUse => IN_USE,
+        Held::Unknown | Held::Contents(_) => UNKNOWN,
+    }
+}
+
+async fn on_record(control: &Control, held: &Held) -> Verdict {
+    let ours = match control.connection.look(cluster::identity).await {
+        Ok(ours) => ours,
+        Err(error) => return unanswered(error),
+    };
+    let recorded = match held.contents() {
+        Some(contents) => contents.cluster,
+        None => return Verdict::skip(why_not(held)),
+    };
+    match recorded {
+        None => Verdict::ok(format!("cluster {ours}; none is on record yet")),
+        Some(recorded) if recorded == ours => {
+            Verdict::ok(format!("cluster {ours} is the one on record"))
+        }
+        Some(recorded) if ours.follows(&recorded) => Verdict::ok(format!(
+            "cluster {ours}; timeline {} is on record, and a proxy that connects puts the new one there",
+            recorded.timeline
+        )),
+        Some(recorded) => Verdict::fail(
+            format!("this is cluster {ours}, but the marks are for cluster {recorded}"),
+            wrong_cluster_advice(&ours, &recorded),
+        ),
+    }
+}
+
+async fn proxies(control: &Control, held: &Held) -> Verdict {
+    const SHARE: &str =
+        "give all proxies the same store: a cluster with two authorities has two marks";
+    let proxies = match control.connection.look(cluster_lock::proxies).await {
+        Ok(proxies) => proxies,
+        Err(error) => return unanswered(error),
+    };
+    let served: BTreeSet<u32> = proxies.iter().map(|proxy| proxy.authority).collect();
+    let all: Vec<String> = proxies.iter().map(describe).collect();
+    let all = all.join("; ");
+    let other = |ours: u32| served.iter().any(|theirs| *theirs != ours);
+    match held {
+        _ if served.len() > 1 => {
+            Verdict::fail(format!("proxies with several authorities: {all}"), SHARE)
+        }
+        Held::Contents(contents) if other(contents.identity.short()) => Verdict::fail(
+            format!(
+                "this configuration has authority {:08x}..., but the cluster is served with another: {all}",
+                contents.identity.short()
+            ),
+            SHARE,
+        ),
+        Held::Nothing if !served.is_empty() => Verdict::fail(
+            format!(
+                "this configuration has no store yet, but the cluster is served with one: {all}"
+            ),
+            SHARE,
+        ),
+        Held::InUse if served.is_empty() => Verdict::warn(
+            "the store is in use, but no proxy is connected to this cluster",
+            "wait where a proxy is just starting; else it serves another cluster, or its control connection is down: \
+             see its log",
+        ),
+        _ if served.is_empty() => Verdict::ok("no proxy is connected to this cluster now"),
+        _ => Verdict::ok(all),
+    }
+}
+
+fn describe(proxy: &Proxy) -> String {
+    let since = proxy
+        .since
+        .map_or_else(String::new, |us| format!(" since {}", utc(us)));
+    format!(
+        "{} with authority {:08x}...{since}",
+        proxy.holder, proxy.authority
+    )
+}
+
+fn marks(held: &Held, witnessed: Option<&HashMap<Scope, Mark>>) -> Verdict {
+    let Some(witnessed) = witnessed else {
+        return Verdict::skip("not compared: the cluster keeps no copy of the marks");
+    };
+    let kept: HashMap<Scope, Mark> = match held {
+        Held::Contents(contents) => contents.marks.iter().cloned().collect(),
+        Held::Nothing => HashMap::new(),
+        Held::InUse => {
+            return Verdict::skip(
+                "not compared: only the running proxy can read its store, and it compared at its start",
+            );
+        }
+        Held::Unknown => return Verdict::skip(UNKNOWN),
+    };
+    let lost = forgotten(witnessed, &kept);
+    if lost.is_empty() {
+        return Verdict::ok(format!(
+            "the authority has every mark that the cluster has seen ({})",
+            witnessed.len()
+        ));
+    }
+    let name = |(scope, seen, kept): &(&Scope, Token, Option<Token>)| {
+        let kept = kept.map_or("no mark".to_owned(), |token| token.to_string());
+        format!("{scope} ({kept}, seen {seen})")
+    };
+    Verdict::fail(
+        format!(
+            "the authority has forgotten marks: {}",
+            list(lost.iter().map(name))
+        ),
+        RECOVER,
+    )
+}
+
+fn list(all: impl ExactSizeIterator<Item = String>) -> String {
+    let more = all.len().saturating_sub(NAMED);
+    let mut text = all.take(NAMED).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}
+
+fn sessions(contents: &Contents, alive: &BTreeSet<Backend>) -> Verdict {
+    let registered: BTreeSet<Backend> = contents.sessions.iter().map(|(_, r)| r.backend).collect();
+    let gone = registered.len() - alive.len();
+    let after = match gone {
+        0 => "",
+        _ => "; a running proxy removes their records",
+    };
+    Verdict::ok(format!(
+        "{} registered, {} of them alive, {gone} gone{after}",
+        registered.len(),
+        alive.len()
+    ))
+}
+
+/// A session below its scope's mark may not be alive, unless its takeover is running at this moment.
+fn takeovers(contents: &Contents, alive: &BTreeSet<Backend>) -> Verdict {
+    let marks: HashMap<&Scope, Token> = contents.marks.iter().map(|(s, m)| (s, m.token)).collect();
+    let is_old = |(scope, session): &&(Scope, Registered)| {
+        alive.contains(&session.backend)
+            && marks.get(scope).is_some_and(|mark| session.token < *mark)
+    };
+    let old: Vec<_> = contents.sessions.iter().filter(is_old).collect();
+    if old.is_empty() {
+        return Verdict::ok("no session below the mark of its scope is alive");
+    }
+    let name = |(scope, session): &&(Scope, Registered)| {
+        format!(
+            "server process {} in scope {scope} with token {}",
+            session.backend.pid, session.token
+        )
+    };
+    Verdict::warn(
+        format!(
+            "a takeover is not completed; below the mark are alive: {}",
+            list(old.iter().map(name))
+        ),
+        "run this again; where it stays, see the proxy's log for what keeps it from ending them. Until then nobody \
+         with the new token may write",
+    )
+}

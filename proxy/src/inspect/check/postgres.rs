@@ -1,0 +1,267 @@
+//! Checks of the protected PostgreSQL over the control connection.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::super::cluster::{self, Prepared};
+use super::super::connection::Connection;
+use super::super::finding::{self as id, Verdict};
+use super::{Control, Report, Witnessed, unanswered, witness};
+use crate::config::Config;
+use crate::takeover::prepare;
+
+/// Prepared transactions that are named in one line.
+const NAMED: usize = 5;
+
+/// The checks of this file, in their order.
+pub(super) const CHECKS: [&str; 8] = [
+    id::PRIMARY,
+    id::RIGHTS,
+    id::SUPERUSERS,
+    id::DIRECT,
+    id::SAME_SERVER,
+    id::CONNECTIONS,
+    id::PREPARED,
+    id::WITNESS,
+];
+
+pub(super) async fn checks(
+    config: &Config,
+    control: &Control,
+    within: Duration,
+    report: &mut Report<'_>,
+) -> Witnessed {
+    report.add(id::PRIMARY, primary(control));
+    report.add(id::RIGHTS, rights(control));
+    report.add(id::SUPERUSERS, superusers(control).await);
+    report.add(id::DIRECT, direct(control));
+    report.add(id::SAME_SERVER, same_server(config, control, within).await);
+    report.add(id::CONNECTIONS, connections(config, control).await);
+    report.add(id::PREPARED, prepared(control).await);
+    let (verdict, witnessed) = witness(config, control).await;
+    report.add(id::WITNESS, verdict);
+    witnessed
+}
+
+fn primary(control: &Control) -> Verdict {
+    if control.rights.standby {
+        Verdict::fail(
+            "the control connection leads to a standby",
+            "point \"control\" and \"upstream\" to the primary",
+        )
+    } else {
+        Verdict::ok("the server is a primary")
+    }
+}
+
+fn rights(control: &Control) -> Verdict {
+    let rights = &control.rights;
+    let role = &rights.role;
+    if !rights.missing.is_empty() {
+        return Verdict::fail(
+            format!("role {role} lacks {}", rights.missing.join(" and ")),
+            format!("run as a superuser: {}", rights.grant()),
+        );
+    }
+    match rights.superuser {
+        true => Verdict::ok(format!(
+            "role {role} is a superuser and may end every session"
+        )),
+        false => Verdict::ok(format!(
+            "role {role} has pg_signal_backend and pg_read_all_stats"
+        )),
+    }
+}
+
+async fn superusers(control: &Control) -> Verdict {
+    if control.rights.superuser {
+        return Verdict::ok("the control role can end the sessions of superusers too");
+    }
+    // Which sessions are clients is hidden from it, and so from this check.
+    if !control.rights.missing.is_empty() {
+        return Verdict::skip("not looked at: the control role lacks rights");
+    }
+    match control.connection.look(cluster::superusers).await {
+        Ok(roles) if roles.is_empty() => Verdict::ok("no client is connected as a superuser now"),
+        Ok(roles) => Verdict::warn(
+            format!(
+                "clients are connected as superuser ({}), whose sessions role {} cannot end",
+                roles.join(", "),
+                control.rights.role
+            ),
+            "let applications log in without superuser rights: a takeover over such a session fails with PF006",
+        ),
+        Err(error) => unanswered(error),
+    }
+}
+
+/// Whether the session that the server knows is the one that this process has a socket of.
+fn direct(control: &Control) -> Verdict {
+    const POOLER: &str =
+        "let \"control\" lead to PostgreSQL itself: behind a pooler its session is another's";
+    let own = control.rights.backend.pid;
+    match control.connection.told_pid() {
+        Some(told) if told == own => {}
+        Some(told) => {
+            return Verdict::fail(
+                format!(
+                    "a pooler is in between: it told server process {told} at login, and it is {own}"
+                ),
+                POOLER,
+            );
+        }
+        None => {
+            return Verdict::fail("no server process was told at login", POOLER);
+        }
+    }
+    let theirs = peer(control);
+    let ours = control.connection.local();
+    if theirs == ours.map(canonical) {
+        return Verdict::ok(format!(
+            "nothing is between this machine and server process {own} ({})",
+            shown(ours)
+        ));
+    }
+    Verdict::warn(
+        format!(
+            "the connection leaves here as {} and reaches the server as {}, so a TCP proxy or NAT is in between",
+            shown(ours),
+            shown(theirs)
+        ),
+        "make sure that it always leads to the same server, and does not cut idle connections",
+    )
+}
+
+fn peer(control: &Control) -> Option<SocketAddr> {
+    let (addr, port) = &control.server.client;
+    let addr: IpAddr = addr.as_ref()?.parse().ok()?;
+    let port = u16::try_from((*port)?).ok()?;
+    Some(canonical(SocketAddr::new(addr, port)))
+}
+
+fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+fn shown(addr: Option<SocketAddr>) -> String {
+    addr.map_or_else(|| "a unix socket".to_owned(), |addr| addr.to_string())
+}
+
+/// Whether sessions that are opened as those of clients are show on the control connection, under the pid that was
+/// told at their login. This is what a takeover relies on.
+async fn same_server(config: &Config, control: &Control, within: Duration) -> Verdict {
+    let addr = &config.upstream;
+    let opened = Connection::open(addr, config.control.expose(), within).await;
+    let connection = match opened {
+        Ok(connection) => connection,
+        Err(error) if *addr == config.control_address() => {
+            return Verdict::warn(error.to_string(), "look at the server's log");
+        }
+        Err(error) => {
+            return Verdict::warn(
+                format!("cannot be compared, for {error}"),
+                format!(
+                    "make sure that {addr} and {} are the same server",
+                    config.control_address()
+                ),
+            );
+        }
+    };
+    let looked = async {
+        let theirs = connection.look(prepare::rights).await?;
+        let server = connection.look(cluster::server).await?;
+        let told = connection.told_pid();
+        let started = control
+            .connection
+            .look(async |client| match told {
+                Some(pid) => cluster::started(client, pid).await,
+                None => Ok(None),
+            })
+            .await?;
+        Ok((theirs.backend, server.system_identifier, told, started))
+    };
+    let (backend, system_identifier, told, started) = match looked.await {
+        Ok(looked) => looked,
+        Err(error) => return unanswered(error),
+    };
+    let ours = control.server.system_identifier;
+    if system_identifier != ours {
+        return Verdict::fail(
+            format!(
+                "\"upstream\" leads to cluster {system_identifier}, \"control\" to cluster {ours}"
+            ),
+            "let both lead to the same server",
+        );
+    }
+    if told != Some(backend.pid) {
+        return Verdict::fail(
+            format!(
+                "a pooler is between \"upstream\" and the server: it told {} at login, and it is server process {}",
+                told.map_or("nothing".to_owned(), |pid| format!("server process {pid}")),
+                backend.pid
+            ),
+            "let \"upstream\" lead to PostgreSQL itself; a pooler belongs in front of pgpalisade",
+        );
+    }
+    if started != Some(backend.started_us) {
+        return Verdict::fail(
+            format!(
+                "server process {} of \"upstream\" does not show on the control connection: they are two servers of \
+                 cluster {ours}",
+                backend.pid
+            ),
+            "let both lead to the primary",
+        );
+    }
+    Verdict::ok(format!(
+        "a session through {addr} shows on the control connection as server process {}",
+        backend.pid
+    ))
+}
+
+async fn connections(config: &Config, control: &Control) -> Verdict {
+    let places = match control.connection.look(cluster::places).await {
+        Ok(places) => places,
+        Err(error) => return unanswered(error),
+    };
+    // One for the control connection.
+    let most = usize::try_from(places - 1).unwrap_or_default();
+    let wanted = config.max_connections.get();
+    if wanted <= most {
+        return Verdict::ok(format!(
+            "connections.max is {wanted}, and the server takes {places} and those that it reserves"
+        ));
+    }
+    Verdict::warn(
+        format!(
+            "connections.max is {wanted}, but the server takes only {places} and those that it reserves"
+        ),
+        format!(
+            "set connections.max to {most} or less, or raise the server's max_connections: where clients take every \
+             place, the control connection cannot come back"
+        ),
+    )
+}
+
+async fn prepared(control: &Control) -> Verdict {
+    let found = match control.connection.look(cluster::prepared).await {
+        Ok(found) => found,
+        Err(error) => return unanswered(error),
+    };
+    if found.is_empty() {
+        return Verdict::ok("there are no prepared transactions");
+    }
+    let name = |p: &Prepared| format!("{:?} of {} in {}", p.gid, p.owner, p.database);
+    let named: Vec<String> = found.iter().take(NAMED).map(name).collect();
+    let more = match found.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Verdict::warn(
+        format!(
+            "prepared transactions outlive a takeover: {}{more}",
+            named.join(", ")
+        ),
+        "finish each with COMMIT PREPARED or ROLLBACK PREPARED and the current token",
+    )
+}

@@ -1,0 +1,174 @@
+//! A connection that only looks.
+
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tokio_postgres::{Client, NoTls};
+
+use super::greeting::{Greeting, Overheard, Stream};
+use crate::config::UpstreamAddr;
+use crate::takeover::ControlError;
+
+/// What such a connection is called in pg_stat_activity.
+const APPLICATION_NAME: &str = "pgpalisade inspect";
+/// SSLRequest: its length and its code. A server answers with one byte, before it knows who asks.
+const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+
+/// Why there is no connection.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum ConnectError {
+    /// Nobody listens there, or the name is not known.
+    #[error("cannot connect to {0}: {1}")]
+    Dial(UpstreamAddr, Arc<io::Error>),
+    /// No answer in time.
+    #[error("{0} does not answer within {1:?}")]
+    Timeout(UpstreamAddr, Duration),
+    /// It is no PostgreSQL.
+    #[error("what listens at {0} is no PostgreSQL: {1}")]
+    Foreign(UpstreamAddr, &'static str),
+    /// The login was refused.
+    #[error("the login at {0} failed: {1}")]
+    Login(UpstreamAddr, ControlError),
+}
+
+/// A session that looks.
+pub(crate) struct Connection {
+    client: Client,
+    driver: AbortHandle,
+    greeting: Arc<Mutex<Greeting>>,
+    /// Our end of the socket; `None` for a unix socket.
+    local: Option<SocketAddr>,
+    within: Duration,
+    /// A question went unanswered, so that further ones would too.
+    stuck: Cell<bool>,
+}
+
+impl Connection {
+    /// Logs in.
+    pub(super) async fn open(
+        addr: &UpstreamAddr,
+        config: &tokio_postgres::Config,
+        within: Duration,
+    ) -> Result<Self, ConnectError> {
+        let opening = async {
+            let (stream, local) = dial(addr).await?;
+            let (overheard, greeting) = Overheard::new(stream);
+            let mut config = config.clone();
+            config.application_name(APPLICATION_NAME);
+            let (client, connection) = config
+                .connect_raw(overheard, NoTls)
+                .await
+                .map_err(|error| ConnectError::Login(addr.clone(), login_error(error)))?;
+            let driver = tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a connection that looks");
+                }
+            });
+            Ok(Self {
+                client,
+                driver: driver.abort_handle(),
+                greeting,
+                local,
+                within,
+                stuck: Cell::new(false),
+            })
+        };
+        timeout(within, opening)
+            .await
+            .unwrap_or_else(|_| Err(ConnectError::Timeout(addr.clone(), within)))
+    }
+
+    /// The pid that the server told at login.
+    pub(super) fn told_pid(&self) -> Option<i32> {
+        let greeting = self.greeting.lock();
+        greeting.unwrap_or_else(PoisonError::into_inner).pid()
+    }
+
+    /// Our end of the socket; `None` for a unix socket.
+    pub(super) const fn local(&self) -> Option<SocketAddr> {
+        self.local
+    }
+
+    /// Asks in a READ ONLY transaction of its own.
+    pub(crate) async fn look<T>(
+        &self,
+        ask: impl AsyncFnOnce(&Client) -> Result<T, ControlError>,
+    ) -> Result<T, ControlError> {
+        if self.stuck.get() {
+            return Err(ControlError::Lost);
+        }
+        let begin = format!(
+            "BEGIN READ ONLY; SET LOCAL statement_timeout = {}",
+            self.within.as_millis()
+        );
+        let looking = async {
+            self.client.batch_execute(&begin).await?;
+            let answer = ask(&self.client).await;
+            self.client.batch_execute("ROLLBACK").await?;
+            answer
+        };
+        timeout(self.within, looking).await.unwrap_or_else(|_| {
+            self.stuck.set(true);
+            Err(ControlError::Timeout)
+        })
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Closes the socket, also under a question that goes unanswered.
+        if self.stuck.get() {
+            self.driver.abort();
+        }
+    }
+}
+
+/// A refused login is a FATAL error, which elsewhere says that a session was lost.
+fn login_error(error: tokio_postgres::Error) -> ControlError {
+    ControlError::Server(error.into())
+}
+
+/// Whether a PostgreSQL, or something that speaks as one, listens there. Logs in to nothing.
+pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), ConnectError> {
+    let greeting = async {
+        let (mut stream, _) = dial(addr).await?;
+        let closed = |_| ConnectError::Foreign(addr.clone(), "it closes the connection");
+        stream.write_all(&SSL_REQUEST).await.map_err(closed)?;
+        match stream.read_u8().await.map_err(closed)? {
+            b'S' | b'N' => Ok(()),
+            // An ErrorResponse, as of a server that is full.
+            b'E' => Ok(()),
+            _ => Err(ConnectError::Foreign(
+                addr.clone(),
+                "it does not know an SSLRequest",
+            )),
+        }
+    };
+    timeout(within, greeting)
+        .await
+        .unwrap_or_else(|_| Err(ConnectError::Timeout(addr.clone(), within)))
+}
+
+async fn dial(addr: &UpstreamAddr) -> Result<(Box<dyn Stream>, Option<SocketAddr>), ConnectError> {
+    let failed = |error: io::Error| ConnectError::Dial(addr.clone(), error.into());
+    match addr {
+        UpstreamAddr::Tcp { host, port } => {
+            let stream = TcpStream::connect((host.as_str(), *port))
+                .await
+                .map_err(failed)?;
+            let local = stream.local_addr().map_err(failed)?;
+            Ok((Box::new(stream), Some(local)))
+        }
+        UpstreamAddr::Unix(path) => {
+            let stream = UnixStream::connect(path).await.map_err(failed)?;
+            Ok((Box::new(stream), None))
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! What is there now: cluster, authority, proxies, scopes, prepared transactions.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use pgpalisade_authority::{Backend, Contents, Mark, Scope, Token};
+use serde::Serialize;
+
+use super::cluster::{self, Prepared, Witness};
+use super::connection::Connection;
+use super::step_within;
+use super::store::{self, Held};
+use crate::config::Config;
+use crate::takeover::{ControlError, WitnessMode, cluster_lock, prepare};
+
+/// Everything that `status` shows. Times are microseconds since the Unix epoch.
+#[derive(Debug, Serialize)]
+pub(crate) struct Status {
+    pub(crate) cluster: ClusterStatus,
+    pub(crate) authority: AuthorityStatus,
+    /// Proxies that are connected to the cluster.
+    pub(crate) proxies: Vec<ProxyStatus>,
+    pub(crate) scopes: Vec<ScopeStatus>,
+    /// Scopes that there are, shown or not.
+    pub(crate) scopes_total: usize,
+    /// The oldest ones, at most 100.
+    pub(crate) prepared_transactions: Vec<Prepared>,
+}
+
+/// The protected cluster.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct ClusterStatus {
+    /// As text, for it is larger than what JSON's numbers hold everywhere.
+    pub(crate) system_identifier: Option<String>,
+    pub(crate) timeline: Option<u32>,
+    pub(crate) version: Option<String>,
+    /// What could not be read, and why.
+    pub(crate) problems: Vec<String>,
+}
+
+/// The store of marks.
+#[derive(Debug, Serialize)]
+pub(crate) struct AuthorityStatus {
+    /// Where it is, without passwords.
+    pub(crate) location: String,
+    pub(crate) state: StoreState,
+    /// What was seen of it, in words.
+    pub(crate) seen: String,
+    pub(crate) identity: Option<String>,
+    /// The cluster on record.
+    pub(crate) recorded_system_identifier: Option<String>,
+    pub(crate) recorded_timeline: Option<u32>,
+    /// Registered sessions; `None` where the store cannot be read.
+    pub(crate) registered_sessions: Option<usize>,
+    /// Those of them that PostgreSQL has.
+    pub(crate) alive_sessions: Option<usize>,
+}
+
+/// Whether the store could be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum StoreState {
+    Read,
+    /// Only its proxy can read it: the marks shown are the copy in the cluster.
+    InUse,
+    /// It is not made yet.
+    Missing,
+    Unreadable,
+}
+
+/// A proxy, by its control connection.
+#[derive(Debug, Serialize)]
+pub(crate) struct ProxyStatus {
+    /// Of its control connection, on the server.
+    pub(crate) pid: Option<i32>,
+    /// `None`: a unix socket.
+    pub(crate) address: Option<String>,
+    pub(crate) application_name: Option<String>,
+    pub(crate) since_us: Option<i64>,
+    /// The first 8 digits of its authority's identity.
+    pub(crate) authority: String,
+}
+
+/// One scope.
+#[derive(Debug, Serialize)]
+pub(crate) struct ScopeStatus {
+    pub(crate) scope: String,
+    pub(crate) mark: Token,
+    pub(crate) raised_at_us: i64,
+    pub(crate) raised_by: String,
+    /// Registered sessions with a token below the mark that are alive: a takeover that is not completed. `None` where
+    /// that cannot be known.
+    pub(crate) alive_below_mark: Option<usize>,
+}
+
+/// Which scopes are wanted.
+#[derive(Debug, Clone)]
+pub(crate) enum Wanted {
+    /// At most so many.
+    First(usize),
+    All,
+    /// This one.
+    One(Scope),
+}
+
+/// What the control connection has told.
+#[derive(Default)]
+struct Seen {
+    cluster: ClusterStatus,
+    proxies: Vec<ProxyStatus>,
+    prepared: Vec<Prepared>,
+    /// The cluster's copy of the marks; `None` where it keeps none.
+    witnessed: Option<Vec<(Scope, Mark)>>,
+}
+
+/// Looks. Never fails: what cannot be read is said.
+pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
+    let within = step_within(config);
+    let (connection, mut seen) = cluster(config, within).await;
+    let store = store::look(&config.authority, None, within).await;
+    let contents = store.held.contents();
+    let alive = match (&connection, contents) {
+        (Some(connection), Some(contents)) => {
+            let look = async |client: &_| cluster::alive(client, &contents.sessions).await;
+            let alive = connection.look(look).await;
+            seen.keep(alive, "sessions")
+        }
+        _ => None,
+    };
+    let marks = match contents {
+        Some(contents) => contents.marks.clone(),
+        None => seen.witnessed.take().unwrap_or_else(|| {
+            if !matches!(store.held, Held::Nothing) {
+                let note = "marks: the store cannot be read, and the cluster keeps no copy of them";
+                seen.cluster.problems.push(note.to_owned());
+            }
+            Vec::new()
+        }),
+    };
+    let scopes = scopes(marks, contents.zip(alive.as_ref()));
+    let scopes_total = scopes.len();
+    let described = store.verdict.of("authority").seen;
+    Status {
+        cluster: seen.cluster,
+        authority: authority(config, &store.held, described, alive.as_ref()),
+        proxies: seen.proxies,
+        scopes: select(scopes, wanted),
+        scopes_total,
+        prepared_transactions: seen.prepared,
+    }
+}
+
+impl Status {
+    /// Whether neither cluster nor authority could be read.
+    pub(crate) fn is_blind(&self) -> bool {
+        self.cluster.version.is_none() && self.authority.state == StoreState::Unreadable
+    }
+}
+
+impl Seen {
+    /// The answer, or a note that there is none.
+    fn keep<T>(&mut self, answer: Result<T, ControlError>, what: &str) -> Option<T> {
+        match answer {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                self.cluster.problems.push(format!("{what}: {error}"));
+                None
+            }
+        }
+    }
+}
+
+async fn cluster(config: &Config, within: Duration) -> (Option<Connection>, Seen) {
+    let mut seen = Seen::default();
+    let addr = config.control_address();
+    let connection = match Connection::open(&addr, config.control.expose(), within).await {
+        Ok(connection) => connection,
+        Err(error) => {
+            seen.cluster.problems.push(error.to_string());
+            return (None, seen);
+        }
+    };
+    let server = connection.look(cluster::server).await;
+    let Some(server) = seen.keep(server, "server") else {
+        return (Some(connection), seen);
+    };
+    seen.cluster.version = Some(server.version);
+    seen.cluster.system_identifier = Some(server.system_identifier.to_string());
+    let rights = connection.look(prepare::rights).await;
+    if let Some(rights) = seen.keep(rights, "rights") {
+        if rights.standby {
+            let note =
+                "the control connection leads to a standby: it knows no proxies and no timeline";
+            seen.cluster.problems.push(note.to_owned());
+        } else {
+            let identity = connection.look(cluster::identity).await;
+            seen.cluster.timeline = seen.keep(identity, "timeline").map(|c| c.timeline);
+        }
+    }
+    let proxies = connection.look(cluster_lock::proxies).await;
+    let proxies = seen.keep(proxies, "proxies").unwrap_or_default();
+    seen.proxies = proxies.into_iter().map(proxy).collect();
+    let prepared = connection.look(cluster::prepared).await;
+    seen.prepared = seen
+        .keep(prepared, "prepared transactions")
+        .unwrap_or_default();
+    if config.witness == WitnessMode::Auto {
+        let witness = connection.look(cluster::witness).await;
+        if let Some(Witness::Kept(marks)) = seen.keep(witness, "copy of the marks") {
+            seen.witnessed = Some(marks.into_iter().collect());
+        }
+    }
+    (Some(connection), seen)
+}
+
+fn proxy(proxy: cluster_lock::Proxy) -> ProxyStatus {
+    ProxyStatus {
+        pid: proxy.holder.pid,
+        address: proxy.holder.client_addr,
+        application_name: proxy.holder.application_name,
+        since_us: proxy.since,
+        authority: format!("{:08x}", proxy.authority),
+    }
+}
+
+fn authority(
+    config: &Config,
+    held: &Held,
+    seen: String,
+    alive: Option<&BTreeSet<Backend>>,
+) -> AuthorityStatus {
+    let contents = held.contents();
+    let recorded = contents.and_then(|contents| contents.cluster);
+    let registered = contents.map(|contents| {
+        let backends = contents.sessions.iter().map(|(_, session)| session.backend);
+        backends.collect::<BTreeSet<_>>().len()
+    });
+    AuthorityStatus {
+        location: config.authority.to_string(),
+        state: match held {
+            Held::Contents(_) => StoreState::Read,
+            Held::InUse => StoreState::InUse,
+            Held::Nothing => StoreState::Missing,
+            Held::Unknown => StoreState::Unreadable,
+        },
+        seen,
+        identity: contents.map(|contents| contents.identity.to_string()),
+        recorded_system_identifier: recorded.map(|r| r.system_identifier.to_string()),
+        recorded_timeline: recorded.map(|r| r.timeline),
+        registered_sessions: registered,
+        alive_sessions: alive.map(BTreeSet::len),
+    }
+}
+
+/// Scopes with a takeover that is not completed first, then by name.
+fn scopes(
+    marks: Vec<(Scope, Mark)>,
+    sessions: Option<(&Contents, &BTreeSet<Backend>)>,
+) -> Vec<ScopeStatus> {
+    let mut below: HashMap<Scope, usize> = HashMap::new();
+    if let Some((contents, alive)) = sessions {
+        let tokens: HashMap<&Scope, Token> = marks.iter().map(|(s, m)| (s, m.token)).collect();
+        for (scope, session) in &contents.sessions {
+            let is_old = tokens.get(scope).is_some_and(|mark| session.token < *mark);
+            if is_old && alive.contains(&session.backend) {
+                *below.entry(scope.clone()).or_default() += 1;
+            }
+        }
+    }
+    let status = |(scope, mark): (Scope, Mark)| ScopeStatus {
+        mark: mark.token,
+        raised_at_us: mark.raised_at,
+        raised_by: mark.raised_by,
+        alive_below_mark: sessions.map(|_| below.get(&scope).copied().unwrap_or_default()),
+        scope: scope.to_string(),
+    };
+    let mut scopes: Vec<ScopeStatus> = marks.into_iter().map(status).collect();
+    scopes.sort_by(|a, b| {
+        let by_work = b.alive_below_mark.cmp(&a.alive_below_mark);
+        by_work.then_with(|| a.scope.cmp(&b.scope))
+    });
+    scopes
+}
+
+fn select(mut scopes: Vec<ScopeStatus>, wanted: &Wanted) -> Vec<ScopeStatus> {
+    match wanted {
+        Wanted::All => {}
+        Wanted::First(most) => scopes.truncate(*most),
+        Wanted::One(scope) => scopes.retain(|status| status.scope == scope.as_str()),
+    }
+    scopes
+}

@@ -1,0 +1,189 @@
+//! `pgpalisade check` and `status`: each finding made real, with the real binary.
+
+mod check;
+mod check_authority;
+mod status;
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use pgpalisade_tests::machine::repository;
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::subcommand;
+use serde_json::Value;
+
+/// The ids of all checks, in the order in which they run.
+const IDS: [&str; 17] = [
+    "config",
+    "upstream",
+    "control",
+    "primary",
+    "rights",
+    "superusers",
+    "direct",
+    "same-server",
+    "connections",
+    "prepared",
+    "witness",
+    "authority",
+    "cluster",
+    "proxies",
+    "marks",
+    "sessions",
+    "takeovers",
+];
+
+/// Settings for a look.
+#[derive(Clone)]
+struct Settings {
+    upstream: String,
+    control: String,
+    authority: String,
+    flags: Vec<String>,
+}
+
+impl Settings {
+    fn new(postgres: &Postgres, store: &Path) -> Self {
+        Self {
+            upstream: format!("postgres://127.0.0.1:{}", postgres.port()),
+            control: format!(
+                "host=127.0.0.1 port={} user=postgres dbname=postgres",
+                postgres.port()
+            ),
+            authority: format!("embedded:{}", store.display()),
+            flags: vec!["--connections-max=100".to_owned()],
+        }
+    }
+
+    fn upstream(mut self, upstream: String) -> Self {
+        self.upstream = upstream;
+        self
+    }
+
+    fn control(mut self, control: String) -> Self {
+        self.control = control;
+        self
+    }
+
+    fn authority(mut self, authority: String) -> Self {
+        self.authority = authority;
+        self
+    }
+
+    fn flag(mut self, flag: &str) -> Self {
+        self.flags.push(flag.to_owned());
+        self
+    }
+
+    fn run(&self, name: &str) -> Output {
+        let mut command = subcommand(name);
+        command
+            .args(["--upstream", &self.upstream, "--control", &self.control])
+            .args(["--authority", &self.authority])
+            .args(&self.flags);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains("panicked"), "{said}");
+        output
+    }
+
+    #[track_caller]
+    fn check(&self) -> Checked {
+        let began = Instant::now();
+        let output = self.clone().flag("--json").run("check");
+        let took = began.elapsed();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let report: Value = serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("{error}: {text}\n{:?}", output.stderr));
+        let checked = Checked {
+            code: output.status.code().unwrap(),
+            report,
+            took,
+        };
+        let ids: Vec<&str> = checked
+            .all()
+            .map(|finding| text_of(finding, "id"))
+            .collect();
+        assert_eq!(ids, IDS, "every check is told, once, in its order");
+        checked
+    }
+
+    #[track_caller]
+    fn status(&self) -> Value {
+        let output = self.clone().flag("--json").run("status");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+/// What `check --json` has said.
+struct Checked {
+    code: i32,
+    report: Value,
+    took: Duration,
+}
+
+impl Checked {
+    fn all(&self) -> impl Iterator<Item = &Value> {
+        self.report["checks"].as_array().unwrap().iter()
+    }
+
+    fn finding(&self, id: &str) -> &Value {
+        self.all().find(|finding| finding["id"] == id).unwrap()
+    }
+
+    /// This check ended so, and both texts contain these parts.
+    #[track_caller]
+    fn expect(&self, id: &str, outcome: &str, seen: &str, advice: &str) -> &Self {
+        let finding = self.finding(id);
+        assert_eq!(finding["outcome"], outcome, "{finding:#}");
+        assert!(text_of(finding, "seen").contains(seen), "{finding:#}");
+        let advised = finding["advice"].as_str().unwrap_or_default();
+        assert!(advised.contains(advice), "{finding:#}");
+        // Who is warned is told what to do.
+        let is_bad = outcome == "warn" || outcome == "fail";
+        assert_eq!(is_bad, !advised.is_empty(), "{finding:#}");
+        self
+    }
+
+    /// No check but these ended in a warning or a failure, and the exit code says so.
+    #[track_caller]
+    fn expect_bad(&self, ids: &[&str]) -> &Self {
+        let bad: Vec<&str> = self
+            .all()
+            .filter(|finding| finding["outcome"] == "warn" || finding["outcome"] == "fail")
+            .map(|finding| text_of(finding, "id"))
+            .collect();
+        assert_eq!(bad, ids, "{:#}", self.report);
+        let failed = self.all().any(|finding| finding["outcome"] == "fail");
+        assert_eq!(self.code, i32::from(failed), "{:#}", self.report);
+        assert_eq!(self.report["passed"], !failed);
+        self
+    }
+}
+
+fn text_of<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap()
+}
+
+/// A place for a store that does not exist yet.
+fn fresh_store() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    (dir, store)
+}
+
+/// The documentation lists every check.
+#[test]
+fn operations_lists_every_check() {
+    let page = std::fs::read_to_string(repository().join("docs/operations.md")).unwrap();
+    let section = page
+        .split("\n## ")
+        .find(|s| s.starts_with("Check the set-up"));
+    let rows = section.unwrap().lines().filter_map(|line| {
+        let (id, _) = line.strip_prefix("| `")?.split_once('`')?;
+        Some(id.to_owned())
+    });
+    assert_eq!(rows.collect::<Vec<_>>(), IDS);
+}

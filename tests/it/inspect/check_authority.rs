@@ -1,0 +1,319 @@
+//! Checks of the store against the cluster.
+
+use std::path::Path;
+
+use pgpalisade_authority::{
+    Authority, Backend, Cluster, Declaration, Declared, Embedded, Scope, Token,
+};
+use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy, Store};
+use pgpalisade_tests::stage::leader;
+use pgpalisade_tests::wire::Wire;
+
+use super::{Settings, fresh_store};
+
+fn bytes_in(dir: &Path) -> Vec<Vec<u8>> {
+    let mut files: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    files
+        .iter()
+        .map(|file| std::fs::read(file).unwrap())
+        .collect()
+}
+
+#[test]
+fn while_its_proxy_runs_and_after() {
+    let postgres = Postgres::start();
+    let mut proxy = Proxy::start(&postgres);
+    let _leader = leader(&proxy.endpoint(), "34");
+    let settings = Settings::new(&postgres, &proxy.store());
+    settings
+        .check()
+        .expect("authority", "ok", "is in use", "")
+        .expect("proxies", "ok", "pgpalisade control", "")
+        .expect("witness", "ok", "copy of the marks: 1", "")
+        .expect("marks", "skip", "compared at its start", "")
+        .expect_bad(&[]);
+    proxy.kill();
+    let before = bytes_in(&proxy.store());
+    settings
+        .check()
+        .expect("authority", "ok", "marks: 1", "")
+        .expect("cluster", "ok", "is the one on record", "")
+        .expect(
+            "marks",
+            "ok",
+            "has every mark that the cluster has seen (1)",
+            "",
+        )
+        .expect("takeovers", "ok", "no session below", "")
+        .expect_bad(&[]);
+    settings.status();
+    assert!(
+        bytes_in(&proxy.store()) == before,
+        "a look has changed the store"
+    );
+    // The proxy that a look has found can be started: nothing was left locked.
+    proxy.restart();
+}
+
+#[test]
+fn a_store_in_use_and_no_proxy_on_the_cluster() {
+    let (postgres, other) = (Postgres::start(), Postgres::start());
+    let proxy = Proxy::start(&other);
+    Settings::new(&postgres, &proxy.store())
+        .check()
+        .expect(
+            "proxies",
+            "warn",
+            "no proxy is connected to this cluster",
+            "another cluster",
+        )
+        .expect_bad(&["proxies"]);
+}
+
+#[test]
+fn the_cluster_is_served_with_another_authority() {
+    let postgres = Postgres::start();
+    let _proxy = Proxy::start(&postgres);
+    let (_dir, store) = fresh_store();
+    let settings = Settings::new(&postgres, &store);
+    settings
+        .check()
+        .expect(
+            "proxies",
+            "fail",
+            "has no store yet, but the cluster is served",
+            "two marks",
+        )
+        .expect_bad(&["authority", "proxies"]);
+    drop(Embedded::open(&store).unwrap());
+    settings
+        .check()
+        .expect("proxies", "fail", "is served with another", "two marks")
+        .expect_bad(&["proxies"]);
+}
+
+#[test]
+fn marks_that_the_authority_has_forgotten() {
+    let postgres = Postgres::start();
+    let mut proxy = Proxy::start(&postgres);
+    let session = leader(&proxy.endpoint(), "34");
+    drop(session);
+    proxy.terminate();
+    let settings = Settings::new(&postgres, &proxy.store());
+    settings.check().expect_bad(&[]);
+    std::fs::remove_dir_all(proxy.store()).unwrap();
+    settings
+        .check()
+        .expect(
+            "marks",
+            "fail",
+            "default (no mark, seen 34)",
+            "pgpalisade recover",
+        )
+        .expect_bad(&["authority", "marks"]);
+    // A store that is there, and older.
+    drop(Embedded::open(&proxy.store()).unwrap());
+    settings
+        .check()
+        .expect(
+            "marks",
+            "fail",
+            "default (no mark, seen 34)",
+            "pgpalisade recover",
+        )
+        .expect_bad(&["marks"]);
+    // What the proxy itself says to it.
+    let output = settings.clone().flag("--witness=off").check();
+    output
+        .expect("witness", "warn", "it is off", "auto")
+        .expect("marks", "skip", "", "");
+    let damaged = proxy.store().join("authority.redb");
+    std::fs::write(damaged, b"damaged").unwrap();
+    settings
+        .check()
+        .expect("authority", "fail", "damaged", "")
+        .expect_bad(&["authority"]);
+}
+
+#[test]
+fn a_primary_that_a_failover_has_deposed() {
+    let postgres = Postgres::start();
+    let successor = postgres.replica();
+    let (_dir, store) = fresh_store();
+    let mut proxy = Proxy::start(&postgres);
+    proxy.terminate();
+    let settings = |server: &Postgres| Settings::new(server, &proxy.store());
+    settings(&postgres).check().expect_bad(&[]);
+    successor.promote();
+    settings(&successor)
+        .check()
+        .expect("cluster", "ok", "timeline 1 is on record", "");
+    let mut options = Options::new(&successor);
+    options.store = Store::Url(format!("embedded:{}", store.display()));
+    drop(Proxy::start_with(options));
+    let deposed = Settings::new(&postgres, &store).check();
+    deposed
+        .expect("cluster", "fail", "on timeline 2", "deposed by a failover")
+        .expect_bad(&["cluster"]);
+}
+
+/// A session with a lower token that is alive, as a takeover leaves it that was not completed.
+#[tokio::test]
+async fn a_takeover_that_is_not_completed() {
+    let postgres = Postgres::start();
+    let (_dir, store) = fresh_store();
+    let old = postgres.admin();
+    let backend = backend(&postgres, &old);
+    let gone = Backend {
+        pid: backend.pid,
+        started_us: backend.started_us - 1,
+    };
+    let authority = Embedded::open(&store).unwrap();
+    let cluster = cluster(&postgres);
+    authority.enrol(cluster).await.unwrap();
+    let scope: Scope = "jobs".parse().unwrap();
+    for (token, backend) in [(33, gone), (33, backend), (34, gone)] {
+        let declared = authority
+            .declare(&Declaration {
+                scope: &scope,
+                token: Token::new(token).unwrap(),
+                backend,
+                cluster,
+                by: "test",
+            })
+            .await
+            .unwrap();
+        assert!(matches!(declared, Declared::Accepted { .. }));
+    }
+    drop(authority);
+    let settings = Settings::new(&postgres, &store);
+    let pid = backend.pid;
+    settings
+        .check()
+        .expect(
+            "sessions",
+            "ok",
+            "2 registered, 1 of them alive, 1 gone",
+            "",
+        )
+        .expect(
+            "takeovers",
+            "warn",
+            &format!("process {pid} in scope jobs with token 33"),
+            "log",
+        )
+        .expect_bad(&["takeovers"]);
+    let status = settings.status();
+    assert_eq!(status["scopes"][0]["alive_below_mark"], 1, "{status:#}");
+    assert_eq!(status["authority"]["registered_sessions"], 2);
+    assert_eq!(status["authority"]["alive_sessions"], 1);
+    drop(old);
+    let ended = || (settings.status()["scopes"][0]["alive_below_mark"] == 0).then_some(());
+    pgpalisade_tests::machine::wait_for("the session to end", ended);
+    settings.check().expect("takeovers", "ok", "no session", "");
+}
+
+fn backend(postgres: &Postgres, session: &Wire) -> Backend {
+    let pid = session.backend_pid();
+    let started =
+        "SELECT (extract(epoch FROM backend_start) * 1000000)::int8 FROM pg_stat_activity";
+    let started = postgres.value(&format!("{started} WHERE pid = {pid}"));
+    Backend {
+        pid: i32::try_from(pid).unwrap(),
+        started_us: started.parse().unwrap(),
+    }
+}
+
+fn cluster(postgres: &Postgres) -> Cluster {
+    let identifier = postgres.value("SELECT system_identifier FROM pg_control_system()");
+    Cluster {
+        system_identifier: identifier.parse().unwrap(),
+        timeline: 1,
+    }
+}
+
+/// A store that several proxies share can be read while they run.
+#[test]
+fn a_store_in_postgresql() {
+    let postgres = Postgres::start_with(pgpalisade_tests::postgres::Auth::Trust, &["fsync=on"]);
+    let (_dir, store) = fresh_store();
+    let place = format!("postgres:{}", postgres.admin_dsn());
+    let settings = Settings::new(&postgres, &store).authority(place.clone());
+    settings
+        .check()
+        .expect("authority", "warn", "there is no store yet", "");
+    assert_eq!(
+        postgres.value("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pgpal%'"),
+        "0"
+    );
+    let mut options = Options::new(&postgres);
+    options.store = Store::Url(place);
+    let proxy = Proxy::start_with(options);
+    let _leader = leader(&proxy.endpoint(), "34");
+    let tables = "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables";
+    let changes = || {
+        postgres.sql("SELECT pg_stat_force_next_flush(), pg_sleep(1.1)");
+        postgres.value(tables)
+    };
+    let before = changes();
+    settings
+        .check()
+        .expect(
+            "authority",
+            "warn",
+            "inside the protected cluster",
+            "synchronous_standby_names",
+        )
+        .expect("proxies", "ok", "pgpalisade control", "")
+        .expect("marks", "ok", "every mark", "")
+        .expect("sessions", "ok", "1 registered, 1 of them alive", "")
+        .expect_bad(&["authority"]);
+    let status = settings.status();
+    assert_eq!(status["authority"]["state"], "read");
+    assert_eq!(status["scopes"][0]["alive_below_mark"], 0);
+    assert_eq!(changes(), before, "a look has written");
+}
+
+#[test]
+fn a_store_in_etcd() {
+    let postgres = Postgres::start();
+    let mut etcd = Etcd::start(3);
+    let (_dir, store) = fresh_store();
+    let settings = Settings::new(&postgres, &store).authority(etcd.authority());
+    for _ in 0..2 {
+        // The first look has made none.
+        settings
+            .check()
+            .expect("authority", "warn", "there is no store yet", "");
+    }
+    let mut options = Options::new(&postgres);
+    options.store = Store::Url(etcd.authority());
+    let proxy = Proxy::start_with(options);
+    let _leader = leader(&proxy.endpoint(), "34");
+    settings
+        .check()
+        .expect("authority", "ok", "leader", "")
+        .expect("cluster", "ok", "is the one on record", "")
+        .expect("marks", "ok", "every mark", "")
+        .expect("sessions", "ok", "1 registered, 1 of them alive", "")
+        .expect_bad(&[]);
+    assert_eq!(settings.status()["authority"]["state"], "read");
+    let follower = (etcd.leader() + 1) % 3;
+    etcd.kill(follower);
+    settings
+        .check()
+        .expect("authority", "warn", "does not answer", "majority")
+        .expect_bad(&["authority"]);
+    etcd.kill((follower + 1) % 3);
+    settings
+        .check()
+        .expect("authority", "fail", "", "no new token")
+        .expect("marks", "skip", "cannot be read", "")
+        .expect_bad(&["authority"]);
+}

@@ -1,0 +1,107 @@
+//! `pgpalisade status`.
+
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::Proxy;
+use pgpalisade_tests::stage::leader;
+
+use super::{Settings, fresh_store};
+
+#[test]
+fn what_is_there_while_a_proxy_runs_and_after() {
+    let postgres = Postgres::start();
+    let mut proxy = Proxy::start(&postgres);
+    let mut session = leader(&proxy.endpoint(), "jobs=7");
+    session.ok("SET fencing.token = '34'");
+    let settings = Settings::new(&postgres, &proxy.store());
+    let status = settings.status();
+    assert_eq!(status["authority"]["state"], "in_use");
+    assert_eq!(status["cluster"]["timeline"], 1);
+    let control = postgres
+        .value("SELECT pid FROM pg_stat_activity WHERE application_name = 'pgpalisade control'");
+    assert_eq!(status["proxies"][0]["pid"].to_string(), control);
+    let marks = |status: &serde_json::Value| {
+        let scopes = status["scopes"].as_array().unwrap().clone();
+        let mark = |scope: &serde_json::Value| format!("{}={}", scope["scope"], scope["mark"]);
+        scopes.iter().map(mark).collect::<Vec<_>>()
+    };
+    // From the copy in the cluster.
+    assert_eq!(marks(&status), ["\"default\"=34", "\"jobs\"=7"]);
+    assert!(status["scopes"][0]["alive_below_mark"].is_null());
+    let text = String::from_utf8(settings.run("status").stdout).unwrap();
+    assert!(
+        text.contains("from the cluster's copy of the marks"),
+        "{text}"
+    );
+    let nowhere = settings.clone().flag("--witness=off").status();
+    let problem = nowhere["cluster"]["problems"][0].as_str().unwrap();
+    assert!(problem.contains("keeps no copy of them"), "{problem}");
+    proxy.kill();
+
+    let status = settings.status();
+    assert_eq!(status["authority"]["state"], "read");
+    assert_eq!(marks(&status), ["\"default\"=34", "\"jobs\"=7"]);
+    assert_eq!(status["scopes"][0]["alive_below_mark"], 0);
+    let one = settings.clone().flag("--scope=jobs").status();
+    assert_eq!(marks(&one), ["\"jobs\"=7"]);
+    assert_eq!(one["scopes_total"], 2);
+    let none = settings.clone().flag("--scope=nobody").status();
+    assert_eq!(none["scopes"].as_array().unwrap().len(), 0);
+    let bad = settings.clone().flag("--scope=no body").run("status");
+    assert_eq!(bad.status.code(), Some(2));
+    let text = String::from_utf8(settings.run("status").stdout).unwrap();
+    assert!(
+        text.contains("SCOPE    MARK  TAKEOVER   RAISED AT"),
+        "{text}"
+    );
+    assert!(text.contains("default  34    completed  20"), "{text}");
+}
+
+#[test]
+fn many_scopes_are_not_all_shown() {
+    let postgres = Postgres::start();
+    let mut proxy = Proxy::start(&postgres);
+    let tokens = |from: u32| {
+        let one = |n| format!("s{n:03}=5");
+        (from..from + 40).map(one).collect::<Vec<_>>().join(",")
+    };
+    for from in [0, 40] {
+        drop(leader(&proxy.endpoint(), &tokens(from)));
+    }
+    proxy.terminate();
+    let settings = Settings::new(&postgres, &proxy.store());
+    let status = settings.status();
+    assert_eq!(status["scopes"].as_array().unwrap().len(), 50);
+    assert_eq!(status["scopes_total"], 80);
+    let text = String::from_utf8(settings.run("status").stdout).unwrap();
+    assert!(
+        text.contains("scopes (50 of 80; --all shows the rest)"),
+        "{text}"
+    );
+    let all = settings.flag("--all").status();
+    assert_eq!(all["scopes"].as_array().unwrap().len(), 80);
+}
+
+#[test]
+fn what_can_be_read_is_shown() {
+    let postgres = Postgres::start();
+    let (_dir, store) = fresh_store();
+    let nowhere = "host=127.0.0.1 port=1 user=postgres";
+    // The store alone.
+    let blind = Settings::new(&postgres, &store).control(nowhere.to_owned());
+    let status = blind.status();
+    assert!(status["cluster"]["system_identifier"].is_null());
+    assert!(
+        status["cluster"]["problems"][0]
+            .as_str()
+            .unwrap()
+            .contains("refused")
+    );
+    // The cluster alone.
+    std::fs::create_dir(&store).unwrap();
+    std::fs::write(store.join("authority.redb"), b"damaged").unwrap();
+    let status = Settings::new(&postgres, &store).status();
+    assert_eq!(status["authority"]["state"], "unreadable");
+    assert_eq!(status["cluster"]["timeline"], 1);
+    // Neither.
+    assert_eq!(blind.run("status").status.code(), Some(1));
+}

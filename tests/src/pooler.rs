@@ -1,0 +1,68 @@
+//! A real pgbouncer in front of a PostgreSQL: what must not stand between the proxy and the server.
+
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::machine::{self, Signal};
+use crate::postgres::{Postgres, scratch_dir, unprivileged};
+
+/// A running pooler. Stopped when dropped.
+#[derive(Debug)]
+pub struct Pooler {
+    _dir: TempDir,
+    port: u16,
+    child: Child,
+}
+
+impl Pooler {
+    /// Starts one that lets everybody in and gives a server connection to each transaction.
+    ///
+    /// # Panics
+    /// Where pgbouncer is not installed; `scripts/install-packages` does it.
+    pub fn start(postgres: &Postgres) -> Self {
+        let dir = scratch_dir();
+        let port = machine::free_port();
+        let settings = format!(
+            "[databases]\npostgres = host={} port={} user=postgres\n\
+             [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
+             auth_type = any\npool_mode = transaction\n",
+            postgres.socket_dir().display(),
+            postgres.port(),
+        );
+        let file = dir.path().join("pgbouncer.ini");
+        std::fs::write(&file, settings).expect("write the pooler's settings");
+        let child = unprivileged("pgbouncer")
+            .arg(&file)
+            .current_dir(dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("start pgbouncer; run scripts/install-packages");
+        let pooler = Self {
+            _dir: dir,
+            port,
+            child,
+        };
+        machine::wait_for("pgbouncer to listen", || {
+            TcpStream::connect(("127.0.0.1", port)).ok()
+        });
+        pooler
+    }
+
+    /// Where it listens on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        // At once: no session is kept.
+        machine::signal(self.child.id(), Signal::TERM);
+        machine::reap(&mut self.child, Duration::from_secs(10));
+    }
+}

@@ -1,0 +1,51 @@
+//! Looking at a PostgreSQL store without changing it.
+
+use super::link::{Link, LinkError, Purpose};
+use super::open::{OpenError, find, open_error};
+use super::options::Options;
+use super::steps;
+use crate::Contents;
+
+/// Reads the store where there is one. Makes nothing, and leaves nothing behind. Bounded by a few times the options'
+/// timeout.
+///
+/// # Errors
+///
+/// As [`super::Postgres::connect`].
+pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
+    let failed = |error| open_error(options, error);
+    let link = Link::connect(options, Purpose::Inspect)
+        .await
+        .map_err(failed)?;
+    let Some(identity) = find(&link, options).await? else {
+        return Ok(None);
+    };
+    let (schema, bound) = (options.quoted_schema(), options.timeout());
+    let contents = async {
+        let ask = async |sql: String| link.ask(bound, &sql, &[]).await;
+        // Sessions first: the mark that is read after them is never below one of their tokens.
+        let sessions =
+            format!("SELECT scope, pid, started_us, token, since FROM {schema}.sessions");
+        let sessions = ask(sessions).await?;
+        let cluster = format!("SELECT system_identifier, timeline FROM {schema}.store");
+        let cluster = ask(cluster).await?;
+        let marks = format!("SELECT scope, token, raised_at, raised_by FROM {schema}.marks");
+        let marks = ask(marks).await?;
+        Ok(Contents {
+            identity,
+            cluster: match cluster.first() {
+                Some(row) => steps::cluster(row, 0)?,
+                None => None,
+            },
+            marks: marks
+                .iter()
+                .map(|row| Ok((steps::scope(row, 0)?, steps::mark(row, 1)?)))
+                .collect::<Result<_, LinkError>>()?,
+            sessions: sessions
+                .iter()
+                .map(|row| Ok((steps::scope(row, 0)?, steps::registered(row, 1)?)))
+                .collect::<Result<_, LinkError>>()?,
+        })
+    };
+    contents.await.map(Some).map_err(failed)
+}
