@@ -62,29 +62,13 @@ pub async fn serve(
     rejections: RejectionLog,
     ready: oneshot::Sender<Vec<SocketAddr>>,
 ) -> Result<(), ServeError> {
-    let Store { authority, lock } = store::open(&config.authority, config.takeover_timeout).await?;
-    serve_with(config, authority, lock, shutdown, rejections, ready).await
-}
-
-/// Serves with an authority that is open already: several proxies of one process can share it.
-///
-/// # Errors
-///
-/// As [`serve`].
-pub async fn serve_with(
-    config: Config,
-    authority: Arc<dyn Authority>,
-    store_lock: StoreLock,
-    shutdown: CancellationToken,
-    rejections: RejectionLog,
-    ready: oneshot::Sender<Vec<SocketAddr>>,
-) -> Result<(), ServeError> {
     let mut listeners = Vec::new();
     for &address in &config.listen {
         let listener = TcpListener::bind(address).await;
         listeners.push(listener.map_err(|source| ServeError::Listen { address, source })?);
     }
-    let takeover = start_takeover(&config, authority, store_lock).await?;
+    let Store { authority, lock } = store::open(&config.authority, config.takeover_timeout).await?;
+    let takeover = start_takeover(&config, authority, lock).await?;
     let default_scope = Scope::from_str(DEFAULT_SCOPE)?;
     let cells = Arc::clone(takeover.cells());
     let shared = Shared {

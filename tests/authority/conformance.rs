@@ -46,6 +46,15 @@ async fn two_handles() {
     .await;
 }
 
+/// Two proxies that write to one scope at the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_writers() {
+    let etcd = etcd::Etcd::start(3);
+    let authority = etcd.authority();
+    let (one, other) = tokio::join!(connect_to(&authority), connect_to(&authority));
+    conformance::run_two(Arc::new(one), Arc::new(other), machine::seed()).await;
+}
+
 struct InTurn {
     handles: [Etcd; 2],
     steps: AtomicUsize,

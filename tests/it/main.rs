@@ -15,7 +15,6 @@ mod garbage;
 mod inspect;
 mod programs;
 mod rejection_states;
-mod shared_store;
 mod takeover_time;
 mod tidy;
 mod token_settings;

@@ -166,7 +166,7 @@ fn movers() {
     tolerant(with_all(MOVERS)).holds();
 }
 
-/// **Open.** The design says that a session that moves from a lower token to the new one is moved, not ended. The list
+/// Not covered, and `docs/guarantee.md` says so. The design says that a session that moves from a lower token to the new one is moved, not ended. The list
 /// of another session's takeover may have it, made before the move: it is told to end all the same, after its own
 /// declaration was answered with success. Nothing is committed that should not be.
 #[test]
@@ -277,16 +277,16 @@ fn draining_without_a_look_at_the_records() {
     tolerant(without(Guard::DrainedLooks, MOVERS)).holds();
 }
 
-/// **Open.** The proxy knows its backend by the pid from the login, and asks for its start when the client declares.
-/// A session that ended in between may have left its pid to another one: that one is registered in its stead, with
-/// a token that it does not have, and the takeover of that token spares it.
+/// The proxy knows its backend by the pid from the login, and asks for its start when the client declares. A session
+/// that ended in between may have left its pid to another one. Without a sign of life behind the look, that one is
+/// registered in its stead, with a token that it does not have, and the takeover of that token spares it.
 #[test]
 fn a_declaration_for_whoever_has_the_pid() {
     without(Guard::IdentityProven, REUSED_PIDS).breaks(NO_LATE_COMMIT);
 }
 
-/// **Open.** A session with token 1 declares 2, and the authority's answer is lost or late. The session goes on under
-/// token 1, while the register has it at 2: another session's takeover with 2 spares it.
+/// A session with token 1 declares 2, and the authority's answer is lost or late. Were it to go on under token 1, while
+/// the register has it at 2, another session's takeover with 2 would spare it. So it is ended.
 #[test]
 fn going_on_after_a_declaration_without_an_answer() {
     tolerant(without(Guard::UnansweredUnbinds, MOVERS)).breaks(NO_LATE_COMMIT);

@@ -30,6 +30,5 @@ pub mod postgres;
 pub mod programs;
 pub mod proof;
 pub mod proxy;
-pub mod shared_store;
 pub mod stage;
 pub mod wire;

@@ -13,7 +13,6 @@ use tempfile::TempDir;
 
 use crate::machine::{self, Signal};
 use crate::postgres::Postgres;
-use crate::shared_store::Hub;
 use crate::wire::Endpoint;
 
 /// Where a proxy keeps its marks.
@@ -21,8 +20,6 @@ use crate::wire::Endpoint;
 pub enum Store {
     /// In a directory of its own: the binary as users run it.
     Embedded,
-    /// At a [`Hub`] with this socket: `pgpalisade-shared`, which is the same server with another store.
-    Shared(PathBuf),
     /// Where `--authority` says: the binary as users run it, with a store that is reached over a network.
     Url(String),
 }
@@ -52,12 +49,6 @@ impl Options {
             flags: Vec::new(),
             direct: postgres.tcp(),
         }
-    }
-
-    /// With a store that several proxies share.
-    pub fn shared_store(mut self, hub: &Hub) -> Self {
-        self.store = Store::Shared(hub.socket().to_path_buf());
-        self
     }
 
     /// With one more flag and its value.
@@ -154,14 +145,7 @@ impl Proxy {
     }
 
     fn command(&self) -> Command {
-        let mut command = match &self.options.store {
-            Store::Embedded | Store::Url(_) => Command::new(binary()),
-            Store::Shared(socket) => {
-                let mut command = Command::new(machine::profile_dir().join("pgpalisade-shared"));
-                command.env("TESTS_SHARED_STORE", socket);
-                command
-            }
-        };
+        let mut command = Command::new(binary());
         command
             .arg("serve")
             .args(["--listen", &format!("127.0.0.1:{}", self.port)])
@@ -186,7 +170,7 @@ impl Proxy {
     fn addresses(&self) -> [String; 6] {
         let authority = match &self.options.store {
             Store::Url(url) => url.clone(),
-            Store::Embedded | Store::Shared(_) => format!("embedded:{}", self.store().display()),
+            Store::Embedded => format!("embedded:{}", self.store().display()),
         };
         [
             "--upstream".to_owned(),

@@ -115,7 +115,7 @@ impl Config {
             (Key::Upstream, "the address of the PostgreSQL to protect"),
             (
                 Key::Authority,
-                "embedded:DIR, etcd:URL,URL or postgres:DSN; there is no default, since an empty store would forget the marks",
+                "embedded:DIR, etcd:URL,URL or postgres:DSN; no default, since an empty store would forget the marks",
             ),
         ];
         for (key, what) in missing.into_iter().filter(|(key, _)| !given(*key)) {

@@ -29,8 +29,7 @@ struct Arguments {
     /// What all choices come from. Without it the clock gives one; it is printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Where the proxies keep their marks: etcd (three members), postgres (a server of its own), or hub (the
-    /// tests' own).
+    /// Where the proxies keep their marks: etcd (three members) or postgres (a server of its own).
     #[arg(long, default_value = "etcd", value_parser = store)]
     store: StoreKind,
     /// How many proxies.

@@ -36,8 +36,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts what the plan says. `dir` is for sockets and is kept as long as the cluster.
-    pub fn start(plan: &Plan, dir: &Path) -> Self {
+    /// Starts what the plan says.
+    pub fn start(plan: &Plan) -> Self {
         let postgres = Postgres::start_with(Auth::Trust, &SERVER_SETTINGS);
         postgres.sql(shapes::SETUP);
         postgres.sql(&format!("CREATE DATABASE {}", row_writers::DATABASE));
@@ -56,9 +56,9 @@ impl Cluster {
         match plan.route {
             Route::Direct => cluster.lead_to_postgres(plan),
             Route::Proxied(kind) => {
-                let store = RunningStore::start(kind, dir);
+                let store = RunningStore::start(kind);
                 for number in 0..plan.proxies {
-                    cluster.start_proxy(plan, &store, dir, number);
+                    cluster.start_proxy(plan, &store, number);
                 }
                 cluster.store = Some(Mutex::new(store));
             }
@@ -74,11 +74,11 @@ impl Cluster {
         }
     }
 
-    fn start_proxy(&mut self, plan: &Plan, store: &RunningStore, dir: &Path, number: usize) {
+    fn start_proxy(&mut self, plan: &Plan, store: &RunningStore, number: usize) {
         let server = self.postgres().tcp();
         let upstream = self.network.link(server.clone());
         let control = self.network.link(server);
-        let (marks, store_links) = store.reach(&self.network, dir, number);
+        let (marks, store_links) = store.reach(&self.network);
         let takeover = format!("{}ms", plan.takeover_timeout.as_millis());
         let mut options = Options::new(&self.postgres()).flag("--takeover-timeout", &takeover);
         options.upstream = format!("postgres://{}", upstream.address());

@@ -4,11 +4,10 @@
 //! is opened, however late that is. That is what makes a stale write dangerous.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -57,18 +56,13 @@ pub struct Network {
 /// One link. It ends with its network.
 #[derive(Debug)]
 pub struct Link {
-    address: Endpoint,
+    address: SocketAddr,
     flow: watch::Sender<Flow>,
     cuts: watch::Sender<u64>,
 }
 
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
-enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
 
 impl Network {
     /// A network without links.
@@ -87,22 +81,7 @@ impl Network {
             .runtime
             .block_on(TcpListener::bind(("127.0.0.1", 0)))
             .expect("a free port");
-        let address = Endpoint::Tcp(listener.local_addr().expect("its address"));
-        self.start(Listener::Tcp(listener), address, server)
-    }
-
-    /// A link to a server, on a unix socket.
-    pub fn unix_link(&self, path: &Path, server: Endpoint) -> Link {
-        let _entered = self.runtime.enter();
-        let listener = UnixListener::bind(path).expect("listen on a unix socket");
-        self.start(
-            Listener::Unix(listener),
-            Endpoint::Unix(path.to_path_buf()),
-            server,
-        )
-    }
-
-    fn start(&self, listener: Listener, address: Endpoint, server: Endpoint) -> Link {
+        let address = listener.local_addr().expect("its address");
         let flow = watch::Sender::new(Flow::Open);
         let cuts = watch::Sender::new(0);
         let valve = Valve {
@@ -111,18 +90,9 @@ impl Network {
         };
         self.runtime.spawn(async move {
             loop {
-                let accepted = match &listener {
-                    Listener::Tcp(tcp) => tcp.accept().await.map(|(stream, _)| {
-                        let _faster = stream.set_nodelay(true);
-                        Box::new(stream) as Box<dyn Stream>
-                    }),
-                    Listener::Unix(unix) => unix
-                        .accept()
-                        .await
-                        .map(|(stream, _)| Box::new(stream) as Box<dyn Stream>),
-                };
                 // A connection that is gone before it is accepted is no concern of the others.
-                if let Ok(client) = accepted {
+                if let Ok((client, _)) = listener.accept().await {
+                    let _faster = client.set_nodelay(true);
                     tokio::spawn(relay(client, server.clone(), valve.clone()));
                 }
             }
@@ -143,25 +113,8 @@ impl Default for Network {
 
 impl Link {
     /// Where to connect.
-    ///
-    /// # Panics
-    /// On a link with a unix socket.
     pub fn address(&self) -> SocketAddr {
-        match &self.address {
-            Endpoint::Tcp(address) => *address,
-            Endpoint::Unix(path) => panic!("{} is no TCP address", path.display()),
-        }
-    }
-
-    /// The path of its socket.
-    ///
-    /// # Panics
-    /// On a TCP link.
-    pub fn socket(&self) -> PathBuf {
-        match &self.address {
-            Endpoint::Unix(path) => path.clone(),
-            Endpoint::Tcp(address) => panic!("{address} is no unix socket"),
-        }
+        self.address
     }
 
     /// From now on, on all connections.
@@ -189,7 +142,7 @@ impl Valve {
     }
 }
 
-async fn relay(client: Box<dyn Stream>, server: Endpoint, mut valve: Valve) {
+async fn relay(client: TcpStream, server: Endpoint, mut valve: Valve) {
     let mut cuts = valve.cuts.clone();
     cuts.mark_unchanged();
     let both = async {
@@ -216,8 +169,10 @@ async fn relay(client: Box<dyn Stream>, server: Endpoint, mut valve: Valve) {
         );
     };
     tokio::select! {
-        () = both => {}
+        // A cut counts before a flow that was opened behind it.
+        biased;
         _ = cuts.changed() => {}
+        () = both => {}
     }
 }
 

@@ -72,12 +72,7 @@ pub fn run(plan: &Plan, dir: &Path) -> Outcome {
         takeover_timeout_ms: milliseconds(plan.takeover_timeout),
         slack_ms: milliseconds(plan.slack),
     });
-    // Sockets have short names, and the history's directory may not.
-    let sockets = tempfile::Builder::new()
-        .prefix("pgp-")
-        .tempdir()
-        .expect("a scratch directory");
-    let cluster = Cluster::start(plan, sockets.path());
+    let cluster = Cluster::start(plan);
     let leaders = Leaders::new();
     let run = Run {
         plan,

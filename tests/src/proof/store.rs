@@ -1,13 +1,11 @@
 //! The store that the proxies of a run share, and what of it can be broken.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 
 use crate::etcd::Etcd;
 use crate::machine::{self, Signal};
 use crate::postgres::Postgres;
 use crate::proxy::Store;
-use crate::shared_store::Hub;
 use crate::wire::Endpoint;
 
 use super::cutter::{Link, Network};
@@ -18,8 +16,6 @@ const ETCD_MEMBERS: usize = 3;
 /// Which store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
-    /// The tests' own: the embedded store behind a unix socket, in the process of the run.
-    Hub,
     /// A PostgreSQL of its own, beside the one that is protected.
     Postgres,
     /// An etcd cluster of three members.
@@ -28,12 +24,11 @@ pub enum StoreKind {
 
 impl StoreKind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Hub, Self::Postgres, Self::Etcd];
+    pub const ALL: [Self; 2] = [Self::Postgres, Self::Etcd];
 
     /// What the command line calls it.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Hub => "hub",
             Self::Postgres => "postgres",
             Self::Etcd => "etcd",
         }
@@ -43,8 +38,6 @@ impl StoreKind {
 /// A store that runs.
 #[derive(Debug)]
 pub enum RunningStore {
-    /// See [`StoreKind::Hub`].
-    Hub(Hub),
     /// See [`StoreKind::Postgres`].
     Postgres(Postgres),
     /// See [`StoreKind::Etcd`].
@@ -52,23 +45,17 @@ pub enum RunningStore {
 }
 
 impl RunningStore {
-    /// Starts it, with its files in `dir` where it has no directory of its own.
-    pub fn start(kind: StoreKind, dir: &Path) -> Self {
+    /// Starts it.
+    pub fn start(kind: StoreKind) -> Self {
         match kind {
-            StoreKind::Hub => Self::Hub(Hub::start(dir)),
             StoreKind::Postgres => Self::Postgres(Postgres::start()),
             StoreKind::Etcd => Self::Etcd(Etcd::start(ETCD_MEMBERS)),
         }
     }
 
     /// What a proxy is told, and the links that it takes: one for each member.
-    pub fn reach(&self, network: &Network, dir: &Path, proxy: usize) -> (Store, Vec<Link>) {
+    pub fn reach(&self, network: &Network) -> (Store, Vec<Link>) {
         match self {
-            Self::Hub(hub) => {
-                let server = Endpoint::Unix(hub.socket().to_path_buf());
-                let link = network.unix_link(&dir.join(format!("store-{proxy}")), server);
-                (Store::Shared(link.socket()), vec![link])
-            }
             Self::Postgres(server) => {
                 let (links, ports) = tcp_links(network, [server.port()]);
                 let dsn = format!(
@@ -91,7 +78,6 @@ impl RunningStore {
     /// How many processes it has that can be broken.
     pub fn members(&self) -> usize {
         match self {
-            Self::Hub(_) => 0,
             Self::Postgres(_) => 1,
             Self::Etcd(_) => ETCD_MEMBERS,
         }
@@ -100,7 +86,6 @@ impl RunningStore {
     /// Stops one (SIGSTOP). Of a PostgreSQL it is the first process, so that new connections wait.
     pub fn pause(&self, member: usize) {
         match self {
-            Self::Hub(_) => {}
             Self::Postgres(server) => machine::signal(server.pid(), Signal::STOP),
             Self::Etcd(etcd) => etcd.pause(member),
         }
@@ -109,7 +94,6 @@ impl RunningStore {
     /// Lets it go on.
     pub fn resume(&self, member: usize) {
         match self {
-            Self::Hub(_) => {}
             Self::Postgres(server) => machine::signal(server.pid(), Signal::CONT),
             Self::Etcd(etcd) => etcd.resume(member),
         }
@@ -118,7 +102,6 @@ impl RunningStore {
     /// Kills one (SIGKILL). What it has stored stays.
     pub fn kill(&mut self, member: usize) {
         match self {
-            Self::Hub(_) => {}
             Self::Postgres(server) => server.crash(),
             Self::Etcd(etcd) => etcd.kill(member),
         }
@@ -127,7 +110,6 @@ impl RunningStore {
     /// Starts it again.
     pub fn start_again(&mut self, member: usize) {
         match self {
-            Self::Hub(_) => {}
             Self::Postgres(server) => server.start_again(&[]),
             Self::Etcd(etcd) => etcd.restart(member),
         }
