@@ -166,9 +166,9 @@ fn movers() {
     tolerant(with_all(MOVERS)).holds();
 }
 
-/// Not covered, and `docs/guarantee.md` says so. The design says that a session that moves from a lower token to the new one is moved, not ended. The list
-/// of another session's takeover may have it, made before the move: it is told to end all the same, after its own
-/// declaration was answered with success. Nothing is committed that should not be.
+/// Not covered, and `docs/guarantee.md` says so. The design says that a session that moves from a lower token to the
+/// new one is moved, not ended. The list of another session's takeover may have it, made before the move: it is told to
+/// end all the same, after its own declaration was answered with success. Nothing is committed that should not be.
 #[test]
 fn a_session_that_moves_up_may_be_ended() {
     with_all(MOVERS).breaks(CURRENT_NOT_ENDED);

@@ -154,8 +154,8 @@ impl Failure {
     }
 }
 
-/// Reads the identity, and makes one where there is none, if it may: one step, so that of two proxies that are first at the
-/// same time both take the same one.
+/// Reads the identity, and makes one where there is none, if it may: one step, so that of two proxies that are first at
+/// the same time both take the same one.
 async fn identify(
     members: &Members,
     keys: &Keys,
