@@ -17,6 +17,8 @@ struct Pair {
     second: Proxy,
     first: Proxy,
     relay: HeldRelay,
+    /// Between the second proxy's control connection and the server.
+    control: HeldRelay,
     _etcd: Etcd,
     postgres: Postgres,
 }
@@ -36,11 +38,17 @@ impl Pair {
         let mut behind_relay = options.clone();
         behind_relay.upstream = format!("postgres://{}", relay.address());
         let first = Proxy::start_with(behind_relay);
+        let control = HeldRelay::start(server);
+        options.control = format!(
+            "host=127.0.0.1 port={} user=postgres dbname=postgres",
+            control.address().port()
+        );
         let second = Proxy::start_with(options);
         Self {
             second,
             first,
             relay,
+            control,
             _etcd: etcd,
             postgres,
         }
@@ -52,6 +60,11 @@ impl Pair {
 
     fn new_leader(&self) -> Wire {
         leader(&self.second.endpoint(), "34")
+    }
+
+    /// A session at the second proxy that has declared in another scope, so that its server process is known.
+    fn second_plain(&self) -> Wire {
+        leader(&self.second.endpoint(), "other=1")
     }
 
     fn committed(&self) -> Vec<String> {
@@ -161,6 +174,34 @@ fn a_takeover_ends_the_sessions_of_the_other_proxy() {
     assert_gone(&open.query("COMMIT"));
     assert_gone(&running.until_closed());
     assert_eq!(pair.committed(), ["3"]);
+}
+
+/// The second proxy has raised the mark and cannot get on, because its control connection hangs. The first one knows the
+/// mark by its watch alone: it refuses its lower sessions at once, before anybody has ended them.
+#[test]
+fn a_mark_that_is_only_watched() {
+    let pair = Pair::start();
+    let mut old = pair.old_leader();
+    let mut open = pair.old_leader();
+    open.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    let mut new = pair.second_plain();
+    pair.control.hold(Direction::ToServer);
+    // Its server process is known already, so that the declaration itself needs no control connection.
+    new.send(&Batch::new().query("SET fencing.token = 34"));
+    wait_for("the first proxy to refuse a write", || {
+        let answer = old.query("INSERT INTO jobs (id) SELECT 10 + count(*) FROM jobs");
+        (answer[0].tag == b'E').then(|| assert_eq!(answer[0].sqlstate(), "PF001"))
+    });
+    old.ok("SELECT 'it was not ended, only refused'");
+    let answer = open.query("COMMIT");
+    assert_eq!(answer[0].sqlstate(), "PF001", "{}", pretty(&answer));
+    let before = pair.committed();
+    pair.control.release(Direction::ToServer);
+    let answer = new.until_ready();
+    assert_eq!(answer[0].tag, b'C', "{}", pretty(&answer));
+    assert_gone(&old.query("SELECT 1"));
+    new.ok("INSERT INTO jobs VALUES (3)");
+    assert_eq!(pair.committed().len(), before.len() + 1);
 }
 
 /// Ended, in the server's words or the proxy's: one that does not watch the store cannot know of the new mark.
