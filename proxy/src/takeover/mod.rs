@@ -262,8 +262,9 @@ impl Takeover {
         step: impl Future<Output = Result<T, DeclareError>> + Send + 'static,
     ) -> Result<T, DeclareError> {
         self.inner.handle.spawn(step).await.unwrap_or_else(|error| {
+            // As unanswered as by a store that is away: nobody knows how far it got.
             let why = format!("the step was given up: {error}");
-            Err(DeclareError::Control(ControlError::Down(why.into())))
+            Err(DeclareError::Authority(AuthorityError::Unavailable(why)))
         })
     }
 }
