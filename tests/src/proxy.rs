@@ -38,6 +38,8 @@ pub struct Options {
     pub store: Store,
     /// Any other flags.
     pub flags: Vec<String>,
+    /// The binary, where it is not the workspace's own (or that of `PGPALISADE_BIN`). Not for [`Store::Shared`].
+    pub binary: Option<PathBuf>,
     /// What `PGPALISADE_TESTS_DIRECT` puts in the proxy's place.
     pub direct: Endpoint,
 }
@@ -50,6 +52,7 @@ impl Options {
             control: postgres.admin_dsn(),
             store: Store::Embedded,
             flags: Vec::new(),
+            binary: None,
             direct: postgres.tcp(),
         }
     }
@@ -155,7 +158,9 @@ impl Proxy {
 
     fn command(&self) -> Command {
         let mut command = match &self.options.store {
-            Store::Embedded | Store::Url(_) => Command::new(binary()),
+            Store::Embedded | Store::Url(_) => {
+                Command::new(self.options.binary.as_deref().unwrap_or_else(|| binary()))
+            }
             Store::Shared(socket) => {
                 let mut command = Command::new(machine::profile_dir().join("pgpalisade-shared"));
                 command.env("TESTS_SHARED_STORE", socket);
