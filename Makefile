@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Everything is built once, with the dev profile, for both.
-# `make bench` alone builds for release.
+# `make bench` and `make bench-takeover` alone build for release.
 
 CARGO ?= cargo
 # More flags for the demo, the bench or the proof: make demo ARGS=--keep, make proof ARGS='--minutes 5 --seed 7'
@@ -8,12 +8,13 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
 BINARY := $(abspath $(TARGET_DIR))/debug/pgpalisade
 PROOF := $(abspath $(TARGET_DIR))/debug/pgpalisade-proof
 OVERHEAD := $(abspath $(TARGET_DIR))/release/overhead
+TAKEOVER := $(abspath $(TARGET_DIR))/release/takeover
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof bench check fuzz-build build packages
+.PHONY: help demo test proof bench bench-takeover check fuzz-build build packages
 
 help: ## Say what there is
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 demo: build ## Install what is missing, build, and play the story: a stale leader is refused
 	@"$(BINARY)" demo $(ARGS)
@@ -40,6 +41,10 @@ proof: build ## The guarantee under faults, 30 minutes (ARGS='--minutes 5 --seed
 bench: packages ## Build for release, and measure what the proxy costs (ARGS=--writes for writes too)
 	$(CARGO) build --release --locked --bins --package pgpalisade --package pgpalisade-bench
 	@"$(OVERHEAD)" $(ARGS)
+
+bench-takeover: packages ## Build for release, and measure takeovers with each store (ARGS='--rounds 100')
+	$(CARGO) build --release --locked --bins --package pgpalisade --package pgpalisade-bench
+	@"$(TAKEOVER)" $(ARGS)
 
 check: packages ## rustfmt and clippy, warnings denied
 	$(CARGO) fmt --all --check

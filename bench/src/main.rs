@@ -5,6 +5,7 @@ mod error;
 mod measure;
 mod pgbench;
 mod proxy;
+mod signals;
 mod table;
 
 use std::io::{self, Write};
@@ -12,7 +13,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use pgpalisade::demo::private_postgres::PrivatePostgres;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::cpu::TickRate;
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
 
 fn overhead(flags: &Flags) -> Result<(), Error> {
     let stop = CancellationToken::new();
-    watch_signals(stop.clone())?;
+    signals::watch(stop.clone()).map_err(Error::system("cannot wait for signals"))?;
     // What can be missing is looked for before anything is started.
     let program = pgbench::find()?;
     let rate = TickRate::of_this_machine()?;
@@ -122,29 +122,4 @@ fn say(text: &str) -> Result<(), Error> {
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(Error::system("cannot write the table"))
-}
-
-/// Ctrl-C and SIGTERM end the run in order, so that no server is left behind.
-fn watch_signals(stop: CancellationToken) -> Result<(), Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()
-        .map_err(Error::system("cannot wait for signals"))?;
-    let guard = runtime.enter();
-    let interrupt = signal(SignalKind::interrupt());
-    let terminate = signal(SignalKind::terminate());
-    drop(guard);
-    let mut interrupt = interrupt.map_err(Error::system("cannot wait for SIGINT"))?;
-    let mut terminate = terminate.map_err(Error::system("cannot wait for SIGTERM"))?;
-    // Ends with the process.
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        });
-        stop.cancel();
-    });
-    Ok(())
 }

@@ -35,6 +35,8 @@ pub struct Options {
     pub store: Store,
     /// Any other flags.
     pub flags: Vec<String>,
+    /// The binary, where it is not the workspace's own (or that of `PGPALISADE_BIN`). Not for [`Store::Shared`].
+    pub binary: Option<PathBuf>,
     /// What `PGPALISADE_TESTS_DIRECT` puts in the proxy's place.
     pub direct: Endpoint,
 }
@@ -47,6 +49,7 @@ impl Options {
             control: postgres.admin_dsn(),
             store: Store::Embedded,
             flags: Vec::new(),
+            binary: None,
             direct: postgres.tcp(),
         }
     }
@@ -145,7 +148,7 @@ impl Proxy {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(binary());
+        let mut command = Command::new(self.options.binary.as_deref().unwrap_or_else(|| binary()));
         command
             .arg("serve")
             .args(["--listen", &format!("127.0.0.1:{}", self.port)])
