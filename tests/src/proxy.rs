@@ -35,7 +35,7 @@ pub struct Options {
     pub store: Store,
     /// Any other flags.
     pub flags: Vec<String>,
-    /// The binary, where it is not the workspace's own (or that of `PGPALISADE_BIN`). Not for [`Store::Shared`].
+    /// The binary, where it is not the workspace's own (or that of `PGPALISADE_BIN`).
     pub binary: Option<PathBuf>,
     /// What `PGPALISADE_TESTS_DIRECT` puts in the proxy's place.
     pub direct: Endpoint,
