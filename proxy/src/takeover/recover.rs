@@ -139,17 +139,15 @@ async fn forgotten(
         WitnessMode::Auto => witness::read_if_there(client).await,
         WitnessMode::Off => Ok(HashMap::new()),
     };
+    let seen = seen.map_err(StartError::Control)?;
     let marks = authority.marks().await.map_err(StartError::Authority)?;
-    let kept: HashMap<Scope, Token> = marks.into_iter().map(|(s, m)| (s, m.token)).collect();
-    let mut forgotten: Vec<_> = seen
-        .map_err(StartError::Control)?
-        .into_iter()
-        .map(|(scope, mark)| (kept.get(&scope).copied(), scope, mark))
-        .filter(|(kept, _, mark)| *kept < Some(mark.token))
-        .map(|(kept, scope, mark)| (scope, kept, mark))
-        .collect();
-    forgotten.sort_unstable_by(|(a, ..), (b, ..)| a.as_str().cmp(b.as_str()));
-    Ok(forgotten)
+    let marks = marks.into_iter().collect();
+    let with_mark = |(scope, _, kept): (&Scope, _, _)| {
+        let mark = seen.get(scope)?;
+        Some((scope.clone(), kept, mark.clone()))
+    };
+    let forgotten = witness::forgotten(&seen, &marks).into_iter();
+    Ok(forgotten.filter_map(with_mark).collect())
 }
 
 async fn client_sessions(client: &Client) -> Result<Vec<Backend>, ControlError> {

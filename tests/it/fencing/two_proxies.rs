@@ -176,8 +176,8 @@ fn a_takeover_ends_the_sessions_of_the_other_proxy() {
     assert_eq!(pair.committed(), ["3"]);
 }
 
-/// The second proxy has raised the mark and cannot get on, because its control connection hangs. The first one knows the
-/// mark by its watch alone: it refuses its lower sessions at once, before anybody has ended them.
+/// The second proxy has raised the mark and cannot get on, because its control connection hangs. The first one knows
+/// the mark by its watch alone: it refuses its lower sessions at once, before anybody has ended them.
 #[test]
 fn a_mark_that_is_only_watched() {
     let pair = Pair::start();
