@@ -204,7 +204,14 @@ async fn faults(store: &dyn Authority, scope: &Scope, all: &Part) -> Option<Stri
         .map(|r| r.backend)
         .collect();
     let looker = fresh_backend();
-    let (.., told) = accepted(declare(store, scope, mark.get(), looker).await);
+    let declared = declare(store, scope, mark.get(), looker).await;
+    if let Declared::Stale { mark } = declared {
+        return Some(format!(
+            "a dropped call has raised the mark to {} since",
+            mark.token
+        ));
+    }
+    let (.., told) = accepted(declared);
     store.release(looker).await.expect("release answers");
     let told = backends(&told);
     (told != lower).then(|| format!("lower are {lower:?}, but told are {told:?}"))
