@@ -1,6 +1,7 @@
 //! From a SQL text to a verdict.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use pg_query::protobuf::{
     CopyStmt, DeallocateStmt, DiscardMode, ExplainStmt, Node, PrepareStmt, TransactionStmt,
@@ -9,6 +10,7 @@ use pg_query::protobuf::{
 use pg_query::{LockMode, NodeEnum, ParserOptions};
 use serde::Serialize;
 
+use crate::effects::{Effects, Tables};
 use crate::kinds;
 use crate::set_config;
 use crate::settings::{self, Literal, literal, parse_bool};
@@ -173,6 +175,16 @@ impl Findings {
     }
 }
 
+fn effects(class: Class) -> Effects {
+    match class {
+        Class::Read => Effects {
+            reads: Tables::Unknown,
+            ..Effects::none()
+        },
+        Class::Write => Effects::unknown(None),
+    }
+}
+
 fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> {
     let node = node
         .and_then(|node| node.node.as_ref())
@@ -184,7 +196,7 @@ fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> {
         Class::Write => kinds::commits_inside(node),
     };
     Ok(Statement {
-        class,
+        effects: effects(class),
         kind: found.kind.unwrap_or_else(|| kinds::name(node)),
         controls: found.controls.into(),
         commits_inside,
@@ -261,9 +273,10 @@ fn look_query(query: Option<&Node>) -> Result<Findings, UnknownShape> {
 
 fn look_prepare(prepare: &PrepareStmt) -> Result<Findings, UnknownShape> {
     let class = look_query(prepare.query.as_deref())?.class();
+    let effects = Arc::new(effects(class));
     Ok(Findings::control(Control::Prepare {
         name: prepare.name.as_str().into(),
-        class,
+        effects,
     }))
 }
 

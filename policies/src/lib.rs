@@ -1,13 +1,14 @@
 //! What a SQL text does, and what a session needs to be allowed to do it.
 //!
 //! Pure: no I/O, no clock, no state but the cache that its owner holds. [`classify`] turns a text into a
-//! [`Verdict`] with PostgreSQL's own grammar. [`Policy`] turns the class of a verdict into a [`Requirement`].
+//! [`Verdict`] with PostgreSQL's own grammar. [`Policy`] turns the [`Effects`] of a statement into a [`Requirement`].
 //! [`scan::needs_parse`] lets a session that may read and write anyway skip the parse.
 //!
 //! Everything here fails closed: what is not known to be a read is a write.
 
 mod cache;
 mod classify;
+mod effects;
 mod functions;
 mod kinds;
 mod policy;
@@ -19,7 +20,11 @@ mod walk;
 
 pub use cache::{CacheStats, VerdictCache};
 pub use classify::{MAX_PARSED, PARSER_STACK, TextEncoding, classify};
-pub use policy::{DEFAULT_SCOPE, Policy, Reason, Requirement};
+pub use effects::{Category, Effects, ObjectName, Tables, UnknownCategory};
+pub use policy::{
+    Backstop, DEFAULT_SCOPE, Mode, Policy, Reason, Requirement, ScopeId, ScopeSet, SearchPath,
+    SessionPolicy, TokenBounds, Who,
+};
 pub use verdict::{
     Access, Chain, Class, CommitsInside, Control, FencingShow, FencingVariable, Lifetime, Opaque,
     Statement, Verdict, WriteReason,

@@ -1,6 +1,9 @@
 //! The words in which this crate speaks about a SQL text.
 
 use std::fmt;
+use std::sync::Arc;
+
+use crate::effects::{Category, Effects};
 
 /// Whether a statement may change data. `Read < Write`, so the strongest of several is their maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -120,8 +123,8 @@ pub enum Control {
     Prepare {
         /// The name, as PostgreSQL parses it.
         name: Box<str>,
-        /// The class of the statement inside.
-        class: Class,
+        /// What executing it will do.
+        effects: Arc<Effects>,
     },
     /// EXECUTE, also inside EXPLAIN: the class of the statement is the class of what the name stands for, and a
     /// write where the name is not known.
@@ -230,8 +233,8 @@ impl fmt::Display for Opaque {
 /// One statement of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
-    /// Read or write. With a [`Control::Execute`], the class of its arguments only.
-    pub class: Class,
+    /// What it does to data. With a [`Control::Execute`], what its arguments do.
+    pub effects: Effects,
     /// For logs: "INSERT", "SELECT", "CALL", "unparsed".
     pub kind: &'static str,
     /// What it does to the session, in order.
@@ -255,7 +258,7 @@ impl Verdict {
     pub fn opaque(why: Opaque) -> Self {
         Self {
             statements: Box::new([Statement {
-                class: Class::Write,
+                effects: Effects::unknown(Some(Category::Unparsed)),
                 kind: "unparsed",
                 controls: Box::default(),
                 commits_inside: CommitsInside::Possibly,
@@ -269,7 +272,7 @@ impl Verdict {
     pub fn class(&self) -> Class {
         self.statements
             .iter()
-            .map(|statement| statement.class)
+            .map(|statement| statement.effects.class)
             .max()
             .unwrap_or(Class::Read)
     }
@@ -319,7 +322,11 @@ impl Verdict {
                 Some(WriteReason::Function(name, _)) => name.len(),
                 _ => 0,
             };
-            size_of::<Statement>() + statement.controls.len() * size_of::<Control>() + names + why
+            size_of::<Statement>()
+                + statement.effects.heap_bytes()
+                + statement.controls.len() * size_of::<Control>()
+                + names
+                + why
         });
         statements.sum()
     }
@@ -347,9 +354,11 @@ impl Control {
             | Self::Release(name)
             | Self::RollbackTo(name)
             | Self::SetFencing { value: name, .. }
-            | Self::Prepare { name, .. }
             | Self::Execute { name }
             | Self::Deallocate { name } => name.len(),
+            Self::Prepare { name, effects } => {
+                name.len() + size_of::<Effects>() + effects.heap_bytes()
+            }
             _ => 0,
         }
     }

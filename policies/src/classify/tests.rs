@@ -25,7 +25,7 @@ fn check(text: &str, expected: Class) {
     assert_ne!(verdict.kind(), "unparsed", "{text}");
     for statement in &verdict.statements {
         assert_eq!(
-            statement.class == Write,
+            statement.effects.class == Write,
             statement.why.is_some(),
             "{text}: {statement:?}"
         );
@@ -317,7 +317,7 @@ fn t10_prepared_statements() {
     let prepare = |name: &str, class| {
         [Control::Prepare {
             name: name.into(),
-            class,
+            effects: Arc::new(effects(class)),
         }]
     };
     check_controls("prepare p as select 1", &prepare("p", Read));

@@ -14,7 +14,7 @@ pub use token_value::{SCOPES_MAX, TokenValue, TokenValueError};
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::Policy;
+use pgpalisade_policies::{Policy, SessionPolicy, Who};
 
 use crate::rejection::Rejection;
 use crate::wire::frontend::FrontendTag;
@@ -23,7 +23,7 @@ use scope_cell::{ScopeCell, ScopeCells};
 /// Everything that a decision rests on besides the session.
 #[derive(Debug)]
 pub struct Fence {
-    policy: Policy,
+    policy: SessionPolicy,
     cells: Arc<ScopeCells>,
     default_scope: Scope,
     default_cell: Arc<ScopeCell>,
@@ -34,8 +34,14 @@ impl Fence {
     #[must_use]
     pub fn new(policy: Policy, cells: Arc<ScopeCells>, default_scope: Scope) -> Self {
         let default_cell = cells.cell(&default_scope);
+        let who = Who {
+            user: "",
+            database: "",
+            application_name: None,
+            client: None,
+        };
         Self {
-            policy,
+            policy: Arc::new(policy).for_session(&who),
             cells,
             default_scope,
             default_cell,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Chain, Class, Control, FencingVariable, Lifetime, Requirement, Statement, Verdict,
+    Chain, Class, Control, Effects, FencingVariable, Lifetime, Requirement, SearchPath, Statement,
+    Verdict,
 };
 
 use super::{Basis, Fence, Holding, Permit, TokenValue};
@@ -101,20 +102,20 @@ impl Fence {
         Plan::Admit(Permit::new(walk.basis))
     }
 
-    /// Decides a request of which nothing is known but its class.
+    /// Decides a request of which nothing is known but its effects.
     ///
     /// # Errors
     ///
     /// The rejection.
-    pub fn admit_class(
+    pub fn admit_effects(
         &self,
-        class: Class,
+        effects: &Effects,
         holding: Option<&Arc<Holding>>,
     ) -> Result<Permit, Box<Rejection>> {
-        match self.policy.requirement(class) {
+        match self.policy.requirement(effects, SearchPath::Unknown) {
             Requirement::Free => Ok(Permit::new(Basis::NotRequired)),
             Requirement::Refuse(reason) => Err(Box::new(Rejection::policy(&reason))),
-            Requirement::Current => self
+            Requirement::Current(_) | Requirement::NeedsSearchPath(_) => self
                 .check_write(holding, None)
                 .map(|()| Permit::new(Basis::Token)),
         }
@@ -254,10 +255,14 @@ impl Walk<'_> {
 
     fn check_requirement(&mut self, statement: &Statement) -> Result<(), Stop> {
         let class = self.class(statement);
-        match self.fence.policy.requirement(class) {
+        let effects = Effects {
+            class,
+            ..statement.effects.clone()
+        };
+        match self.fence.policy.requirement(&effects, SearchPath::Unknown) {
             Requirement::Free => return Ok(()),
             Requirement::Refuse(reason) => return Err(Rejection::policy(&reason).into()),
-            Requirement::Current => {}
+            Requirement::Current(_) | Requirement::NeedsSearchPath(_) => {}
         }
         let why = statement.why.as_ref().map(|why| why as &dyn fmt::Display);
         self.fence
@@ -281,7 +286,7 @@ impl Walk<'_> {
             }
             _ => Class::Read,
         });
-        of_controls.fold(statement.class, Ord::max)
+        of_controls.fold(statement.effects.class, Ord::max)
     }
 
     fn check_control(&self, control: &Control) -> Result<(), Stop> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pgpalisade_policies::{
-    Class, Control, FencingShow, FencingVariable, Opaque, Statement, Verdict, scan,
+    Control, Effects, FencingShow, FencingVariable, Opaque, Statement, Verdict, scan,
 };
 
 use super::steps::{Forward, Judged, Refused, Step, Then};
@@ -126,13 +126,17 @@ impl Relay {
         }
     }
 
-    pub(super) fn decide_class(
+    pub(super) fn decide_effects(
         &mut self,
-        class: Class,
+        effects: &Effects,
         request: Request,
         refused: Refused,
     ) -> Step {
-        match self.worker.fence.admit_class(class, self.settings.token()) {
+        match self
+            .worker
+            .fence
+            .admit_effects(effects, self.settings.token())
+        {
             Ok(permit) => Step::Forward(Forward::plain(
                 permit,
                 Some(InFlight::client(request, None)),

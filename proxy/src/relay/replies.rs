@@ -232,8 +232,9 @@ impl Relay {
                 self.names.remove_all_statements();
             }
             Control::SetFencing { .. } => self.shown.server_has_token = true,
-            Control::Prepare { name, class } => {
-                self.names.prepare(name.as_bytes(), Meaning::Sql(*class));
+            Control::Prepare { name, effects } => {
+                self.names
+                    .prepare(name.as_bytes(), Meaning::Sql(Arc::clone(effects)));
             }
             Control::Deallocate { name } => {
                 self.names.remove_statement(name.as_bytes());

@@ -1,6 +1,6 @@
 //! Messages from the client: what each of them needs before it may be sent.
 
-use pgpalisade_policies::{Class, MAX_PARSED, Opaque};
+use pgpalisade_policies::{Category, Class, Effects, MAX_PARSED, Opaque};
 
 use super::judgement::{excerpt, shows_settings};
 use super::progress::Message;
@@ -304,13 +304,14 @@ impl Relay {
                 },
                 Request::Execute,
             ),
-            None => self.decide_class(meaning.class(), Request::Execute, Refused::InPipeline),
+            None => self.decide_effects(&meaning.effects(), Request::Execute, Refused::InPipeline),
         }
     }
 
     fn look_at_function_call(&mut self) -> Step {
         // It can call any function by its number: PostgreSQL's documentation calls it obsolete.
-        self.decide_class(Class::Write, Request::FunctionCall, Refused::Whole)
+        let effects = Effects::unknown(Some(Category::FunctionCall));
+        self.decide_effects(&effects, Request::FunctionCall, Refused::Whole)
     }
 
     fn look_at_sync(&mut self) -> Step {

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use pgpalisade_policies::{Class, Verdict};
+use pgpalisade_policies::{Class, Effects, Verdict};
 
 /// Names and excerpts of a session may take this many bytes together; what does not fit is unknown.
 const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -29,7 +29,7 @@ pub enum Meaning {
     /// A byte scan showed that the text does nothing to the session; read or write was not asked.
     Plain,
     /// Made by SQL PREPARE.
-    Sql(Class),
+    Sql(Arc<Effects>),
     /// Nothing is known.
     #[default]
     Unknown,
@@ -62,8 +62,19 @@ impl Meaning {
     pub fn class(&self) -> Class {
         match self {
             Self::Classified { verdict, .. } => verdict.class(),
-            Self::Sql(class) => *class,
+            Self::Sql(effects) => effects.class,
             Self::Plain | Self::Unknown => Class::Write,
+        }
+    }
+
+    /// What executing it does; anything, where that is not known.
+    #[must_use]
+    pub fn effects(&self) -> Arc<Effects> {
+        match self {
+            Self::Sql(effects) => Arc::clone(effects),
+            Self::Classified { .. } | Self::Plain | Self::Unknown => {
+                Arc::new(Effects::unknown(None))
+            }
         }
     }
 
@@ -204,6 +215,14 @@ impl Names {
 mod tests {
     use super::*;
 
+    fn read() -> Meaning {
+        Meaning::Sql(Arc::new(Effects::none()))
+    }
+
+    fn write() -> Meaning {
+        Meaning::Sql(Arc::new(Effects::unknown(None)))
+    }
+
     fn class(names: &Names, statement: &[u8]) -> Class {
         names
             .statement(statement)
@@ -214,7 +233,7 @@ mod tests {
     fn a_name_means_what_was_prepared_under_it() {
         let mut names = Names::default();
         assert_eq!(class(&names, b"s"), Class::Write);
-        names.prepare(b"s", Meaning::Sql(Class::Read));
+        names.prepare(b"s", read());
         assert_eq!(class(&names, b"s"), Class::Read);
         names.bind(b"p", b"s");
         assert_eq!(names.portal(b"p").map(Meaning::class), Some(Class::Read));
@@ -225,13 +244,13 @@ mod tests {
     #[test]
     fn a_name_keeps_its_meaning_until_it_is_closed() {
         let mut names = Names::default();
-        assert_eq!(names.prepare(b"s", Meaning::Sql(Class::Write)), Noted::New);
+        assert_eq!(names.prepare(b"s", write()), Noted::New);
         // Refused by the server: the name exists.
-        assert_eq!(names.prepare(b"s", Meaning::Sql(Class::Read)), Noted::No);
+        assert_eq!(names.prepare(b"s", read()), Noted::No);
         assert_eq!(class(&names, b"s"), Class::Write);
         names.remove_statement(b"s");
         assert_eq!(names.bytes, 0);
-        assert_eq!(names.prepare(b"s", Meaning::Sql(Class::Read)), Noted::New);
+        assert_eq!(names.prepare(b"s", read()), Noted::New);
         assert_eq!(class(&names, b"s"), Class::Read);
         names.remove_all_statements();
         assert_eq!(class(&names, b"s"), Class::Write);
@@ -240,8 +259,8 @@ mod tests {
     #[test]
     fn a_portal_that_may_mean_two_things_is_a_write() {
         let mut names = Names::default();
-        names.prepare(b"r", Meaning::Sql(Class::Read));
-        names.prepare(b"w", Meaning::Sql(Class::Write));
+        names.prepare(b"r", read());
+        names.prepare(b"w", write());
         names.bind(b"p", b"w");
         names.bind(b"p", b"r");
         assert_eq!(names.portal(b"p").map(Meaning::class), Some(Class::Write));
@@ -255,7 +274,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut names = Names::default();
         let long = vec![b'x'; NAMES_BYTES_MAX + 1];
-        names.prepare(&long, Meaning::Sql(Class::Read));
+        names.prepare(&long, read());
         assert_eq!(class(&names, &long), Class::Write);
         assert_eq!(names.bytes, 0);
     }

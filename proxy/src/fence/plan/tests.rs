@@ -1,7 +1,7 @@
 //! Sessions against texts: what is admitted, what must be declared first, what is refused.
 
 use pgpalisade_authority::{Mark, Token};
-use pgpalisade_policies::{Policy, TextEncoding, classify};
+use pgpalisade_policies::{Effects, Policy, TextEncoding, classify};
 
 use super::*;
 use crate::fence::Binding;
@@ -70,8 +70,8 @@ impl Session {
         let fence = fence();
         let token = (!token.is_empty()).then(|| holding(&fence, token));
         let mut names = Names::default();
-        names.prepare(b"r", Meaning::Sql(Class::Read));
-        names.prepare(b"w", Meaning::Sql(Class::Write));
+        names.prepare(b"r", Meaning::Sql(Arc::new(Effects::none())));
+        names.prepare(b"w", Meaning::Sql(Arc::new(Effects::unknown(None))));
         Self {
             fence,
             settings: Settings::new(token.clone(), None),
@@ -409,9 +409,9 @@ fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
         };
         let holding = settings.token();
         assert_eq!(basis(fence.admit_copy_data(holding)), expect, "{token:?}");
-        let write = fence.admit_class(Class::Write, holding);
+        let write = fence.admit_effects(&Effects::unknown(None), holding);
         assert_eq!(basis(write), expect, "{token:?}");
-        let read = fence.admit_class(Class::Read, holding);
+        let read = fence.admit_effects(&Effects::none(), holding);
         assert_eq!(basis(read), Ok(Basis::NotRequired), "{token:?}");
     }
 }

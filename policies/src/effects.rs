@@ -1,0 +1,220 @@
+//! What executing a statement does to data: what a policy decides by.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::verdict::Class;
+
+/// The effects of one statement, as far as its text shows them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effects {
+    /// Read or write.
+    pub class: Class,
+    /// The kind of statement that a policy may refuse by name, where it is one.
+    pub category: Option<Category>,
+    /// Tables that it writes or locks. Of no interest for a read.
+    pub writes: Tables,
+    /// Tables whose rows it reads.
+    pub reads: Tables,
+    /// Functions that it calls, by name, each once.
+    pub functions: Box<[ObjectName]>,
+    /// Settings of the session that it changes, in lower case, each once.
+    pub settings: Box<[Box<str>]>,
+}
+
+impl Effects {
+    /// Does nothing to data.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            class: Class::Read,
+            category: None,
+            writes: Tables::none(),
+            reads: Tables::none(),
+            functions: Box::default(),
+            settings: Box::default(),
+        }
+    }
+
+    /// May write and read anything.
+    #[must_use]
+    pub fn unknown(category: Option<Category>) -> Self {
+        Self {
+            class: Class::Write,
+            category,
+            writes: Tables::Unknown,
+            reads: Tables::Unknown,
+            ..Self::none()
+        }
+    }
+
+    /// Bytes on the heap, near enough for a budget.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let functions: usize = self.functions.iter().map(ObjectName::bytes).sum();
+        let settings: usize = self
+            .settings
+            .iter()
+            .map(|name| size_of::<Box<str>>() + name.len())
+            .sum();
+        self.writes.heap_bytes() + self.reads.heap_bytes() + functions + settings
+    }
+}
+
+/// Some tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tables {
+    /// These, each once; none where it is empty.
+    Named(Box<[ObjectName]>),
+    /// The text does not say which.
+    Unknown,
+}
+
+impl Tables {
+    /// No table.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::Named(Box::default())
+    }
+
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Named(names) => names.iter().map(ObjectName::bytes).sum(),
+            Self::Unknown => 0,
+        }
+    }
+}
+
+/// The name of a table or function, as PostgreSQL parses it: what was not quoted is in lower case.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectName {
+    /// The schema, where the text names one.
+    pub schema: Option<Box<str>>,
+    /// The name.
+    pub name: Box<str>,
+}
+
+impl ObjectName {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.name.len() + self.schema.as_deref().map_or(0, str::len)
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(schema) = &self.schema {
+            write!(f, "{schema}.")?;
+        }
+        f.write_str(&self.name)
+    }
+}
+
+/// A kind of statement that a policy may refuse by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Category {
+    /// CREATE, ALTER and DROP of what is in a database, COMMENT, GRANT and REVOKE on it.
+    Ddl,
+    /// Roles and their memberships.
+    Roles,
+    /// Databases, tablespaces, ALTER SYSTEM, LOAD: what concerns the whole server.
+    Server,
+    /// VACUUM, ANALYZE, CLUSTER, REINDEX, REFRESH MATERIALIZED VIEW, CHECKPOINT.
+    Maintenance,
+    /// TRUNCATE.
+    Truncate,
+    /// COPY to or from a program of the server.
+    CopyProgram,
+    /// COPY to or from a file of the server.
+    CopyFile,
+    /// DO.
+    Do,
+    /// CALL.
+    Call,
+    /// LOCK TABLE.
+    Lock,
+    /// NOTIFY.
+    Notify,
+    /// PREPARE TRANSACTION, COMMIT PREPARED, ROLLBACK PREPARED.
+    PreparedTransactions,
+    /// The protocol's FunctionCall.
+    FunctionCall,
+    /// A replication connection.
+    Replication,
+    /// A text that was not understood.
+    Unparsed,
+}
+
+impl Category {
+    /// All of them, in the order of the documentation.
+    pub const ALL: [Self; 15] = [
+        Self::Ddl,
+        Self::Roles,
+        Self::Server,
+        Self::Maintenance,
+        Self::Truncate,
+        Self::CopyProgram,
+        Self::CopyFile,
+        Self::Do,
+        Self::Call,
+        Self::Lock,
+        Self::Notify,
+        Self::PreparedTransactions,
+        Self::FunctionCall,
+        Self::Replication,
+        Self::Unparsed,
+    ];
+
+    /// Its name in a policy file.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ddl => "ddl",
+            Self::Roles => "roles",
+            Self::Server => "server",
+            Self::Maintenance => "maintenance",
+            Self::Truncate => "truncate",
+            Self::CopyProgram => "copy-program",
+            Self::CopyFile => "copy-file",
+            Self::Do => "do",
+            Self::Call => "call",
+            Self::Lock => "lock",
+            Self::Notify => "notify",
+            Self::PreparedTransactions => "prepared-transactions",
+            Self::FunctionCall => "function-call",
+            Self::Replication => "replication",
+            Self::Unparsed => "unparsed",
+        }
+    }
+}
+
+impl fmt::Display for Category {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// There is no category of this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownCategory;
+
+impl FromStr for Category {
+    type Err = UnknownCategory;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCategory> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|category| category.as_str() == text)
+            .ok_or(UnknownCategory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_categories_are_read_back() {
+        for category in Category::ALL {
+            assert_eq!(category.as_str().parse(), Ok(category));
+        }
+        assert_eq!("DDL".parse::<Category>(), Err(UnknownCategory));
+    }
+}

@@ -1,0 +1,67 @@
+//! What a session must hold for a statement to pass.
+
+use std::fmt;
+
+use super::ScopeId;
+use crate::effects::ObjectName;
+
+/// What a session must hold for a message to pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    /// Nothing: it passes.
+    Free,
+    /// The current tokens of all these scopes.
+    Current(ScopeSet),
+    /// Nothing helps: it is refused whatever the session holds.
+    Refuse(Reason),
+    /// It depends on the schema that a name without one stands for, and the search path is not known.
+    NeedsSearchPath(ObjectName),
+}
+
+/// At least one scope, each once, in the order of the policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScopeSet {
+    /// One, as nearly always.
+    One(ScopeId),
+    /// Several.
+    Several(Box<[ScopeId]>),
+}
+
+impl ScopeSet {
+    /// All of them.
+    #[must_use]
+    pub fn as_slice(&self) -> &[ScopeId] {
+        match self {
+            Self::One(scope) => std::slice::from_ref(scope),
+            Self::Several(scopes) => scopes,
+        }
+    }
+}
+
+/// Where PostgreSQL looks for a name without a schema.
+/// <https://www.postgresql.org/docs/current/ddl-schemas.html#DDL-SCHEMAS-PATH>
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchPath<'a> {
+    /// In these schemas, in order, with the user's name in the place of `"$user"`.
+    Known(&'a [Box<str>]),
+    /// Not known.
+    Unknown,
+}
+
+/// Why a policy refuses, in words for the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason(Box<str>);
+
+impl Reason {
+    /// Takes the words as they will be shown.
+    #[must_use]
+    pub fn new(words: impl Into<Box<str>>) -> Self {
+        Self(words.into())
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
