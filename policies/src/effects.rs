@@ -48,6 +48,20 @@ impl Effects {
         }
     }
 
+    /// Whether names without a schema may be looked up elsewhere after it: it sets the search path or the role, or
+    /// calls what may.
+    #[must_use]
+    pub fn may_change_search_path(&self) -> bool {
+        let opaque = self.writes == Tables::Unknown && self.class == Class::Write;
+        let changes = |setting: &str| {
+            matches!(
+                setting,
+                "search_path" | "role" | "session_authorization" | "*"
+            )
+        };
+        opaque || !self.functions.is_empty() || self.settings.iter().any(|setting| changes(setting))
+    }
+
     /// Bytes on the heap, near enough for a budget.
     pub(crate) fn heap_bytes(&self) -> usize {
         let functions: usize = self.functions.iter().map(ObjectName::bytes).sum();

@@ -23,6 +23,7 @@ pub mod fence;
 mod inspect;
 pub mod logging;
 pub mod login;
+pub mod policy_file;
 pub mod rejection;
 pub mod rejection_log;
 pub mod relay;

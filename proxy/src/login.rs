@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use pgpalisade_policies::Access;
+use pgpalisade_policies::{Access, Mode};
 
-use crate::fence::{Holding, TokenValue};
+use crate::fence::{Holding, SessionFence, TokenValue};
 use crate::rejection::Rejection;
-use crate::rejection_log::SessionLabel;
-use crate::relay::{LoggedIn, Relay, declare, describe_session, holding, identify};
+use crate::rejection_log::{Enforcement, SessionLabel};
+use crate::relay::{LoggedIn, Relay, Wanted, declare, describe_session, identify};
 use crate::session::access::AccessMode;
 use crate::session::settings::Settings;
 use crate::takeover::Identified;
@@ -125,6 +125,7 @@ struct Established {
     settings: Settings<Arc<Holding>>,
     identified: Option<Identified>,
     access: AccessMode,
+    fence: SessionFence,
 }
 
 impl Established {
@@ -140,6 +141,7 @@ impl Established {
             identified: self.identified,
             access: self.access,
             encoding: self.authenticated.encoding,
+            fence: self.fence,
         }
     }
 }
@@ -163,10 +165,18 @@ async fn log_in(
         }
         Opening::Startup(request) => request,
     };
-    let wanted = wanted_tokens(worker, &request)?;
-    refuse_replication(&request)?;
+    let label = request.label(client_addr);
+    let fence = worker.fence_for(&label);
+    let mut entry = Entry {
+        worker,
+        label,
+        fence,
+    };
+    let wanted = entry.wanted_tokens(&request)?;
+    let scope = entry.unless_observed(request.scope())?.flatten();
+    entry.check_replication(&request)?;
 
-    let startup = if wanted.is_some() {
+    let startup = if wanted.is_some() || entry.fence.may_write(None) {
         Access::ReadWrite
     } else {
         Access::ReadOnly
@@ -178,20 +188,19 @@ async fn log_in(
     let asked = request.asked_access();
     let mut authenticated =
         authentication::relay(client, &mut carry, &mut server, asked, startup).await?;
-    let label = request.label(client_addr, authenticated.backend_pid);
+    entry.label.backend_pid = Some(authenticated.backend_pid);
 
-    let scope = request.scope()?;
-    let bound = match wanted {
-        Some(value) => Some(bind(worker, value, &label, &mut server, &mut authenticated).await?),
-        None => None,
+    let (token, identified) = match wanted {
+        Some(wanted) => entry.bind(wanted, &mut server, &mut authenticated).await?,
+        None => (None, None),
     };
-    let (token, identified) = bound.unzip();
     client.write_all(&authenticated.ready).await?;
-    // A session that declared its token reports what the server itself has.
+    // A session that was not made read-only reports what the server itself has.
     let (asked, startup) = match startup {
         Access::ReadWrite => (authenticated.reported, authenticated.reported),
         Access::ReadOnly => (asked, Access::ReadOnly),
     };
+    let Entry { label, fence, .. } = entry;
     Ok(Established {
         upstream: Upstream::new(server),
         client_carry: carry,
@@ -200,61 +209,102 @@ async fn log_in(
         settings: Settings::new(token, scope),
         identified,
         access: AccessMode::new(asked, startup),
+        fence,
     })
 }
 
-/// Has the tokens of the startup packet accepted.
-async fn bind(
-    worker: &Worker,
-    value: TokenValue,
-    label: &SessionLabel,
-    server: &mut Socket,
-    authenticated: &mut Authenticated,
-) -> Result<(Arc<Holding>, Identified), LoginError> {
-    let refused = |rejection: Box<Rejection>| {
-        let record = rejection.record(label, None, None);
-        worker.rejections.record(record);
-        LoginError::Refused(rejection)
-    };
-    let found = identify(worker.takeover.clone(), authenticated.backend_pid).await;
-    let identified = found.map_err(refused)?;
-    // The id may be another session's by now: an answer behind the search shows that it was ours at the time.
-    authenticated.probe(server).await?;
-    let by = describe_session(label);
-    let declared = declare(worker.takeover.clone(), value.clone(), identified, by).await;
-    declared.map_err(refused)?;
-    let holding = holding(&worker.fence, &value, identified);
-    Ok((Arc::new(holding), identified))
+/// A login that may be refused, or observed.
+struct Entry<'a> {
+    worker: &'a Worker,
+    label: SessionLabel,
+    fence: SessionFence,
 }
 
-fn wanted_tokens(
-    worker: &Worker,
-    request: &StartupRequest,
-) -> Result<Option<TokenValue>, LoginError> {
-    let Some(text) = request.token_text()? else {
-        return Ok(None);
-    };
-    let scope = request.scope()?;
-    let scope = scope
-        .as_ref()
-        .unwrap_or_else(|| worker.fence.default_scope());
-    TokenValue::parse(&text, scope).map_err(|error| {
-        LoginError::Refused(Box::new(Rejection::invalid_value(
-            "fencing.token",
-            &text,
-            &error,
-        )))
-    })
-}
+impl Entry<'_> {
+    fn record(&self, rejection: &Rejection, enforcement: Enforcement) {
+        let record = rejection.record(&self.label, None, None, enforcement);
+        self.worker.rejections.record(record);
+    }
 
-/// SQL and streams of a replication connection pass no fence, so there are none.
-fn refuse_replication(request: &StartupRequest) -> Result<(), LoginError> {
-    match request.asks_for_replication() {
-        opening::Replication::No => Ok(()),
-        opening::Replication::Yes => {
-            let reason = "Replication connections are not fenced, and so not allowed";
-            Err(LoginError::Refused(Box::new(Rejection::policy(&reason))))
+    /// Carries a refusal out, or lets it pass where it is only observed. It is on record in both cases.
+    fn unless_observed<T>(
+        &self,
+        answer: Result<T, Box<Rejection>>,
+    ) -> Result<Option<T>, LoginError> {
+        let rejection = match answer {
+            Ok(value) => return Ok(Some(value)),
+            Err(rejection) => rejection,
+        };
+        match self.fence.mode_of(&rejection) {
+            Mode::Observe => {
+                self.record(&rejection, Enforcement::Observed);
+                Ok(None)
+            }
+            Mode::Enforce => {
+                self.record(&rejection, Enforcement::Refused);
+                Err(LoginError::Refused(rejection))
+            }
         }
+    }
+
+    fn wanted_tokens(&self, request: &StartupRequest) -> Result<Option<Wanted>, LoginError> {
+        let read = || {
+            let Some(text) = request.token_text()? else {
+                return Ok(None);
+            };
+            let scope = request.scope()?;
+            let scope = scope.as_ref().unwrap_or_else(|| self.fence.default_scope());
+            TokenValue::parse(&text, scope)
+                .map_err(|error| Box::new(Rejection::invalid_value("fencing.token", &text, &error)))
+        };
+        let value = self.unless_observed(read())?.flatten();
+        Ok(value.map(|value| Wanted::new(&self.fence, value)))
+    }
+
+    /// SQL and streams of a replication connection pass no fence, so there are none.
+    fn check_replication(&self, request: &StartupRequest) -> Result<(), LoginError> {
+        match request.asks_for_replication() {
+            opening::Replication::No => Ok(()),
+            opening::Replication::Yes => {
+                let reason = "Replication connections are not fenced, and so not allowed";
+                Err(LoginError::Refused(Box::new(Rejection::policy(&reason))))
+            }
+        }
+    }
+
+    /// Has the tokens of the startup packet accepted.
+    async fn bind(
+        &self,
+        wanted: Wanted,
+        server: &mut Socket,
+        authenticated: &mut Authenticated,
+    ) -> Result<(Option<Arc<Holding>>, Option<Identified>), LoginError> {
+        let takeover = &self.worker.takeover;
+        let fence = self.fence.fence();
+        let found = identify(takeover.clone(), authenticated.backend_pid).await;
+        let identified = match found {
+            Err(rejection) if wanted.is_only_observed() => {
+                self.record(&rejection, Enforcement::Observed);
+                return Ok((Some(wanted.holding(fence, None)), None));
+            }
+            found => found.map_err(|rejection| self.refused(rejection))?,
+        };
+        // The id may be another session's by now: an answer behind the search shows that it was ours at the time.
+        authenticated.probe(server).await?;
+        let by = describe_session(&self.label);
+        let declared = declare(takeover.clone(), wanted.clone(), identified, by).await;
+        for observed in declared.map_err(|rejection| self.refused(rejection))? {
+            self.record(&observed, Enforcement::Observed);
+        }
+        Ok((
+            Some(wanted.holding(fence, Some(identified))),
+            Some(identified),
+        ))
+    }
+
+    fn refused(&self, rejection: Box<Rejection>) -> LoginError {
+        self.record(&rejection, Enforcement::Refused);
+        LoginError::Refused(rejection)
     }
 }
 

@@ -5,8 +5,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope, Token};
+use pgpalisade_policies::{Class, ObjectName};
 
-use crate::rejection_log::{RejectionKind, RejectionRecord, SessionLabel, StatementText};
+use crate::rejection_log::{
+    Enforcement, RejectionKind, RejectionRecord, SessionLabel, StatementText,
+};
 use crate::wire::encode::{self, ErrorFields, Severity};
 
 /// A refusal with everything that the client and the log are told.
@@ -26,6 +29,18 @@ pub struct Rejection {
     pub token: Option<Token>,
     /// The mark that stands against it.
     pub mark: Option<Mark>,
+}
+
+/// What a statement needs that was refused for want of a token.
+pub struct Needs<'a> {
+    /// Whether it reads or writes.
+    pub class: Class,
+    /// All scopes whose tokens it needs, at least one.
+    pub scopes: &'a [&'a Scope],
+    /// The scope of a bare number.
+    pub session_scope: &'a Scope,
+    /// Why it counts as a write.
+    pub why_write: Option<&'a dyn fmt::Display>,
 }
 
 impl Rejection {
@@ -66,20 +81,56 @@ impl Rejection {
         )
     }
 
-    /// The session has no token for the scope that a write needs.
+    /// The session has no token for a scope that a statement needs.
     #[must_use]
-    pub fn no_token(scope: &Scope, why_write: Option<&dyn fmt::Display>) -> Self {
-        let message = format!("this write needs a fencing token for scope \"{scope}\"");
-        let detail = match why_write {
-            Some(why) => {
+    pub fn no_token(scope: &Scope, needs: &Needs<'_>) -> Self {
+        let what = match needs.class {
+            Class::Read => "read",
+            Class::Write => "write",
+        };
+        let message = format!("this {what} needs a fencing token for scope \"{scope}\"");
+        let mut detail = match (needs.class, needs.why_write) {
+            (Class::Read, _) => {
+                "The session has declared none, and the policy lets nobody read without.".to_owned()
+            }
+            (Class::Write, Some(why)) => {
                 format!("The session has declared none, and the statement is no read: {why}.")
             }
-            None => "The session has declared none, and the statement is not known to be a read."
-                .to_owned(),
+            (Class::Write, None) => {
+                "The session has declared none, and the statement is not known to be a read."
+                    .to_owned()
+            }
         };
-        let hint = "Declare the token of your election first: SET fencing.token = <number>, or \
-            options='-c fencing.token=<number>' in the connection string.";
-        Self::new(RejectionKind::NoToken, message, detail, hint).about(scope, None, None)
+        if needs.scopes.len() > 1 {
+            let all: Vec<String> = needs
+                .scopes
+                .iter()
+                .map(|one| format!("\"{one}\""))
+                .collect();
+            detail.push_str(&format!(
+                " It needs the tokens of scopes {}.",
+                all.join(", ")
+            ));
+        }
+        let value = match needs.scopes {
+            [only] if *only == needs.session_scope => "<number>".to_owned(),
+            several => {
+                let all: Vec<String> = several
+                    .iter()
+                    .map(|one| format!("{one}=<number>"))
+                    .collect();
+                all.join(",")
+            }
+        };
+        let quoted = match value.starts_with('<') {
+            true => value.clone(),
+            false => format!("'{value}'"),
+        };
+        let hint = format!(
+            "Declare the token of your election first: SET fencing.token = {quoted}, or \
+                options='-c fencing.token={value}' in the connection string."
+        );
+        Self::new(RejectionKind::NoToken, message, detail, &hint).about(scope, None, None)
     }
 
     /// The value of `fencing.token` or `fencing.scope` means nothing.
@@ -219,6 +270,19 @@ impl Rejection {
         )
     }
 
+    /// Which scope a table belongs to depends on its schema, and that cannot be known.
+    #[must_use]
+    pub fn search_path_unknown(table: &ObjectName) -> Self {
+        Self::new(
+            RejectionKind::Policy,
+            format!("cannot tell which scope table \"{table}\" belongs to"),
+            "The policy lists tables by schema, this name has none, and the search_path is not known here: it may \
+                change within the same text, or the transaction has failed."
+                .to_owned(),
+            "Write the schema in front of the table, or change the search_path in a statement of its own.",
+        )
+    }
+
     /// The session was ended by a takeover; nothing of its open work is committed.
     #[must_use]
     pub fn session_ended(scope: &Scope, token: Token, mark: Mark) -> Self {
@@ -263,6 +327,7 @@ impl Rejection {
         session: &SessionLabel,
         statement_class: Option<&'static str>,
         statement: Option<StatementText>,
+        enforcement: Enforcement,
     ) -> RejectionRecord {
         let mark = self.mark.as_ref();
         RejectionRecord {
@@ -277,6 +342,7 @@ impl Rejection {
             }),
             raised_by: mark.map(|mark| mark.raised_by.clone()),
             session: session.clone(),
+            enforcement,
             statement_class: statement_class.map(Into::into),
             statement,
         }

@@ -5,6 +5,7 @@
 //! not read or does not send holds up nobody else. What a message means is decided in
 //! [`requests`] (from the client) and [`replies`] (from the server).
 
+mod declaration;
 mod judgement;
 mod progress;
 mod refusal;
@@ -20,14 +21,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
+use pgpalisade_authority::Mark;
 use pgpalisade_policies::TextEncoding;
 
-use crate::fence::{Holding, Wrote};
+use crate::fence::{Holding, SessionFence, Wrote};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::session::access::AccessMode;
 use crate::session::ledger::Ledger;
 use crate::session::names::Names;
+use crate::session::search_path::KnownPath;
 use crate::session::settings::Settings;
 use crate::session::{Pipeline, Position};
 use crate::transport::{Outbox, READ_CHUNK, Socket};
@@ -41,7 +44,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 pub use state::{End, LoggedIn};
 
-pub(crate) use progress::{declare, describe_session, holding, identify};
+pub(crate) use declaration::{Wanted, declare, describe_session, identify};
 pub(crate) use replies::encoding;
 
 use state::{CommittedMidway, Front, Gate, Process};
@@ -80,6 +83,11 @@ pub struct Relay {
     /// Why a declaration was not accepted: the message that it was for is refused.
     refusal_on_hold: Option<Box<Rejection>>,
     names: Names,
+    /// The takeover that would have ended the session, were that not only observed.
+    observed_end: Option<Mark>,
+    /// What of the policy holds for the session.
+    fence: SessionFence,
+    search_path: KnownPath,
     access: AccessMode,
     encoding: TextEncoding,
     position: Position,
@@ -122,6 +130,9 @@ impl Relay {
             process: session.identified.map_or(Process::Unknown, Process::Known),
             refusal_on_hold: None,
             names: Names::default(),
+            observed_end: None,
+            fence: session.fence,
+            search_path: KnownPath::default(),
             access: session.access,
             encoding: session.encoding,
             position: Position {
@@ -190,7 +201,7 @@ impl Relay {
     fn poll_gate(&mut self, cx: &mut Context<'_>) -> bool {
         let opens = match &mut self.gate {
             Gate::Replies => self.ledger.is_empty(),
-            Gate::Identification(identifying) => match identifying.as_mut().poll(cx) {
+            Gate::Identification(_, identifying) => match identifying.as_mut().poll(cx) {
                 Poll::Ready(answer) => self.on_identified(answer),
                 Poll::Pending => false,
             },

@@ -2,20 +2,20 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_authority::{Authority, Scope};
-use pgpalisade_policies::{DEFAULT_SCOPE, Policy};
+use pgpalisade_authority::Authority;
+use pgpalisade_policies::Policy;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Barrier, Config};
 use crate::fence::Fence;
 use crate::login;
+use crate::policy_file::Reloads;
 use crate::rejection_log::RejectionLog;
 use crate::store::{self, Store, StoreError};
 use crate::takeover::{BarrierKind, StartError, StoreLock, Takeover, TakeoverOptions};
@@ -45,12 +45,21 @@ pub enum ServeError {
     /// The system gives no thread.
     #[error("cannot start a worker thread: {0}")]
     Worker(io::Error),
-    /// The name of the default scope is not one.
-    #[error("the default scope is invalid: {0}")]
+    /// The policy names a scope by something that is no name.
+    #[error("the policy names an invalid scope: {0}")]
     Scope(#[from] pgpalisade_authority::ScopeError),
 }
 
-/// Serves until `shutdown` is cancelled, then lets sessions finish their transactions for the time
+/// What a running proxy is told.
+#[derive(Debug, Clone)]
+pub struct Signals {
+    /// Cancelled: to end.
+    pub shutdown: CancellationToken,
+    /// Notified: to read the policy file again.
+    pub reload: Arc<Notify>,
+}
+
+/// Serves until `signals.shutdown` is cancelled, then lets sessions finish their transactions for the time
 /// that the configuration allows. `ready` gets the addresses once connections are accepted.
 ///
 /// # Errors
@@ -58,7 +67,8 @@ pub enum ServeError {
 /// [`ServeError`] where it cannot begin to serve.
 pub async fn serve(
     config: Config,
-    shutdown: CancellationToken,
+    policy: Policy,
+    signals: Signals,
     rejections: RejectionLog,
     ready: oneshot::Sender<Vec<SocketAddr>>,
 ) -> Result<(), ServeError> {
@@ -69,10 +79,21 @@ pub async fn serve(
     }
     let Store { authority, lock } = store::open(&config.authority, config.takeover_timeout).await?;
     let takeover = start_takeover(&config, authority, lock).await?;
-    let default_scope = Scope::from_str(DEFAULT_SCOPE)?;
     let cells = Arc::clone(takeover.cells());
+    let fence = Fence::new(policy, Arc::clone(&cells), config.mode)?;
+    let (fences, fence) = watch::channel(Arc::new(fence));
+    let shutdown = signals.shutdown;
+    if let Some(path) = config.policy.clone() {
+        let reloads = Reloads {
+            path,
+            cells,
+            overall: config.mode,
+            fences,
+        };
+        tokio::spawn(reloads.run(signals.reload, shutdown.clone()));
+    }
     let shared = Shared {
-        fence: Arc::new(Fence::new(Policy::default(), cells, default_scope)),
+        fence,
         takeover,
         rejections,
         upstream: config.upstream.clone(),

@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use pgpalisade_policies::VerdictCache;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use pgpalisade_policies::{VerdictCache, Who};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::UpstreamAddr;
-use crate::fence::Fence;
+use crate::fence::{Fence, SessionFence};
 use crate::login;
-use crate::rejection_log::RejectionLog;
+use crate::rejection_log::{RejectionLog, SessionLabel};
 use crate::takeover::Takeover;
 use crate::transport::Scratch;
 
@@ -37,8 +37,8 @@ const QUEUE: usize = 1024;
 pub struct Shared {
     /// Declarations and releases.
     pub takeover: Takeover,
-    /// The decision.
-    pub fence: Arc<Fence>,
+    /// The decision, and every new one that a reload makes.
+    pub fence: watch::Receiver<Arc<Fence>>,
     /// The record of rejections.
     pub rejections: RejectionLog,
     /// The protected server.
@@ -60,8 +60,8 @@ pub struct Shared {
 pub struct Worker {
     /// Declarations and releases.
     pub takeover: Takeover,
-    /// The decision.
-    pub fence: Arc<Fence>,
+    /// The decision, as of the policy that was loaded last.
+    fence: RefCell<Arc<Fence>>,
     /// Verdicts on texts, by text.
     pub verdicts: RefCell<VerdictCache>,
     /// The buffer that all connections read into.
@@ -88,7 +88,7 @@ impl Worker {
     fn new(shared: &Shared) -> Self {
         Self {
             takeover: shared.takeover.clone(),
-            fence: Arc::clone(&shared.fence),
+            fence: RefCell::new(Arc::clone(&shared.fence.borrow())),
             verdicts: RefCell::new(VerdictCache::new(VERDICT_CACHE_BYTES)),
             scratch: RefCell::new(Scratch::default()),
             rejections: shared.rejections.clone(),
@@ -100,6 +100,31 @@ impl Worker {
             drain: CancellationToken::new(),
             stopping: Cell::new(false),
         }
+    }
+
+    /// Whether a fence is the one of the policy that was loaded last.
+    #[inline]
+    pub(crate) fn is_in_force(&self, fence: &Arc<Fence>) -> bool {
+        Arc::ptr_eq(&self.fence.borrow(), fence)
+    }
+
+    /// What holds for a session.
+    pub(crate) fn fence_for(&self, label: &SessionLabel) -> SessionFence {
+        let who = Who {
+            user: &label.user,
+            database: &label.database,
+            application_name: label.application_name.as_deref(),
+            client: Some(label.client_addr.ip()),
+        };
+        self.fence.borrow().for_session(&who)
+    }
+}
+
+/// Puts every policy that is loaded into force for one worker.
+async fn follow_policy(worker: Rc<Worker>, mut fences: watch::Receiver<Arc<Fence>>) {
+    while fences.changed().await.is_ok() {
+        let fence = Arc::clone(&fences.borrow_and_update());
+        *worker.fence.borrow_mut() = fence;
     }
 }
 
@@ -181,6 +206,8 @@ impl WorkerHandle {
 
 async fn run(shared: &Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Arc<AtomicUsize>) {
     let worker = Rc::new(Worker::new(shared));
+    // It ends with the thread.
+    tokio::task::spawn_local(follow_policy(Rc::clone(&worker), shared.fence.clone()));
     let tracker = TaskTracker::new();
     loop {
         let accepted = tokio::select! {

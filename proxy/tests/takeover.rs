@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pgpalisade::takeover::{
-    BackendFault, Declare, DeclareError, Identified, StartError, StoreLock, Takeover,
+    BackendFault, Declare, DeclareError, Identified, Purpose, StartError, StoreLock, Takeover,
     TakeoverOptions,
 };
 use pgpalisade_authority::{
@@ -49,6 +49,7 @@ async fn declare_for(
     let (scope, by) = (Scope::default(), "a test".to_owned());
     takeover
         .declare(Declare {
+            purpose: Purpose::Admit,
             scope,
             token: token(value),
             session,

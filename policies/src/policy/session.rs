@@ -82,6 +82,12 @@ impl SessionPolicy {
         Backstop::UntilHolding(&[DEFAULT])
     }
 
+    /// Whether the session itself is only observed, by a rule that names it: then no takeover may end it.
+    #[must_use]
+    pub const fn observes_session(&self) -> bool {
+        false
+    }
+
     /// Whether a refusal that concerns a scope is carried out; without one, a refusal that concerns none.
     #[must_use]
     pub const fn mode(&self, _scope: Option<&str>) -> Mode {

@@ -160,7 +160,8 @@ mod tests {
             .to_string();
         for (_, spec) in &crate::config::KEYS {
             assert!(
-                help.contains(&format!("--{} <", spec.flag)),
+                help.contains(&format!("--{} <", spec.flag))
+                    || help.contains(&format!("--{}[=<", spec.flag)),
                 "{}",
                 spec.flag
             );

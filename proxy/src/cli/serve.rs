@@ -2,10 +2,12 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use pgpalisade_policies::Policy;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::settings::Settings;
@@ -13,13 +15,13 @@ use super::{Failure, configuration, failed};
 use crate::config::Config;
 use crate::logging;
 use crate::rejection_log::RejectionLog;
-use crate::server;
+use crate::{policy_file, server};
 
 /// Run the proxy
 ///
 /// Every flag is also a key of the TOML file (--config) and an environment variable; a flag wins over the variable, the
-/// variable over the file. SIGINT or SIGTERM ends it cleanly, a second one at once; SIGHUP opens the rejection
-/// log anew.
+/// variable over the file. SIGINT or SIGTERM ends it cleanly, a second one at once; SIGHUP reads the policy file
+/// again and opens the rejection log anew.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
     PGUSER=postgres PGPASSWORD=... pgpalisade serve --upstream postgres://db.internal:5432 \\\n      \
@@ -37,6 +39,8 @@ struct StoppedAtOnce;
 /// Serves until a signal or a failure.
 pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let config = configuration(&args.settings)?;
+    let policy = policy_file::load(config.policy.as_deref())
+        .map_err(|error| Failure::Usage(error.to_string()))?;
     logging::init(&config.log, config.log_format).map_err(failed)?;
     let rejections = RejectionLog::open(config.rejection_log.as_deref(), config.rejection_literals)
         .map_err(failed)?;
@@ -44,13 +48,13 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(failed)?;
-    let result = runtime.block_on(serve(config, rejections));
+    let result = runtime.block_on(serve(config, policy, rejections));
     // Nothing that still runs may hold up the end.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
 }
 
-async fn serve(config: Config, rejections: RejectionLog) -> Result<(), Failure> {
+async fn serve(config: Config, policy: Policy, rejections: RejectionLog) -> Result<(), Failure> {
     let mut signals = Signals::listen().map_err(failed)?;
     let shutdown = CancellationToken::new();
     let (ready, is_ready) = oneshot::channel();
@@ -58,7 +62,12 @@ async fn serve(config: Config, rejections: RejectionLog) -> Result<(), Failure> 
         "upstream {}, authority {}",
         config.upstream, config.authority
     );
-    let server = server::serve(config, shutdown.clone(), rejections.clone(), ready);
+    let reload = Arc::new(Notify::new());
+    let ends = server::Signals {
+        shutdown: shutdown.clone(),
+        reload: Arc::clone(&reload),
+    };
+    let server = server::serve(config, policy, ends, rejections.clone(), ready);
     tokio::pin!(server);
     let announce = async {
         if let Ok(addresses) = is_ready.await {
@@ -77,7 +86,10 @@ async fn serve(config: Config, rejections: RejectionLog) -> Result<(), Failure> 
                     tracing::info!("shutting down; a second signal ends it at once");
                     shutdown.cancel();
                 }
-                What::Reopen => rejections.reopen(),
+                What::Reload => {
+                    rejections.reopen();
+                    reload.notify_one();
+                }
             },
         }
     }
@@ -94,7 +106,7 @@ fn announce(addresses: &[SocketAddr], places: &str) {
 
 enum What {
     Stop,
-    Reopen,
+    Reload,
 }
 
 struct Signals {
@@ -117,7 +129,7 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => What::Stop,
             _ = self.terminate.recv() => What::Stop,
-            _ = self.hangup.recv() => What::Reopen,
+            _ = self.hangup.recv() => What::Reload,
         }
     }
 }

@@ -31,15 +31,20 @@ impl Args for Settings {
         let command = command.arg(config);
         KEYS.iter().fold(command, |command, (_, spec)| {
             let (short, long) = help(spec);
-            command.arg(
-                Arg::new(spec.flag)
-                    .long(spec.flag)
-                    .value_name(spec.value_name)
-                    .help_heading(spec.heading)
-                    .action(ArgAction::Append)
-                    .help(short)
-                    .long_help(long),
-            )
+            let arg = Arg::new(spec.flag)
+                .long(spec.flag)
+                .value_name(spec.value_name)
+                .help_heading(spec.heading)
+                .action(ArgAction::Append)
+                .help(short)
+                .long_help(long);
+            command.arg(match spec.shape {
+                Shape::Switch => arg
+                    .num_args(0..=1)
+                    .require_equals(true)
+                    .default_missing_value("on"),
+                _ => arg,
+            })
         })
     }
 

@@ -74,6 +74,7 @@ impl Reader<'_> {
                 Shape::List => "a string or an array of strings",
                 Shape::Number => "a whole number",
                 Shape::Duration => "a string such as \"5s\"",
+                Shape::Switch => "true or false",
             };
             let found = value.get_ref().type_str();
             self.error(
@@ -96,6 +97,8 @@ impl Reader<'_> {
             (Shape::Text | Shape::List | Shape::Duration, DeValue::String(text)) => {
                 text.clone().into_owned()
             }
+            (Shape::Switch, DeValue::Boolean(true)) => "on".to_owned(),
+            (Shape::Switch, DeValue::Boolean(false)) => "off".to_owned(),
             _ => return None,
         };
         Some(Item {

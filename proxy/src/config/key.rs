@@ -17,6 +17,10 @@ pub enum Key {
     Witness,
     /// Time for a takeover.
     TakeoverTimeout,
+    /// File of rules: what needs which token.
+    Policy,
+    /// Whether refusals are only recorded.
+    Observe,
     /// File of rejection records.
     RejectionLog,
     /// Whether rejection records keep literals.
@@ -50,6 +54,8 @@ pub enum Shape {
     Number,
     /// A string, or an integer (then 0).
     Duration,
+    /// A Boolean; a flag without a value is `on`.
+    Switch,
 }
 
 /// What is said about a key.
@@ -82,7 +88,7 @@ const LIMITS: &str = "Limits";
 
 /// All keys with their descriptions, in the order of the help.
 #[rustfmt::skip] // One key, one row of aligned fields: it is a table.
-pub const KEYS: [(Key, KeySpec); 17] = [
+pub const KEYS: [(Key, KeySpec); 19] = [
     (Key::Listen, KeySpec {
         name: "listen", flag: "listen", env: "PGPALISADE_LISTEN", value_name: "IP:PORT", shape: Shape::List,
         default: Some("127.0.0.1:6432"), heading: ADDRESSES,
@@ -130,6 +136,20 @@ pub const KEYS: [(Key, KeySpec); 17] = [
         shape: Shape::Duration, default: Some("5s"), heading: FENCE,
         help: "Time within which the declaration of a new token succeeds or fails (100ms to 10min)",
         more: "Where old sessions cannot be confirmed gone in time, the new holder is refused (PF006).",
+    }),
+    (Key::Policy, KeySpec {
+        name: "policy", flag: "policy", env: "PGPALISADE_POLICY", value_name: "FILE",
+        shape: Shape::Text, default: None, heading: FENCE,
+        help: "File of rules: which writes need the token of which scope, for whom, and what is refused",
+        more: "Without one, every write needs the current token of scope \"default\", and reads are free. SIGHUP reads \
+               it again; a file with an error leaves the old rules in force. \"pgpalisade check --policy FILE\" looks \
+               for errors, \"pgpalisade explain\" says what it makes of a statement.",
+    }),
+    (Key::Observe, KeySpec {
+        name: "observe", flag: "observe", env: "PGPALISADE_OBSERVE", value_name: "on|off",
+        shape: Shape::Switch, default: Some("off"), heading: FENCE,
+        help: "Refuse nothing and end no session: only record what would be refused",
+        more: "It stands above every mode in the policy file.",
     }),
     (Key::RejectionLog, KeySpec {
         name: "rejection_log", flag: "rejection-log", env: "PGPALISADE_REJECTION_LOG", value_name: "FILE",

@@ -5,6 +5,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pgpalisade_policies::Mode;
+
 use super::address::{self, UpstreamAddr};
 use super::authority::AuthorityLocation;
 use super::control;
@@ -33,6 +35,10 @@ pub struct Config {
     pub witness: WitnessMode,
     /// Time within which a declaration succeeds or fails.
     pub takeover_timeout: Duration,
+    /// File of rules; without it the default holds.
+    pub policy: Option<PathBuf>,
+    /// Whether refusals are carried out at all.
+    pub mode: Mode,
     /// File of rejection records; without it they are only logged.
     pub rejection_log: Option<PathBuf>,
     /// Whether rejection records keep the literals of a statement.
@@ -140,6 +146,8 @@ struct Parsed {
     barrier: Option<Barrier>,
     witness: Option<WitnessMode>,
     takeover_timeout: Option<Duration>,
+    policy: Option<PathBuf>,
+    mode: Option<Mode>,
     rejection_log: Option<PathBuf>,
     rejection_literals: Option<Literals>,
     max_connections: Option<NonZeroUsize>,
@@ -185,6 +193,8 @@ impl Parsed {
             Key::TakeoverTimeout => {
                 self.takeover_timeout = Some(time(text, Duration::from_millis(100), seconds(600))?);
             }
+            Key::Policy => self.policy = Some(path(text)?),
+            Key::Observe => self.mode = Some(mode(text)?),
             Key::RejectionLog => self.rejection_log = Some(path(text)?),
             Key::RejectionLiterals => self.rejection_literals = Some(literals(text)?),
             Key::ConnectionsMax => self.max_connections = Some(count(text, 1_000_000)?),
@@ -235,6 +245,8 @@ impl Parsed {
             barrier: self.barrier?,
             witness: self.witness?,
             takeover_timeout: self.takeover_timeout?,
+            policy: self.policy,
+            mode: self.mode?,
             rejection_log: self.rejection_log,
             rejection_literals: self.rejection_literals?,
             max_connections: self.max_connections?,
@@ -283,6 +295,14 @@ fn barrier(text: &str) -> Result<Barrier, String> {
             "\"local\" is not in this version: write cluster",
         )),
         _ => Err(format!("{text:?} is not a barrier: write cluster")),
+    }
+}
+
+fn mode(observe: &str) -> Result<Mode, String> {
+    match observe {
+        "on" | "true" => Ok(Mode::Observe),
+        "off" | "false" => Ok(Mode::Enforce),
+        _ => Err(format!("{observe:?} is neither: write on or off")),
     }
 }
 

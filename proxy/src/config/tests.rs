@@ -201,7 +201,7 @@ timeout = \"5\"
 timout = \"5s\"
 [connections]
 max = 0
-[observe]
+[nonsense]
 x = 1
 ";
     let env = [("PGPALISADE_WORKERS", "many"), ("PGPALISADE_UPSTREM", "x")];
@@ -214,7 +214,7 @@ x = 1
         "pgpalisade.toml:1: unknown key \"lisen\" (did you mean \"listen\"?)",
         "pgpalisade.toml:2: upstream wants a string, not integer",
         "pgpalisade.toml:8: unknown key \"takeover.timout\" (did you mean \"takeover.timeout\"?)",
-        "pgpalisade.toml:11: unknown key \"observe\"",
+        "pgpalisade.toml:11: unknown key \"nonsense\"",
         "PGPALISADE_UPSTREM: unknown variable (did you mean PGPALISADE_UPSTREAM?)",
         "pgpalisade.toml:10: connections.max: \"0\" is out of range: write a number from 1 to 1000000",
         "pgpalisade.toml:4: listen: \"nonsense\" is not an address to listen on: \

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pgpalisade_authority::{Mark, Token};
+use pgpalisade_authority::{Mark, Scope, Token};
 
 use super::scope_cell::ScopeCell;
 use super::token_value::TokenValue;
@@ -17,6 +17,17 @@ pub struct Binding {
     pub token: Token,
     /// The timeline of the cluster that the session is on.
     pub timeline: u32,
+    /// How it was accepted.
+    pub footing: Footing,
+}
+
+/// How a token was accepted for a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Footing {
+    /// The session is on the register, and every session with a lower token was gone.
+    Registered,
+    /// In observe mode: nobody was ended for it, and nothing may rest on it once its scope is enforced.
+    Noted,
 }
 
 /// How a token compares with the mark.
@@ -83,30 +94,33 @@ impl Holding {
             .find(|binding| Arc::ptr_eq(&binding.cell, cell))
     }
 
-    /// Whether a write that needs the token of `cell`'s scope may pass: two atomic loads for each token.
-    /// A session that is stale in any of its scopes may not write at all.
-    #[inline]
+    /// The one for a scope, by its name: also where its cell is not the one that a policy has.
     #[must_use]
-    pub fn admits_write(&self, cell: &Arc<ScopeCell>) -> bool {
-        self.binding(cell).is_some() && self.bindings.iter().all(Binding::is_current)
+    pub fn binding_of(&self, scope: &Scope) -> Option<&Binding> {
+        let mut bindings = self.bindings.iter();
+        bindings.find(|binding| binding.cell.scope() == scope)
+    }
+
+    /// The value that they were declared as.
+    #[must_use]
+    pub fn value(&self) -> TokenValue {
+        let bindings = self.bindings.iter();
+        TokenValue::of(bindings.map(|binding| (binding.cell.scope().clone(), binding.token)))
     }
 
     /// The first one that is below its mark.
     #[must_use]
     pub fn stale(&self) -> Option<(&Binding, Mark)> {
-        self.bindings
-            .iter()
-            .find_map(|binding| match binding.standing() {
-                Standing::Current | Standing::Deposed => None,
-                Standing::Stale(mark) => Some((binding, mark)),
-            })
+        let mut bindings = self.bindings.iter();
+        bindings.find_map(|binding| Some((binding, binding.cell.mark_above(binding.token)?)))
     }
 
-    /// The first one whose session is on a deposed primary.
+    /// The first one that is below its mark and for which a takeover ends the session.
     #[must_use]
-    pub fn deposed(&self) -> Option<&Binding> {
-        let mut bindings = self.bindings.iter();
-        bindings.find(|binding| binding.standing() == Standing::Deposed)
+    pub fn ended(&self) -> Option<(&Binding, Mark)> {
+        let registered = |binding: &&Binding| binding.footing == Footing::Registered;
+        let mut bindings = self.bindings.iter().filter(registered);
+        bindings.find_map(|binding| Some((binding, binding.cell.mark_above(binding.token)?)))
     }
 
     /// Whether these are the tokens of a value.

@@ -17,8 +17,10 @@ pub struct Permit {
 pub enum Basis {
     /// The message needs no token.
     NotRequired,
-    /// The session holds the current token.
+    /// The session holds the current tokens that it needs to write.
     Token,
+    /// It may write without a token, or its refusal is only observed.
+    Exempt,
     /// The transaction has failed: the server refuses the message itself.
     FailedTransaction,
 }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Chain, Class, Control, Effects, FencingVariable, Lifetime, Requirement, SearchPath, Statement,
-    Verdict,
+    Control, Effects, FencingVariable, Lifetime, Mode, ObjectName, SearchPath, Statement, Verdict,
 };
 
-use super::{Basis, Fence, Holding, Permit, TokenValue};
+use super::requirement::Unmet;
+use super::{Basis, Holding, Permit, SessionFence, TokenValue};
 use crate::rejection::Rejection;
 use crate::session::Pipeline;
 use crate::session::names::{Meaning, Names};
@@ -44,34 +44,43 @@ pub struct Situation<'a> {
     pub wrote: Wrote,
     /// Whether the text is part of a pipeline.
     pub pipeline: Pipeline,
+    /// Where names without a schema are looked up.
+    pub path: SearchPath<'a>,
 }
 
 /// What is to be done with a text.
 #[derive(Debug)]
 pub enum Plan {
-    /// Send it.
-    Admit(Permit),
+    /// Send it. Where it would be refused were its scope not only observed, the rejection.
+    Admit(Permit, Option<Box<Rejection>>),
     /// Have these tokens accepted for the session, then ask again.
     Declare(TokenValue),
     /// Refuse it as a whole.
     Refuse(Box<Rejection>),
+    /// The search path must be known first: it depends on the schema of this table.
+    AskSearchPath(ObjectName),
 }
 
 /// Why a walk over the statements ended before the last one.
 enum Stop {
-    Declare(TokenValue),
-    Refuse(Box<Rejection>),
+    Unmet(Unmet),
     /// The transaction has failed: the server executes nothing from here on.
     NothingRuns,
 }
 
-impl From<Rejection> for Stop {
-    fn from(rejection: Rejection) -> Self {
-        Self::Refuse(Box::new(rejection))
+impl From<Unmet> for Stop {
+    fn from(unmet: Unmet) -> Self {
+        Self::Unmet(unmet)
     }
 }
 
-impl Fence {
+impl From<Box<Rejection>> for Stop {
+    fn from(rejection: Box<Rejection>) -> Self {
+        Self::Unmet(Unmet::Refuse(rejection))
+    }
+}
+
+impl SessionFence {
     /// Decides a text as a whole: one refused statement refuses all of it.
     #[must_use]
     pub fn plan(&self, verdict: &Verdict, situation: &Situation<'_>) -> Plan {
@@ -79,10 +88,12 @@ impl Fence {
             fence: self,
             names: situation.names,
             accepted: situation.accepted,
+            path: situation.path,
             settings: Cow::Borrowed(situation.settings),
             failed: situation.status == TransactionStatus::Failed,
             wrote: situation.wrote,
             basis: Basis::NotRequired,
+            observed: None,
             alone: verdict.statements.len() == 1,
             local_is_lost: verdict.statements.len() == 1
                 && situation.status == TransactionStatus::Idle
@@ -91,140 +102,30 @@ impl Fence {
         for statement in &verdict.statements {
             match walk.step(statement) {
                 Ok(()) => {}
-                Err(Stop::Declare(value)) => return Plan::Declare(value),
-                Err(Stop::Refuse(rejection)) => return Plan::Refuse(rejection),
+                Err(Stop::Unmet(Unmet::Declare(value))) => return Plan::Declare(value),
+                Err(Stop::Unmet(Unmet::Refuse(rejection))) => return Plan::Refuse(rejection),
+                Err(Stop::Unmet(Unmet::AskSearchPath(name))) => return Plan::AskSearchPath(name),
                 Err(Stop::NothingRuns) => {
                     walk.basis = Basis::FailedTransaction;
                     break;
                 }
             }
         }
-        Plan::Admit(Permit::new(walk.basis))
-    }
-
-    /// Decides a request of which nothing is known but its effects.
-    ///
-    /// # Errors
-    ///
-    /// The rejection.
-    pub fn admit_effects(
-        &self,
-        effects: &Effects,
-        holding: Option<&Arc<Holding>>,
-    ) -> Result<Permit, Box<Rejection>> {
-        match self.policy.requirement(effects, SearchPath::Unknown) {
-            Requirement::Free => Ok(Permit::new(Basis::NotRequired)),
-            Requirement::Refuse(reason) => Err(Box::new(Rejection::policy(&reason))),
-            Requirement::Current(_) | Requirement::NeedsSearchPath(_) => self
-                .check_write(holding, None)
-                .map(|()| Permit::new(Basis::Token)),
-        }
-    }
-
-    /// Whether a session with these tokens may write.
-    pub(super) fn check_write(
-        &self,
-        holding: Option<&Arc<Holding>>,
-        why_write: Option<&dyn fmt::Display>,
-    ) -> Result<(), Box<Rejection>> {
-        let missing = || Box::new(Rejection::no_token(&self.default_scope, why_write));
-        let holding = holding.ok_or_else(missing)?;
-        if let Some((binding, mark)) = holding.stale() {
-            return Err(Box::new(Rejection::stale(
-                binding.cell.scope(),
-                binding.token,
-                mark,
-            )));
-        }
-        if let Some(binding) = holding.deposed() {
-            let scope = binding.cell.scope();
-            return Err(Box::new(Rejection::deposed_primary(scope, binding.token)));
-        }
-        holding
-            .binding(&self.default_cell)
-            .map(|_| ())
-            .ok_or_else(missing)
-    }
-
-    /// Applies what a statement has done to the session's settings, once the server has completed it.
-    pub fn apply(
-        &self,
-        control: &Control,
-        accepted: &[Arc<Holding>],
-        settings: &mut Settings<Arc<Holding>>,
-    ) {
-        match control {
-            Control::Commit { chain } => settings.commit(*chain),
-            Control::PrepareTransaction => settings.commit(Chain::No),
-            Control::Rollback { chain } => settings.rollback(*chain),
-            Control::Savepoint(name) => settings.savepoint(name),
-            Control::Release(name) => settings.release(name),
-            Control::RollbackTo(name) => settings.rollback_to(name),
-            Control::SetFencing {
-                variable: FencingVariable::Token,
-                value,
-                lifetime,
-            } => {
-                let value = TokenValue::parse(value, self.session_scope(settings))
-                    .ok()
-                    .flatten();
-                let holding =
-                    value.and_then(|value| find(accepted, settings.token(), &value).cloned());
-                settings.set_token(holding, *lifetime);
-            }
-            Control::SetFencing {
-                variable: FencingVariable::Scope,
-                value,
-                lifetime,
-            } => {
-                settings.set_scope(Scope::from_str(value).ok(), *lifetime);
-            }
-            Control::ResetFencing {
-                variable: FencingVariable::Token,
-                lifetime,
-            } => {
-                settings.reset_token(*lifetime);
-            }
-            Control::ResetFencing {
-                variable: FencingVariable::Scope,
-                lifetime,
-            } => {
-                settings.reset_scope(*lifetime);
-            }
-            Control::ResetAll => settings.reset_all(),
-            Control::DiscardAll => {
-                settings.reset_all();
-                // It cannot run inside a transaction, and commits at once even in a pipeline.
-                settings.commit(Chain::No);
-            }
-            Control::Begin { .. }
-            | Control::SetTransactionAccess(_)
-            | Control::SetDefaultAccess(_)
-            | Control::ResetDefaultAccess
-            | Control::ShowFencing(_)
-            | Control::Prepare { .. }
-            | Control::Execute { .. }
-            | Control::Deallocate { .. }
-            | Control::DeallocateAll => {}
-        }
-    }
-
-    /// The scope that a bare number is for.
-    #[must_use]
-    pub fn session_scope<'a>(&'a self, settings: &'a Settings<Arc<Holding>>) -> &'a Scope {
-        settings.scope().unwrap_or(&self.default_scope)
+        Plan::Admit(Permit::new(walk.basis), walk.observed)
     }
 }
 
 /// One walk over the statements of a text, with the settings as they will be at each of them.
 struct Walk<'a> {
-    fence: &'a Fence,
+    fence: &'a SessionFence,
     names: &'a Names,
     accepted: &'a [Arc<Holding>],
+    path: SearchPath<'a>,
     settings: Cow<'a, Settings<Arc<Holding>>>,
     failed: bool,
     wrote: Wrote,
     basis: Basis,
+    observed: Option<Box<Rejection>>,
     /// The text has no other statement.
     alone: bool,
     /// It is a transaction of its own, in which a SET LOCAL does nothing but warn.
@@ -254,53 +155,70 @@ impl Walk<'_> {
     }
 
     fn check_requirement(&mut self, statement: &Statement) -> Result<(), Stop> {
-        let class = self.class(statement);
-        let effects = Effects {
-            class,
-            ..statement.effects.clone()
-        };
-        match self.fence.policy.requirement(&effects, SearchPath::Unknown) {
-            Requirement::Free => return Ok(()),
-            Requirement::Refuse(reason) => return Err(Rejection::policy(&reason).into()),
-            Requirement::Current(_) | Requirement::NeedsSearchPath(_) => {}
-        }
         let why = statement.why.as_ref().map(|why| why as &dyn fmt::Display);
-        self.fence
-            .check_write(self.settings.token(), why)
-            .map_err(Stop::Refuse)?;
-        self.basis = Basis::Token;
-        self.wrote = Wrote::Yes;
+        self.check(&statement.effects, why)?;
+        for control in &statement.controls {
+            match control {
+                // What its name stands for.
+                Control::Execute { name } => match self.names.statement(name.as_bytes()) {
+                    Some(meaning) => self.check_meaning(meaning)?,
+                    None => self.check(&Effects::unknown(None), None)?,
+                },
+                // A write where there is something to commit.
+                Control::Commit { .. } | Control::PrepareTransaction
+                    if self.wrote == Wrote::Yes =>
+                {
+                    let holding = self.settings.token();
+                    self.basis = self.fence.check_goes_on(holding, &mut self.observed)?;
+                }
+                _ => {}
+            }
+        }
+        // Where names are looked up is known up to the first statement that may change it.
+        if statement.effects.may_change_search_path() {
+            self.path = SearchPath::Unknown;
+        }
         Ok(())
     }
 
-    /// The class of a statement where the session stands: an EXECUTE is what its name stands for, and
-    /// a COMMIT is a write where there is something to commit.
-    fn class(&self, statement: &Statement) -> Class {
-        let of_controls = statement.controls.iter().map(|control| match control {
-            Control::Execute { name } => self
-                .names
-                .statement(name.as_bytes())
-                .map_or(Class::Write, Meaning::class),
-            Control::Commit { .. } | Control::PrepareTransaction if self.wrote == Wrote::Yes => {
-                Class::Write
+    fn check_meaning(&mut self, meaning: &Meaning) -> Result<(), Stop> {
+        match meaning.verdict() {
+            Some(verdict) => {
+                for statement in &verdict.statements {
+                    self.check(&statement.effects, None)?;
+                }
+                Ok(())
             }
-            _ => Class::Read,
-        });
-        of_controls.fold(statement.effects.class, Ord::max)
+            None => self.check(&meaning.effects(), None),
+        }
     }
 
-    fn check_control(&self, control: &Control) -> Result<(), Stop> {
+    fn check(&mut self, effects: &Effects, why: Option<&dyn fmt::Display>) -> Result<(), Stop> {
+        let holding = self.settings.token();
+        let basis = self
+            .fence
+            .check(effects, why, holding, self.path, &mut self.observed)?;
+        if basis != Basis::NotRequired {
+            self.wrote = Wrote::Yes;
+            self.basis = basis;
+        }
+        Ok(())
+    }
+
+    fn check_control(&mut self, control: &Control) -> Result<(), Stop> {
         match control {
             Control::SetFencing {
                 variable: FencingVariable::Scope,
                 value,
                 ..
-            } => match value.is_empty() {
-                true => Ok(()),
-                false => Scope::from_str(value).map(|_| ()).map_err(|error| {
-                    Rejection::invalid_value("fencing.scope", value, &error).into()
-                }),
+            } if !value.is_empty() => match Scope::from_str(value) {
+                Ok(_) => Ok(()),
+                Err(error) => self.refuse(Rejection::invalid_value("fencing.scope", value, &error)),
             },
+            Control::SetFencing {
+                variable: FencingVariable::Scope,
+                ..
+            } => Ok(()),
             Control::SetFencing {
                 lifetime: Lifetime::Local,
                 ..
@@ -318,31 +236,49 @@ impl Walk<'_> {
         }
     }
 
-    fn check_token(&self, text: &str) -> Result<(), Stop> {
-        let scope = self.fence.session_scope(&self.settings);
-        let value = TokenValue::parse(text, scope)
-            .map_err(|error| Rejection::invalid_value("fencing.token", text, &error))?;
-        let Some(value) = value else {
-            return self.check_change(change(self.settings.token(), None));
-        };
-        for (scope, token) in value.tokens() {
-            let cell = self.fence.cell(scope);
-            if let Some(mark) = cell.mark_above(*token) {
-                return Err(Rejection::stale(scope, *token, mark).into());
-            }
-        }
-        let next = find(self.accepted, self.settings.token(), &value);
-        self.check_change(match next {
-            Some(_) => change(self.settings.token(), next),
-            None => Change::Other,
-        })?;
-        next.map(|_| ()).ok_or(Stop::Declare(value))
+    fn refuse(&mut self, rejection: Rejection) -> Result<(), Stop> {
+        Ok(self
+            .fence
+            .refuse_or_observe(Box::new(rejection), &mut self.observed)?)
     }
 
-    fn check_change(&self, change: Change) -> Result<(), Stop> {
+    fn check_token(&mut self, text: &str) -> Result<(), Stop> {
+        let scope = self.fence.session_scope(&self.settings);
+        let value = match TokenValue::parse(text, scope) {
+            Ok(Some(value)) => value,
+            Ok(None) => return self.check_change(change(self.settings.token(), None)),
+            Err(error) => {
+                return self.refuse(Rejection::invalid_value("fencing.token", text, &error));
+            }
+        };
+        for (scope, token) in value.tokens() {
+            // Where it is only observed, the declaration says so, once.
+            let enforced = self.fence.mode(Some(scope)) == Mode::Enforce;
+            if enforced && let Some(mark) = self.fence.fence().cell(scope).mark_above(*token) {
+                return self.refuse(Rejection::stale(scope, *token, mark));
+            }
+        }
+        let next = find(self.accepted, self.settings.token(), &value).filter(|next| {
+            next.bindings()
+                .iter()
+                .all(|one| self.fence.is_accepted(one))
+        });
+        let change = match next {
+            Some(_) => change(self.settings.token(), next),
+            None => Change::Other,
+        };
+        let is_accepted = next.is_some();
+        self.check_change(change)?;
+        match is_accepted {
+            true => Ok(()),
+            false => Err(Unmet::Declare(value).into()),
+        }
+    }
+
+    fn check_change(&mut self, change: Change) -> Result<(), Stop> {
         match self.wrote {
             Wrote::Yes if change == Change::Other => {
-                Err(Rejection::token_change_after_write().into())
+                self.refuse(Rejection::token_change_after_write())
             }
             _ => Ok(()),
         }
@@ -377,7 +313,7 @@ fn change(from: Option<&Arc<Holding>>, to: Option<&Arc<Holding>>) -> Change {
     }
 }
 
-fn find<'a>(
+pub(super) fn find<'a>(
     accepted: &'a [Arc<Holding>],
     in_force: Option<&'a Arc<Holding>>,
     value: &TokenValue,

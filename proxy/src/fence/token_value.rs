@@ -58,6 +58,13 @@ impl TokenValue {
         Ok(Some(Self { tokens }))
     }
 
+    /// The value that names these, which were a value before.
+    pub(super) fn of(tokens: impl Iterator<Item = (Scope, Token)>) -> Self {
+        Self {
+            tokens: tokens.collect(),
+        }
+    }
+
     /// Scopes and tokens in the order in which they were written, at least one.
     #[must_use]
     pub fn tokens(&self) -> &[(Scope, Token)] {

@@ -112,12 +112,12 @@ fn replication(value: Option<&[u8]>) -> Replication {
 
 impl StartupRequest {
     /// The value of `fencing.token`, where there is one.
-    pub(super) fn token_text(&self) -> Result<Option<String>, LoginError> {
+    pub(super) fn token_text(&self) -> Result<Option<String>, Box<Rejection>> {
         self.text("fencing.token")
     }
 
     /// The value of `fencing.scope`.
-    pub(super) fn scope(&self) -> Result<Option<Scope>, LoginError> {
+    pub(super) fn scope(&self) -> Result<Option<Scope>, Box<Rejection>> {
         let Some(name) = self.text("fencing.scope")?.filter(|name| !name.is_empty()) else {
             return Ok(None);
         };
@@ -127,7 +127,7 @@ impl StartupRequest {
             .map_err(|error| invalid("fencing.scope", &name, &error))
     }
 
-    fn text(&self, setting: &str) -> Result<Option<String>, LoginError> {
+    fn text(&self, setting: &str) -> Result<Option<String>, Box<Rejection>> {
         let Some(value) = startup_options::last(&self.settings, setting) else {
             return Ok(None);
         };
@@ -160,7 +160,7 @@ impl StartupRequest {
     }
 
     /// Who this is, for logs and records.
-    pub(super) fn label(&self, client_addr: SocketAddr, backend_pid: i32) -> SessionLabel {
+    pub(super) fn label(&self, client_addr: SocketAddr) -> SessionLabel {
         let application_name = startup_options::last(&self.settings, "application_name")
             .map(|name| String::from_utf8_lossy(name).into_owned())
             .filter(|name| !name.is_empty());
@@ -174,11 +174,11 @@ impl StartupRequest {
             },
             application_name,
             client_addr,
-            backend_pid: Some(backend_pid),
+            backend_pid: None,
         }
     }
 }
 
-fn invalid(setting: &str, value: &str, why: &dyn std::fmt::Display) -> LoginError {
-    LoginError::Refused(Box::new(Rejection::invalid_value(setting, value, why)))
+fn invalid(setting: &str, value: &str, why: &dyn std::fmt::Display) -> Box<Rejection> {
+    Box::new(Rejection::invalid_value(setting, value, why))
 }

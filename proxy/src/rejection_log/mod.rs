@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use record::{RejectionKind, RejectionRecord, SessionLabel};
+pub use record::{Enforcement, RejectionKind, RejectionRecord, SessionLabel};
 pub use statement::{MAX_STATEMENT, StatementText};
 
 use crate::config::Literals;

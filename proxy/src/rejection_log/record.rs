@@ -65,6 +65,15 @@ impl RejectionKind {
     }
 }
 
+/// Whether a refusal was carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Enforcement {
+    /// It was.
+    Refused,
+    /// Its scope or session is only observed: it was recorded and nothing else.
+    Observed,
+}
+
 /// What is kept about a rejection. The SQLSTATE follows from the kind.
 #[derive(Debug, Clone)]
 pub struct RejectionRecord {
@@ -82,6 +91,8 @@ pub struct RejectionRecord {
     pub raised_at: Option<SystemTime>,
     /// By whom.
     pub raised_by: Option<String>,
+    /// Whether it was refused, or only would have been.
+    pub enforcement: Enforcement,
     /// Who was refused.
     pub session: SessionLabel,
     /// Class of the statement in the words of the policy; `None` where no statement was refused.
@@ -138,8 +149,7 @@ impl Serialize for RejectionRecord {
             "statement",
             &self.statement.as_ref().map(StatementText::as_str),
         )?;
-        // There is no observe mode in this version: what is recorded was refused.
-        line.serialize_field("enforced", &true)?;
+        line.serialize_field("enforced", &(self.enforcement == Enforcement::Refused))?;
         line.end()
     }
 }

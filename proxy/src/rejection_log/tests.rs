@@ -13,6 +13,7 @@ use super::*;
 
 fn record(token: u64) -> RejectionRecord {
     RejectionRecord {
+        enforcement: Enforcement::Refused,
         time: SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_123_456),
         kind: RejectionKind::StaleToken,
         scope: Some("default".into()),

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use pgpalisade_policies::{
-    Control, Effects, FencingShow, FencingVariable, Opaque, Statement, Verdict, scan,
+    Control, Effects, FencingShow, FencingVariable, ObjectName, Opaque, SearchPath, Statement,
+    Verdict, scan,
 };
 
 use super::steps::{Forward, Judged, Refused, Step, Then};
 use super::{Front, Relay};
-use crate::fence::{Permit, Plan, Situation, TokenValue};
+use crate::fence::{Admission, Permit, Plan, Situation, TokenValue};
+use crate::rejection::Rejection;
 use crate::session::Pipeline;
 use crate::session::access::{Adjustment, Place, Standing};
 use crate::session::ledger::{InFlight, Request};
@@ -100,9 +102,9 @@ impl Relay {
     }
 
     pub(super) fn standing(&self) -> Standing {
-        match self.worker.fence.admit_any(self.settings.token()) {
-            Some(Permit { .. }) => Standing::MayWrite,
-            None => Standing::MayNotWrite,
+        match self.fence.may_write(self.settings.token()) {
+            true => Standing::MayWrite,
+            false => Standing::MayNotWrite,
         }
     }
 
@@ -111,7 +113,7 @@ impl Relay {
     pub(super) fn fast_permit(&self, text: &[u8]) -> Option<Permit> {
         match scan::needs_parse(text) {
             scan::NeedsParse::Yes => None,
-            scan::NeedsParse::No => self.worker.fence.admit_any(self.settings.token()),
+            scan::NeedsParse::No => self.fence.admit_any(self.settings.token()),
         }
     }
 
@@ -132,18 +134,33 @@ impl Relay {
         request: Request,
         refused: Refused,
     ) -> Step {
-        match self
-            .worker
-            .fence
-            .admit_effects(effects, self.settings.token())
-        {
-            Ok(permit) => Step::Forward(Forward::plain(
-                permit,
-                Some(InFlight::client(request, None)),
-            )),
-            Err(_) if !self.ledger.is_empty() => Step::AwaitReplies,
-            Err(rejection) => Step::Refuse(rejection, refused),
+        let token = self.settings.token();
+        let path = self.search_path.get();
+        let admission = self.fence.admit_effects(effects, token, path);
+        let waits = !self.ledger.is_empty();
+        match admission {
+            Admission::Admit(permit, observed) => {
+                self.search_path.forget();
+                let entry = Some(InFlight::client(request, None));
+                Step::Forward(Forward {
+                    observed,
+                    ..Forward::plain(permit, entry)
+                })
+            }
+            _ if waits => Step::AwaitReplies,
+            Admission::Declare(value) => Step::Declare(value),
+            Admission::Refuse(rejection) => Step::Refuse(rejection, refused),
+            Admission::AskSearchPath(name) => self.ask_search_path(&name, refused),
         }
+    }
+
+    /// Asks the server, where that can bring an answer.
+    fn ask_search_path(&self, name: &ObjectName, refused: Refused) -> Step {
+        let known = matches!(self.search_path.get(), SearchPath::Known(_));
+        if known || self.position.status == TransactionStatus::Failed {
+            return Step::Refuse(Box::new(Rejection::search_path_unknown(name)), refused);
+        }
+        Step::AskSearchPath
     }
 
     /// Decides a text whose verdict is known.
@@ -163,22 +180,9 @@ impl Relay {
             self.judged_as(judged);
             return Step::Refuse(rejection, refused);
         }
-        let situation = Situation {
-            settings: &self.settings,
-            accepted: &self.accepted,
-            names: &self.names,
-            status: self.position.status,
-            wrote: self.wrote,
-            pipeline: self.position.pipeline,
-        };
-        let permit = match self.worker.fence.plan(verdict, &situation) {
-            Plan::Admit(permit) => permit,
-            Plan::Declare(value) => return self.declare_step(value, request),
-            Plan::Refuse(_) if !self.ledger.is_empty() => return Step::AwaitReplies,
-            Plan::Refuse(rejection) => {
-                self.judged_as(judged);
-                return Step::Refuse(rejection, refused);
-            }
+        let (permit, observed) = match self.plan(judged, request, refused) {
+            Ok(admitted) => admitted,
+            Err(step) => return step,
         };
         if binds_token(verdict)
             && !failed
@@ -197,6 +201,13 @@ impl Relay {
             return step;
         }
         self.shown.published = None;
+        if observed.is_some() {
+            self.judged_as(judged);
+        }
+        let may_move = |statement: &Statement| statement.effects.may_change_search_path();
+        if verdict.statements.iter().any(may_move) || controls(verdict).any(may_move_names) {
+            self.search_path.forget();
+        }
         let ends = self.settings.is_in_doubt() && verdict.statements.iter().any(ends_or_splits);
         let then = if holds || ends {
             Then::Settle
@@ -208,6 +219,37 @@ impl Relay {
             permit,
             entry: Some(entry),
             then,
+            observed,
+        })
+    }
+
+    /// What the fence says about a text: its permit, and the refusal that is only observed, or what comes first.
+    fn plan(
+        &mut self,
+        judged: &Judged<'_>,
+        request: Request,
+        refused: Refused,
+    ) -> Result<(Permit, Option<Box<Rejection>>), Step> {
+        self.record_observed_end();
+        let situation = Situation {
+            settings: &self.settings,
+            accepted: &self.accepted,
+            names: &self.names,
+            status: self.position.status,
+            wrote: self.wrote,
+            pipeline: self.position.pipeline,
+            path: self.search_path.get(),
+        };
+        let plan = self.fence.plan(judged.verdict, &situation);
+        if !matches!(plan, Plan::Admit(..) | Plan::Declare(_)) {
+            self.judged_as(judged);
+        }
+        Err(match plan {
+            Plan::Admit(permit, observed) => return Ok((permit, observed)),
+            _ if !self.ledger.is_empty() => Step::AwaitReplies,
+            Plan::Declare(value) => self.declare_step(value, request),
+            Plan::Refuse(rejection) => Step::Refuse(rejection, refused),
+            Plan::AskSearchPath(name) => self.ask_search_path(&name, refused),
         })
     }
 
@@ -215,12 +257,9 @@ impl Relay {
     /// be too late for it, nothing was declared and no mark was raised. Should the declaration fail,
     /// its refusal fails the transaction, so nothing can use the lift.
     fn declare_step(&mut self, value: TokenValue, request: Request) -> Step {
-        let default_scope = self.worker.fence.default_scope();
-        let may_write = value
-            .tokens()
-            .iter()
-            .any(|(scope, _)| scope == default_scope);
-        if may_write && let Some(Adjustment::Lift) = self.adjustment_before_binding(request) {
+        if self.fence.opens(&value)
+            && let Some(Adjustment::Lift) = self.adjustment_before_binding(request)
+        {
             self.front = Front::Binds;
             return Step::Adjust(Adjustment::Lift);
         }
@@ -253,8 +292,8 @@ impl Relay {
             .iter()
             .flat_map(|statement| &statement.controls)
         {
-            self.worker.fence.apply(control, &self.accepted, &mut ahead);
-            if self.worker.fence.admit_any(ahead.token()).is_some() {
+            self.fence.apply(control, &self.accepted, &mut ahead);
+            if self.fence.may_write(ahead.token()) {
                 return true;
             }
         }
@@ -284,6 +323,12 @@ fn controls(verdict: &Verdict) -> impl Iterator<Item = &Control> {
         .statements
         .iter()
         .flat_map(|statement| &statement.controls)
+}
+
+/// Whether names without a schema may be looked up elsewhere after it, besides by its effects: what EXECUTE stands for
+/// is not looked at, and a ROLLBACK TO may undo a SET.
+const fn may_move_names(control: &Control) -> bool {
+    matches!(control, Control::Execute { .. } | Control::RollbackTo(_))
 }
 
 /// Whether a text may change what the session holds, or needs to know it.

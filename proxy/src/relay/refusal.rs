@@ -6,7 +6,7 @@ use super::judgement::LastJudged;
 use super::steps::Refused;
 use super::{CommittedMidway, End, Gate, Relay};
 use crate::rejection::Rejection;
-use crate::rejection_log::RejectionKind;
+use crate::rejection_log::{Enforcement, RejectionKind};
 use crate::session::Pipeline;
 use crate::session::ledger::{InFlight, Request};
 use crate::upstream::own;
@@ -16,7 +16,7 @@ use crate::wire::encode::{self, Severity};
 impl Relay {
     /// Refuses the message at the front of the client's bytes. Everything before it was answered.
     pub(super) fn refuse(&mut self, rejection: Box<Rejection>, refused: Refused) {
-        self.record(&rejection);
+        self.record(&rejection, Enforcement::Refused);
         match refused {
             Refused::Whole if !self.position.is_inside() => {
                 // Nothing reaches the server: an error outside of a transaction changes nothing there.
@@ -111,7 +111,7 @@ impl Relay {
     }
 
     fn end_by_takeover(&mut self, rejection: &Rejection) {
-        self.record(rejection);
+        self.record(rejection, Enforcement::Refused);
         rejection.encode(Severity::Fatal, self.client_outbox.tail());
         self.gate = Gate::Closing(match rejection.kind {
             RejectionKind::OutcomeUnknown => "ended by a takeover, outcome unknown",
@@ -126,15 +126,15 @@ impl Relay {
         pgpalisade_authority::Token,
         pgpalisade_authority::Mark,
     )> {
-        let (binding, mark) = self.accepted.iter().find_map(|holding| holding.stale())?;
+        let (binding, mark) = self.accepted.iter().find_map(|holding| holding.ended())?;
         Some((binding.cell.scope().clone(), binding.token, mark))
     }
 
-    pub(super) fn record(&mut self, rejection: &Rejection) {
+    pub(super) fn record(&mut self, rejection: &Rejection, enforcement: Enforcement) {
         let LastJudged { class, text } = std::mem::take(&mut self.judged);
         let rejections = &self.worker.rejections;
         let text = (!text.is_empty()).then(|| rejections.statement(&text));
-        rejections.record(rejection.record(&self.label, class, text));
+        rejections.record(rejection.record(&self.label, class, text, enforcement));
     }
 }
 

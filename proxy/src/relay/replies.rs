@@ -74,14 +74,12 @@ impl Relay {
             let body = rest
                 .get(HEADER_LEN..rest.len().min(header.frame_len()))
                 .unwrap_or_default();
-            if body.len() < header.body_len
-                && is_understood(header.tag)
-                && header.body_len <= UNDERSTOOD_MAX
-            {
+            let is_understood = self.is_understood(header.tag);
+            if body.len() < header.body_len && is_understood && header.body_len <= UNDERSTOOD_MAX {
                 break;
             }
             // What the message makes the proxy say stands behind everything before it.
-            if is_understood(header.tag) {
+            if is_understood {
                 self.relay(bytes, sent, at)?;
                 sent = at;
             }
@@ -108,6 +106,25 @@ impl Relay {
         }
     }
 
+    /// Messages whose body matters, or that make the proxy say something itself.
+    #[inline]
+    fn is_understood(&self, message: u8) -> bool {
+        matches!(
+            message,
+            tag::READY_FOR_QUERY | tag::COMMAND_COMPLETE | tag::ERROR | tag::PARAMETER_STATUS
+        ) || (message == tag::DATA_ROW && self.is_answer())
+    }
+
+    /// Whether a row answers the proxy's own question.
+    #[inline]
+    fn is_answer(&self) -> bool {
+        self.search_path.is_asking()
+            && self
+                .ledger
+                .front()
+                .is_some_and(|front| front.origin == Origin::Proxy)
+    }
+
     #[inline]
     fn on_message(&mut self, header: Header, body: &[u8]) -> Way {
         match header.tag {
@@ -116,6 +133,10 @@ impl Relay {
             tag::ERROR => self.on_error(body),
             tag::PARAMETER_STATUS => self.on_parameter_status(body),
             tag::NOTIFICATION => Way::Relay,
+            tag::DATA_ROW if self.is_answer() => {
+                self.search_path.answer(body);
+                Way::Drop
+            }
             tag::NOTICE => match self.ledger.front() {
                 Some(front) if front.origin == Origin::Proxy => Way::Drop,
                 _ => Way::Relay,
@@ -142,6 +163,7 @@ impl Relay {
             self.wrote = Wrote::No;
             self.access.end_transaction();
             self.names.end_transaction();
+            self.search_path.end_transaction();
         }
         self.committed_midway = CommittedMidway::No;
         if self.ledger.is_empty() && matches!(self.process, Process::Known(_)) {
@@ -208,8 +230,7 @@ impl Relay {
             }
             control => control,
         };
-        self.worker
-            .fence
+        self.fence
             .apply(control, &self.accepted, &mut self.settings);
         if let Some(status) = status_after(control) {
             self.position.status = status;
@@ -362,13 +383,4 @@ pub(crate) fn encoding(name: &[u8]) -> TextEncoding {
     } else {
         TextEncoding::Unsafe
     }
-}
-
-/// Messages whose body matters, or that make the proxy say something itself.
-#[inline]
-const fn is_understood(message: u8) -> bool {
-    matches!(
-        message,
-        tag::READY_FOR_QUERY | tag::COMMAND_COMPLETE | tag::ERROR | tag::PARAMETER_STATUS
-    )
 }

@@ -7,6 +7,7 @@ use super::progress::Message;
 use super::steps::{Forward, Judged, Refused, Step, Then};
 use super::{End, Front, Gate, Relay};
 use crate::fence::{Basis, Wrote};
+use crate::rejection_log::Enforcement;
 use crate::session::Pipeline;
 use crate::session::ledger::{InFlight, NameChange, Request};
 use crate::session::names::{Meaning, Noted};
@@ -117,9 +118,13 @@ impl Relay {
             permit,
             entry,
             then,
+            observed,
         } = forward;
-        if permit.basis() == Basis::Token {
+        if matches!(permit.basis(), Basis::Token | Basis::Exempt) {
             self.wrote = Wrote::Yes;
+        }
+        if let Some(rejection) = observed {
+            self.record(&rejection, Enforcement::Observed);
         }
         self.upstream.admit(permit, frame_len);
         if let Some(entry) = entry {
@@ -141,6 +146,7 @@ impl Relay {
         if self.ledger.is_skipping() && !matches!(tag, FrontendTag::Sync | FrontendTag::Terminate) {
             return Step::Discard;
         }
+        self.follow_policy();
         if let Some(step) = self.adjust_first(tag) {
             return step;
         }
@@ -162,7 +168,7 @@ impl Relay {
 
     fn harmless(&self, tag: FrontendTag, request: Option<Request>) -> Step {
         let entry = request.map(|request| InFlight::client(request, None));
-        match self.worker.fence.admit_harmless(tag) {
+        match self.fence.admit_harmless(tag) {
             Some(permit) => Step::Forward(Forward::plain(permit, entry)),
             None => Step::Broken(WireError::UnknownFrontendTag(0)),
         }
@@ -180,6 +186,7 @@ impl Relay {
             && let Some(permit) = self.fast_permit(text)
         {
             self.names.on_simple_query();
+            self.search_path.forget();
             return Step::Forward(Forward::plain(
                 permit,
                 Some(InFlight::client(Request::Query, None)),
@@ -330,7 +337,7 @@ impl Relay {
     fn look_at_copy_data(&self, tag: FrontendTag) -> Step {
         let entry =
             (tag == FrontendTag::CopyDone).then(|| InFlight::client(Request::CopyEnd, None));
-        let fence = &self.worker.fence;
+        let fence = &self.fence;
         let permit = match self.ledger.is_copying_in() {
             true => fence.admit_copy_data(self.settings.token()),
             // Data may be sent ahead of the answer to the COPY itself, which was judged.
@@ -344,7 +351,7 @@ impl Relay {
     }
 
     fn copy_data_ahead(&self, entry: Option<InFlight>) -> Step {
-        match self.worker.fence.admit_any(self.settings.token()) {
+        match self.fence.admit_any(self.settings.token()) {
             Some(permit) => Step::Forward(Forward::plain(permit, entry)),
             None => Step::AwaitReplies,
         }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use pgpalisade_policies::TextEncoding;
 
-use crate::fence::{Holding, TokenValue};
+use super::declaration::{Declared, Wanted};
+use crate::fence::{Holding, SessionFence};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::session::access::AccessMode;
@@ -44,7 +45,7 @@ pub enum End {
 pub(super) type Identifying = Pin<Box<dyn Future<Output = Result<Identified, Box<Rejection>>>>>;
 
 /// A declaration on its way.
-pub(super) type Declaring = Pin<Box<dyn Future<Output = Result<(), Box<Rejection>>>>>;
+pub(super) type Declaring = Pin<Box<dyn Future<Output = Declared>>>;
 
 /// What is known of the session's server process.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,9 +65,9 @@ pub(super) enum Gate {
     /// Everything that was sent must be answered first.
     Replies,
     /// The server process must be found first.
-    Identification(Identifying),
+    Identification(Wanted, Identifying),
     /// The tokens must be accepted first.
-    Declaration(TokenValue, Identified, Declaring),
+    Declaration(Wanted, Identified, Declaring),
     /// The open transaction must be made read-write first.
     Lift,
     /// Nothing is read any more; what waits for the client is sent, and then the connection ends.
@@ -111,4 +112,6 @@ pub struct LoggedIn {
     pub access: AccessMode,
     /// How its texts are encoded.
     pub encoding: TextEncoding,
+    /// What of the policy holds for it.
+    pub fence: SessionFence,
 }

@@ -35,6 +35,8 @@ pub(super) enum Step {
     Adjust(Adjustment),
     /// The server must learn what SHOW will ask for first.
     PublishSettings,
+    /// The server must say where it looks for names without a schema first.
+    AskSearchPath,
 }
 
 /// How a message is sent on.
@@ -45,6 +47,8 @@ pub(super) struct Forward {
     pub entry: Option<InFlight>,
     /// Whether the client's next message must wait for the reply.
     pub then: Then,
+    /// Why it would be refused, were that not only observed.
+    pub observed: Option<Box<Rejection>>,
 }
 
 /// What follows a message that was sent.
@@ -63,6 +67,7 @@ impl Forward {
             permit,
             entry,
             then: Then::GoOn,
+            observed: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 pub mod access;
 pub mod ledger;
 pub mod names;
+pub mod search_path;
 pub mod settings;
 pub mod startup_options;
 

@@ -31,6 +31,11 @@ impl<T> Variable<T> {
         }
     }
 
+    fn for_each(&mut self, mut change: impl FnMut(&mut T)) {
+        let local = self.local.iter_mut().flatten();
+        self.session.iter_mut().chain(local).for_each(&mut change);
+    }
+
     fn set(&mut self, value: Option<T>, lifetime: Lifetime) {
         match lifetime {
             // A SET also ends an earlier SET LOCAL of the same transaction.
@@ -84,6 +89,23 @@ impl<V: Clone> Settings<V> {
             values,
             transaction: None,
             outcome: Outcome::NoError,
+        }
+    }
+
+    /// Puts another form of a token into every place that has it.
+    pub fn replace(&mut self, is_it: impl Fn(&V) -> bool, by: &V) {
+        let swap = |held: &mut V| {
+            if is_it(held) {
+                *held = by.clone();
+            }
+        };
+        self.startup_token.iter_mut().for_each(swap);
+        self.values.token.for_each(swap);
+        if let Some(transaction) = &mut self.transaction {
+            transaction.before.token.for_each(swap);
+            for (_, values) in &mut transaction.savepoints {
+                values.token.for_each(swap);
+            }
         }
     }
 

@@ -91,9 +91,30 @@ pub struct Declare {
     pub token: Token,
     /// The session, from [`Takeover::identify`].
     pub session: Identified,
+    /// What for.
+    pub purpose: Purpose,
     /// Who declares, in words for people: user, database, application_name, address. The proxy adds itself.
     pub by: String,
 }
+
+/// What a declaration is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// The session is to write: it goes on the register, and every session with a lower token is ended first.
+    Admit,
+    /// Only to see what would be refused: the mark rises and the session goes on the register, but nobody is ended.
+    /// A later takeover by a proxy that enforces the scope ends the session.
+    Observe,
+    /// As [`Self::Observe`], of a session that no takeover may end: it stays off the register.
+    ObserveUnregistered,
+}
+
+/// Stands on the register for sessions that no takeover may end. No server process has this id, so whoever looks for it
+/// finds it gone.
+const NOBODY: Backend = Backend {
+    pid: 0,
+    started_us: 0,
+};
 
 /// A server session as the control connection has found it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -275,8 +296,13 @@ impl Inner {
             scope,
             token,
             session: Identified { backend, cluster },
+            purpose,
             by,
         } = declare;
+        let backend = match purpose {
+            Purpose::Admit | Purpose::Observe => backend,
+            Purpose::ObserveUnregistered => NOBODY,
+        };
         let deadline = Instant::now() + self.timeout;
         self.releases.wait_for(backend, deadline).await?;
         let by = format!("{by} via {}", self.declared_by);
@@ -302,6 +328,10 @@ impl Inner {
             } => {
                 // From here on the old sessions of this proxy are refused; the barrier ends them all.
                 cell.raise(&mark);
+                if purpose != Purpose::Admit {
+                    self.witness.record_later(scope, mark.clone(), deadline);
+                    return Ok(mark);
+                }
                 if outcome == Outcome::Current && lower.is_empty() {
                     // A takeover that was completed before: its token binds without the control connection.
                     self.witness.record_later(scope, mark.clone(), deadline);

@@ -26,6 +26,8 @@ pub mod tag {
     pub const COMMAND_COMPLETE: u8 = b'C';
     /// CopyInResponse.
     pub const COPY_IN_RESPONSE: u8 = b'G';
+    /// DataRow.
+    pub const DATA_ROW: u8 = b'D';
     /// EmptyQueryResponse.
     pub const EMPTY_QUERY: u8 = b'I';
     /// ErrorResponse.

@@ -1,11 +1,11 @@
 //! Sessions against texts: what is admitted, what must be declared first, what is refused.
 
 use pgpalisade_authority::{Mark, Token};
-use pgpalisade_policies::{Effects, Policy, TextEncoding, classify};
+use pgpalisade_policies::{Chain, Effects, Mode, Policy, SearchPath, TextEncoding, Who, classify};
 
 use super::*;
-use crate::fence::Binding;
 use crate::fence::scope_cell::ScopeCells;
+use crate::fence::{Admission, Binding, Fence, Footing};
 use crate::rejection_log::RejectionKind;
 use crate::wire::frontend::FrontendTag;
 
@@ -29,7 +29,7 @@ const FAILED: Outcome = Admit(Basis::FailedTransaction);
 
 /// A session, idle and without a transaction unless said otherwise.
 struct Session {
-    fence: Fence,
+    fence: SessionFence,
     settings: Settings<Arc<Holding>>,
     accepted: Vec<Arc<Holding>>,
     names: Names,
@@ -38,7 +38,7 @@ struct Session {
     pipeline: Pipeline,
 }
 
-fn fence() -> Fence {
+fn fence() -> SessionFence {
     let cells = Arc::new(ScopeCells::default());
     for (scope, mark) in [("default", MARK), ("billing", 7)] {
         cells.cell(&scope.parse().unwrap()).raise(&Mark {
@@ -47,19 +47,26 @@ fn fence() -> Fence {
             raised_by: "tests".to_owned(),
         });
     }
-    Fence::new(Policy::default(), cells, Scope::default())
+    let fence = Fence::new(Policy::default(), cells, Mode::Enforce).unwrap();
+    Arc::new(fence).for_session(&Who {
+        user: "u",
+        database: "d",
+        application_name: None,
+        client: None,
+    })
 }
 
 fn value(text: &str) -> TokenValue {
     TokenValue::parse(text, &Scope::default()).unwrap().unwrap()
 }
 
-fn holding(fence: &Fence, text: &str) -> Arc<Holding> {
+fn holding(fence: &SessionFence, text: &str) -> Arc<Holding> {
     let value = value(text);
     let bindings = value.tokens().iter().map(|(scope, token)| Binding {
-        cell: fence.cell(scope),
+        cell: fence.fence().cell(scope),
         token: *token,
         timeline: 1,
+        footing: Footing::Registered,
     });
     Arc::new(Holding::new(bindings.collect()))
 }
@@ -124,6 +131,7 @@ impl Session {
             status: self.status,
             wrote: self.wrote,
             pipeline: self.pipeline,
+            path: SearchPath::Unknown,
         };
         let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
         self.fence.plan(&verdict, &situation)
@@ -132,7 +140,7 @@ impl Session {
     #[track_caller]
     fn check(&self, text: &str, expect: Outcome) {
         let matches = match (self.plan(text), &expect) {
-            (Plan::Admit(permit), Admit(basis)) => permit.basis() == *basis,
+            (Plan::Admit(permit, None), Admit(basis)) => permit.basis() == *basis,
             (Plan::Declare(found), Declare(tokens)) => found == value(tokens),
             (Plan::Refuse(rejection), Refuse(kind)) => rejection.kind == *kind,
             _ => false,
@@ -409,10 +417,17 @@ fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
         };
         let holding = settings.token();
         assert_eq!(basis(fence.admit_copy_data(holding)), expect, "{token:?}");
-        let write = fence.admit_effects(&Effects::unknown(None), holding);
-        assert_eq!(basis(write), expect, "{token:?}");
-        let read = fence.admit_effects(&Effects::none(), holding);
-        assert_eq!(basis(read), Ok(Basis::NotRequired), "{token:?}");
+        let admission = |effects: &Effects| {
+            basis(
+                match fence.admit_effects(effects, holding, SearchPath::Unknown) {
+                    Admission::Admit(permit, None) => Ok(permit),
+                    Admission::Refuse(rejection) => Err(rejection),
+                    other => panic!("{other:?}"),
+                },
+            )
+        };
+        assert_eq!(admission(&Effects::unknown(None)), expect, "{token:?}");
+        assert_eq!(admission(&Effects::none()), Ok(Basis::NotRequired));
     }
 }
 

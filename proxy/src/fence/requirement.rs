@@ -1,0 +1,185 @@
+//! Whether a session holds what a statement needs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use pgpalisade_authority::Scope;
+use pgpalisade_policies::{
+    Class, Effects, Mode, ObjectName, Requirement, ScopeId, ScopeSet, SearchPath,
+};
+
+use super::{Basis, Holding, Permit, SessionFence, Standing, TokenValue};
+use crate::rejection::{Needs, Rejection};
+
+/// The answer to a request of which nothing is known but its effects.
+#[derive(Debug)]
+pub enum Admission {
+    /// It passes. Where it would be refused were its scope not only observed, the rejection.
+    Admit(Permit, Option<Box<Rejection>>),
+    /// These tokens must be accepted for the session first: so far they were only observed.
+    Declare(TokenValue),
+    /// It is refused.
+    Refuse(Box<Rejection>),
+    /// The search path must be known first: it depends on the schema of this table.
+    AskSearchPath(ObjectName),
+}
+
+/// Why one statement does not just pass.
+#[derive(Debug)]
+pub(super) enum Unmet {
+    Declare(TokenValue),
+    Refuse(Box<Rejection>),
+    AskSearchPath(ObjectName),
+}
+
+impl From<Box<Rejection>> for Unmet {
+    fn from(rejection: Box<Rejection>) -> Self {
+        Self::Refuse(rejection)
+    }
+}
+
+impl SessionFence {
+    /// Decides a request of which nothing is known but its effects.
+    #[must_use]
+    pub fn admit_effects(
+        &self,
+        effects: &Effects,
+        holding: Option<&Arc<Holding>>,
+        path: SearchPath<'_>,
+    ) -> Admission {
+        let mut observed = None;
+        match self.check(effects, None, holding, path, &mut observed) {
+            Ok(basis) => Admission::Admit(Permit::new(basis), observed),
+            Err(Unmet::Declare(value)) => Admission::Declare(value),
+            Err(Unmet::Refuse(rejection)) => Admission::Refuse(rejection),
+            Err(Unmet::AskSearchPath(name)) => Admission::AskSearchPath(name),
+        }
+    }
+
+    /// Carries a refusal out, or keeps it where it is only observed; the first one is kept.
+    pub(super) fn refuse_or_observe(
+        &self,
+        rejection: Box<Rejection>,
+        observed: &mut Option<Box<Rejection>>,
+    ) -> Result<(), Box<Rejection>> {
+        match self.mode_of(&rejection) {
+            Mode::Enforce => Err(rejection),
+            Mode::Observe => {
+                observed.get_or_insert(rejection);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a session with these tokens may do this.
+    pub(super) fn check(
+        &self,
+        effects: &Effects,
+        why_write: Option<&dyn fmt::Display>,
+        holding: Option<&Arc<Holding>>,
+        path: SearchPath<'_>,
+        observed: &mut Option<Box<Rejection>>,
+    ) -> Result<Basis, Unmet> {
+        let is_read = effects.class == Class::Read;
+        let scopes = match self.rules().requirement(effects, path) {
+            Requirement::Free if is_read => return Ok(Basis::NotRequired),
+            // Whoever has declared a token is held to it, also where none is needed.
+            Requirement::Free => None,
+            Requirement::Current(scopes) => Some(scopes),
+            Requirement::Refuse(reason) => {
+                self.refuse_or_observe(Box::new(Rejection::policy(&reason)), observed)?;
+                None
+            }
+            Requirement::NeedsSearchPath(name) => return Err(Unmet::AskSearchPath(name)),
+        };
+        self.check_standing(holding, observed)?;
+        if let Some(scopes) = &scopes {
+            self.check_scopes(effects.class, scopes, why_write, holding, observed)?;
+        }
+        if let Some(holding) = holding
+            && !holding.bindings().iter().all(|one| self.is_accepted(one))
+        {
+            return Err(Unmet::Declare(holding.value()));
+        }
+        Ok(match (is_read, &scopes, &observed) {
+            (true, ..) => Basis::NotRequired,
+            (false, Some(_), None) => Basis::Token,
+            _ => Basis::Exempt,
+        })
+    }
+
+    /// Whether a session that has been let write may end what it has begun.
+    pub(super) fn check_goes_on(
+        &self,
+        holding: Option<&Arc<Holding>>,
+        observed: &mut Option<Box<Rejection>>,
+    ) -> Result<Basis, Box<Rejection>> {
+        self.check_standing(holding, observed)?;
+        if !self.may_write(holding) {
+            let missing = self.missing(self.rules().scope(), Class::Write);
+            self.refuse_or_observe(Box::new(missing), observed)?;
+        }
+        Ok(match holding {
+            Some(_) if observed.is_none() => Basis::Token,
+            _ => Basis::Exempt,
+        })
+    }
+
+    /// Whether none of the tokens that a session has declared stands against its writes.
+    pub(super) fn check_standing(
+        &self,
+        holding: Option<&Arc<Holding>>,
+        observed: &mut Option<Box<Rejection>>,
+    ) -> Result<(), Box<Rejection>> {
+        let bindings = holding.map_or(&[][..], |holding| holding.bindings());
+        for binding in bindings {
+            let scope = binding.cell.scope();
+            let rejection = match binding.standing() {
+                Standing::Current => continue,
+                Standing::Stale(mark) => Rejection::stale(scope, binding.token, mark),
+                Standing::Deposed => Rejection::deposed_primary(scope, binding.token),
+            };
+            self.refuse_or_observe(Box::new(rejection), observed)?;
+        }
+        Ok(())
+    }
+
+    /// The refusal for want of a token of one scope, of which nothing more is known.
+    pub(super) fn missing(&self, scope: ScopeId, class: Class) -> Rejection {
+        let scope = self.named(scope).scope();
+        let needs = Needs {
+            class,
+            scopes: &[scope],
+            session_scope: self.default_scope(),
+            why_write: None,
+        };
+        Rejection::no_token(scope, &needs)
+    }
+
+    /// Whether the session has declared tokens of all these scopes.
+    fn check_scopes(
+        &self,
+        class: Class,
+        scopes: &ScopeSet,
+        why_write: Option<&dyn fmt::Display>,
+        holding: Option<&Arc<Holding>>,
+        observed: &mut Option<Box<Rejection>>,
+    ) -> Result<(), Unmet> {
+        let scope = |id: &ScopeId| self.named(*id).scope();
+        for missing in scopes.as_slice().iter().map(scope) {
+            if holding.is_some_and(|holding| holding.binding_of(missing).is_some()) {
+                continue;
+            }
+            let needed: Vec<&Scope> = scopes.as_slice().iter().map(scope).collect();
+            let needs = Needs {
+                class,
+                scopes: &needed,
+                session_scope: self.default_scope(),
+                why_write,
+            };
+            let rejection = Box::new(Rejection::no_token(missing, &needs));
+            self.refuse_or_observe(rejection, observed)?;
+        }
+        Ok(())
+    }
+}

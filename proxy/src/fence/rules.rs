@@ -1,0 +1,227 @@
+//! The policy in force with the marks of its scopes, and what of it holds for one session.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use pgpalisade_authority::{Scope, ScopeError};
+use pgpalisade_policies::{Backstop, DEFAULT_SCOPE, Mode, Policy, ScopeId, SessionPolicy, Who};
+
+use super::scope_cell::{ScopeCell, ScopeCells};
+use super::{Basis, Binding, Footing, Holding, Permit, TokenValue};
+use crate::rejection::Rejection;
+use crate::wire::frontend::FrontendTag;
+
+/// Everything that a decision rests on besides the session. It does not change: a reload makes another one.
+#[derive(Debug)]
+pub struct Fence {
+    policy: Arc<Policy>,
+    cells: Arc<ScopeCells>,
+    /// Of the scopes that the policy names, in its order.
+    named: Box<[Arc<ScopeCell>]>,
+    /// Of [`DEFAULT_SCOPE`].
+    default: Arc<ScopeCell>,
+    overall: Mode,
+}
+
+impl Fence {
+    /// A fence for one policy, with the marks that this proxy knows. With `overall` to observe, nothing is refused
+    /// whatever the policy says.
+    ///
+    /// # Errors
+    ///
+    /// Where the policy names a scope by something that is no name.
+    pub fn new(policy: Policy, cells: Arc<ScopeCells>, overall: Mode) -> Result<Self, ScopeError> {
+        let cell = |name: &str| Scope::from_str(name).map(|scope| cells.cell(&scope));
+        let named = policy.scopes().iter().map(|name| cell(name));
+        Ok(Self {
+            named: named.collect::<Result<_, _>>()?,
+            default: cell(DEFAULT_SCOPE)?,
+            policy: Arc::new(policy),
+            cells,
+            overall,
+        })
+    }
+
+    /// What holds for a session.
+    #[must_use]
+    pub fn for_session(self: &Arc<Self>, who: &Who<'_>) -> SessionFence {
+        let rules = self.policy.for_session(who);
+        let unlooked = rules.unlooked().map(|scopes| self.cells_of(scopes));
+        let opening = match (self.overall, rules.backstop()) {
+            (Mode::Observe, _) | (_, Backstop::Off) => None,
+            (Mode::Enforce, Backstop::UntilHolding(scopes)) => Some(self.cells_of(scopes)),
+        };
+        SessionFence {
+            unlooked,
+            opening,
+            rules,
+            fence: Arc::clone(self),
+        }
+    }
+
+    /// What this proxy knows of a scope's mark.
+    #[must_use]
+    pub fn cell(&self, scope: &Scope) -> Arc<ScopeCell> {
+        self.cells.cell(scope)
+    }
+
+    fn cells_of(&self, scopes: &[ScopeId]) -> Box<[Arc<ScopeCell>]> {
+        let cells = scopes.iter().filter_map(|id| self.named.get(id.index()));
+        cells.cloned().collect()
+    }
+}
+
+/// What holds for one session.
+#[derive(Debug, Clone)]
+pub struct SessionFence {
+    fence: Arc<Fence>,
+    rules: SessionPolicy,
+    /// Holding these, the session may send whatever it likes. `None`: every text needs a look.
+    unlooked: Option<Box<[Arc<ScopeCell>]>>,
+    /// Holding one of these, it may write something. `None`: it may without.
+    opening: Option<Box<[Arc<ScopeCell>]>>,
+}
+
+impl SessionFence {
+    /// The fence that it is part of.
+    #[must_use]
+    pub const fn fence(&self) -> &Arc<Fence> {
+        &self.fence
+    }
+
+    /// What the policy says about the session.
+    #[must_use]
+    pub const fn rules(&self) -> &SessionPolicy {
+        &self.rules
+    }
+
+    /// The scope of a bare number, where the session has not said another.
+    #[must_use]
+    pub fn default_scope(&self) -> &Scope {
+        self.named(self.rules.scope()).scope()
+    }
+
+    pub(super) fn named(&self, id: ScopeId) -> &Arc<ScopeCell> {
+        // A policy hands out places of its own scopes only.
+        let named = self.fence.named.get(id.index());
+        named.unwrap_or(&self.fence.default)
+    }
+
+    /// Whether a refusal that concerns a scope is carried out; without one, a refusal that concerns none.
+    #[must_use]
+    pub fn mode(&self, scope: Option<&Scope>) -> Mode {
+        match self.fence.overall {
+            Mode::Observe => Mode::Observe,
+            Mode::Enforce => self.rules.mode(scope.map(Scope::as_str)),
+        }
+    }
+
+    /// Whether a refusal is carried out.
+    #[must_use]
+    pub fn mode_of(&self, rejection: &Rejection) -> Mode {
+        self.mode(rejection.scope.as_ref())
+    }
+
+    /// Whether a binding counts: it is current, and accepted in the way that its scope asks for.
+    #[inline]
+    pub(super) fn counts(&self, binding: &Binding) -> bool {
+        binding.is_current() && self.is_accepted(binding)
+    }
+
+    /// Whether a binding was accepted in the way that its scope asks for now.
+    #[inline]
+    pub(super) fn is_accepted(&self, binding: &Binding) -> bool {
+        match binding.footing {
+            Footing::Registered => true,
+            Footing::Noted => self.mode(Some(binding.cell.scope())) == Mode::Observe,
+        }
+    }
+
+    /// A permit for whatever a session with these tokens sends: it holds all the current tokens that a text can need.
+    /// `None` says nothing; ask [`SessionFence::plan`].
+    #[inline]
+    #[must_use]
+    pub fn admit_any(&self, holding: Option<&Arc<Holding>>) -> Option<Permit> {
+        let needed = self.unlooked.as_deref()?;
+        let Some(holding) = holding else {
+            return needed.is_empty().then(|| Permit::new(Basis::Exempt));
+        };
+        let holds = |cell: &Arc<ScopeCell>| holding.binding(cell).is_some();
+        let all_count = holding
+            .bindings()
+            .iter()
+            .all(|binding| self.counts(binding));
+        (all_count && needed.iter().all(holds)).then(|| Permit::new(Basis::Token))
+    }
+
+    /// Whether the session may write anything at all, so that PostgreSQL has to let it.
+    #[inline]
+    #[must_use]
+    pub fn may_write(&self, holding: Option<&Arc<Holding>>) -> bool {
+        let opens = match (&self.opening, holding) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(opening), Some(holding)) => {
+                opening.iter().any(|cell| holding.binding(cell).is_some())
+            }
+        };
+        opens && holding.is_none_or(|holding| self.all_count_or_are_observed(holding))
+    }
+
+    fn all_count_or_are_observed(&self, holding: &Holding) -> bool {
+        let mut bindings = holding.bindings().iter();
+        bindings.all(|binding| {
+            self.counts(binding) || self.mode(Some(binding.cell.scope())) == Mode::Observe
+        })
+    }
+
+    /// Whether the tokens of a value would let the session write something that it may not write without.
+    #[must_use]
+    pub fn opens(&self, value: &TokenValue) -> bool {
+        let named = |cell: &Arc<ScopeCell>| {
+            let mut tokens = value.tokens().iter();
+            tokens.any(|(scope, _)| scope == cell.scope())
+        };
+        self.opening.iter().flatten().any(named)
+    }
+
+    /// A permit for a message that can change no data by its type alone.
+    #[inline]
+    #[must_use]
+    pub const fn admit_harmless(&self, tag: FrontendTag) -> Option<Permit> {
+        match tag {
+            FrontendTag::Parse
+            | FrontendTag::Bind
+            | FrontendTag::Describe
+            | FrontendTag::Close
+            | FrontendTag::Flush
+            | FrontendTag::Sync
+            | FrontendTag::CopyFail
+            | FrontendTag::Terminate => Some(Permit::new(Basis::NotRequired)),
+            FrontendTag::Query
+            | FrontendTag::Execute
+            | FrontendTag::FunctionCall
+            | FrontendTag::CopyData
+            | FrontendTag::CopyDone
+            | FrontendTag::Password => None,
+        }
+    }
+
+    /// A permit for data, or the end of data, of a COPY that was admitted.
+    ///
+    /// # Errors
+    ///
+    /// The rejection where the token has become stale since the COPY began.
+    pub fn admit_copy_data(
+        &self,
+        holding: Option<&Arc<Holding>>,
+    ) -> Result<Permit, Box<Rejection>> {
+        // What is only observed is on record with its statement, or will be with its COMMIT.
+        self.check_goes_on(holding, &mut None).map(Permit::new)
+    }
+
+    /// A permit for data that the server will throw away, since no COPY is going on.
+    pub const fn admit_ignored_data(&self) -> Permit {
+        Permit::new(Basis::NotRequired)
+    }
+}
