@@ -241,16 +241,18 @@ impl Relay {
             path: self.search_path.get(),
         };
         let plan = self.fence.plan(judged.verdict, &situation);
-        if !matches!(plan, Plan::Admit(..) | Plan::Declare(_)) {
+        let waits = !self.ledger.is_empty();
+        let step = match plan {
+            Plan::Admit(permit, observed) => return Ok((permit, observed)),
+            _ if waits => return Err(Step::AwaitReplies),
+            Plan::Declare(value) => self.declare_step(value, request),
+            Plan::AskSearchPath(name) => self.ask_search_path(&name, refused),
+            Plan::Refuse(rejection) => Step::Refuse(rejection, refused),
+        };
+        if matches!(step, Step::Refuse(..)) {
             self.judged_as(judged);
         }
-        Err(match plan {
-            Plan::Admit(permit, observed) => return Ok((permit, observed)),
-            _ if !self.ledger.is_empty() => Step::AwaitReplies,
-            Plan::Declare(value) => self.declare_step(value, request),
-            Plan::Refuse(rejection) => Step::Refuse(rejection, refused),
-            Plan::AskSearchPath(name) => self.ask_search_path(&name, refused),
-        })
+        Err(step)
     }
 
     /// Inside a transaction block that began read-only, the lift comes before the declaration: should it
