@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope, Token};
 
-use crate::rejection_log::{RejectionKind, RejectionRecord, SessionLabel, StatementText};
+use crate::rejection_log::{
+    Enforcement, RejectionKind, RejectionRecord, SessionLabel, StatementText,
+};
 use crate::wire::encode::{self, ErrorFields, Severity};
 
 /// A refusal with everything that the client and the log are told.
@@ -279,6 +281,7 @@ impl Rejection {
             session: session.clone(),
             statement_class: statement_class.map(Into::into),
             statement,
+            enforced: Enforcement::Refused,
         }
     }
 

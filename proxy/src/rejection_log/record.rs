@@ -35,6 +35,24 @@ pub enum RejectionKind {
 }
 
 impl RejectionKind {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Self; 9] = [
+        Self::StaleToken,
+        Self::NoToken,
+        Self::InvalidToken,
+        Self::AuthorityUnavailable,
+        Self::Policy,
+        Self::TakeoverIncomplete,
+        Self::DeposedPrimary,
+        Self::SessionEnded,
+        Self::OutcomeUnknown,
+    ];
+
+    /// Its place in [`Self::ALL`].
+    pub(super) const fn index(self) -> usize {
+        self as usize
+    }
+
     /// The name in records.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -65,6 +83,15 @@ impl RejectionKind {
     }
 }
 
+/// Whether a refusal was carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Enforcement {
+    /// It was: the client got the error.
+    Refused,
+    /// It was only recorded, as a policy in observe mode asks for. The client noticed nothing.
+    Observed,
+}
+
 /// What is kept about a rejection. The SQLSTATE follows from the kind.
 #[derive(Debug, Clone)]
 pub struct RejectionRecord {
@@ -88,6 +115,8 @@ pub struct RejectionRecord {
     pub statement_class: Option<Cow<'static, str>>,
     /// Its text, made fit by [`super::RejectionLog::statement`].
     pub statement: Option<StatementText>,
+    /// Whether it was carried out.
+    pub enforced: Enforcement,
 }
 
 /// How a session is named in records.
@@ -138,8 +167,7 @@ impl Serialize for RejectionRecord {
             "statement",
             &self.statement.as_ref().map(StatementText::as_str),
         )?;
-        // There is no observe mode in this version: what is recorded was refused.
-        line.serialize_field("enforced", &true)?;
+        line.serialize_field("enforced", &(self.enforced == Enforcement::Refused))?;
         line.end()
     }
 }
