@@ -342,7 +342,7 @@ impl Rejection {
             }),
             raised_by: mark.map(|mark| mark.raised_by.clone()),
             session: session.clone(),
-            enforcement,
+            enforced: enforcement,
             statement_class: statement_class.map(Into::into),
             statement,
         }

@@ -1,5 +1,10 @@
-//! The record of every rejection: one JSON line each in a file, and one event each in the log.
+//! The record of every rejection: one JSON line each in a file, an event in the log, and counts of them.
+//!
+//! In observe mode every write of an application can be a record, so what was only observed is no event of its own
+//! unless the log is at level DEBUG: an INFO event says how many there are, with the first one and then at most once
+//! a minute. The file has them all, as far as its writer keeps up.
 
+mod counts;
 mod record;
 mod statement;
 #[cfg(test)]
@@ -12,10 +17,12 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use counts::RejectionCounts;
 pub use record::{Enforcement, RejectionKind, RejectionRecord, SessionLabel};
 pub use statement::{MAX_STATEMENT, StatementText};
 
 use crate::config::Literals;
+use counts::Counters;
 use writer::{Sink, Writer};
 
 /// Records that wait for the writer. At about 2 KiB each this is some 8 MiB: seconds of a storm of rejections,
@@ -62,6 +69,8 @@ struct Inner {
 /// What handles tell the writer besides records: it works also when the queue is full.
 #[derive(Debug, Default)]
 struct Shared {
+    counters: Counters,
+    /// Records that found the queue full and that the writer has not told of yet.
     dropped: AtomicU64,
     reopen: AtomicBool,
 }
@@ -74,7 +83,8 @@ enum Message {
 
 impl RejectionLog {
     /// Opens the log: the file for appending, with mode 0640 where it is new, and the thread that writes to it.
-    /// Without a file the records only go to `tracing` (target `pgpalisade::rejection`, level WARN), with it to both.
+    /// Without a file the records only go to `tracing` (target `pgpalisade::rejection`, level WARN for what was
+    /// refused, DEBUG for what was only observed), with it to both.
     ///
     /// # Errors
     /// Where the file cannot be opened or the thread not started.
@@ -122,14 +132,24 @@ impl RejectionLog {
         let Some(queue) = &self.inner.queue else {
             return;
         };
+        self.inner
+            .shared
+            .counters
+            .count(record.kind, record.enforced);
         match queue.try_send(Message::Record(Box::new(record))) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.inner.shared.counters.count_dropped();
                 self.inner.shared.dropped.fetch_add(1, Ordering::Relaxed);
                 // The writer may have emptied the queue since: then it must be told of the count.
                 self.wake();
             }
         }
+    }
+
+    /// How many rejections there were since the log was opened.
+    pub fn counts(&self) -> RejectionCounts {
+        self.inner.shared.counters.read()
     }
 
     /// Opens the file anew, for logrotate. Returns at once; the writer does it before the next record. Where it

@@ -35,6 +35,24 @@ pub enum RejectionKind {
 }
 
 impl RejectionKind {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Self; 9] = [
+        Self::StaleToken,
+        Self::NoToken,
+        Self::InvalidToken,
+        Self::AuthorityUnavailable,
+        Self::Policy,
+        Self::TakeoverIncomplete,
+        Self::DeposedPrimary,
+        Self::SessionEnded,
+        Self::OutcomeUnknown,
+    ];
+
+    /// Its place in [`Self::ALL`].
+    pub(super) const fn index(self) -> usize {
+        self as usize
+    }
+
     /// The name in records.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -68,9 +86,9 @@ impl RejectionKind {
 /// Whether a refusal was carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enforcement {
-    /// It was.
+    /// It was: the client got the error.
     Refused,
-    /// Its scope or session is only observed: it was recorded and nothing else.
+    /// It was only recorded, as a policy in observe mode asks for. The client noticed nothing.
     Observed,
 }
 
@@ -91,14 +109,14 @@ pub struct RejectionRecord {
     pub raised_at: Option<SystemTime>,
     /// By whom.
     pub raised_by: Option<String>,
-    /// Whether it was refused, or only would have been.
-    pub enforcement: Enforcement,
     /// Who was refused.
     pub session: SessionLabel,
     /// Class of the statement in the words of the policy; `None` where no statement was refused.
     pub statement_class: Option<Cow<'static, str>>,
     /// Its text, made fit by [`super::RejectionLog::statement`].
     pub statement: Option<StatementText>,
+    /// Whether it was carried out.
+    pub enforced: Enforcement,
 }
 
 /// How a session is named in records.
@@ -149,7 +167,7 @@ impl Serialize for RejectionRecord {
             "statement",
             &self.statement.as_ref().map(StatementText::as_str),
         )?;
-        line.serialize_field("enforced", &(self.enforcement == Enforcement::Refused))?;
+        line.serialize_field("enforced", &(self.enforced == Enforcement::Refused))?;
         line.end()
     }
 }

@@ -13,7 +13,6 @@ use super::*;
 
 fn record(token: u64) -> RejectionRecord {
     RejectionRecord {
-        enforcement: Enforcement::Refused,
         time: SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_123_456),
         kind: RejectionKind::StaleToken,
         scope: Some("default".into()),
@@ -33,6 +32,15 @@ fn record(token: u64) -> RejectionRecord {
             b"INSERT INTO t VALUES ('x')",
             Literals::Remove,
         )),
+        enforced: Enforcement::Refused,
+    }
+}
+
+fn observed(token: u64) -> RejectionRecord {
+    RejectionRecord {
+        kind: RejectionKind::NoToken,
+        enforced: Enforcement::Observed,
+        ..record(token)
     }
 }
 
@@ -66,6 +74,11 @@ fn a_record_is_one_json_line() {
         "backend_pid": 77, "statement_class": "write", "statement": "INSERT INTO t VALUES (?)", "enforced": true,
     });
     assert_eq!(lines(&line), [expect]);
+}
+
+#[test]
+fn what_was_only_observed_says_so() {
+    assert_eq!(lines(&observed(33).to_json_line())[0]["enforced"], false);
 }
 
 #[test]
@@ -258,9 +271,8 @@ fn a_full_disk_is_counted_and_a_torn_line_spoils_no_other() {
     assert_eq!(lines[2]["token"], 3);
 }
 
-/// Counts what reaches `tracing`.
-#[test]
-fn each_record_is_one_event() {
+/// What reaches `tracing` at this level while `work` has a log with a file.
+fn events(level: tracing::Level, work: impl FnOnce(&RejectionLog)) -> Vec<Value> {
     #[derive(Clone, Default)]
     struct Captured(Arc<Mutex<Vec<u8>>>);
     impl Write for Captured {
@@ -278,18 +290,92 @@ fn each_record_is_one_event() {
     let writer = captured.clone();
     let subscriber = tracing_subscriber::fmt()
         .json()
+        .with_max_level(level)
         .with_writer(move || writer.clone())
         .finish();
     let directory = tempfile::tempdir().unwrap();
     tracing::subscriber::with_default(subscriber, || {
         let log = RejectionLog::open(Some(&directory.path().join("r")), Literals::Remove).unwrap();
-        log.record(record(33));
+        work(&log);
     });
     let text = String::from_utf8(captured.0.lock().unwrap().clone()).unwrap();
-    let events = lines(&text);
-    assert_eq!(events.len(), 1, "{text}");
+    lines(&text)
+}
+
+#[test]
+fn each_refused_record_is_one_event() {
+    let events = events(tracing::Level::INFO, |log| log.record(record(33)));
+    assert_eq!(events.len(), 2, "{events:#?}");
     assert_eq!(events[0]["level"], "WARN");
     assert_eq!(events[0]["target"], "pgpalisade::rejection");
     assert_eq!(events[0]["fields"]["token"], 33);
     assert_eq!(events[0]["fields"]["statement"], "INSERT INTO t VALUES (?)");
+    assert_eq!(events[1]["fields"]["message"], "rejections in all");
+    assert_eq!(events[1]["fields"]["refused"], "1 (stale_token 1)");
+    assert_eq!(events[1]["fields"]["observed"], "0");
+}
+
+#[test]
+fn what_was_only_observed_does_not_flood_the_log() {
+    let many = |log: &RejectionLog| (0..1000).for_each(|token| log.record(observed(token)));
+    let told = events(tracing::Level::INFO, many);
+    assert_eq!(told.len(), 2, "{told:#?}");
+    let first = told[0]["fields"]["message"].as_str().unwrap();
+    assert!(first.starts_with("rejections that were not carried out"));
+    assert_eq!(told[1]["fields"]["observed"], "1000 (no_token 1000)");
+    assert_eq!(events(tracing::Level::DEBUG, many).len(), 1002);
+    assert_eq!(events(tracing::Level::INFO, |_| {}).len(), 0);
+}
+
+/// The writer is slower than the records come: most are dropped, and the notes about it are few.
+#[test]
+fn a_flood_is_bounded_and_counted_to_the_last_record() {
+    const RECORDS: u64 = 20_000;
+    let (
+        disk,
+        DiskControl {
+            verdict,
+            entries,
+            text,
+        },
+    ) = disk();
+    let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 64).unwrap();
+    let answer = std::thread::spawn(move || {
+        // Until the log is gone each write takes a moment, so that the queue is full again at the next.
+        while entries.recv().is_ok() {
+            std::thread::sleep(Duration::from_micros(200));
+            let _ = verdict.send(Ok(()));
+        }
+    });
+    let start = Instant::now();
+    for token in 0..RECORDS {
+        log.record(observed(token));
+        if token % 64 == 0 {
+            std::thread::sleep(Duration::from_micros(300));
+        }
+    }
+    let counts = log.counts();
+    drop(log);
+    answer.join().unwrap();
+    let lines = lines(&text.lock().unwrap());
+    let gaps: Vec<u64> = lines
+        .iter()
+        .filter_map(|line| line["dropped"].as_u64())
+        .collect();
+    let written = lines.iter().filter(|line| line["token"].is_u64()).count() as u64;
+    let dropped: u64 = gaps.iter().sum();
+    println!("{written} written, {dropped} dropped, {} notes", gaps.len());
+    assert!(dropped > 1_000, "no flood: {dropped}");
+    assert_eq!(written + dropped, RECORDS);
+    assert_eq!(
+        (counts.total(Enforcement::Observed), counts.dropped()),
+        (RECORDS, dropped)
+    );
+    // One where the queue ran empty, which takes its 64 records, or a second after the last.
+    let allowed = 2 + written / 64 + start.elapsed().as_secs();
+    assert!(
+        gaps.len() as u64 <= allowed,
+        "{} notes, a flood of their own",
+        gaps.len()
+    );
 }

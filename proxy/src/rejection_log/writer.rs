@@ -6,11 +6,42 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
-use std::time::SystemTime;
+use std::sync::mpsc::{Receiver, RecvError, TryRecvError};
+use std::time::{Duration, Instant, SystemTime};
 
-use super::record::{RejectionRecord, rfc3339};
+use super::record::{Enforcement, RejectionRecord, rfc3339};
 use super::{Message, RejectionLogError, Shared};
+
+/// How often a flood is told of the records that were dropped, at most. A note for each gap would be a second flood.
+const DROPPED_EVERY: Duration = Duration::from_secs(1);
+
+/// How often the log says how many rejections were only observed, at most.
+const OBSERVED_EVERY: Duration = Duration::from_secs(60);
+
+const TARGET: &str = "pgpalisade::rejection";
+
+/// One record as an event. Field names are those of the JSON line.
+macro_rules! event {
+    ($level:ident, $record:expr, $message:literal) => {
+        tracing::event!(
+            target: TARGET,
+            tracing::Level::$level,
+            kind = $record.kind.as_str(),
+            sqlstate = $record.kind.sqlstate(),
+            scope = $record.scope,
+            token = $record.token,
+            mark = $record.mark,
+            user = $record.session.user,
+            database = $record.session.database,
+            application_name = $record.session.application_name,
+            client_addr = %$record.session.client_addr,
+            backend_pid = $record.session.backend_pid,
+            statement_class = $record.statement_class.as_deref(),
+            statement = $record.statement.as_ref().map(super::StatementText::as_str),
+            $message
+        )
+    };
+}
 
 /// Where lines go.
 pub(super) struct Sink {
@@ -32,6 +63,10 @@ pub(super) struct Writer {
     last_line: LastLine,
     /// Records that did not reach the file since the last line that did.
     missing: u64,
+    /// When the log was last told of dropped records.
+    dropped_told: Option<Instant>,
+    /// When the log was last told of observed ones.
+    observed_told: Option<Instant>,
 }
 
 impl Sink {
@@ -70,23 +105,40 @@ impl Writer {
             shared,
             last_line: LastLine::Whole,
             missing: 0,
+            dropped_told: None,
+            observed_told: None,
         }
     }
 
     /// Writes until the last handle is gone and the queue is empty.
     pub(super) fn run(mut self, queue: &Receiver<Message>) {
-        while let Ok(message) = queue.recv() {
+        while let Ok(message) = self.next(queue) {
             if self.shared.reopen.swap(false, Ordering::Acquire) {
                 self.reopen();
             }
-            self.report_dropped();
+            if is_due(self.dropped_told, DROPPED_EVERY) {
+                self.report_dropped();
+            }
             if let Message::Record(record) = message {
-                emit(&record);
+                self.emit(&record);
                 self.write_record(&record);
             }
         }
         self.report_dropped();
         self.write_missing();
+        self.report_counts();
+    }
+
+    /// Waits for the next message. Before it waits it tells what was dropped.
+    fn next(&mut self, queue: &Receiver<Message>) -> Result<Message, RecvError> {
+        match queue.try_recv() {
+            Ok(message) => Ok(message),
+            Err(TryRecvError::Disconnected) => Err(RecvError),
+            Err(TryRecvError::Empty) => {
+                self.report_dropped();
+                queue.recv()
+            }
+        }
     }
 
     fn reopen(&mut self) {
@@ -107,8 +159,54 @@ impl Writer {
     fn report_dropped(&mut self) {
         let dropped = self.shared.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            tracing::warn!(target: "pgpalisade::rejection", dropped, "rejections came too fast to record");
+            let counts = self.shared.counters.read();
+            tracing::warn!(
+                target: TARGET,
+                dropped,
+                refused = counts.total(Enforcement::Refused),
+                observed = counts.total(Enforcement::Observed),
+                "rejections came too fast to record"
+            );
             self.missing = self.missing.saturating_add(dropped);
+            self.dropped_told = Some(Instant::now());
+            self.write_missing();
+        }
+    }
+
+    /// The counts at the end, where there are any.
+    fn report_counts(&self) {
+        let counts = self.shared.counters.read();
+        if !counts.is_zero() {
+            tracing::info!(
+                target: TARGET,
+                refused = %counts.by_kind(Enforcement::Refused),
+                observed = %counts.by_kind(Enforcement::Observed),
+                dropped = counts.dropped(),
+                "rejections in all"
+            );
+        }
+    }
+
+    /// The event in the log.
+    fn emit(&mut self, record: &RejectionRecord) {
+        match record.enforced {
+            Enforcement::Refused => event!(WARN, record, "rejected"),
+            Enforcement::Observed => {
+                event!(DEBUG, record, "observed, not rejected");
+                self.report_observed();
+            }
+        }
+    }
+
+    fn report_observed(&mut self) {
+        if is_due(self.observed_told, OBSERVED_EVERY) {
+            let counts = self.shared.counters.read();
+            tracing::info!(
+                target: TARGET,
+                observed = %counts.by_kind(Enforcement::Observed),
+                "rejections that were not carried out, as the policy says; \"pgpalisade report\" reads the rejection log"
+            );
+            self.observed_told = Some(Instant::now());
         }
     }
 
@@ -163,22 +261,6 @@ impl Writer {
     }
 }
 
-/// The event in the log. Field names are those of the JSON line.
-fn emit(record: &RejectionRecord) {
-    tracing::warn!(
-        target: "pgpalisade::rejection",
-        kind = record.kind.as_str(),
-        sqlstate = record.kind.sqlstate(),
-        scope = record.scope,
-        token = record.token,
-        mark = record.mark,
-        user = record.session.user,
-        database = record.session.database,
-        application_name = record.session.application_name,
-        client_addr = %record.session.client_addr,
-        backend_pid = record.session.backend_pid,
-        statement_class = record.statement_class.as_deref(),
-        statement = record.statement.as_ref().map(super::StatementText::as_str),
-        "rejected"
-    );
+fn is_due(last: Option<Instant>, every: Duration) -> bool {
+    last.is_none_or(|at| at.elapsed() >= every)
 }

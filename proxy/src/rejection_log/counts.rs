@@ -1,0 +1,164 @@
+//! How many rejections there were, by kind: counted also where the record was dropped.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::record::{Enforcement, RejectionKind};
+
+const KINDS: usize = RejectionKind::ALL.len();
+
+/// Counts that every session's thread adds to. They order nothing: each is only a number.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    refused: [AtomicU64; KINDS],
+    observed: [AtomicU64; KINDS],
+    dropped: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn count(&self, kind: RejectionKind, enforced: Enforcement) {
+        let counters = match enforced {
+            Enforcement::Refused => &self.refused,
+            Enforcement::Observed => &self.observed,
+        };
+        if let Some(counter) = counters.get(kind.index()) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn count_dropped(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self) -> RejectionCounts {
+        let read = |counters: &[AtomicU64; KINDS]| {
+            counters
+                .each_ref()
+                .map(|counter| counter.load(Ordering::Relaxed))
+        };
+        RejectionCounts {
+            refused: read(&self.refused),
+            observed: read(&self.observed),
+            dropped: self.dropped.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// How many rejections there were at one moment, since the log was opened. Those whose record was dropped are in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RejectionCounts {
+    refused: [u64; KINDS],
+    observed: [u64; KINDS],
+    dropped: u64,
+}
+
+impl RejectionCounts {
+    /// Those of a kind.
+    pub fn of(&self, kind: RejectionKind, enforced: Enforcement) -> u64 {
+        let counts = self.counts(enforced);
+        counts.get(kind.index()).copied().unwrap_or_default()
+    }
+
+    /// Those of all kinds.
+    pub fn total(&self, enforced: Enforcement) -> u64 {
+        self.counts(enforced).iter().sum()
+    }
+
+    /// Records that came too fast to be written to the file or the log.
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    pub(super) fn is_zero(&self) -> bool {
+        self.total(Enforcement::Refused) + self.total(Enforcement::Observed) == 0
+    }
+
+    /// For people: `3 (no_token 2, policy 1)`.
+    pub(super) const fn by_kind(&self, enforced: Enforcement) -> ByKind<'_> {
+        ByKind {
+            counts: self,
+            enforced,
+        }
+    }
+
+    const fn counts(&self, enforced: Enforcement) -> &[u64; KINDS] {
+        match enforced {
+            Enforcement::Refused => &self.refused,
+            Enforcement::Observed => &self.observed,
+        }
+    }
+}
+
+/// A total, with the kinds that are in it.
+pub(super) struct ByKind<'a> {
+    counts: &'a RejectionCounts,
+    enforced: Enforcement,
+}
+
+impl fmt::Display for ByKind<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.counts.total(self.enforced))?;
+        let counts = RejectionKind::ALL.map(|kind| (kind, self.counts.of(kind, self.enforced)));
+        let came = counts.iter().filter(|(_, count)| *count > 0);
+        for (number, (kind, count)) in came.clone().enumerate() {
+            let before = if number == 0 { " (" } else { ", " };
+            write!(f, "{before}{} {count}", kind.as_str())?;
+        }
+        f.write_str(if came.count() > 0 { ")" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_counter_of_its_own() {
+        let counters = Counters::default();
+        assert!(counters.read().is_zero());
+        let enforcements = [Enforcement::Refused, Enforcement::Observed];
+        // A different number for each, so that none can stand for another.
+        let expected = |kind: RejectionKind, enforced: Enforcement| {
+            let place = RejectionKind::ALL.iter().position(|k| *k == kind);
+            1 + place.unwrap_or_default() as u64
+                + if enforced == Enforcement::Observed {
+                    100
+                } else {
+                    0
+                }
+        };
+        for kind in RejectionKind::ALL {
+            for enforced in enforcements {
+                for _ in 0..expected(kind, enforced) {
+                    counters.count(kind, enforced);
+                }
+            }
+        }
+        let counts = counters.read();
+        for kind in RejectionKind::ALL {
+            for enforced in enforcements {
+                assert_eq!(
+                    counts.of(kind, enforced),
+                    expected(kind, enforced),
+                    "{kind:?}"
+                );
+            }
+        }
+        assert_eq!(counts.total(Enforcement::Refused), 45);
+        assert_eq!(counts.total(Enforcement::Observed), 945);
+    }
+
+    #[test]
+    fn only_kinds_that_came_are_named() {
+        let counters = Counters::default();
+        counters.count(RejectionKind::Policy, Enforcement::Observed);
+        counters.count(RejectionKind::NoToken, Enforcement::Observed);
+        counters.count(RejectionKind::NoToken, Enforcement::Observed);
+        let counts = counters.read();
+        assert_eq!(
+            counts.by_kind(Enforcement::Observed).to_string(),
+            "3 (no_token 2, policy 1)"
+        );
+        assert_eq!(counts.by_kind(Enforcement::Refused).to_string(), "0");
+    }
+}
