@@ -22,8 +22,9 @@ pub use cache::{CacheStats, VerdictCache};
 pub use classify::{MAX_PARSED, PARSER_STACK, TextEncoding, classify};
 pub use effects::{Category, Effects, ObjectName, Tables, UnknownCategory};
 pub use policy::{
-    Backstop, DEFAULT_SCOPE, Mode, Policy, PolicyErrors, Reason, Requirement, ScopeId, ScopeSet,
-    SearchPath, SessionPolicy, TokenBounds, Who,
+    Backstop, DEFAULT_SCOPE, Decision, Mode, POLICY_BYTES_MAX, POLICY_KEYS, Policy, PolicyErrors,
+    PolicyKey, Reason, Remark, Requirement, ScopeId, ScopeSet, SearchPath, SessionPolicy,
+    SessionRule, TokenBounds, Who,
 };
 pub use verdict::{
     Access, Chain, Class, CommitsInside, Control, FencingShow, FencingVariable, Lifetime, Opaque,

@@ -6,15 +6,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Mode, Policy, PolicyErrors};
+use pgpalisade_policies::{Mode, POLICY_BYTES_MAX, Policy, PolicyErrors};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::fence::Fence;
 use crate::fence::scope_cell::ScopeCells;
-
-/// A policy file is a few pages of text; more is a mistake (a log, a device).
-const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Why there is no policy.
 #[derive(Debug, thiserror::Error)]
@@ -27,9 +24,6 @@ pub enum PolicyFileError {
         /// Why.
         source: io::Error,
     },
-    /// It is longer than a policy can be.
-    #[error("the policy file {} is larger than {FILE_BYTES_MAX} bytes", .0.display())]
-    TooLarge(PathBuf),
     /// It has errors.
     #[error("{}", with_path(path, errors))]
     Invalid {
@@ -43,7 +37,7 @@ pub enum PolicyFileError {
 /// Each error with the file in front, one to a line.
 fn with_path(path: &Path, errors: &PolicyErrors) -> String {
     let path = path.display();
-    let lines = errors.iter().map(|error| format!("{path}:{error}"));
+    let lines = errors.0.iter().map(|error| format!("{path}:{error}"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -71,17 +65,15 @@ fn read(path: &Path) -> Result<String, PolicyFileError> {
     let read = || -> io::Result<String> {
         let mut text = String::new();
         let file = std::fs::File::open(path)?;
-        file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+        // One byte more than a policy may have: it is refused with the other errors.
+        file.take(POLICY_BYTES_MAX as u64 + 1)
+            .read_to_string(&mut text)?;
         Ok(text)
     };
-    let text = read().map_err(|source| PolicyFileError::Read {
+    read().map_err(|source| PolicyFileError::Read {
         path: path.to_owned(),
         source,
-    })?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(PolicyFileError::TooLarge(path.to_owned()));
-    }
-    Ok(text)
+    })
 }
 
 /// Puts the policy file into force each time that the proxy is told to read it again.

@@ -1,13 +1,45 @@
 //! From what a statement does, and whose session it is, to what the session must hold.
 //!
-//! A [`Policy`] is what an operator has written, or the default. [`Policy::for_session`] looks up what it says about
-//! one session. [`SessionPolicy::requirement`] is then asked for each statement.
+//! A [`Policy`] is what an operator has written ([`Policy::parse`]), or the default. [`Policy::for_session`] looks up what
+//! it says about one session. [`SessionPolicy::requirement`] is then asked for each statement.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `file` | reads the TOML text: every error at once, with its place |
+//! | `compile` | works out of it what the sessions ask |
+//! | `glob`, `tables`, `network`, `who` | patterns, and what they match |
+//! | `terms`, `session` | what holds for a session |
+//! | `decide` | what a statement needs, and why |
 
+mod compile;
+mod decide;
+mod file;
+mod glob;
+mod information;
+mod network;
+mod remark;
 mod requirement;
 mod session;
+mod tables;
+mod terms;
+#[cfg(test)]
+mod tests;
+mod warn;
+mod who;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use decide::Decision;
+pub use file::{POLICY_BYTES_MAX, POLICY_KEYS, PolicyKey};
+pub use remark::{PolicyErrors, Remark};
 pub use requirement::{Reason, Requirement, ScopeSet, SearchPath};
 pub use session::{Backstop, SessionPolicy, Who};
+pub use terms::SessionRule;
+
+use tables::Tables;
+use terms::Terms;
+use who::WhoPattern;
 
 /// The scope of a session that names none.
 pub const DEFAULT_SCOPE: &str = "default";
@@ -48,14 +80,41 @@ pub struct TokenBounds {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     scopes: Vec<Box<str>>,
+    tables: Tables,
+    /// The scopes that list tables, in their order.
+    table_scopes: Box<[ScopeId]>,
+    modes: Modes,
+    /// Bounds of scopes that have some of their own, complete.
+    bounds: BTreeMap<Box<str>, TokenBounds>,
+    default_bounds: TokenBounds,
+    defaults: Arc<Terms>,
+    rules: Vec<Rule>,
+    warnings: Vec<Remark>,
 }
 
-impl Default for Policy {
-    fn default() -> Self {
-        Self {
-            scopes: vec![DEFAULT_SCOPE.into()],
-        }
+/// What is enforced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Modes {
+    /// Those of scopes that have one of their own.
+    of_scopes: BTreeMap<Box<str>, Mode>,
+    /// Below them, that of `[defaults]`.
+    default: Mode,
+}
+
+impl Modes {
+    fn of(&self, terms: &Terms, scope: Option<&str>) -> Mode {
+        terms
+            .mode
+            .or_else(|| self.of_scopes.get(scope?).copied())
+            .unwrap_or(self.default)
     }
+}
+
+/// A rule for sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    who: WhoPattern,
+    terms: Arc<Terms>,
 }
 
 impl Policy {
@@ -65,27 +124,29 @@ impl Policy {
         &self.scopes
     }
 
+    /// Its rules for sessions, in their order.
+    pub fn rules(&self) -> impl Iterator<Item = &SessionRule> {
+        self.rules
+            .iter()
+            .filter_map(|rule| rule.terms.rule.as_ref())
+    }
+
     /// What limits the tokens of a scope, also of one that it does not name.
     #[must_use]
-    pub fn bounds(&self, _scope: &str) -> TokenBounds {
-        TokenBounds::default()
+    pub fn bounds(&self, scope: &str) -> TokenBounds {
+        let own = self.bounds.get(scope).copied();
+        own.unwrap_or(self.default_bounds)
     }
-}
 
-/// PLACEHOLDER
-#[derive(Debug)]
-pub struct PolicyErrors(Vec<String>);
-impl PolicyErrors {
-    /// x
-    pub fn iter(&self) -> impl Iterator<Item = &String> {
-        self.0.iter()
+    /// What is legal in its file but may surprise, from the top.
+    #[must_use]
+    pub fn warnings(&self) -> &[Remark] {
+        &self.warnings
     }
-}
-impl Policy {
-    /// x
-    /// # Errors
-    /// x
-    pub fn parse(_: &str, _: &dyn Fn(&str) -> Result<(), String>) -> Result<Self, PolicyErrors> {
-        Ok(Self::default())
+
+    fn name_of(&self, scope: ScopeId) -> &str {
+        self.scopes
+            .get(scope.index())
+            .map_or(DEFAULT_SCOPE, |name| &**name)
     }
 }

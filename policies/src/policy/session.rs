@@ -3,9 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Mode, Policy, Requirement, ScopeId, ScopeSet, SearchPath};
-use crate::effects::Effects;
-use crate::verdict::Class;
+use super::terms::{SessionRule, Terms};
+use super::{Mode, Policy, ScopeId};
 
 /// Whose session it is, as its startup packet and its socket tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +23,7 @@ pub struct Who<'a> {
 #[derive(Clone, Debug)]
 pub struct SessionPolicy {
     policy: Arc<Policy>,
+    terms: Arc<Terms>,
 }
 
 /// When PostgreSQL's own read-only mode guards a session against writes that no text shows.
@@ -35,14 +35,17 @@ pub enum Backstop<'a> {
     UntilHolding(&'a [ScopeId]),
 }
 
-const DEFAULT: ScopeId = ScopeId(0);
-
 impl Policy {
-    /// What it says about a session.
+    /// What it says about a session: the first rule that matches, else the defaults.
     #[must_use]
-    pub fn for_session(self: &Arc<Self>, _who: &Who<'_>) -> SessionPolicy {
+    pub fn for_session(self: &Arc<Self>, who: &Who<'_>) -> SessionPolicy {
+        let mut rules = self.rules.iter();
+        let terms = rules
+            .find(|rule| rule.who.matches(who))
+            .map_or(&self.defaults, |rule| &rule.terms);
         SessionPolicy {
             policy: Arc::clone(self),
+            terms: Arc::clone(terms),
         }
     }
 }
@@ -54,69 +57,52 @@ impl SessionPolicy {
         &self.policy
     }
 
-    /// The scope of a bare number, and of writes to tables that no scope lists.
+    /// The rule of the file that the session falls under; `None` where none matches it and the defaults hold.
     #[must_use]
-    pub const fn scope(&self) -> ScopeId {
-        DEFAULT
+    pub fn rule(&self) -> Option<&SessionRule> {
+        self.terms.rule.as_ref()
     }
 
-    /// What a statement with these effects needs.
+    /// The scope of a bare number, and of writes to tables that no scope lists.
     #[must_use]
-    pub fn requirement(&self, effects: &Effects, _path: SearchPath<'_>) -> Requirement {
-        match effects.class {
-            Class::Read => Requirement::Free,
-            Class::Write => Requirement::Current(ScopeSet::One(DEFAULT)),
-        }
+    pub fn scope(&self) -> ScopeId {
+        self.terms.scope
     }
 
     /// Holding the current tokens of all these scopes, the session may send whatever it likes, and no text needs a
-    /// look. `None` where each does.
+    /// look. `None` where each does, because some kind of statement is refused.
     #[must_use]
-    pub const fn unlooked(&self) -> Option<&[ScopeId]> {
-        Some(&[DEFAULT])
+    pub fn unlooked(&self) -> Option<&[ScopeId]> {
+        self.terms.follows.unlooked.as_deref()
     }
 
     /// When its transactions are read-only.
     #[must_use]
-    pub const fn backstop(&self) -> Backstop<'_> {
-        Backstop::UntilHolding(&[DEFAULT])
+    pub fn backstop(&self) -> Backstop<'_> {
+        match &self.terms.follows.read_only_until {
+            Some(scopes) => Backstop::UntilHolding(scopes),
+            None => Backstop::Off,
+        }
+    }
+
+    /// Whether a refusal that concerns a scope is carried out; without one, a refusal that concerns none. The mode of
+    /// the session's rule counts before that of the scope, and that before the one of `[defaults]`.
+    #[must_use]
+    pub fn mode(&self, scope: Option<&str>) -> Mode {
+        self.policy.modes.of(&self.terms, scope)
     }
 
     /// Whether the session itself is only observed, by a rule that names it: then no takeover may end it.
     #[must_use]
-    pub const fn observes_session(&self) -> bool {
-        false
+    pub fn observes_session(&self) -> bool {
+        self.terms.mode == Some(Mode::Observe)
     }
 
-    /// Whether a refusal that concerns a scope is carried out; without one, a refusal that concerns none.
-    #[must_use]
-    pub const fn mode(&self, _scope: Option<&str>) -> Mode {
-        Mode::Enforce
+    pub(super) fn mode_of(&self, scope: ScopeId) -> Mode {
+        self.mode(Some(self.policy.name_of(scope)))
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::effects::Tables;
-
-    #[test]
-    fn without_a_file_writes_need_the_token_and_reads_nothing() {
-        let who = Who {
-            user: "u",
-            database: "d",
-            application_name: None,
-            client: None,
-        };
-        let session = Arc::new(Policy::default()).for_session(&who);
-        let of = |effects: &Effects| session.requirement(effects, SearchPath::Unknown);
-        assert_eq!(of(&Effects::none()), Requirement::Free);
-        let needs = Requirement::Current(ScopeSet::One(DEFAULT));
-        assert_eq!(of(&Effects::unknown(None)), needs);
-        let named = Effects {
-            writes: Tables::none(),
-            ..Effects::unknown(None)
-        };
-        assert_eq!(of(&named), needs);
+    pub(super) fn terms(&self) -> &Terms {
+        &self.terms
     }
 }

@@ -1,0 +1,274 @@
+//! From what a file says to what the sessions ask.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use toml::Spanned;
+
+use super::file::{Draft, RuleDraft, ScopeDraft, Section};
+use super::remark::Lines;
+use super::tables::{Listed, Tables};
+use super::terms::{By, Follows, Reads, Said, SessionRule, Terms, Writes};
+use super::warn::warnings;
+use super::{DEFAULT_SCOPE, Mode, Modes, Policy, Rule, ScopeId, TokenBounds};
+use crate::effects::Category;
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::compile(&Draft::default(), &Lines::new(""))
+    }
+}
+
+impl Policy {
+    /// Works out a draft without errors. `lines` are those of its text.
+    pub(super) fn compile(draft: &Draft, lines: &Lines<'_>) -> Self {
+        let mut names = Names::default();
+        let default_scope = names.id(draft.defaults.scope.as_deref().unwrap_or(DEFAULT_SCOPE));
+        let (listed, table_scopes) = tables(&draft.scopes, &mut names, lines);
+        let mut defaults = default_terms(&draft.defaults, default_scope, lines);
+        let mut rules: Vec<Terms> = Vec::new();
+        for (index, rule) in draft.rules.iter().enumerate() {
+            rules.push(rule_terms(index, rule, &defaults, &mut names, lines));
+        }
+        let scopes = Scopes {
+            names: names.names,
+            with_tables: table_scopes,
+            modes: modes(draft),
+        };
+        for terms in rules.iter_mut().chain([&mut defaults]) {
+            terms.follows = scopes.follows(terms);
+        }
+        let patterns = draft.rules.iter().map(|rule| rule.who.clone());
+        let rule = |(who, terms)| Rule {
+            who,
+            terms: Arc::new(terms),
+        };
+        Self {
+            scopes: scopes.names,
+            tables: Tables::new(listed),
+            table_scopes: scopes.with_tables,
+            modes: scopes.modes,
+            bounds: bounds(&draft.scopes, draft.tokens),
+            default_bounds: draft.tokens,
+            defaults: Arc::new(defaults),
+            rules: patterns.zip(rules).map(rule).collect(),
+            warnings: warnings(draft, lines),
+        }
+    }
+}
+
+/// The names of scopes in the order in which they come up.
+#[derive(Default)]
+struct Names {
+    names: Vec<Box<str>>,
+    ids: HashMap<Box<str>, ScopeId>,
+}
+
+impl Names {
+    fn id(&mut self, name: &str) -> ScopeId {
+        if let Some(known) = self.ids.get(name) {
+            return *known;
+        }
+        // The reader takes far fewer than fit.
+        let id = ScopeId(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
+        self.names.push(name.into());
+        self.ids.insert(name.into(), id);
+        id
+    }
+}
+
+fn tables(
+    scopes: &[ScopeDraft],
+    names: &mut Names,
+    lines: &Lines<'_>,
+) -> (Vec<Listed>, Box<[ScopeId]>) {
+    let mut listed = Vec::new();
+    let mut with_tables = Vec::new();
+    for scope in scopes {
+        let id = names.id(scope.name.get_ref());
+        if !scope.tables.is_empty() {
+            with_tables.push(id);
+        }
+        listed.extend(scope.tables.iter().map(|pattern| Listed {
+            pattern: pattern.get_ref().clone(),
+            scope: id,
+            line: lines.line(&pattern.span()),
+        }));
+    }
+    with_tables.sort();
+    (listed, with_tables.into())
+}
+
+fn value<T: Copy>(written: Option<&Spanned<T>>) -> Option<T> {
+    written.map(|written| *written.get_ref())
+}
+
+fn by_defaults<T: Copy + Default>(written: Option<&Spanned<T>>, lines: &Lines<'_>) -> Said<T> {
+    match written {
+        None => Said::default(),
+        Some(written) => Said {
+            value: *written.get_ref(),
+            by: By::Defaults {
+                line: lines.line(&written.span()),
+            },
+        },
+    }
+}
+
+fn by_rule<T: Copy>(written: Option<&Spanned<T>>, otherwise: Said<T>) -> Said<T> {
+    match written {
+        None => otherwise,
+        Some(written) => Said {
+            value: *written.get_ref(),
+            by: By::Rule,
+        },
+    }
+}
+
+fn default_terms(section: &Section, scope: ScopeId, lines: &Lines<'_>) -> Terms {
+    let said = section.refuse.iter().map(|category| {
+        let line = lines.line(&category.span());
+        (*category.get_ref(), By::Defaults { line })
+    });
+    let mut refused: Vec<(Category, By)> = said.collect();
+    if !refused
+        .iter()
+        .any(|(kind, _)| *kind == Category::Replication)
+    {
+        refused.push((Category::Replication, By::Nobody));
+    }
+    take_away(&mut refused, &section.allow);
+    Terms {
+        rule: None,
+        writes: by_defaults(section.writes.as_ref(), lines),
+        reads: by_defaults(section.reads.as_ref(), lines),
+        unknown_tables: by_defaults(section.unknown_tables.as_ref(), lines),
+        // That of [defaults] counts below that of the scopes.
+        mode: None,
+        scope,
+        refused: refused.into(),
+        follows: Follows::default(),
+    }
+}
+
+fn rule_terms(
+    index: usize,
+    rule: &RuleDraft,
+    defaults: &Terms,
+    names: &mut Names,
+    lines: &Lines<'_>,
+) -> Terms {
+    let section = &rule.section;
+    let own = section
+        .refuse
+        .iter()
+        .map(|kind| (*kind.get_ref(), By::Rule));
+    let mut refused: Vec<(Category, By)> = own.collect();
+    let mut inherited = defaults.refused.to_vec();
+    take_away(&mut inherited, &section.allow);
+    refused.extend(inherited);
+    let scope = section.scope.as_deref();
+    Terms {
+        rule: Some(SessionRule {
+            name: rule.name.clone(),
+            number: index + 1,
+            line: lines.line(&rule.at.span()),
+        }),
+        writes: by_rule(section.writes.as_ref(), defaults.writes),
+        reads: by_rule(section.reads.as_ref(), defaults.reads),
+        unknown_tables: by_rule(section.unknown_tables.as_ref(), defaults.unknown_tables),
+        mode: value(section.mode.as_ref()),
+        scope: scope.map_or(defaults.scope, |scope| names.id(scope)),
+        refused: refused.into(),
+        follows: Follows::default(),
+    }
+}
+
+fn take_away(refused: &mut Vec<(Category, By)>, allowed: &[Spanned<Category>]) {
+    refused.retain(|(kind, _)| !allowed.iter().any(|allowed| allowed.get_ref() == kind));
+}
+
+fn modes(draft: &Draft) -> Modes {
+    let own = draft.scopes.iter().filter_map(|scope| {
+        let mode = value(scope.mode.as_ref())?;
+        Some((scope.name.get_ref().clone(), mode))
+    });
+    Modes {
+        of_scopes: own.collect(),
+        default: value(draft.defaults.mode.as_ref()).unwrap_or_default(),
+    }
+}
+
+fn bounds(scopes: &[ScopeDraft], general: TokenBounds) -> BTreeMap<Box<str>, TokenBounds> {
+    let own = scopes.iter().filter_map(|scope| {
+        let own = scope.bounds;
+        let complete = TokenBounds {
+            max_step: own.max_step.or(general.max_step),
+            max_token: own.max_token.or(general.max_token),
+        };
+        let name = scope.name.get_ref().clone();
+        (own != TokenBounds::default()).then_some((name, complete))
+    });
+    own.collect()
+}
+
+/// The scopes of a policy.
+struct Scopes {
+    names: Vec<Box<str>>,
+    with_tables: Box<[ScopeId]>,
+    modes: Modes,
+}
+
+impl Scopes {
+    fn follows(&self, terms: &Terms) -> Follows {
+        let refuses_a_text = terms
+            .refused
+            .iter()
+            // That is a connection of its own kind, and no text.
+            .any(|(kind, _)| *kind != Category::Replication);
+        let refuses = refuses_a_text || terms.writes.value == Writes::Refuse;
+        let (for_writes, for_reads) = (self.for_writes(terms), self.for_reads(terms));
+        let all = union(&for_writes, &for_reads);
+
+        let observes = |scope: &ScopeId| {
+            let name = self.names.get(scope.index()).map(|name| &**name);
+            self.modes.of(terms, name) == Mode::Observe
+        };
+        let observes_refusals = refuses && self.modes.of(terms, None) == Mode::Observe;
+        let observed = for_writes.iter().any(observes) || observes_refusals;
+        let free = terms.writes.value == Writes::Allow;
+        // Where refusals are looked at as if they needed tokens, these are the scopes.
+        let behind = union(&self.with_tables, &[terms.scope]);
+        Follows {
+            unlooked: (!refuses).then_some(all),
+            read_only_until: (!free && !observed).then_some(for_writes),
+            enforced_behind_refusals: observes_refusals && !behind.iter().all(observes),
+        }
+    }
+
+    /// The scopes whose tokens a write can need.
+    fn for_writes(&self, terms: &Terms) -> Box<[ScopeId]> {
+        if terms.is_exempt() || terms.refuses_all_writes() {
+            return Box::default();
+        }
+        match terms.writes.value {
+            Writes::Token => union(&self.with_tables, &[terms.scope]),
+            Writes::Allow | Writes::Refuse => self.with_tables.clone(),
+        }
+    }
+
+    /// The scopes whose tokens a read can need.
+    fn for_reads(&self, terms: &Terms) -> Box<[ScopeId]> {
+        match terms.reads.value {
+            Reads::Current => union(&self.with_tables, &[terms.scope]),
+            Reads::Allow => Box::default(),
+        }
+    }
+}
+
+fn union(one: &[ScopeId], other: &[ScopeId]) -> Box<[ScopeId]> {
+    let mut all = [one, other].concat();
+    all.sort();
+    all.dedup();
+    all.into()
+}

@@ -1,0 +1,445 @@
+//! From the effects of a statement to what the session must hold.
+
+use super::information::tells_about_session;
+use super::requirement::{Reason, Requirement, ScopeSet, SearchPath};
+use super::session::SessionPolicy;
+use super::tables::{Certainty, Listed};
+use super::terms::{By, Reads, UnknownTables, Writes};
+use super::{Mode, ScopeId};
+use crate::effects::{Category, Effects, ObjectName, Tables};
+use crate::verdict::Class;
+
+/// A requirement, and how it came about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// What the statement needs.
+    pub requirement: Requirement,
+    /// The reasons, one sentence each, at least one.
+    pub because: Vec<String>,
+}
+
+/// Takes down how a decision comes about, or does not.
+trait Trace {
+    fn say(&mut self, words: impl FnOnce() -> String);
+}
+
+/// For the sessions: nothing is taken down, and nothing allocated.
+struct Silent;
+
+impl Trace for Silent {
+    #[inline]
+    fn say(&mut self, _words: impl FnOnce() -> String) {}
+}
+
+impl Trace for Vec<String> {
+    fn say(&mut self, words: impl FnOnce() -> String) {
+        let words = words();
+        if !self.contains(&words) {
+            self.push(words);
+        }
+    }
+}
+
+/// Why the scopes are not the answer.
+enum Stop<'a> {
+    Refuse(Reason),
+    NeedsSearchPath(&'a ObjectName),
+}
+
+/// Whether what is refused is refused.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refusals {
+    Count,
+    /// What is refused is looked at as if it needed tokens.
+    Ignored,
+}
+
+/// What a table or statement needs that no scope lists.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unlisted {
+    SessionScope,
+    Nothing,
+    Refused,
+}
+
+/// What of a statement is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Writes,
+    Reads,
+}
+
+impl Side {
+    const fn verb(self) -> &'static str {
+        match self {
+            Self::Writes => "writes",
+            Self::Reads => "reads",
+        }
+    }
+}
+
+/// A side of a statement, and what it needs for tables that no scope lists.
+#[derive(Clone, Copy)]
+struct Half {
+    side: Side,
+    unlisted: Unlisted,
+}
+
+/// Scopes, each once and in order. One does not allocate.
+#[derive(Default)]
+struct Needs {
+    first: Option<ScopeId>,
+    /// Where there are several, all of them.
+    several: Vec<ScopeId>,
+}
+
+impl Needs {
+    fn add(&mut self, scope: ScopeId) {
+        match self.first {
+            None => self.first = Some(scope),
+            Some(first) if self.several.is_empty() => {
+                if first != scope {
+                    self.several = vec![first.min(scope), first.max(scope)];
+                }
+            }
+            Some(_) => {
+                if let Err(place) = self.several.binary_search(&scope) {
+                    self.several.insert(place, scope);
+                }
+            }
+        }
+    }
+
+    fn contains(&self, scope: ScopeId) -> bool {
+        self.first == Some(scope) || self.several.binary_search(&scope).is_ok()
+    }
+
+    fn into_requirement(self) -> Requirement {
+        match self.first {
+            None => Requirement::Free,
+            Some(first) if self.several.is_empty() => Requirement::Current(ScopeSet::One(first)),
+            Some(_) => Requirement::Current(ScopeSet::Several(self.several.into())),
+        }
+    }
+}
+
+impl SessionPolicy {
+    /// What a statement with these effects needs. Where no scope of the policy lists tables it does not allocate,
+    /// but for the words of a refusal.
+    #[must_use]
+    pub fn requirement(&self, effects: &Effects, path: SearchPath<'_>) -> Requirement {
+        self.decide(effects, path, &mut Silent)
+    }
+
+    /// As [`Self::requirement`], with the reasons. For people: it takes its time.
+    #[must_use]
+    pub fn decision(&self, effects: &Effects, path: SearchPath<'_>) -> Decision {
+        let mut because = Vec::new();
+        let requirement = self.decide(effects, path, &mut because);
+        Decision {
+            requirement,
+            because,
+        }
+    }
+
+    /// Whether the session may do what is of this kind, whatever it holds.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn allows(&self, category: Category) -> Result<(), Reason> {
+        match self.terms().refuses(category) {
+            None => Ok(()),
+            Some(by) => Err(self.refusal(category.as_str(), by)),
+        }
+    }
+
+    fn decide<T: Trace>(
+        &self,
+        effects: &Effects,
+        path: SearchPath<'_>,
+        trace: &mut T,
+    ) -> Requirement {
+        match self.walk(effects, path, Refusals::Count, trace) {
+            Ok(needs) => needs.into_requirement(),
+            Err(Stop::NeedsSearchPath(name)) => Requirement::NeedsSearchPath(name.clone()),
+            Err(Stop::Refuse(reason)) => self
+                .enforced_behind_refusal(effects, path, trace)
+                .unwrap_or(Requirement::Refuse(reason)),
+        }
+    }
+
+    /// A refusal that is only observed must not carry a write past a scope that is enforced: then its tokens are
+    /// what the statement needs.
+    fn enforced_behind_refusal<T: Trace>(
+        &self,
+        effects: &Effects,
+        path: SearchPath<'_>,
+        trace: &mut T,
+    ) -> Option<Requirement> {
+        if !self.terms().follows.enforced_behind_refusals {
+            return None;
+        }
+        trace.say(|| "that refusal is only observed, so the scopes count".to_owned());
+        match self.walk(effects, path, Refusals::Ignored, trace) {
+            Ok(needs) => {
+                let requirement = needs.into_requirement();
+                let Requirement::Current(scopes) = &requirement else {
+                    return None;
+                };
+                let mut scopes = scopes.as_slice().iter();
+                let enforced = scopes.any(|scope| self.mode_of(*scope) == Mode::Enforce);
+                enforced.then_some(requirement)
+            }
+            Err(Stop::NeedsSearchPath(name)) => Some(Requirement::NeedsSearchPath(name.clone())),
+            Err(Stop::Refuse(_)) => None,
+        }
+    }
+
+    fn walk<'a, T: Trace>(
+        &self,
+        effects: &'a Effects,
+        path: SearchPath<'_>,
+        refusals: Refusals,
+        trace: &mut T,
+    ) -> Result<Needs, Stop<'a>> {
+        let terms = self.terms();
+        if refusals == Refusals::Count
+            && let Some(category) = effects.category
+            && let Some(by) = terms.refuses(category)
+        {
+            return Err(self.refuse(category.as_str(), by, trace));
+        }
+        let mut needs = Needs::default();
+        if effects.class == Class::Write {
+            self.writes(&effects.writes, path, refusals, &mut needs, trace)?;
+        }
+        match terms.reads.value {
+            Reads::Current => self.reads(effects, path, &mut needs, trace)?,
+            Reads::Allow if effects.class == Class::Read => trace.say(|| {
+                let source = terms.source(terms.reads.by);
+                format!("it is a read: reads = \"allow\" ({source})")
+            }),
+            Reads::Allow => {}
+        }
+        Ok(needs)
+    }
+
+    fn writes<'a, T: Trace>(
+        &self,
+        tables: &'a Tables,
+        path: SearchPath<'_>,
+        refusals: Refusals,
+        needs: &mut Needs,
+        trace: &mut T,
+    ) -> Result<(), Stop<'a>> {
+        let terms = self.terms();
+        if terms.is_exempt() {
+            trace.say(|| {
+                let source = terms.source(terms.writes.by);
+                format!("writes need nothing: writes = \"allow\" ({source})")
+            });
+            return Ok(());
+        }
+        if refusals == Refusals::Count && terms.refuses_all_writes() {
+            return Err(self.refuse("writes", terms.writes.by, trace));
+        }
+        let half = Half {
+            side: Side::Writes,
+            unlisted: match (terms.writes.value, refusals) {
+                (Writes::Token, _) | (Writes::Refuse, Refusals::Ignored) => Unlisted::SessionScope,
+                (Writes::Allow, _) => Unlisted::Nothing,
+                (Writes::Refuse, Refusals::Count) => Unlisted::Refused,
+            },
+        };
+        match tables {
+            Tables::Named(names) if names.is_empty() => {
+                trace.say(|| "it writes, but no table by name".to_owned());
+                self.unlisted(half, needs, trace)
+            }
+            tables => self.tables(half, tables, path, needs, trace),
+        }
+    }
+
+    fn reads<'a, T: Trace>(
+        &self,
+        effects: &'a Effects,
+        path: SearchPath<'_>,
+        needs: &mut Needs,
+        trace: &mut T,
+    ) -> Result<(), Stop<'a>> {
+        let half = Half {
+            side: Side::Reads,
+            unlisted: Unlisted::SessionScope,
+        };
+        self.tables(half, &effects.reads, path, needs, trace)?;
+        let mut functions = effects.functions.iter();
+        if let Some(function) = functions.find(|function| !tells_about_session(function)) {
+            trace.say(|| format!("it calls {function}, which may read anything"));
+            self.unlisted(half, needs, trace)?;
+        }
+        if needs.first.is_none() {
+            trace.say(|| "it reads no data".to_owned());
+        }
+        Ok(())
+    }
+
+    fn tables<'a, T: Trace>(
+        &self,
+        half: Half,
+        tables: &'a Tables,
+        path: SearchPath<'_>,
+        needs: &mut Needs,
+        trace: &mut T,
+    ) -> Result<(), Stop<'a>> {
+        let Tables::Named(names) = tables else {
+            return self.unknown_tables(half, needs, trace);
+        };
+        for name in names {
+            if half.side == Side::Reads && is_systems(name) {
+                continue;
+            }
+            self.table(half, name, path, needs, trace)?;
+        }
+        Ok(())
+    }
+
+    fn unknown_tables<'a, T: Trace>(
+        &self,
+        half: Half,
+        needs: &mut Needs,
+        trace: &mut T,
+    ) -> Result<(), Stop<'a>> {
+        let said = self.terms().unknown_tables;
+        trace.say(|| {
+            format!(
+                "the text does not say which tables it {}: unknown_tables = \"{}\" ({})",
+                half.side.verb(),
+                said.value.as_str(),
+                self.terms().source(said.by)
+            )
+        });
+        if said.value == UnknownTables::EveryScope {
+            for scope in &self.policy().table_scopes {
+                needs.add(*scope);
+            }
+        }
+        self.unlisted(half, needs, trace)
+    }
+
+    fn table<'a, T: Trace>(
+        &self,
+        half: Half,
+        name: &'a ObjectName,
+        path: SearchPath<'_>,
+        needs: &mut Needs,
+        trace: &mut T,
+    ) -> Result<(), Stop<'a>> {
+        let policy = self.policy();
+        let mut matched = 0_usize;
+        let mut depends = false;
+        let mut found = |entry: &Listed, certainty| match certainty {
+            Certainty::Certain => {
+                needs.add(entry.scope);
+                matched += 1;
+                trace.say(|| {
+                    let scope = policy.name_of(entry.scope);
+                    let (verb, pattern, line) =
+                        (half.side.verb(), entry.pattern.written(), entry.line);
+                    format!("it {verb} {name}, listed by scope {scope:?} as {pattern}, line {line}")
+                });
+            }
+            Certainty::DependsOnSchema => depends = true,
+        };
+        policy.tables.matching(name, path, &mut found);
+        if depends && self.depends_on_schema(half, name, matched, needs) {
+            trace.say(|| format!("which table {name} is depends on the search path"));
+            return Err(Stop::NeedsSearchPath(name));
+        }
+        if matched > 0 {
+            return Ok(());
+        }
+        trace.say(|| {
+            let listed = match (policy.tables.is_empty(), depends) {
+                (true, _) => "",
+                (false, true) => ", which no other scope lists",
+                (false, false) => ", which no scope lists",
+            };
+            format!("it {} {name}{listed}", half.side.verb())
+        });
+        self.unlisted(half, needs, trace)
+    }
+
+    /// Whether the answer changes with the schema that a name stands for. `matched` patterns match it in any schema.
+    fn depends_on_schema(
+        &self,
+        half: Half,
+        name: &ObjectName,
+        matched: usize,
+        needs: &Needs,
+    ) -> bool {
+        let mut depends = false;
+        let mut found = |entry: &Listed, certainty| {
+            let needed_anyway = match (matched, half.unlisted) {
+                (0, Unlisted::SessionScope) => entry.scope == self.scope(),
+                (0, Unlisted::Nothing | Unlisted::Refused) => false,
+                (_, _) => needs.contains(entry.scope),
+            };
+            depends |= certainty == Certainty::DependsOnSchema && !needed_anyway;
+        };
+        let tables = &self.policy().tables;
+        tables.matching(name, SearchPath::Unknown, &mut found);
+        depends
+    }
+
+    fn unlisted<'a, T: Trace>(
+        &self,
+        half: Half,
+        needs: &mut Needs,
+        trace: &mut T,
+    ) -> Result<(), Stop<'a>> {
+        let terms = self.terms();
+        let (key, value, by) = match half.side {
+            Side::Reads => ("reads", "current", terms.reads.by),
+            Side::Writes => ("writes", terms.writes.value.as_str(), terms.writes.by),
+        };
+        if half.unlisted == Unlisted::Refused {
+            return Err(self.refuse("writes to tables that no scope lists", by, trace));
+        }
+        trace.say(|| {
+            let source = terms.source(by);
+            let scope = match half.unlisted {
+                Unlisted::SessionScope => {
+                    let scope = self.policy().name_of(self.scope());
+                    format!(", for the session's scope {scope:?}")
+                }
+                Unlisted::Nothing | Unlisted::Refused => String::new(),
+            };
+            format!("{key} = \"{value}\" ({source}){scope}")
+        });
+        if half.unlisted == Unlisted::SessionScope {
+            needs.add(self.scope());
+        }
+        Ok(())
+    }
+
+    fn refuse<'a, T: Trace>(&self, what: &str, by: By, trace: &mut T) -> Stop<'a> {
+        let reason = self.refusal(what, by);
+        trace.say(|| reason.to_string());
+        Stop::Refuse(reason)
+    }
+
+    fn refusal(&self, what: &str, by: By) -> Reason {
+        let source = self.terms().source(by);
+        Reason::new(format!("The policy refuses {what} ({source})"))
+    }
+}
+
+/// A relation of PostgreSQL itself. Without a schema, every name of that beginning counts: PostgreSQL looks into its own
+/// catalog first, and reserves the beginning for itself.
+fn is_systems(name: &ObjectName) -> bool {
+    match name.schema.as_deref() {
+        Some(schema) => schema == "pg_catalog" || schema == "information_schema",
+        None => name.name.starts_with("pg_"),
+    }
+}

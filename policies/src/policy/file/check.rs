@@ -1,0 +1,80 @@
+//! What one value of a policy file says against another.
+
+use std::collections::BTreeMap;
+
+use toml::Spanned;
+
+use super::draft::{Draft, RuleDraft, ScopeDraft, Section};
+use super::reader::Reader;
+use crate::effects::Category;
+
+pub(super) fn check(draft: &Draft, reader: &mut Reader<'_>) {
+    contradictions("defaults", &draft.defaults, reader);
+    for rule in &draft.rules {
+        contradictions("session", &rule.section, reader);
+    }
+    scopes_of_the_same_tables(&draft.scopes, reader);
+    names_of_two_rules(&draft.rules, reader);
+}
+
+/// A kind that is refused and allowed in one breath.
+fn contradictions(table: &str, section: &Section, reader: &mut Reader<'_>) {
+    let refused: Vec<Category> = section.refuse.iter().map(|c| *c.get_ref()).collect();
+    for allowed in &section.allow {
+        let category = allowed.get_ref();
+        if refused.contains(category) {
+            let message = format!("{table} refuses and allows \"{category}\" (take one away)");
+            reader.error(&allowed.span(), message);
+        }
+    }
+}
+
+/// Two scopes with the very same patterns: every write to these tables would need both tokens, so that they are one.
+fn scopes_of_the_same_tables(scopes: &[ScopeDraft], reader: &mut Reader<'_>) {
+    let mut known: BTreeMap<Vec<String>, &ScopeDraft> = BTreeMap::new();
+    for scope in scopes.iter().filter(|scope| !scope.tables.is_empty()) {
+        let tables = scope.tables.iter().map(|table| table.get_ref().written());
+        let mut tables: Vec<String> = tables.collect();
+        tables.sort();
+        if let Some(first) = known.get(&tables) {
+            let message = format!(
+                "scope {:?} lists exactly the tables of scope {:?}, so a write to them would always need both tokens \
+                 (give them different tables, or use one scope)",
+                scope.name.get_ref(),
+                first.name.get_ref()
+            );
+            reader.error(&scope.name.span(), message);
+        } else {
+            known.insert(tables, scope);
+        }
+    }
+}
+
+fn names_of_two_rules(rules: &[RuleDraft], reader: &mut Reader<'_>) {
+    let mut known: BTreeMap<&str, u32> = BTreeMap::new();
+    for rule in rules {
+        let Some(name) = rule.name.as_deref() else {
+            continue;
+        };
+        let line = reader.lines.line(&rule.at.span());
+        if let Some(first) = known.get(name) {
+            let message =
+                format!("two rules are named {name:?}, the first in line {first} (rename one)");
+            reader.error(&rule.at.span(), message);
+        } else {
+            known.insert(name, line);
+        }
+    }
+}
+
+/// Rules that can never match, each with the earlier one that matches all it does.
+pub(in crate::policy) fn shadowed(rules: &[RuleDraft]) -> Vec<(&RuleDraft, &Spanned<()>)> {
+    let mut found = Vec::new();
+    for (index, rule) in rules.iter().enumerate() {
+        let mut earlier = rules.iter().take(index);
+        if let Some(first) = earlier.find(|first| first.who.covers(&rule.who)) {
+            found.push((rule, &first.at));
+        }
+    }
+    found
+}

@@ -1,0 +1,51 @@
+//! What a policy file says, read but not yet worked out.
+
+use toml::Spanned;
+
+use crate::effects::Category;
+use crate::policy::tables::TablePattern;
+use crate::policy::terms::{Reads, UnknownTables, Writes};
+use crate::policy::who::WhoPattern;
+use crate::policy::{Mode, TokenBounds};
+
+/// A whole file.
+#[derive(Debug, Default)]
+pub(in crate::policy) struct Draft {
+    pub(in crate::policy) defaults: Section,
+    pub(in crate::policy) tokens: TokenBounds,
+    /// In the order of the file.
+    pub(in crate::policy) scopes: Vec<ScopeDraft>,
+    /// In the order of the file.
+    pub(in crate::policy) rules: Vec<RuleDraft>,
+}
+
+/// What `[defaults]` and a rule both can say.
+#[derive(Debug, Default)]
+pub(in crate::policy) struct Section {
+    pub(in crate::policy) writes: Option<Spanned<Writes>>,
+    pub(in crate::policy) reads: Option<Spanned<Reads>>,
+    pub(in crate::policy) mode: Option<Spanned<Mode>>,
+    pub(in crate::policy) scope: Option<Box<str>>,
+    pub(in crate::policy) refuse: Vec<Spanned<Category>>,
+    pub(in crate::policy) allow: Vec<Spanned<Category>>,
+    pub(in crate::policy) unknown_tables: Option<Spanned<UnknownTables>>,
+}
+
+/// One `[scope.NAME]`.
+#[derive(Debug)]
+pub(in crate::policy) struct ScopeDraft {
+    pub(in crate::policy) name: Spanned<Box<str>>,
+    pub(in crate::policy) tables: Vec<Spanned<TablePattern>>,
+    pub(in crate::policy) mode: Option<Spanned<Mode>>,
+    pub(in crate::policy) bounds: TokenBounds,
+}
+
+/// One `[[session]]`.
+#[derive(Debug)]
+pub(in crate::policy) struct RuleDraft {
+    /// Its place.
+    pub(in crate::policy) at: Spanned<()>,
+    pub(in crate::policy) name: Option<Box<str>>,
+    pub(in crate::policy) who: WhoPattern,
+    pub(in crate::policy) section: Section,
+}

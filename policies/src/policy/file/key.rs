@@ -1,0 +1,116 @@
+//! The one table of keys of a policy file.
+
+/// A key of a policy file, for its reader and for the documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyKey {
+    /// The key with the tables that it is in. `NAME` stands for the name of a scope.
+    pub name: &'static str,
+    /// What may be written, as a user would write it.
+    pub values: &'static str,
+    /// What holds where it is left out.
+    pub default: &'static str,
+}
+
+const fn key(name: &'static str, values: &'static str, default: &'static str) -> PolicyKey {
+    PolicyKey {
+        name,
+        values,
+        default,
+    }
+}
+
+const WRITES: &str = "\"token\", \"allow\" or \"refuse\"";
+const READS: &str = "\"allow\" or \"current\"";
+const MODE: &str = "\"enforce\" or \"observe\"";
+const SCOPE: &str = "the name of a scope";
+const KINDS: &str = "kinds of statements";
+const UNKNOWN: &str = "\"every-scope\" or \"session-scope\"";
+const NUMBER: &str = "a whole number from 1";
+const NAMES: &str = "a name or a list of names, each with * for any characters";
+const DEFAULTS: &str = "what [defaults] says";
+const TOKENS: &str = "what [tokens] says";
+const ANY: &str = "any";
+
+/// All keys that a policy file may have, in the order of the documentation.
+#[rustfmt::skip] // One key, one row: it is a table.
+pub const POLICY_KEYS: [PolicyKey; 26] = [
+    key("defaults.writes", WRITES, "\"token\""),
+    key("defaults.reads", READS, "\"allow\""),
+    key("defaults.mode", MODE, "\"enforce\""),
+    key("defaults.scope", SCOPE, "\"default\""),
+    key("defaults.refuse", KINDS, "[\"replication\"]"),
+    key("defaults.allow", KINDS, "none"),
+    key("defaults.unknown_tables", UNKNOWN, "\"every-scope\""),
+    key("tokens.max_step", NUMBER, "no limit"),
+    key("tokens.max_token", NUMBER, "no limit"),
+    key("scope.NAME.tables", "a pattern schema.table or a list of them", "none"),
+    key("scope.NAME.mode", MODE, DEFAULTS),
+    key("scope.NAME.max_step", NUMBER, TOKENS),
+    key("scope.NAME.max_token", NUMBER, TOKENS),
+    key("session.match.user", NAMES, ANY),
+    key("session.match.database", NAMES, ANY),
+    key("session.match.application_name", NAMES, ANY),
+    key("session.match.network", "a network in CIDR notation or a list of them", ANY),
+    key("session.name", "any text", "none"),
+    key("session.writes", WRITES, DEFAULTS),
+    key("session.reads", READS, DEFAULTS),
+    key("session.mode", MODE, "that of the scope"),
+    key("session.scope", SCOPE, DEFAULTS),
+    key("session.refuse", KINDS, "none more"),
+    key("session.allow", KINDS, "none"),
+    key("session.unknown_tables", UNKNOWN, DEFAULTS),
+    key("session.match", "a table of these four", "must be there"),
+];
+
+/// The names of the keys directly in a table: `defaults`, `scope.NAME`, `session.match`, or the empty name for the top.
+pub(super) fn names_in(table: &str) -> impl Iterator<Item = &'static str> {
+    let mut last = "";
+    POLICY_KEYS.iter().filter_map(move |key| {
+        let inside = match table {
+            "" => Some(key.name),
+            table => key.name.strip_prefix(table)?.strip_prefix('.'),
+        }?;
+        let name = inside.split('.').next()?;
+        let new = name != last;
+        last = name;
+        new.then_some(name)
+    })
+}
+
+/// What may be written for a key.
+pub(super) fn values_of(name: &str) -> &'static str {
+    let mut keys = POLICY_KEYS.iter();
+    keys.find(|key| key.name == name)
+        .map_or("", |key| key.values)
+}
+
+/// The candidate that the user most likely meant, if one is near.
+pub(super) fn nearest<'a>(
+    wrong: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
+    // As for flags and keys of the proxy: a missing or swapped letter, and not a different word.
+    const NEAR: f64 = 0.7;
+    candidates
+        .map(|candidate| (strsim::jaro(wrong, candidate), candidate))
+        .filter(|(score, _)| *score > NEAR)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_have_their_keys() {
+        let names = |table| names_in(table).collect::<Vec<_>>();
+        assert_eq!(names(""), ["defaults", "tokens", "scope", "session"]);
+        assert_eq!(names("tokens"), ["max_step", "max_token"]);
+        assert_eq!(
+            names("session.match"),
+            ["user", "database", "application_name", "network"]
+        );
+        assert_eq!(names("scope.NAME").len(), 4);
+    }
+}

@@ -1,0 +1,351 @@
+//! Reads a policy file: every error at once, each with its place.
+
+mod check;
+mod draft;
+mod key;
+mod reader;
+#[cfg(test)]
+pub(super) mod tests;
+
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+use super::glob::Glob;
+use super::network::Network;
+use super::remark::{Fault, Lines, PolicyErrors, Remark};
+use super::tables::TablePattern;
+use super::terms::{Reads, UnknownTables, Writes};
+use super::who::WhoPattern;
+use super::{Mode, Policy, TokenBounds};
+use crate::effects::Category;
+use reader::{Name, Reader};
+
+pub(super) use check::shadowed;
+pub(super) use draft::{Draft, RuleDraft, ScopeDraft, Section};
+pub use key::{POLICY_KEYS, PolicyKey};
+
+/// A policy file is a page of text; more is a mistake (a log, a device).
+pub const POLICY_BYTES_MAX: usize = 1024 * 1024;
+/// Scopes, rules, and entries of one list: with more of them a policy would be slow to look up.
+const LIST_MAX: usize = 1000;
+
+const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("observe", Mode::Observe)];
+const READS: [(&str, Reads); 2] = [("allow", Reads::Allow), ("current", Reads::Current)];
+const WRITES: [(&str, Writes); 3] = [
+    ("token", Writes::Token),
+    ("allow", Writes::Allow),
+    ("refuse", Writes::Refuse),
+];
+const UNKNOWN_TABLES: [(&str, UnknownTables); 2] = [
+    ("every-scope", UnknownTables::EveryScope),
+    ("session-scope", UnknownTables::SessionScope),
+];
+
+type Key<'a> = Spanned<DeString<'a>>;
+type Value<'a> = Spanned<DeValue<'a>>;
+
+impl Policy {
+    /// Reads the text of a policy file. `check_scope` says whether a text can be the name of a scope, and if not, why.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it.
+    pub fn parse(
+        text: &str,
+        check_scope: &dyn Fn(&str) -> Result<(), String>,
+    ) -> Result<Self, PolicyErrors> {
+        let lines = Lines::new(text);
+        if text.len() > POLICY_BYTES_MAX {
+            let message =
+                format!("the file is larger than {POLICY_BYTES_MAX} bytes (is it the right one?)");
+            return Err(PolicyErrors(vec![lines.remark(&(0..0), message)]));
+        }
+        let mut reader = Reader {
+            lines: &lines,
+            check_scope,
+            errors: Vec::new(),
+        };
+        let (table, syntax_errors) = DeTable::parse_recoverable(text);
+        for error in syntax_errors {
+            reader.syntax_error(&error.span().unwrap_or_default(), error.message());
+        }
+        let draft = reader.file(table.get_ref());
+        check::check(&draft, &mut reader);
+        match reader.errors.is_empty() {
+            true => Ok(Self::compile(&draft, &lines)),
+            false => Err(PolicyErrors(in_order(reader.errors))),
+        }
+    }
+}
+
+fn in_order(mut remarks: Vec<Remark>) -> Vec<Remark> {
+    remarks.sort_by_key(|remark| (remark.line, remark.column));
+    remarks.dedup();
+    remarks
+}
+
+/// The table is sorted by name; people write a file from its top.
+fn from_the_top<'v, 'a>(table: &'v DeTable<'a>) -> Vec<(&'v Key<'a>, &'v Value<'a>)> {
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries
+}
+
+impl Reader<'_> {
+    fn file(&mut self, table: &DeTable<'_>) -> Draft {
+        let mut draft = Draft::default();
+        for (key, value) in from_the_top(table) {
+            match &**key.get_ref() {
+                "defaults" => draft.defaults = self.defaults(value),
+                "tokens" => {
+                    let to_do = "write it below [tokens]";
+                    if let Some(table) = self.table("tokens", value, to_do) {
+                        for (key, value) in from_the_top(table) {
+                            self.bound("tokens", "tokens", key, value, &mut draft.tokens);
+                        }
+                    }
+                }
+                "scope" => draft.scopes = self.scopes(value),
+                "session" => draft.rules = self.rules(value),
+                _ => self.unknown("", "", key),
+            }
+        }
+        draft
+    }
+
+    fn defaults(&mut self, value: &Value<'_>) -> Section {
+        let mut section = Section::default();
+        let to_do = "write its keys below [defaults]";
+        let table = self.table("defaults", value, to_do);
+        for (key, value) in table.into_iter().flat_map(from_the_top) {
+            self.section("defaults", key, value, &mut section);
+        }
+        section
+    }
+
+    /// A key that `[defaults]` and a rule both have. What it is not is unknown.
+    fn section(&mut self, table: &str, key: &Key<'_>, value: &Value<'_>, section: &mut Section) {
+        let written = format!("{table}.{}", key.get_ref());
+        let name = Name {
+            key: &written,
+            written: &written,
+        };
+        match &**key.get_ref() {
+            "writes" => section.writes = self.word(name, value, &WRITES),
+            "reads" => section.reads = self.word(name, value, &READS),
+            "mode" => section.mode = self.word(name, value, &MODES),
+            "unknown_tables" => section.unknown_tables = self.word(name, value, &UNKNOWN_TABLES),
+            "scope" => section.scope = self.scope(name, value),
+            "refuse" => section.refuse = self.list(name, value, category),
+            "allow" => section.allow = self.list(name, value, category),
+            _ => self.unknown(table, table, key),
+        }
+    }
+
+    /// `max_step` or `max_token`. `table` is where it is, in the table of keys and as it was written.
+    fn bound(
+        &mut self,
+        table: &str,
+        written: &str,
+        key: &Key<'_>,
+        value: &Value<'_>,
+        bounds: &mut TokenBounds,
+    ) {
+        let (known, written_key) = (
+            format!("{table}.{}", key.get_ref()),
+            format!("{written}.{}", key.get_ref()),
+        );
+        let name = Name {
+            key: &known,
+            written: &written_key,
+        };
+        match &**key.get_ref() {
+            "max_step" => bounds.max_step = self.number(name, value),
+            "max_token" => bounds.max_token = self.number(name, value),
+            _ => self.unknown(table, written, key),
+        }
+    }
+
+    fn scopes(&mut self, value: &Value<'_>) -> Vec<ScopeDraft> {
+        let mut scopes = Vec::new();
+        let to_do = "write [scope.NAME], with the name of the scope";
+        let table = self.table("scope", value, to_do);
+        for (key, value) in table.into_iter().flat_map(from_the_top) {
+            let known = names_of_scopes_keys().any(|known| *known == **key.get_ref());
+            if known && !matches!(value.get_ref(), DeValue::Table(_)) {
+                let message = format!("scope.{} stands in no scope ({to_do})", key.get_ref());
+                self.error(&key.span(), message);
+                continue;
+            }
+            if let Err(why) = (self.check_scope)(key.get_ref()) {
+                let message = format!("{:?} is no name of a scope ({why})", key.get_ref());
+                self.error(&key.span(), message);
+            }
+            if scopes.len() == LIST_MAX {
+                let message = format!("there are more than {LIST_MAX} scopes (use fewer)");
+                self.error(&key.span(), message);
+                break;
+            }
+            scopes.extend(self.scope_table(key, value));
+        }
+        scopes
+    }
+
+    fn scope_table(&mut self, key: &Key<'_>, value: &Value<'_>) -> Option<ScopeDraft> {
+        let written = format!("scope.{}", key.get_ref());
+        let to_do = format!("write its keys below [{written}]");
+        let table = self.table(&written, value, &to_do)?;
+        let mut scope = ScopeDraft {
+            name: Spanned::new(key.span(), key.get_ref().as_ref().into()),
+            tables: Vec::new(),
+            mode: None,
+            bounds: TokenBounds::default(),
+        };
+        for (key, value) in from_the_top(table) {
+            let written_key = format!("{written}.{}", key.get_ref());
+            let name = |key| Name {
+                key,
+                written: &written_key,
+            };
+            match &**key.get_ref() {
+                "tables" => {
+                    scope.tables = self.list(name("scope.NAME.tables"), value, TablePattern::parse);
+                }
+                "mode" => scope.mode = self.word(name("scope.NAME.mode"), value, &MODES),
+                _ => self.bound("scope.NAME", &written, key, value, &mut scope.bounds),
+            }
+        }
+        Some(scope)
+    }
+
+    fn rules(&mut self, value: &Value<'_>) -> Vec<RuleDraft> {
+        let DeValue::Array(array) = value.get_ref() else {
+            let message =
+                "session is not a list (write [[session]], with two brackets, for each rule)";
+            self.error(&value.span(), message);
+            return Vec::new();
+        };
+        let mut rules = Vec::new();
+        for rule in array.iter() {
+            if rules.len() == LIST_MAX {
+                let message = format!("there are more than {LIST_MAX} rules (use patterns with *)");
+                self.error(&rule.span(), message);
+                break;
+            }
+            rules.extend(self.rule(rule));
+        }
+        rules
+    }
+
+    fn rule(&mut self, value: &Value<'_>) -> Option<RuleDraft> {
+        let table = self.table("session", value, "write [[session]] for each rule")?;
+        let mut rule = RuleDraft {
+            at: Spanned::new(value.span(), ()),
+            name: None,
+            who: WhoPattern::default(),
+            section: Section::default(),
+        };
+        let mut matched = None;
+        for (key, value) in from_the_top(table) {
+            let name = Name {
+                key: "session.name",
+                written: "session.name",
+            };
+            match &**key.get_ref() {
+                "match" => matched = Some(self.who(value, &mut rule.who)),
+                "name" => {
+                    let text = self.text(name, value, rule_name);
+                    rule.name = text.map(Spanned::into_inner);
+                }
+                _ => self.section("session", key, value, &mut rule.section),
+            }
+        }
+        if matched.is_none() {
+            let message = "the rule has no match (write match = { user = \"...\" }; \
+                           what is to hold for everybody belongs below [defaults])";
+            self.error(&value.span(), message);
+        }
+        Some(rule)
+    }
+
+    fn who(&mut self, value: &Value<'_>, who: &mut WhoPattern) {
+        let to_do = "write match = { user = \"...\" }";
+        let Some(table) = self.table("session.match", value, to_do) else {
+            return;
+        };
+        if table.is_empty() {
+            let message = "session.match is empty (name a user, database, application_name or network; \
+                           what is to hold for everybody belongs below [defaults])";
+            self.error(&value.span(), message);
+        }
+        for (key, value) in from_the_top(table) {
+            let written = format!("session.match.{}", key.get_ref());
+            let name = Name {
+                key: &written,
+                written: &written,
+            };
+            match &**key.get_ref() {
+                "user" => who.user = self.globs(name, value, nonempty_glob),
+                "database" => who.database = self.globs(name, value, nonempty_glob),
+                "application_name" => {
+                    who.application_name = self.globs(name, value, |text| Ok(Glob::new(text)));
+                }
+                "network" => {
+                    let read = self.list(name, value, Network::parse);
+                    who.network = read.into_iter().map(Spanned::into_inner).collect();
+                }
+                _ => self.unknown("session.match", "session.match", key),
+            }
+        }
+    }
+
+    /// Patterns for names; with `*` among them nothing is asked.
+    fn globs(
+        &mut self,
+        name: Name<'_>,
+        value: &Value<'_>,
+        parse: impl Fn(&str) -> Result<Glob, Fault>,
+    ) -> Vec<Glob> {
+        let read = self.list(name, value, parse);
+        let globs: Vec<Glob> = read.into_iter().map(Spanned::into_inner).collect();
+        match globs.iter().any(Glob::is_any) {
+            true => Vec::new(),
+            false => globs,
+        }
+    }
+}
+
+fn names_of_scopes_keys() -> impl Iterator<Item = &'static str> {
+    key::names_in("scope.NAME")
+}
+
+fn nonempty_glob(text: &str) -> Result<Glob, Fault> {
+    match text.is_empty() {
+        true => Err(Fault::new(
+            "is an empty name",
+            "write a name, or a part of it with *",
+        )),
+        false => Ok(Glob::new(text)),
+    }
+}
+
+fn rule_name(text: &str) -> Result<Box<str>, Fault> {
+    /// It is quoted in errors and logs.
+    const MOST: usize = 63;
+    if text.is_empty() || text.len() > MOST || text.chars().any(char::is_control) {
+        let to_do = format!("write 1 to {MOST} bytes without control characters, or leave it out");
+        return Err(Fault::new("is not a good name", to_do));
+    }
+    Ok(text.into())
+}
+
+fn category(text: &str) -> Result<Category, Fault> {
+    text.parse().map_err(|_| {
+        let names = Category::ALL.iter().map(|category| category.as_str());
+        let to_do = match key::nearest(text, names.clone()) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => format!("write some of: {}", names.collect::<Vec<_>>().join(", ")),
+        };
+        Fault::new(format!("{text:?} is no kind of statement"), to_do)
+    })
+}

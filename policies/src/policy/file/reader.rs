@@ -1,0 +1,203 @@
+//! Reads the values of a policy file, each with its type. Keeps going after an error.
+
+use std::fmt;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::key::{names_in, nearest, values_of};
+use crate::policy::remark::{Fault, Lines, Remark};
+
+/// Tokens are positive 64-bit integers with a sign: PostgreSQL's `int8`.
+const NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
+
+/// A text that is read, and what was found wrong with it.
+pub(super) struct Reader<'a> {
+    pub(super) lines: &'a Lines<'a>,
+    pub(super) check_scope: &'a dyn Fn(&str) -> Result<(), String>,
+    pub(super) errors: Vec<Remark>,
+}
+
+/// Where a value stands.
+#[derive(Clone, Copy)]
+pub(super) struct Name<'a> {
+    /// Its key in the table of keys.
+    pub(super) key: &'a str,
+    /// Its key as the user wrote it.
+    pub(super) written: &'a str,
+}
+
+type Value<'a> = Spanned<DeValue<'a>>;
+
+impl Reader<'_> {
+    pub(super) fn error(&mut self, at: &Range<usize>, message: impl fmt::Display) {
+        // Where the syntax is wrong the parser puts in a value that has no place. The error was told already.
+        if !at.is_empty() || self.errors.is_empty() {
+            self.errors.push(self.lines.remark(at, message));
+        }
+    }
+
+    pub(super) fn syntax_error(&mut self, at: &Range<usize>, what: &str) {
+        let message = format!("{} (this is not TOML)", what.trim());
+        self.errors.push(self.lines.remark(at, message));
+    }
+
+    fn fault(&mut self, at: &Range<usize>, name: Name<'_>, fault: &Fault) {
+        self.error(at, format_args!("{}: {fault}", name.written));
+    }
+
+    /// A key that its table does not have. `table` is its name in the table of keys.
+    pub(super) fn unknown(&mut self, table: &str, written: &str, key: &Spanned<impl AsRef<str>>) {
+        let wrong = key.get_ref().as_ref();
+        let known: Vec<&str> = names_in(table).collect();
+        let to_do = match nearest(wrong, known.iter().copied()) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => format!("known here: {}", known.join(", ")),
+        };
+        let dot = if written.is_empty() { "" } else { "." };
+        let message = format!("unknown key \"{written}{dot}{wrong}\" ({to_do})");
+        self.error(&key.span(), message);
+    }
+
+    fn wrong_type(&mut self, name: Name<'_>, value: &Value<'_>) {
+        let found = match value.get_ref() {
+            DeValue::Table(_) => "a table",
+            DeValue::Array(_) => "a list",
+            DeValue::String(_) => "a string",
+            DeValue::Integer(_) => "a number",
+            DeValue::Boolean(_) => "true or false",
+            DeValue::Float(_) | DeValue::Datetime(_) => value.get_ref().type_str(),
+        };
+        let fault = Fault::new(
+            format!("is {found}"),
+            format!("write {}", values_of(name.key)),
+        );
+        self.fault(&value.span(), name, &fault);
+    }
+
+    /// One of a few words.
+    pub(super) fn word<T: Copy>(
+        &mut self,
+        name: Name<'_>,
+        value: &Value<'_>,
+        words: &[(&str, T)],
+    ) -> Option<Spanned<T>> {
+        let DeValue::String(text) = value.get_ref() else {
+            self.wrong_type(name, value);
+            return None;
+        };
+        let found = words.iter().find(|(word, _)| word == text);
+        if found.is_none() {
+            let names = words.iter().map(|(word, _)| *word);
+            let near = nearest(text, names)
+                .map_or_else(String::new, |near| format!("did you mean {near:?}? "));
+            let to_do = format!("{near}write {}", values_of(name.key));
+            let fault = Fault::new(format!("{text:?} is none of its values"), to_do);
+            self.fault(&value.span(), name, &fault);
+        }
+        found.map(|(_, meaning)| Spanned::new(value.span(), *meaning))
+    }
+
+    /// A text that `parse` takes.
+    pub(super) fn text<T>(
+        &mut self,
+        name: Name<'_>,
+        value: &Value<'_>,
+        parse: impl FnOnce(&str) -> Result<T, Fault>,
+    ) -> Option<Spanned<T>> {
+        let DeValue::String(text) = value.get_ref() else {
+            self.wrong_type(name, value);
+            return None;
+        };
+        match parse(text) {
+            Ok(read) => Some(Spanned::new(value.span(), read)),
+            Err(fault) => {
+                self.fault(&value.span(), name, &fault);
+                None
+            }
+        }
+    }
+
+    /// A text that `parse` takes, or a list of them, each once.
+    pub(super) fn list<T: PartialEq>(
+        &mut self,
+        name: Name<'_>,
+        value: &Value<'_>,
+        parse: impl Fn(&str) -> Result<T, Fault>,
+    ) -> Vec<Spanned<T>> {
+        let DeValue::Array(array) = value.get_ref() else {
+            return self.text(name, value, parse).into_iter().collect();
+        };
+        if array.is_empty() {
+            let to_do = "leave the key out where it is to say nothing";
+            self.fault(&value.span(), name, &Fault::new("is empty", to_do));
+        }
+        let mut read: Vec<Spanned<T>> = Vec::new();
+        for item in array.iter() {
+            let Some(one) = self.text(name, item, &parse) else {
+                continue;
+            };
+            if read.iter().any(|before| before.get_ref() == one.get_ref()) {
+                let fault = Fault::new("says the same twice", "take one away");
+                self.fault(&item.span(), name, &fault);
+            } else if read.len() == super::LIST_MAX {
+                let most = super::LIST_MAX;
+                let fault = Fault::new(
+                    format!("has more than {most} entries"),
+                    "use patterns with *",
+                );
+                self.fault(&item.span(), name, &fault);
+                break;
+            } else {
+                read.push(one);
+            }
+        }
+        read
+    }
+
+    /// A whole number from 1 to the highest token.
+    pub(super) fn number(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<u64> {
+        let DeValue::Integer(integer) = value.get_ref() else {
+            self.wrong_type(name, value);
+            return None;
+        };
+        let number = u64::from_str_radix(integer.as_str(), integer.radix()).ok();
+        let good = number.filter(|number| (1..=NUMBER_MAX).contains(number));
+        if good.is_none() {
+            let what = format!("{} is out of range", integer.as_str());
+            let fault = Fault::new(what, format!("write a number from 1 to {NUMBER_MAX}"));
+            self.fault(&value.span(), name, &fault);
+        }
+        good
+    }
+
+    /// The name of a scope, as the authority takes it.
+    pub(super) fn scope(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<Box<str>> {
+        let check = self.check_scope;
+        let scope = self.text(name, value, |text| {
+            check(text)
+                .map_err(|why| Fault::new(format!("{text:?} is no name of a scope"), why))?;
+            Ok(Box::from(text))
+        });
+        scope.map(Spanned::into_inner)
+    }
+
+    /// A table, else an error that says how to write one.
+    pub(super) fn table<'v>(
+        &mut self,
+        written: &str,
+        value: &'v Value<'_>,
+        to_do: &str,
+    ) -> Option<&'v DeTable<'v>> {
+        match value.get_ref() {
+            DeValue::Table(table) => Some(table),
+            other => {
+                let found = other.type_str();
+                let message = format!("{written} is not a table but {found} ({to_do})");
+                self.error(&value.span(), message);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! Every error at once, each with its place; nothing that a file says can make the parser panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+
+/// As the proxy's: letters, digits and `_.:/-`.
+fn check_scope(name: &str) -> Result<(), String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);
+    match !name.is_empty() && name.chars().all(good) {
+        true => Ok(()),
+        false => Err("allowed are A-Z a-z 0-9 _ . : / -".to_owned()),
+    }
+}
+
+fn parse(text: &str) -> Result<Policy, PolicyErrors> {
+    Policy::parse(text, &check_scope)
+}
+
+#[track_caller]
+fn errors(text: &str) -> Vec<String> {
+    let errors = parse(text).expect_err("errors");
+    errors.to_string().lines().map(str::to_owned).collect()
+}
+
+/// One error, whose text has these parts.
+#[track_caller]
+fn refuse(text: &str, parts: &[&str]) {
+    let found = errors(text);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    for part in parts {
+        assert!(found[0].contains(part), "{part:?} in {:?}", found[0]);
+    }
+}
+
+#[test]
+fn an_empty_file_is_the_default() {
+    assert_eq!(parse("").unwrap(), Policy::default());
+    assert_eq!(parse("# nothing\n[defaults]\n").unwrap(), Policy::default());
+}
+
+#[test]
+fn all_errors_come_at_once_with_their_places() {
+    let text = "\
+[default]
+writes = \"token\"
+
+[defaults]
+writes = \"tokn\"
+reads = true
+mode = \"strict\"
+scope = \"a b\"
+refuse = [\"ddl\", \"copy-programm\", 5, \"xyzzy\"]
+allow = [\"ddl\"]
+
+[tokens]
+max_step = 0
+max_token = \"7\"
+
+[scope.a]
+tables = [\"jobs\", \"public.Jobs\", \"public.jobs\", \"public.jobs\"]
+mod = \"observe\"
+max_steps = 3
+
+[scope.\"b c\"]
+tables = []
+
+[[session]]
+writes = \"allow\"
+
+[[session]]
+match = {}
+name = \"\"
+
+[[session]]
+match = { users = \"x\", network = [\"10.1.2.3/8\", \"nonsense\"], user = \"\" }
+write = \"allow\"
+";
+    let expect = "\
+1:2: unknown key \"default\" (did you mean \"defaults\"?)
+5:10: defaults.writes: \"tokn\" is none of its values (did you mean \"token\"? write \"token\", \"allow\" or \"refuse\")
+6:9: defaults.reads: is true or false (write \"allow\" or \"current\")
+7:8: defaults.mode: \"strict\" is none of its values (write \"enforce\" or \"observe\")
+8:9: defaults.scope: \"a b\" is no name of a scope (allowed are A-Z a-z 0-9 _ . : / -)
+9:18: defaults.refuse: \"copy-programm\" is no kind of statement (did you mean \"copy-program\"?)
+9:35: defaults.refuse: is a number (write kinds of statements)
+9:38: defaults.refuse: \"xyzzy\" is no kind of statement (write some of: ddl, roles, server, maintenance, truncate, \
+copy-program, copy-file, do, call, lock, notify, prepared-transactions, function-call, replication, unparsed)
+10:10: defaults refuses and allows \"ddl\" (take one away)
+13:12: tokens.max_step: 0 is out of range (write a number from 1 to 9223372036854775807)
+14:13: tokens.max_token: is a string (write a whole number from 1)
+17:11: scope.a.tables: \"jobs\" names no schema (write schema.table, such as public.jobs, or *.jobs for every schema)
+17:19: scope.a.tables: \"public.Jobs\" has capital letters (write jobs, as PostgreSQL does with a name that is not \
+quoted, or \"Jobs\" for one that was quoted when it was created)
+17:49: scope.a.tables: says the same twice (take one away)
+18:1: unknown key \"scope.a.mod\" (did you mean \"mode\"?)
+19:1: unknown key \"scope.a.max_steps\" (did you mean \"max_step\"?)
+21:8: \"b c\" is no name of a scope (allowed are A-Z a-z 0-9 _ . : / -)
+22:10: scope.b c.tables: is empty (leave the key out where it is to say nothing)
+24:1: the rule has no match (write match = { user = \"...\" }; what is to hold for everybody belongs below [defaults])
+28:9: session.match is empty (name a user, database, application_name or network; what is to hold for everybody \
+belongs below [defaults])
+29:8: session.name: is not a good name (write 1 to 63 bytes without control characters, or leave it out)
+32:11: unknown key \"session.match.users\" (did you mean \"user\"?)
+32:35: session.match.network: \"10.1.2.3/8\" has bits of an address behind its prefix (write 10.0.0.0/8, or \
+10.1.2.3/32 for that address alone)
+32:49: session.match.network: \"nonsense\" is not a network (write an address and a prefix, such as 10.0.0.0/8, \
+192.0.2.7/32 or fd00::/8)
+32:69: session.match.user: is an empty name (write a name, or a part of it with *)
+33:1: unknown key \"session.write\" (did you mean \"writes\"?)";
+    let found = errors(text);
+    let expect: Vec<&str> = expect.lines().collect();
+    assert_eq!(found, expect, "{found:#?}");
+}
+
+#[test]
+fn errors_of_syntax_do_not_hide_the_rest() {
+    let found = errors("[defaults]\nwrites = = \"token\"\nmod = \"observe\"\n");
+    assert!(found[0].starts_with("2:"), "{found:?}");
+    assert!(found[0].ends_with("(this is not TOML)"), "{found:?}");
+    let last = found.last().unwrap();
+    assert_eq!(
+        last,
+        "3:1: unknown key \"defaults.mod\" (did you mean \"mode\"?)"
+    );
+    let twice = errors("[defaults]\nwrites = \"token\"\nwrites = \"allow\"\n");
+    assert!(twice[0].starts_with("3:1: duplicate key"), "{twice:?}");
+}
+
+#[test]
+fn tables_of_the_wrong_shape_say_how_to_write_them() {
+    refuse(
+        "defaults = 1\n",
+        &["1:12: defaults is not a table", "below [defaults]"],
+    );
+    refuse(
+        "[session]\nmatch = { user = \"a\" }\n",
+        &["1:1: ", "[[session]], with two brackets"],
+    );
+    refuse("session = [1]\n", &["1:12: session is not a table"]);
+    refuse(
+        "[[session]]\nmatch = \"app\"\n",
+        &["2:9: session.match is not a table", "{ user ="],
+    );
+    refuse(
+        "[scope]\ntables = [\"a.b\"]\n",
+        &["2:1: scope.tables stands in no scope", "[scope.NAME]"],
+    );
+    refuse(
+        "[scope]\na = 1\n",
+        &["2:5: scope.a is not a table", "[scope.a]"],
+    );
+    refuse("[[scope.a]]\n", &["scope.a is not a table"]);
+    refuse("tokens = []\n", &["tokens is not a table"]);
+}
+
+#[test]
+fn keys_of_another_table_are_unknown() {
+    refuse(
+        "writes = \"token\"\n",
+        &["1:1: unknown key \"writes\" (known here: defaults, "],
+    );
+    refuse(
+        "[tokens]\nwrites = \"token\"\n",
+        &["unknown key \"tokens.writes\""],
+    );
+    refuse(
+        "[defaults]\nmax_step = 1\n",
+        &["unknown key \"defaults.max_step\""],
+    );
+    refuse(
+        "[defaults]\nmatch = 1\n",
+        &["unknown key \"defaults.match\""],
+    );
+}
+
+/// The table of keys is what the parser takes: for each key a value of a wrong type is an error about this key.
+#[test]
+fn every_key_of_the_table_is_read() {
+    for key in &POLICY_KEYS {
+        let (table, name) = key.name.rsplit_once('.').unwrap();
+        let header = match table {
+            "session" if name != "match" => "[[session]]\nmatch = { user = \"a\" }".to_owned(),
+            "session" => "[[session]]".to_owned(),
+            "session.match" => "[[session]]\n[session.match]".to_owned(),
+            table => format!("[{}]", table.replace("NAME", "s")),
+        };
+        let written = key.name.replace("NAME", "s");
+        let found = errors(&format!("{header}\n{name} = 1979-05-27\n"));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].contains(&format!(": {written}")),
+            "{}: {found:?}",
+            key.name
+        );
+        assert!(
+            found[0].contains(key.values) || name == "match",
+            "{}: {found:?}",
+            key.name
+        );
+    }
+}
+
+#[test]
+fn scopes_with_the_same_tables_are_one() {
+    let text = "[scope.a]\ntables = [\"a.x\", \"b.*\"]\n[scope.b]\ntables = [\"b.*\", \"a.x\"]\n";
+    refuse(
+        text,
+        &[
+            "3:8: ",
+            "\"b\" lists exactly the tables of scope \"a\"",
+            "use one scope",
+        ],
+    );
+    // Overlapping is allowed: such a table needs both tokens.
+    assert!(parse("[scope.a]\ntables = \"a.*\"\n[scope.b]\ntables = [\"a.x\"]\n").is_ok());
+}
+
+#[test]
+fn two_rules_of_one_name_are_an_error() {
+    let rule = "[[session]]\nname = \"r\"\nmatch = { user = \"a\" }\n";
+    refuse(
+        &format!("{rule}{}", rule.replace("\"a\"", "\"b\"")),
+        &["4:1: ", "named \"r\"", "line 1"],
+    );
+}
+
+#[test]
+fn a_file_without_end_is_not_read() {
+    refuse(
+        &"#".repeat(POLICY_BYTES_MAX + 1),
+        &["1:1: ", "larger than 1048576 bytes"],
+    );
+    assert!(parse(&"#".repeat(POLICY_BYTES_MAX)).is_ok());
+}
+
+#[test]
+fn more_than_a_thousand_of_anything_is_refused() {
+    let rules = |count: usize| {
+        let rule = |at| format!("[[session]]\nmatch = {{ user = \"u{at}\" }}\n");
+        (0..count).map(rule).collect::<String>()
+    };
+    assert!(parse(&rules(LIST_MAX)).is_ok());
+    refuse(
+        &rules(LIST_MAX + 1),
+        &["2001:1: there are more than 1000 rules"],
+    );
+    let scopes: String = (0..=LIST_MAX)
+        .map(|at| format!("[scope.s{at}]\n"))
+        .collect();
+    refuse(&scopes, &["1001:8: there are more than 1000 scopes"]);
+    let tables: Vec<String> = (0..=LIST_MAX).map(|at| format!("\"a.t{at}\"")).collect();
+    let text = format!("[scope.a]\ntables = [{}]\n", tables.join(","));
+    refuse(&text, &["has more than 1000 entries"]);
+}
+
+#[test]
+fn numbers_are_taken_as_toml_writes_them() {
+    let policy =
+        parse("[tokens]\nmax_step = 1_000\nmax_token = 0xff\n[scope.a]\nmax_step = 5\n").unwrap();
+    let bounds = |max_step, max_token| TokenBounds {
+        max_step: Some(max_step),
+        max_token: Some(max_token),
+    };
+    assert_eq!(policy.bounds("other"), bounds(1000, 255));
+    assert_eq!(policy.bounds("a"), bounds(5, 255));
+    refuse(
+        "[tokens]\nmax_step = 9223372036854775808\n",
+        &["2:12: ", "out of range"],
+    );
+    refuse("[tokens]\nmax_step = -1\n", &["2:12: ", "out of range"]);
+}
+
+const WARNED: &str = "\
+[defaults]
+writes = \"allow\"
+mode = \"observe\"
+[scope.a]
+tables = \"a.*\"
+mode = \"observe\"
+[[session]]
+match = { user = \"app*\" }
+writes = \"allow\"
+mode = \"observe\"
+[[session]]
+match = { user = \"app1\", database = \"d\" }
+";
+
+/// A rule that never matches is no error: a rule for everybody that is put on top in an emergency must load.
+#[test]
+fn what_may_surprise_is_warned_of() {
+    let policy = parse(WARNED).unwrap();
+    let warnings: Vec<String> = policy.warnings().iter().map(ToString::to_string).collect();
+    let begins = [
+        "2:10: defaults.writes = \"allow\" switches PostgreSQL's read-only mode off",
+        "3:8: defaults.mode = \"observe\" refuses nothing",
+        "6:8: scope.a.mode = \"observe\" refuses nothing",
+        "9:10: writes = \"allow\" frees these sessions",
+        "10:8: session.mode = \"observe\" refuses nothing",
+        "11:1: this rule never matches: the one in line 7 comes first",
+    ];
+    assert_eq!(warnings.len(), begins.len(), "{warnings:#?}");
+    for (warning, begin) in warnings.iter().zip(begins) {
+        assert!(warning.starts_with(begin), "{warning}");
+        assert!(warning.ends_with(')'), "it says what to do: {warning}");
+    }
+    let quiet = WARNED
+        .replace("\"allow\"", "\"token\"")
+        .replace("observe", "enforce");
+    let quiet = quiet.replace("app*", "app");
+    assert_eq!(parse(&quiet).unwrap().warnings(), []);
+}
+
+/// The shipped examples, with a name for each.
+pub(in crate::policy) fn examples() -> Vec<(String, String)> {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            found.push((name, std::fs::read_to_string(&path).unwrap()));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn examples_are_without_errors_and_warnings() {
+    let examples = examples();
+    let names: Vec<&str> = examples.iter().map(|(name, _)| &**name).collect();
+    let expect = [
+        "cron-leader",
+        "migration-runner",
+        "outbox-relay",
+        "read-replicas",
+        "sharded-scheduler",
+    ];
+    assert_eq!(names, expect);
+    for (name, text) in &examples {
+        let policy = parse(text).unwrap_or_else(|errors| panic!("{name}:\n{errors}"));
+        assert_eq!(policy.warnings(), [], "{name}");
+    }
+}
+
+/// The examples with random damage: whatever comes out, nothing panics, and every error has a place in the text.
+#[test]
+fn damaged_files_give_errors_with_places() {
+    const ROUNDS: usize = 3000;
+    let seed = std::env::var("PGPALISADE_SEED").ok();
+    let seed = seed.map_or_else(rand::random, |seed| seed.parse().expect("a number"));
+    println!("PGPALISADE_SEED={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut texts: Vec<String> = examples().into_iter().map(|(_, text)| text).collect();
+    texts.push(WARNED.to_owned());
+    let (mut good, mut bad) = (0, 0);
+    for _ in 0..ROUNDS {
+        let text = damage(&texts, &mut rng);
+        let lines: Vec<&str> = text.split('\n').collect();
+        let place_is_there = |remark: &Remark| {
+            let line = lines.get(remark.line as usize - 1);
+            line.is_some_and(|line| (remark.column as usize) <= line.chars().count() + 1)
+        };
+        let remarks = match parse(&text) {
+            Ok(policy) => {
+                good += 1;
+                policy.warnings().to_vec()
+            }
+            Err(errors) => {
+                bad += 1;
+                assert!(!errors.0.is_empty());
+                errors.0
+            }
+        };
+        for remark in remarks {
+            assert!(place_is_there(&remark), "{remark}\n{text}");
+            assert!(remark.message.ends_with(')'), "says what to do: {remark}");
+        }
+    }
+    assert!(
+        good > ROUNDS / 100 && bad > ROUNDS / 3,
+        "{good} good, {bad} bad"
+    );
+}
+
+fn damage(texts: &[String], rng: &mut StdRng) -> String {
+    const PIECES: [&str; 24] = [
+        "[",
+        "]",
+        "[[",
+        "]]",
+        "{",
+        "}",
+        "=",
+        "\"",
+        "'",
+        "\n",
+        "#",
+        ".",
+        ",",
+        "*",
+        "\\",
+        "\0",
+        "é",
+        "\u{1f600}",
+        "[scope.x]\n",
+        "[[session]]\n",
+        "match = {}",
+        "tables = \"a.b\"\n",
+        "1e999",
+        "\"\"\"",
+    ];
+    let mut chars: Vec<char> = texts[rng.random_range(0..texts.len())].chars().collect();
+    for _ in 0..rng.random_range(1..4) {
+        let at = rng.random_range(0..=chars.len());
+        let until = (at + rng.random_range(0..12)).min(chars.len());
+        let other = &texts[rng.random_range(0..texts.len())];
+        let piece: Vec<char> = match rng.random_range(0..4) {
+            0 => PIECES[rng.random_range(0..PIECES.len())].chars().collect(),
+            1 => Vec::new(),
+            2 => {
+                let skipped = rng.random_range(0..other.chars().count());
+                other.chars().skip(skipped).take(40).collect()
+            }
+            _ => vec![char::from(rng.random_range(32..127_u8))],
+        };
+        chars.splice(at..until, piece);
+    }
+    chars.into_iter().collect()
+}

@@ -1,0 +1,313 @@
+//! Which scopes list a table.
+
+use std::collections::BTreeMap;
+
+use super::glob::{Glob, Part};
+use super::remark::Fault;
+use super::{ScopeId, SearchPath};
+use crate::effects::ObjectName;
+
+/// A longer name is cut by PostgreSQL: <https://www.postgresql.org/docs/current/sql-syntax-lexical.html>.
+const NAME_BYTES_MAX: usize = 63;
+
+/// `schema.table`, each with `*` for any characters. What stands in double quotes is taken as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TablePattern {
+    schema: Glob,
+    table: Glob,
+}
+
+impl TablePattern {
+    /// Reads a pattern.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and what to write instead.
+    pub(super) fn parse(text: &str) -> Result<Self, Fault> {
+        let parts = split(text)?;
+        match <[Glob; 2]>::try_from(parts) {
+            Ok([schema, table]) => Ok(Self { schema, table }),
+            Err(parts) if parts.len() == 1 => Err(Fault::new(
+                format!("{text:?} names no schema"),
+                format!("write schema.table, such as public.{text}, or *.{text} for every schema"),
+            )),
+            Err(parts) => Err(Fault::new(
+                format!("{text:?} has {} parts", parts.len()),
+                "write schema.table; a pattern holds in every database",
+            )),
+        }
+    }
+
+    /// As a user would write it.
+    pub(super) fn written(&self) -> String {
+        format!("{}.{}", self.schema.written(), self.table.written())
+    }
+}
+
+/// The parts of a pattern between its dots.
+fn split(text: &str) -> Result<Vec<Glob>, Fault> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    loop {
+        let (glob, behind) = match rest.strip_prefix('"') {
+            Some(quoted) => read_quoted(text, quoted)?,
+            None => read_plain(text, rest)?,
+        };
+        parts.push(glob);
+        rest = match behind.strip_prefix('.') {
+            Some(next) => next,
+            None if behind.is_empty() => return Ok(parts),
+            None => {
+                return Err(Fault::new(
+                    format!("{text:?} goes on behind a closing quote"),
+                    "write a dot between schema and table",
+                ));
+            }
+        };
+    }
+}
+
+fn read_quoted<'a>(text: &str, quoted: &'a str) -> Result<(Glob, &'a str), Fault> {
+    let mut name = String::new();
+    let mut rest = quoted;
+    loop {
+        let Some((before, behind)) = rest.split_once('"') else {
+            return Err(Fault::new(
+                format!("{text:?} has a quote that is not closed"),
+                "write schema.\"Table\"; in single quotes of TOML, as '...', they need no backslash",
+            ));
+        };
+        name.push_str(before);
+        match behind.strip_prefix('"') {
+            Some(next) => {
+                name.push('"');
+                rest = next;
+            }
+            None => {
+                check_length(text, &name)?;
+                let written = format!("\"{}\"", name.replace('"', "\"\""));
+                let glob = Glob::from_parts(&written, name.chars().map(Part::Is));
+                return Ok((glob, behind));
+            }
+        }
+    }
+}
+
+fn read_plain<'a>(text: &str, rest: &'a str) -> Result<(Glob, &'a str), Fault> {
+    let end = rest.find('.').unwrap_or(rest.len());
+    let (name, behind) = rest.split_at(end);
+    if let Some(c) = name
+        .chars()
+        .find(|c| !c.is_alphanumeric() && !"_$-*".contains(*c))
+    {
+        return Err(Fault::new(
+            format!("{text:?} contains {c:?}"),
+            "* stands for any characters and nothing else is special; write a name with other \
+             characters in double quotes",
+        ));
+    }
+    if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        let (lower, quoted) = (
+            name.to_ascii_lowercase(),
+            format!("\"{}\"", name.replace('*', "")),
+        );
+        return Err(Fault::new(
+            format!("{text:?} has capital letters"),
+            format!(
+                "write {lower}, as PostgreSQL does with a name that is not quoted, or {quoted} for one that \
+                 was quoted when it was created"
+            ),
+        ));
+    }
+    check_length(text, name)?;
+    Ok((Glob::new(name), behind))
+}
+
+fn check_length(text: &str, name: &str) -> Result<(), Fault> {
+    if name.is_empty() {
+        return Err(Fault::new(
+            format!("{text:?} has an empty part"),
+            "write schema.table, such as public.jobs or jobs.*",
+        ));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Fault::new(
+            format!("a part of {text:?} has {} bytes", name.len()),
+            format!("write at most {NAME_BYTES_MAX}: PostgreSQL cuts longer names"),
+        ));
+    }
+    Ok(())
+}
+
+/// A pattern, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub(super) pattern: TablePattern,
+    pub(super) scope: ScopeId,
+    /// Where it was written.
+    pub(super) line: u32,
+}
+
+/// All patterns of a policy, arranged by schema.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tables {
+    /// Those whose schema is one name.
+    by_schema: BTreeMap<Box<str>, Vec<Listed>>,
+    /// Those whose schema has a `*`.
+    others: Vec<Listed>,
+}
+
+/// How surely a pattern matches a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Certainty {
+    /// It does.
+    Certain,
+    /// It does where the name is in its schema, and the search path is not known.
+    DependsOnSchema,
+}
+
+impl Tables {
+    pub(super) fn new(listed: impl IntoIterator<Item = Listed>) -> Self {
+        let mut tables = Self::default();
+        for one in listed {
+            match one.pattern.schema.exact() {
+                Some(schema) => {
+                    let schema = schema.into();
+                    tables.by_schema.entry(schema).or_default().push(one);
+                }
+                None => tables.others.push(one),
+            }
+        }
+        tables
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_schema.is_empty() && self.others.is_empty()
+    }
+
+    /// Calls `found` for each pattern that matches the name, maybe more than once.
+    pub(super) fn matching<'a>(
+        &'a self,
+        name: &ObjectName,
+        path: SearchPath<'_>,
+        found: &mut dyn FnMut(&'a Listed, Certainty),
+    ) {
+        let table = &*name.name;
+        match (&name.schema, path) {
+            (Some(schema), _) => self.in_schema(schema, table, found),
+            (None, SearchPath::Known(schemas)) => {
+                for schema in schemas {
+                    self.in_schema(schema, table, found);
+                }
+                // PostgreSQL looks there whether the path says so or not. All of its names begin so.
+                if table.starts_with("pg_") {
+                    self.in_schema("pg_catalog", table, found);
+                }
+            }
+            (None, SearchPath::Unknown) => {
+                let all = self.by_schema.values().flatten().chain(&self.others);
+                for listed in all.filter(|listed| listed.pattern.table.matches(table)) {
+                    let certainty = match listed.pattern.schema.is_any() {
+                        true => Certainty::Certain,
+                        false => Certainty::DependsOnSchema,
+                    };
+                    found(listed, certainty);
+                }
+            }
+        }
+    }
+
+    fn in_schema<'a>(
+        &'a self,
+        schema: &str,
+        table: &str,
+        found: &mut dyn FnMut(&'a Listed, Certainty),
+    ) {
+        let here = self.by_schema.get(schema).into_iter().flatten();
+        let others = self
+            .others
+            .iter()
+            .filter(|listed| listed.pattern.schema.matches(schema));
+        for listed in here.chain(others) {
+            if listed.pattern.table.matches(table) {
+                found(listed, Certainty::Certain);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(schema: Option<&str>, table: &str) -> ObjectName {
+        ObjectName {
+            schema: schema.map(Into::into),
+            name: table.into(),
+        }
+    }
+
+    #[track_caller]
+    fn check(pattern: &str, schema: &str, table: &str, expect: bool) {
+        let listed = Listed {
+            pattern: TablePattern::parse(pattern).unwrap(),
+            scope: ScopeId(0),
+            line: 1,
+        };
+        let tables = Tables::new([listed]);
+        let mut matches = None;
+        let name = name(Some(schema), table);
+        tables.matching(&name, SearchPath::Unknown, &mut |_, how| {
+            matches = Some(how)
+        });
+        let expect = expect.then_some(Certainty::Certain);
+        assert_eq!(matches, expect, "{pattern} and {schema}.{table}");
+    }
+
+    #[test]
+    fn patterns_match_as_postgresql_names_tables() {
+        check("public.jobs", "public", "jobs", true);
+        check("public.jobs", "public", "jobs2", false);
+        check("public.jobs", "other", "jobs", false);
+        check("jobs.*", "jobs", "anything", true);
+        check("*.jobs", "any", "jobs", true);
+        check("*.*", "any", "thing", true);
+        check("shard_*.queue_*", "shard_7", "queue_in", true);
+        check("shard_*.queue_*", "shard_7", "log", false);
+        check("public.\"Jobs\"", "public", "Jobs", true);
+        check("public.\"Jobs\"", "public", "jobs", false);
+        check("public.\"a*\"", "public", "a*", true);
+        check("public.\"a*\"", "public", "ab", false);
+        check("\"a.b\".\"c\"\"d\"", "a.b", "c\"d", true);
+        check("öl.größe", "öl", "größe", true);
+        check("my-app.t$1", "my-app", "t$1", true);
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused_with_what_to_write() {
+        let refuse = |text: &str, what: &str, to_do: &str| {
+            let fault = TablePattern::parse(text).unwrap_err();
+            assert!(fault.what.contains(what), "{text:?}: {fault:?}");
+            assert!(fault.to_do.contains(to_do), "{text:?}: {fault:?}");
+        };
+        refuse("", "empty part", "public.jobs");
+        refuse(".", "empty part", "public.jobs");
+        refuse("public.", "empty part", "public.jobs");
+        refuse("public.\"\"", "empty part", "public.jobs");
+        refuse("jobs", "names no schema", "public.jobs, or *.jobs");
+        refuse("db.public.jobs", "has 3 parts", "every database");
+        refuse("public.Jobs", "capital letters", "write jobs");
+        refuse("public.Jobs", "capital letters", "or \"Jobs\"");
+        refuse("public.job?", "contains '?'", "double quotes");
+        refuse("public.my jobs", "contains ' '", "double quotes");
+        refuse(" public.jobs", "contains ' '", "double quotes");
+        refuse("public.\"jobs", "not closed", "schema.\"Table\"");
+        refuse("\"public\"jobs", "behind a closing quote", "a dot");
+        refuse("public.jo\"bs\"", "contains '\"'", "double quotes");
+        refuse(
+            &format!("public.{}", "x".repeat(64)),
+            "64 bytes",
+            "at most 63",
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! What holds for the sessions of one rule, or for those that no rule matches.
+
+use std::fmt;
+
+use super::{Mode, ScopeId};
+use crate::effects::Category;
+
+/// What a write to a table that no scope lists needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Writes {
+    /// The current token of the session's scope.
+    #[default]
+    Token,
+    /// Nothing.
+    Allow,
+    /// Nothing helps.
+    Refuse,
+}
+
+/// What a read needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// Nothing.
+    #[default]
+    Allow,
+    /// The same token as a write.
+    Current,
+}
+
+/// Which tokens a statement needs whose text does not name its tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum UnknownTables {
+    /// Those of every scope that lists tables, and that of the session's scope.
+    #[default]
+    EveryScope,
+    /// That of the session's scope.
+    SessionScope,
+}
+
+/// A rule for sessions, as messages name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRule {
+    /// Its name, where it has one.
+    pub name: Option<Box<str>>,
+    /// Its place among the rules of the file, from 1.
+    pub number: usize,
+    /// The line of its `[[session]]`, from 1.
+    pub line: u32,
+}
+
+impl fmt::Display for SessionRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "rule {name:?}, line {}", self.line),
+            None => write!(f, "session rule {}, line {}", self.number, self.line),
+        }
+    }
+}
+
+/// Who has said something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum By {
+    /// Nobody: it is so where the file is silent.
+    #[default]
+    Nobody,
+    /// `[defaults]`, in this line.
+    Defaults { line: u32 },
+    /// The rule of the session.
+    Rule,
+}
+
+/// A value, and who has said it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Said<T> {
+    pub(super) value: T,
+    pub(super) by: By,
+}
+
+/// What holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// The rule that says so; `None` where none matches.
+    pub(super) rule: Option<SessionRule>,
+    pub(super) writes: Said<Writes>,
+    pub(super) reads: Said<Reads>,
+    pub(super) unknown_tables: Said<UnknownTables>,
+    /// The mode of the rule, above that of the scopes.
+    pub(super) mode: Option<Mode>,
+    pub(super) scope: ScopeId,
+    pub(super) refused: Box<[(Category, By)]>,
+    pub(super) follows: Follows,
+}
+
+/// What follows from terms and scopes together, worked out once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Follows {
+    /// See `SessionPolicy::unlooked`.
+    pub(super) unlooked: Option<Box<[ScopeId]>>,
+    /// See `SessionPolicy::backstop`; `None` is `Off`.
+    pub(super) read_only_until: Option<Box<[ScopeId]>>,
+    /// Refusals are only observed, while a scope that the session may need is enforced.
+    pub(super) enforced_behind_refusals: bool,
+}
+
+impl Terms {
+    /// A rule frees its sessions from every token for writing.
+    pub(super) fn is_exempt(&self) -> bool {
+        self.writes.value == Writes::Allow && self.writes.by == By::Rule
+    }
+
+    /// A rule refuses every write of its sessions.
+    pub(super) fn refuses_all_writes(&self) -> bool {
+        self.writes.value == Writes::Refuse && self.writes.by == By::Rule
+    }
+
+    pub(super) fn refuses(&self, category: Category) -> Option<By> {
+        let mut refused = self.refused.iter();
+        refused
+            .find(|(kind, _)| *kind == category)
+            .map(|(_, by)| *by)
+    }
+
+    /// In words, who has said it.
+    pub(super) fn source(&self, by: By) -> Source<'_> {
+        Source(by, self.rule.as_ref())
+    }
+}
+
+/// Who has said something, in words.
+pub(super) struct Source<'a>(By, Option<&'a SessionRule>);
+
+impl fmt::Display for Source<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0, self.1) {
+            (By::Rule, Some(rule)) => write!(f, "{rule}"),
+            (By::Defaults { line }, _) => write!(f, "[defaults], line {line}"),
+            (By::Nobody | By::Rule, _) => f.write_str("as where nothing is said"),
+        }
+    }
+}
+
+impl Writes {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::Allow => "allow",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
+impl UnknownTables {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::EveryScope => "every-scope",
+            Self::SessionScope => "session-scope",
+        }
+    }
+}

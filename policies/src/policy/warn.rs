@@ -1,0 +1,75 @@
+//! What is legal in a policy file but may surprise.
+
+use std::ops::Range;
+
+use toml::Spanned;
+
+use super::Mode;
+use super::file::{Draft, shadowed};
+use super::remark::{Lines, Remark};
+use super::terms::Writes;
+
+/// All of it, from the top of the file.
+pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
+    let mut found = Vec::new();
+    let mut warn = |at: &Range<usize>, message: &str| found.push(lines.remark(at, message));
+    if let Some(at) = is(draft.defaults.writes.as_ref(), Writes::Allow) {
+        let message = "defaults.writes = \"allow\" switches PostgreSQL's read-only mode off for sessions without a \
+                       token, so a write that a function, trigger or view hides is not caught \
+                       (write \"token\" where every writer can declare one)";
+        warn(&at, message);
+    }
+    if let Some(at) = is(draft.defaults.mode.as_ref(), Mode::Observe) {
+        warn(
+            &at,
+            &observed(
+                "defaults.mode",
+                "for all sessions without a mode of their own",
+            ),
+        );
+    }
+    for scope in &draft.scopes {
+        if let Some(at) = is(scope.mode.as_ref(), Mode::Observe) {
+            let key = format!("scope.{}.mode", scope.name.get_ref());
+            warn(
+                &at,
+                &observed(&key, "for all sessions that may need this scope"),
+            );
+        }
+    }
+    for rule in &draft.rules {
+        if let Some(at) = is(rule.section.writes.as_ref(), Writes::Allow) {
+            let message = "writes = \"allow\" frees these sessions from the fence, also for the tables of scopes \
+                           (give them a scope of their own where they can declare a token)";
+            warn(&at, message);
+        }
+        if let Some(at) = is(rule.section.mode.as_ref(), Mode::Observe) {
+            warn(
+                &at,
+                &observed("session.mode", "for the sessions of this rule"),
+            );
+        }
+    }
+    for (rule, first) in shadowed(&draft.rules) {
+        let line = lines.line(&first.span());
+        let message = format!(
+            "this rule never matches: the one in line {line} comes first and matches all that it does \
+             (put this one before it, or take one away)"
+        );
+        warn(&rule.at.span(), &message);
+    }
+    found.sort_by_key(|remark| (remark.line, remark.column));
+    found
+}
+
+fn observed(key: &str, whom: &str) -> String {
+    format!(
+        "{key} = \"observe\" refuses nothing, and switches PostgreSQL's read-only mode off {whom} \
+         (write \"enforce\" once the rejection log has nothing unexpected)"
+    )
+}
+
+fn is<T: PartialEq>(written: Option<&Spanned<T>>, value: T) -> Option<Range<usize>> {
+    let written = written?;
+    (*written.get_ref() == value).then(|| written.span())
+}

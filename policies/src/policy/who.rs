@@ -1,0 +1,106 @@
+//! Whose sessions a rule is for.
+
+use super::glob::Glob;
+use super::network::Network;
+use super::session::Who;
+
+/// What a session must be like. An empty list says nothing; of several, one must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct WhoPattern {
+    pub(super) user: Vec<Glob>,
+    pub(super) database: Vec<Glob>,
+    pub(super) application_name: Vec<Glob>,
+    pub(super) network: Vec<Network>,
+}
+
+impl WhoPattern {
+    pub(super) fn matches(&self, who: &Who<'_>) -> bool {
+        // PostgreSQL too takes an application_name that is missing for an empty one.
+        let application_name = who.application_name.unwrap_or_default();
+        one_matches(&self.user, who.user)
+            && one_matches(&self.database, who.database)
+            && one_matches(&self.application_name, application_name)
+            && (self.network.is_empty()
+                || who.client.is_some_and(|client| {
+                    let mut networks = self.network.iter();
+                    networks.any(|network| network.contains(client))
+                }))
+    }
+
+    /// Whether it surely matches whatever the other does. Where only several rules together do, it is not seen.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        all_covered(&self.user, &other.user, Glob::covers)
+            && all_covered(&self.database, &other.database, Glob::covers)
+            && all_covered(
+                &self.application_name,
+                &other.application_name,
+                Glob::covers,
+            )
+            && all_covered(&self.network, &other.network, Network::covers)
+    }
+}
+
+fn one_matches(globs: &[Glob], name: &str) -> bool {
+    globs.is_empty() || globs.iter().any(|glob| glob.matches(name))
+}
+
+fn all_covered<T>(by: &[T], patterns: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {
+    let covered = |pattern: &T| by.iter().any(|one| covers(one, pattern));
+    by.is_empty() || (!patterns.is_empty() && patterns.iter().all(covered))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    fn pattern(user: &[&str], application_name: &[&str], network: &[&str]) -> WhoPattern {
+        let globs = |texts: &[&str]| texts.iter().map(|text| Glob::new(text)).collect();
+        let networks = network.iter().map(|text| Network::parse(text).unwrap());
+        WhoPattern {
+            user: globs(user),
+            application_name: globs(application_name),
+            network: networks.collect(),
+            ..WhoPattern::default()
+        }
+    }
+
+    #[test]
+    fn what_is_said_must_match_and_what_is_not_said_does() {
+        let who = |application_name: Option<&'static str>, client: Option<&str>| Who {
+            user: "app",
+            database: "shop",
+            application_name,
+            client: client.map(|text| text.parse::<IpAddr>().unwrap()),
+        };
+        let here = Some("10.1.2.3");
+        let any = who(None, None);
+        assert!(pattern(&["app"], &[], &[]).matches(&any));
+        assert!(pattern(&["x", "a*"], &[], &[]).matches(&any));
+        assert!(!pattern(&["x", "y"], &[], &[]).matches(&any));
+        assert!(!pattern(&["app"], &["cron"], &[]).matches(&any));
+        assert!(pattern(&[], &["cron*"], &[]).matches(&who(Some("cron-1"), None)));
+        assert!(pattern(&[], &["*"], &[]).matches(&any), "none is empty");
+        assert!(pattern(&[], &[], &["10.0.0.0/8"]).matches(&who(None, here)));
+        assert!(
+            !pattern(&[], &[], &["10.0.0.0/8"]).matches(&any),
+            "a unix socket"
+        );
+        assert!(!pattern(&["app"], &[], &["11.0.0.0/8"]).matches(&who(None, here)));
+        let database = WhoPattern {
+            database: vec![Glob::new("shop")],
+            ..WhoPattern::default()
+        };
+        assert!(database.matches(&any));
+    }
+
+    #[test]
+    fn a_rule_covers_what_is_narrower() {
+        let wide = pattern(&["app*"], &[], &[]);
+        assert!(wide.covers(&pattern(&["app1", "app*2"], &[], &["10.0.0.0/8"])));
+        assert!(!wide.covers(&pattern(&["app1", "x"], &[], &[])));
+        assert!(!wide.covers(&pattern(&[], &["x"], &[])), "any user");
+        assert!(!pattern(&["a"], &["x"], &[]).covers(&pattern(&["a"], &[], &[])));
+    }
+}
