@@ -13,6 +13,7 @@ mod authority_down;
 mod fencing;
 mod garbage;
 mod inspect;
+mod policy;
 mod programs;
 mod rejection_states;
 mod takeover_time;

@@ -25,6 +25,7 @@
 pub mod etcd;
 pub mod held_relay;
 pub mod machine;
+pub mod policy;
 pub mod pooler;
 pub mod postgres;
 pub mod programs;

@@ -1,7 +1,9 @@
 //! PostgreSQL with the proxy in front of it, and the sessions that tests open on them.
 
+use crate::machine::wait_for;
+use crate::policy::PolicyFile;
 use crate::postgres::Postgres;
-use crate::proxy::Proxy;
+use crate::proxy::{Options, Proxy};
 use crate::wire::{Endpoint, Wire};
 
 /// One server, one proxy.
@@ -31,12 +33,54 @@ impl Stage {
         Self { proxy, postgres }
     }
 
+    /// As [`Self::with`], with more flags for the proxy.
+    pub fn with_flags(setup: &str, flags: &[(&str, &str)]) -> Self {
+        let postgres = Postgres::start();
+        postgres.sql(setup);
+        let options = Options::new(&postgres);
+        let options = flags
+            .iter()
+            .fold(options, |options, (name, value)| options.flag(name, value));
+        let proxy = Proxy::start_with(options);
+        Self { proxy, postgres }
+    }
+
+    /// As [`Self::with`], with a policy file.
+    pub fn governed(setup: &str, policy: &PolicyFile) -> Self {
+        let path = policy.path();
+        Self::with_flags(setup, &[("--policy", &path.display().to_string())])
+    }
+
     /// A session through the proxy that declares nothing.
     #[track_caller]
     pub fn plain(&self) -> Wire {
         Wire::login(
             &self.proxy.endpoint(),
             &[("user", "postgres"), ("database", "postgres")],
+        )
+    }
+
+    /// The records of the rejection log, once there are `count` of them: kind, and whether it was enforced.
+    #[track_caller]
+    pub fn records(&self, count: usize) -> Vec<(String, bool)> {
+        let records = wait_for("the rejections to be logged", || {
+            Some(self.proxy.rejections()).filter(|records| records.len() >= count)
+        });
+        let of = |record: &serde_json::Value| {
+            let kind = record["kind"].as_str().unwrap_or_default();
+            (kind.to_owned(), record["enforced"] == true)
+        };
+        let records: Vec<_> = records.iter().map(of).collect();
+        assert_eq!(records.len(), count, "{records:?}");
+        records
+    }
+
+    /// A session of some user through the proxy that declares nothing.
+    #[track_caller]
+    pub fn user(&self, user: &str) -> Wire {
+        Wire::login(
+            &self.proxy.endpoint(),
+            &[("user", user), ("database", "postgres")],
         )
     }
 

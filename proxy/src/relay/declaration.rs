@@ -161,9 +161,6 @@ impl Relay {
 
     /// The tokens are accepted, and the message that they are for is looked at again.
     fn accept(&mut self, wanted: &Wanted, session: Option<Identified>) {
-        // From here on the session is made ready for the new token; the old one, which the
-        // declaration may have made stale, must not put the backstop up in between.
-        self.front = Front::Binds;
         let value = wanted.value();
         self.accepted
             .retain(|holding| holding.stale().is_none() && !holding.is_for(value));
@@ -174,6 +171,15 @@ impl Relay {
         // What it held so far may only have been observed.
         self.observed_end = holding.stale().map(|(_, mark)| mark);
         self.settings.replace(|held| held.is_for(value), &holding);
+        let in_force = self
+            .settings
+            .token()
+            .is_some_and(|held| Arc::ptr_eq(held, &holding));
+        if !in_force {
+            // From here on the session is made ready for the new token; the old one, which the
+            // declaration may have made stale, must not put the backstop up in between.
+            self.front = Front::Binds;
+        }
         self.accepted.push(holding);
     }
 

@@ -1,0 +1,34 @@
+//! What a policy file changes for the sessions: whom it lets write what, what it only observes, and how another one
+//! comes into force.
+
+mod observe;
+mod reload;
+mod search_path;
+mod sessions;
+
+use pgpalisade_tests::wire::{Message, Wire, pretty};
+
+const SETUP: &str = "CREATE SCHEMA jobs; CREATE TABLE jobs.queue (id int); CREATE TABLE notes (id int); \
+    CREATE TABLE jobs.notes (id int); \
+    CREATE FUNCTION hidden(n int) RETURNS int LANGUAGE sql AS 'INSERT INTO public.notes VALUES (n) RETURNING id'";
+
+/// The answer has no error.
+#[track_caller]
+fn assert_passes(answer: &[Message]) {
+    let error = answer.iter().any(|message| message.tag == b'E');
+    assert!(!error, "should pass:\n{}", pretty(answer));
+}
+
+/// The answer is one ERROR with this SQLSTATE, and the session lives on.
+#[track_caller]
+fn assert_refused(wire: &mut Wire, sql: &str, sqlstate: &str) {
+    let answer = wire.query(sql);
+    let refused = answer.iter().find(|message| message.tag == b'E');
+    assert_eq!(
+        refused.map(Message::sqlstate).as_deref(),
+        Some(sqlstate),
+        "{sql}:\n{}",
+        pretty(&answer)
+    );
+    assert_eq!(answer.last().map(|last| last.tag), Some(b'Z'), "{sql}");
+}

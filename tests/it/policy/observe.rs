@@ -1,0 +1,200 @@
+//! Observe mode: nothing is refused, nobody is ended, and the record says what would have been.
+
+use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::policy::PolicyFile;
+use pgpalisade_tests::proxy::{Options, Proxy, Store};
+use pgpalisade_tests::stage::{Stage, leader};
+use pgpalisade_tests::wire::{Batch, Wire, pretty};
+
+use super::{SETUP, assert_passes, assert_refused};
+
+const OBSERVE: &[(&str, &str)] = &[("--observe=on", "--log=info")];
+
+fn observed(kinds: &[&str]) -> Vec<(String, bool)> {
+    kinds
+        .iter()
+        .map(|kind| ((*kind).to_owned(), false))
+        .collect()
+}
+
+/// In every way that a statement can take, and also where only PostgreSQL would see it.
+#[test]
+fn a_session_without_a_token_may_do_everything() {
+    let stage = Stage::with_flags(SETUP, OBSERVE);
+    let mut wire = stage.plain();
+    wire.ok("INSERT INTO notes VALUES (1)");
+    assert_passes(&wire.extended("INSERT INTO notes VALUES (2)"));
+    let pipeline = Batch::new()
+        .statement("INSERT INTO notes VALUES (3)")
+        .statement("INSERT INTO notes VALUES (4)");
+    assert_passes(&wire.run(&pipeline.sync()));
+    wire.ok("BEGIN; INSERT INTO notes VALUES (5); COMMIT");
+    // Nobody sees that it writes: it passes, and is not on record.
+    wire.ok("SELECT hidden(6)");
+    wire.send(&Batch::new().query("COPY notes FROM STDIN"));
+    wire.until(b'G');
+    wire.send(&Batch::new().copy_data(b"7\n").copy_done());
+    assert_passes(&wire.until_ready());
+    assert_eq!(wire.rows("SHOW default_transaction_read_only"), [["off"]]);
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "7");
+    assert_eq!(stage.records(6), observed(&["no_token"; 6]));
+}
+
+/// The old leader goes on. That a takeover would have ended it is on record once, each write of it too.
+#[test]
+fn a_takeover_ends_nobody() {
+    let stage = Stage::with_flags(SETUP, OBSERVE);
+    let mut old = stage.leader("33");
+    old.ok("BEGIN; INSERT INTO notes VALUES (1)");
+    let mut new = stage.plain();
+    new.ok("SET fencing.token = 34");
+    new.ok("INSERT INTO notes VALUES (2)");
+    old.ok("SELECT 1");
+    old.ok("INSERT INTO notes VALUES (3)");
+    old.ok("COMMIT");
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "3");
+    let expected = observed(&["session_ended", "stale_token", "stale_token"]);
+    assert_eq!(stage.records(3), expected);
+    assert_eq!(new.rows("SHOW fencing.mark"), [["34"]]);
+    assert_eq!(
+        old.rows("SHOW fencing.status"),
+        [["token=33 scope=default mark=34 state=stale"]]
+    );
+}
+
+/// In a SET and in the startup packet.
+#[test]
+fn a_declaration_that_would_be_refused_passes() {
+    let stage = Stage::with_flags(SETUP, OBSERVE);
+    let _new = stage.leader("34");
+    let mut old = stage.plain();
+    old.ok("SET fencing.token = 33");
+    let mut wrong = stage.plain();
+    wrong.ok("SET fencing.token = 'nonsense'");
+    wrong.ok("SET fencing.scope = '!'");
+    let _also_old = stage.leader("33");
+    let _also_wrong = stage.leader("nonsense");
+    let expected = observed(&[
+        "stale_token",
+        "invalid_token",
+        "invalid_token",
+        "stale_token",
+        "invalid_token",
+    ]);
+    assert_eq!(stage.records(5), expected);
+    old.ok("INSERT INTO notes VALUES (1)");
+    assert_eq!(stage.records(6)[5], ("stale_token".to_owned(), false));
+}
+
+/// The store is away.
+#[test]
+fn a_declaration_that_nobody_stores_passes() {
+    let etcd = Etcd::start(1);
+    let postgres = pgpalisade_tests::postgres::Postgres::start();
+    postgres.sql(SETUP);
+    let mut options = Options::new(&postgres)
+        .flag("--observe=on", "--log=info")
+        .flag("--takeover-timeout", "1s");
+    options.store = Store::Url(etcd.authority());
+    let proxy = Proxy::start_with(options);
+    etcd.pause(0);
+    let mut wire = leader(&proxy.endpoint(), "34");
+    wire.ok("INSERT INTO notes VALUES (1)");
+    wait_for("the declaration to be on record", || {
+        let records = proxy.rejections();
+        let first = records.first()?;
+        assert_eq!(first["kind"], "authority_unavailable");
+        assert_eq!(first["enforced"], false);
+        Some(())
+    });
+    etcd.resume(0);
+}
+
+const BILLING: &str = "[scope.billing]\ntables = [\"jobs.*\"]\nmode = \"observe\"\n";
+
+/// One scope is observed: what needs its token passes, everything else is refused as before.
+#[test]
+fn one_scope_only() {
+    let stage = Stage::governed(SETUP, &PolicyFile::new(BILLING));
+    let mut wire = stage.plain();
+    wire.ok("INSERT INTO jobs.queue VALUES (1)");
+    assert_refused(&mut wire, "INSERT INTO public.notes VALUES (1)", "PF002");
+    // A statement that needs both is refused.
+    let both = "WITH a AS (INSERT INTO jobs.queue VALUES (2)) INSERT INTO public.notes VALUES (2)";
+    assert_refused(&mut wire, both, "PF002");
+    let mut old = stage.leader("billing=3,default=7");
+    let mut new = stage.leader("billing=4");
+    new.ok("INSERT INTO jobs.queue VALUES (3)");
+    old.ok("INSERT INTO jobs.queue VALUES (4)");
+    old.ok("INSERT INTO public.notes VALUES (5)");
+    // The other scope of the same session is enforced.
+    let _newest = stage.leader("default=8");
+    let answer = old.query("SELECT 1");
+    assert_eq!(answer[0].sqlstate(), "PF001", "{}", pretty(&answer));
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs.queue"), "3");
+}
+
+/// One rule is observed: no takeover ends its sessions, though the scope is enforced for everybody else.
+#[test]
+fn the_sessions_of_one_rule_only() {
+    let policy = "[[session]]\nmatch = { user = \"app\" }\nmode = \"observe\"\n";
+    let setup = format!("{SETUP}; CREATE ROLE app LOGIN; GRANT ALL ON notes TO app");
+    let stage = Stage::governed(&setup, &PolicyFile::new(policy));
+    let mut observed = stage.user("app");
+    observed.ok("SET fencing.token = 33");
+    let mut enforced = stage.leader("33");
+    enforced.ok("INSERT INTO notes VALUES (1)");
+    let _new = stage.leader("34");
+    let answer = enforced.query("INSERT INTO notes VALUES (2)");
+    assert_eq!(answer[0].sqlstate(), "PF001", "{}", pretty(&answer));
+    observed.ok("INSERT INTO notes VALUES (3)");
+    // It can take over itself: those who are enforced are ended.
+    observed.ok("SET fencing.token = 40");
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "2");
+}
+
+/// What was only observed counts for nothing once it is enforced: the session declares anew, and the old one ends.
+#[test]
+fn enforcing_what_was_observed() {
+    let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
+    let stage = Stage::governed(SETUP, &policy);
+    let mut old = stage.leader("33");
+    let mut new = stage.leader("34");
+    old.ok("BEGIN; INSERT INTO notes VALUES (1)");
+    new.ok("INSERT INTO notes VALUES (2)");
+    policy.reload(&stage.proxy, "");
+    let alive = |wire: &Wire| {
+        let look = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE pid = {}",
+            wire.backend_pid()
+        );
+        stage.postgres.value(&look)
+    };
+    assert_eq!(alive(&old), "1");
+    // Its next write is a declaration that is enforced.
+    new.ok("INSERT INTO notes VALUES (3)");
+    assert_eq!(alive(&old), "0");
+    let answer = old.query("COMMIT");
+    assert!(
+        answer[0].sqlstate().starts_with("PF001"),
+        "{}",
+        pretty(&answer)
+    );
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "2");
+}
+
+/// A session whose token had become stale while it was only observed does not write once it is enforced.
+#[test]
+fn a_stale_session_is_refused_once_it_is_enforced() {
+    let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
+    let stage = Stage::governed(SETUP, &policy);
+    let mut old = stage.leader("33");
+    let _new = stage.leader("34");
+    old.ok("INSERT INTO notes VALUES (1)");
+    policy.reload(&stage.proxy, "");
+    assert_refused(&mut old, "INSERT INTO notes VALUES (2)", "PF001");
+    // The backstop is up for it, too.
+    assert_refused(&mut old, "SELECT hidden(3)", "25006");
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
+}

@@ -1,0 +1,108 @@
+//! SIGHUP: another policy comes into force for the next statement of every session, or the old one stays.
+
+use pgpalisade_tests::policy::PolicyFile;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::Batch;
+
+use super::{SETUP, assert_passes, assert_refused};
+
+const ALLOW: &str = "[defaults]\nwrites = \"allow\"\n";
+
+#[test]
+fn sessions_follow_from_their_next_statement_on() {
+    let policy = PolicyFile::new("");
+    let stage = Stage::governed(SETUP, &policy);
+    let mut wire = stage.plain();
+    let backend = wire.backend_pid();
+    assert_refused(&mut wire, "INSERT INTO notes VALUES (1)", "PF002");
+    assert_refused(&mut wire, "SELECT hidden(1)", "25006");
+    policy.reload(&stage.proxy, ALLOW);
+    wire.ok("INSERT INTO notes VALUES (2)");
+    wire.ok("SELECT hidden(3)");
+    assert_passes(&wire.extended("INSERT INTO notes VALUES (4)"));
+    policy.reload(&stage.proxy, "");
+    assert_refused(&mut wire, "INSERT INTO notes VALUES (5)", "PF002");
+    assert_refused(&mut wire, "SELECT hidden(5)", "25006");
+    let pid = wire.rows("SELECT pg_backend_pid()");
+    assert_eq!(pid, [[backend.to_string()]]);
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "3");
+}
+
+/// Also in the middle of a transaction, of which nothing is left then.
+#[test]
+fn an_open_transaction_follows() {
+    let policy = PolicyFile::new(ALLOW);
+    let stage = Stage::governed(SETUP, &policy);
+    let mut wire = stage.plain();
+    wire.ok("BEGIN; INSERT INTO notes VALUES (1)");
+    policy.reload(&stage.proxy, "");
+    assert_refused(&mut wire, "COMMIT", "PF002");
+    let mut wire = stage.plain();
+    wire.ok("BEGIN; SELECT 1");
+    policy.reload(&stage.proxy, ALLOW);
+    policy.reload(&stage.proxy, "");
+    assert_refused(&mut wire, "SELECT hidden(2)", "25006");
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "0");
+}
+
+/// A statement that was prepared under one policy is judged by the one in force when it is executed.
+#[test]
+fn a_prepared_statement_follows() {
+    let policy = PolicyFile::new(ALLOW);
+    let stage = Stage::governed(SETUP, &policy);
+    let mut wire = stage.plain();
+    let execute = |value| {
+        Batch::new()
+            .bind("", "s", &[Some(value)])
+            .execute("", 0)
+            .sync()
+    };
+    let prepare = Batch::new().parse("s", "INSERT INTO notes VALUES ($1::int)");
+    assert_passes(&wire.run(&prepare.then(&execute("1"))));
+    policy.reload(&stage.proxy, "");
+    let answer = wire.run(&execute("2"));
+    assert!(
+        answer
+            .iter()
+            .any(|message| message.tag == b'E' && message.sqlstate() == "PF002")
+    );
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
+}
+
+#[test]
+fn a_bad_file_leaves_the_old_policy_in_force() {
+    let policy = PolicyFile::new(ALLOW);
+    let stage = Stage::governed(SETUP, &policy);
+    let mut wire = stage.plain();
+    wire.ok("INSERT INTO notes VALUES (1)");
+    policy.reload(&stage.proxy, "[defaults]\nwrites = \"perhaps\"\n");
+    wire.ok("INSERT INTO notes VALUES (2)");
+    let output = stage.proxy.output();
+    let place = format!("{}:2:", policy.path().display());
+    assert!(output.contains(&place), "{output}");
+    assert!(output.contains("the old policy stays in force"), "{output}");
+    std::fs::remove_file(policy.path()).unwrap();
+    pgpalisade_tests::machine::signal(stage.proxy.pid(), pgpalisade_tests::machine::Signal::HUP);
+    pgpalisade_tests::machine::wait_for("the missing file to be said", || {
+        let said = stage.proxy.output().contains("cannot read the policy file");
+        said.then_some(())
+    });
+    wire.ok("INSERT INTO notes VALUES (3)");
+    policy.reload(&stage.proxy, "");
+    assert_refused(&mut wire, "INSERT INTO notes VALUES (4)", "PF002");
+}
+
+/// A proxy does not start with a policy that is wrong.
+#[test]
+fn a_bad_file_is_no_start() {
+    let policy = PolicyFile::new("[defaults]\nwrites = \"perhaps\"\nreads = 3\n");
+    let mut stage = Stage::with(SETUP);
+    stage.proxy.terminate();
+    let flags = &mut stage.proxy.options_mut().flags;
+    flags.push(format!("--policy={}", policy.path().display()));
+    let said = stage.proxy.try_restart(std::time::Duration::from_secs(20));
+    let said = said.unwrap_err();
+    for line in ["policy.toml:2:", "policy.toml:3:"] {
+        assert!(said.contains(line), "{said}");
+    }
+}

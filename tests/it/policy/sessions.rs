@@ -1,0 +1,152 @@
+//! Rules for sessions: who is exempt, who may write nothing, who may read only as the current leader.
+
+use pgpalisade_tests::policy::PolicyFile;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Wire, pretty};
+
+use super::{SETUP, assert_passes, assert_refused};
+
+const ROLES: &str = "CREATE ROLE migrator SUPERUSER LOGIN; CREATE ROLE reporting SUPERUSER LOGIN";
+
+fn stage(policy: &str) -> Stage {
+    Stage::governed(&format!("{SETUP}; {ROLES}"), &PolicyFile::new(policy))
+}
+
+/// A migration runner needs no token, also for tables of a scope, and hidden writes are its own affair.
+#[test]
+fn an_exempt_user() {
+    let stage = stage(
+        "[scope.scheduler]\ntables = [\"jobs.*\"]\n\n\
+         [[session]]\nmatch = { user = \"migrator\" }\nwrites = \"allow\"\n",
+    );
+    let mut migrator = stage.user("migrator");
+    migrator.ok("INSERT INTO jobs.queue VALUES (1)");
+    migrator.ok("SELECT hidden(2)");
+    migrator.ok("CREATE TABLE more ()");
+    assert_passes(&migrator.extended("INSERT INTO notes VALUES (3)"));
+    assert_eq!(
+        migrator.rows("SHOW default_transaction_read_only"),
+        [["off"]]
+    );
+    // A token that it declares all the same holds it.
+    let mut leader = stage.user("migrator");
+    leader.ok("SET fencing.token = 33");
+    leader.ok("INSERT INTO notes VALUES (4)");
+    let _new = stage.leader("34");
+    let answer = leader.query("INSERT INTO notes VALUES (5)");
+    assert_eq!(answer[0].sqlstate(), "PF001", "{}", pretty(&answer));
+    assert_refused(
+        &mut stage.plain(),
+        "INSERT INTO jobs.queue VALUES (6)",
+        "PF002",
+    );
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "3");
+}
+
+/// No token helps where a rule refuses every write, and the backstop stays up.
+#[test]
+fn a_user_that_only_reads() {
+    let stage = stage("[[session]]\nmatch = { user = \"reporting\" }\nwrites = \"refuse\"\n");
+    let mut reporting = stage.user("reporting");
+    for _ in 0..2 {
+        reporting.ok("SELECT * FROM notes");
+        assert_refused(&mut reporting, "INSERT INTO notes VALUES (1)", "PF005");
+        assert_refused(&mut reporting, "SELECT hidden(1)", "25006");
+        reporting.ok("SET fencing.token = 33");
+    }
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "0");
+}
+
+/// Reads need the token too; what an application does before it has one does not.
+#[test]
+fn reads_of_the_current_leader_only() {
+    let stage = stage("[defaults]\nreads = \"current\"\n");
+    let mut wire = stage.plain();
+    for sql in [
+        "SELECT 1",
+        "SELECT version()",
+        "SHOW server_version",
+        "SELECT count(*) FROM pg_catalog.pg_class",
+        "BEGIN; COMMIT",
+        "SET application_name = 'x'",
+    ] {
+        wire.ok(sql);
+    }
+    assert_refused(&mut wire, "SELECT * FROM notes", "PF002");
+    assert_refused(&mut wire, "COPY notes TO STDOUT", "PF002");
+    wire.ok("SET fencing.token = 33");
+    wire.ok("SELECT * FROM notes");
+    assert_passes(&wire.extended("SELECT * FROM notes"));
+}
+
+/// Kinds that are refused, for everybody or for some.
+#[test]
+fn kinds_of_statements() {
+    let stage = stage(
+        "[defaults]\nrefuse = [\"truncate\", \"do\"]\n\n\
+         [[session]]\nmatch = { user = \"migrator\" }\nwrites = \"allow\"\nallow = [\"truncate\"]\n",
+    );
+    let mut leader = stage.leader("34");
+    leader.ok("INSERT INTO notes VALUES (1)");
+    for sql in ["TRUNCATE notes", "DO 'BEGIN END'", "BEGIN; TRUNCATE notes"] {
+        assert_refused(&mut leader, sql, "PF005");
+    }
+    let pipeline = Batch::new().statement("TRUNCATE notes").sync();
+    let answer = leader.run(&pipeline);
+    assert!(
+        answer
+            .iter()
+            .any(|message| message.tag == b'E' && message.sqlstate() == "PF005")
+    );
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
+    let mut migrator = stage.user("migrator");
+    migrator.ok("TRUNCATE notes");
+    assert_refused(&mut migrator, "DO 'BEGIN END'", "PF005");
+}
+
+/// A rule can name the scope of its sessions, so that each says a bare number.
+#[test]
+fn the_scope_of_a_session() {
+    let stage =
+        stage("[[session]]\nmatch = { application_name = \"worker-*\" }\nscope = \"workers\"\n");
+    let login = |token: &str| {
+        Wire::login(
+            &stage.proxy.endpoint(),
+            &[
+                ("user", "postgres"),
+                ("database", "postgres"),
+                ("application_name", "worker-1"),
+                ("fencing.token", token),
+            ],
+        )
+    };
+    let mut worker = login("5");
+    worker.ok("INSERT INTO notes VALUES (1)");
+    assert_eq!(worker.rows("SHOW fencing.scope"), [["workers"]]);
+    // Tokens of different scopes do not meet.
+    let mut other = stage.leader("3");
+    other.ok("INSERT INTO notes VALUES (2)");
+    let mut wrong = login("default=9");
+    assert_refused(&mut wrong, "INSERT INTO notes VALUES (3)", "PF002");
+}
+
+/// Several scopes: each table needs its own.
+#[test]
+fn tables_of_scopes() {
+    let stage = stage(
+        "[scope.scheduler]\ntables = [\"jobs.*\"]\n\n[scope.notes]\ntables = [\"public.notes\"]\n",
+    );
+    let mut wire = stage.leader("scheduler=1");
+    wire.ok("INSERT INTO jobs.queue VALUES (1)");
+    assert_refused(&mut wire, "INSERT INTO public.notes VALUES (1)", "PF002");
+    let move_all = "WITH gone AS (DELETE FROM jobs.queue RETURNING id) INSERT INTO public.notes SELECT id FROM gone";
+    assert_refused(&mut wire, move_all, "PF002");
+    // Nobody knows what it writes: it needs them all.
+    assert_refused(&mut wire, "DO 'BEGIN END'", "PF002");
+    wire.ok("SET fencing.token = 'scheduler=1,notes=1'");
+    wire.ok(move_all);
+    assert_refused(&mut wire, "DO 'BEGIN END'", "PF002");
+    wire.ok("SET fencing.token = 'scheduler=1,notes=1,default=1'");
+    wire.ok("DO 'BEGIN END'");
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
+}

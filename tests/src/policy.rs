@@ -1,0 +1,48 @@
+//! A policy file, and a proxy that is told to read it again.
+
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use crate::machine::{Signal, signal, wait_for};
+use crate::proxy::Proxy;
+
+/// A policy file in a directory of its own.
+#[derive(Debug)]
+pub struct PolicyFile {
+    dir: TempDir,
+}
+
+impl PolicyFile {
+    /// A file with this text.
+    pub fn new(text: &str) -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("pgp-")
+            .tempdir()
+            .expect("a scratch directory");
+        let file = Self { dir };
+        file.write(text);
+        file
+    }
+
+    /// Where it is, for `--policy`.
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("policy.toml")
+    }
+
+    /// Puts another text into it.
+    pub fn write(&self, text: &str) {
+        std::fs::write(self.path(), text).expect("write the policy file");
+    }
+
+    /// Puts another text into it, and has the proxy read it. Returns once the proxy has said what came of it.
+    pub fn reload(&self, proxy: &Proxy, text: &str) {
+        let said = |output: &str| output.matches("the policy file").count();
+        let before = said(&proxy.output());
+        self.write(text);
+        signal(proxy.pid(), Signal::HUP);
+        wait_for("the proxy to read its policy again", || {
+            (said(&proxy.output()) > before).then_some(())
+        });
+    }
+}
