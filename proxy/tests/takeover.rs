@@ -15,7 +15,7 @@ use pgpalisade::takeover::{
 };
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
-    Enrolled, Mark, Registered, Scope, Token, Watch,
+    Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
 };
 use support::Postgres;
 use tokio_postgres::Client;
@@ -645,6 +645,14 @@ impl Authority for Slow {
         self.store.enrol(cluster)
     }
 
+    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+        self.store.mark(scope)
+    }
+
+    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired> {
+        self.store.repair(request)
+    }
+
     fn cluster(&self) -> Answer<'_, Option<Cluster>> {
         self.store.cluster()
     }
@@ -667,10 +675,10 @@ impl Authority for Slow {
     fn drained<'a>(
         &'a self,
         scope: &'a Scope,
-        token: Token,
+        rank: Rank,
         gone: &'a [Backend],
     ) -> Answer<'a, Drained> {
-        self.store.drained(scope, token, gone)
+        self.store.drained(scope, rank, gone)
     }
 
     fn release(&self, backend: Backend) -> Answer<'_, ()> {
@@ -773,6 +781,7 @@ async fn any_proxy_finishes_a_barrier() {
         backend: raiser,
         cluster: one.cluster().unwrap(),
         by: "",
+        max_step: None,
     };
     store.declare(&raise).await.unwrap();
     old.batch_execute("SELECT 1").await.unwrap();

@@ -67,10 +67,10 @@ async fn newer_and_foreign_formats_are_refused() {
     let server = Server::start();
     let store = connect(&server).await;
     store.enrol(CLUSTER).await.unwrap();
-    server.sql("UPDATE pgpalisade_authority.store SET format = 2");
+    server.sql("UPDATE pgpalisade_authority.store SET format = 3");
     let error = open_error(&options(&server)).await;
     assert!(
-        matches!(error, OpenError::Newer { found: 2, .. }),
+        matches!(error, OpenError::Newer { found: 3, .. }),
         "{error}"
     );
     assert!(
