@@ -63,7 +63,7 @@ async fn a_newer_format_and_damage() {
     etcd.ctl(&["put", "/pgpalisade/identity", r#"{"format":3,"more":true}"#]);
     let error = open_error(&text).await;
     assert!(
-        matches!(&error, OpenError::Newer { found: 2, .. }),
+        matches!(&error, OpenError::Newer { found: 3, .. }),
         "{error:?}"
     );
     etcd.ctl(&["put", "/pgpalisade/identity", "?"]);
