@@ -17,6 +17,7 @@ use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
     Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
 };
+use pgpalisade_policies::TokenBounds;
 use support::Postgres;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
@@ -53,6 +54,7 @@ async fn declare_for(
             token: token(value),
             session,
             by,
+            bounds: TokenBounds::default(),
         })
         .await
 }

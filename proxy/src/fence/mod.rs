@@ -66,7 +66,7 @@ impl Fence {
     #[must_use]
     pub fn admit_any(&self, holding: Option<&Arc<Holding>>) -> Option<Permit> {
         holding
-            .is_some_and(|holding| holding.admits_write(&self.default_cell))
+            .is_some_and(|holding| holding.admits_write(self.default_cell.newest()))
             .then(|| Permit::new(Basis::Token))
     }
 

@@ -141,7 +141,7 @@ impl Fence {
             return Err(Box::new(Rejection::deposed_primary(scope, binding.token)));
         }
         holding
-            .binding(&self.default_cell)
+            .binding(self.default_cell.newest())
             .map(|_| ())
             .ok_or_else(missing)
     }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use pgpalisade_authority::{Scope, Token};
+use pgpalisade_policies::TokenBounds;
 
 use super::judgement::SettingsToShow;
 use super::steps::Step;
@@ -319,6 +320,7 @@ pub(crate) async fn declare(
             token: *token,
             session,
             by: by.clone(),
+            bounds: TokenBounds::default(),
         };
         takeover
             .declare(declare)
@@ -332,6 +334,9 @@ fn rejection(scope: Option<&Scope>, token: Option<Token>, error: DeclareError) -
     match (error, scope, token) {
         (DeclareError::Stale { mark }, Some(scope), Some(token)) => {
             Rejection::stale(scope, token, mark)
+        }
+        (DeclareError::OutOfBounds { mark, bound }, Some(scope), Some(token)) => {
+            Rejection::out_of_bounds(scope, token, mark, bound)
         }
         (error @ DeclareError::Authority(_), scope, _) => {
             Rejection::authority_unavailable(scope, &error)
