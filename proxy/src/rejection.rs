@@ -10,6 +10,7 @@ use pgpalisade_policies::{Class, ObjectName};
 use crate::rejection_log::{
     Enforcement, RejectionKind, RejectionRecord, SessionLabel, StatementText,
 };
+use crate::takeover::Bound;
 use crate::wire::encode::{self, ErrorFields, Severity};
 
 /// A refusal with everything that the client and the log are told.
@@ -78,6 +79,33 @@ impl Rejection {
             scope,
             Some(token),
             Some(mark),
+        )
+    }
+
+    /// The token is further than the policy allows.
+    #[must_use]
+    pub fn out_of_bounds(scope: &Scope, token: Token, mark: Option<Mark>, bound: Bound) -> Self {
+        let message = format!("fencing token {token} is out of bounds for scope \"{scope}\"");
+        let at = match &mark {
+            Some(mark) => format!("the mark is {}", mark.rank()),
+            None => "no mark is known".to_owned(),
+        };
+        let detail = match bound {
+            Bound::MaxToken(most) => format!(
+                "The session's token is {token}, {at}, and max_token of scope \"{scope}\" is {most}. Nothing was changed."
+            ),
+            Bound::MaxStep(most) => format!(
+                "The session's token is {token}, {at}, and max_step of scope \"{scope}\" allows one declaration to \
+                    raise it by {most}. Nothing was changed."
+            ),
+        };
+        let hint = "Look where the token comes from: it is not the next one of this election. Where the election has \
+            really come this far, raise the bound in the policy; where the mark is wrong, an operator sets it with \
+            \"pgpalisade scope repair\".";
+        Self::new(RejectionKind::InvalidToken, message, detail, hint).about(
+            scope,
+            Some(token),
+            mark,
         )
     }
 
@@ -363,6 +391,15 @@ impl Rejection {
 
 fn raised(scope: &Scope, token: Token, mark: &Mark) -> String {
     let by = &mark.raised_by;
+    if mark.token <= token {
+        // Only an operator can do that.
+        return format!(
+            "The session's token is {token}, of before the scope \"{scope}\" was repaired: its mark was set to {} at \
+                {} by {by}.",
+            mark.token,
+            utc(mark.raised_at)
+        );
+    }
     format!(
         "The session's token is {token}. The mark of scope \"{scope}\" was raised to {} at {} by {by}.",
         mark.token,

@@ -22,6 +22,14 @@ pub enum StoreError {
     Postgres(#[from] postgres::OpenError),
 }
 
+impl StoreError {
+    /// Whether another process has it open: an embedded store, and its proxy runs.
+    #[must_use]
+    pub const fn is_in_use(&self) -> bool {
+        matches!(self, Self::Embedded(embedded::OpenError::Locked { .. }))
+    }
+}
+
 /// An open store.
 pub struct Store {
     /// The store.

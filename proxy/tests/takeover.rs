@@ -15,8 +15,9 @@ use pgpalisade::takeover::{
 };
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
-    Enrolled, Mark, Registered, Scope, Token, Watch,
+    Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
 };
+use pgpalisade_policies::TokenBounds;
 use support::Postgres;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +55,7 @@ async fn declare_for(
             token: token(value),
             session,
             by,
+            bounds: TokenBounds::default(),
         })
         .await
 }
@@ -646,6 +648,14 @@ impl Authority for Slow {
         self.store.enrol(cluster)
     }
 
+    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+        self.store.mark(scope)
+    }
+
+    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired> {
+        self.store.repair(request)
+    }
+
     fn cluster(&self) -> Answer<'_, Option<Cluster>> {
         self.store.cluster()
     }
@@ -668,10 +678,10 @@ impl Authority for Slow {
     fn drained<'a>(
         &'a self,
         scope: &'a Scope,
-        token: Token,
+        rank: Rank,
         gone: &'a [Backend],
     ) -> Answer<'a, Drained> {
-        self.store.drained(scope, token, gone)
+        self.store.drained(scope, rank, gone)
     }
 
     fn release(&self, backend: Backend) -> Answer<'_, ()> {
@@ -774,6 +784,7 @@ async fn any_proxy_finishes_a_barrier() {
         backend: raiser,
         cluster: one.cluster().unwrap(),
         by: "",
+        max_step: None,
     };
     store.declare(&raise).await.unwrap();
     old.batch_execute("SELECT 1").await.unwrap();

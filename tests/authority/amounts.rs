@@ -19,7 +19,7 @@ async fn ten_thousand_sessions_in_one_scope() {
     let s = scope("pool");
     declare(&store, &s, 1, 1).await.unwrap();
     assert_eq!(
-        store.drained(&s, token(1), &[]).await,
+        store.drained(&s, token(1).into(), &[]).await,
         Ok(Drained::Complete)
     );
     let registering = async {
@@ -45,14 +45,18 @@ async fn ten_thousand_sessions_in_one_scope() {
     let (sessions, _) = timed("sessions()", store.sessions()).await;
     assert_eq!(sessions.unwrap().len(), all.len() + 1);
     let (kept, gone) = all.split_first().unwrap();
-    let (drained, took) = timed("drained, all but one", store.drained(&s, token(2), gone)).await;
+    let (drained, took) = timed(
+        "drained, all but one",
+        store.drained(&s, token(2).into(), gone),
+    )
+    .await;
     match drained.unwrap() {
         Drained::Left(left) => assert_eq!(left[0].backend, *kept),
         Drained::Complete => panic!("one is left"),
     }
     assert!(took < Duration::from_secs(4), "{took:?}");
     let last = [*kept];
-    let last = store.drained(&s, token(2), &last);
+    let last = store.drained(&s, token(2).into(), &last);
     assert_eq!(
         timed("drained, the last", last).await.0,
         Ok(Drained::Complete)
@@ -71,11 +75,7 @@ async fn very_many_scopes() {
     let store = connect(&etcd).await;
     let marks: Vec<_> = (0..SCOPES)
         .map(|index| {
-            let mark = Mark {
-                token: token(7),
-                raised_at: 1,
-                raised_by: "test".to_owned(),
-            };
+            let mark = Mark::new(token(7), 1, "test".to_owned());
             (scope(&format!("tenant/{index:08}")), mark)
         })
         .collect();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
-    Etcd, Mark, Registered, Scope, Token, Watch, conformance,
+    Etcd, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Watch, conformance,
 };
 use pgpalisade_tests::etcd;
 use pgpalisade_tests::machine;
@@ -82,10 +82,10 @@ impl Authority for InTurn {
     fn drained<'a>(
         &'a self,
         scope: &'a Scope,
-        token: Token,
+        rank: Rank,
         gone: &'a [Backend],
     ) -> Answer<'a, Drained> {
-        self.next().drained(scope, token, gone)
+        self.next().drained(scope, rank, gone)
     }
 
     fn release(&self, backend: Backend) -> Answer<'_, ()> {
@@ -102,6 +102,14 @@ impl Authority for InTurn {
 
     fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>> {
         self.next().marks()
+    }
+
+    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+        self.next().mark(scope)
+    }
+
+    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired> {
+        self.next().repair(request)
     }
 
     fn cluster(&self) -> Answer<'_, Option<Cluster>> {

@@ -176,9 +176,9 @@ async fn answers_go_through_the_log() {
     moved_on("a stale declaration");
     declare(&store, &s, 2, 1).await.unwrap();
     moved_on("a current declaration");
-    store.drained(&s, token(2), &[]).await.unwrap();
+    store.drained(&s, token(2).into(), &[]).await.unwrap();
     moved_on("drained");
-    store.drained(&s, token(2), &[]).await.unwrap();
+    store.drained(&s, token(2).into(), &[]).await.unwrap();
     moved_on("drained, again");
 }
 
@@ -201,7 +201,7 @@ async fn what_is_known_is_only_compared() {
     };
     declare(&store, &s, 2, 1).await.unwrap();
     elsewhere(3);
-    let drained = store.drained(&s, token(2), &[]).await;
+    let drained = store.drained(&s, token(2).into(), &[]).await;
     assert_eq!(drained, Ok(Drained::Complete));
     let marks = store.marks().await.unwrap();
     assert_eq!(marks[0].1.token, token(3), "the mark does not fall");
@@ -239,10 +239,10 @@ async fn interrupted_steps_break_nothing() {
                 if rng.random_ratio(1, 8) {
                     let gone: Vec<_> = left.iter().map(|session| session.backend).collect();
                     let patience = Duration::from_micros(rng.random_range(0..most));
-                    let step = store.drained(&s, token(value), &gone);
+                    let step = store.drained(&s, token(value).into(), &gone);
                     drained += i32::from(timeout(patience, step).await.is_ok());
                     // Interrupted or not, again does no harm. A dropped declaration may still arrive meanwhile.
-                    let again = store.drained(&s, token(value), &gone).await;
+                    let again = store.drained(&s, token(value).into(), &gone).await;
                     again.expect("drained answers");
                     answered.retain(|(pid, _)| !gone.contains(&backend(*pid)));
                 }

@@ -13,5 +13,6 @@ mod conformance;
 mod faults;
 mod going_back;
 mod opening;
+mod repairs;
 mod stage;
 mod watching;

@@ -57,6 +57,7 @@ pub(crate) async fn declare(
         backend: backend(pid),
         cluster: CLUSTER,
         by: "test",
+        max_step: None,
     };
     store.declare(&declaration).await
 }

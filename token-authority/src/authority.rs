@@ -6,7 +6,7 @@ use std::pin::Pin;
 
 use tokio::sync::mpsc;
 
-use crate::{Backend, Cluster, Mark, Registered, Scope, Token};
+use crate::{Backend, Cluster, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token};
 
 /// The answer of an authority: a future, boxed so that stores can be chosen at run time.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, AuthorityError>> + Send + 'a>>;
@@ -33,21 +33,20 @@ pub trait Authority: Send + Sync + 'static {
     ///   [`Declared::OtherCluster`];
     /// - mark above the token: nothing changes, [`Declared::Stale`];
     /// - mark equal: the session is registered, [`Outcome::Current`];
+    /// - mark below by more than the declaration allows: nothing changes, [`Declared::TooFar`];
     /// - mark below, or none: the mark rises and the session is registered, [`Outcome::Raised`].
     ///
-    /// A session that is registered in the scope at a lower token moves up and is not in its own `lower`.
-    /// It never moves down.
+    /// The token counts as one of the scope's present incarnation. A session that is registered in the scope at a
+    /// lower rank moves up and is not in its own `lower`. It never moves down.
     fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared>;
 
-    /// Tells that these sessions were seen to be gone from PostgreSQL. Removes their records in the scope
-    /// where
-    /// the token is lower, and no others. The scope is marked as drained for the token only if no lower
-    /// record is left and the
-    /// token is still the mark.
+    /// Tells that these sessions were seen to be gone from PostgreSQL. Removes their records in the scope where the
+    /// rank is lower, and no others. The scope is marked as drained for the rank only if no lower record is left and
+    /// it is still that of the mark.
     fn drained<'a>(
         &'a self,
         scope: &'a Scope,
-        token: Token,
+        rank: Rank,
         gone: &'a [Backend],
     ) -> Answer<'a, Drained>;
 
@@ -63,11 +62,22 @@ pub trait Authority: Send + Sync + 'static {
     /// Every mark, to fill caches at start. Marks are never deleted.
     fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>>;
 
+    /// The mark of one scope.
+    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>>;
+
+    /// For an operator: sets the mark of a scope, down or up, in the next incarnation of the scope. Everything that
+    /// was registered in it is below the new mark, so a declaration that comes before is among those that are to be
+    /// ended, and one that comes after is judged by the new mark. This is the only step that can lower a mark's
+    /// token; its rank rises.
+    ///
+    /// Asked for again with the same record, it changes nothing and answers as before, with those who are left.
+    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired>;
+
     /// Which cluster is on record.
     fn cluster(&self) -> Answer<'_, Option<Cluster>>;
 
     /// For an operator, when no proxy serves: records the cluster whatever was recorded before, and brings marks up
-    /// to these where they are lower or missing. No mark falls, no session is registered, and a scope whose mark
+    /// to these where they are lower, by their rank, or missing. No mark falls, no session is registered, and a scope whose mark
     /// rises is not drained.
     fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()>;
 
@@ -84,7 +94,7 @@ pub type Watch = mpsc::Receiver<Change>;
 /// Something that has changed in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A mark has risen.
+    /// A mark has risen in rank: a higher token, or a repair.
     Mark(Scope, Mark),
     /// A cluster, or a newer timeline of it, is on record.
     Cluster(Cluster),
@@ -115,6 +125,8 @@ pub struct Declaration<'a> {
     pub cluster: Cluster,
     /// Who declares, in words for people; kept with the mark, cut at 200 bytes.
     pub by: &'a str,
+    /// How far the token may be above the mark, where the scope has one. `None`: any distance.
+    pub max_step: Option<u64>,
 }
 
 /// The answer to a declaration.
@@ -123,6 +135,11 @@ pub enum Declared {
     /// The token is below the mark. Nothing has changed.
     Stale {
         /// The mark that stands above it.
+        mark: Mark,
+    },
+    /// The token is further above the mark than the declaration allows. Nothing has changed.
+    TooFar {
+        /// The mark that it would have raised.
         mark: Mark,
     },
     /// Another cluster is on record, or another timeline, or none. Nothing has changed.
@@ -136,8 +153,8 @@ pub enum Declared {
         mark: Mark,
         /// Whether this declaration raised it.
         outcome: Outcome,
-        /// Every registered session of the scope with a lower token, in the order of [`Backend`]. Empty
-        /// once the scope was drained for this token.
+        /// Every registered session of the scope with a lower rank, in the order of [`Backend`]. Empty once the
+        /// scope was drained for this one.
         lower: Vec<Registered>,
     },
 }
@@ -154,9 +171,9 @@ pub enum Outcome {
 /// The answer to [`Authority::drained`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Drained {
-    /// No lower session is registered. If the token is still the mark, this is now on record.
+    /// No lower session is registered. If the rank is still the mark's, this is now on record.
     Complete,
-    /// These are still registered with a lower token; the scope is not drained.
+    /// These are still registered with a lower rank; the scope is not drained.
     Left(Vec<Registered>),
 }
 

@@ -12,7 +12,9 @@ mod contents;
 pub mod embedded;
 pub mod etcd;
 pub mod postgres;
+mod rank;
 mod record;
+mod repair;
 mod scope;
 mod token;
 
@@ -25,6 +27,8 @@ pub use contents::Contents;
 pub use embedded::Embedded;
 pub use etcd::Etcd;
 pub use postgres::Postgres;
+pub use rank::{Incarnation, Rank};
 pub use record::{Backend, Mark, Registered, now_us};
+pub use repair::{Repair, RepairRequest, Repaired};
 pub use scope::{Scope, ScopeError};
 pub use token::{Token, TokenError};

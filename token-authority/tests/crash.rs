@@ -81,6 +81,7 @@ fn child_declares_for_ever() {
                         backend,
                         cluster: CLUSTER,
                         by: "child",
+                        max_step: None,
                     };
                     let answer = store.declare(&declaration).await.unwrap();
                     assert!(matches!(answer, Declared::Accepted { .. }));
@@ -112,6 +113,7 @@ fn child_fills_the_disk() {
             backend: backend(1),
             cluster: CLUSTER,
             by: "child",
+            max_step: None,
         };
         match runtime.block_on(store.declare(&declaration)) {
             Ok(_) => acknowledged += 1,

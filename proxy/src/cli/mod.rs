@@ -4,7 +4,9 @@
 
 mod check;
 mod demo;
+mod operator;
 mod recover;
+mod scope;
 mod serve;
 mod settings;
 mod status;
@@ -44,6 +46,7 @@ enum Command {
     Status(status::StatusArgs),
     Demo(demo::DemoArgs),
     Recover(recover::RecoverArgs),
+    Scope(scope::ScopeArgs),
 }
 
 /// Why a command ends with a code other than 0.
@@ -73,6 +76,7 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Recover(args) => recover::run(&args),
+        Command::Scope(args) => scope::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

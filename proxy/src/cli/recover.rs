@@ -81,8 +81,8 @@ fn describe(recovery: &Recovery, config: &Config) -> std::io::Result<()> {
         recovery.sessions,
     ))?;
     for (scope, kept, mark) in recovery.forgotten.iter().take(LISTED) {
-        let kept = kept.map_or("none".to_owned(), |token| token.to_string());
-        say(&format!("  {scope}: {kept} -> {}\n", mark.token))?;
+        let kept = kept.map_or("none".to_owned(), |rank| rank.to_string());
+        say(&format!("  {scope}: {kept} -> {}\n", mark.rank()))?;
     }
     let more = recovery.forgotten.len().saturating_sub(LISTED);
     if more > 0 {

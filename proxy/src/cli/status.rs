@@ -79,6 +79,7 @@ fn describe(status: &Status, wanted: &Wanted) -> String {
     text.push_str(&proxies(&status.proxies));
     text.push_str(&format!("\n{}\n", scopes_head(status, wanted)));
     text.push_str(&scopes(&status.scopes));
+    text.push_str(&repaired(&status.scopes));
     text.push_str("\nprepared transactions\n");
     text.push_str(&prepared(&status.prepared_transactions));
     text
@@ -155,7 +156,10 @@ fn scopes(scopes: &[ScopeStatus]) -> String {
     let row = |scope: &ScopeStatus| {
         [
             scope.scope.clone(),
-            scope.mark.to_string(),
+            match scope.incarnation {
+                0 => scope.mark.to_string(),
+                number => format!("{} (incarnation {number})", scope.mark),
+            },
             match scope.alive_below_mark {
                 Some(0) => "completed".to_owned(),
                 Some(left) => format!("{left} old sessions left"),
@@ -170,6 +174,26 @@ fn scopes(scopes: &[ScopeStatus]) -> String {
         ["SCOPE", "MARK", "TAKEOVER", "RAISED AT", "RAISED BY"],
         &rows,
     )
+}
+
+/// The scopes that an operator has repaired; nothing where there is none.
+fn repaired(scopes: &[ScopeStatus]) -> String {
+    let row = |scope: &ScopeStatus| {
+        let repair = scope.repair.as_ref()?;
+        Some([
+            scope.scope.clone(),
+            format!("{} -> {}", repair.old_mark, repair.new_mark),
+            utc(repair.at_us),
+            repair.by.clone(),
+            repair.reason.clone(),
+        ])
+    };
+    let rows: Vec<_> = scopes.iter().filter_map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = ["SCOPE", "MARK", "REPAIRED AT", "BY", "REASON"];
+    format!("\nrepaired scopes\n{}", table(head, &rows))
 }
 
 fn prepared(prepared: &[Prepared]) -> String {

@@ -46,8 +46,7 @@ impl Binding {
     #[inline]
     #[must_use]
     pub fn is_current(&self) -> bool {
-        let not_below = self.cell.mark().is_none_or(|mark| mark <= self.token);
-        not_below && self.is_on_the_newest_timeline()
+        self.cell.is_current(self.token) && self.is_on_the_newest_timeline()
     }
 
     #[inline]
@@ -133,7 +132,8 @@ impl Holding {
                 .iter()
                 .zip(tokens)
                 .all(|(binding, (scope, token))| {
-                    binding.cell.scope() == scope && binding.token == *token
+                    let is_same = binding.cell.scope() == scope && binding.token == *token;
+                    is_same && !binding.cell.is_retired()
                 })
     }
 }

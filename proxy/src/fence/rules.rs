@@ -104,7 +104,7 @@ impl SessionFence {
     pub(super) fn named(&self, id: ScopeId) -> &Arc<ScopeCell> {
         // A policy hands out places of its own scopes only.
         let named = self.fence.named.get(id.index());
-        named.unwrap_or(&self.fence.default)
+        named.unwrap_or(&self.fence.default).newest()
     }
 
     /// Whether a refusal that concerns a scope is carried out; without one, a refusal that concerns none.
@@ -146,7 +146,7 @@ impl SessionFence {
         let Some(holding) = holding else {
             return needed.is_empty().then(|| Permit::new(Basis::Exempt));
         };
-        let holds = |cell: &Arc<ScopeCell>| holding.binding(cell).is_some();
+        let holds = |cell: &Arc<ScopeCell>| holding.binding(cell.newest()).is_some();
         let all_count = holding
             .bindings()
             .iter()
@@ -161,9 +161,9 @@ impl SessionFence {
         let opens = match (&self.opening, holding) {
             (None, _) => true,
             (Some(_), None) => false,
-            (Some(opening), Some(holding)) => {
-                opening.iter().any(|cell| holding.binding(cell).is_some())
-            }
+            (Some(opening), Some(holding)) => opening
+                .iter()
+                .any(|cell| holding.binding(cell.newest()).is_some()),
         };
         opens && holding.is_none_or(|holding| self.all_count_or_are_observed(holding))
     }

@@ -1,10 +1,10 @@
-//! What this proxy knows of the marks. It only ever rises, and it only ever rejects: nothing is admitted by it.
+//! What this proxy knows of the marks. It only ever rises in rank, and it only ever rejects: nothing is admitted by it.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dashmap::DashMap;
-use pgpalisade_authority::{Cluster, Mark, Scope, Token};
+use pgpalisade_authority::{Cluster, Incarnation, Mark, Scope, Token};
 
 /// What this proxy knows of the protected cluster's history: the newest timeline that the authority has on record.
 /// It only ever rises. A session on an older one is on a primary that a failover has deposed.
@@ -31,23 +31,37 @@ impl ClusterCell {
     }
 }
 
-/// What this proxy knows of one scope's mark.
+/// The number of a retired cell: above every token, so that every token is below it.
+const RETIRED: u64 = u64::MAX;
+
+/// What this proxy knows of one scope's mark, in one incarnation of the scope.
+///
+/// A repair of the scope begins another incarnation, and puts the cell out of use for good: every token that was
+/// bound with it is stale from then on, whatever its number. [`Self::newest`] leads from it to the cell in use.
 #[derive(Debug)]
 pub struct ScopeCell {
     scope: Scope,
     cluster: Arc<ClusterCell>,
-    /// The token of `detail`, 0 where none is known: what the fast path reads.
+    incarnation: Incarnation,
+    /// The token of `detail`, 0 where none is known, or [`RETIRED`]: what the fast path reads.
     mark: AtomicU64,
     detail: Mutex<Option<Mark>>,
+    /// The cell of the incarnation that came after it.
+    successor: OnceLock<Arc<Self>>,
+    /// Something was refused by it since it was last asked.
+    has_refused: AtomicBool,
 }
 
 impl ScopeCell {
-    fn new(scope: Scope, cluster: Arc<ClusterCell>) -> Self {
+    fn new(scope: Scope, cluster: Arc<ClusterCell>, incarnation: Incarnation) -> Self {
         Self {
             scope,
             cluster,
+            incarnation,
             mark: AtomicU64::new(0),
             detail: Mutex::new(None),
+            successor: OnceLock::new(),
+            has_refused: AtomicBool::new(false),
         }
     }
 
@@ -62,39 +76,88 @@ impl ScopeCell {
         &self.cluster
     }
 
-    /// The highest mark seen, or `None` where none is known. One atomic load.
+    /// The incarnation of the scope that it is for.
+    pub const fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Whether a repair has put it out of use. One atomic load.
+    #[inline]
+    pub fn is_retired(&self) -> bool {
+        self.mark.load(Ordering::Acquire) == RETIRED
+    }
+
+    /// The cell in use: this one, or the one that has taken its place. For those who keep a cell beyond one
+    /// session. One atomic load where the scope was not repaired since; no lock, no look-up.
+    #[inline]
+    pub fn newest(self: &Arc<Self>) -> &Arc<Self> {
+        let mut cell = self;
+        while let Some(next) = cell.successor.get() {
+            cell = next;
+        }
+        cell
+    }
+
+    /// Whether a token that was bound with this cell is not below the mark. One atomic load. A retired cell says no.
+    #[inline]
+    pub fn is_current(&self, token: Token) -> bool {
+        self.mark.load(Ordering::Acquire) <= token.get()
+    }
+
+    /// The highest mark seen, or `None` where none is known, or where the cell is retired.
     pub fn mark(&self) -> Option<Token> {
         Token::new(self.mark.load(Ordering::Acquire)).ok()
     }
 
-    /// The highest mark seen, with who raised it and when. At least as high as what [`Self::mark`] said before.
+    /// The highest mark seen, with who raised it and when. At least as high as what [`Self::mark`] said before. Of a
+    /// retired cell it is the mark of the repair.
     pub fn mark_detail(&self) -> Option<Mark> {
-        self.detail
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.detail().clone()
     }
 
-    /// The mark, where it is above a token. One atomic load where it is not.
+    /// The mark, where it stands above a token that was bound with this cell. One atomic load where it does not.
     pub fn mark_above(&self, token: Token) -> Option<Mark> {
-        let mark = self.mark().filter(|mark| *mark > token)?;
+        if self.is_current(token) {
+            return None;
+        }
+        // The cache may be behind a repair. What it has refused is looked up in the authority soon after.
+        self.has_refused.store(true, Ordering::Relaxed);
         // A mark is never known without its detail; were it so, the token is stale all the same.
         let unknown = || Mark {
-            token: mark,
-            raised_at: 0,
-            raised_by: "another session".to_owned(),
+            incarnation: self.incarnation,
+            ..Mark::new(
+                self.mark().unwrap_or(token),
+                0,
+                "another session".to_owned(),
+            )
         };
         Some(self.mark_detail().unwrap_or_else(unknown))
     }
 
-    /// Takes note of a mark. A lower or equal one changes nothing.
+    /// Takes note of a mark of the cell's incarnation. A lower or equal one changes nothing, nor does one of another
+    /// incarnation: [`ScopeCells::note`] is for those.
     pub fn raise(&self, mark: &Mark) {
-        let mut detail = self.detail.lock().unwrap_or_else(PoisonError::into_inner);
-        if detail.as_ref().is_none_or(|known| known.token < mark.token) {
+        let mut detail = self.detail();
+        let is_higher = detail.as_ref().is_none_or(|known| known.token < mark.token);
+        if mark.incarnation == self.incarnation && is_higher && !self.is_retired() {
             *detail = Some(mark.clone());
             // Under the lock, so that the number never falls and never runs ahead of the detail.
             self.mark.store(mark.token.get(), Ordering::Release);
         }
+    }
+
+    /// Puts it out of use, for a repair that has left this mark.
+    fn retire(&self, mark: &Mark, successor: &Arc<Self>) {
+        let mut detail = self.detail();
+        *detail = Some(mark.clone());
+        self.mark.store(RETIRED, Ordering::Release);
+        drop(detail);
+        // Set once: a cell is retired when it is taken out of the map, which happens once.
+        let _ = self.successor.set(Arc::clone(successor));
+    }
+
+    fn detail(&self) -> MutexGuard<'_, Option<Mark>> {
+        self.detail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -106,13 +169,31 @@ pub struct ScopeCells {
 }
 
 impl ScopeCells {
-    /// The cell of a scope, made when it is new.
+    /// The cell of a scope in its present incarnation, made when it is new.
     pub fn cell(&self, scope: &Scope) -> Arc<ScopeCell> {
         if let Some(cell) = self.cells.get(scope) {
             return Arc::clone(&cell);
         }
-        let new = || Arc::new(ScopeCell::new(scope.clone(), Arc::clone(&self.cluster)));
+        let new = || self.fresh(scope, Incarnation::FIRST);
         Arc::clone(&self.cells.entry(scope.clone()).or_insert_with(new))
+    }
+
+    /// Takes note of a mark, in whatever way it became known. One of a lower rank changes nothing. One of a later
+    /// incarnation retires the cell, and a new one takes its place.
+    pub fn note(&self, scope: &Scope, mark: &Mark) {
+        let cell = self.cell(scope);
+        if cell.incarnation() < mark.incarnation {
+            let mut entry = self.cells.entry(scope.clone()).or_insert(cell);
+            // Another thread may have been faster.
+            if entry.incarnation() < mark.incarnation {
+                let next = self.fresh(scope, mark.incarnation);
+                next.raise(mark);
+                entry.retire(mark, &next);
+                *entry = next;
+                return;
+            }
+        }
+        self.cell(scope).raise(mark);
     }
 
     /// What is known of the cluster.
@@ -120,9 +201,27 @@ impl ScopeCells {
         &self.cluster
     }
 
-    /// Every cell, in no order, for views.
+    /// Every cell in use, in no order, for views.
     pub fn all(&self) -> Vec<Arc<ScopeCell>> {
         self.cells.iter().map(|cell| Arc::clone(&cell)).collect()
+    }
+
+    /// At most `most` scopes in which a token was refused by the cache since they were given out here.
+    pub(crate) fn take_refusing(&self, most: usize) -> Vec<Scope> {
+        let refusing = self
+            .cells
+            .iter()
+            .filter(|cell| cell.has_refused.load(Ordering::Relaxed));
+        let taken = refusing.take(most).map(|cell| {
+            cell.has_refused.store(false, Ordering::Relaxed);
+            cell.scope().clone()
+        });
+        taken.collect()
+    }
+
+    fn fresh(&self, scope: &Scope, incarnation: Incarnation) -> Arc<ScopeCell> {
+        let cluster = Arc::clone(&self.cluster);
+        Arc::new(ScopeCell::new(scope.clone(), cluster, incarnation))
     }
 }
 
@@ -131,11 +230,80 @@ mod tests {
     use super::*;
 
     fn mark(token: u64, by: &str) -> Mark {
+        Mark::new(Token::new(token).unwrap(), 1, by.into())
+    }
+
+    fn repaired(incarnation: u32, token: u64) -> Mark {
         Mark {
-            token: Token::new(token).unwrap(),
-            raised_at: 1,
-            raised_by: by.into(),
+            incarnation: Incarnation::new(incarnation),
+            ..mark(token, "alice")
         }
+    }
+
+    #[test]
+    fn a_repair_retires_the_cell_for_good() {
+        let (cells, scope) = (ScopeCells::default(), Scope::default());
+        let old = cells.cell(&scope);
+        let poison = Token::new(Token::MAX).unwrap();
+        cells.note(&scope, &mark(Token::MAX, "a"));
+        assert!(old.is_current(poison) && !old.is_retired());
+        assert!(Arc::ptr_eq(old.newest(), &old));
+        cells.note(&scope, &repaired(1, 34));
+        assert!(old.is_retired() && !old.is_current(poison));
+        assert_eq!(old.mark_above(poison), Some(repaired(1, 34)));
+        let new = cells.cell(&scope);
+        assert_eq!(new.mark_detail(), Some(repaired(1, 34)));
+        assert!(new.is_current(Token::new(34).unwrap()));
+        assert!(Arc::ptr_eq(old.newest(), &new));
+        // What comes late from before the repair changes nothing, wherever it is noted.
+        for late in [mark(Token::MAX, "b"), repaired(1, 33)] {
+            cells.note(&scope, &late);
+            old.raise(&late);
+            new.raise(&late);
+        }
+        assert!(old.is_retired() && !old.is_current(poison));
+        assert_eq!(cells.cell(&scope).mark_detail(), Some(repaired(1, 34)));
+        cells.note(&scope, &repaired(3, 1));
+        assert!(Arc::ptr_eq(old.newest(), &cells.cell(&scope)));
+        assert_eq!(new.mark_above(poison), Some(repaired(3, 1)));
+    }
+
+    #[test]
+    fn what_was_refused_by_the_cache_is_given_out_once() {
+        let (cells, scope) = (ScopeCells::default(), Scope::default());
+        cells.note(&scope, &mark(5, "a"));
+        let (low, high) = (Token::new(4).unwrap(), Token::new(5).unwrap());
+        assert_eq!(cells.cell(&scope).mark_above(high), None);
+        assert_eq!(cells.take_refusing(9), vec![]);
+        assert!(cells.cell(&scope).mark_above(low).is_some());
+        assert_eq!(cells.take_refusing(0), vec![]);
+        assert_eq!(cells.take_refusing(9), vec![scope]);
+        assert_eq!(cells.take_refusing(9), vec![]);
+    }
+
+    #[test]
+    fn concurrent_repairs_and_raises_keep_the_highest_rank() {
+        let (cells, scope) = (ScopeCells::default(), Scope::default());
+        let kept = cells.cell(&scope);
+        std::thread::scope(|threads| {
+            for thread in 0..4_u64 {
+                let (cells, scope) = (&cells, &scope);
+                threads.spawn(move || {
+                    let mut before = None;
+                    for step in 0..2000_u64 {
+                        let round = step * 7 % 1999;
+                        let incarnation = u32::try_from(round / 100).unwrap();
+                        cells.note(scope, &repaired(incarnation, (round + thread) % 97 + 1));
+                        let now = cells.cell(scope).mark_detail().map(|mark| mark.rank());
+                        assert!(now >= before, "{now:?} after {before:?}");
+                        before = now;
+                    }
+                });
+            }
+        });
+        let last = cells.cell(&scope).mark_detail().map(|mark| mark.rank());
+        assert_eq!(last.map(|rank| rank.incarnation.get()), Some(19));
+        assert!(Arc::ptr_eq(kept.newest(), &cells.cell(&scope)));
     }
 
     #[test]

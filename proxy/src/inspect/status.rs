@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use pgpalisade_authority::{Backend, Contents, Mark, Scope, Token};
+use pgpalisade_authority::{Backend, Contents, Mark, Rank, Scope, Token};
 use serde::Serialize;
 
 use super::cluster::{self, Prepared, Witness};
@@ -86,11 +86,25 @@ pub(crate) struct ProxyStatus {
 pub(crate) struct ScopeStatus {
     pub(crate) scope: String,
     pub(crate) mark: Token,
+    /// How often the scope was repaired. Tokens count anew in each.
+    pub(crate) incarnation: u32,
+    /// The last repair, where the authority could be read.
+    pub(crate) repair: Option<ScopeRepaired>,
     pub(crate) raised_at_us: i64,
     pub(crate) raised_by: String,
     /// Registered sessions with a token below the mark that are alive: a takeover that is not completed. `None` where
     /// that cannot be known.
     pub(crate) alive_below_mark: Option<usize>,
+}
+
+/// The last repair of a scope, by an operator.
+#[derive(Debug, Serialize)]
+pub(crate) struct ScopeRepaired {
+    pub(crate) at_us: i64,
+    pub(crate) by: String,
+    pub(crate) reason: String,
+    pub(crate) old_mark: Token,
+    pub(crate) new_mark: Token,
 }
 
 /// Which scopes are wanted.
@@ -259,9 +273,9 @@ fn scopes(
 ) -> Vec<ScopeStatus> {
     let mut below: HashMap<Scope, usize> = HashMap::new();
     if let Some((contents, alive)) = sessions {
-        let tokens: HashMap<&Scope, Token> = marks.iter().map(|(s, m)| (s, m.token)).collect();
+        let ranks: HashMap<&Scope, Rank> = marks.iter().map(|(s, m)| (s, m.rank())).collect();
         for (scope, session) in &contents.sessions {
-            let is_old = tokens.get(scope).is_some_and(|mark| session.token < *mark);
+            let is_old = ranks.get(scope).is_some_and(|mark| session.rank() < *mark);
             if is_old && alive.contains(&session.backend) {
                 *below.entry(scope.clone()).or_default() += 1;
             }
@@ -269,6 +283,14 @@ fn scopes(
     }
     let status = |(scope, mark): (Scope, Mark)| ScopeStatus {
         mark: mark.token,
+        incarnation: mark.incarnation.get(),
+        repair: mark.repair.map(|repair| ScopeRepaired {
+            at_us: repair.at,
+            by: repair.by,
+            reason: repair.reason,
+            old_mark: repair.from,
+            new_mark: repair.to,
+        }),
         raised_at_us: mark.raised_at,
         raised_by: mark.raised_by,
         alive_below_mark: sessions.map(|_| below.get(&scope).copied().unwrap_or_default()),

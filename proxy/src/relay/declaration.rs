@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pgpalisade_authority::{Scope, Token};
-use pgpalisade_policies::Mode;
+use pgpalisade_policies::{Mode, TokenBounds};
 
 use super::{Front, Gate, Process, Relay};
 use crate::fence::{Binding, Fence, Footing, Holding, SessionFence, TokenValue};
@@ -20,8 +20,15 @@ const ACCEPTED_MAX: usize = 256;
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     value: TokenValue,
-    /// One for each of the tokens.
-    purposes: Box<[Purpose]>,
+    /// For each of the tokens.
+    terms: Box<[Terms]>,
+}
+
+/// How one token is to be accepted.
+#[derive(Debug, Clone, Copy)]
+struct Terms {
+    purpose: Purpose,
+    bounds: TokenBounds,
 }
 
 /// What has come of a declaration: the refusals that were only observed, or the one that counts.
@@ -31,9 +38,12 @@ impl Wanted {
     /// What a session wants that states this value.
     pub(crate) fn new(fence: &SessionFence, value: TokenValue) -> Self {
         let tokens = value.tokens().iter();
-        let purposes = tokens.map(|(scope, _)| fence.purpose(scope));
+        let terms = tokens.map(|(scope, _)| Terms {
+            purpose: fence.purpose(scope),
+            bounds: fence.rules().policy().bounds(scope.as_str()),
+        });
         Self {
-            purposes: purposes.collect(),
+            terms: terms.collect(),
             value,
         }
     }
@@ -45,18 +55,18 @@ impl Wanted {
 
     /// Whether no refusal of any of its tokens would be carried out.
     pub(crate) fn is_only_observed(&self) -> bool {
-        let mut purposes = self.purposes.iter();
-        purposes.all(|purpose| *purpose != Purpose::Admit)
+        let mut terms = self.terms.iter();
+        terms.all(|terms| terms.purpose != Purpose::Admit)
     }
 
     /// The holding, once all are accepted. `session` is `None` where it was not found, which only observing forgives.
     pub(crate) fn holding(&self, fence: &Fence, session: Option<Identified>) -> Arc<Holding> {
-        let tokens = self.value.tokens().iter().zip(&self.purposes);
-        let bindings = tokens.map(|((scope, token), purpose)| Binding {
+        let tokens = self.value.tokens().iter().zip(&self.terms);
+        let bindings = tokens.map(|((scope, token), terms)| Binding {
             cell: fence.cell(scope),
             token: *token,
             timeline: session.map_or(u32::MAX, |session| session.cluster.timeline),
-            footing: match purpose {
+            footing: match terms.purpose {
                 Purpose::Admit => Footing::Registered,
                 Purpose::Observe | Purpose::ObserveUnregistered => Footing::Noted,
             },
@@ -232,17 +242,18 @@ pub(crate) async fn declare(
     by: String,
 ) -> Declared {
     let mut observed = Vec::new();
-    for ((scope, token), purpose) in wanted.value.tokens().iter().zip(&wanted.purposes) {
+    for ((scope, token), terms) in wanted.value.tokens().iter().zip(&wanted.terms) {
         let declare = Declare {
             scope: scope.clone(),
             token: *token,
             session,
-            purpose: *purpose,
+            purpose: terms.purpose,
+            bounds: terms.bounds,
             by: by.clone(),
         };
         if let Err(error) = takeover.declare(declare).await {
             let rejection = rejection(Some(scope), Some(*token), error);
-            match purpose {
+            match terms.purpose {
                 Purpose::Admit => return Err(Box::new(rejection)),
                 Purpose::Observe | Purpose::ObserveUnregistered => observed.push(rejection),
             }
@@ -255,6 +266,9 @@ fn rejection(scope: Option<&Scope>, token: Option<Token>, error: DeclareError) -
     match (error, scope, token) {
         (DeclareError::Stale { mark }, Some(scope), Some(token)) => {
             Rejection::stale(scope, token, mark)
+        }
+        (DeclareError::OutOfBounds { mark, bound }, Some(scope), Some(token)) => {
+            Rejection::out_of_bounds(scope, token, mark, bound)
         }
         (error @ DeclareError::Authority(_), scope, _) => {
             Rejection::authority_unavailable(scope, &error)

@@ -1,12 +1,12 @@
 //! The barrier: old sessions are ended, and seen to be gone, before a takeover counts.
 //!
-//! Once per scope and token inside this proxy; whoever else declares the same token waits for the same one.
+//! Once per scope and rank inside this proxy; whoever else declares the same waits for the same one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pgpalisade_authority::{Authority, Backend, Cluster, Drained, Registered, Scope, Token};
+use pgpalisade_authority::{Authority, Backend, Cluster, Drained, Rank, Registered, Scope};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::error::SqlState;
@@ -38,7 +38,7 @@ pub(super) struct Barriers {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Barrier {
     pub(super) scope: Scope,
-    pub(super) token: Token,
+    pub(super) rank: Rank,
     /// Where the old sessions are ended.
     pub(super) cluster: Cluster,
 }
@@ -141,16 +141,16 @@ impl Barriers {
 
     /// Ends the sessions and tells the authority, until it knows of no lower one.
     async fn drain(&self, running: &Running, old: Vec<Backend>) -> Result<(), DeclareError> {
-        let Barrier { scope, token, .. } = &running.barrier;
+        let Barrier { scope, rank, .. } = &running.barrier;
         let deadline = running.deadline;
         let mut left = old;
         loop {
             let began = Instant::now();
             self.end(running, &left).await?;
-            let told = self.authority.drained(scope, *token, &left);
+            let told = self.authority.drained(scope, *rank, &left);
             match in_time(told, deadline).await? {
                 Drained::Complete => {
-                    tracing::info!(%scope, %token, ended = left.len(), took = ?began.elapsed(), "takeover");
+                    tracing::info!(%scope, token = %rank, ended = left.len(), took = ?began.elapsed(), "takeover");
                     return Ok(());
                 }
                 Drained::Left(more) => left = more.iter().map(|r| r.backend).collect(),
@@ -232,7 +232,7 @@ fn incomplete(barrier: &Barrier, progress: &Progress) -> DeclareError {
     };
     DeclareError::Incomplete {
         scope: barrier.scope.clone(),
-        token: barrier.token,
+        token: barrier.rank.token,
         left,
         why,
     }

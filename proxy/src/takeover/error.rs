@@ -4,7 +4,11 @@ use std::error::Error as _;
 use std::fmt;
 use std::sync::Arc;
 
-use pgpalisade_authority::{AuthorityError, AuthorityId, Backend, Cluster, Mark, Scope, Token};
+use pgpalisade_authority::{
+    AuthorityError, AuthorityId, Backend, Cluster, Mark, Rank, Scope, Token,
+};
+
+use super::bounds::Bound;
 
 /// Why takeovers cannot be served at all.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -65,16 +69,16 @@ pub enum StartError {
         "the authority has forgotten marks: scope {scope} is at {} there, but {witnessed} was accepted before{}; \
          it was restored from an older snapshot, or is another store than before. Stop all proxies of this \
          cluster and run \"pgpalisade recover\" with the same configuration: it brings the marks up",
-        kept.map_or("none".to_owned(), |token| token.to_string()),
+        kept.map_or("none".to_owned(), |rank| rank.to_string()),
         match others { 0 => String::new(), n => format!(" (and {n} more scopes)") }
     )]
     AuthorityWentBack {
         /// One of the scopes.
         scope: Scope,
         /// Its mark in the cluster's witness.
-        witnessed: Token,
+        witnessed: Rank,
         /// Its mark in the authority.
-        kept: Option<Token>,
+        kept: Option<Rank>,
         /// How many more scopes are behind.
         others: usize,
     },
@@ -170,6 +174,14 @@ pub enum DeclareError {
     Stale {
         /// The mark above it.
         mark: Mark,
+    },
+    /// The policy does not allow the token. Nothing was registered, and no mark was raised.
+    #[error("the token is out of bounds: {bound}")]
+    OutOfBounds {
+        /// The mark of the scope, where there is one and it is known.
+        mark: Option<Mark>,
+        /// What it went beyond.
+        bound: Bound,
     },
     /// The authority did not answer.
     #[error(transparent)]

@@ -2,13 +2,16 @@
 //! (design, section 4). This is what carries the write fence.
 
 mod barrier;
+mod bounds;
 pub(crate) mod cluster_lock;
+mod confirm;
 pub(crate) mod control;
 pub(crate) mod error;
 pub(crate) mod prepare;
 mod reaper;
 mod recover;
 mod release;
+mod repair;
 mod sessions;
 mod watch;
 pub(crate) mod witness;
@@ -20,17 +23,21 @@ use std::time::Duration;
 use pgpalisade_authority::{
     Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Mark, Outcome, Scope, Token,
 };
+use pgpalisade_policies::TokenBounds;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub use bounds::Bound;
 pub use cluster_lock::StoreLock;
 pub use error::{BackendFault, ControlError, DeclareError, Holder, StartError};
 pub use recover::{RecoverError, Recovery};
+pub use repair::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 pub use witness::WitnessMode;
 
 use crate::fence::scope_cell::ScopeCells;
 use barrier::{Barrier, Barriers};
+use confirm::Confirmer;
 use control::{Control, Plan};
 use reaper::Reaper;
 use release::Releases;
@@ -95,6 +102,8 @@ pub struct Declare {
     pub purpose: Purpose,
     /// Who declares, in words for people: user, database, application_name, address. The proxy adds itself.
     pub by: String,
+    /// What the policy allows in this scope.
+    pub bounds: TokenBounds,
 }
 
 /// What a declaration is for.
@@ -201,8 +210,14 @@ impl Takeover {
             .await
             .map_err(start_error)?
         {
-            cells.cell(&scope).raise(&mark);
+            cells.note(&scope, &mark);
         }
+        let confirmer = Confirmer {
+            authority: Arc::clone(&authority),
+            cells: Arc::clone(&cells),
+            timeout,
+        };
+        tokio::spawn(confirmer.run(tasks.clone()));
         let reaper = Reaper {
             control: control.clone(),
             authority: Arc::clone(&authority),
@@ -260,10 +275,9 @@ impl Takeover {
     /// Bounded by the timeout. Goes on to its end when the caller's future is dropped.
     pub async fn declare(&self, declare: Declare) -> Result<Mark, DeclareError> {
         let cell = self.inner.cells.cell(&declare.scope);
-        // The cache only rejects.
-        if let Some(mark) = cell.mark_detail()
-            && declare.token < mark.token
-        {
+        bounds::check_token(&declare, &cell)?;
+        // The cache only rejects. What it rejects is looked up soon after: it may be behind a repair.
+        if let Some(mark) = cell.mark_above(declare.token) {
             return Err(DeclareError::Stale { mark });
         }
         let inner = Arc::clone(&self.inner);
@@ -298,6 +312,7 @@ impl Inner {
             session: Identified { backend, cluster },
             purpose,
             by,
+            bounds,
         } = declare;
         let backend = match purpose {
             Purpose::Admit | Purpose::Observe => backend,
@@ -312,13 +327,17 @@ impl Inner {
             backend,
             cluster,
             by: &by,
+            max_step: bounds.max_step,
         };
         let declared = in_time(self.authority.declare(&declaration), deadline).await?;
-        let cell = self.cells.cell(&scope);
         match declared {
             Declared::Stale { mark } => {
-                cell.raise(&mark);
+                self.cells.note(&scope, &mark);
                 Err(DeclareError::Stale { mark })
+            }
+            Declared::TooFar { mark } => {
+                self.cells.note(&scope, &mark);
+                Err(bounds::too_far(mark, bounds))
             }
             Declared::OtherCluster { recorded } => Err(self.on_other_cluster(cluster, recorded)),
             Declared::Accepted {
@@ -327,7 +346,7 @@ impl Inner {
                 lower,
             } => {
                 // From here on the old sessions of this proxy are refused; the barrier ends them all.
-                cell.raise(&mark);
+                self.cells.note(&scope, &mark);
                 if purpose != Purpose::Admit {
                     self.witness.record_later(scope, mark.clone(), deadline);
                     return Ok(mark);
@@ -339,13 +358,24 @@ impl Inner {
                 }
                 let barrier = Barrier {
                     scope,
-                    token,
+                    rank: mark.rank(),
                     cluster,
                 };
                 self.barriers.pass(&barrier, &lower, deadline).await?;
                 self.witness.record(&barrier.scope, &mark, deadline).await?;
-                Ok(mark)
+                self.check_incarnation(&barrier.scope, mark)
             }
+        }
+    }
+
+    /// While the barrier ran the scope may have been repaired. The session is then one of those that the repair ends,
+    /// and is not told that it may write.
+    fn check_incarnation(&self, scope: &Scope, mark: Mark) -> Result<Mark, DeclareError> {
+        match self.cells.cell(scope).mark_detail() {
+            Some(now) if now.incarnation > mark.incarnation => {
+                Err(DeclareError::Stale { mark: now })
+            }
+            _ => Ok(mark),
         }
     }
 

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use pgpalisade_authority::{Authority, AuthorityError, Backend, Cluster, Mark, Scope, Token};
+use pgpalisade_authority::{Authority, AuthorityError, Backend, Cluster, Mark, Rank, Scope};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
@@ -49,7 +49,7 @@ pub struct Recovery {
     /// What is on record in the authority.
     pub recorded: Option<Cluster>,
     /// Marks that the authority has forgotten: scope, its mark there, its mark in the witness.
-    pub forgotten: Vec<(Scope, Option<Token>, Mark)>,
+    pub forgotten: Vec<(Scope, Option<Rank>, Mark)>,
     /// Client sessions of the cluster that are to be ended.
     pub sessions: usize,
     client: Client,
@@ -134,7 +134,7 @@ async fn forgotten(
     client: &Client,
     authority: &dyn Authority,
     mode: WitnessMode,
-) -> Result<Vec<(Scope, Option<Token>, Mark)>, StartError> {
+) -> Result<Vec<(Scope, Option<Rank>, Mark)>, StartError> {
     let seen = match mode {
         WitnessMode::Auto => witness::read_if_there(client).await,
         WitnessMode::Off => Ok(HashMap::new()),

@@ -26,7 +26,7 @@ impl Watcher {
                 change = watch.recv() => change,
             };
             match change {
-                Some(Change::Mark(scope, mark)) => self.cells.cell(&scope).raise(&mark),
+                Some(Change::Mark(scope, mark)) => self.cells.note(&scope, &mark),
                 Some(Change::Cluster(recorded)) => self.on_cluster(recorded),
                 None => return,
             }

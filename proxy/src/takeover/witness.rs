@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dashmap::DashMap;
-use pgpalisade_authority::{Authority, Mark, Scope, Token};
+use pgpalisade_authority::{Authority, Incarnation, Mark, Rank, Scope, Token};
 use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -39,22 +39,28 @@ pub(super) enum Table {
 /// What an owner of the database runs where the control role may not create the table itself.
 pub(crate) const SETUP: &str = "CREATE SCHEMA IF NOT EXISTS pgpalisade; \
     CREATE TABLE IF NOT EXISTS pgpalisade.mark (scope text PRIMARY KEY, token int8 NOT NULL, \
-    raised_at int8 NOT NULL, raised_by text NOT NULL);";
+    raised_at int8 NOT NULL, raised_by text NOT NULL); \
+    ALTER TABLE pgpalisade.mark ADD COLUMN IF NOT EXISTS incarnation int8 NOT NULL DEFAULT 0;";
 
 const IS_USABLE: &str = "SELECT pg_catalog.has_schema_privilege('pgpalisade', 'USAGE') \
     AND pg_catalog.has_table_privilege('pgpalisade.mark', 'SELECT') \
     AND pg_catalog.has_table_privilege('pgpalisade.mark', 'INSERT') \
     AND pg_catalog.has_table_privilege('pgpalisade.mark', 'UPDATE')";
 
-const READ: &str = "SELECT scope, token, raised_at, raised_by FROM pgpalisade.mark";
+/// Where the table was made by a version that knew no incarnations, its owner adds the column.
+const IS_COMPLETE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute \
+    WHERE attrelid = pg_catalog.to_regclass('pgpalisade.mark') AND attname = 'incarnation' AND NOT attisdropped)";
 
-/// A row that is not lower stays as it is: a mark never falls here either. `FOR UPDATE` of the conflicting row makes
+const READ: &str = "SELECT scope, token, raised_at, raised_by, incarnation FROM pgpalisade.mark";
+
+/// A row that is not lower in rank stays as it is: a mark never falls here either. `FOR UPDATE` of the conflicting row makes
 /// the comparison exact.
-const RAISE: &str = "INSERT INTO pgpalisade.mark AS m (scope, token, raised_at, raised_by) \
+const RAISE: &str = "INSERT INTO pgpalisade.mark AS m (scope, token, raised_at, raised_by, incarnation) \
     SELECT * FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), \
-    pg_catalog.unnest($3), pg_catalog.unnest($4)) \
+    pg_catalog.unnest($3), pg_catalog.unnest($4), pg_catalog.unnest($5)) \
     ON CONFLICT (scope) DO UPDATE SET token = excluded.token, raised_at = excluded.raised_at, \
-    raised_by = excluded.raised_by WHERE m.token < excluded.token";
+    raised_by = excluded.raised_by, incarnation = excluded.incarnation \
+    WHERE (m.incarnation, m.token) < (excluded.incarnation, excluded.token)";
 
 /// The columns of rows for [`RAISE`].
 #[derive(Default)]
@@ -63,6 +69,7 @@ struct Columns {
     tokens: Vec<i64>,
     raised_at: Vec<i64>,
     raised_by: Vec<String>,
+    incarnations: Vec<i64>,
 }
 
 impl Columns {
@@ -73,14 +80,16 @@ impl Columns {
             .push(i64::try_from(mark.token.get()).unwrap_or(i64::MAX));
         self.raised_at.push(mark.raised_at);
         self.raised_by.push(mark.raised_by.clone());
+        self.incarnations.push(mark.incarnation.get().into());
     }
 
-    fn params(&self) -> [(&(dyn ToSql + Sync), Type); 4] {
+    fn params(&self) -> [(&(dyn ToSql + Sync), Type); 5] {
         [
             (&self.scopes, Type::TEXT_ARRAY),
             (&self.tokens, Type::INT8_ARRAY),
             (&self.raised_at, Type::INT8_ARRAY),
             (&self.raised_by, Type::TEXT_ARRAY),
+            (&self.incarnations, Type::INT8_ARRAY),
         ]
     }
 }
@@ -89,7 +98,7 @@ impl Columns {
 pub(super) struct Witness {
     control: Control,
     /// What this proxy has seen to be written, so that it is written once for each mark.
-    written: DashMap<Scope, Token>,
+    written: DashMap<Scope, Rank>,
 }
 
 impl Witness {
@@ -102,7 +111,7 @@ impl Witness {
 
     /// Has a mark written that another proxy may have written already. Does not wait.
     pub(super) fn record_later(self: &Arc<Self>, scope: Scope, mark: Mark, deadline: Instant) {
-        if self.has(&scope, mark.token) {
+        if self.has(&scope, mark.rank()) {
             return;
         }
         let witness = Arc::clone(self);
@@ -113,8 +122,8 @@ impl Witness {
         });
     }
 
-    fn has(&self, scope: &Scope, token: Token) -> bool {
-        self.written.get(scope).is_some_and(|t| *t >= token)
+    fn has(&self, scope: &Scope, rank: Rank) -> bool {
+        self.written.get(scope).is_some_and(|seen| *seen >= rank)
     }
 
     /// Returns when the witness has the mark, or where there is none.
@@ -124,7 +133,7 @@ impl Witness {
         mark: &Mark,
         deadline: Instant,
     ) -> Result<(), DeclareError> {
-        if self.has(scope, mark.token) {
+        if self.has(scope, mark.rank()) {
             return Ok(());
         }
         let table = self.control.witness(deadline).await;
@@ -137,8 +146,8 @@ impl Witness {
                 why,
             })?;
         }
-        let mut written = self.written.entry(scope.clone()).or_insert(mark.token);
-        *written = (*written).max(mark.token);
+        let mut written = self.written.entry(scope.clone()).or_insert(mark.rank());
+        *written = (*written).max(mark.rank());
         Ok(())
     }
 }
@@ -169,7 +178,7 @@ pub(super) async fn compare(
     for (scope, mark) in &marks {
         if witnessed
             .get(scope)
-            .is_none_or(|seen| seen.token < mark.token)
+            .is_none_or(|seen| seen.rank() < mark.rank())
         {
             behind.push(scope, mark);
         }
@@ -187,11 +196,11 @@ pub(super) async fn compare(
 pub(crate) fn forgotten<'a>(
     witnessed: &'a HashMap<Scope, Mark>,
     marks: &HashMap<Scope, Mark>,
-) -> Vec<(&'a Scope, Token, Option<Token>)> {
-    let kept = |scope: &Scope| marks.get(scope).map(|mark| mark.token);
+) -> Vec<(&'a Scope, Rank, Option<Rank>)> {
+    let kept = |scope: &Scope| marks.get(scope).map(Mark::rank);
     let mut lost: Vec<_> = witnessed
         .iter()
-        .map(|(scope, seen)| (scope, seen.token, kept(scope)))
+        .map(|(scope, seen)| (scope, seen.rank(), kept(scope)))
         .filter(|(_, seen, kept)| *kept < Some(*seen))
         .collect();
     lost.sort_unstable();
@@ -229,9 +238,9 @@ async fn open(client: &Client) -> Result<Table, ControlError> {
 }
 
 pub(crate) async fn is_usable(client: &Client) -> Result<bool, ControlError> {
-    // Asked in two steps, because the privilege functions fail where the table is missing.
+    // Asked one after the other, because the privilege functions fail where the table is missing.
     let there = "SELECT pg_catalog.to_regclass('pgpalisade.mark') IS NOT NULL";
-    for sql in [there, IS_USABLE] {
+    for sql in [there, IS_USABLE, IS_COMPLETE] {
         let rows = client.query_typed(sql, &[]).await?;
         let row = rows.first().ok_or(ControlError::Lost)?;
         if !answer::<bool>(row, 0)? {
@@ -266,14 +275,16 @@ fn mark(row: &Row) -> Result<Option<(Scope, Mark)>, ControlError> {
     let token: i64 = answer(row, 1)?;
     let (raised_at, raised_by) = (answer(row, 2)?, answer(row, 3)?);
     let token = u64::try_from(token).ok().and_then(|t| Token::new(t).ok());
-    let (Ok(scope), Some(token)) = (Scope::new(&scope), token) else {
+    let incarnation = u32::try_from(answer::<i64>(row, 4)?).ok();
+    let known = (Scope::new(&scope), token, incarnation.map(Incarnation::new));
+    let (Ok(scope), Some(token), Some(incarnation)) = known else {
         tracing::warn!(scope, "a row of pgpalisade.mark is not a mark");
         return Ok(None);
     };
+    // The record of a repair is in the authority alone.
     let mark = Mark {
-        token,
-        raised_at,
-        raised_by,
+        incarnation,
+        ..Mark::new(token, raised_at, raised_by)
     };
     Ok(Some((scope, mark)))
 }

@@ -186,6 +186,7 @@ async fn a_takeover_that_is_not_completed() {
                 backend,
                 cluster,
                 by: "test",
+                max_step: None,
             })
             .await
             .unwrap();

@@ -133,7 +133,7 @@ impl Part {
                 .or_insert(token);
             *highest = token.max(*highest);
         }
-        let call = store.drained(scope, token, &gone);
+        let call = store.drained(scope, token.into(), &gone);
         perhaps(rng, &mut self.dropped, call).await;
     }
 
@@ -155,7 +155,7 @@ impl Part {
                 mark.token
             }
             Declared::Stale { mark } => mark.token,
-            Declared::OtherCluster { recorded } => panic!("refused, {recorded:?} is on record"),
+            other => panic!("refused: {other:?}"),
         };
         let before = self.marks.insert(scope.clone(), mark);
         assert!(before <= Some(mark), "the mark of {scope} fell");

@@ -38,6 +38,7 @@ pub(super) async fn old_timelines_are_refused(store: &dyn Authority) {
         backend: a,
         cluster: older,
         by: "suite",
+        max_step: None,
     };
     // A newer timeline too: whoever declares has enrolled, so the store has forgotten it.
     for cluster in [older, other, on_timeline(CLUSTER.timeline + 1)] {
@@ -83,15 +84,11 @@ pub(super) async fn recovery_lets_no_mark_fall(store: &dyn Authority) {
     for scope in [&lower, &higher] {
         declare(store, scope, 5, a).await;
         assert_eq!(
-            store.drained(scope, token(5), &[]).await,
+            store.drained(scope, token(5).into(), &[]).await,
             Ok(Drained::Complete)
         );
     }
-    let mark = |value| Mark {
-        token: token(value),
-        raised_at: 7,
-        raised_by: "witness".to_owned(),
-    };
+    let mark = |value| Mark::new(token(value), 7, "witness".to_owned());
     let marks = [
         (lower.clone(), mark(9)),
         (higher.clone(), mark(2)),

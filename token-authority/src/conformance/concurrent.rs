@@ -163,7 +163,7 @@ async fn schedule(
             if rng.random_ratio(1, 3) {
                 let ended: Vec<Backend> = backends(lower).into_iter().collect();
                 store
-                    .drained(s, mark.token, &ended)
+                    .drained(s, mark.rank(), &ended)
                     .await
                     .expect("drained answers");
                 gone.extend(lower.iter().map(|r| (r.backend, r.token)));
@@ -183,6 +183,7 @@ fn mark(answer: &Declared) -> &Mark {
     match answer {
         Declared::Accepted { mark, .. } | Declared::Stale { mark } => mark,
         Declared::OtherCluster { recorded } => panic!("refused, {recorded:?} is on record"),
+        Declared::TooFar { mark } => panic!("too far above {mark:?}, without a bound"),
     }
 }
 
@@ -204,7 +205,7 @@ fn assert_marks_never_fall(seen: &[Seen]) {
                 assert_eq!(mark.token, *declared);
                 assert!(lower.iter().all(|r| r.token < *declared), "not lower");
             }
-            Declared::Stale { .. } | Declared::OtherCluster { .. } => {
+            _ => {
                 assert!(mark(answer).token > *declared, "stale without reason");
             }
         }

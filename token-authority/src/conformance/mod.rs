@@ -8,9 +8,11 @@
 )]
 
 mod abandoned;
+mod bounds;
 mod clusters;
 mod concurrent;
 mod racing;
+mod repairs;
 mod scale;
 mod watching;
 
@@ -35,13 +37,22 @@ pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     late_drained_does_not_count(store).await;
     release_and_forget_remove_everywhere(store).await;
     scopes_are_apart(store).await;
+    bounds::a_step_that_is_too_long_changes_nothing(store).await;
+    repairs::set_the_mark_in_a_new_incarnation(store).await;
+    repairs::are_refused_where_the_scope_is_another_than_seen(store).await;
+    repairs::asked_for_again_change_nothing(store).await;
+    repairs::recovery_keeps_the_incarnation(store).await;
     println!("conformance: concurrent parts run with seed {seed}");
     let one = [Arc::clone(&authority)];
     concurrent::raises_see_every_lower_session(&one, seed).await;
     concurrent::schedule_loses_no_session(&one, seed).await;
     abandoned::calls_leave_nothing_broken(&one, seed).await;
     racing::enrolment_ends_the_old_timeline(&one).await;
+    repairs::are_ordered_with_declarations(&one).await;
+    repairs::that_race_are_one(&one).await;
+    repairs::that_are_abandoned_are_taken_once(&one, seed).await;
     watching::changes_are_told(store, store).await;
+    watching::repairs_are_told(store, store).await;
     clusters::old_timelines_are_refused(store).await;
     clusters::recovery_lets_no_mark_fall(store).await;
 }
@@ -57,9 +68,14 @@ pub async fn run_two(a: Arc<dyn Authority>, b: Arc<dyn Authority>, seed: u64) {
     concurrent::schedule_loses_no_session(&two, seed).await;
     abandoned::calls_leave_nothing_broken(&two, seed).await;
     racing::enrolment_ends_the_old_timeline(&two).await;
+    repairs::are_ordered_with_declarations(&two).await;
+    repairs::that_race_are_one(&two).await;
+    repairs::that_are_abandoned_are_taken_once(&two, seed).await;
     let [a, b] = &two;
     watching::changes_are_told(a.as_ref(), b.as_ref()).await;
     watching::changes_are_told(b.as_ref(), a.as_ref()).await;
+    watching::repairs_are_told(a.as_ref(), b.as_ref()).await;
+    watching::repairs_are_told(b.as_ref(), a.as_ref()).await;
 }
 
 /// What all declarations of the suite are for.
@@ -107,6 +123,7 @@ async fn declare_on(
         backend,
         cluster,
         by: "suite",
+        max_step: None,
     };
     store.declare(&declaration).await
 }
@@ -197,7 +214,7 @@ async fn lists_lower_sessions_until_drained(store: &dyn Authority) {
         "any proxy can finish the barrier"
     );
     let left = store
-        .drained(&s, token(3), &[a])
+        .drained(&s, token(3).into(), &[a])
         .await
         .expect("drained answers");
     match left {
@@ -207,7 +224,7 @@ async fn lists_lower_sessions_until_drained(store: &dyn Authority) {
     let (.., lower) = accepted(declare(store, &s, 3, d).await);
     assert_eq!(backends(&lower), BTreeSet::from([b]));
     assert_eq!(
-        store.drained(&s, token(3), &[b]).await,
+        store.drained(&s, token(3).into(), &[b]).await,
         Ok(Drained::Complete)
     );
     assert_eq!(accepted(declare(store, &s, 3, d).await).2, vec![]);
@@ -251,11 +268,11 @@ async fn drained_removes_lower_records_only(store: &dyn Authority) {
         ..a
     };
     assert!(matches!(
-        store.drained(&s, token(2), &[twin]).await,
+        store.drained(&s, token(2).into(), &[twin]).await,
         Ok(Drained::Left(_))
     ));
     assert_eq!(
-        store.drained(&s, token(2), &[a, b, twin]).await,
+        store.drained(&s, token(2).into(), &[a, b, twin]).await,
         Ok(Drained::Complete)
     );
     assert_eq!(
@@ -281,11 +298,11 @@ async fn late_drained_does_not_count(store: &dyn Authority) {
     declare(store, &s, 3, c).await;
     // The barrier of token 2 reports late, and one for a token that nobody has declared reports at all.
     assert_eq!(
-        store.drained(&s, token(2), &[a]).await,
+        store.drained(&s, token(2).into(), &[a]).await,
         Ok(Drained::Complete)
     );
     assert!(matches!(
-        store.drained(&s, token(9), &[]).await,
+        store.drained(&s, token(9).into(), &[]).await,
         Ok(Drained::Left(_))
     ));
     let (.., lower) = accepted(declare(store, &s, 3, c).await);
@@ -296,7 +313,7 @@ async fn late_drained_does_not_count(store: &dyn Authority) {
     );
     let unknown = fresh_scope();
     assert_eq!(
-        store.drained(&unknown, token(7), &[]).await,
+        store.drained(&unknown, token(7).into(), &[]).await,
         Ok(Drained::Complete)
     );
     assert_eq!(mark_of(store, &unknown).await, None, "drained sets no mark");

@@ -55,7 +55,7 @@ pub(super) async fn enrolment_ends_the_old_timeline(handles: &[Arc<dyn Authority
             match declared.expect("declare answers") {
                 Declared::Accepted { .. } => new.insert(backend),
                 Declared::Stale { .. } => continue,
-                Declared::OtherCluster { recorded } => panic!("refused, {recorded:?} is on record"),
+                other => panic!("refused: {other:?}"),
             };
         }
         for lower in old.join_all().await.into_iter().flatten() {
@@ -82,6 +82,7 @@ async fn declare_until_refused(store: Arc<dyn Authority>, race: Arc<Race>) -> Ve
             answer if late => panic!("the old timeline after the enrolment: {answer:?}"),
             Declared::Accepted { lower, .. } => accepted.push(lower),
             Declared::Stale { .. } => {}
+            answer @ Declared::TooFar { .. } => panic!("{answer:?} without a bound"),
         }
     }
 }

@@ -56,13 +56,13 @@ async fn many_sessions(authority: &Arc<dyn Authority>, count: usize) {
     assert!(backends(&lower) == sessions, "all of them are lower");
     let gone: Vec<Backend> = sessions.iter().copied().collect();
     let (last, others) = gone.split_last().expect("some sessions");
-    let left = store.drained(&s, token(2), others).await;
+    let left = store.drained(&s, token(2).into(), others).await;
     match left.expect("drained answers") {
         Drained::Left(left) => assert_eq!(backends(&left), BTreeSet::from([*last])),
         Drained::Complete => panic!("one is left"),
     }
     let begin = Instant::now();
-    let drained = store.drained(&s, token(2), &gone).await;
+    let drained = store.drained(&s, token(2).into(), &gone).await;
     println!(
         "at scale: {count} sessions drained in {:?}",
         begin.elapsed()

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::repairs::{repair_of, request};
 use super::{CLUSTER, declare, fresh_backend, fresh_scope, token};
-use crate::{Authority, Change, Token};
+use crate::{Authority, Change, Incarnation, Rank, Token};
 
 /// Far more than a healthy store needs.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,6 +34,35 @@ pub(super) async fn changes_are_told(store: &dyn Authority, watched: &dyn Author
             // What was before may still come, and twice.
             Change::Cluster(cluster) => {
                 assert_eq!(cluster.system_identifier, CLUSTER.system_identifier);
+            }
+        }
+    }
+}
+
+/// A repair through `store` is told through `watched`, although its token is lower, and a raise that comes after it.
+pub(super) async fn repairs_are_told(store: &dyn Authority, watched: &dyn Authority) {
+    let mut watch = watched.watch();
+    let s = fresh_scope();
+    declare(store, &s, Token::MAX, fresh_backend()).await;
+    let repair = repair_of(Token::MAX, 34);
+    let asked = request(&s, token(Token::MAX).into(), &repair);
+    store.repair(&asked).await.expect("repair answers");
+    let repaired = Rank {
+        incarnation: Incarnation::new(1),
+        token: token(34),
+    };
+    let mut seen = None;
+    while seen < Some(repaired) {
+        let change = timeout(PATIENCE, watch.recv())
+            .await
+            .unwrap_or_else(|_| panic!("{seen:?} of {s} was told last"));
+        if let Change::Mark(scope, mark) = change.expect("the store is open")
+            && scope == s
+        {
+            assert!(seen <= Some(mark.rank()), "told ranks do not fall");
+            seen = Some(mark.rank());
+            if mark.rank() == repaired {
+                assert_eq!(mark.repair.as_deref(), Some(&repair));
             }
         }
     }

@@ -21,7 +21,8 @@ pub use read::{Found, read};
 use crate::record::cut_by;
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Change, Cluster, Declaration,
-    Declared, Drained, Enrolled, Mark, Outcome, Registered, Scope, Token, Watch, now_us,
+    Declared, Drained, Enrolled, Mark, Outcome, Rank, Registered, RepairRequest, Repaired, Scope,
+    Watch, now_us,
 };
 use tables::{Fault, Tables};
 use worker::{Call, Job};
@@ -131,6 +132,7 @@ impl Authority for Embedded {
             backend,
             cluster,
             by,
+            max_step,
         } = *declaration;
         let (own_scope, by) = (scope.clone(), cut_by(by).to_owned());
         Box::pin(async move {
@@ -141,6 +143,7 @@ impl Authority for Embedded {
                     backend,
                     cluster,
                     by: &by,
+                    max_step,
                 };
                 tables.declare(&declaration, now_us())
             };
@@ -160,11 +163,11 @@ impl Authority for Embedded {
     fn drained<'a>(
         &'a self,
         scope: &'a Scope,
-        token: Token,
+        rank: Rank,
         gone: &'a [Backend],
     ) -> Answer<'a, Drained> {
         let (scope, gone) = (scope.clone(), gone.to_vec());
-        Box::pin(self.call(move |tables| tables.drained(&scope, token, &gone)))
+        Box::pin(self.call(move |tables| tables.drained(&scope, rank, &gone)))
     }
 
     fn release(&self, backend: Backend) -> Answer<'_, ()> {
@@ -182,6 +185,36 @@ impl Authority for Embedded {
 
     fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>> {
         Box::pin(self.call(|tables| tables.marks()))
+    }
+
+    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+        let scope = scope.clone();
+        Box::pin(self.call(move |tables| tables.mark(&scope)))
+    }
+
+    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired> {
+        let RepairRequest {
+            scope,
+            expected,
+            cluster,
+            repair,
+        } = *request;
+        let (own_scope, repair) = (scope.clone(), repair.clone());
+        Box::pin(async move {
+            let step = move |tables: &mut Tables<'_>| {
+                tables.repair(&RepairRequest {
+                    scope: &own_scope,
+                    expected,
+                    cluster,
+                    repair: &repair,
+                })
+            };
+            let repaired = self.call(step).await?;
+            if let Repaired::Done { mark, .. } = &repaired {
+                self.tell(&Change::Mark(scope.clone(), mark.clone()));
+            }
+            Ok(repaired)
+        })
     }
 
     fn cluster(&self) -> Answer<'_, Option<Cluster>> {

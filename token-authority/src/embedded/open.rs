@@ -8,11 +8,9 @@ use std::path::{Path, PathBuf};
 
 use redb::{Database, DatabaseError, ReadableTable, StorageError};
 
-use super::tables::{Fault, META, Tables};
+use super::tables::{FIRST_FORMAT, FORMAT, FORMAT_KEY, Fault, META, Tables};
 use crate::{AuthorityError, AuthorityId};
 
-/// The format that this version writes. A higher one in the file is refused.
-const FORMAT: u32 = 1;
 pub(super) const FILE: &str = "authority.redb";
 /// Where a new file is made, before it gets its name.
 const NEW_FILE: &str = "authority.redb.new";
@@ -161,7 +159,7 @@ fn initialise(database: &Database) -> Result<(), Fault> {
         let known = meta.get("identity")?.is_some();
         if !known {
             meta.insert("identity", AuthorityId::random().to_bytes().as_slice())?;
-            meta.insert("format", FORMAT.to_string().as_bytes())?;
+            meta.insert(FORMAT_KEY, FIRST_FORMAT.to_string().as_bytes())?;
         }
     }
     // Makes the tables that are missing.
@@ -199,7 +197,7 @@ pub(super) fn check_meta(
 ) -> Result<AuthorityId, OpenError> {
     let (format, identity) = read_meta(database).map_err(|fault| fault_error(path, &fault))?;
     match format.parse::<u32>() {
-        Ok(FORMAT) => Ok(identity),
+        Ok(FIRST_FORMAT..=FORMAT) => Ok(identity),
         Ok(newer) if newer > FORMAT => Err(OpenError::Newer {
             dir: dir.to_owned(),
             found: format,
@@ -254,7 +252,7 @@ fn read_meta(database: &Database) -> Result<(String, AuthorityId), Fault> {
     let (format, identity) = {
         let meta = txn.open_table(META)?;
         let format = meta
-            .get("format")?
+            .get(FORMAT_KEY)?
             .map(|v| String::from_utf8_lossy(v.value()).into_owned());
         let identity = meta
             .get("identity")?

@@ -2,11 +2,17 @@
 
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 
-use crate::record::MarkRow;
+use crate::record::{Judged, MarkRow};
 use crate::{
-    Backend, Cluster, Declaration, Declared, Drained, Enrolled, Mark, Outcome, Registered, Scope,
-    Token,
+    Backend, Cluster, Declaration, Declared, Drained, Enrolled, Incarnation, Mark, Outcome, Rank,
+    Registered, RepairRequest, Repaired, Scope, Token,
 };
+
+/// The format of a store in which a scope was repaired: a version that does not know of incarnations would take
+/// such a mark for a higher or lower one than it is. The step that writes the first such mark writes the format too.
+pub(super) const FORMAT: u32 = 2;
+/// The format of a store without one, which older versions can open too.
+pub(super) const FIRST_FORMAT: u32 = 1;
 
 /// Format version, identity, and the cluster as JSON.
 pub(super) const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
@@ -15,11 +21,16 @@ const MARKS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("marks
 /// (scope, pid, started_us) -> (token, since).
 const SESSIONS: TableDefinition<'static, (&str, i32, i64), (u64, i64)> =
     TableDefinition::new("sessions");
+/// (scope, pid, started_us) -> incarnation, of those sessions where it is not the first.
+const INCARNATIONS: TableDefinition<'static, (&str, i32, i64), u32> =
+    TableDefinition::new("incarnations");
 /// (pid, started_us, scope): the same sessions, to find all records of a backend.
 const BACKENDS: TableDefinition<'static, (i32, i64, &str), ()> = TableDefinition::new("backends");
 
 /// The key of the cluster in [`META`].
 const CLUSTER: &str = "cluster";
+/// The key of the format in [`META`].
+pub(super) const FORMAT_KEY: &str = "format";
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +41,9 @@ pub(super) enum Fault {
     /// A record makes no sense.
     #[error("{0}")]
     Record(String),
+    /// A scope was repaired as often as there are numbers for it.
+    #[error("the scope was repaired 4294967295 times and cannot be repaired again")]
+    NoIncarnation,
 }
 
 macro_rules! fault_from {
@@ -53,6 +67,7 @@ pub(super) struct Tables<'txn> {
     meta: Table<'txn, &'static str, &'static [u8]>,
     marks: Table<'txn, &'static str, &'static [u8]>,
     sessions: Table<'txn, (&'static str, i32, i64), (u64, i64)>,
+    incarnations: Table<'txn, (&'static str, i32, i64), u32>,
     backends: Table<'txn, (i32, i64, &'static str), ()>,
     /// Whether there is anything to commit.
     pub(super) changed: bool,
@@ -64,6 +79,7 @@ impl<'txn> Tables<'txn> {
             meta: txn.open_table(META)?,
             marks: txn.open_table(MARKS)?,
             sessions: txn.open_table(SESSIONS)?,
+            incarnations: txn.open_table(INCARNATIONS)?,
             backends: txn.open_table(BACKENDS)?,
             changed: false,
         })
@@ -99,7 +115,8 @@ impl<'txn> Tables<'txn> {
     ) -> Result<(), Fault> {
         self.put_cluster(cluster)?;
         for (scope, mark) in marks {
-            if self.mark(scope)?.is_none_or(|row| row.token < mark.token) {
+            let known = self.mark_row(scope)?;
+            if known.is_none_or(|row| row.rank() < mark.rank()) {
                 self.put_mark(scope, &MarkRow::raised(mark))?;
             }
         }
@@ -114,34 +131,30 @@ impl<'txn> Tables<'txn> {
     ) -> Result<Declared, Fault> {
         let Declaration {
             scope,
-            token,
             backend,
             cluster,
-            by,
+            ..
         } = *declaration;
         let recorded = self.cluster()?;
         if recorded != Some(cluster) {
             return Ok(Declared::OtherCluster { recorded });
         }
-        let (mut row, outcome) = match self.mark(scope)? {
-            Some(row) if row.token > token => return Ok(Declared::Stale { mark: row.mark() }),
-            Some(row) if row.token == token => (row, Outcome::Current),
-            _ => {
-                let row = MarkRow {
-                    token,
-                    raised_at: now,
-                    raised_by: by.to_owned(),
-                    drained: false,
-                };
+        let known = self.mark_row(scope)?;
+        let (mut row, outcome) = match MarkRow::judge(known, declaration, now) {
+            Judged::Stale(row) => return Ok(Declared::Stale { mark: row.mark() }),
+            Judged::TooFar(row) => return Ok(Declared::TooFar { mark: row.mark() }),
+            Judged::Join(row) => (row, Outcome::Current),
+            Judged::Raise(row) => {
                 self.put_mark(scope, &row)?;
                 (row, Outcome::Raised)
             }
         };
-        self.register(scope, token, backend, now)?;
+        let rank = row.rank();
+        self.register(scope, rank, backend, now)?;
         let lower = if row.drained {
             Vec::new()
         } else {
-            self.lower(scope, token)?
+            self.lower(scope, rank)?
         };
         if lower.is_empty() && !row.drained {
             // Nothing to drain. Noted, so that the sessions that follow need not be looked through each time.
@@ -159,31 +172,52 @@ impl<'txn> Tables<'txn> {
     pub(super) fn drained(
         &mut self,
         scope: &Scope,
-        token: Token,
+        rank: Rank,
         gone: &[Backend],
     ) -> Result<Drained, Fault> {
         for backend in gone {
-            let key = (scope.as_str(), backend.pid, backend.started_us);
-            let lower = self
-                .sessions
-                .get(key)?
-                .is_some_and(|row| row.value().0 < token.get());
-            if lower {
+            let registered = self.registered(scope, *backend)?;
+            if registered.is_some_and(|session| session.rank() < rank) {
                 self.remove(scope.as_str(), *backend)?;
             }
         }
-        let left = self.lower(scope, token)?;
+        let left = self.lower(scope, rank)?;
         if !left.is_empty() {
             return Ok(Drained::Left(left));
         }
-        if let Some(mut row) = self.mark(scope)?
-            && row.token == token
+        if let Some(mut row) = self.mark_row(scope)?
+            && row.rank() == rank
             && !row.drained
         {
             row.drained = true;
             self.put_mark(scope, &row)?;
         }
         Ok(Drained::Complete)
+    }
+
+    /// See [`crate::Authority::repair`].
+    pub(super) fn repair(&mut self, request: &RepairRequest<'_>) -> Result<Repaired, Fault> {
+        let scope = request.scope;
+        let recorded = self.cluster()?;
+        if recorded != Some(request.cluster) {
+            return Ok(Repaired::OtherCluster { recorded });
+        }
+        let row = match self.mark_row(scope)? {
+            Some(row) if row.is_after(request) => row,
+            Some(row) if row.rank() == request.expected => {
+                let repaired = MarkRow::repaired(request).ok_or(Fault::NoIncarnation)?;
+                self.put_mark(scope, &repaired)?;
+                repaired
+            }
+            other => {
+                let mark = other.map(|row| row.mark());
+                return Ok(Repaired::Changed { mark });
+            }
+        };
+        Ok(Repaired::Done {
+            lower: self.lower(scope, row.rank())?,
+            mark: row.mark(),
+        })
     }
 
     /// See [`crate::Authority::forget`].
@@ -212,9 +246,10 @@ impl<'txn> Tables<'txn> {
         for entry in self.sessions.iter()? {
             let (key, value) = entry?;
             let (scope, pid, started_us) = key.value();
+            let incarnation = self.incarnation((scope, pid, started_us))?;
             all.push((
                 stored_scope(scope)?,
-                registered(pid, started_us, value.value())?,
+                registered((pid, started_us), value.value(), incarnation)?,
             ));
         }
         Ok(all)
@@ -232,7 +267,12 @@ impl<'txn> Tables<'txn> {
         Ok(all)
     }
 
-    fn mark(&self, scope: &Scope) -> Result<Option<MarkRow>, Fault> {
+    /// See [`crate::Authority::mark`].
+    pub(super) fn mark(&self, scope: &Scope) -> Result<Option<Mark>, Fault> {
+        Ok(self.mark_row(scope)?.map(|row| row.mark()))
+    }
+
+    fn mark_row(&self, scope: &Scope) -> Result<Option<MarkRow>, Fault> {
         match self.marks.get(scope.as_str())? {
             Some(value) => mark_row(scope, value.value()).map(Some),
             None => Ok(None),
@@ -249,6 +289,10 @@ impl<'txn> Tables<'txn> {
     fn put_mark(&mut self, scope: &Scope, row: &MarkRow) -> Result<(), Fault> {
         let json = serde_json::to_vec(row).map_err(|e| Fault::Record(e.to_string()))?;
         self.marks.insert(scope.as_str(), json.as_slice())?;
+        if row.incarnation != Incarnation::FIRST {
+            let format = FORMAT.to_string();
+            self.meta.insert(FORMAT_KEY, format.as_bytes())?;
+        }
         self.changed = true;
         Ok(())
     }
@@ -256,35 +300,54 @@ impl<'txn> Tables<'txn> {
     fn register(
         &mut self,
         scope: &Scope,
-        token: Token,
+        rank: Rank,
         backend: Backend,
         now: i64,
     ) -> Result<(), Fault> {
-        let key = (scope.as_str(), backend.pid, backend.started_us);
-        // The caller has seen that the mark is `token`, so what is registered is not above it.
-        let known = self
-            .sessions
-            .get(key)?
-            .is_some_and(|row| row.value().0 >= token.get());
-        if !known {
-            self.sessions.insert(key, (token.get(), now))?;
-            self.backends
-                .insert((backend.pid, backend.started_us, scope.as_str()), ())?;
-            self.changed = true;
+        // The caller has seen that this is the mark's rank, so what is registered is not above it.
+        let registered = self.registered(scope, backend)?;
+        if registered.is_some_and(|session| session.rank() >= rank) {
+            return Ok(());
         }
+        let key = (scope.as_str(), backend.pid, backend.started_us);
+        self.sessions.insert(key, (rank.token.get(), now))?;
+        if rank.incarnation != Incarnation::FIRST {
+            self.incarnations.insert(key, rank.incarnation.get())?;
+        }
+        self.backends
+            .insert((backend.pid, backend.started_us, scope.as_str()), ())?;
+        self.changed = true;
         Ok(())
     }
 
+    fn registered(&self, scope: &Scope, backend: Backend) -> Result<Option<Registered>, Fault> {
+        let Backend { pid, started_us } = backend;
+        let key = (scope.as_str(), pid, started_us);
+        let Some(value) = self.sessions.get(key)? else {
+            return Ok(None);
+        };
+        let incarnation = self.incarnation(key)?;
+        registered((pid, started_us), value.value(), incarnation).map(Some)
+    }
+
+    fn incarnation(&self, session: (&str, i32, i64)) -> Result<Incarnation, Fault> {
+        let stored = self.incarnations.get(session)?;
+        Ok(stored.map_or(Incarnation::FIRST, |number| {
+            Incarnation::new(number.value())
+        }))
+    }
+
     fn remove(&mut self, scope: &str, backend: Backend) -> Result<(), Fault> {
-        self.sessions
-            .remove((scope, backend.pid, backend.started_us))?;
+        let key = (scope, backend.pid, backend.started_us);
+        self.sessions.remove(key)?;
+        self.incarnations.remove(key)?;
         self.backends
             .remove((backend.pid, backend.started_us, scope))?;
         self.changed = true;
         Ok(())
     }
 
-    fn lower(&self, scope: &Scope, token: Token) -> Result<Vec<Registered>, Fault> {
+    fn lower(&self, scope: &Scope, rank: Rank) -> Result<Vec<Registered>, Fault> {
         let name = scope.as_str();
         let mut lower = Vec::new();
         for entry in self
@@ -293,8 +356,9 @@ impl<'txn> Tables<'txn> {
         {
             let (key, value) = entry?;
             let (_, pid, started_us) = key.value();
-            let found = registered(pid, started_us, value.value())?;
-            if found.token < token {
+            let incarnation = self.incarnation((name, pid, started_us))?;
+            let found = registered((pid, started_us), value.value(), incarnation)?;
+            if found.rank() < rank {
                 lower.push(found);
             }
         }
@@ -310,13 +374,17 @@ fn stored_scope(name: &str) -> Result<Scope, Fault> {
     Scope::new(name).map_err(|e| Fault::Record(format!("scope {name:?}: {e}")))
 }
 
-fn registered(pid: i32, started_us: i64, value: (u64, i64)) -> Result<Registered, Fault> {
+fn registered(
+    (pid, started_us): (i32, i64),
+    (token, since): (u64, i64),
+    incarnation: Incarnation,
+) -> Result<Registered, Fault> {
     let backend = Backend { pid, started_us };
-    let token =
-        Token::new(value.0).map_err(|e| Fault::Record(format!("session {backend}: {e}")))?;
+    let token = Token::new(token).map_err(|e| Fault::Record(format!("session {backend}: {e}")))?;
     Ok(Registered {
         backend,
         token,
-        since: value.1,
+        incarnation,
+        since,
     })
 }

@@ -8,6 +8,7 @@ use redb::Database;
 
 use super::tables::META;
 use super::*;
+use crate::{Incarnation, Repair, Token};
 
 fn open_error(dir: &Path) -> OpenError {
     Embedded::open(dir).map(|_| ()).expect_err("must not open")
@@ -33,6 +34,7 @@ fn declaration(scope: &Scope, value: u64, pid: i32) -> Declaration<'_> {
         backend: Backend { pid, started_us: 1 },
         cluster: CLUSTER,
         by: "test",
+        max_step: None,
     }
 }
 
@@ -68,6 +70,59 @@ async fn keeps_everything_over_a_restart() {
         1,
         "nothing is left of the making"
     );
+}
+
+/// The format in the file.
+fn stored_format(dir: &Path) -> String {
+    let database = Database::create(file(dir)).unwrap();
+    let txn = database.begin_write().unwrap();
+    let meta = txn.open_table(META).unwrap();
+    let format = redb::ReadableTable::get(&meta, "format").unwrap().unwrap();
+    String::from_utf8(format.value().to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_repair_is_kept_and_locks_out_versions_that_do_not_know_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path()).unwrap();
+    declare(&store, Token::MAX, 1).await.unwrap();
+    drop(store);
+    assert_eq!(stored_format(dir.path()), "1", "older versions can use it");
+    let store = Embedded::open(dir.path()).unwrap();
+    let to = Token::new(34).unwrap();
+    let from = Token::new(Token::MAX).unwrap();
+    let repair = Repair::new(7, "alice", &"\u{e9}".repeat(900), from, to);
+    assert!(repair.reason.len() <= Repair::REASON_MAX);
+    let scope = scope();
+    let request = RepairRequest {
+        scope: &scope,
+        expected: from.into(),
+        cluster: CLUSTER,
+        repair: &repair,
+    };
+    let repaired = store.repair(&request).await.unwrap();
+    assert!(matches!(repaired, Repaired::Done { .. }), "{repaired:?}");
+    drop(store);
+    assert_eq!(stored_format(dir.path()), "2");
+    let store = Embedded::open(dir.path()).unwrap();
+    let mark = store.mark(&scope).await.unwrap().unwrap();
+    assert_eq!((mark.token, mark.incarnation), (to, Incarnation::new(1)));
+    assert_eq!(mark.repair.as_deref(), Some(&repair));
+    let declared = declare(&store, 34, 2).await.unwrap();
+    let Declared::Accepted { lower, .. } = declared else {
+        panic!("{declared:?}")
+    };
+    let old: Vec<_> = lower.iter().map(|old| old.backend.pid).collect();
+    assert_eq!(old, [1]);
+    let sessions = store.sessions().await.unwrap();
+    drop(store);
+    let Found::Contents(read) = read(dir.path()).unwrap() else {
+        panic!("it is there and not in use")
+    };
+    assert_eq!(read.sessions, sessions);
+    assert_eq!(read.sessions.len(), 2);
+    drop(Embedded::open(dir.path()).unwrap());
+    assert_eq!(stored_format(dir.path()), "2");
 }
 
 #[test]
@@ -173,10 +228,10 @@ fn newer_and_foreign_formats_are_refused() {
             .unwrap();
         txn.commit().unwrap();
     };
-    set("2");
+    set("3");
     let error = open_error(dir.path());
     assert!(
-        matches!(&error, OpenError::Newer { found, .. } if found == "2"),
+        matches!(&error, OpenError::Newer { found, .. } if found == "3"),
         "{error}"
     );
     set("one");

@@ -9,7 +9,7 @@ use super::keys;
 use super::marks::Known;
 use super::store::{OPERATIONS_MAX, Path, Store, found, touch};
 use crate::record::MarkRow;
-use crate::{AuthorityError, Cluster, Enrolled, Mark, Scope};
+use crate::{AuthorityError, Cluster, Enrolled, Incarnation, Mark, Scope};
 
 /// How often a step is tried again because the cluster or a mark has changed in between.
 const CONFLICTS_MAX: u32 = 64;
@@ -56,7 +56,7 @@ impl Store {
         let mut wanted: BTreeMap<&Scope, &Mark> = BTreeMap::new();
         for (scope, mark) in marks {
             let highest = wanted.entry(scope).or_insert(mark);
-            if highest.token < mark.token {
+            if highest.rank() < mark.rank() {
                 *highest = mark;
             }
         }
@@ -118,7 +118,7 @@ impl Store {
                 let known = self.learn(scope, stepped.revision, found(Some(answer)))?;
                 if known
                     .as_ref()
-                    .is_none_or(|known| known.row.token < mark.token)
+                    .is_none_or(|known| known.row.rank() < mark.rank())
                 {
                     when.push(self.mark_is(scope, known.as_ref()));
                     let value = keys::write_mark(&MarkRow::raised(mark));
@@ -127,6 +127,10 @@ impl Store {
             }
             if then.is_empty() {
                 return Ok(());
+            }
+            let later = |(_, mark): &(&Scope, &Mark)| mark.incarnation != Incarnation::FIRST;
+            if wanted.iter().any(later) {
+                then.extend(self.put_format());
             }
             if self.step(when, then, Vec::new()).await?.path == Path::Then {
                 return Ok(());

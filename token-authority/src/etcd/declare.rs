@@ -7,62 +7,35 @@ use etcd_client::{Compare, CompareOp, GetResponse, TxnOp, TxnOpResponse};
 use super::keys::{self, Keys};
 use super::marks::Known;
 use super::store::{Path, Stepped, Store, found, page_of, touch, unexpected};
-use crate::record::{MarkRow, cut_by};
+use crate::record::{Judged, MarkRow};
 use crate::{
-    AuthorityError, Backend, Declaration, Declared, Outcome, Registered, Scope, Token, now_us,
+    AuthorityError, Backend, Declaration, Declared, Outcome, Rank, Registered, Scope, now_us,
 };
 
 /// How often a declaration is tried again because the scope has changed in between.
 const CONFLICTS_MAX: u32 = 64;
 
-/// What a declaration would do if the mark is still the one that is known.
-enum Plan {
-    Raise(MarkRow),
-    Join(MarkRow),
-    Refuse(MarkRow),
-}
-
-impl Plan {
-    fn new(known: Option<&Known>, declaration: &Declaration<'_>, now: i64) -> Self {
-        let token = declaration.token;
-        match known {
-            Some(known) if known.row.token > token => Self::Refuse(known.row.clone()),
-            Some(known) if known.row.token == token => Self::Join(known.row.clone()),
-            _ => Self::Raise(MarkRow {
-                token,
-                raised_at: now,
-                raised_by: cut_by(declaration.by).to_owned(),
-                drained: false,
-            }),
+/// What a declaration would do if the mark is still the one that is known: the operations of its step.
+fn operations(judged: &Judged, keys: &Keys, declaration: &Declaration<'_>) -> Vec<TxnOp> {
+    let Declaration { scope, backend, .. } = *declaration;
+    let (mut operations, row) = match judged {
+        // A raise in a later incarnation finds the format that the repair has written.
+        Judged::Raise(row) => {
+            let put = TxnOp::put(keys.mark(scope), keys::write_mark(row), None);
+            (vec![put], row)
         }
+        Judged::Join(row) => (Vec::new(), row),
+        Judged::Stale(_) | Judged::TooFar(_) => return vec![touch(keys)],
+    };
+    let value = keys::write_session(row.rank(), now_us());
+    operations.push(TxnOp::put(keys.session(scope, backend), value, None));
+    let record = keys.backend(backend, scope);
+    operations.push(TxnOp::put(record, Vec::new(), None));
+    // A drained scope may have thousands of sessions, all of them at this token.
+    if !row.drained {
+        operations.push(page_of(&keys.sessions_of(scope)));
     }
-
-    fn operations(&self, keys: &Keys, declaration: &Declaration<'_>) -> Vec<TxnOp> {
-        let Declaration {
-            scope,
-            token,
-            backend,
-            ..
-        } = *declaration;
-        let mut operations = Vec::new();
-        if let Self::Raise(row) = self {
-            let value = keys::write_mark(row);
-            operations.push(TxnOp::put(keys.mark(scope), value, None));
-        }
-        if let Self::Raise(row) | Self::Join(row) = self {
-            let value = keys::write_session(token, now_us());
-            operations.push(TxnOp::put(keys.session(scope, backend), value, None));
-            let record = keys.backend(backend, scope);
-            operations.push(TxnOp::put(record, Vec::new(), None));
-            // A drained scope may have thousands of sessions, all of them at this token.
-            if !row.drained {
-                operations.push(page_of(&keys.sessions_of(scope)));
-            }
-        } else {
-            operations.push(touch(keys));
-        }
-        operations
-    }
+    operations
 }
 
 impl Store {
@@ -74,10 +47,13 @@ impl Store {
         let scope = declaration.scope;
         let mut known = self.marks.get(scope);
         for conflicts in 0..CONFLICTS_MAX {
-            let plan = Plan::new(known.as_ref(), declaration, now_us());
-            let stepped = self.try_declare(declaration, known.as_ref(), &plan).await?;
+            let row = known.as_ref().map(|known| known.row.clone());
+            let judged = MarkRow::judge(row, declaration, now_us());
+            let stepped = self
+                .try_declare(declaration, known.as_ref(), &judged)
+                .await?;
             if stepped.path == Path::Then {
-                return self.declared(declaration, plan, stepped).await;
+                return self.declared(declaration, judged, stepped).await;
             }
             let [cluster, mark] = stepped.answers.as_slice() else {
                 return Err(unexpected());
@@ -97,7 +73,7 @@ impl Store {
         &self,
         declaration: &Declaration<'_>,
         known: Option<&Known>,
-        plan: &Plan,
+        judged: &Judged,
     ) -> Result<Stepped, AuthorityError> {
         let Declaration { scope, cluster, .. } = *declaration;
         let cluster = keys::write_cluster(cluster);
@@ -105,7 +81,7 @@ impl Store {
             Compare::value(self.keys.cluster(), CompareOp::Equal, cluster),
             self.mark_is(scope, known),
         ];
-        let then = plan.operations(&self.keys, declaration);
+        let then = operations(judged, &self.keys, declaration);
         let otherwise = vec![
             TxnOp::get(self.keys.cluster(), None),
             TxnOp::get(self.keys.mark(scope), None),
@@ -117,13 +93,14 @@ impl Store {
     async fn declared(
         &self,
         declaration: &Declaration<'_>,
-        plan: Plan,
+        judged: Judged,
         stepped: Stepped,
     ) -> Result<Declared, AuthorityError> {
-        let (row, outcome) = match plan {
-            Plan::Refuse(row) => return Ok(Declared::Stale { mark: row.mark() }),
-            Plan::Join(row) => (row, Outcome::Current),
-            Plan::Raise(row) => {
+        let (row, outcome) = match judged {
+            Judged::Stale(row) => return Ok(Declared::Stale { mark: row.mark() }),
+            Judged::TooFar(row) => return Ok(Declared::TooFar { mark: row.mark() }),
+            Judged::Join(row) => (row, Outcome::Current),
+            Judged::Raise(row) => {
                 let mod_revision = stepped.revision;
                 let known = Known {
                     mod_revision,
@@ -135,7 +112,7 @@ impl Store {
         };
         let lower = match stepped.answers.last() {
             Some(TxnOpResponse::Get(page)) => {
-                self.lower(declaration.scope, declaration.token, page, stepped.revision)
+                self.lower(declaration.scope, row.rank(), page, stepped.revision)
                     .await?
             }
             _ if row.drained => Vec::new(),
@@ -154,12 +131,12 @@ impl Store {
         Compare::mod_revision(self.keys.mark(scope), CompareOp::Equal, revision)
     }
 
-    /// The sessions of a scope below a token, in the order of [`Backend`], at the revision of the step that has read
+    /// The sessions of a scope below a rank, in the order of [`Backend`], at the revision of the step that has read
     /// their first page.
     pub(super) async fn lower(
         &self,
         scope: &Scope,
-        token: Token,
+        rank: Rank,
         page: &GetResponse,
         revision: i64,
     ) -> Result<Vec<Registered>, AuthorityError> {
@@ -175,7 +152,7 @@ impl Store {
             self.rest(&range, last.key(), revision, read, &mut all)
                 .await?;
         }
-        all.retain(|session| session.token < token);
+        all.retain(|session| session.rank() < rank);
         all.sort_unstable_by_key(|session: &Registered| -> Backend { session.backend });
         Ok(all)
     }
@@ -212,7 +189,7 @@ pub(super) fn contended(what: impl std::fmt::Display) -> AuthorityError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Cluster;
+    use crate::{Cluster, Mark, Token};
 
     /// What a declaration does where the mark is this token, drained or not, as etcd-client shows it.
     fn shown(value: u64, drained: bool) -> Vec<String> {
@@ -229,19 +206,15 @@ mod tests {
                 timeline: 1,
             },
             by: "test",
+            max_step: None,
         };
+        let mark = Mark::new(Token::new(value).unwrap(), 0, String::new());
         let row = MarkRow {
-            token: Token::new(value).unwrap(),
-            raised_at: 0,
-            raised_by: String::new(),
             drained,
+            ..MarkRow::raised(&mark)
         };
-        let known = Known {
-            mod_revision: 9,
-            row,
-        };
-        let plan = Plan::new(Some(&known), &declaration, 0);
-        let operations = plan.operations(&Keys::new("/p/"), &declaration);
+        let judged = MarkRow::judge(Some(row), &declaration, 0);
+        let operations = operations(&judged, &Keys::new("/p/"), &declaration);
         operations
             .iter()
             .map(|operation| format!("{operation:?}"))

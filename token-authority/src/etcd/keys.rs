@@ -8,19 +8,30 @@
 //! | `cluster` | the cluster on record, JSON |
 //! | `identity` | identity and format of the store, JSON |
 //! | `mark/<scope>` | the mark, JSON |
-//! | `session/<scope>\|<pid>\|<started_us>` | token in 19 digits, a space, the time of the declaration |
+//! | `session/<scope>\|<pid>\|<started_us>` | rank, a space, the time of the declaration |
 //! | `sync` | empty: written to learn a revision |
 //!
-//! `|` is in no name of a scope, so a range over one scope never meets another. The token comes first in the value
-//! of a session and has a fixed width, so that etcd can compare it. The keys that a watch wants lie side by side.
+//! `|` is in no name of a scope, so a range over one scope never meets another. The rank comes first in the value
+//! of a session, in a form whose order as bytes is its own, so that etcd can compare it: the token in 19 digits in
+//! the first incarnation, and in a later one `i`, the incarnation in 10 digits, `:`, and the token. The keys that a
+//! watch wants lie side by side.
 
 use serde::{Deserialize, Serialize};
 
 use crate::record::MarkRow;
-use crate::{AuthorityId, Backend, Cluster, Registered, Scope, Token};
+use crate::{AuthorityId, Backend, Cluster, Incarnation, Rank, Registered, Scope, Token};
 
-/// The format that this version writes. A higher one is refused.
-pub(super) const FORMAT: u32 = 1;
+/// The format of a store in which a scope was repaired: a version that does not know of incarnations would take
+/// such a mark for a higher or lower one than it is. The step that writes the first such mark writes the format too.
+/// A higher one is refused.
+pub(super) const FORMAT: u32 = 2;
+/// The format of a store without one, which older versions can use too.
+const FIRST_FORMAT: u32 = 1;
+
+/// What a rank of a later incarnation than the first begins with. Above every digit.
+const LATER: char = 'i';
+/// Between its incarnation and its token.
+const COLON: char = ':';
 
 /// Stands between the parts of a key. Not in [`Scope`]'s alphabet.
 const SEPARATOR: char = '|';
@@ -176,8 +187,16 @@ pub(super) enum NotOurs {
     Damaged(String),
 }
 
-/// The value of the key `identity`.
+/// The value of the key `identity` in a store without repairs.
 pub(super) fn write_identity(identity: AuthorityId) -> Vec<u8> {
+    json(&Origin {
+        format: FIRST_FORMAT,
+        identity: identity.to_string(),
+    })
+}
+
+/// The value of the key `identity` in a store with repairs.
+pub(super) fn write_identity_with_repairs(identity: AuthorityId) -> Vec<u8> {
     json(&Origin {
         format: FORMAT,
         identity: identity.to_string(),
@@ -218,28 +237,41 @@ pub(super) fn read_cluster(value: &[u8]) -> Result<Cluster, String> {
     serde_json::from_slice(value).map_err(|e| format!("the cluster: {e}"))
 }
 
-/// The token as it begins the value of a session. Of two such texts the one of the higher token is the greater,
-/// and the value of a session with this token is greater than the text alone.
-pub(super) fn token_text(token: Token) -> String {
-    format!("{:019}", token.get())
+/// The rank as it begins the value of a session. Of two such texts the one of the higher rank is the greater, and the
+/// value of a session with this rank is greater than the text alone.
+pub(super) fn rank_text(rank: Rank) -> String {
+    let Rank { incarnation, token } = rank;
+    let token = format!("{:019}", token.get());
+    if incarnation == Incarnation::FIRST {
+        return token;
+    }
+    format!("{LATER}{:010}{COLON}{token}", incarnation.get())
 }
 
-pub(super) fn write_session(token: Token, since: i64) -> Vec<u8> {
-    format!("{} {since}", token_text(token)).into_bytes()
+pub(super) fn write_session(rank: Rank, since: i64) -> Vec<u8> {
+    format!("{} {since}", rank_text(rank)).into_bytes()
 }
 
 pub(super) fn read_session(backend: Backend, value: &[u8]) -> Result<Registered, String> {
     let read = || {
-        let (token, since) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+        let (rank, since) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+        let (incarnation, token) = match rank.strip_prefix(LATER) {
+            None => (Incarnation::FIRST, rank),
+            Some(rank) => {
+                let (incarnation, token) = rank.split_once(COLON)?;
+                (Incarnation::new(incarnation.parse().ok()?), token)
+            }
+        };
         Some(Registered {
             backend,
-            token: token.parse().ok()?,
+            token: token.parse::<Token>().ok()?,
+            incarnation,
             since: since.parse().ok()?,
         })
     };
     read().ok_or_else(|| {
         let value = String::from_utf8_lossy(value);
-        format!("session {backend}: {value:?} is not a token and a time")
+        format!("session {backend}: {value:?} is not a rank and a time")
     })
 }
 
@@ -334,15 +366,26 @@ mod tests {
         }
     }
 
+    fn rank(incarnation: u32, token: u64) -> Rank {
+        Rank {
+            incarnation: Incarnation::new(incarnation),
+            token: Token::new(token).unwrap(),
+        }
+    }
+
     #[test]
-    fn etcd_can_compare_tokens() {
-        let token = |value| Token::new(value).unwrap();
-        let tokens = [1, 2, 9, 10, 99, 1_000_000_007, Token::MAX - 1, Token::MAX].map(token);
-        for at in tokens {
-            for other in tokens {
+    fn etcd_can_compare_ranks() {
+        let tokens = [1, 2, 9, 10, 99, 1_000_000_007, Token::MAX - 1, Token::MAX];
+        let incarnations = [0, 1, 2, 9, 10, u32::MAX];
+        let ranks: Vec<Rank> = incarnations
+            .iter()
+            .flat_map(|i| tokens.map(|token| rank(*i, token)))
+            .collect();
+        for at in &ranks {
+            for other in &ranks {
                 for since in [i64::MIN, 0, i64::MAX] {
-                    let value = write_session(other, since);
-                    let bar = token_text(at).into_bytes();
+                    let value = write_session(*other, since);
+                    let bar = rank_text(*at).into_bytes();
                     assert_eq!(value < bar, other < at, "{other} {at}");
                     assert_ne!(value, bar);
                 }
@@ -356,21 +399,48 @@ mod tests {
             pid: 1,
             started_us: 2,
         };
-        let registered = Registered {
-            backend,
-            token: Token::new(7).unwrap(),
-            since: -5,
-        };
-        let value = write_session(registered.token, registered.since);
-        assert_eq!(read_session(backend, &value), Ok(registered));
+        for incarnation in [0, 1, u32::MAX] {
+            let registered = Registered {
+                backend,
+                token: Token::new(7).unwrap(),
+                incarnation: Incarnation::new(incarnation),
+                since: -5,
+            };
+            let value = write_session(registered.rank(), registered.since);
+            assert_eq!(read_session(backend, &value), Ok(registered));
+        }
+        // As every version has written it.
+        let first = write_session(rank(0, 7), -5);
+        assert_eq!(first, b"0000000000000000007 -5");
         assert!(read_session(backend, b"0 1").is_err());
+        assert!(read_session(backend, b"i1 1").is_err());
         assert!(read_session(backend, b"\xff").is_err());
         let identity = AuthorityId::random();
-        assert_eq!(read_identity(&write_identity(identity)), Ok(identity));
+        for written in [
+            write_identity(identity),
+            write_identity_with_repairs(identity),
+        ] {
+            assert_eq!(read_identity(&written), Ok(identity));
+        }
         assert_eq!(
-            read_identity(br#"{"format":2,"other":1}"#),
-            Err(NotOurs::Newer(2))
+            read_identity(br#"{"format":3,"other":1}"#),
+            Err(NotOurs::Newer(3))
         );
         assert!(matches!(read_identity(b"x"), Err(NotOurs::Damaged(_))));
+    }
+
+    #[test]
+    fn a_mark_without_repairs_is_written_as_ever() {
+        let row = MarkRow {
+            token: Token::new(7).unwrap(),
+            incarnation: Incarnation::FIRST,
+            raised_at: 1,
+            raised_by: "x".into(),
+            drained: true,
+            repair: None,
+        };
+        let old = br#"{"token":7,"raised_at":1,"raised_by":"x","drained":true}"#;
+        assert_eq!(write_mark(&row), old);
+        assert_eq!(read_mark(&scope("s"), old), Ok(row));
     }
 }

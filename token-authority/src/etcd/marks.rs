@@ -75,18 +75,18 @@ impl Marks {
             return Ok(Some(before.clone()));
         }
         let Some(found) = found else {
-            let token = before.row.token;
+            let rank = before.row.rank();
             return Err(Wrong::WentBack(format!(
-                "the mark {token} of scope {scope} has vanished"
+                "the mark {rank} of scope {scope} has vanished"
             )));
         };
         let follows = match found.mod_revision.cmp(&before.mod_revision) {
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Equal => found == *before,
-            std::cmp::Ordering::Greater => found.row.token >= before.row.token,
+            std::cmp::Ordering::Greater => found.row.rank() >= before.row.rank(),
         };
         if !follows {
-            let (now, then) = (found.row.token, before.row.token);
+            let (now, then) = (found.row.rank(), before.row.rank());
             return Err(Wrong::WentBack(format!(
                 "the mark of scope {scope} is {now} of revision {}, and was {then} of revision {}",
                 found.mod_revision, before.mod_revision

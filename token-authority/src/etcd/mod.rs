@@ -56,6 +56,15 @@
 //! - Removing all records of a session, in every scope, first reads where it has any. That read decides nothing:
 //!   what it misses stays registered, and the reaper asks again.
 //!
+//! # Repairing
+//!
+//! One step: *if* the cluster on record is ours and the mark is still the one that we know, which is the one that the
+//! operator has seen, *then* write the mark in the next incarnation, and read the sessions of the scope. It is a raise
+//! like any other, for what comes from an earlier incarnation is lower whatever its number; so all that is said above
+//! holds for it. Sessions carry their incarnation for this. The first repair also changes the format, in the same
+//! step. Whoever compares the identity then finds another value: a version that knows the format goes on with it, and
+//! an older one accepts nothing any more.
+//!
 //! # The cluster on record, and recovery
 //!
 //! Both are written under a condition on the revision of what was read. Recovery raises marks in batches and
@@ -78,6 +87,7 @@ mod members;
 mod open;
 mod options;
 mod removal;
+mod repair;
 mod status;
 mod store;
 mod watch;
@@ -92,7 +102,7 @@ pub use status::{Endpoint, Member, Role};
 
 use crate::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
-    Mark, Registered, Scope, Token, Watch,
+    Mark, Rank, Registered, RepairRequest, Repaired, Scope, Watch,
 };
 use open::Missing;
 use store::Store;
@@ -173,10 +183,10 @@ impl Authority for Etcd {
     fn drained<'a>(
         &'a self,
         scope: &'a Scope,
-        token: Token,
+        rank: Rank,
         gone: &'a [Backend],
     ) -> Answer<'a, Drained> {
-        Box::pin(self.store().drained(scope, token, gone))
+        Box::pin(self.store().drained(scope, rank, gone))
     }
 
     fn release(&self, backend: Backend) -> Answer<'_, ()> {
@@ -205,6 +215,14 @@ impl Authority for Etcd {
             });
             Ok(told.collect())
         })
+    }
+
+    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+        Box::pin(self.store().mark(scope))
+    }
+
+    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired> {
+        Box::pin(self.store().repair(request))
     }
 
     fn cluster(&self) -> Answer<'_, Option<Cluster>> {

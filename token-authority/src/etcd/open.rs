@@ -107,7 +107,7 @@ pub(super) async fn open(
         keys,
         members,
         identity: found.identity,
-        origin: found.origin,
+        origin: Mutex::new(found.origin),
         history,
         marks: Marks::default(),
         watchers: Mutex::default(),

@@ -10,7 +10,7 @@ use super::keys;
 use super::marks::Known;
 use super::store::{OPERATIONS_MAX, Path, Store, found, page_of, touch, unexpected};
 use crate::record::MarkRow;
-use crate::{AuthorityError, Backend, Drained, Registered, Scope, Token};
+use crate::{AuthorityError, Backend, Drained, Rank, Registered, Scope};
 
 /// How often marking a scope as drained is tried again because its mark has changed in between.
 const CONFLICTS_MAX: u32 = 64;
@@ -20,7 +20,7 @@ impl Store {
     pub(super) async fn drained(
         &self,
         scope: &Scope,
-        token: Token,
+        rank: Rank,
         gone: &[Backend],
     ) -> Result<Drained, AuthorityError> {
         let gone: BTreeSet<Backend> = gone.iter().copied().collect();
@@ -28,35 +28,35 @@ impl Store {
         for batch in gone.chunks(OPERATIONS_MAX) {
             let then = batch
                 .iter()
-                .map(|backend| TxnOp::txn(self.remove_if_lower(scope, token, *backend)));
+                .map(|backend| TxnOp::txn(self.remove_if_lower(scope, rank, *backend)));
             self.sync(then.collect()).await?;
         }
-        self.mark_drained(scope, token).await
+        self.mark_drained(scope, rank).await
     }
 
-    /// A step inside a step: only while the session's token is lower is its record removed.
-    fn remove_if_lower(&self, scope: &Scope, token: Token, backend: Backend) -> Txn {
+    /// A step inside a step: only while the session's rank is lower is its record removed.
+    fn remove_if_lower(&self, scope: &Scope, rank: Rank, backend: Backend) -> Txn {
         let session = self.keys.session(scope, backend);
-        let lower = Compare::value(session.clone(), CompareOp::Less, keys::token_text(token));
+        let lower = Compare::value(session.clone(), CompareOp::Less, keys::rank_text(rank));
         Txn::new().when(vec![lower]).and_then(vec![
             TxnOp::delete(session, None),
             TxnOp::delete(self.keys.backend(backend, scope), None),
         ])
     }
 
-    async fn mark_drained(&self, scope: &Scope, token: Token) -> Result<Drained, AuthorityError> {
+    async fn mark_drained(&self, scope: &Scope, rank: Rank) -> Result<Drained, AuthorityError> {
         let mut known = self.marks.get(scope);
         for conflicts in 0..CONFLICTS_MAX {
-            let current = known.as_ref().filter(|known| known.row.token == token);
-            let looked = self.try_mark_drained(scope, token, current).await?;
+            let current = known.as_ref().filter(|known| known.row.rank() == rank);
+            let looked = self.try_mark_drained(scope, rank, current).await?;
             match looked {
                 Looked::Marked => return Ok(Drained::Complete),
                 Looked::Left(left) if !left.is_empty() => return Ok(Drained::Left(left)),
                 Looked::Left(_) => known = self.marks.get(scope),
             }
-            // No lower session is left. Only where the token is the mark is there something to write.
+            // No lower session is left. Only where the rank is the mark's is there something to write.
             match &known {
-                Some(known) if known.row.token == token && !known.row.drained => {}
+                Some(known) if known.row.rank() == rank && !known.row.drained => {}
                 _ => return Ok(Drained::Complete),
             }
             back_off(conflicts).await;
@@ -72,14 +72,14 @@ impl Store {
     async fn try_mark_drained(
         &self,
         scope: &Scope,
-        token: Token,
+        rank: Rank,
         current: Option<&Known>,
     ) -> Result<Looked, AuthorityError> {
         let sessions = self.keys.sessions_of(scope);
         let none_lower = Compare::value(
             sessions.from.clone(),
             CompareOp::Greater,
-            keys::token_text(token),
+            keys::rank_text(rank),
         )
         .with_range(sessions.to.clone());
         let none_at_all = Compare::version(sessions.from.clone(), CompareOp::Equal, 0)
@@ -129,7 +129,7 @@ impl Store {
             return Err(unexpected());
         };
         self.learn(scope, stepped.revision, found(Some(mark)))?;
-        let left = self.lower(scope, token, page, stepped.revision).await?;
+        let left = self.lower(scope, rank, page, stepped.revision).await?;
         Ok(Looked::Left(left))
     }
 

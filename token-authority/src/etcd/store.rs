@@ -1,6 +1,6 @@
 //! One step on etcd, and reading at one revision: what all parts of the store are made of.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
 use tokio::sync::mpsc;
@@ -25,8 +25,8 @@ pub(super) struct Store {
     pub(super) keys: Keys,
     pub(super) members: Members,
     pub(super) identity: AuthorityId,
-    /// The value of the key `identity`, as it was found.
-    pub(super) origin: Vec<u8>,
+    /// The value of the key `identity`, as it was found last. The first repair of a scope changes the format in it.
+    pub(super) origin: Mutex<Vec<u8>>,
     pub(super) history: History,
     pub(super) marks: Marks,
     pub(super) watchers: Mutex<Vec<mpsc::Sender<Change>>>,
@@ -56,15 +56,51 @@ impl Store {
     /// what one member believes to be current. It may be taken twice where an answer was lost.
     pub(super) async fn step(
         &self,
+        when: Vec<Compare>,
+        then: Vec<TxnOp>,
+        otherwise: Vec<TxnOp>,
+    ) -> Result<Stepped, AuthorityError> {
+        loop {
+            let origin = self.origin();
+            let (stepped, identity) = self
+                .step_at(&origin, when.clone(), then.clone(), otherwise.clone())
+                .await?;
+            match identity {
+                // Not taken for the format alone, which only ever rises: taken again with the new one.
+                Some(found) if found != origin => {
+                    *self.origin.lock().unwrap_or_else(PoisonError::into_inner) = found;
+                }
+                _ => return Ok(stepped),
+            }
+        }
+    }
+
+    pub(super) fn origin(&self) -> Vec<u8> {
+        let origin = self.origin.lock();
+        origin.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The write of the format that knows of repairs, where the store does not have it. It belongs into the step that
+    /// writes the first mark of a later incarnation: so no older version ever sees the one without the other.
+    pub(super) fn put_format(&self) -> Option<TxnOp> {
+        let with_repairs = keys::write_identity_with_repairs(self.identity);
+        let needed = self.origin() != with_repairs;
+        needed.then(|| TxnOp::put(self.keys.identity(), with_repairs, None))
+    }
+
+    /// One attempt, and the value of the key `identity` where it was not taken.
+    async fn step_at(
+        &self,
+        origin: &[u8],
         mut when: Vec<Compare>,
         then: Vec<TxnOp>,
         mut otherwise: Vec<TxnOp>,
-    ) -> Result<Stepped, AuthorityError> {
+    ) -> Result<(Stepped, Option<Vec<u8>>), AuthorityError> {
         self.history.intact()?;
         when.push(Compare::value(
             self.keys.identity(),
             CompareOp::Equal,
-            self.origin.clone(),
+            origin,
         ));
         otherwise.push(TxnOp::get(self.keys.identity(), None));
         let txn = Txn::new().when(when).and_then(then).or_else(otherwise);
@@ -78,18 +114,20 @@ impl Store {
             .await?;
         let revision = self.history.check(answer.header(), floor)?;
         let mut answers = answer.op_responses();
-        let path = if answer.succeeded() {
-            Path::Then
+        let (path, identity) = if answer.succeeded() {
+            (Path::Then, None)
         } else {
             let identity = answers.pop();
-            self.same_identity(found(identity.as_ref()))?;
-            Path::Else
+            let identity = found(identity.as_ref());
+            self.same_identity(identity)?;
+            (Path::Else, identity.map(|kv| kv.value().to_vec()))
         };
-        Ok(Stepped {
+        let stepped = Stepped {
             revision,
             path,
             answers,
-        })
+        };
+        Ok((stepped, identity))
     }
 
     /// Whether the key `identity` still has our identity.

@@ -15,6 +15,7 @@
 //!   registers, and reads the lower sessions; `drained` locks it, removes, looks what is left, and marks. So two steps
 //!   in a scope follow each other. Where there is no row yet, `ON CONFLICT DO NOTHING` makes one and waits for whoever
 //!   is making it; then it is locked like any other. Rows are never deleted.
+//!   A repair locks its scope in the same way: to it, and to those that come after, it is a raise like any other.
 //! - *The cluster* is locked by the table lock of `store`: `ROW SHARE` for declarations, which do not hinder each
 //!   other, `EXCLUSIVE` to enrol or recover. Table locks queue, so a stream of declarations cannot keep out a new
 //!   timeline. A declaration that had its lock is committed before the enrolment is answered, and one that comes
@@ -60,13 +61,13 @@ pub use open::OpenError;
 pub use options::{Options, OptionsError};
 pub use read::read;
 
-use crate::record::cut_by;
+use crate::record::{MarkRow, cut_by};
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Cluster, Declaration, Declared,
-    Drained, Enrolled, Mark, Registered, Scope, Token, Watch,
+    Drained, Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Watch,
 };
 use link::LinkError;
-use steps::{Declare, Forget, Reply};
+use steps::{Declare, Forget, MARK, Repairing, Reply, SESSION};
 use watch::Reader;
 use worker::{Job, RECOVERY, Worker};
 
@@ -218,6 +219,7 @@ impl Authority for Postgres {
             backend,
             cluster,
             by,
+            max_step,
         } = *declaration;
         let (scope, by) = (scope.clone(), cut_by(by).to_owned());
         Box::pin(self.step(1, move |reply| {
@@ -227,6 +229,7 @@ impl Authority for Postgres {
                 backend,
                 cluster,
                 by,
+                max_step,
                 reply,
             })
         }))
@@ -235,13 +238,13 @@ impl Authority for Postgres {
     fn drained<'a>(
         &'a self,
         scope: &'a Scope,
-        token: Token,
+        rank: Rank,
         gone: &'a [Backend],
     ) -> Answer<'a, Drained> {
         let (scope, gone) = (scope.clone(), gone.to_vec());
         Box::pin(self.step(1, move |reply| Job::Drained {
             scope,
-            token,
+            rank,
             gone,
             reply,
         }))
@@ -259,7 +262,7 @@ impl Authority for Postgres {
 
     fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>> {
         let sql = format!(
-            "SELECT scope, pid, started_us, token, since FROM {}.sessions",
+            "SELECT s.scope, {SESSION} FROM {}.sessions s",
             self.schema()
         );
         Box::pin(self.rows(sql, |row| {
@@ -268,11 +271,41 @@ impl Authority for Postgres {
     }
 
     fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>> {
-        let sql = format!(
-            "SELECT scope, token, raised_at, raised_by FROM {}.marks",
-            self.schema()
-        );
+        let sql = format!("SELECT m.scope, {MARK} FROM {}.marks m", self.schema());
         Box::pin(self.rows(sql, |row| Ok((steps::scope(row, 0)?, steps::mark(row, 1)?))))
+    }
+
+    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+        Box::pin(async move {
+            // The name of a scope needs no quoting: see Scope.
+            let sql = format!(
+                "SELECT {MARK} FROM {}.marks m WHERE m.scope = '{scope}'",
+                self.schema()
+            );
+            let read = self.rows(sql, |row| steps::mark(row, 0)).await?;
+            Ok(read.into_iter().next())
+        })
+    }
+
+    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired> {
+        Box::pin(async move {
+            let full = || AuthorityError::Storage("no incarnation is left".to_owned());
+            let row = MarkRow::repaired(request).ok_or_else(full)?;
+            let (scope, expected) = (request.scope.clone(), request.expected);
+            let cluster = request.cluster;
+            let repair = request.repair.clone();
+            let repaired = self.step(1, move |reply| {
+                Job::Repair(Box::new(Repairing {
+                    scope,
+                    expected,
+                    cluster,
+                    row,
+                    repair,
+                    reply,
+                }))
+            });
+            repaired.await
+        })
     }
 
     fn cluster(&self) -> Answer<'_, Option<Cluster>> {

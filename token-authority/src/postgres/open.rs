@@ -9,10 +9,14 @@ use super::link::{Link, LinkError, Purpose, get};
 use super::options::Options;
 use crate::{AuthorityError, AuthorityId};
 
-/// The format that this version writes. A higher one in the schema is refused.
-const FORMAT: i32 = 1;
-/// Tables and functions.
-const SCHEMA: &str = include_str!("schema.sql");
+/// The format that this version uses. A higher one in the schema is refused, the one below is brought up.
+pub(super) const FORMAT: i32 = 2;
+/// The format before, which knows no incarnations.
+const OLD_FORMAT: i32 = 1;
+const TABLES: &str = include_str!("tables.sql");
+const FUNCTIONS: &str = include_str!("functions.sql");
+/// From the format before.
+const UPGRADE: &str = include_str!("upgrade.sql");
 /// First key of the advisory lock under which a store is made; the second is made of the schema's name.
 const MAKING: i32 = 0x7067_7061;
 /// Another proxy has made the store in the meantime.
@@ -71,23 +75,35 @@ pub enum OpenError {
     },
 }
 
-/// Connects, and makes the store where there is none. Several may do it at once.
+/// A store that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Of this version's format.
+    Present(AuthorityId),
+    /// Of the format before.
+    Old(AuthorityId),
+}
+
+/// Connects, and makes the store where there is none, or brings it up to this version's format. Several may do it at
+/// once.
 pub(super) async fn open(options: &Options) -> Result<AuthorityId, OpenError> {
     let link = Link::connect(options, Purpose::Steps)
         .await
         .map_err(|error| open_error(options, error))?;
-    if let Some(identity) = find(&link, options).await? {
-        return Ok(identity);
-    }
-    let made = make(&link, options).await;
+    let done = match find(&link, options).await? {
+        Some(Found::Present(identity)) => return Ok(identity),
+        Some(Found::Old(_)) => upgrade(&link, options).await,
+        None => make(&link, options).await,
+    };
     // Whatever became of it: another proxy may have been faster.
-    match (find(&link, options).await?, made) {
-        (Some(identity), _) => Ok(identity),
+    match (find(&link, options).await?, done) {
+        (Some(Found::Present(identity)), _) => Ok(identity),
+        (Some(Found::Old(_)), Err(error)) => Err(not_upgraded(options, &error)),
         (None, Err(error)) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             Err(rights(&link, options, &error).await)
         }
         (None, Err(error)) => Err(open_error(options, error)),
-        (None, Ok(())) => Err(OpenError::Damaged {
+        (None | Some(Found::Old(_)), Ok(())) => Err(OpenError::Damaged {
             place: options.to_string(),
             why: "it was removed while it was made".into(),
         }),
@@ -102,8 +118,9 @@ pub(super) async fn verify(
 ) -> Result<(), AuthorityError> {
     let place = options.to_string();
     let why = match find(link, options).await {
-        Ok(Some(found)) if found == identity => return Ok(()),
-        Ok(Some(found)) => format!("is now authority {found}, was {identity}"),
+        Ok(Some(Found::Present(found))) if found == identity => return Ok(()),
+        Ok(Some(Found::Present(found))) => format!("is now authority {found}, was {identity}"),
+        Ok(Some(Found::Old(_))) => "it is of an older format than before".into(),
         Ok(None) => "the schema is gone".into(),
         Err(OpenError::Unreachable { why, .. } | OpenError::Unsuitable { why, .. }) => {
             return Err(AuthorityError::Unavailable(format!("{place}: {why}")));
@@ -113,11 +130,12 @@ pub(super) async fn verify(
     Err(AuthorityError::Damaged(format!("{place}: {why}")))
 }
 
-/// The identity of the store, where there is one.
-pub(super) async fn find(link: &Link, options: &Options) -> Result<Option<AuthorityId>, OpenError> {
+/// The store, where there is one.
+pub(super) async fn find(link: &Link, options: &Options) -> Result<Option<Found>, OpenError> {
     match read_identity(link, options).await {
         Ok(None) => Ok(None),
-        Ok(Some((FORMAT, identity))) => Ok(Some(identity)),
+        Ok(Some((FORMAT, identity))) => Ok(Some(Found::Present(identity))),
+        Ok(Some((OLD_FORMAT, identity))) => Ok(Some(Found::Old(identity))),
         Ok(Some((found, _))) if found > FORMAT => Err(OpenError::Newer {
             place: options.to_string(),
             found,
@@ -157,26 +175,61 @@ async fn read_identity(
 
 /// Makes all of it in one transaction, or nothing.
 async fn make(link: &Link, options: &Options) -> Result<(), LinkError> {
-    let (name, quoted) = (options.schema(), options.quoted_schema());
+    let quoted = options.quoted_schema();
     let guard = format!(
-        "SELECT pg_advisory_xact_lock({MAKING}, hashtext('{name}'));
-         DO $$ BEGIN
-            IF to_regclass('{quoted}.store') IS NOT NULL THEN
-                RAISE EXCEPTION 'the store is there already' USING ERRCODE = '{ALREADY_MADE}';
-            END IF;
-            IF to_regnamespace('{quoted}') IS NULL THEN
-                CREATE SCHEMA {quoted};
-            END IF;
-         END $$;"
+        "IF to_regclass('{quoted}.store') IS NOT NULL THEN
+            RAISE EXCEPTION 'the store is there already' USING ERRCODE = '{ALREADY_MADE}';
+         END IF;
+         IF to_regnamespace('{quoted}') IS NULL THEN
+            CREATE SCHEMA {quoted};
+         END IF;"
     );
-    let tables = SCHEMA
-        .replace("@schema@", &quoted)
+    run(link, options, &guard, &[TABLES, FUNCTIONS]).await
+}
+
+/// Brings the format before up to this one in one transaction, or leaves it as it is.
+async fn upgrade(link: &Link, options: &Options) -> Result<(), LinkError> {
+    let quoted = options.quoted_schema();
+    let guard = format!(
+        "IF NOT EXISTS (SELECT FROM {quoted}.store WHERE format = {OLD_FORMAT}) THEN
+            RAISE EXCEPTION 'the store is upgraded already' USING ERRCODE = '{ALREADY_MADE}';
+         END IF;"
+    );
+    run(link, options, &guard, &[UPGRADE, FUNCTIONS]).await
+}
+
+/// Runs scripts under the lock, if the guard, of PL/pgSQL, lets them.
+async fn run(
+    link: &Link,
+    options: &Options,
+    guard: &str,
+    scripts: &[&str],
+) -> Result<(), LinkError> {
+    let name = options.schema();
+    let scripts = scripts
+        .concat()
+        .replace("@schema@", &options.quoted_schema())
         .replace("@channel@", &format!("'{name}'"))
         .replace("@format@", &FORMAT.to_string())
         .replace("@identity@", &AuthorityId::random().to_string());
+    let all = format!(
+        "SELECT pg_advisory_xact_lock({MAKING}, hashtext('{name}'));
+         DO $$ BEGIN {guard} END $$;
+         {scripts}"
+    );
     // The server takes them as one transaction, for they come in one message.
     let bound: Duration = options.timeout() * 2;
-    link.script(bound, &format!("{guard}\n{tables}")).await
+    link.script(bound, &all).await
+}
+
+fn not_upgraded(options: &Options, error: &LinkError) -> OpenError {
+    OpenError::Unsuitable {
+        place: options.to_string(),
+        why: format!(
+            "it has format {OLD_FORMAT}, and could not be brought up to {FORMAT}: {error}; start this version once \
+             with a role that owns the schema"
+        ),
+    }
 }
 
 /// The refusal, with what an owner has to run.

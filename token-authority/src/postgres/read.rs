@@ -1,10 +1,14 @@
 //! Looking at a PostgreSQL store without changing it.
 
 use super::link::{Link, LinkError, Purpose};
-use super::open::{OpenError, find, open_error};
+use super::open::{Found, OpenError, find, open_error};
 use super::options::Options;
-use super::steps;
+use super::steps::{self, MARK, SESSION};
 use crate::Contents;
+
+/// [`MARK`] and [`SESSION`] in a store that knows no incarnations. Only the next proxy that starts may change it.
+const OLD_MARK: &str = "m.token, 0::bigint, m.raised_at, m.raised_by, NULL::text";
+const OLD_SESSION: &str = "s.pid, s.started_us, s.token, 0::bigint, s.since";
 
 /// Reads the store where there is one. Makes nothing, and leaves nothing behind. Bounded by a few times the options'
 /// timeout.
@@ -17,19 +21,20 @@ pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
     let link = Link::connect(options, Purpose::Inspect)
         .await
         .map_err(failed)?;
-    let Some(identity) = find(&link, options).await? else {
-        return Ok(None);
+    let (identity, mark, session) = match find(&link, options).await? {
+        Some(Found::Present(identity)) => (identity, MARK, SESSION),
+        Some(Found::Old(identity)) => (identity, OLD_MARK, OLD_SESSION),
+        None => return Ok(None),
     };
     let (schema, bound) = (options.quoted_schema(), options.timeout());
     let contents = async {
         let ask = async |sql: String| link.ask(bound, &sql, &[]).await;
         // Sessions first: the mark that is read after them is never below one of their tokens.
-        let sessions =
-            format!("SELECT scope, pid, started_us, token, since FROM {schema}.sessions");
+        let sessions = format!("SELECT s.scope, {session} FROM {schema}.sessions s");
         let sessions = ask(sessions).await?;
         let cluster = format!("SELECT system_identifier, timeline FROM {schema}.store");
         let cluster = ask(cluster).await?;
-        let marks = format!("SELECT scope, token, raised_at, raised_by FROM {schema}.marks");
+        let marks = format!("SELECT m.scope, {mark} FROM {schema}.marks m");
         let marks = ask(marks).await?;
         Ok(Contents {
             identity,

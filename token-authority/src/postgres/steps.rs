@@ -7,9 +7,10 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::link::{Arguments, LinkError, get};
+use crate::record::MarkRow;
 use crate::{
-    AuthorityError, Backend, Cluster, Declared, Drained, Enrolled, Mark, Outcome, Registered,
-    Scope, Token,
+    AuthorityError, Backend, Cluster, Declared, Drained, Enrolled, Incarnation, Mark, Outcome,
+    Rank, Registered, Repair, Repaired, Scope, Token,
 };
 
 /// Where the answer to a step goes.
@@ -22,7 +23,19 @@ pub(super) struct Declare {
     pub(super) backend: Backend,
     pub(super) cluster: Cluster,
     pub(super) by: String,
+    pub(super) max_step: Option<u64>,
     pub(super) reply: Reply<Declared>,
+}
+
+/// A repair that waits for the server.
+pub(super) struct Repairing {
+    pub(super) scope: Scope,
+    pub(super) expected: Rank,
+    pub(super) cluster: Cluster,
+    /// The mark that it leaves.
+    pub(super) row: MarkRow,
+    pub(super) repair: Repair,
+    pub(super) reply: Reply<Repaired>,
 }
 
 /// Sessions to be removed.
@@ -41,6 +54,7 @@ pub(super) struct Together {
     systems: Vec<i64>,
     timelines: Vec<i64>,
     bys: Vec<String>,
+    max_steps: Vec<Option<i64>>,
     gone: Backends,
 }
 
@@ -85,6 +99,9 @@ impl Together {
             columns.systems.push(system(declare.cluster));
             columns.timelines.push(declare.cluster.timeline.into());
             columns.bys.push(without_nul(&declare.by));
+            // No step is longer than a token.
+            let most = |most: u64| i64::try_from(most).unwrap_or(i64::MAX);
+            columns.max_steps.push(declare.max_step.map(most));
         }
         columns
     }
@@ -98,6 +115,7 @@ impl Together {
             (&self.systems, Type::INT8_ARRAY),
             (&self.timelines, Type::INT8_ARRAY),
             (&self.bys, Type::TEXT_ARRAY),
+            (&self.max_steps, Type::INT8_ARRAY),
         ];
         arguments.extend(self.gone.arguments());
         arguments
@@ -133,12 +151,16 @@ pub(super) fn declared(row: &Row) -> Result<(usize, Declared), LinkError> {
     let verdict: &str = get(row, 1)?;
     let outcome = match verdict {
         "other" => {
-            let recorded = cluster(row, 5)?;
+            let recorded = cluster(row, 7)?;
             return Ok((place, Declared::OtherCluster { recorded }));
         }
         "stale" => {
             let mark = mark(row, 2)?;
             return Ok((place, Declared::Stale { mark }));
+        }
+        "far" => {
+            let mark = mark(row, 2)?;
+            return Ok((place, Declared::TooFar { mark }));
         }
         "raised" => Outcome::Raised,
         "current" => Outcome::Current,
@@ -152,16 +174,47 @@ pub(super) fn declared(row: &Row) -> Result<(usize, Declared), LinkError> {
     Ok((place, declared))
 }
 
-/// Columns 7 to 10: arrays of pid, start, token, since, or NULL.
+/// Columns 9 to 13: arrays of pid, start, token, incarnation, since, or NULL.
 fn lower(row: &Row) -> Result<Vec<Registered>, LinkError> {
-    let Some(pids) = get::<Option<Vec<i32>>>(row, 7)? else {
+    let Some(pids) = get::<Option<Vec<i32>>>(row, 9)? else {
         return Ok(Vec::new());
     };
-    let (starts, tokens, sinces): (Vec<i64>, Vec<i64>, Vec<i64>) =
-        (get(row, 8)?, get(row, 9)?, get(row, 10)?);
-    let columns = pids.into_iter().zip(starts).zip(tokens).zip(sinces);
-    let sessions = columns.map(|(((pid, start), token), since)| session(pid, start, token, since));
+    let (starts, tokens): (Vec<i64>, Vec<i64>) = (get(row, 10)?, get(row, 11)?);
+    let (incarnations, sinces): (Vec<i64>, Vec<i64>) = (get(row, 12)?, get(row, 13)?);
+    let backends = pids.into_iter().zip(starts);
+    let ranks = tokens.into_iter().zip(incarnations);
+    let columns = backends.zip(ranks).zip(sinces);
+    let sessions = columns.map(|((backend, rank), since)| session(backend, rank, since));
     sessions.collect()
+}
+
+/// What a repair has answered.
+pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, LinkError> {
+    let row = rows.first().ok_or_else(LinkError::no_row)?;
+    match get::<&str>(row, 0)? {
+        "other" => Ok(Repaired::OtherCluster {
+            recorded: cluster(row, 1)?,
+        }),
+        "changed" => Ok(Repaired::Changed {
+            mark: match get::<Option<i64>>(row, 3)? {
+                Some(_) => Some(mark(row, 3)?),
+                None => None,
+            },
+        }),
+        "done" => {
+            let mut lower = Vec::new();
+            for row in rows {
+                if get::<Option<i32>>(row, 8)?.is_some() {
+                    lower.push(registered(row, 8)?);
+                }
+            }
+            Ok(Repaired::Done {
+                mark: mark(row, 3)?,
+                lower,
+            })
+        }
+        other => Err(LinkError::Record(format!("an answer {other:?}"))),
+    }
 }
 
 /// The sessions that `drained` has left.
@@ -186,31 +239,50 @@ pub(super) fn enrolled(rows: &[Row]) -> Result<Enrolled, LinkError> {
     }
 }
 
-/// A session in four columns from `at`: pid, start, token, since.
+/// A session in five columns from `at`: pid, start, token, incarnation, since.
 pub(super) fn registered(row: &Row, at: usize) -> Result<Registered, LinkError> {
-    session(
-        get(row, at)?,
-        get(row, at + 1)?,
-        get(row, at + 2)?,
-        get(row, at + 3)?,
-    )
+    let backend = (get(row, at)?, get(row, at + 1)?);
+    let rank = (get(row, at + 2)?, get(row, at + 3)?);
+    session(backend, rank, get(row, at + 4)?)
 }
 
-fn session(pid: i32, started_us: i64, token: i64, since: i64) -> Result<Registered, LinkError> {
+fn session(
+    (pid, started_us): (i32, i64),
+    (token, incarnation): (i64, i64),
+    since: i64,
+) -> Result<Registered, LinkError> {
     Ok(Registered {
         backend: Backend { pid, started_us },
         token: stored_token(token)?,
+        incarnation: stored_incarnation(incarnation)?,
         since,
     })
 }
 
-/// A mark in three columns from `at`: token, when, by whom.
+/// The columns of [`mark`].
+pub(super) const MARK: &str = "m.token, m.incarnation, m.raised_at, m.raised_by, m.repair";
+/// The columns of [`registered`].
+pub(super) const SESSION: &str = "s.pid, s.started_us, s.token, s.incarnation, s.since";
+
+/// A mark in five columns from `at`: token, incarnation, when, by whom, the last repair as JSON.
 pub(super) fn mark(row: &Row, at: usize) -> Result<Mark, LinkError> {
+    let repair = match get::<Option<&str>>(row, at + 4)? {
+        Some(json) => serde_json::from_str(json)
+            .map_err(|error| LinkError::Record(format!("a repair: {error}")))?,
+        None => None,
+    };
     Ok(Mark {
         token: stored_token(get(row, at)?)?,
-        raised_at: get(row, at + 1)?,
-        raised_by: get(row, at + 2)?,
+        incarnation: stored_incarnation(get(row, at + 1)?)?,
+        raised_at: get(row, at + 2)?,
+        raised_by: get(row, at + 3)?,
+        repair,
     })
+}
+
+/// The record of a repair as it is stored.
+pub(super) fn repair_text(repair: &Repair) -> Result<String, LinkError> {
+    serde_json::to_string(repair).map_err(|error| LinkError::Record(error.to_string()))
 }
 
 /// A cluster in two columns from `at`, NULL where none is on record.
@@ -235,4 +307,10 @@ pub(super) fn scope(row: &Row, at: usize) -> Result<Scope, LinkError> {
 fn stored_token(value: i64) -> Result<Token, LinkError> {
     let value = u64::try_from(value).map_err(|_| LinkError::Record(format!("a token {value}")))?;
     Token::new(value).map_err(|error| LinkError::Record(format!("token {value}: {error}")))
+}
+
+fn stored_incarnation(value: i64) -> Result<Incarnation, LinkError> {
+    u32::try_from(value)
+        .map(Incarnation::new)
+        .map_err(|_| LinkError::Record(format!("an incarnation {value}")))
 }

@@ -16,9 +16,9 @@ use tokio_postgres::types::Type;
 use super::link::{Link, LinkError, Purpose, get};
 use super::open;
 use super::options::Options;
-use super::steps;
+use super::steps::{self, MARK};
 use super::worker::Backoff;
-use crate::{AuthorityError, AuthorityId, Change, Cluster, Scope, Token, Watch};
+use crate::{AuthorityError, AuthorityId, Change, Cluster, Rank, Scope, Watch};
 
 /// Changes that a watcher may be behind.
 const QUEUE: usize = 1024;
@@ -47,7 +47,7 @@ pub(super) struct Told {
     horizon: String,
     cluster: Option<Cluster>,
     /// What the last look has read. While an old transaction holds the horizon back, every look reads it again.
-    marks: HashMap<Scope, Token>,
+    marks: HashMap<Scope, Rank>,
 }
 
 impl Reader {
@@ -151,7 +151,7 @@ impl Reader {
         let horizon = self.horizon_after(link, told).await?;
         let sql = format!(
             "SELECT pg_snapshot_xmin(pg_current_snapshot())::text, s.system_identifier, s.timeline, \
-                    m.scope, m.token, m.raised_at, m.raised_by \
+                    m.scope, {MARK} \
              FROM {0}.store s LEFT JOIN {0}.marks m ON m.changed >= $1::text::xid8",
             self.options.quoted_schema()
         );
@@ -169,8 +169,8 @@ impl Reader {
         for row in &rows {
             if get::<Option<&str>>(row, 3)?.is_some() {
                 let (scope, mark) = (steps::scope(row, 3)?, steps::mark(row, 4)?);
-                marks.insert(scope.clone(), mark.token);
-                if told.marks.get(&scope) != Some(&mark.token) {
+                marks.insert(scope.clone(), mark.rank());
+                if told.marks.get(&scope) != Some(&mark.rank()) {
                     changes.push(Change::Mark(scope, mark));
                 }
             }

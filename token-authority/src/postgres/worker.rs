@@ -10,9 +10,12 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, error::SqlState};
 
 use super::link::{Link, LinkError, Purpose, WENT_BACK};
+use super::open::FORMAT;
 use super::options::Options;
-use super::steps::{self, Backends, Declare, Forget, Reply, Together};
-use crate::{AuthorityError, AuthorityId, Backend, Cluster, Drained, Enrolled, Mark, Scope, Token};
+use super::steps::{self, Backends, Declare, Forget, Repairing, Reply, Together};
+use crate::{
+    AuthorityError, AuthorityId, Backend, Cluster, Drained, Enrolled, Mark, Rank, Repaired, Scope,
+};
 
 /// Steps in one statement at most: each holds the locks of all until it is committed.
 const BATCH: usize = 128;
@@ -30,7 +33,7 @@ pub(super) enum Job {
     Forget(Forget),
     Drained {
         scope: Scope,
-        token: Token,
+        rank: Rank,
         gone: Vec<Backend>,
         reply: Reply<Drained>,
     },
@@ -43,6 +46,7 @@ pub(super) enum Job {
         marks: Vec<(Scope, Mark)>,
         reply: Reply<()>,
     },
+    Repair(Box<Repairing>),
 }
 
 /// The pauses between attempts to connect.
@@ -120,11 +124,11 @@ impl Worker {
                 }
                 Job::Drained {
                     scope,
-                    token,
+                    rank,
                     gone,
                     reply,
                 } if !reply.is_closed() => {
-                    let _ = reply.send(self.drained(&scope, token, gone).await);
+                    let _ = reply.send(self.drained(&scope, rank, gone).await);
                 }
                 Job::Enrol { cluster, reply } if !reply.is_closed() => {
                     let _ = reply.send(self.enrol(cluster).await);
@@ -136,8 +140,12 @@ impl Worker {
                 } if !reply.is_closed() => {
                     let _ = reply.send(self.recover(cluster, &marks).await);
                 }
+                Job::Repair(repair) if !repair.reply.is_closed() => {
+                    let answer = self.repair(&repair).await;
+                    let _ = repair.reply.send(answer);
+                }
                 // The caller has gone, so the step need not be taken.
-                Job::Drained { .. } | Job::Enrol { .. } | Job::Recover { .. } => {}
+                Job::Drained { .. } | Job::Enrol { .. } | Job::Recover { .. } | Job::Repair(_) => {}
             }
         }
     }
@@ -191,14 +199,20 @@ impl Worker {
     async fn drained(
         &mut self,
         scope: &Scope,
-        token: Token,
+        rank: Rank,
         gone: Vec<Backend>,
     ) -> Result<Drained, AuthorityError> {
-        let (scope, token) = (scope.as_str(), steps::number(token));
+        let (scope, token) = (scope.as_str(), steps::number(rank.token));
+        let incarnation = i64::from(rank.incarnation.get());
         let gone: Backends = gone.into_iter().collect();
         let [pids, starts] = gone.arguments();
-        let arguments: [(&(dyn ToSql + Sync), Type); 4] =
-            [(&scope, Type::TEXT), (&token, Type::INT8), pids, starts];
+        let arguments: [(&(dyn ToSql + Sync), Type); 5] = [
+            (&scope, Type::TEXT),
+            (&incarnation, Type::INT8),
+            (&token, Type::INT8),
+            pids,
+            starts,
+        ];
         let rows = self.step("drained", &arguments, 1).await?;
         steps::drained(&rows).map_err(|error| error.into_authority(&self.place))
     }
@@ -224,15 +238,61 @@ impl Worker {
             .iter()
             .map(|(_, m)| steps::without_nul(&m.raised_by))
             .collect();
-        let arguments: [(&(dyn ToSql + Sync), Type); 6] = [
+        let incarnations: Vec<i64> = marks
+            .iter()
+            .map(|(_, m)| i64::from(m.incarnation.get()))
+            .collect();
+        let repairs: Result<Vec<Option<String>>, LinkError> = marks
+            .iter()
+            .map(|(_, m)| m.repair.as_deref().map(steps::repair_text).transpose())
+            .collect();
+        let repairs = repairs.map_err(|error| error.into_authority(&self.place))?;
+        let arguments: [(&(dyn ToSql + Sync), Type); 8] = [
             (&system, Type::INT8),
             (&timeline, Type::INT8),
             (&scopes, Type::TEXT_ARRAY),
             (&tokens, Type::INT8_ARRAY),
             (&ats, Type::INT8_ARRAY),
             (&bys, Type::TEXT_ARRAY),
+            (&incarnations, Type::INT8_ARRAY),
+            (&repairs, Type::TEXT_ARRAY),
         ];
         self.step("recover", &arguments, RECOVERY).await.map(drop)
+    }
+
+    async fn repair(&mut self, repairing: &Repairing) -> Result<Repaired, AuthorityError> {
+        let Repairing {
+            scope,
+            expected,
+            cluster,
+            row,
+            repair,
+            ..
+        } = repairing;
+        let scope = scope.as_str();
+        let expected = (
+            i64::from(expected.incarnation.get()),
+            steps::number(expected.token),
+        );
+        let (system, timeline) = (steps::system(*cluster), i64::from(cluster.timeline));
+        let token = steps::number(row.token);
+        let incarnation = i64::from(row.incarnation.get());
+        let repair = steps::repair_text(repair);
+        let repair = repair.map_err(|error| error.into_authority(&self.place))?;
+        let arguments: [(&(dyn ToSql + Sync), Type); 10] = [
+            (&scope, Type::TEXT),
+            (&expected.0, Type::INT8),
+            (&expected.1, Type::INT8),
+            (&system, Type::INT8),
+            (&timeline, Type::INT8),
+            (&token, Type::INT8),
+            (&incarnation, Type::INT8),
+            (&row.raised_at, Type::INT8),
+            (&row.raised_by, Type::TEXT),
+            (&repair, Type::TEXT),
+        ];
+        let rows = self.step("repair", &arguments, 1).await?;
+        steps::repaired(&rows).map_err(|error| error.into_authority(&self.place))
     }
 
     /// Takes a step: one statement, one transaction. `patience` is how many times a call's bound it may take.
@@ -269,6 +329,7 @@ impl Worker {
         let (connection, step) = (self.connection, self.step + 1);
         self.step = step;
         let mut arguments: Vec<(&(dyn ToSql + Sync), Type)> = vec![
+            (&FORMAT, Type::INT4),
             (&identity, Type::BYTEA),
             (&connection, Type::INT8),
             (&step, Type::INT8),
@@ -308,7 +369,8 @@ impl Worker {
         let connection: i64 = rand::random();
         let identity = self.identity.to_bytes().to_vec();
         let (before, steps) = self.answered.unzip();
-        let arguments: [(&(dyn ToSql + Sync), Type); 4] = [
+        let arguments: [(&(dyn ToSql + Sync), Type); 5] = [
+            (&FORMAT, Type::INT4),
             (&identity, Type::BYTEA),
             (&connection, Type::INT8),
             (&before, Type::INT8),

@@ -56,6 +56,7 @@ pub(crate) async fn declare(
         backend: backend(pid),
         cluster: CLUSTER,
         by: "test",
+        max_step: None,
     };
     store.declare(&declaration).await
 }

@@ -41,11 +41,11 @@ struct Session {
 fn fence() -> SessionFence {
     let cells = Arc::new(ScopeCells::default());
     for (scope, mark) in [("default", MARK), ("billing", 7)] {
-        cells.cell(&scope.parse().unwrap()).raise(&Mark {
-            token: Token::new(mark).unwrap(),
-            raised_at: 1,
-            raised_by: "tests".to_owned(),
-        });
+        cells.cell(&scope.parse().unwrap()).raise(&Mark::new(
+            Token::new(mark).unwrap(),
+            1,
+            "tests".to_owned(),
+        ));
     }
     let fence = Fence::new(Policy::default(), cells, Mode::Enforce).unwrap();
     Arc::new(fence).for_session(&Who {

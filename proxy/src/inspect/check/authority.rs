@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use pgpalisade_authority::{Backend, Contents, Mark, Registered, Scope, Token};
+use pgpalisade_authority::{Backend, Contents, Mark, Rank, Registered, Scope};
 
 use super::super::cluster;
 use super::super::finding::{self as id, Verdict};
@@ -164,8 +164,8 @@ fn marks(held: &Held, witnessed: Option<&HashMap<Scope, Mark>>) -> Verdict {
             witnessed.len()
         ));
     }
-    let name = |(scope, seen, kept): &(&Scope, Token, Option<Token>)| {
-        let kept = kept.map_or("no mark".to_owned(), |token| token.to_string());
+    let name = |(scope, seen, kept): &(&Scope, Rank, Option<Rank>)| {
+        let kept = kept.map_or("no mark".to_owned(), |rank| rank.to_string());
         format!("{scope} ({kept}, seen {seen})")
     };
     Verdict::fail(
@@ -202,10 +202,10 @@ fn sessions(contents: &Contents, alive: &BTreeSet<Backend>) -> Verdict {
 
 /// A session below its scope's mark may not be alive, unless its takeover is running at this moment.
 fn takeovers(contents: &Contents, alive: &BTreeSet<Backend>) -> Verdict {
-    let marks: HashMap<&Scope, Token> = contents.marks.iter().map(|(s, m)| (s, m.token)).collect();
+    let marks: HashMap<&Scope, Rank> = contents.marks.iter().map(|(s, m)| (s, m.rank())).collect();
     let is_old = |(scope, session): &&(Scope, Registered)| {
         alive.contains(&session.backend)
-            && marks.get(scope).is_some_and(|mark| session.token < *mark)
+            && marks.get(scope).is_some_and(|mark| session.rank() < *mark)
     };
     let old: Vec<_> = contents.sessions.iter().filter(is_old).collect();
     if old.is_empty() {
@@ -214,7 +214,8 @@ fn takeovers(contents: &Contents, alive: &BTreeSet<Backend>) -> Verdict {
     let name = |(scope, session): &&(Scope, Registered)| {
         format!(
             "server process {} in scope {scope} with token {}",
-            session.backend.pid, session.token
+            session.backend.pid,
+            session.rank()
         )
     };
     Verdict::warn(

@@ -1,0 +1,236 @@
+//! `pgpalisade scope repair`: sets the mark of a scope, on an operator's word.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::time::Duration;
+
+use clap::builder::NonEmptyStringValueParser;
+use pgpalisade_authority::{Mark, Scope, Token};
+use serde::Serialize;
+
+use super::settings::Settings;
+use super::text::plain;
+use super::{Failure, configuration, failed, operator, tell};
+use crate::config::{AuthorityLocation, Config};
+use crate::logging;
+use crate::rejection::utc;
+use crate::store::{self, StoreError};
+use crate::takeover::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
+
+/// Far above what a healthy cluster needs to end its sessions.
+const WITHIN: Duration = Duration::from_secs(60);
+/// Sessions that are listed one by one.
+const LISTED: usize = 20;
+
+/// Look after one scope
+#[derive(Debug, clap::Args)]
+pub(super) struct ScopeArgs {
+    #[command(subcommand)]
+    command: ScopeCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum ScopeCommand {
+    Repair(RepairArgs),
+}
+
+/// Set the mark of a scope, down or up, and end every session of before
+///
+/// For a scope whose mark was raised by a token that no election will ever reach, such as 9223372036854775807, so
+/// that every leader is refused. The mark is set in a new incarnation of the scope: whatever was accepted before is
+/// below it, and every session that is registered in the scope is ended, whatever its token, before this says that it
+/// is done. Nothing else can lower a mark. The repair is recorded in the authority, where "status" shows it, and one
+/// line of JSON is printed. Takes the configuration of "serve". An embedded store is in use while its proxy runs, so
+/// stop the proxy first; with etcd and PostgreSQL the proxies go on.
+#[derive(Debug, clap::Args)]
+pub(super) struct RepairArgs {
+    /// The scope
+    #[arg(long, value_name = "NAME", value_parser = clap::value_parser!(Scope))]
+    scope: Scope,
+    /// The mark to set: the highest token that the election has really given. 1 lets every token in
+    #[arg(long, value_name = "TOKEN", value_parser = clap::value_parser!(Token))]
+    mark: Token,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    reason: String,
+    /// Do it without asking
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum NotDone {
+    #[error("nothing was changed; add --yes to do it")]
+    NobodyToAsk,
+    #[error("nothing was changed")]
+    Declined,
+    #[error("{0}; stop the proxy first, and start it again afterwards")]
+    InUse(StoreError),
+}
+
+/// What was done, for machines. One line on stdout.
+#[derive(Debug, Serialize)]
+struct Record<'a> {
+    event: &'static str,
+    /// Whether every session of before is gone.
+    completed: bool,
+    /// Whether an earlier run has set the mark.
+    resumed: bool,
+    scope: &'a str,
+    authority: String,
+    cluster: String,
+    repaired_at_us: i64,
+    by: &'a str,
+    reason: &'a str,
+    old_mark: Token,
+    old_incarnation: u32,
+    new_mark: Token,
+    new_incarnation: u32,
+    sessions_to_end: usize,
+}
+
+/// Runs what was asked for.
+pub(super) fn run(args: &ScopeArgs) -> Result<(), Failure> {
+    let ScopeCommand::Repair(args) = &args.command;
+    let config = configuration(&args.settings)?;
+    logging::init(&config.log, config.log_format).map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(failed)?;
+    runtime.block_on(repair(&config, args))
+}
+
+async fn repair(config: &Config, args: &RepairArgs) -> Result<(), Failure> {
+    let opened = store::open(&config.authority, config.takeover_timeout).await;
+    let store = opened.map_err(|error| match config.authority {
+        AuthorityLocation::Embedded(_) if error.is_in_use() => failed(NotDone::InUse(error)),
+        _ => failed(error),
+    })?;
+    let options = RepairOptions {
+        control: config.control.expose().clone(),
+        store_lock: store.lock,
+        witness: config.witness,
+        step_timeout: config.takeover_timeout,
+        timeout: WITHIN,
+    };
+    let looked = ScopeRepair::look(options, store.authority, args.scope.clone(), args.mark).await;
+    let repair = looked.map_err(failed)?;
+    tell(&describe(&repair, config));
+    if !args.yes {
+        confirm()?;
+    }
+    let cluster = repair.cluster.to_string();
+    let by = operator::name();
+    match repair.perform(&by, &args.reason).await {
+        Ok(report) => {
+            record(&report, config, cluster, true)?;
+            tell("Done. No session of before the repair is left.");
+            Ok(())
+        }
+        Err(error) => {
+            if let RepairError::Incomplete { report, .. } = &error {
+                record(report, config, cluster, false)?;
+            }
+            Err(failed(error))
+        }
+    }
+}
+
+/// What it will do, for the one who is asked.
+fn describe(repair: &ScopeRepair, config: &Config) -> String {
+    let ScopeRepair {
+        scope, mark, to, ..
+    } = repair;
+    let will = match repair.work {
+        Work::Repair => format!("set the mark to {to}, in a new incarnation, and end"),
+        Work::Finish => "leave the mark, which the last repair has set, and end".to_owned(),
+    };
+    let mut text = format!(
+        "scope       {scope}\nmark        {}, raised at {} by {}\nauthority   {}\ncluster     {}\n\
+         will        {will} {} registered sessions",
+        mark.rank(),
+        utc(mark.raised_at),
+        plain(&mark.raised_by),
+        config.authority,
+        repair.cluster,
+        repair.sessions.len(),
+    );
+    for session in repair.sessions.iter().take(LISTED) {
+        let (pid, since) = (session.backend.pid, utc(session.since));
+        let line = format!(
+            "\n  server process {pid}, token {}, since {since}",
+            session.rank()
+        );
+        text.push_str(&line);
+    }
+    let more = repair.sessions.len().saturating_sub(LISTED);
+    if more > 0 {
+        text.push_str(&format!("\n  and {more} more"));
+    }
+    text
+}
+
+fn confirm() -> Result<(), Failure> {
+    if !io::stdin().is_terminal() {
+        return Err(failed(NotDone::NobodyToAsk));
+    }
+    let mut stderr = io::stderr();
+    let asked = stderr.write_all(b"Go on? [y/N] ").and(stderr.flush());
+    asked.map_err(failed)?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).map_err(failed)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(failed(NotDone::Declined)),
+    }
+}
+
+fn record(
+    report: &RepairReport,
+    config: &Config,
+    cluster: String,
+    completed: bool,
+) -> Result<(), Failure> {
+    let Mark {
+        repair: Some(repair),
+        incarnation,
+        token,
+        ..
+    } = &report.mark
+    else {
+        return Ok(());
+    };
+    let record = Record {
+        event: "scope_repaired",
+        completed,
+        resumed: report.work == Work::Finish,
+        scope: report.scope.as_str(),
+        authority: config.authority.to_string(),
+        cluster,
+        repaired_at_us: repair.at,
+        by: &repair.by,
+        reason: &repair.reason,
+        old_mark: repair.from,
+        old_incarnation: incarnation.get().saturating_sub(1),
+        new_mark: *token,
+        new_incarnation: incarnation.get(),
+        sessions_to_end: report.sessions,
+    };
+    tracing::warn!(
+        scope = record.scope,
+        by = record.by,
+        reason = record.reason,
+        old_mark = %record.old_mark,
+        old_incarnation = record.old_incarnation,
+        new_mark = %record.new_mark,
+        new_incarnation = record.new_incarnation,
+        sessions = record.sessions_to_end,
+        completed,
+        "a scope was repaired on an operator's word"
+    );
+    let mut stdout = io::stdout().lock();
+    serde_json::to_writer(&mut stdout, &record).map_err(failed)?;
+    writeln!(stdout).map_err(failed)
+}

@@ -1,0 +1,57 @@
+//! Looks up in the authority what the cache has refused.
+//!
+//! A mark that is only cached can be too high: another process has repaired the scope. The watch tells it, mostly at
+//! once; but a refusal must not rest for ever on a watch that may be broken. So every scope in which the cache has
+//! refused a token is read from the authority soon after. A leader that was refused wrongly gets in at its next try
+//! that comes a round, and the authority's answer, later. While the authority is away nobody can know better, and the
+//! refusal stands.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgpalisade_authority::Authority;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::in_time;
+use crate::fence::scope_cell::ScopeCells;
+
+/// Between two rounds: how long a wrong refusal can last, besides the authority's answer.
+const EVERY: Duration = Duration::from_secs(2);
+/// Scopes that are looked up in a round. The others wait for the next one.
+const SCOPES_MAX: usize = 100;
+
+/// What the look needs.
+pub(super) struct Confirmer {
+    pub(super) authority: Arc<dyn Authority>,
+    pub(super) cells: Arc<ScopeCells>,
+    pub(super) timeout: Duration,
+}
+
+impl Confirmer {
+    /// A round every two seconds, until `cancel`.
+    pub(super) async fn run(self, cancel: CancellationToken) {
+        let mut ticks = tokio::time::interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                _ = ticks.tick() => self.round().await,
+            }
+        }
+    }
+
+    async fn round(&self) {
+        for scope in self.cells.take_refusing(SCOPES_MAX) {
+            let deadline = Instant::now() + self.timeout;
+            match in_time(self.authority.mark(&scope), deadline).await {
+                Ok(Some(mark)) => self.cells.note(&scope, &mark),
+                Ok(None) => {}
+                // The next refusal asks again.
+                Err(error) => {
+                    return tracing::debug!(%error, %scope, "a refusal by the cache was not looked up");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! For an operator: the mark of a scope was poisoned, by a token that nobody will ever reach. It is set anew, in the
+//! next incarnation of the scope, and every session of before is ended.
+//!
+//! Proxies may serve meanwhile, where the store is shared. To them it is a takeover: the authority's step orders it
+//! with their declarations, and the barrier looks until every session of before is gone. A repair that is interrupted
+//! after that step has set the mark already; asked for again it ends the sessions that are left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgpalisade_authority::{
+    Authority, AuthorityError, Cluster, Drained, Mark, Registered, Repair, RepairRequest, Repaired,
+    Scope, Token, now_us,
+};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::barrier::{Barrier, Barriers};
+use super::control::{Control, Plan};
+use super::error::{DeclareError, StartError};
+use super::witness::Witness;
+use super::{StoreLock, WitnessMode, control_config, in_time};
+
+/// How long the start waits for the cluster's lock.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+/// Between two attempts to reach the authority.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// What a repair needs.
+#[derive(Debug, Clone)]
+pub struct RepairOptions {
+    /// Where the control connection goes.
+    pub control: tokio_postgres::Config,
+    /// Whether the store serves one proxy or several.
+    pub store_lock: StoreLock,
+    /// Whether marks are copied into the cluster.
+    pub witness: WitnessMode,
+    /// Of one statement on the control connection, and of one step of the authority.
+    pub step_timeout: Duration,
+    /// Of the look, and again of the repair.
+    pub timeout: Duration,
+}
+
+/// Why a scope was not repaired.
+#[derive(Debug, thiserror::Error)]
+pub enum RepairError {
+    /// The cluster or the authority cannot be used. Nothing was changed.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The authority did not answer.
+    #[error("{0}; nothing is known to have changed. Run it again")]
+    Authority(AuthorityError),
+    /// No token was ever accepted in the scope.
+    #[error(
+        "scope {0} has no mark, so there is nothing to repair; \"pgpalisade status\" lists the scopes"
+    )]
+    NoMark(Scope),
+    /// Somebody else was faster.
+    #[error(
+        "the mark of scope {scope} has changed since it was looked at: it is {}; nothing was changed. Run it again to \
+         see what it would do now",
+        mark.as_ref().map_or("none".to_owned(), |mark| format!("{}, by {}", mark.rank(), mark.raised_by))
+    )]
+    Changed {
+        /// The scope.
+        scope: Scope,
+        /// Its mark now.
+        mark: Option<Mark>,
+    },
+    /// Another cluster was put on record in between.
+    #[error(
+        "another cluster is on record by now; nothing was changed. Run it again on the primary"
+    )]
+    OtherCluster,
+    /// The mark is set, but not everything that belongs to it is done.
+    #[error(
+        "the mark of scope {} is set, but the repair is not complete: {why}. No session of before can declare a token \
+         below the new mark, but those that are left may still write. See to what stands in the way, and run the \
+         same command again: it goes on with this repair", report.scope
+    )]
+    Incomplete {
+        /// What was done.
+        report: Box<RepairReport>,
+        /// What stood in the way.
+        why: DeclareError,
+    },
+}
+
+/// What was done.
+#[derive(Debug, Clone)]
+pub struct RepairReport {
+    /// The scope.
+    pub scope: Scope,
+    /// Its mark, with the record of the repair.
+    pub mark: Mark,
+    /// Sessions that were to be ended.
+    pub sessions: usize,
+    /// Whether the mark was set before, by a run that was not completed, or by one that was.
+    pub work: Work,
+}
+
+/// What there is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// The mark is to be set, and the sessions to be ended.
+    Repair,
+    /// The mark stands where the last repair has set it: only sessions that it has left are to be ended.
+    Finish,
+}
+
+/// A scope as it was looked at, and what a repair would do. It holds the cluster's lock as a proxy does.
+pub struct ScopeRepair {
+    /// The scope.
+    pub scope: Scope,
+    /// Its mark now.
+    pub mark: Mark,
+    /// What the mark is to be.
+    pub to: Token,
+    /// The cluster whose sessions are to be ended.
+    pub cluster: Cluster,
+    /// Sessions that are registered in the scope and are to be ended, some of which may be gone.
+    pub sessions: Vec<Registered>,
+    /// What there is to do.
+    pub work: Work,
+    authority: Arc<dyn Authority>,
+    control: Control,
+    options: RepairOptions,
+    _tasks: DropGuard,
+}
+
+impl ScopeRepair {
+    /// Connects as a proxy does, with the same checks, and looks. Does not touch the scope.
+    ///
+    /// # Errors
+    ///
+    /// What keeps a proxy from serving, and a scope without a mark.
+    pub async fn look(
+        options: RepairOptions,
+        authority: Arc<dyn Authority>,
+        scope: Scope,
+        to: Token,
+    ) -> Result<Self, RepairError> {
+        let tasks = CancellationToken::new();
+        let guard = tasks.clone().drop_guard();
+        let plan = Plan {
+            config: control_config(options.control.clone(), options.step_timeout),
+            timeout: options.step_timeout,
+            authority: Arc::clone(&authority),
+            cells: Arc::default(),
+            lock: options.store_lock,
+            witness: options.witness,
+            lock_wait: LOCK_WAIT,
+        };
+        let (control, cluster) = Control::start(plan, tasks).await?;
+        let deadline = Instant::now() + options.timeout;
+        let mark = in_time(authority.mark(&scope), deadline).await;
+        let Some(mark) = mark.map_err(asked)? else {
+            return Err(RepairError::NoMark(scope));
+        };
+        let work = match &mark.repair {
+            Some(last) if last.to == to && mark.token == to => Work::Finish,
+            _ => Work::Repair,
+        };
+        let sessions = in_time(authority.sessions(), deadline).await;
+        let is_old = |session: &Registered| match work {
+            Work::Repair => true,
+            Work::Finish => session.rank() < mark.rank(),
+        };
+        let sessions = sessions.map_err(asked)?.into_iter();
+        let sessions = sessions.filter(|(s, session)| *s == scope && is_old(session));
+        Ok(Self {
+            sessions: sessions.map(|(_, session)| session).collect(),
+            scope,
+            mark,
+            to,
+            cluster,
+            work,
+            authority,
+            control,
+            options,
+            _tasks: guard,
+        })
+    }
+
+    /// Sets the mark, where that is still to be done, and ends the sessions.
+    ///
+    /// # Errors
+    ///
+    /// [`RepairError::Changed`] where the mark is another one by now, and [`RepairError::Incomplete`] where the mark
+    /// was set and not all sessions could be confirmed gone.
+    pub async fn perform(self, by: &str, reason: &str) -> Result<RepairReport, RepairError> {
+        let deadline = Instant::now() + self.options.timeout;
+        let (mark, lower) = match self.work {
+            Work::Repair => self.set_the_mark(by, reason, deadline).await?,
+            Work::Finish => (self.mark.clone(), self.sessions.clone()),
+        };
+        let report = RepairReport {
+            scope: self.scope.clone(),
+            mark,
+            sessions: lower.len(),
+            work: self.work,
+        };
+        let ended = self.end_sessions(&report.mark, lower, deadline).await;
+        // Whatever became of the sessions: an authority that forgets the repair must be found out.
+        let witness = Witness::new(self.control.clone());
+        let witnessed = match self.options.witness {
+            WitnessMode::Auto => witness.record(&self.scope, &report.mark, deadline).await,
+            WitnessMode::Off => Ok(()),
+        };
+        match ended.and(witnessed) {
+            Ok(()) => Ok(report),
+            Err(why) => Err(RepairError::Incomplete {
+                report: Box::new(report),
+                why,
+            }),
+        }
+    }
+
+    async fn set_the_mark(
+        &self,
+        by: &str,
+        reason: &str,
+        deadline: Instant,
+    ) -> Result<(Mark, Vec<Registered>), RepairError> {
+        // One record for all attempts: by it the authority knows that they are one repair.
+        let repair = Repair::new(now_us(), by, reason, self.mark.token, self.to);
+        let request = RepairRequest {
+            scope: &self.scope,
+            expected: self.mark.rank(),
+            cluster: self.cluster,
+            repair: &repair,
+        };
+        loop {
+            match in_time(self.authority.repair(&request), deadline).await {
+                Ok(Repaired::Done { mark, lower }) => return Ok((mark, lower)),
+                Ok(Repaired::Changed { mark }) => {
+                    let scope = self.scope.clone();
+                    return Err(RepairError::Changed { scope, mark });
+                }
+                Ok(Repaired::OtherCluster { .. }) => return Err(RepairError::OtherCluster),
+                Err(DeclareError::Authority(AuthorityError::Unavailable(_)))
+                    if Instant::now() + RETRY < deadline =>
+                {
+                    sleep(RETRY).await;
+                }
+                Err(error) => return Err(asked(error)),
+            }
+        }
+    }
+
+    async fn end_sessions(
+        &self,
+        mark: &Mark,
+        lower: Vec<Registered>,
+        deadline: Instant,
+    ) -> Result<(), DeclareError> {
+        let barriers = Barriers::new(self.control.clone(), Arc::clone(&self.authority));
+        let barrier = Barrier {
+            scope: self.scope.clone(),
+            rank: mark.rank(),
+            cluster: self.cluster,
+        };
+        if !lower.is_empty() {
+            return barriers.pass(&barrier, &lower, deadline).await;
+        }
+        // Nothing was seen to be left, which the authority confirms and puts on record.
+        let told = self.authority.drained(&self.scope, mark.rank(), &[]);
+        match in_time(told, deadline).await? {
+            Drained::Complete => Ok(()),
+            Drained::Left(left) => barriers.pass(&barrier, &left, deadline).await,
+        }
+    }
+}
+
+/// A question to the authority that was not answered.
+fn asked(error: DeclareError) -> RepairError {
+    match error {
+        DeclareError::Authority(error) => RepairError::Authority(error),
+        other => RepairError::Authority(AuthorityError::Unavailable(other.to_string())),
+    }
+}

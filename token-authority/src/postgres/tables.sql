@@ -1,0 +1,47 @@
+-- The tables of the PostgreSQL store. `@schema@` stands for the quoted name of its schema.
+
+-- One row: which store this is, and which cluster its marks are for. Its table lock is the lock of the cluster.
+CREATE TABLE @schema@.store (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    format integer NOT NULL,
+    identity bytea NOT NULL CHECK (octet_length(identity) = 16),
+    system_identifier bigint,
+    timeline bigint,
+    made_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- A row is the lock of its scope. Rows are never deleted. Times are microseconds since the Unix epoch.
+CREATE TABLE @schema@.marks (
+    scope text COLLATE "C" PRIMARY KEY,
+    token bigint NOT NULL CHECK (token > 0),
+    raised_at bigint NOT NULL,
+    raised_by text NOT NULL,
+    drained boolean NOT NULL DEFAULT false,
+    -- How often the scope was repaired, and the record of the last repair, JSON.
+    incarnation bigint NOT NULL DEFAULT 0,
+    repair text,
+    -- The transaction that raised it, for those who look what is new.
+    changed xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id()
+);
+CREATE INDEX marks_changed ON @schema@.marks (changed);
+
+CREATE TABLE @schema@.sessions (
+    scope text COLLATE "C" NOT NULL,
+    pid integer NOT NULL,
+    started_us bigint NOT NULL,
+    token bigint NOT NULL CHECK (token > 0),
+    since bigint NOT NULL,
+    incarnation bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (scope, pid, started_us)
+);
+CREATE INDEX sessions_of_backend ON @schema@.sessions (pid, started_us);
+CREATE INDEX sessions_by_rank ON @schema@.sessions (scope, incarnation, token);
+
+-- How many steps each connection of a proxy has taken. What is answered and missing here was lost.
+CREATE TABLE @schema@.connections (
+    id bigint PRIMARY KEY,
+    steps bigint NOT NULL,
+    seen_at timestamptz NOT NULL DEFAULT now()
+);
+
+INSERT INTO @schema@.store (format, identity) VALUES (@format@, '\x@identity@');
