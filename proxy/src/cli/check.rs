@@ -1,9 +1,11 @@
 //! `pgpalisade check`: whether the proxy can serve with this configuration.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::check_policy::{self, Form, Warnings};
 use super::settings::Settings;
 use super::text::plain;
 use super::{Failure, configuration, failed, run_to_end};
@@ -13,6 +15,7 @@ use crate::inspect::{CHECKS, Finding, Outcome, check};
 ///
 /// Takes the configuration of "serve" and changes nothing: it can be run before the proxy is started and while it
 /// runs. Ends with 0 where nothing failed, with 1 where something did, with 2 where the configuration is wrong.
+/// With --policy it looks at that file and at nothing else.
 #[derive(Debug, clap::Args)]
 pub(super) struct CheckArgs {
     /// Print one JSON object
@@ -21,6 +24,9 @@ pub(super) struct CheckArgs {
     /// End with 1 where there are warnings, too
     #[arg(long)]
     strict: bool,
+    /// Only check this policy file: no other setting is needed, no server is asked
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
 }
@@ -39,6 +45,14 @@ struct Report<'a> {
 
 /// Checks, and tells.
 pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
+    if let Some(path) = &args.policy {
+        let form = if args.json { Form::Json } else { Form::Text };
+        let warnings = match args.strict {
+            true => Warnings::Fail,
+            false => Warnings::Pass,
+        };
+        return check_policy::run(path, form, warnings);
+    }
     let config = configuration(&args.settings)?;
     let mut findings = Vec::new();
     let mut printed = Ok(());

@@ -3,8 +3,12 @@
 //! Exit codes: 0 it went well, 1 it failed, 2 the command line or the configuration is wrong.
 
 mod check;
+mod check_policy;
 mod demo;
 mod operator;
+mod explain;
+mod explained;
+mod policy_file;
 mod recover;
 mod scope;
 mod serve;
@@ -44,6 +48,7 @@ enum Command {
     Serve(serve::ServeArgs),
     Check(check::CheckArgs),
     Status(status::StatusArgs),
+    Explain(explain::ExplainArgs),
     Demo(demo::DemoArgs),
     Recover(recover::RecoverArgs),
     Scope(scope::ScopeArgs),
@@ -74,6 +79,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Recover(args) => recover::run(&args),
         Command::Scope(args) => scope::run(&args),

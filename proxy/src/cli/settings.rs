@@ -1,6 +1,8 @@
 //! The flags of all configuration keys, made from the one table of keys.
 //!
 //! clap does not check the values: the configuration does, so that all errors come at once, whatever their source.
+//! Where a command has a flag of its own with the name of a key, that flag is the command's, and says nothing about
+//! the key.
 
 use std::path::PathBuf;
 
@@ -30,6 +32,9 @@ impl Args for Settings {
             .help("TOML file with the same keys; flags and environment win over it [env: PGPALISADE_CONFIG]");
         let command = command.arg(config);
         KEYS.iter().fold(command, |command, (_, spec)| {
+            if command.get_arguments().any(|arg| arg.get_id() == spec.flag) {
+                return command;
+            }
             let (short, long) = help(spec);
             let arg = Arg::new(spec.flag)
                 .long(spec.flag)
@@ -75,7 +80,8 @@ fn help(spec: &KeySpec) -> (String, String) {
 impl FromArgMatches for Settings {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = |(key, flag): (_, &str)| {
-            let texts = matches.get_many::<String>(flag)?;
+            // Another type than ours: it is a flag of the command.
+            let texts = matches.try_get_many::<String>(flag).ok()??;
             Some((key, texts.cloned().collect()))
         };
         Ok(Self(Flags {

@@ -1,0 +1,295 @@
+//! `pgpalisade explain`: what a policy says about a statement, and why.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pgpalisade_authority::Scope;
+use pgpalisade_policies::{
+    Class, Control, Effects, FencingVariable, Mode, ObjectName, Policy, Requirement, ScopeId,
+    SearchPath, SessionPolicy, Statement, Tables, TextEncoding, Who, classify,
+};
+
+use super::explained::{Explained, ExplainedSession, ExplainedStatement};
+use super::text::print_json;
+use super::{Failure, failed, policy_file};
+use crate::fence::TokenValue;
+
+/// Longer than any text that is parsed, which is what there is to explain.
+const SQL_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Say what a policy does with a statement, and why
+///
+/// Asks no server and needs no other setting. For each statement of the text: what it does, the rule that decides,
+/// what the session must hold, and what happens. Ends with 0 where that could be said, whatever it is, with 1 where the
+/// text cannot be read, with 2 where the command line or the policy file is wrong.
+#[derive(Debug, clap::Args)]
+pub(super) struct ExplainArgs {
+    /// The policy file; without it, the policy that holds without a file
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// The user that the session logs in as
+    #[arg(long, value_name = "NAME")]
+    user: String,
+    /// The database [default: the user's name, as for every client]
+    #[arg(long, value_name = "NAME")]
+    database: Option<String>,
+    /// The application_name of its connection string
+    #[arg(long, value_name = "NAME")]
+    application_name: Option<String>,
+    /// The address that it comes from [default: a unix socket]
+    #[arg(long, value_name = "IP")]
+    client: Option<IpAddr>,
+    /// Its search_path, with commas between the schemas; "$user" is the user [default: not known]
+    #[arg(long, value_name = "SCHEMAS")]
+    search_path: Option<String>,
+    /// The tokens that it has declared: 34, or scheduler=34,billing=7
+    #[arg(long, value_name = "TOKENS")]
+    token: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// The text; - reads it from standard input
+    #[arg(value_name = "SQL")]
+    sql: String,
+}
+
+/// Explains, and tells.
+pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
+    let policy = match &args.policy {
+        Some(path) => policy_file::read(path).map_err(|errors| Failure::Usage(errors.to_string()))?,
+        None => Policy::default(),
+    };
+    let session = Arc::new(policy).for_session(&Who {
+        user: &args.user,
+        database: args.database.as_deref().unwrap_or(&args.user),
+        application_name: args.application_name.as_deref(),
+        client: args.client,
+    });
+    let schemas: Option<Vec<Box<str>>> = args
+        .search_path
+        .as_deref()
+        .map(|path| path.split(',').map(|name| schema(name, &args.user)).collect());
+    let mut holder = Holder::new(&session, args.token.as_deref())?;
+    let sql = text(&args.sql).map_err(failed)?;
+    let verdict = classify(&sql, TextEncoding::AsciiSafe);
+    let mut prepared = HashMap::new();
+    let statements = verdict.statements.iter().map(|statement| {
+        let path = match &schemas {
+            Some(schemas) => SearchPath::Known(schemas),
+            None => SearchPath::Unknown,
+        };
+        let explained = explain(&session, path, statement, &holder, &prepared);
+        follow(statement, &mut holder, &mut prepared);
+        explained
+    });
+    let explained = Explained {
+        statements: statements.collect(),
+        session: ExplainedSession::of(&session),
+    };
+    match args.json {
+        true => print_json(&explained),
+        false => io::stdout().write_all(explained.describe().as_bytes()),
+    }
+    .map_err(failed)
+}
+
+fn text(sql: &str) -> io::Result<Vec<u8>> {
+    if sql != "-" {
+        return Ok(sql.as_bytes().to_vec());
+    }
+    let mut text = Vec::new();
+    io::stdin().take(SQL_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// One name of a search_path, folded as PostgreSQL does.
+fn schema(written: &str, user: &str) -> Box<str> {
+    let written = written.trim();
+    let quoted = written
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    match (written, quoted) {
+        ("$user", _) | (_, Some("$user")) => user.into(),
+        (_, Some(name)) => name.replace("\"\"", "\"").into(),
+        (name, None) => name.to_ascii_lowercase().into(),
+    }
+}
+
+/// The tokens that the session holds where a statement stands.
+struct Holder {
+    session_scope: Scope,
+    startup: Vec<Scope>,
+    now: Vec<Scope>,
+}
+
+impl Holder {
+    fn new(session: &SessionPolicy, token: Option<&str>) -> Result<Self, Failure> {
+        let name = scope_name(session, session.scope());
+        let usage = |error: &dyn std::fmt::Display| Failure::Usage(format!("--token: {error}"));
+        let session_scope = Scope::new(name).map_err(|error| usage(&error))?;
+        let value = TokenValue::parse(token.unwrap_or_default(), &session_scope);
+        let startup = scopes(value.map_err(|error| usage(&error))?);
+        Ok(Self {
+            session_scope,
+            now: startup.clone(),
+            startup,
+        })
+    }
+
+    fn holds(&self, scope: &str) -> bool {
+        self.now.iter().any(|held| held.as_str() == scope)
+    }
+}
+
+fn scopes(value: Option<TokenValue>) -> Vec<Scope> {
+    let tokens = value.map_or_else(Vec::new, |value| value.tokens().to_vec());
+    tokens.into_iter().map(|(scope, _)| scope).collect()
+}
+
+/// What a statement changes for those behind it: declared tokens and prepared statements. A ROLLBACK undoes nothing here.
+fn follow(
+    statement: &Statement,
+    holder: &mut Holder,
+    prepared: &mut HashMap<Box<str>, Arc<Effects>>,
+) {
+    for control in &statement.controls {
+        match control {
+            Control::SetFencing {
+                variable: FencingVariable::Token,
+                value,
+                ..
+            } => {
+                if let Ok(value) = TokenValue::parse(value, &holder.session_scope) {
+                    holder.now = scopes(value);
+                }
+            }
+            Control::ResetFencing {
+                variable: FencingVariable::Token,
+                ..
+            }
+            | Control::ResetAll
+            | Control::DiscardAll => holder.now.clone_from(&holder.startup),
+            Control::Prepare { name, effects } => {
+                prepared.insert(name.clone(), Arc::clone(effects));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn explain(
+    session: &SessionPolicy,
+    path: SearchPath<'_>,
+    statement: &Statement,
+    holder: &Holder,
+    prepared: &HashMap<Box<str>, Arc<Effects>>,
+) -> ExplainedStatement {
+    let executed = statement.controls.iter().find_map(|control| match control {
+        Control::Execute { name } => Some(match prepared.get(name) {
+            Some(effects) => Effects::clone(effects),
+            // What the proxy does as well with a name that it does not know.
+            None => Effects::unknown(None),
+        }),
+        _ => None,
+    });
+    let effects = executed.as_ref().unwrap_or(&statement.effects);
+    let decision = session.decision(effects, path);
+    let (outcome, mode) = outcome(session, &decision.requirement, holder);
+    ExplainedStatement {
+        kind: statement.kind,
+        class: match effects.class {
+            Class::Read => "read",
+            Class::Write => "write",
+        },
+        why: match (&executed, &statement.why) {
+            (Some(_), None) => Some("it executes a prepared statement".to_owned()),
+            (_, why) => why.as_ref().map(ToString::to_string),
+        },
+        category: effects.category.map(|category| category.as_str()),
+        writes: tables(&effects.writes, effects.class),
+        reads: tables(&effects.reads, Class::Write),
+        functions: effects.functions.iter().map(ToString::to_string).collect(),
+        settings: effects.settings.iter().map(|s| s.to_string()).collect(),
+        because: decision.because,
+        needs: needs(session, &decision.requirement),
+        mode,
+        outcome,
+    }
+}
+
+/// `None` where the text does not say. What a read would write is of no interest.
+fn tables(tables: &Tables, class: Class) -> Option<Vec<String>> {
+    match (tables, class) {
+        (_, Class::Read) => Some(Vec::new()),
+        (Tables::Named(names), Class::Write) => {
+            Some(names.iter().map(ObjectName::to_string).collect())
+        }
+        (Tables::Unknown, Class::Write) => None,
+    }
+}
+
+fn scope_name(session: &SessionPolicy, scope: ScopeId) -> &str {
+    let scopes = session.policy().scopes();
+    scopes.get(scope.index()).map_or("", |name| &**name)
+}
+
+fn needs(session: &SessionPolicy, requirement: &Requirement) -> String {
+    match requirement {
+        Requirement::Free => "nothing".to_owned(),
+        Requirement::Current(scopes) => {
+            let scopes = scopes.as_slice().iter();
+            let names: Vec<&str> = scopes.map(|scope| scope_name(session, *scope)).collect();
+            format!("the current token of {}", names.join(" and of "))
+        }
+        Requirement::Refuse(_) => "nothing helps".to_owned(),
+        Requirement::NeedsSearchPath(name) => {
+            format!("the schema of {name}: give --search-path (the proxy asks the server)")
+        }
+    }
+}
+
+/// What happens, and the mode that decides it.
+fn outcome(
+    session: &SessionPolicy,
+    requirement: &Requirement,
+    holder: &Holder,
+) -> (String, &'static str) {
+    let mode_name = |mode| match mode {
+        Mode::Enforce => "enforce",
+        Mode::Observe => "observe",
+    };
+    let refused = |mode, why: String| match mode {
+        Mode::Enforce => (format!("refused: {why}"), mode_name(mode)),
+        Mode::Observe => (format!("passes, recorded as: {why}"), mode_name(mode)),
+    };
+    let general = session.mode(None);
+    match requirement {
+        Requirement::Free => ("passes".to_owned(), mode_name(general)),
+        Requirement::Refuse(_) => refused(general, "PF005, refused by the policy".to_owned()),
+        Requirement::NeedsSearchPath(_) => {
+            ("depends on the search path".to_owned(), mode_name(general))
+        }
+        Requirement::Current(scopes) => {
+            let names = || scopes.as_slice().iter().map(|s| scope_name(session, *s));
+            let mode = |name: &str| session.mode(Some(name));
+            let missing: Vec<&str> = names().filter(|name| !holder.holds(name)).collect();
+            // One that is enforced decides.
+            let mut wanting = missing.iter().copied();
+            let first = wanting
+                .find(|name| mode(name) == Mode::Enforce)
+                .or(missing.first().copied());
+            if let Some(name) = first {
+                return refused(mode(name), format!("PF002, no token for scope {name:?}"));
+            }
+            let enforced = names().any(|name| mode(name) == Mode::Enforce);
+            let (words, mode) = match enforced {
+                true => ("passes where its tokens are current, else PF001", Mode::Enforce),
+                false => ("passes", Mode::Observe),
+            };
+            (words.to_owned(), mode_name(mode))
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What `pgpalisade explain` prints, as text or as JSON.
+
+use std::fmt::Write as _;
+
+use pgpalisade_policies::{Backstop, ScopeId, SessionPolicy};
+use serde::Serialize;
+
+use super::text::plain;
+
+/// All of it.
+#[derive(Serialize)]
+pub(super) struct Explained {
+    pub(super) session: ExplainedSession,
+    pub(super) statements: Vec<ExplainedStatement>,
+}
+
+/// What holds for the session.
+#[derive(Serialize)]
+pub(super) struct ExplainedSession {
+    /// The rule that it falls under; null where the defaults hold.
+    rule: Option<String>,
+    /// The scope of a bare number.
+    scope: String,
+    /// Read-only until it holds the current token of one of these; null where it never is.
+    read_only_until: Option<Vec<String>>,
+    warnings: Vec<String>,
+}
+
+/// One statement.
+#[derive(Serialize)]
+pub(super) struct ExplainedStatement {
+    pub(super) kind: &'static str,
+    pub(super) class: &'static str,
+    /// Why it is a write; null for a read.
+    pub(super) why: Option<String>,
+    pub(super) category: Option<&'static str>,
+    /// Null where the text does not say.
+    pub(super) writes: Option<Vec<String>>,
+    /// Null where the text does not say.
+    pub(super) reads: Option<Vec<String>>,
+    pub(super) functions: Vec<String>,
+    pub(super) settings: Vec<String>,
+    pub(super) because: Vec<String>,
+    pub(super) needs: String,
+    pub(super) mode: &'static str,
+    pub(super) outcome: String,
+}
+
+impl ExplainedSession {
+    pub(super) fn of(session: &SessionPolicy) -> Self {
+        let name = |scope: &ScopeId| {
+            let scopes = session.policy().scopes();
+            scopes
+                .get(scope.index())
+                .map_or_else(String::new, |name| name.to_string())
+        };
+        let warnings = session.policy().warnings().iter();
+        Self {
+            rule: session.rule().map(ToString::to_string),
+            scope: name(&session.scope()),
+            read_only_until: match session.backstop() {
+                Backstop::Off => None,
+                Backstop::UntilHolding(scopes) => Some(scopes.iter().map(name).collect()),
+            },
+            warnings: warnings.map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl Explained {
+    /// For a person.
+    pub(super) fn describe(&self) -> String {
+        let session = &self.session;
+        let mut text = String::new();
+        let rule = session.rule.as_deref();
+        line(&mut text, "session", rule.unwrap_or("no rule matches: [defaults]"));
+        line(&mut text, "scope", &session.scope);
+        let read_only = match session.read_only_until.as_deref() {
+            None => "never".to_owned(),
+            Some([]) => "always".to_owned(),
+            Some(scopes) => format!("until it holds the current token of {}", scopes.join(" or ")),
+        };
+        line(&mut text, "read-only", &read_only);
+        for (index, statement) in self.statements.iter().enumerate() {
+            text.push('\n');
+            statement.describe(index + 1, &mut text);
+        }
+        if self.statements.is_empty() {
+            text.push_str("\nThe text has no statement: it passes.\n");
+        }
+        text
+    }
+}
+
+impl ExplainedStatement {
+    fn describe(&self, number: usize, text: &mut String) {
+        line(text, &format!("{number}."), self.kind);
+        let class = match &self.why {
+            Some(why) => format!("{}: {why}", self.class),
+            None => self.class.to_owned(),
+        };
+        line(text, "class", &class);
+        if let Some(category) = self.category {
+            line(text, "category", category);
+        }
+        for (label, names) in [("writes", self.writes.as_ref()), ("reads", self.reads.as_ref())] {
+            match names {
+                None => line(text, label, "the text does not say which tables"),
+                Some(names) => list(text, label, names),
+            }
+        }
+        list(text, "functions", &self.functions);
+        list(text, "settings", &self.settings);
+        for reason in &self.because {
+            line(text, "because", reason);
+        }
+        line(text, "needs", &self.needs);
+        line(text, "mode", self.mode);
+        line(text, "outcome", &self.outcome);
+    }
+}
+
+fn list(text: &mut String, label: &str, names: &[String]) {
+    if !names.is_empty() {
+        line(text, label, &names.join(", "));
+    }
+}
+
+fn line(text: &mut String, label: &str, value: &str) {
+    // Writing to a String does not fail.
+    let _ = writeln!(text, "{label:<10} {}", plain(value));
+}
