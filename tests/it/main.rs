@@ -15,6 +15,7 @@ mod garbage;
 mod inspect;
 mod programs;
 mod rejection_states;
+mod report;
 mod takeover_time;
 mod tidy;
 mod token_settings;

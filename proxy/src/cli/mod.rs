@@ -5,6 +5,7 @@
 mod check;
 mod demo;
 mod recover;
+mod report;
 mod serve;
 mod settings;
 mod status;
@@ -42,6 +43,7 @@ enum Command {
     Serve(serve::ServeArgs),
     Check(check::CheckArgs),
     Status(status::StatusArgs),
+    Report(report::ReportArgs),
     Demo(demo::DemoArgs),
     Recover(recover::RecoverArgs),
 }
@@ -71,6 +73,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Recover(args) => recover::run(&args),
     };
