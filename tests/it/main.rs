@@ -16,6 +16,7 @@ mod inspect;
 mod policy;
 mod programs;
 mod rejection_states;
+mod report;
 mod takeover_time;
 mod tidy;
 mod token_settings;

@@ -11,6 +11,7 @@ mod explained;
 mod policy_file;
 mod recover;
 mod scope;
+mod report;
 mod serve;
 mod settings;
 mod status;
@@ -49,6 +50,7 @@ enum Command {
     Check(check::CheckArgs),
     Status(status::StatusArgs),
     Explain(explain::ExplainArgs),
+    Report(report::ReportArgs),
     Demo(demo::DemoArgs),
     Recover(recover::RecoverArgs),
     Scope(scope::ScopeArgs),
@@ -80,6 +82,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Recover(args) => recover::run(&args),
         Command::Scope(args) => scope::run(&args),

@@ -6,6 +6,7 @@
 
 mod counts;
 mod record;
+pub mod report;
 mod statement;
 #[cfg(test)]
 mod tests;

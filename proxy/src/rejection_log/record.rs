@@ -178,7 +178,7 @@ pub(super) fn rfc3339(time: SystemTime) -> String {
         .map_or_else(|_| String::from("unknown"), |time| format!("{time:.6}"))
 }
 
-fn clip(name: &str) -> &str {
+pub(super) fn clip(name: &str) -> &str {
     name.get(..boundary_at_most(name, MAX_NAME))
         .unwrap_or_default()
 }

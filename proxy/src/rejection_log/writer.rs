@@ -204,7 +204,7 @@ impl Writer {
             tracing::info!(
                 target: TARGET,
                 observed = %counts.by_kind(Enforcement::Observed),
-                "rejections that were not carried out, as the policy says; \"pgpalisade report\" reads the rejection log"
+                "rejections that were not carried out, as the policy says; see \"pgpalisade report\""
             );
             self.observed_told = Some(Instant::now());
         }

@@ -1,0 +1,225 @@
+//! A report for people.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+
+use crate::cli::text::{plain, table};
+use crate::rejection_log::report::{Count, Finding, Section, StatementRow, Summary, Verdict};
+
+/// Longest text of a statement that is shown; --json has all of it.
+const TEXT_SHOWN: usize = 200;
+
+/// Where lines of words are broken.
+const COLUMNS: usize = 100;
+
+pub(super) fn page(summary: &Summary) -> String {
+    let mut text = head(summary);
+    if summary.total.total() > 0 {
+        text.push_str(&kinds(summary));
+        for (name, section) in [
+            ("SCOPE", &summary.scopes),
+            ("USER", &summary.users),
+            ("APPLICATION", &summary.applications),
+            ("DATABASE", &summary.databases),
+            ("CLIENT", &summary.clients),
+        ] {
+            text.push_str(&names(name, section));
+        }
+        text.push_str(&statements(summary));
+    }
+    text.push_str(&verdict(&summary.verdict));
+    text
+}
+
+fn head(summary: &Summary) -> String {
+    let Count {
+        refused,
+        observed,
+        first,
+        last,
+    } = summary.total;
+    let mut text = format!("{} records", refused + observed);
+    if let (Some(first), Some(last)) = (first, last) {
+        let _ = write!(text, ", {} to {} UTC", second(first), second(last));
+    }
+    let _ = write!(
+        text,
+        "\n  refused   {refused}\n  observed  {observed}  (let pass, and recorded)\n"
+    );
+    let read = &summary.understood;
+    for (count, what) in [
+        (read.filtered_out, "records that the flags leave out"),
+        (read.dropped, "records that the proxy dropped"),
+        (read.foreign_lines, "lines that are no records"),
+        (read.torn_ends, "last lines that are not complete"),
+    ] {
+        if count > 0 {
+            let _ = writeln!(text, "  without   {count}  {what}");
+        }
+    }
+    text
+}
+
+fn kinds(summary: &Summary) -> String {
+    let row = |kind: &str, sqlstate: &str, count: &Count| {
+        let [refused, observed, first, last] = cells(count);
+        [
+            refused,
+            observed,
+            first,
+            last,
+            sqlstate.to_owned(),
+            kind.to_owned(),
+        ]
+    };
+    let rows: Vec<_> = summary
+        .kinds
+        .iter()
+        .map(|found| row(&found.kind, &found.sqlstate, &found.count))
+        .collect();
+    let head = ["REFUSED", "OBSERVED", "FIRST", "LAST", "SQLSTATE", "KIND"];
+    format!("\n{}", table(head, &rows))
+}
+
+fn names(name: &str, section: &Section) -> String {
+    let row = |name: &str, count: &Count| {
+        let [refused, observed, first, last] = cells(count);
+        [refused, observed, first, last, name.to_owned()]
+    };
+    let mut rows: Vec<_> = section
+        .rows
+        .iter()
+        .map(|found| row(found.name.as_deref().unwrap_or("-"), &found.count))
+        .collect();
+    if section.others.total() > 0 {
+        rows.push(row("(others)", &section.others));
+    }
+    let head = ["REFUSED", "OBSERVED", "FIRST", "LAST", name];
+    format!("\n{}", table(head, &rows))
+}
+
+fn statements(summary: &Summary) -> String {
+    let found = &summary.statements;
+    let mut text = String::new();
+    for row in &found.rows {
+        text.push_str(&statement(row));
+    }
+    for (count, what) in [
+        (found.others.total(), "of other statements"),
+        (
+            found.without_statement,
+            "about no statement: a session that was ended, or its startup",
+        ),
+    ] {
+        if count > 0 {
+            let _ = writeln!(text, "{count} records {what}");
+        }
+    }
+    format!("\nSTATEMENTS\n{text}")
+}
+
+fn statement(row: &StatementRow) -> String {
+    let example = &row.example;
+    let who = [
+        Some(example.user.as_str()),
+        example.application.as_deref(),
+        example.client.as_deref(),
+    ];
+    let who: Vec<&str> = who.into_iter().flatten().collect();
+    let [refused, observed, first, last] = cells(&row.count);
+    format!(
+        "{}\n    refused {refused}, observed {observed}, {first} to {last}\n    {}: {}\n",
+        shown(&row.shape),
+        plain(&who.join(", ")),
+        shown(&example.statement),
+    )
+}
+
+fn verdict(verdict: &Verdict) -> String {
+    let mut text = format!(
+        "\n{}",
+        wrapped(&format!("Verdict: {}", verdict.headline), "")
+    );
+    for finding in &verdict.findings {
+        text.push_str(&describe(finding));
+    }
+    if !verdict.cautions.is_empty() {
+        text.push('\n');
+    }
+    for caution in &verdict.cautions {
+        text.push_str(&wrapped(&format!("Note: {caution}"), "  "));
+    }
+    text
+}
+
+fn describe(finding: &Finding) -> String {
+    let mut text = format!(
+        "\n{}: {} refused, {} observed\n",
+        plain(&finding.kind),
+        finding.count.refused,
+        finding.count.observed
+    );
+    text.push_str(&wrapped(finding.advice, "  "));
+    let mut rows: Vec<[String; 6]> = Vec::new();
+    for row in &finding.who {
+        let or_dash = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".to_owned());
+        rows.push([
+            row.count.total().to_string(),
+            row.count.last.map(second).unwrap_or_default(),
+            row.user.clone(),
+            or_dash(&row.application),
+            row.database.clone(),
+            or_dash(&row.scope),
+        ]);
+    }
+    let head = ["COUNT", "LAST", "USER", "APPLICATION", "DATABASE", "SCOPE"];
+    for line in table(head, &rows).lines() {
+        let _ = writeln!(text, "  {line}");
+    }
+    if finding.others.total() > 0 {
+        let _ = writeln!(text, "  {} more of others", finding.others.total());
+    }
+    text
+}
+
+fn cells(count: &Count) -> [String; 4] {
+    [
+        count.refused.to_string(),
+        count.observed.to_string(),
+        count.first.map(second).unwrap_or_default(),
+        count.last.map(second).unwrap_or_default(),
+    ]
+}
+
+fn second(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+fn shown(text: &str) -> String {
+    let mut shown: String = plain(text).chars().take(TEXT_SHOWN).collect();
+    if shown.chars().count() < text.chars().count() {
+        shown.push_str(" ...");
+    }
+    shown
+}
+
+/// The words in lines of a terminal, all but the first indented.
+fn wrapped(words: &str, indent: &str) -> String {
+    let mut text = String::from(indent);
+    let mut column = indent.len();
+    for (number, word) in words.split_whitespace().enumerate() {
+        let length = word.chars().count();
+        if number > 0 && column + 1 + length > COLUMNS {
+            let _ = write!(text, "\n{indent}");
+            column = indent.len();
+        } else if number > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+    }
+    text.push('\n');
+    text
+}

@@ -1,0 +1,346 @@
+//! What a rejection log says, summed up for the question whether the fence can be switched on.
+//!
+//! A log may be larger than memory: it is read once, line by line, and what is counted has limits.
+
+mod line;
+mod shape;
+mod tally;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+use std::io::{self, BufRead};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{Enforcement, StatementText};
+use crate::config::Literals;
+use line::{Line, Read, Record};
+use tally::Tally;
+use verdict::Who;
+
+pub use tally::Count;
+pub use verdict::{Answer, Finding, Verdict, WhoRow};
+
+/// Distinct names that are counted by themselves, for each of scope, user, application, database and address.
+const NAMES: usize = 10_000;
+
+/// Distinct shapes of statements that are counted by themselves. Each may be 2 KiB with its example.
+const SHAPES: usize = 5_000;
+
+/// Which records count.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Only those at this time or later.
+    pub since: Option<Timestamp>,
+    /// Only those before this time.
+    pub until: Option<Timestamp>,
+    /// Only those of this scope.
+    pub scope: Option<String>,
+    /// Only those that were carried out, or that were not.
+    pub enforced: Option<Enforcement>,
+}
+
+impl Filter {
+    fn takes_time(&self, time: Timestamp) -> bool {
+        self.since.is_none_or(|since| time >= since) && self.until.is_none_or(|until| time < until)
+    }
+
+    fn takes(&self, record: &Record) -> bool {
+        self.takes_time(record.time)
+            && (self.scope.is_none() || self.scope == record.scope)
+            && self.enforced.is_none_or(|only| only == record.enforced)
+    }
+}
+
+/// How much of the input was understood.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Understood {
+    /// Records that are in the report.
+    pub records: u64,
+    /// Records that the filters left out.
+    pub filtered_out: u64,
+    /// Records that the proxy could not write, by its own notes.
+    pub dropped: u64,
+    /// Lines that are none of a rejection log.
+    pub foreign_lines: u64,
+    /// Inputs that end in the middle of a line, as while a line is being written.
+    pub torn_ends: u64,
+}
+
+impl Understood {
+    /// Whether anything read was a line of a rejection log.
+    #[must_use]
+    pub const fn is_a_log(&self) -> bool {
+        self.records + self.filtered_out + self.dropped > 0
+    }
+}
+
+/// Counts of everything read so far.
+#[derive(Debug)]
+pub struct Report {
+    filter: Filter,
+    understood: Understood,
+    total: Count,
+    kinds: Tally<(String, String)>,
+    scopes: Tally<Option<String>>,
+    users: Tally<String>,
+    applications: Tally<Option<String>>,
+    databases: Tally<String>,
+    clients: Tally<Option<String>>,
+    statements: Tally<String, Example>,
+    without_statement: u64,
+    who: Tally<Who>,
+}
+
+/// The first record of a shape.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Example {
+    /// What it was, in the words of the policy.
+    pub class: Option<String>,
+    /// Its text, as it is in the log.
+    pub statement: String,
+    /// Who sent it.
+    pub user: String,
+    /// With which program.
+    pub application: Option<String>,
+    /// From where.
+    pub client: Option<String>,
+}
+
+impl Report {
+    /// An empty one.
+    #[must_use]
+    pub fn new(filter: Filter) -> Self {
+        Self {
+            filter,
+            understood: Understood::default(),
+            total: Count::default(),
+            kinds: Tally::new(NAMES),
+            scopes: Tally::new(NAMES),
+            users: Tally::new(NAMES),
+            applications: Tally::new(NAMES),
+            databases: Tally::new(NAMES),
+            clients: Tally::new(NAMES),
+            statements: Tally::new(SHAPES),
+            without_statement: 0,
+            who: Tally::new(NAMES),
+        }
+    }
+
+    /// Reads one input to its end, and says how much of it was understood.
+    ///
+    /// # Errors
+    /// Where reading fails. What was read before is in the report.
+    pub fn read(&mut self, from: &mut impl BufRead) -> io::Result<Understood> {
+        let mut here = Understood::default();
+        let mut line = Vec::new();
+        loop {
+            let read = line::read(from, &mut line)?;
+            match (read, line::parse(&line)) {
+                (Read::End, _) => break,
+                (Read::TooLong, _) => here.foreign_lines += 1,
+                (Read::Torn, Line::Foreign) => here.torn_ends += 1,
+                (_, Line::Foreign) => here.foreign_lines += 1,
+                (_, Line::Empty) => {}
+                (_, Line::Dropped { time, records }) => {
+                    if self.filter.takes_time(time) {
+                        here.dropped = here.dropped.saturating_add(records);
+                    }
+                }
+                (_, Line::Record(record)) if self.filter.takes(&record) => {
+                    here.records += 1;
+                    self.count(*record);
+                }
+                (_, Line::Record(_)) => here.filtered_out += 1,
+            }
+        }
+        let all = &mut self.understood;
+        all.records += here.records;
+        all.filtered_out += here.filtered_out;
+        all.dropped = all.dropped.saturating_add(here.dropped);
+        all.foreign_lines += here.foreign_lines;
+        all.torn_ends += here.torn_ends;
+        Ok(here)
+    }
+
+    fn count(&mut self, record: Record) {
+        let one = Count::one(record.time, record.enforced);
+        let nothing = || ();
+        self.total.add(&one);
+        let kind = (record.kind.clone(), record.sqlstate);
+        self.kinds.add(kind, &one, nothing);
+        self.scopes.add(record.scope.clone(), &one, nothing);
+        self.users.add(record.user.clone(), &one, nothing);
+        self.applications
+            .add(record.application.clone(), &one, nothing);
+        self.databases.add(record.database.clone(), &one, nothing);
+        self.clients.add(record.client.clone(), &one, nothing);
+        match &record.statement {
+            None => self.without_statement += 1,
+            Some(statement) => {
+                self.statements
+                    .add(shape::shape(statement), &one, || Example {
+                        class: record.class,
+                        // A text in the log is cut already; one that another program wrote may not be.
+                        statement: StatementText::new(statement.as_bytes(), Literals::Keep)
+                            .as_str()
+                            .to_owned(),
+                        user: record.user.clone(),
+                        application: record.application.clone(),
+                        client: record.client,
+                    });
+            }
+        }
+        let who = Who {
+            kind: record.kind,
+            scope: record.scope,
+            user: record.user,
+            application: record.application,
+            database: record.database,
+        };
+        self.who.add(who, &one, nothing);
+    }
+
+    /// The highest counts of each table, `top` rows each, and the verdict.
+    #[must_use]
+    pub fn summary(&self, top: usize) -> Summary {
+        let plain = |user: &String| Some(user.clone());
+        let statements = self.statements.top(top);
+        let kinds = self.kinds.top(NAMES);
+        Summary {
+            understood: self.understood,
+            total: self.total,
+            kinds: kinds
+                .rows
+                .into_iter()
+                .map(|((kind, sqlstate), count, ())| KindRow {
+                    kind,
+                    sqlstate,
+                    count,
+                })
+                .collect(),
+            scopes: Section::of(&self.scopes, top, Clone::clone),
+            users: Section::of(&self.users, top, plain),
+            applications: Section::of(&self.applications, top, Clone::clone),
+            databases: Section::of(&self.databases, top, plain),
+            clients: Section::of(&self.clients, top, Clone::clone),
+            statements: Statements {
+                rows: statements
+                    .rows
+                    .into_iter()
+                    .map(|(shape, count, example)| StatementRow {
+                        shape,
+                        count,
+                        example,
+                    })
+                    .collect(),
+                others: statements.others,
+                without_statement: self.without_statement,
+            },
+            verdict: verdict::reach(&self.who, &self.understood, &self.total, top),
+        }
+    }
+}
+
+/// A report, ready to be shown.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    /// How much of the input was understood.
+    #[serde(rename = "read")]
+    pub understood: Understood,
+    /// All records.
+    pub total: Count,
+    /// By the reason.
+    pub kinds: Vec<KindRow>,
+    /// By scope; `null` where a record is about none.
+    pub scopes: Section,
+    /// By user.
+    pub users: Section,
+    /// By application_name; `null` where the client gave none.
+    pub applications: Section,
+    /// By database.
+    pub databases: Section,
+    /// By the client's address, without its port.
+    pub clients: Section,
+    /// By shape.
+    pub statements: Statements,
+    /// What follows from it.
+    pub verdict: Verdict,
+}
+
+/// Records of one kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KindRow {
+    /// As in the log.
+    pub kind: String,
+    /// What the client got, or would get.
+    pub sqlstate: String,
+    /// How many.
+    #[serde(flatten)]
+    pub count: Count,
+}
+
+/// Counts by one name.
+#[derive(Debug, Clone, Serialize)]
+pub struct Section {
+    /// The highest first.
+    pub rows: Vec<Row>,
+    /// All that are in no row.
+    pub others: Count,
+}
+
+/// Records with one name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// The name, where there is one.
+    pub name: Option<String>,
+    /// How many.
+    #[serde(flatten)]
+    pub count: Count,
+}
+
+impl Section {
+    fn of<K: Eq + std::hash::Hash + Ord + Clone>(
+        tally: &Tally<K>,
+        top: usize,
+        name: impl Fn(&K) -> Option<String>,
+    ) -> Self {
+        let top = tally.top(top);
+        Self {
+            rows: top
+                .rows
+                .iter()
+                .map(|(key, count, ())| Row {
+                    name: name(key),
+                    count: *count,
+                })
+                .collect(),
+            others: top.others,
+        }
+    }
+}
+
+/// Counts by the shape of the statement.
+#[derive(Debug, Clone, Serialize)]
+pub struct Statements {
+    /// The highest first.
+    pub rows: Vec<StatementRow>,
+    /// All that are in no row.
+    pub others: Count,
+    /// Records that are about no statement: ended sessions, tokens of a connection string.
+    pub without_statement: u64,
+}
+
+/// Records of one shape.
+#[derive(Debug, Clone, Serialize)]
+pub struct StatementRow {
+    /// Literals, parameters, lists, case, comments and white space are folded.
+    pub shape: String,
+    /// How many.
+    #[serde(flatten)]
+    pub count: Count,
+    /// The first of them.
+    pub example: Example,
+}

@@ -1,0 +1,294 @@
+//! The shape of a statement: its text with everything folded that differs from one execution to the next.
+//!
+//! Records have `?` where literals were, and long texts are cut, so PostgreSQL's grammar cannot parse them and its
+//! fingerprint does not fit. This goes by tokens. Two statements of one shape may still differ in what they do: it
+//! is for counting, and decides nothing.
+
+use crate::config::Literals;
+use crate::rejection_log::StatementText;
+
+/// Stands for literals, parameters, and lists of them.
+const VALUE: &str = "?";
+
+/// What [`StatementText`] puts where it has cut.
+const CUT: &str = "...";
+
+/// Operator characters. PostgreSQL's `?` is not among them: in a record it stands for a literal.
+const OPERATORS: &str = "+-*/<>=~!@#%^&|`:";
+
+/// An operator of several characters ends in a sign only if it has one of these.
+/// <https://www.postgresql.org/docs/current/sql-createoperator.html>
+const LETS_SIGN_END: &str = "~!@#%^&|`";
+
+/// Words behind which a bracket is no call.
+const BEFORE_BRACKET: &[&str] = &[
+    "and", "as", "by", "exists", "from", "in", "into", "not", "on", "or", "over", "select", "set",
+    "using", "values", "when", "where",
+];
+
+/// Folds literals and parameters to `?`, lists of them to one, case outside of quotes, comments and white space.
+pub(super) fn shape(statement: &str) -> String {
+    let clean = StatementText::new(statement.as_bytes(), Literals::Remove);
+    let mut folded = Folded::default();
+    let mut rest = clean.as_str();
+    while let Some((token, after)) = next(rest) {
+        folded.push(token);
+        rest = after;
+    }
+    folded.end();
+    folded.render()
+}
+
+/// The next token and what follows it. White space is none.
+fn next(text: &str) -> Option<(String, &str)> {
+    let text = text.trim_start();
+    let first = text.chars().next()?;
+    let length = match first {
+        '"' => quoted_length(text),
+        '$' => text
+            .find(|c: char| c != '$' && !c.is_ascii_digit())
+            .unwrap_or(text.len()),
+        '.' if text.starts_with(CUT) => CUT.len(),
+        _ if is_word(first) => text.find(|c| !is_word(c)).unwrap_or(text.len()),
+        _ if OPERATORS.contains(first) => operator_length(text),
+        _ => first.len_utf8(),
+    };
+    let (token, rest) = text.split_at_checked(length)?;
+    let token = match first {
+        '"' => token.to_owned(),
+        '$' => VALUE.to_owned(),
+        _ => token.to_lowercase(),
+    };
+    Some((token, rest))
+}
+
+fn is_word(c: char) -> bool {
+    c == '_' || c == '$' || c.is_ascii_alphanumeric() || !c.is_ascii()
+}
+
+/// With both quotes; a doubled quote does not close.
+fn quoted_length(text: &str) -> usize {
+    let mut from = 1;
+    while let Some(found) = text.get(from..).and_then(|rest| rest.find('"')) {
+        let after = from + found + 1;
+        if !text.get(after..).is_some_and(|rest| rest.starts_with('"')) {
+            return after;
+        }
+        from = after + 1;
+    }
+    text.len()
+}
+
+fn operator_length(text: &str) -> usize {
+    let end = text.find(|c| !OPERATORS.contains(c)).unwrap_or(text.len());
+    let operator = text.get(..end).unwrap_or_default();
+    if operator.contains(|c| LETS_SIGN_END.contains(c)) {
+        return end;
+    }
+    operator.trim_end_matches(['+', '-']).len().max(1)
+}
+
+/// Tokens so far, lists folded.
+#[derive(Default)]
+struct Folded {
+    tokens: Vec<String>,
+    /// Where the brackets that are open begin.
+    open: Vec<usize>,
+}
+
+impl Folded {
+    fn push(&mut self, token: String) {
+        match token.as_str() {
+            VALUE => {
+                self.drop_sign();
+                // `?, ?` becomes `?`.
+                if self.ends_with(&[VALUE, ","]) {
+                    self.tokens.pop();
+                    return;
+                }
+            }
+            "(" => self.open.push(self.tokens.len()),
+            ")" => {
+                let start = self.open.pop();
+                self.tokens.push(token);
+                if let Some(start) = start {
+                    self.fold_group(start);
+                }
+                return;
+            }
+            _ => {}
+        }
+        self.tokens.push(token);
+    }
+
+    /// `(a), (a)` becomes `(a)`: the rows of an INSERT.
+    fn fold_group(&mut self, start: usize) {
+        let Some((before, group)) = self.tokens.split_at_checked(start) else {
+            return;
+        };
+        let Some((comma, before)) = before.split_last() else {
+            return;
+        };
+        if comma == "," && before.ends_with(group) {
+            self.tokens.truncate(start - 1);
+        }
+    }
+
+    /// `-1` is a literal where nothing stands before it that could be subtracted from.
+    fn drop_sign(&mut self) {
+        let [.., before, sign] = self.tokens.as_slice() else {
+            return;
+        };
+        let operand = |c: char| is_word(c) || matches!(c, ')' | ']' | '"' | '?');
+        let keyword = BEFORE_BRACKET.contains(&before.as_str());
+        if matches!(sign.as_str(), "-" | "+") && (keyword || !before.ends_with(operand)) {
+            self.tokens.pop();
+        }
+    }
+
+    /// Takes off what says nothing: a last semicolon, and half a list in front of a cut.
+    fn end(&mut self) {
+        if self.tokens.last().is_some_and(|token| token == CUT) {
+            self.tokens.pop();
+            while self.ends_with(&[","]) {
+                self.tokens.pop();
+            }
+            self.tokens.push(CUT.to_owned());
+        }
+        while self.ends_with(&[";"]) {
+            self.tokens.pop();
+        }
+    }
+
+    fn ends_with(&self, tokens: &[&str]) -> bool {
+        let start = self.tokens.len().checked_sub(tokens.len());
+        start
+            .and_then(|start| self.tokens.get(start..))
+            .is_some_and(|end| end == tokens)
+    }
+
+    fn render(&self) -> String {
+        let mut text = String::new();
+        let mut before = "";
+        for token in &self.tokens {
+            if !is_glued(before, token) {
+                text.push(' ');
+            }
+            text.push_str(token);
+            before = token;
+        }
+        text
+    }
+}
+
+/// Is there no space between the two?
+fn is_glued(before: &str, token: &str) -> bool {
+    let call = before.starts_with(|c| is_word(c) || c == '"') && !BEFORE_BRACKET.contains(&before);
+    matches!(before, "" | "(" | "[" | "." | "::")
+        || matches!(token, ")" | "]" | "," | ";" | "." | "::" | "[")
+        || (token == "(" && call)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(statements: &[&str], expect: &str) {
+        for statement in statements {
+            assert_eq!(shape(statement), expect, "{statement}");
+        }
+    }
+
+    #[test]
+    fn literals_parameters_comments_case_and_space_fold() {
+        check(
+            &[
+                "UPDATE jobs SET state = 'done' WHERE id = 7",
+                "update jobs  set state=?\n where id=$2;",
+                "UPDATE jobs SET state = $$x$$ /* worker 3 */ WHERE id = -1 -- now",
+                "UPDATE jobs SET state=-? WHERE id=+1 ;",
+            ],
+            "update jobs set state = ? where id = ?",
+        );
+    }
+
+    #[test]
+    fn lists_and_rows_fold() {
+        check(
+            &[
+                "DELETE FROM jobs WHERE id IN (1)",
+                "DELETE FROM jobs WHERE id IN (1, 2, 3)",
+                "delete from jobs where id in ($1,$2)",
+                "DELETE FROM jobs WHERE id IN (-1, 2)",
+            ],
+            "delete from jobs where id in (?)",
+        );
+        check(
+            &[
+                "INSERT INTO jobs (id, note, at) VALUES (1, 'a', now())",
+                "INSERT INTO jobs (id, note, at) VALUES (1, 'a', now()), (2, 'b', now()), ($1, $2, now())",
+            ],
+            "insert into jobs(id, note, at) values (?, now())",
+        );
+        check(
+            &["SELECT a FROM t WHERE b = ANY(ARRAY[1,2])"],
+            "select a from t where b = any(array[?])",
+        );
+    }
+
+    #[test]
+    fn what_differs_stays_apart() {
+        for (one, other) in [
+            ("DELETE FROM a", "DELETE FROM b"),
+            ("DELETE FROM \"A\"", "DELETE FROM a"),
+            ("UPDATE t SET a = 1", "UPDATE t SET b = 1"),
+            ("SELECT a - 1", "SELECT a + 1"),
+            ("SELECT a <> 1", "SELECT a <= 1"),
+            ("SELECT (1), (a)", "SELECT (a), (1)"),
+            ("SELECT f(1), f(1)", "SELECT f(1)"),
+            (
+                "INSERT INTO t VALUES (1)",
+                "INSERT INTO t VALUES (1) RETURNING id",
+            ),
+        ] {
+            assert_ne!(shape(one), shape(other), "{one} and {other}");
+        }
+        check(&["SELECT a-1, (b)-1"], "select a - ?, (b) - ?");
+        check(
+            &["SELECT a::int, s.\"T\"\"x\".c->>'k'"],
+            "select a::int, s.\"T\"\"x\".c ->> ?",
+        );
+    }
+
+    #[test]
+    fn cut_texts_fold_too() {
+        let long = |rows: usize| {
+            let rows: Vec<String> = (0..rows).map(|row| format!("{row}")).collect();
+            let sql = format!("DELETE FROM t WHERE id IN ({})", rows.join(", "));
+            StatementText::new(sql.as_bytes(), Literals::Keep)
+        };
+        check(
+            &[long(500).as_str(), long(900).as_str()],
+            "delete from t where id in (? ...",
+        );
+        check(
+            &["INSERT INTO t VALUES (?, ..."],
+            "insert into t values (? ...",
+        );
+        check(&["SELECT 'never closed", "SELECT ? ..."], "select ? ...");
+        check(&["", " ;; "], "");
+    }
+
+    #[test]
+    fn any_text_has_a_shape_and_a_shape_is_its_own() {
+        let sql =
+            "INSERT INTO \"a b\" (x) VALUES (1, -2, 'x', $1), (f(3)) ; SELECT a[1:2] || E'\\n' ...";
+        for from in 0..sql.len() {
+            for to in from..=sql.len() {
+                let once = shape(sql.get(from..to).unwrap_or_default());
+                assert_eq!(shape(&once), once, "{:?}", sql.get(from..to));
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Can the fence be switched on? What would have been refused, to whom, and what to do about it.
+
+use serde::Serialize;
+
+use super::tally::Tally;
+use super::{Count, Understood};
+use crate::rejection_log::RejectionKind;
+
+/// Whom a record is about, and why there is one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Who {
+    pub(super) kind: String,
+    pub(super) scope: Option<String>,
+    pub(super) user: String,
+    pub(super) application: Option<String>,
+    pub(super) database: String,
+}
+
+/// What the records say about switching the fence on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// What would have been refused is what the fence is for.
+    Ready,
+    /// The same, but records are missing, and they may say something else.
+    Incomplete,
+    /// Something else would have been refused.
+    NotYet,
+    /// The fence was on for all of it, and something else than deposed leaders was refused.
+    OnWithWork,
+    /// The fence was on for all of it, and refused only what it is for.
+    On,
+    /// There are no records.
+    NothingRecorded,
+}
+
+/// The end of a report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// In one word.
+    pub answer: Answer,
+    /// In one sentence.
+    pub headline: String,
+    /// What to do, one for each kind, those with most records first.
+    pub findings: Vec<Finding>,
+    /// What the figures do not show.
+    pub cautions: Vec<String>,
+}
+
+/// All records of one kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// As in the log.
+    pub kind: String,
+    /// How many.
+    #[serde(flatten)]
+    pub count: Count,
+    /// What it means, and what to do.
+    pub advice: &'static str,
+    /// Whom it is about, the highest counts first.
+    pub who: Vec<WhoRow>,
+    /// Those that are in no row.
+    pub others: Count,
+}
+
+/// One user with one program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WhoRow {
+    /// The scope it is about, where it is about one.
+    pub scope: Option<String>,
+    /// The user.
+    pub user: String,
+    /// Its application_name, where it gave one.
+    pub application: Option<String>,
+    /// The database.
+    pub database: String,
+    /// How many.
+    #[serde(flatten)]
+    pub count: Count,
+}
+
+/// Who has to do something about a kind of rejection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Todo {
+    /// Nobody: the fence is for it.
+    Nothing,
+    /// Whoever runs the applications, or writes the policy.
+    Something,
+}
+
+const fn advice(kind: RejectionKind) -> (Todo, &'static str) {
+    match kind {
+        RejectionKind::StaleToken => (
+            Todo::Nothing,
+            "Writes of leaders that had been deposed: refusing these is what the fence is for. Where two who are \
+             here both lead at the same time, each needs a scope of its own.",
+        ),
+        RejectionKind::SessionEnded | RejectionKind::OutcomeUnknown => (
+            Todo::Nothing,
+            "Sessions of leaders that were deposed while connected: ending these is what the fence is for.",
+        ),
+        RejectionKind::NoToken => (
+            Todo::Something,
+            "Writes without a token. Let each of these declare the token of its election: SET fencing.token = <number>, \
+             or options='-c fencing.token=<number>'. What is no leader's work gets a [[session]] rule with \
+             writes = \"allow\" in the policy file.",
+        ),
+        RejectionKind::InvalidToken => (
+            Todo::Something,
+            "Tokens that cannot be taken: no number, further ahead than the policy allows, or set in the middle of a \
+             transaction. Correct the client, or the limits in the policy file.",
+        ),
+        RejectionKind::Policy => (
+            Todo::Something,
+            "Refused whatever the token. Allow it in the policy file, or let these connect to PostgreSQL directly.",
+        ),
+        RejectionKind::AuthorityUnavailable => (
+            Todo::Something,
+            "Declarations that the store of the tokens did not take. Look at the proxy's log, and run \
+             \"pgpalisade check\".",
+        ),
+        RejectionKind::TakeoverIncomplete => (
+            Todo::Something,
+            "Takeovers that could not be completed. Look at the proxy's log and its control connection, and run \
+             \"pgpalisade check\".",
+        ),
+        RejectionKind::DeposedPrimary => (
+            Todo::Something,
+            "Sessions on a server that is not the primary any more. Point the proxy's upstream and control connection \
+             to the new primary.",
+        ),
+    }
+}
+
+fn judge(kind: &str) -> (Todo, &'static str) {
+    let known = RejectionKind::ALL
+        .into_iter()
+        .find(|known| known.as_str() == kind);
+    known.map_or(
+        (
+            Todo::Something,
+            "This version of pgpalisade does not know the kind. Read the log with the version that wrote it.",
+        ),
+        advice,
+    )
+}
+
+/// What follows from the counts.
+pub(super) fn reach(
+    who: &Tally<Who>,
+    understood: &Understood,
+    total: &Count,
+    top: usize,
+) -> Verdict {
+    let all = who.top(usize::MAX);
+    let mut findings: Vec<Finding> = Vec::new();
+    let mut open = Count::default();
+    for (who, count, ()) in all.rows {
+        let (todo, advice) = judge(&who.kind);
+        if todo == Todo::Something {
+            open.add(&count);
+        }
+        let finding = match findings.iter().position(|finding| finding.kind == who.kind) {
+            Some(place) => findings.get_mut(place),
+            None => {
+                findings.push(Finding {
+                    kind: who.kind.clone(),
+                    count: Count::default(),
+                    advice,
+                    who: Vec::new(),
+                    others: Count::default(),
+                });
+                findings.last_mut()
+            }
+        };
+        if let Some(finding) = finding {
+            finding.add(who, &count, top);
+        }
+    }
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.count.total()));
+    // What has no row of its own may be of any kind.
+    open.add(&all.others);
+    let answer = match answer(total, &open) {
+        Answer::Ready | Answer::NothingRecorded if understood.dropped > 0 => Answer::Incomplete,
+        answer => answer,
+    };
+    Verdict {
+        answer,
+        headline: headline(answer, &open),
+        findings,
+        cautions: cautions(understood, &all.others),
+    }
+}
+
+impl Finding {
+    fn add(&mut self, who: Who, count: &Count, top: usize) {
+        self.count.add(count);
+        if self.who.len() < top {
+            self.who.push(WhoRow {
+                scope: who.scope,
+                user: who.user,
+                application: who.application,
+                database: who.database,
+                count: *count,
+            });
+        } else {
+            self.others.add(count);
+        }
+    }
+}
+
+const fn answer(total: &Count, open: &Count) -> Answer {
+    match (total.observed, open.observed, open.refused) {
+        (0, _, _) if total.refused == 0 => Answer::NothingRecorded,
+        (0, _, 0) => Answer::On,
+        (0, _, _) => Answer::OnWithWork,
+        (_, 0, _) => Answer::Ready,
+        (_, _, _) => Answer::NotYet,
+    }
+}
+
+fn headline(answer: Answer, open: &Count) -> String {
+    match answer {
+        Answer::Ready => "the fence can be switched on. All that it would have refused are writes of deposed leaders, \
+             which is what it is for."
+            .to_owned(),
+        Answer::Incomplete => "it cannot be told. What is recorded would let the fence be switched on, but \
+             records are missing. Observe for another while, and use --since."
+            .to_owned(),
+        Answer::NotYet => format!(
+            "not yet. With the fence on, {} that no takeover explains would have been refused.",
+            requests(open.observed)
+        ),
+        Answer::On => {
+            "the fence is on, and it refused only deposed leaders, which is what it is for.".to_owned()
+        }
+        Answer::OnWithWork => format!(
+            "the fence is on, and it refused {} that no takeover explains.",
+            requests(open.refused)
+        ),
+        Answer::NothingRecorded => "nothing is recorded. Where all applications went through the proxy in this time, \
+             in observe mode and with this log, the fence can be switched on."
+            .to_owned(),
+    }
+}
+
+fn requests(count: u64) -> String {
+    match count {
+        1 => "1 request".to_owned(),
+        count => format!("{count} requests"),
+    }
+}
+
+fn cautions(understood: &Understood, others: &Count) -> Vec<String> {
+    let mut cautions = Vec::new();
+    if understood.dropped > 0 {
+        cautions.push(format!(
+            "{} records are missing: the proxy dropped them when they came too fast, or could not write them. Who is \
+             not listed may be among them.",
+            understood.dropped
+        ));
+    }
+    if understood.foreign_lines > 0 {
+        cautions.push(format!(
+            "{} lines could not be read as records. Who is not listed may be among them.",
+            understood.foreign_lines
+        ));
+    }
+    if others.total() > 0 {
+        cautions.push(format!(
+            "{} records are of more users and applications than are counted apart. Use --since, --until and --scope \
+             to see them.",
+            others.total()
+        ));
+    }
+    if understood.records > 0 {
+        cautions.push(
+            "A log holds also what was corrected since: --since leaves out what is older."
+                .to_owned(),
+        );
+    }
+    cautions
+}

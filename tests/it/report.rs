@@ -1,0 +1,79 @@
+//! `pgpalisade report` on the log of a real proxy.
+
+use std::process::Output;
+
+use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::proxy::subcommand;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::Wire;
+use serde_json::Value;
+
+fn session(stage: &Stage, parameters: &[(&str, &str)]) -> Wire {
+    let who = [("user", "postgres"), ("database", "postgres")];
+    Wire::login(&stage.proxy.endpoint(), &[&who[..], parameters].concat())
+}
+
+fn report(stage: &Stage, flags: &[&str]) -> Output {
+    let mut command = subcommand("report");
+    command.arg(stage.proxy.rejection_log()).args(flags);
+    command.output().unwrap()
+}
+
+#[test]
+fn a_report_says_what_a_real_proxy_refused() {
+    let stage = Stage::with("CREATE TABLE jobs (id int, note text); CREATE ROLE cron LOGIN");
+    let mut worker = session(&stage, &[("application_name", "worker")]);
+    for sql in [
+        "INSERT INTO jobs VALUES (1, 'secret')",
+        "INSERT INTO jobs VALUES (2, 'secret'), (3, 'x')",
+        "insert into jobs\nvalues (-4, $$x$$); -- again",
+        "UPDATE jobs SET note = 'secret' WHERE id IN (1, 2)",
+    ] {
+        assert_eq!(worker.query(sql)[0].sqlstate(), "PF002");
+    }
+    let mut old = session(
+        &stage,
+        &[("application_name", "leader"), ("fencing.token", "jobs=33")],
+    );
+    let mut new = session(&stage, &[("fencing.token", "jobs=34")]);
+    new.ok("SELECT 1");
+    assert_eq!(old.query("SELECT 1")[0].sqlstate(), "PF001");
+    wait_for("the records", || {
+        (stage.proxy.rejections().len() == 5).then_some(())
+    });
+
+    let output = report(&stage, &["--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["read"]["records"], 5, "{json:#}");
+    assert_eq!(json["read"]["foreign_lines"], 0);
+    assert_eq!(json["total"]["refused"], 5);
+    let shapes: Vec<(&str, u64)> = json["statements"]["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| {
+            (
+                row["shape"].as_str().unwrap(),
+                row["refused"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    let expect = [
+        ("insert into jobs values (?)", 3),
+        ("update jobs set note = ? where id in (?)", 1),
+    ];
+    assert_eq!(shapes, expect);
+    assert_eq!(json["applications"]["rows"][0]["name"], "worker");
+    assert_eq!(json["verdict"]["answer"], "on_with_work");
+    assert_eq!(json["verdict"]["findings"][0]["kind"], "no_token");
+
+    let of_jobs = report(&stage, &["--scope=jobs"]);
+    let page = String::from_utf8(of_jobs.stdout).unwrap();
+    assert!(
+        page.contains("session_ended") && !page.contains("no_token"),
+        "{page}"
+    );
+    assert!(page.contains("refused only deposed leaders"), "{page}");
+    assert!(!page.contains("secret"), "{page}");
+}
