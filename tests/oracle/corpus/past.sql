@@ -34,7 +34,7 @@ SELECT txid_current()
 SELECT pg_current_xact_id()
 SELECT dblink_exec('host=' || split_part(current_setting('unix_socket_directories'), ',', 1) || ' port=' || current_setting('port') || ' user=postgres dbname=postgres', 'INSERT INTO log DEFAULT VALUES')
 SELECT * FROM dblink('host=' || split_part(current_setting('unix_socket_directories'), ',', 1) || ' port=' || current_setting('port') || ' user=postgres dbname=postgres', 'INSERT INTO log DEFAULT VALUES RETURNING id') AS t (id int)
-ANALYZE
+ANALYZE jobs, docs
 ANALYZE jobs (who)
 REINDEX TABLE jobs
 REINDEX INDEX jobs_pkey

@@ -23,7 +23,7 @@ SELECT * FROM xmltable('/a' PASSING '<a/>' COLUMNS n FOR ORDINALITY)
 SELECT current_user, current_date, extract(epoch FROM now()), cast(1 AS text), 1::numeric(5, 2), 'x' COLLATE "C"
 SELECT nextval('counter')
 SELECT setval('counter', 5)
-SELECT currval('counter'), lastval()
+[error 55000] SELECT currval('counter'), lastval()
 SELECT 1 AS n INTO copied
 SELECT 1 AS n INTO TEMP copied
 SELECT * INTO UNLOGGED copied FROM jobs

@@ -18,7 +18,7 @@ CREATE UNIQUE INDEX ON jobs_by_who (who);
 CREATE VIEW working AS SELECT id, who FROM jobs WHERE id > 2;
 
 -- Writes that no parser sees: in a function, and from there in whatever calls one.
-CREATE FUNCTION writes() RETURNS int LANGUAGE sql VOLATILE AS 'INSERT INTO log DEFAULT VALUES RETURNING id';
+CREATE FUNCTION writes() RETURNS int LANGUAGE sql VOLATILE AS 'INSERT INTO public.log DEFAULT VALUES RETURNING id';
 CREATE FUNCTION writes(int) RETURNS int LANGUAGE sql VOLATILE AS 'SELECT writes()';
 CREATE FUNCTION writes(int, int) RETURNS bool LANGUAGE plpgsql AS 'BEGIN PERFORM writes(); RETURN true; END';
 CREATE FUNCTION writes_rows() RETURNS SETOF int LANGUAGE sql VOLATILE AS 'INSERT INTO log (what) VALUES (1), (2) RETURNING id';
