@@ -93,6 +93,8 @@ const WRITERS: &[(Pattern, &str)] = &[
     (Prefix("pg_clear_"), STATISTICS),
     // adminpack
     (Prefix("pg_file_"), FILES),
+    // pg_prewarm: it writes its list of blocks, or starts a process that does.
+    (Prefix("autoprewarm_"), FILES),
     (Name("pg_import_system_collations"), CATALOG),
     (Name("pg_nextoid"), CATALOG),
     (Name("pg_extension_config_dump"), CATALOG),

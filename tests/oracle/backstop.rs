@@ -1,0 +1,404 @@
+//! Every way out of read-only mode, tried by a session without a token. Afterwards a write that no parser sees must
+//! still be refused.
+
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
+
+use super::world::stage;
+
+/// Nothing that is hidden may be written, in whatever shape it is asked for, and the log is empty.
+#[track_caller]
+fn assert_closed(stage: &Stage, wire: &mut Wire, after: &str) {
+    for shape in [
+        "SELECT writes()",
+        "BEGIN; SELECT writes(); COMMIT",
+        "SELECT 1; SELECT writes()",
+        "TABLE peek",
+    ] {
+        let answer = wire.query(shape);
+        assert!(
+            answer.iter().any(|message| message.sqlstate() == "25006"),
+            "after {after}: {shape}:\n{}",
+            pretty(&answer)
+        );
+        wire.query("ROLLBACK");
+    }
+    assert_eq!(
+        stage.postgres.value("SELECT count(*) FROM log"),
+        "0",
+        "after {after}"
+    );
+}
+
+/// Sends texts one by one, then a hidden write into whatever transaction is open, then looks.
+#[track_caller]
+fn attempt(stage: &Stage, script: &str) -> Vec<Message> {
+    let mut wire = stage.plain();
+    let mut answers = Vec::new();
+    for text in script.split(" ;; ") {
+        answers.extend(wire.query(text));
+    }
+    wire.query("SELECT writes()");
+    wire.query("COMMIT");
+    assert_closed(stage, &mut wire, script);
+    answers
+}
+
+#[track_caller]
+fn assert_refused(stage: &Stage, script: &str) {
+    let answers = attempt(stage, script);
+    assert!(
+        answers.iter().any(|message| message.sqlstate() == "PF002"),
+        "{script}:\n{}",
+        pretty(&answers)
+    );
+}
+
+#[test]
+fn every_spelling_of_set() {
+    let stage = stage();
+    let mut wire = stage.plain();
+    let mut tried = 0;
+    for name in [
+        "default_transaction_read_only",
+        "DEFAULT_Transaction_Read_ONLY",
+        "\"default_transaction_read_only\"",
+        "\"Default_Transaction_Read_Only\"",
+        "U&\"default_transaction_read_\\006fnly\"",
+        "transaction_read_only",
+        "\"TRANSACTION_READ_ONLY\"",
+        "U&\"transaction!005fread_only\" UESCAPE '!'",
+    ] {
+        for value in [
+            "off", "false", "0", "'of'", "'OFF'", "no", "'n'", "'f'", "fals",
+        ] {
+            for form in [
+                "SET {n} = {v}",
+                "SET SESSION {n} TO {v}",
+                "set/**/{n}\n=\t{v}",
+                "BEGIN ;; SET LOCAL {n} = {v}",
+                "BEGIN ;; SET {n} TO {v}",
+                "SELECT 1; SET {n} = {v}",
+                "BEGIN; SET {n} = {v}; SELECT writes(); COMMIT",
+            ] {
+                let script = form.replace("{n}", name).replace("{v}", value);
+                let mut answers = Vec::new();
+                for text in script.split(" ;; ") {
+                    answers.extend(wire.query(text));
+                }
+                assert!(
+                    answers.iter().any(|message| message.sqlstate() == "PF002"),
+                    "{script}:\n{}",
+                    pretty(&answers)
+                );
+                wire.query("SELECT writes()");
+                wire.query("COMMIT");
+                tried += 1;
+            }
+        }
+    }
+    println!("{tried} spellings");
+    assert_closed(&stage, &mut wire, "every spelling of SET");
+}
+
+#[test]
+fn statements_that_would_lift_it() {
+    let stage = stage();
+    let set = "set_config('default_transaction_read_only', 'off', false)";
+    for script in [
+        "BEGIN READ WRITE",
+        "BEGIN ISOLATION LEVEL SERIALIZABLE, READ WRITE",
+        "BEGIN READ ONLY, READ WRITE",
+        "BEGIN READ WRITE, READ ONLY",
+        "START TRANSACTION READ WRITE",
+        "BEGIN ;; SET TRANSACTION READ WRITE",
+        "BEGIN ;; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ WRITE",
+        "BEGIN ;; SAVEPOINT s ;; SET TRANSACTION READ WRITE ;; RELEASE s",
+        "BEGIN ;; SAVEPOINT s ;; SET TRANSACTION READ WRITE ;; ROLLBACK TO s",
+        "BEGIN READ ONLY ;; COMMIT AND CHAIN ;; SET TRANSACTION READ WRITE",
+        "BEGIN ;; SELECT 1; SET TRANSACTION READ WRITE; SELECT writes()",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
+        "RESET transaction_read_only",
+        "BEGIN ;; RESET transaction_read_only",
+        "BEGIN ;; SET LOCAL transaction_read_only TO DEFAULT",
+        "SET default_transaction_read_only FROM CURRENT",
+        "BEGIN ;; SET transaction_read_only FROM CURRENT",
+        "SELECT set_config('default_transaction_read_only', 'off', false)",
+        "SELECT set_config('DEFAULT_transaction_read_only', 'off', false)",
+        "SELECT pg_catalog.set_config('transaction_read_only', 'off', true)",
+        "SELECT set_config('default_' || 'transaction_read_only', 'off', false)",
+        "SELECT set_config(n, 'off', false) FROM (VALUES ('default_transaction_read_only')) v (n)",
+        "UPDATE pg_settings SET setting = 'off' WHERE name = 'default_transaction_read_only'",
+        "ALTER ROLE postgres SET default_transaction_read_only = off",
+        "ALTER ROLE ALL SET default_transaction_read_only = off",
+        "ALTER DATABASE postgres SET default_transaction_read_only = off",
+        "ALTER SYSTEM SET default_transaction_read_only = off",
+        "DO $$ BEGIN SET default_transaction_read_only = off; END $$",
+        "DO $$ BEGIN PERFORM set_config('default_transaction_read_only', 'off', false); END $$",
+        "SELECT 1; SET default_transaction_read_only = off; SELECT writes()",
+        "SELECT 1; COMMIT; BEGIN READ WRITE; SELECT writes(); COMMIT",
+        "CREATE FUNCTION pg_temp.lifts() RETURNS void LANGUAGE sql SET transaction_read_only = off AS ''",
+        "SET SESSION AUTHORIZATION app ;; SET default_transaction_read_only = off",
+        "PREPARE lift (text) AS SELECT set_config($1, 'off', false) ;; EXECUTE lift ('default_transaction_read_only')",
+        "BEGIN ;; ABORT; SET default_transaction_read_only = off",
+    ] {
+        assert_refused(&stage, script);
+    }
+    for place in [
+        "SELECT {}",
+        "SELECT 1, {}",
+        "SELECT 1 WHERE {} = 'off'",
+        "WITH x AS (SELECT {}) SELECT * FROM x",
+        "SELECT * FROM {}",
+        "SELECT (SELECT {})",
+        "VALUES ({})",
+        "SELECT 1 ORDER BY {}",
+        "COPY (SELECT {}) TO STDOUT",
+        "EXPLAIN ANALYZE SELECT {}",
+        "PREPARE lift AS SELECT {} ;; EXECUTE lift",
+        "BEGIN ;; DECLARE c CURSOR FOR SELECT {} ;; FETCH c ;; COMMIT",
+        "DECLARE c CURSOR WITH HOLD FOR SELECT {}",
+    ] {
+        assert_refused(&stage, &place.replace("{}", set));
+    }
+}
+
+/// The same by messages of the extended protocol, with the name as a parameter or under a statement's name.
+#[test]
+fn by_the_extended_protocol() {
+    let stage = stage();
+    let values = [Some("default_transaction_read_only"), Some("off")];
+    let computed = "SELECT set_config($1, $2, false)";
+    for batch in [
+        Batch::new()
+            .parse("", computed)
+            .bind("", "", &values)
+            .execute("", 0)
+            .sync(),
+        Batch::new()
+            .parse("lift", computed)
+            .bind("portal", "lift", &values)
+            .execute("portal", 1)
+            .sync(),
+        Batch::new()
+            .statement("SET default_transaction_read_only = off")
+            .statement("SELECT writes()")
+            .sync(),
+        Batch::new()
+            .statement("BEGIN READ WRITE")
+            .statement("SELECT writes()")
+            .statement("COMMIT")
+            .sync(),
+        Batch::new()
+            .statement("BEGIN")
+            .statement("SET TRANSACTION READ WRITE")
+            .statement("SELECT writes()")
+            .statement("COMMIT")
+            .sync(),
+        // Asked for again and again, without waiting.
+        Batch::new()
+            .query("SET default_transaction_read_only = off")
+            .query("BEGIN READ WRITE")
+            .query("SELECT writes()")
+            .query("COMMIT"),
+    ] {
+        let mut wire = stage.plain();
+        let answer = run_all(&mut wire, &batch);
+        assert!(
+            answer.iter().any(|message| message.sqlstate() == "PF002"),
+            "{}",
+            pretty(&answer)
+        );
+        assert_closed(&stage, &mut wire, "a batch");
+    }
+}
+
+/// Sends a batch at once and reads the answers to all of it. Whatever it left open is rolled back.
+#[track_caller]
+fn run_all(wire: &mut Wire, batch: &Batch) -> Vec<Message> {
+    let end = Batch::new().query("ROLLBACK").query("SELECT 'the end'");
+    wire.send(&batch.clone().then(&end));
+    let mut answers = Vec::new();
+    loop {
+        let answer = wire.until_ready();
+        let is_end = answer
+            .iter()
+            .any(|m| m.is_closed() || m.tag == b'D' && m.row() == ["the end"]);
+        answers.extend(answer);
+        if is_end {
+            return answers;
+        }
+    }
+}
+
+/// Functions that lift it where nobody sees it.
+const LIFTING: &str = "
+    CREATE FUNCTION lifts() RETURNS text LANGUAGE sql AS $$ SELECT set_config('transaction_read_only', 'off', true) $$;
+    CREATE FUNCTION lifts_default() RETURNS text LANGUAGE sql
+        AS $$ SELECT set_config('default_transaction_read_only', 'off', false) $$;
+    CREATE FUNCTION sets_default() RETURNS int LANGUAGE plpgsql
+        AS $$ BEGIN SET default_transaction_read_only = off; RETURN 1; END $$;
+    CREATE FUNCTION sets_characteristics() RETURNS int LANGUAGE plpgsql
+        AS $$ BEGIN SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE; RETURN 1; END $$;
+    CREATE FUNCTION sets_and_writes() RETURNS int LANGUAGE plpgsql
+        AS $$ BEGIN SET transaction_read_only = off; RETURN writes(); END $$;
+    CREATE FUNCTION by_clause() RETURNS int LANGUAGE plpgsql SET transaction_read_only = off
+        AS $$ BEGIN RETURN writes(); END $$;
+    CREATE FUNCTION by_default_clause() RETURNS int LANGUAGE plpgsql SET default_transaction_read_only = off
+        AS $$ BEGIN RETURN writes(); END $$;
+    CREATE VIEW lifting AS SELECT lifts_default()";
+
+/// One statement cannot lift it for itself. What it does to the default PostgreSQL reports, and the proxy sets it back
+/// before the next.
+#[test]
+fn functions_that_lift_it() {
+    let stage = stage();
+    stage.postgres.sql(LIFTING);
+    for script in [
+        "SELECT lifts()",
+        "SELECT lifts_default()",
+        "SELECT sets_default()",
+        "SELECT sets_characteristics()",
+        "SELECT sets_and_writes()",
+        "SELECT by_clause()",
+        "SELECT by_default_clause()",
+        "TABLE lifting",
+        "BEGIN ;; SELECT lifts()",
+        "BEGIN ;; SELECT lifts_default() ;; COMMIT",
+        "BEGIN ;; SELECT lifts_default() ;; COMMIT AND CHAIN",
+        "BEGIN ;; SELECT lifts_default() ;; SAVEPOINT s ;; ROLLBACK TO s",
+        "SELECT lifts_default(); SELECT writes()",
+        "SELECT lifts_default() ;; BEGIN ;; SELECT 1",
+        "SELECT lifts_default() ;; PREPARE w AS SELECT writes() ;; EXECUTE w",
+        "COPY (SELECT lifts_default()) TO STDOUT",
+        "BEGIN ;; DECLARE c CURSOR WITH HOLD FOR TABLE lifting ;; COMMIT ;; FETCH c",
+    ] {
+        println!("{script}");
+        attempt(&stage, script);
+    }
+    let mut wire = stage.plain();
+    wire.extended("SELECT lifts_default()");
+    wire.extended("SELECT writes()");
+    assert_closed(&stage, &mut wire, "lifts_default by the extended protocol");
+}
+
+/// The same with the write behind it sent before the report is back.
+#[test]
+fn functions_that_lift_it_and_writes_that_do_not_wait() {
+    let stage = stage();
+    stage.postgres.sql(LIFTING);
+    let mut open = Vec::new();
+    for (what, batch) in [
+        (
+            "one string, with a COMMIT in it",
+            Batch::new().query("SELECT lifts_default(); COMMIT; SELECT writes()"),
+        ),
+        (
+            "one string, two blocks",
+            Batch::new()
+                .query("BEGIN; SELECT lifts_default(); COMMIT; BEGIN; SELECT writes(); COMMIT"),
+        ),
+        (
+            "two strings",
+            Batch::new()
+                .query("SELECT lifts_default()")
+                .query("SELECT writes()"),
+        ),
+        (
+            "two pipelines",
+            Batch::new()
+                .statement("SELECT lifts_default()")
+                .sync()
+                .statement("SELECT writes()")
+                .sync(),
+        ),
+        (
+            "one pipeline with a COMMIT in it",
+            Batch::new()
+                .statement("BEGIN")
+                .statement("SELECT lifts_default()")
+                .statement("COMMIT")
+                .statement("SELECT writes()")
+                .sync(),
+        ),
+    ] {
+        let mut wire = stage.plain();
+        let answers = run_all(&mut wire, &batch);
+        println!("{what}:\n{}", pretty(&answers));
+        if stage.postgres.value("SELECT count(*) FROM log") != "0" {
+            open.push(what);
+            stage.postgres.sql("TRUNCATE log");
+        }
+    }
+    assert_eq!(
+        open, OPEN,
+        "what writes without a token (left) is not what is known to (right)"
+    );
+}
+
+/// Known to be open: PostgreSQL reports the changed default only at the end of a text or pipeline, and the proxy does
+/// not wait for that before it sends what follows. It takes a function of the database that sets the default itself.
+const OPEN: [&str; 5] = [
+    "one string, with a COMMIT in it",
+    "one string, two blocks",
+    "two strings",
+    "two pipelines",
+    "one pipeline with a COMMIT in it",
+];
+
+/// What pools send when a connection comes back keeps working, and leaves it closed.
+#[test]
+fn what_pools_send() {
+    let stage = stage();
+    let mut wire = stage.plain();
+    for text in [
+        "RESET ALL",
+        "DISCARD ALL",
+        "UNLISTEN *",
+        "CLOSE ALL",
+        "DEALLOCATE ALL",
+        "ABORT",
+        "ROLLBACK",
+        "DISCARD TEMP",
+        "DISCARD PLANS",
+        "DISCARD SEQUENCES",
+        "RESET SESSION AUTHORIZATION",
+        "SET SESSION AUTHORIZATION DEFAULT",
+        "RESET ROLE",
+        "RESET default_transaction_read_only",
+        "SET default_transaction_read_only TO DEFAULT",
+        "SELECT pg_advisory_unlock_all()",
+        "SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL",
+        "ROLLBACK; RESET ALL; SET SESSION AUTHORIZATION DEFAULT",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        "BEGIN; COMMIT AND CHAIN; ROLLBACK",
+        "SELECT 1",
+        "",
+    ] {
+        for round in ["simple", "extended"] {
+            let single = !text.contains("; ");
+            let answer = match round {
+                "extended" if single => wire.extended(text),
+                _ => wire.query(text),
+            };
+            assert!(
+                !answer.iter().any(|message| message.tag == b'E'),
+                "{round} {text}:\n{}",
+                pretty(&answer)
+            );
+            assert_closed(&stage, &mut wire, text);
+        }
+    }
+    // With a token, they give it back.
+    wire.ok("DISCARD ALL");
+    wire.ok("SET fencing.token = 5");
+    wire.ok("SELECT writes()");
+    stage.postgres.sql("TRUNCATE log");
+    for text in ["RESET ALL", "DISCARD ALL"] {
+        wire.ok("SET fencing.token = 5");
+        wire.ok(text);
+        assert_closed(&stage, &mut wire, text);
+    }
+}

@@ -1,0 +1,363 @@
+//! Generated combinations: each expression and query of a list in each place where SQL takes one, and some thousand at
+//! random with one place inside another.
+
+use pgpalisade_policies::Class;
+use pgpalisade_tests::machine::seed;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use super::corpus::Case;
+use super::world::{Around, Outcome, Protocol, Runner, Watch, changed, class_of, stage};
+
+/// Whether an ingredient may write without its text showing it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Shows {
+    Everything,
+    NotAll,
+}
+
+use Shows::{Everything, NotAll};
+
+/// Values of some type.
+const EXPRESSIONS: &[(Shows, &str)] = &[
+    (Everything, "1"),
+    (Everything, "'text'"),
+    (Everything, "now()"),
+    (Everything, "current_user"),
+    (Everything, "random()"),
+    (Everything, "(SELECT count(*) FROM jobs)"),
+    (Everything, "(SELECT id FROM jobs ORDER BY id LIMIT 1)"),
+    (Everything, "pg_try_advisory_xact_lock(1)"),
+    (Everything, "set_config('my.own', 'x', true)"),
+    (Everything, "nextval('counter')"),
+    (Everything, "setval('counter', 7)"),
+    (
+        Everything,
+        "(SELECT id FROM jobs ORDER BY id LIMIT 1 FOR UPDATE)",
+    ),
+    (
+        Everything,
+        "(SELECT id FROM jobs ORDER BY id LIMIT 1 FOR KEY SHARE)",
+    ),
+    (Everything, "lo_create(0)"),
+    (Everything, "lo_put(4242, 0, 'y')::text"),
+    (Everything, "pg_notify('a', 'b')::text"),
+    (Everything, "txid_current()"),
+    (Everything, "pg_logical_emit_message(true, 'a', 'b')"),
+    (
+        Everything,
+        "query_to_xml('DELETE FROM jobs', true, true, '')::text",
+    ),
+    (
+        Everything,
+        "set_config('default_transaction_read_only', 'off', false)",
+    ),
+    (
+        Everything,
+        "set_config('transaction_' || 'read_only', 'off', true)",
+    ),
+    (NotAll, "writes()"),
+    (NotAll, "public.writes(2)"),
+    (NotAll, "counts()"),
+    (NotAll, "locks()"),
+    (NotAll, "says_stable()"),
+    (NotAll, "says_immutable()"),
+    (NotAll, "catches()"),
+    (NotAll, "creates()::text"),
+    (NotAll, "writes_by_text('DELETE FROM jobs')::text"),
+    (NotAll, "with_default()"),
+    (NotAll, "(1 #=# 2)"),
+    (NotAll, "(@#@ 1)"),
+    (NotAll, "5::checked"),
+    (NotAll, "(ROW(1, 2)::pair)::int"),
+    (
+        NotAll,
+        "jsonb_populate_record(NULL::boxed, '{\"value\": 5}')::text",
+    ),
+    (NotAll, "(TABLE peek)"),
+    (NotAll, "(SELECT count(*) FROM checked_jobs)"),
+    (NotAll, "(SELECT writing_sum(id) FROM jobs)"),
+    (NotAll, "(SELECT p FROM pairs ORDER BY p LIMIT 1)::text"),
+];
+
+/// Where a value can stand. Each is a query again.
+const AROUND_EXPRESSIONS: &[&str] = &[
+    "SELECT {} AS id",
+    "SELECT ({}) IS NULL",
+    "SELECT CASE WHEN true THEN ({})::text ELSE 'x' END",
+    "SELECT CASE ({})::text WHEN 'x' THEN 1 END",
+    "SELECT coalesce(({})::text, 'x')",
+    "SELECT nullif(({})::text, 'x'), greatest(({})::text, 'y')",
+    "SELECT ({})::text LIKE '%', ({})::text COLLATE \"C\"",
+    "SELECT 'a' IN (({})::text, 'b')",
+    "SELECT ({})::text = ANY (ARRAY['a', ({})::text])",
+    "SELECT (ARRAY[1, 2])[length(({})::text)]",
+    "SELECT ROW(1, ({}))",
+    "SELECT jsonb_build_object('a', ({})::text) -> 'a'",
+    "SELECT xmlelement(name a, ({})::text)",
+    "SELECT count(({})) FROM jobs",
+    "SELECT count(*) FILTER (WHERE ({}) IS NOT NULL) FROM jobs",
+    "SELECT string_agg(who, ',' ORDER BY ({})::text) FROM jobs",
+    "SELECT max(({})::text) OVER (PARTITION BY who) FROM jobs",
+    "SELECT sum(id) OVER (ORDER BY ({})::text) FROM jobs",
+    "SELECT EXISTS (SELECT ({}))",
+    "SELECT (SELECT ({})) AS id",
+    "SELECT DISTINCT ({})::text FROM jobs",
+    "SELECT DISTINCT ON (({})::text) id FROM jobs",
+    "SELECT id FROM jobs WHERE ({}) IS NOT NULL",
+    "SELECT id FROM jobs WHERE who = 'x' OR ({})::text > ''",
+    "SELECT id FROM jobs ORDER BY ({})::text",
+    "SELECT count(*) FROM jobs GROUP BY ({})::text",
+    "SELECT 1 AS id FROM jobs HAVING count(({})) > 0",
+    "SELECT id FROM jobs LIMIT length(({})::text)",
+    "SELECT id FROM jobs OFFSET length(({})::text)",
+    "SELECT j.id FROM jobs j LEFT JOIN docs d ON ({})::text = 'x'",
+    "SELECT * FROM generate_series(1, length(({})::text)) AS g (id)",
+    "SELECT * FROM jobs, LATERAL (SELECT ({})) l",
+    "SELECT * FROM ROWS FROM (unnest(ARRAY[({})::text])) AS r (id)",
+    "VALUES (({})::text)",
+    "SELECT * FROM (VALUES (1, ({})::text)) v (id, t)",
+    "SELECT set_config('my.own', ({})::text, true)",
+    "SELECT * FROM jobs TABLESAMPLE BERNOULLI (length(({})::text) % 100)",
+    "SELECT * FROM xmltable('/a' PASSING '<a/>' COLUMNS n text DEFAULT ({})::text) AS id",
+];
+
+/// Queries, and statements that take the place of one.
+const QUERIES: &[(Shows, &str)] = &[
+    (Everything, "SELECT id FROM jobs"),
+    (Everything, "TABLE jobs"),
+    (Everything, "VALUES (1)"),
+    (Everything, "SELECT id FROM working UNION ALL SELECT 1"),
+    (Everything, "SELECT count(*) AS id FROM jobs GROUP BY who"),
+    (Everything, "SELECT nextval('counter') AS id"),
+    (Everything, "SELECT id FROM jobs FOR UPDATE"),
+    (Everything, "SELECT lo_create(0) AS id"),
+    (Everything, "SELECT 1 AS id INTO made"),
+    (
+        Everything,
+        "WITH x AS (DELETE FROM jobs RETURNING id) SELECT id FROM x",
+    ),
+    (
+        Everything,
+        "WITH x AS (INSERT INTO log DEFAULT VALUES) SELECT 1 AS id",
+    ),
+    (Everything, "INSERT INTO log DEFAULT VALUES RETURNING id"),
+    (Everything, "UPDATE jobs SET who = 'x' RETURNING id"),
+    (Everything, "DELETE FROM jobs RETURNING id"),
+    (
+        Everything,
+        "MERGE INTO jobs USING docs ON false WHEN NOT MATCHED THEN INSERT VALUES (900)",
+    ),
+    (NotAll, "SELECT writes() AS id"),
+    (NotAll, "SELECT * FROM writes_rows() AS r (id)"),
+    (NotAll, "TABLE peek"),
+    (NotAll, "SELECT id FROM checked_jobs"),
+    (NotAll, "SELECT 5::checked AS id"),
+    (NotAll, "SELECT p AS id FROM pairs ORDER BY p"),
+    (NotAll, "SELECT id FROM working UNION ALL SELECT writes()"),
+    (NotAll, "SELECT writing_sum(id) AS id FROM jobs"),
+    (NotAll, "SELECT says_immutable() AS id"),
+];
+
+/// Where a query can stand, and what can be done with it.
+const AROUND_QUERIES: &[(Shows, &str)] = &[
+    (Everything, "{}"),
+    (Everything, "({})"),
+    (Everything, "SELECT * FROM ({}) s"),
+    (Everything, "SELECT * FROM ({}) s LIMIT 1"),
+    (Everything, "SELECT count(*) FROM ({}) s WHERE true"),
+    (Everything, "SELECT row_to_json(s) AS id FROM ({}) s"),
+    (Everything, "SELECT 1 AS id WHERE EXISTS ({})"),
+    (Everything, "SELECT ARRAY({})"),
+    (Everything, "SELECT j.id FROM jobs j, LATERAL ({}) l"),
+    (
+        Everything,
+        "SELECT j.id FROM jobs j LEFT JOIN LATERAL ({}) l ON true",
+    ),
+    (Everything, "WITH x AS ({}) SELECT * FROM x"),
+    (
+        Everything,
+        "WITH x AS MATERIALIZED ({}) SELECT count(*) FROM x",
+    ),
+    (Everything, "WITH x AS ({}) SELECT 1 AS id"),
+    (Everything, "WITH RECURSIVE x AS ({}) TABLE x"),
+    (Everything, "SELECT (WITH x AS ({}) SELECT count(*) FROM x)"),
+    (Everything, "({}) UNION ALL ({})"),
+    (Everything, "(SELECT NULL) EXCEPT ALL ({})"),
+    (Everything, "EXPLAIN {}"),
+    (Everything, "EXPLAIN (ANALYZE false) {}"),
+    (Everything, "EXPLAIN ANALYZE {}"),
+    (
+        Everything,
+        "EXPLAIN (ANALYZE, COSTS off, TIMING off, FORMAT yaml) {}",
+    ),
+    (Everything, "COPY ({}) TO STDOUT"),
+    (Everything, "COPY ({}) TO STDOUT WITH (FORMAT csv)"),
+    (Everything, "COPY ({}) TO '/dev/null'"),
+    (
+        Everything,
+        "BEGIN ;; DECLARE c CURSOR FOR {} ;; FETCH ALL FROM c ;; COMMIT",
+    ),
+    (
+        Everything,
+        "BEGIN ;; DECLARE c SCROLL CURSOR FOR {} ;; FETCH LAST FROM c ;; COMMIT",
+    ),
+    (
+        Everything,
+        "BEGIN ;; DECLARE c CURSOR FOR {} ;; MOVE ALL IN c ;; COMMIT",
+    ),
+    (
+        Everything,
+        "DECLARE c CURSOR WITH HOLD FOR {} ;; FETCH ALL FROM c",
+    ),
+    (Everything, "PREPARE p AS {} ;; EXECUTE p"),
+    (Everything, "PREPARE p AS {} ;; EXPLAIN EXECUTE p"),
+    (Everything, "PREPARE p AS {} ;; EXPLAIN ANALYZE EXECUTE p"),
+    (
+        Everything,
+        "PREPARE p AS {} ;; CREATE TABLE made AS EXECUTE p",
+    ),
+    (Everything, "PREPARE p AS {}"),
+    (Everything, "CREATE TABLE made AS {}"),
+    (Everything, "CREATE TEMP TABLE made AS {}"),
+    (Everything, "CREATE VIEW made AS {}"),
+    (Everything, "CREATE MATERIALIZED VIEW made AS {}"),
+    (Everything, "INSERT INTO pairs SELECT NULL FROM ({}) s"),
+    (Everything, "DO $do$ BEGIN PERFORM * FROM ({}) s; END $do$"),
+    (
+        Everything,
+        "SELECT query_to_xml($q$ {} $q$, true, true, '')",
+    ),
+    (Everything, "SELECT 1; {}"),
+    (Everything, "{}; SELECT 1"),
+    (Everything, "BEGIN; {}; COMMIT"),
+    (Everything, "/* a comment -- */ {} -- another /*"),
+    (NotAll, "SELECT writes_by_text($q$ {} $q$)"),
+];
+
+/// What read-only mode does not stop. Inside a text that a function runs nobody sees it: `hidden` shows that limit.
+const PAST_READ_ONLY: [&str; 5] = [
+    "lo_create",
+    "lo_put",
+    "pg_notify",
+    "txid_current",
+    "pg_logical_emit_message",
+];
+
+fn is_out_of_sight(text: &str) -> bool {
+    text.contains("writes_by_text($q$") && PAST_READ_ONLY.iter().any(|name| text.contains(name))
+}
+
+/// One text put into a place.
+fn put(place: &str, text: &str) -> String {
+    place.replace("{}", text)
+}
+
+fn every_combination() -> Vec<(Shows, String)> {
+    let mut all = Vec::new();
+    for (shows, expression) in EXPRESSIONS {
+        for place in AROUND_EXPRESSIONS {
+            all.push((*shows, put(place, expression)));
+        }
+        let select = format!("SELECT {expression} AS id");
+        for (place_shows, place) in AROUND_QUERIES {
+            all.push(((*shows).max(*place_shows), put(place, &select)));
+        }
+    }
+    for (shows, query) in QUERIES {
+        for (place_shows, place) in AROUND_QUERIES {
+            all.push(((*shows).max(*place_shows), put(place, query)));
+        }
+    }
+    all
+}
+
+fn at_random(rng: &mut StdRng) -> (Shows, String) {
+    let (shows, expression) = *EXPRESSIONS.choose(rng).unwrap();
+    let mut text = put(AROUND_EXPRESSIONS.choose(rng).unwrap(), expression);
+    for _ in 0..rng.random_range(0..3) {
+        // As a value, once more.
+        let value = format!("(SELECT count(*) FROM ({text}) AS s)");
+        text = put(AROUND_EXPRESSIONS.choose(rng).unwrap(), &value);
+    }
+    let (place_shows, place) = *AROUND_QUERIES.choose(rng).unwrap();
+    (shows.max(place_shows), put(place, &text))
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    refused_by_both: usize,
+    hidden: usize,
+    reads: usize,
+    strict: usize,
+    /// PostgreSQL takes it for an error in itself: the combination means nothing.
+    senseless: usize,
+}
+
+#[test]
+fn no_combination_is_a_write_called_a_read() {
+    let mut rng = StdRng::seed_from_u64(seed());
+    let mut all = every_combination();
+    all.extend((0..1_000).map(|_| at_random(&mut rng)));
+    all.retain(|(_, text)| !is_out_of_sight(text));
+    let stage = stage();
+    let mut watch = Watch::new(&stage);
+    let before = watch.fingerprint();
+    let mut counts = Counts::default();
+    let mut wrong = Vec::new();
+    let mut plain = Runner::without_token(&stage);
+    let mut outcomes = Vec::new();
+    // By the proxy first: what the server lets pass although it writes would change what is looked at.
+    let xid = watch.next_xid();
+    for (_, text) in &all {
+        let case = Case::new(text);
+        let class = class_of(&case.script);
+        let outcome = plain.run(&case.script, Around::Nothing, Protocol::Simple);
+        if class == Class::Write && !outcome.is("PF002") {
+            // An error may come before the statement of a script that is refused.
+            if outcome == Outcome::Passed || case.script.len() == 1 {
+                wrong.push(format!("{outcome:?} by the proxy: {text}"));
+            }
+        }
+        if watch.next_xid() != xid {
+            wrong.push(format!("it wrote without a token: {text}"));
+            break;
+        }
+        outcomes.push((class, outcome));
+    }
+    let changes = changed(&before, &watch.fingerprint());
+    assert!(
+        changes.is_empty(),
+        "{}\n{}",
+        changes.join("\n"),
+        wrong.join("\n")
+    );
+    let mut oracle = Runner::oracle(&stage);
+    for ((shows, text), (class, by_proxy)) in all.iter().zip(&outcomes) {
+        let case = Case::new(text);
+        let by_server = oracle.run(&case.script, Around::Nothing, Protocol::Simple);
+        let refused = by_server.is("25006");
+        match (class, &by_server) {
+            (Class::Write, _) if refused => counts.refused_by_both += 1,
+            (Class::Write, Outcome::Passed) => counts.strict += 1,
+            (Class::Read, _) if refused && *shows == NotAll => counts.hidden += 1,
+            (Class::Read, _) if refused => {
+                wrong.push(format!("a write is called a read: {text}"));
+            }
+            (Class::Read, Outcome::Passed) => counts.reads += 1,
+            _ => counts.senseless += 1,
+        }
+        if *class == Class::Read && *by_proxy != by_server {
+            wrong.push(format!(
+                "{by_proxy:?} by the proxy, {by_server:?} by the server: {text}"
+            ));
+        }
+    }
+    println!("{} combinations: {counts:?}", all.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(
+        counts.hidden > 500 && counts.reads > 300 && counts.senseless * 4 < all.len(),
+        "the combinations are of little use: {counts:?}"
+    );
+}

@@ -1,0 +1,58 @@
+//! The files of `corpus/`: one case to a line, comments and empty lines between them.
+
+/// One case.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    /// What is said about it: the words in brackets in front of it.
+    pub(crate) tag: Option<String>,
+    /// Texts that are sent one after the other.
+    pub(crate) script: Vec<String>,
+}
+
+impl Case {
+    /// One line, without what stands in brackets in front of it. `;;` parts the texts of a script.
+    pub(crate) fn new(line: &str) -> Self {
+        let (tag, rest) = match line
+            .strip_prefix('[')
+            .and_then(|line| line.split_once("] "))
+        {
+            Some((tag, rest)) => (Some(tag.to_owned()), rest),
+            None => (None, line),
+        };
+        Self {
+            tag,
+            script: rest.split(" ;; ").map(str::to_owned).collect(),
+        }
+    }
+
+    /// The rest of a tag that begins with this word: `42601` of `[error 42601]`.
+    pub(crate) fn tagged(&self, word: &str) -> Option<&str> {
+        self.tag.as_deref()?.strip_prefix(word).map(str::trim)
+    }
+
+    /// As it stands in the file.
+    pub(crate) fn text(&self) -> String {
+        self.script.join(" ;; ")
+    }
+}
+
+/// The cases of a file.
+pub(crate) fn cases(file: &str) -> Vec<Case> {
+    file.lines()
+        .filter(|line| !line.trim().is_empty() && !line.starts_with("--"))
+        .map(Case::new)
+        .collect()
+}
+
+pub(crate) const WORLD: &str = include_str!("corpus/world.sql");
+pub(crate) const STATEMENTS: &str = include_str!("corpus/statements.sql");
+pub(crate) const HIDDEN: &str = include_str!("corpus/hidden.sql");
+pub(crate) const PAST: &str = include_str!("corpus/past.sql");
+pub(crate) const ORDINARY: [(&str, &str); 3] = [
+    ("psql", include_str!("corpus/ordinary/psql.sql")),
+    ("pg_dump", include_str!("corpus/ordinary/pg_dump.sql")),
+    (
+        "applications",
+        include_str!("corpus/ordinary/applications.sql"),
+    ),
+];

@@ -1,0 +1,171 @@
+//! Writes that the text does not show. The classifier calls them reads, so PostgreSQL's read-only mode must refuse
+//! them, end to end, to a session without a token.
+
+use std::collections::BTreeMap;
+
+use pgpalisade_policies::Class;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Message, Wire, pretty};
+
+use super::corpus::{self, cases};
+use super::world::{Around, Outcome, Protocol, Runner, Watch, changed, class_of, stage};
+
+#[test]
+fn the_backstop_refuses_them() {
+    let stage = stage();
+    let mut watch = Watch::new(&stage);
+    let mut oracle = Runner::oracle(&stage);
+    let mut plain = Runner::without_token(&stage);
+    let before = watch.fingerprint();
+    let mut wrong = Vec::new();
+    let mut places = BTreeMap::new();
+    for case in cases(corpus::HIDDEN) {
+        let text = case.text();
+        *places.entry(case.tag.clone().unwrap()).or_insert(0) += 1;
+        let class = class_of(&case.script);
+        if class != Class::Read {
+            wrong.push(format!("not hidden, the text shows it: {text}"));
+        }
+        let by_server = oracle.run(&case.script, Around::Nothing, Protocol::Simple);
+        if !by_server.is("25006") {
+            wrong.push(format!("PostgreSQL: {by_server:?}: {text}"));
+        }
+        for by in [Protocol::Simple, Protocol::Extended] {
+            let xid = watch.next_xid();
+            let outcome = plain.run(&case.script, Around::Nothing, by);
+            if !outcome.is("25006") {
+                wrong.push(format!("{by:?} {outcome:?}: {text}"));
+            }
+            if watch.next_xid() != xid {
+                wrong.push(format!("{by:?} it wrote: {text}"));
+            }
+        }
+    }
+    println!("hidden in: {places:?}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let changes = changed(&before, &watch.fingerprint());
+    assert!(changes.is_empty(), "{}", changes.join("\n"));
+}
+
+/// The cases are worth something: where nothing stops it, each of them writes.
+#[test]
+fn each_of_them_writes_where_nothing_stops_it() {
+    let stage = stage();
+    let mut watch = Watch::new(&stage);
+    let mut free = Runner::free(&stage);
+    let mut wrong = Vec::new();
+    for case in cases(corpus::HIDDEN) {
+        let xid = watch.next_xid();
+        // A block, so that the next case finds the world as it was; cursors need a COMMIT.
+        let around = match case.tag.as_deref() {
+            Some("cursor") => Around::Nothing,
+            _ => Around::Block,
+        };
+        let outcome = free.run(&case.script, around, Protocol::Simple);
+        // A script that writes and fails later has shown what it does.
+        if watch.next_xid() == xid
+            && !matches!(case.script.as_slice(), [text] if text.contains("counts()"))
+        {
+            wrong.push(format!("{outcome:?}, and nothing written: {}", case.text()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// By FunctionCall there is no text at all.
+#[test]
+fn function_calls_are_refused_by_oid() {
+    use pgpalisade_tests::wire::Batch;
+    let stage = stage();
+    let mut watch = Watch::new(&stage);
+    let before = watch.fingerprint();
+    let mut wire = stage.plain();
+    for (function, arguments) in [
+        ("writes()", vec![]),
+        ("lo_create(oid)", vec!["0"]),
+        ("nextval(regclass)", vec!["counter"]),
+        ("pg_notify(text, text)", vec!["news", "x"]),
+        ("now()", vec![]),
+        (
+            "set_config(text, text, boolean)",
+            vec!["default_transaction_read_only", "off", "f"],
+        ),
+    ] {
+        let oid = stage
+            .postgres
+            .value(&format!("SELECT '{function}'::regprocedure::oid::int8"));
+        let oid = oid.parse().unwrap();
+        let answer = wire.run(&Batch::new().function_call(oid, &arguments));
+        assert!(
+            answer.iter().any(|message| message.sqlstate() == "PF002"),
+            "{function}: {}",
+            pretty(&answer)
+        );
+    }
+    assert_eq!(changed(&before, &watch.fingerprint()), Vec::<String>::new());
+}
+
+/// Where the guarantee ends. A function, view or foreign table that acts outside of the transaction, or on large
+/// objects up to PostgreSQL 15, is neither seen by the parser nor refused by read-only mode. If one of these is refused
+/// one day, `docs/guarantee.md` can promise more.
+#[test]
+fn what_neither_parser_nor_read_only_mode_sees() {
+    let stage = stage();
+    let by_dblink = own_dsn(&stage);
+    stage.postgres.sql(&format!(
+        "CREATE VIEW says AS SELECT pg_notify('news', 'x')::text;
+         CREATE VIEW calls_out AS SELECT dblink_exec('{by_dblink}', 'INSERT INTO log DEFAULT VALUES');
+         CREATE SERVER programs FOREIGN DATA WRAPPER file_fdw;
+         CREATE FOREIGN TABLE program (line text) SERVER programs OPTIONS (program 'echo ran');
+         CREATE SERVER away FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '{}', port '{}', dbname 'postgres');
+         CREATE USER MAPPING FOR postgres SERVER away OPTIONS (user 'postgres', password_required 'false');
+         CREATE FOREIGN TABLE peek_away (id int) SERVER away OPTIONS (table_name 'peek')",
+        stage.postgres.socket_dir().display(),
+        stage.postgres.port(),
+    ));
+    let mut wire = stage.plain();
+    if stage.postgres.value("SHOW server_version_num").as_str() < "160000" {
+        wire.ok("SELECT writes_by_text('SELECT lo_create(4711)')");
+        let made = "SELECT count(*) FROM pg_largeobject_metadata WHERE oid = 4711";
+        assert_eq!(stage.postgres.value(made), "1");
+    }
+    for sql in [
+        "SELECT * FROM says",
+        "SELECT * FROM calls_out",
+        "SELECT * FROM program",
+        "SELECT * FROM peek_away",
+    ] {
+        println!("{sql}");
+        wire.ok(sql);
+    }
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "2");
+}
+
+fn own_dsn(stage: &Stage) -> String {
+    stage.postgres.admin_dsn()
+}
+
+/// COPY of a hidden write ends as every other refusal does: the session goes on.
+#[test]
+fn a_session_goes_on_after_each() {
+    let stage = stage();
+    let mut wire: Wire = stage.plain();
+    for sql in [
+        "COPY (SELECT writes()) TO STDOUT",
+        "COPY (SELECT writes(id) FROM jobs) TO STDOUT WITH BINARY",
+        "SELECT id FROM jobs UNION ALL SELECT writes()",
+    ] {
+        let answer = wire.query(sql);
+        let outcome: Vec<String> = answer
+            .iter()
+            .filter(|message| message.tag == b'E')
+            .map(Message::sqlstate)
+            .collect();
+        assert_eq!(outcome, ["25006"], "{sql}: {}", pretty(&answer));
+        assert_eq!(wire.rows("SELECT 1"), [["1"]]);
+    }
+    assert_eq!(Outcome::Passed, {
+        let mut plain = Runner::without_token(&stage);
+        plain.run(&["SELECT 1".to_owned()], Around::Block, Protocol::Simple)
+    });
+}

@@ -1,0 +1,358 @@
+//! The table of `docs/policies.md`: each kind of statement, sent for real by a session without a token, with a stale
+//! one, and with the current one.
+
+use std::fmt::Write as _;
+
+use pgpalisade_tests::machine::repository;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
+
+use super::world::{Watch, stage};
+
+const PAGE: &str = "docs/policies.md";
+const BEGIN: &str = "<!-- generated: statements -->";
+const END: &str = "<!-- end of generated: statements -->";
+/// Where this variable is set, the page is written instead of compared.
+const WRITE: &str = "WRITE_DOCS";
+
+/// What a reader finds above the table.
+const ABOVE: &str = "\
+What happens to each kind of statement without a policy file, in a session that holds no token, a stale one, and the
+current one. Each cell is what a real PostgreSQL behind the proxy did. A takeover ends the sessions of lower tokens (FATAL PF001
+at whatever they do next), so the column *stale token* is for those that a takeover cannot find: a session that moved to a
+higher token and came back from it with a ROLLBACK.
+";
+
+/// What a reader finds below it.
+const BELOW: &str = "\
+The table is made by a test. After a change of what happens, write it anew:
+`WRITE_DOCS=1 cargo test -p pgpalisade-tests --test oracle table`.
+";
+
+/// One row: words for the reader, and what is sent, one text after the other.
+type Row = (&'static str, &'static [&'static str]);
+
+const ROWS: &[Row] = &[
+    ("`SELECT`, `VALUES`, `TABLE`", &["SELECT * FROM jobs"]),
+    (
+        "`SELECT` of a function or view that writes inside",
+        &["SELECT writes()"],
+    ),
+    (
+        "`SELECT` of an operator, cast or domain that writes inside",
+        &["SELECT 5::checked"],
+    ),
+    (
+        "`SELECT nextval(..)`, `setval(..)`",
+        &["SELECT nextval('counter')"],
+    ),
+    (
+        "`SELECT .. FOR UPDATE`, `FOR SHARE`",
+        &["SELECT * FROM jobs FOR SHARE"],
+    ),
+    (
+        "`SELECT .. INTO`, `CREATE TABLE .. AS`",
+        &["SELECT 1 AS n INTO made_by_select"],
+    ),
+    (
+        "`WITH x AS (INSERT ..) SELECT ..`",
+        &["WITH x AS (INSERT INTO log DEFAULT VALUES RETURNING 1) SELECT * FROM x"],
+    ),
+    ("`INSERT`", &["INSERT INTO log DEFAULT VALUES"]),
+    ("`UPDATE`", &["UPDATE log SET what = 'x'"]),
+    ("`DELETE`", &["DELETE FROM log"]),
+    (
+        "`MERGE`",
+        &["MERGE INTO jobs USING docs ON false WHEN MATCHED THEN DO NOTHING"],
+    ),
+    ("`TRUNCATE`", &["TRUNCATE log"]),
+    ("`COPY .. TO STDOUT`", &["COPY jobs TO STDOUT"]),
+    (
+        "`COPY (INSERT .. RETURNING ..) TO STDOUT`",
+        &["COPY (INSERT INTO log DEFAULT VALUES RETURNING id) TO STDOUT"],
+    ),
+    (
+        "`COPY .. TO` a file or program of the server",
+        &["COPY jobs TO PROGRAM 'cat > /dev/null'"],
+    ),
+    ("`COPY .. FROM`", &["COPY jobs FROM '/dev/null'"]),
+    ("`EXPLAIN`", &["EXPLAIN DELETE FROM jobs"]),
+    (
+        "`EXPLAIN ANALYZE` of a read",
+        &["EXPLAIN ANALYZE SELECT * FROM jobs"],
+    ),
+    (
+        "`EXPLAIN ANALYZE` of a write",
+        &["EXPLAIN ANALYZE INSERT INTO log DEFAULT VALUES"],
+    ),
+    (
+        "`PREPARE` of a write",
+        &["PREPARE w AS INSERT INTO log DEFAULT VALUES"],
+    ),
+    (
+        "`EXECUTE` of a prepared read",
+        &["PREPARE r AS SELECT * FROM jobs", "EXECUTE r"],
+    ),
+    (
+        "`EXECUTE` of a prepared write",
+        &["PREPARE w AS INSERT INTO log DEFAULT VALUES", "EXECUTE w"],
+    ),
+    (
+        "`DECLARE`, `FETCH`, `CLOSE` of a cursor",
+        &[
+            "BEGIN",
+            "DECLARE c CURSOR FOR TABLE jobs",
+            "FETCH c",
+            "CLOSE c",
+            "COMMIT",
+        ],
+    ),
+    (
+        "`BEGIN`, `COMMIT`, `ROLLBACK`, `SAVEPOINT`",
+        &["BEGIN", "SAVEPOINT s", "RELEASE s", "COMMIT"],
+    ),
+    (
+        "`BEGIN READ ONLY`",
+        &["BEGIN READ ONLY", "SELECT 1", "COMMIT"],
+    ),
+    (
+        "`BEGIN READ WRITE`, `SET TRANSACTION READ WRITE`",
+        &["BEGIN READ WRITE", "COMMIT"],
+    ),
+    (
+        "`PREPARE TRANSACTION`",
+        &["BEGIN", "SELECT 1", "PREPARE TRANSACTION 'made'"],
+    ),
+    (
+        "`COMMIT PREPARED`, `ROLLBACK PREPARED`",
+        &["COMMIT PREPARED 'kept'"],
+    ),
+    (
+        "`SET`, `SHOW` of other settings",
+        &["SET work_mem = '5MB'", "SHOW work_mem"],
+    ),
+    (
+        "`SET default_transaction_read_only = off`",
+        &["SET default_transaction_read_only = off"],
+    ),
+    (
+        "`SET fencing.token` to the current token",
+        &["SET fencing.token = {current}"],
+    ),
+    (
+        "`SET fencing.token` to a lower one",
+        &["SET fencing.token = {lower}"],
+    ),
+    (
+        "`RESET ALL`, `DISCARD ALL`, `UNLISTEN *`, `CLOSE ALL`",
+        &["RESET ALL", "DISCARD ALL", "UNLISTEN *", "CLOSE ALL"],
+    ),
+    (
+        "`LOCK TABLE .. IN ACCESS SHARE MODE`",
+        &["BEGIN", "LOCK jobs IN ACCESS SHARE MODE", "COMMIT"],
+    ),
+    (
+        "`LOCK TABLE` in other modes",
+        &["BEGIN", "LOCK TABLE jobs", "COMMIT"],
+    ),
+    (
+        "advisory locks",
+        &["SELECT pg_advisory_lock(1), pg_advisory_unlock(1)"],
+    ),
+    ("`LISTEN`", &["LISTEN news"]),
+    ("`NOTIFY`, `pg_notify(..)`", &["NOTIFY news"]),
+    ("large objects (`lo_..`)", &["SELECT lo_create(4711)"]),
+    ("`DO`", &["DO 'BEGIN PERFORM 1; END'"]),
+    ("`CALL`", &["CALL does()"]),
+    (
+        "`CREATE`, `ALTER`, `DROP`, also of temporary tables",
+        &["CREATE TEMP TABLE made (id int)"],
+    ),
+    (
+        "`COMMENT`, `GRANT`, `REVOKE`",
+        &["COMMENT ON TABLE jobs IS 'work'"],
+    ),
+    (
+        "`CREATE ROLE`, `ALTER ROLE`",
+        &["ALTER ROLE other SET work_mem = '5MB'"],
+    ),
+    (
+        "`REFRESH MATERIALIZED VIEW`",
+        &["REFRESH MATERIALIZED VIEW jobs_by_who"],
+    ),
+    (
+        "`VACUUM`, `ANALYZE`, `REINDEX`, `CLUSTER`",
+        &["VACUUM jobs"],
+    ),
+    ("`ALTER SYSTEM`, `CHECKPOINT`, `LOAD`", &["CHECKPOINT"]),
+    (
+        "`dblink_exec(..)` and the like",
+        &["SELECT dblink_exec('host=nowhere', 'DELETE FROM jobs')"],
+    ),
+    (
+        "`pg_terminate_backend(..)`, `pg_cancel_backend(..)`",
+        &["SELECT pg_cancel_backend(0)"],
+    ),
+    (
+        "several statements in one text, one of them a write",
+        &["SELECT 1; INSERT INTO log DEFAULT VALUES"],
+    ),
+    ("a text that PostgreSQL's grammar refuses", &["SELEKT 1"]),
+];
+
+/// The tokens of a row: the mark, which its sessions with the current token have, and one below it.
+struct Tokens {
+    lower: String,
+    current: String,
+}
+
+impl Tokens {
+    /// Those of a row by its number. Each is above the row before: a mark never falls.
+    fn of(row: usize) -> Self {
+        Self {
+            lower: (2 * row + 1).to_string(),
+            current: (2 * row + 2).to_string(),
+        }
+    }
+
+    /// A text with the tokens put in.
+    fn put_into(&self, text: &str) -> String {
+        text.replace("{lower}", &self.lower)
+            .replace("{current}", &self.current)
+    }
+}
+
+/// Without a token, with a stale one, with the current one.
+fn sessions(stage: &Stage, tokens: &Tokens) -> [Wire; 3] {
+    let mut stale = stage.leader(&tokens.lower);
+    stale.ok("BEGIN");
+    stale.ok(&tokens.put_into("SET fencing.token = {current}"));
+    stale.ok("ROLLBACK");
+    [stage.plain(), stale, stage.leader(&tokens.current)]
+}
+
+/// What happened, in the words of the table.
+fn cell(answer: &[Message]) -> String {
+    let Some(error) = answer.iter().find(|message| message.tag == b'E') else {
+        return "passes".to_owned();
+    };
+    let state = error.sqlstate();
+    match (state.as_str(), error.severity().as_str()) {
+        ("PF001" | "PF005", "FATAL") => format!("connection refused, {state}"),
+        ("25006", _) => "refused by PostgreSQL (25006)".to_owned(),
+        ("42601", _) => "PostgreSQL's syntax error (42601)".to_owned(),
+        // The row's dblink reaches nobody: it has been let through.
+        ("08001", _) => "passes".to_owned(),
+        (state, "ERROR") if state.starts_with("PF") => format!("refused, {state}"),
+        _ => panic!("what is this?\n{}", pretty(answer)),
+    }
+}
+
+fn send(wire: &mut Wire, script: &[&str], tokens: &Tokens) -> String {
+    for text in script {
+        let answer = wire.query(&tokens.put_into(text));
+        let cell = cell(&answer);
+        if cell != "passes" {
+            return cell;
+        }
+    }
+    "passes".to_owned()
+}
+
+/// Rows that are not a text: a FunctionCall, a connection for replication, a connection with a token in its packet.
+fn other_rows(stage: &Stage, tokens: &Tokens) -> Vec<(String, [String; 3])> {
+    let oid = stage
+        .postgres
+        .value("SELECT 'pg_catalog.now()'::regprocedure::oid::int8");
+    let call = Batch::new().function_call(oid.parse().unwrap(), &[]);
+    let calls = sessions(stage, tokens).map(|mut wire| cell(&wire.run(&call)));
+    let connect = |more: &[(&str, &str)]| {
+        let mut wire = Wire::connect(&stage.proxy.endpoint());
+        let packet = [&[("user", "postgres"), ("database", "postgres")], more].concat();
+        wire.startup(PROTOCOL_3_0, &packet);
+        cell(&wire.until_ready())
+    };
+    let (lower, current) = (
+        ("fencing.token", tokens.lower.as_str()),
+        ("fencing.token", tokens.current.as_str()),
+    );
+    let packets: [&[(&str, &str)]; 3] = [&[], &[lower], &[current]];
+    let connections = packets.map(connect);
+    let replication = packets.map(|more| connect(&[more, &[("replication", "database")]].concat()));
+    vec![
+        (
+            "FunctionCall of the protocol (large objects of JDBC)".to_owned(),
+            calls,
+        ),
+        ("connecting".to_owned(), connections),
+        ("connecting for replication".to_owned(), replication),
+    ]
+}
+
+fn generate() -> String {
+    let stage = stage();
+    stage
+        .postgres
+        .sql("BEGIN; INSERT INTO log DEFAULT VALUES; PREPARE TRANSACTION 'kept'");
+    let mut watch = Watch::new(&stage);
+    let mut text = format!("{ABOVE}\n| statement | no token | stale token | current token |\n");
+    text.push_str("| --- | --- | --- | --- |\n");
+    let mut rows = Vec::new();
+    for (number, (words, script)) in ROWS.iter().enumerate() {
+        let tokens = Tokens::of(number);
+        let [mut plain, mut stale, mut current] = sessions(&stage, &tokens);
+        let before = watch.next_xid();
+        let refused = [
+            send(&mut plain, script, &tokens),
+            send(&mut stale, script, &tokens),
+        ];
+        assert_eq!(watch.next_xid(), before, "{script:?} wrote: {refused:?}");
+        let [none, stale] = refused;
+        let current = send(&mut current, script, &tokens);
+        rows.push(((*words).to_owned(), [none, stale, current]));
+    }
+    rows.extend(other_rows(&stage, &Tokens::of(ROWS.len())));
+    for (words, cells) in rows {
+        writeln!(text, "| {words} | {} |", cells.join(" | ")).unwrap();
+    }
+    format!("{text}\n{BELOW}")
+}
+
+#[test]
+fn the_table_of_the_page_is_what_happens() {
+    let path = repository().join(PAGE);
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (above, rest) = page
+        .split_once(BEGIN)
+        .unwrap_or_else(|| panic!("{PAGE} has no line {BEGIN}"));
+    let (inside, below) = rest
+        .split_once(END)
+        .unwrap_or_else(|| panic!("{PAGE} has no line {END}"));
+    let found = generate();
+    if std::env::var_os(WRITE).is_some() {
+        let page = format!("{above}{BEGIN}\n{found}{END}{below}");
+        std::fs::write(&path, page).unwrap();
+        return;
+    }
+    assert_eq!(
+        inside.trim(),
+        found.trim(),
+        "{PAGE} says something else (left) than what happens (right). If what happens is right: {BELOW}"
+    );
+}
+
+/// What the page says above the table: the sessions of lower tokens are ended by a takeover, whatever they do next.
+#[test]
+fn a_takeover_ends_the_sessions_of_lower_tokens() {
+    let stage = stage();
+    let texts = ["SELECT 1", "INSERT INTO log DEFAULT VALUES", "ROLLBACK"];
+    let mut old = texts.map(|text| (text, stage.leader("33")));
+    let _new = stage.leader("34");
+    for (text, wire) in &mut old {
+        let answer = wire.query(text);
+        let fatal = answer
+            .iter()
+            .any(|message| message.sqlstate() == "PF001" && message.severity() == "FATAL");
+        assert!(fatal, "{text}: {}", pretty(&answer));
+    }
+}

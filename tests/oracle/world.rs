@@ -1,0 +1,213 @@
+//! The database that the cases run against, and how one case is run.
+
+use std::collections::HashMap;
+
+use pgpalisade_policies::{Class, Control, TextEncoding, WriteReason, classify};
+use pgpalisade_tests::postgres::{Auth, Postgres};
+use pgpalisade_tests::proxy::Proxy;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Endpoint, Message, Wire};
+
+use super::corpus::WORLD;
+
+/// A line for every table, sequence and system catalog with a checksum of its rows, and for what the catalogs do not
+/// hold: replication slots, prepared transactions, settings in files.
+const FINGERPRINT: &str = "
+    CREATE FUNCTION fingerprint() RETURNS SETOF text LANGUAGE plpgsql AS $$
+    DECLARE
+        rows record;
+        sum text;
+    BEGIN
+        FOR rows IN
+            SELECT c.oid::regclass::text AS name FROM pg_class c
+            WHERE relkind IN ('r', 'm', 'S') AND relnamespace <> 'information_schema'::regnamespace
+            UNION ALL SELECT 'pg_prepared_xacts'
+            UNION ALL SELECT '(SELECT slot_name, slot_type FROM pg_replication_slots) slots'
+            UNION ALL SELECT '(SELECT name, setting FROM pg_file_settings) files'
+            ORDER BY 1
+        LOOP
+            EXECUTE format(
+                'SELECT md5(string_agg(t::text, chr(10) ORDER BY t::text)) FROM (SELECT * FROM %s) AS t', rows.name
+            ) INTO sum;
+            RETURN NEXT rows.name || ' ' || coalesce(sum, 'empty');
+        END LOOP;
+    END $$";
+
+/// A server with the world in it, and a proxy in front.
+pub(crate) fn stage() -> Stage {
+    let postgres = Postgres::start_with(Auth::Trust, &["autovacuum=off"]);
+    postgres.sql(WORLD);
+    postgres.sql(FINGERPRINT);
+    let proxy = Proxy::start(&postgres);
+    Stage { proxy, postgres }
+}
+
+/// Looks at the database from outside: what it holds, and whether anything was written at all.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    admin: Wire,
+}
+
+impl Watch {
+    pub(crate) fn new(stage: &Stage) -> Self {
+        Self {
+            admin: stage.postgres.admin(),
+        }
+    }
+
+    /// Checksums of everything, by name.
+    pub(crate) fn fingerprint(&mut self) -> Vec<String> {
+        self.admin.rows("SELECT fingerprint()").concat()
+    }
+
+    /// The next transaction id. It moves with the first row, catalog entry, large object or notification that any
+    /// transaction writes, also one that is rolled back.
+    pub(crate) fn next_xid(&mut self) -> String {
+        self.admin
+            .rows("SELECT pg_snapshot_xmax(pg_current_snapshot())")
+            .concat()
+            .concat()
+    }
+}
+
+/// What differs between two fingerprints.
+pub(crate) fn changed(before: &[String], after: &[String]) -> Vec<String> {
+    let gone = before.iter().filter(|line| !after.contains(line));
+    let new = after.iter().filter(|line| !before.contains(line));
+    gone.map(|line| format!("- {line}"))
+        .chain(new.map(|line| format!("+ {line}")))
+        .collect()
+}
+
+/// How a script ended: the SQLSTATE of its first error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Passed,
+    Failed(String),
+}
+
+impl Outcome {
+    fn of(answer: &[Message]) -> Self {
+        let error = answer.iter().find(|message| message.tag == b'E');
+        match error {
+            Some(error) => Self::Failed(error.sqlstate()),
+            None if answer.last().is_some_and(Message::is_closed) => Self::Failed("closed".into()),
+            None => Self::Passed,
+        }
+    }
+
+    pub(crate) fn is(&self, sqlstate: &str) -> bool {
+        matches!(self, Self::Failed(state) if state == sqlstate)
+    }
+}
+
+/// How the texts of a script are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Simple,
+    Extended,
+}
+
+/// Whether a transaction block is opened around a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Around {
+    Block,
+    Nothing,
+}
+
+/// A session that runs scripts, each from a clean start.
+#[derive(Debug)]
+pub(crate) struct Runner {
+    wire: Wire,
+    endpoint: Endpoint,
+    parameters: &'static [(&'static str, &'static str)],
+}
+
+const PLAIN: &[(&str, &str)] = &[("user", "postgres"), ("database", "postgres")];
+const READ_ONLY: &[(&str, &str)] = &[
+    ("user", "postgres"),
+    ("database", "postgres"),
+    ("default_transaction_read_only", "on"),
+];
+
+impl Runner {
+    /// Straight on the server, read-only: the oracle.
+    pub(crate) fn oracle(stage: &Stage) -> Self {
+        Self::new(stage.postgres.tcp(), READ_ONLY)
+    }
+
+    /// Through the proxy, without a token.
+    pub(crate) fn without_token(stage: &Stage) -> Self {
+        Self::new(stage.proxy.endpoint(), PLAIN)
+    }
+
+    /// Straight on the server, free to write.
+    pub(crate) fn free(stage: &Stage) -> Self {
+        Self::new(stage.postgres.tcp(), PLAIN)
+    }
+
+    fn new(endpoint: Endpoint, parameters: &'static [(&'static str, &'static str)]) -> Self {
+        Self {
+            wire: Wire::login(&endpoint, parameters),
+            endpoint,
+            parameters,
+        }
+    }
+
+    /// Runs the texts one after the other, to the first error, and undoes what can be undone.
+    pub(crate) fn run(&mut self, script: &[String], around: Around, by: Protocol) -> Outcome {
+        if around == Around::Block {
+            self.wire.ok("BEGIN");
+        }
+        let mut outcome = Outcome::Passed;
+        for text in script {
+            let answer = match by {
+                Protocol::Simple => self.wire.query(text),
+                Protocol::Extended => self.wire.extended(text),
+            };
+            outcome = Outcome::of(&answer);
+            if outcome != Outcome::Passed {
+                break;
+            }
+        }
+        let answer = self.wire.run(&Batch::new().query("ROLLBACK"));
+        if answer.last().is_some_and(Message::is_closed) {
+            self.wire = Wire::login(&self.endpoint, self.parameters);
+        } else {
+            self.wire.ok("DISCARD ALL");
+        }
+        outcome
+    }
+}
+
+/// The class of a script, following PREPARE and EXECUTE as the proxy does.
+pub(crate) fn class_of(script: &[String]) -> Class {
+    let mut prepared = HashMap::new();
+    let mut class = Class::Read;
+    for text in script {
+        let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
+        for statement in &verdict.statements {
+            class = class.max(statement.effects.class);
+            for control in &statement.controls {
+                match control {
+                    Control::Prepare { name, effects } => {
+                        prepared.insert(name.clone(), effects.class);
+                    }
+                    Control::Execute { name } => {
+                        class = class.max(prepared.get(name).copied().unwrap_or(Class::Write));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    class
+}
+
+/// Why a text is a write, in words.
+pub(crate) fn why(text: &str) -> String {
+    let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
+    verdict
+        .why()
+        .map_or_else(|| "it is a read".to_owned(), WriteReason::to_string)
+}
