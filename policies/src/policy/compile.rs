@@ -131,7 +131,10 @@ fn default_terms(section: &Section, scope: ScopeId, lines: &Lines<'_>) -> Terms 
         (*category.get_ref(), By::Defaults { line })
     });
     let mut refused: Vec<(Category, By)> = said.collect();
-    if !refused.iter().any(|(kind, _)| *kind == Category::Replication) {
+    if !refused
+        .iter()
+        .any(|(kind, _)| *kind == Category::Replication)
+    {
         refused.push((Category::Replication, By::Nobody));
     }
     take_away(&mut refused, &section.allow);
@@ -156,7 +159,10 @@ fn rule_terms(
     lines: &Lines<'_>,
 ) -> Terms {
     let section = &rule.section;
-    let own = section.refuse.iter().map(|kind| (*kind.get_ref(), By::Rule));
+    let own = section
+        .refuse
+        .iter()
+        .map(|kind| (*kind.get_ref(), By::Rule));
     let mut refused: Vec<(Category, By)> = own.collect();
     let mut inherited = defaults.refused.to_vec();
     take_away(&mut inherited, &section.allow);

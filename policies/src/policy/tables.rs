@@ -257,7 +257,9 @@ mod tests {
         let tables = Tables::new([listed]);
         let mut matches = None;
         let name = name(Some(schema), table);
-        tables.matching(&name, SearchPath::Unknown, &mut |_, how| matches = Some(how));
+        tables.matching(&name, SearchPath::Unknown, &mut |_, how| {
+            matches = Some(how)
+        });
         let expect = expect.then_some(Certainty::Certain);
         assert_eq!(matches, expect, "{pattern} and {schema}.{table}");
     }
@@ -302,6 +304,10 @@ mod tests {
         refuse("public.\"jobs", "not closed", "schema.\"Table\"");
         refuse("\"public\"jobs", "behind a closing quote", "a dot");
         refuse("public.jo\"bs\"", "contains '\"'", "double quotes");
-        refuse(&format!("public.{}", "x".repeat(64)), "64 bytes", "at most 63");
+        refuse(
+            &format!("public.{}", "x".repeat(64)),
+            "64 bytes",
+            "at most 63",
+        );
     }
 }

@@ -155,7 +155,10 @@ unknown_tables = \"session-scope\"
 #[test]
 fn writes_need_the_scopes_that_list_their_tables() {
     let app = session(SCOPES, "app");
-    assert_eq!(app.policy().scopes(), ["main".into(), "jobs".into(), "mail".into()]);
+    assert_eq!(
+        app.policy().scopes(),
+        ["main".into(), "jobs".into(), "mail".into()]
+    );
     check(&app, &write(&["jobs.queue"]), "jobs");
     check(&app, &write(&["public.cron_lock"]), "jobs");
     check(&app, &write(&["other.cron_lock"]), "main");
@@ -164,7 +167,11 @@ fn writes_need_the_scopes_that_list_their_tables() {
     // A table that two scopes list needs both; so do two tables.
     check(&app, &write(&["jobs.mail_out"]), "jobs mail");
     check(&app, &write(&["jobs.outbox"]), "jobs mail");
-    check(&app, &write(&["shop.outbox", "public.orders", "jobs.a"]), "main jobs mail");
+    check(
+        &app,
+        &write(&["shop.outbox", "public.orders", "jobs.a"]),
+        "main jobs mail",
+    );
     check(&app, &write(&["public.orders", "public.orders"]), "main");
     // No table, or one that is not known.
     check(&app, &write(&[]), "main");
@@ -178,7 +185,10 @@ fn a_rule_exempts_refuses_or_gives_another_scope() {
     check(&migrator, &write(&["jobs.queue", "public.orders"]), "free");
     check(&migrator, &write_anything(), "free");
     check_frame(&migrator, Some(""), None);
-    assert_eq!(migrator.rule().unwrap().to_string(), "rule \"exempt\", line 7");
+    assert_eq!(
+        migrator.rule().unwrap().to_string(),
+        "rule \"exempt\", line 7"
+    );
 
     let report = session(SCOPES, "report7");
     check(&report, &write(&["jobs.queue"]), "refused");
@@ -256,7 +266,12 @@ fn a_name_without_schema_stands_for_every_schema_of_the_path() {
     check_on(&app, &["app", "public"], &write(&["cron_lock"]), "jobs");
     check_on(&app, &["app"], &write(&["cron_lock"]), "main");
     check_on(&app, &["app", "jobs"], &write(&["anything"]), "jobs");
-    check_on(&app, &["jobs", "public"], &write(&["mail_out"]), "jobs mail");
+    check_on(
+        &app,
+        &["jobs", "public"],
+        &write(&["mail_out"]),
+        "jobs mail",
+    );
     check_on(&app, &["public"], &write(&["jobs.queue"]), "jobs");
     // Not known: asked for only where the answer depends on it.
     check(&app, &write(&["cron_lock"]), "path? cron_lock");
@@ -296,8 +311,12 @@ allow = [\"ddl\", \"replication\"]
     check(&app, &kind(Category::Ddl), "refused");
     check(&app, &kind(Category::Call), "default");
     check_frame(&app, None, Some("default"));
-    let words = |session: &SessionPolicy, category| session.allows(category).unwrap_err().to_string();
-    assert_eq!(words(&app, Category::Ddl), "The policy refuses ddl ([defaults], line 2)");
+    let words =
+        |session: &SessionPolicy, category| session.allows(category).unwrap_err().to_string();
+    assert_eq!(
+        words(&app, Category::Ddl),
+        "The policy refuses ddl ([defaults], line 2)"
+    );
     let nothing = "The policy refuses replication (as where nothing is said)";
     assert_eq!(words(&app, Category::Replication), nothing);
     assert_eq!(app.allows(Category::Call), Ok(()));
@@ -308,13 +327,20 @@ allow = [\"ddl\", \"replication\"]
     check(&report, &kind(Category::Call), "refused");
     assert_eq!(report.allows(Category::Replication), Ok(()));
     let words = words(&report, Category::Call);
-    assert_eq!(words, "The policy refuses call (rule \"reporting\", line 3)");
+    assert_eq!(
+        words,
+        "The policy refuses call (rule \"reporting\", line 3)"
+    );
     // A kind may be refused that is a read.
     let lock = Effects {
         class: Class::Read,
         ..kind(Category::Lock)
     };
-    check(&session("[defaults]\nrefuse = \"lock\"\n", "app"), &lock, "refused");
+    check(
+        &session("[defaults]\nrefuse = \"lock\"\n", "app"),
+        &lock,
+        "refused",
+    );
 }
 
 #[test]
@@ -340,13 +366,25 @@ fn reads_that_must_be_current_need_the_token() {
     let text = "[defaults]\nreads = \"current\"\n[scope.jobs]\ntables = \"jobs.*\"\n";
     let app = session(text, "app");
     check(&app, &Effects::none(), "free");
-    check(&app, &read(&["pg_catalog.pg_class", "information_schema.tables", "pg_stat_activity"]), "free");
+    check(
+        &app,
+        &read(&[
+            "pg_catalog.pg_class",
+            "information_schema.tables",
+            "pg_stat_activity",
+        ]),
+        "free",
+    );
     check(&app, &call("current_setting"), "free");
     check(&app, &call("pg_catalog.now"), "free");
     check(&app, &call("next_job"), "default");
     check(&app, &call("public.now"), "default");
     check(&app, &read(&["jobs.queue"]), "jobs");
-    check(&app, &read(&["jobs.queue", "public.orders"]), "default jobs");
+    check(
+        &app,
+        &read(&["jobs.queue", "public.orders"]),
+        "default jobs",
+    );
     check_on(&app, &["jobs"], &read(&["queue"]), "jobs");
     check(&app, &read(&["queue"]), "path? queue");
     let anything = Effects {
@@ -399,7 +437,11 @@ fn the_rules_mode_counts_before_the_scopes_and_that_before_the_defaults() {
 fn what_is_only_observed_switches_the_backstop_off() {
     check_frame(&session(MODES, "app"), Some("default strict"), None);
     check_frame(&session(MODES, "test"), Some("default strict"), None);
-    check_frame(&session(MODES, "hard"), Some("default strict"), Some("default strict"));
+    check_frame(
+        &session(MODES, "hard"),
+        Some("default strict"),
+        Some("default strict"),
+    );
     let one = "[scope.loose]\ntables = \"loose.*\"\nmode = \"observe\"\n";
     check_frame(&session(one, "app"), Some("default loose"), None);
     // A scope that no session of this kind needs does not matter.
@@ -407,7 +449,8 @@ fn what_is_only_observed_switches_the_backstop_off() {
     check_frame(&session(bare, "app"), Some("default"), Some("default"));
     let refused = "[defaults]\nmode = \"observe\"\n[[session]]\nmatch = { user = \"r\" }\nwrites = \"refuse\"\n";
     check_frame(&session(refused, "r"), None, None);
-    let kinds = "[defaults]\nmode = \"observe\"\nrefuse = \"ddl\"\n[scope.default]\nmode = \"enforce\"\n";
+    let kinds =
+        "[defaults]\nmode = \"observe\"\nrefuse = \"ddl\"\n[scope.default]\nmode = \"enforce\"\n";
     check_frame(&session(kinds, "app"), None, None);
 }
 
@@ -450,7 +493,8 @@ fn decisions_name_what_decided() {
     assert_eq!(
         because("loose", &write_anything(), &[]),
         [
-            "the text does not say which tables it writes: unknown_tables = \"session-scope\" (session rule 3, line 14)",
+            "the text does not say which tables it writes: unknown_tables = \"session-scope\" \
+             (session rule 3, line 14)",
             "writes = \"token\" (as where nothing is said), for the session's scope \"jobs\"",
         ]
     );
@@ -479,9 +523,16 @@ fn a_requirement_without_table_scopes_does_not_allocate() {
         let counted = allocation_counter::measure(|| {
             for effects in &statements {
                 let path = SearchPath::Unknown;
-                assert!(!matches!(session.requirement(effects, path), Requirement::Refuse(_)));
+                assert!(!matches!(
+                    session.requirement(effects, path),
+                    Requirement::Refuse(_)
+                ));
             }
-            let _ = (session.unlooked(), session.backstop(), session.mode(Some("x")));
+            let _ = (
+                session.unlooked(),
+                session.backstop(),
+                session.mode(Some("x")),
+            );
         });
         assert_eq!(counted.count_total, 0);
     }
@@ -506,16 +557,31 @@ fn unlooked_sessions_need_no_look() {
         write(&[]),
     ]
     .into_iter()
-    .chain(Category::ALL.into_iter().filter(|c| *c != Category::Replication).map(kind))
+    .chain(
+        Category::ALL
+            .into_iter()
+            .filter(|c| *c != Category::Replication)
+            .map(kind),
+    )
     .collect();
     let files: Vec<String> = file::tests::examples()
         .into_iter()
         .map(|(_, text)| text)
         .chain([SCOPES.to_owned(), MODES.to_owned(), String::new()])
-        .chain([format!("{SCOPES}\n[tokens]\nmax_step = 1\n").replace("[defaults]", "[defaults]\nreads = \"current\"")])
+        .chain([format!("{SCOPES}\n[tokens]\nmax_step = 1\n")
+            .replace("[defaults]", "[defaults]\nreads = \"current\"")])
         .collect();
     for text in &files {
-        for user in ["app", "migrator", "report", "loose", "hard", "test", "reader", "scheduler"] {
+        for user in [
+            "app",
+            "migrator",
+            "report",
+            "loose",
+            "hard",
+            "test",
+            "reader",
+            "scheduler",
+        ] {
             let session = session(text, user);
             let Some(held) = session.unlooked() else {
                 continue;
@@ -526,7 +592,10 @@ fn unlooked_sessions_need_no_look() {
                     Requirement::Free => {}
                     Requirement::Current(scopes) => {
                         let mut scopes = scopes.as_slice().iter();
-                        assert!(scopes.all(|scope| held.contains(scope)), "{user}: {effects:?}\n{text}");
+                        assert!(
+                            scopes.all(|scope| held.contains(scope)),
+                            "{user}: {effects:?}\n{text}"
+                        );
                     }
                     other => panic!("{user}: {other:?}: {effects:?}\n{text}"),
                 }

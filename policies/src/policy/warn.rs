@@ -20,12 +20,21 @@ pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
         warn(&at, message);
     }
     if let Some(at) = is(draft.defaults.mode.as_ref(), Mode::Observe) {
-        warn(&at, &observed("defaults.mode", "for all sessions without a mode of their own"));
+        warn(
+            &at,
+            &observed(
+                "defaults.mode",
+                "for all sessions without a mode of their own",
+            ),
+        );
     }
     for scope in &draft.scopes {
         if let Some(at) = is(scope.mode.as_ref(), Mode::Observe) {
             let key = format!("scope.{}.mode", scope.name.get_ref());
-            warn(&at, &observed(&key, "for all sessions that may need this scope"));
+            warn(
+                &at,
+                &observed(&key, "for all sessions that may need this scope"),
+            );
         }
     }
     for rule in &draft.rules {
@@ -35,7 +44,10 @@ pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
             warn(&at, message);
         }
         if let Some(at) = is(rule.section.mode.as_ref(), Mode::Observe) {
-            warn(&at, &observed("session.mode", "for the sessions of this rule"));
+            warn(
+                &at,
+                &observed("session.mode", "for the sessions of this rule"),
+            );
         }
     }
     for (rule, first) in shadowed(&draft.rules) {

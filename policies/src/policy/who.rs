@@ -31,7 +31,11 @@ impl WhoPattern {
     pub(super) fn covers(&self, other: &Self) -> bool {
         all_covered(&self.user, &other.user, Glob::covers)
             && all_covered(&self.database, &other.database, Glob::covers)
-            && all_covered(&self.application_name, &other.application_name, Glob::covers)
+            && all_covered(
+                &self.application_name,
+                &other.application_name,
+                Glob::covers,
+            )
             && all_covered(&self.network, &other.network, Network::covers)
     }
 }
@@ -79,7 +83,10 @@ mod tests {
         assert!(pattern(&[], &["cron*"], &[]).matches(&who(Some("cron-1"), None)));
         assert!(pattern(&[], &["*"], &[]).matches(&any), "none is empty");
         assert!(pattern(&[], &[], &["10.0.0.0/8"]).matches(&who(None, here)));
-        assert!(!pattern(&[], &[], &["10.0.0.0/8"]).matches(&any), "a unix socket");
+        assert!(
+            !pattern(&[], &[], &["10.0.0.0/8"]).matches(&any),
+            "a unix socket"
+        );
         assert!(!pattern(&["app"], &[], &["11.0.0.0/8"]).matches(&who(None, here)));
         let database = WhoPattern {
             database: vec![Glob::new("shop")],

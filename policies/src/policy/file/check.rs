@@ -58,7 +58,8 @@ fn names_of_two_rules(rules: &[RuleDraft], reader: &mut Reader<'_>) {
         };
         let line = reader.lines.line(&rule.at.span());
         if let Some(first) = known.get(name) {
-            let message = format!("two rules are named {name:?}, the first in line {first} (rename one)");
+            let message =
+                format!("two rules are named {name:?}, the first in line {first} (rename one)");
             reader.error(&rule.at.span(), message);
         } else {
             known.insert(name, line);

@@ -56,7 +56,8 @@ impl Policy {
     ) -> Result<Self, PolicyErrors> {
         let lines = Lines::new(text);
         if text.len() > POLICY_BYTES_MAX {
-            let message = format!("the file is larger than {POLICY_BYTES_MAX} bytes (is it the right one?)");
+            let message =
+                format!("the file is larger than {POLICY_BYTES_MAX} bytes (is it the right one?)");
             return Err(PolicyErrors(vec![lines.remark(&(0..0), message)]));
         }
         let mut reader = Reader {
@@ -219,7 +220,8 @@ impl Reader<'_> {
 
     fn rules(&mut self, value: &Value<'_>) -> Vec<RuleDraft> {
         let DeValue::Array(array) = value.get_ref() else {
-            let message = "session is not a list (write [[session]], with two brackets, for each rule)";
+            let message =
+                "session is not a list (write [[session]], with two brackets, for each rule)";
             self.error(&value.span(), message);
             return Vec::new();
         };
@@ -243,14 +245,16 @@ impl Reader<'_> {
             who: WhoPattern::default(),
             section: Section::default(),
         };
-        let mut matched = None;
-        for (key, value) in from_the_top(table) {
+        let entries = from_the_top(table);
+        let mut keys = entries.iter().map(|(key, _)| key.get_ref());
+        let has_match = keys.any(|key| key == "match");
+        for (key, value) in entries {
             let name = Name {
                 key: "session.name",
                 written: "session.name",
             };
             match &**key.get_ref() {
-                "match" => matched = Some(self.who(value, &mut rule.who)),
+                "match" => self.who(value, &mut rule.who),
                 "name" => {
                     let text = self.text(name, value, rule_name);
                     rule.name = text.map(Spanned::into_inner);
@@ -258,7 +262,7 @@ impl Reader<'_> {
                 _ => self.section("session", key, value, &mut rule.section),
             }
         }
-        if matched.is_none() {
+        if !has_match {
             let message = "the rule has no match (write match = { user = \"...\" }; \
                            what is to hold for everybody belongs below [defaults])";
             self.error(&value.span(), message);
@@ -319,7 +323,10 @@ fn names_of_scopes_keys() -> impl Iterator<Item = &'static str> {
 
 fn nonempty_glob(text: &str) -> Result<Glob, Fault> {
     match text.is_empty() {
-        true => Err(Fault::new("is an empty name", "write a name, or a part of it with *")),
+        true => Err(Fault::new(
+            "is an empty name",
+            "write a name, or a part of it with *",
+        )),
         false => Ok(Glob::new(text)),
     }
 }

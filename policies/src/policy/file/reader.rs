@@ -143,7 +143,10 @@ impl Reader<'_> {
                 self.fault(&item.span(), name, &fault);
             } else if read.len() == super::LIST_MAX {
                 let most = super::LIST_MAX;
-                let fault = Fault::new(format!("has more than {most} entries"), "use patterns with *");
+                let fault = Fault::new(
+                    format!("has more than {most} entries"),
+                    "use patterns with *",
+                );
                 self.fault(&item.span(), name, &fault);
                 break;
             } else {
@@ -173,9 +176,8 @@ impl Reader<'_> {
     pub(super) fn scope(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<Box<str>> {
         let check = self.check_scope;
         let scope = self.text(name, value, |text| {
-            check(text).map_err(|why| {
-                Fault::new(format!("{text:?} is no name of a scope"), why)
-            })?;
+            check(text)
+                .map_err(|why| Fault::new(format!("{text:?} is no name of a scope"), why))?;
             Ok(Box::from(text))
         });
         scope.map(Spanned::into_inner)

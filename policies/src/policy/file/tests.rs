@@ -121,29 +121,59 @@ fn errors_of_syntax_do_not_hide_the_rest() {
     assert!(found[0].starts_with("2:"), "{found:?}");
     assert!(found[0].ends_with("(this is not TOML)"), "{found:?}");
     let last = found.last().unwrap();
-    assert_eq!(last, "3:1: unknown key \"defaults.mod\" (did you mean \"mode\"?)");
+    assert_eq!(
+        last,
+        "3:1: unknown key \"defaults.mod\" (did you mean \"mode\"?)"
+    );
     let twice = errors("[defaults]\nwrites = \"token\"\nwrites = \"allow\"\n");
     assert!(twice[0].starts_with("3:1: duplicate key"), "{twice:?}");
 }
 
 #[test]
 fn tables_of_the_wrong_shape_say_how_to_write_them() {
-    refuse("defaults = 1\n", &["1:12: defaults is not a table", "below [defaults]"]);
-    refuse("[session]\nmatch = { user = \"a\" }\n", &["1:1: ", "[[session]], with two brackets"]);
+    refuse(
+        "defaults = 1\n",
+        &["1:12: defaults is not a table", "below [defaults]"],
+    );
+    refuse(
+        "[session]\nmatch = { user = \"a\" }\n",
+        &["1:1: ", "[[session]], with two brackets"],
+    );
     refuse("session = [1]\n", &["1:12: session is not a table"]);
-    refuse("[[session]]\nmatch = \"app\"\n", &["2:9: session.match is not a table", "{ user ="]);
-    refuse("[scope]\ntables = [\"a.b\"]\n", &["2:1: scope.tables stands in no scope", "[scope.NAME]"]);
-    refuse("[scope]\na = 1\n", &["2:5: scope.a is not a table", "[scope.a]"]);
+    refuse(
+        "[[session]]\nmatch = \"app\"\n",
+        &["2:9: session.match is not a table", "{ user ="],
+    );
+    refuse(
+        "[scope]\ntables = [\"a.b\"]\n",
+        &["2:1: scope.tables stands in no scope", "[scope.NAME]"],
+    );
+    refuse(
+        "[scope]\na = 1\n",
+        &["2:5: scope.a is not a table", "[scope.a]"],
+    );
     refuse("[[scope.a]]\n", &["scope.a is not a table"]);
     refuse("tokens = []\n", &["tokens is not a table"]);
 }
 
 #[test]
 fn keys_of_another_table_are_unknown() {
-    refuse("writes = \"token\"\n", &["1:1: unknown key \"writes\" (known here: defaults, "]);
-    refuse("[tokens]\nwrites = \"token\"\n", &["unknown key \"tokens.writes\""]);
-    refuse("[defaults]\nmax_step = 1\n", &["unknown key \"defaults.max_step\""]);
-    refuse("[defaults]\nmatch = 1\n", &["unknown key \"defaults.match\""]);
+    refuse(
+        "writes = \"token\"\n",
+        &["1:1: unknown key \"writes\" (known here: defaults, "],
+    );
+    refuse(
+        "[tokens]\nwrites = \"token\"\n",
+        &["unknown key \"tokens.writes\""],
+    );
+    refuse(
+        "[defaults]\nmax_step = 1\n",
+        &["unknown key \"defaults.max_step\""],
+    );
+    refuse(
+        "[defaults]\nmatch = 1\n",
+        &["unknown key \"defaults.match\""],
+    );
 }
 
 /// The table of keys is what the parser takes: for each key a value of a wrong type is an error about this key.
@@ -160,15 +190,30 @@ fn every_key_of_the_table_is_read() {
         let written = key.name.replace("NAME", "s");
         let found = errors(&format!("{header}\n{name} = 1979-05-27\n"));
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].contains(&format!(": {written}")), "{}: {found:?}", key.name);
-        assert!(found[0].contains(key.values) || name == "match", "{}: {found:?}", key.name);
+        assert!(
+            found[0].contains(&format!(": {written}")),
+            "{}: {found:?}",
+            key.name
+        );
+        assert!(
+            found[0].contains(key.values) || name == "match",
+            "{}: {found:?}",
+            key.name
+        );
     }
 }
 
 #[test]
 fn scopes_with_the_same_tables_are_one() {
     let text = "[scope.a]\ntables = [\"a.x\", \"b.*\"]\n[scope.b]\ntables = [\"b.*\", \"a.x\"]\n";
-    refuse(text, &["3:8: ", "\"b\" lists exactly the tables of scope \"a\"", "use one scope"]);
+    refuse(
+        text,
+        &[
+            "3:8: ",
+            "\"b\" lists exactly the tables of scope \"a\"",
+            "use one scope",
+        ],
+    );
     // Overlapping is allowed: such a table needs both tokens.
     assert!(parse("[scope.a]\ntables = \"a.*\"\n[scope.b]\ntables = [\"a.x\"]\n").is_ok());
 }
@@ -176,12 +221,18 @@ fn scopes_with_the_same_tables_are_one() {
 #[test]
 fn two_rules_of_one_name_are_an_error() {
     let rule = "[[session]]\nname = \"r\"\nmatch = { user = \"a\" }\n";
-    refuse(&format!("{rule}{}", rule.replace("\"a\"", "\"b\"")), &["4:1: ", "named \"r\"", "line 1"]);
+    refuse(
+        &format!("{rule}{}", rule.replace("\"a\"", "\"b\"")),
+        &["4:1: ", "named \"r\"", "line 1"],
+    );
 }
 
 #[test]
 fn a_file_without_end_is_not_read() {
-    refuse(&"#".repeat(POLICY_BYTES_MAX + 1), &["1:1: ", "larger than 1048576 bytes"]);
+    refuse(
+        &"#".repeat(POLICY_BYTES_MAX + 1),
+        &["1:1: ", "larger than 1048576 bytes"],
+    );
     assert!(parse(&"#".repeat(POLICY_BYTES_MAX)).is_ok());
 }
 
@@ -192,8 +243,13 @@ fn more_than_a_thousand_of_anything_is_refused() {
         (0..count).map(rule).collect::<String>()
     };
     assert!(parse(&rules(LIST_MAX)).is_ok());
-    refuse(&rules(LIST_MAX + 1), &["2001:1: there are more than 1000 rules"]);
-    let scopes: String = (0..=LIST_MAX).map(|at| format!("[scope.s{at}]\n")).collect();
+    refuse(
+        &rules(LIST_MAX + 1),
+        &["2001:1: there are more than 1000 rules"],
+    );
+    let scopes: String = (0..=LIST_MAX)
+        .map(|at| format!("[scope.s{at}]\n"))
+        .collect();
     refuse(&scopes, &["1001:8: there are more than 1000 scopes"]);
     let tables: Vec<String> = (0..=LIST_MAX).map(|at| format!("\"a.t{at}\"")).collect();
     let text = format!("[scope.a]\ntables = [{}]\n", tables.join(","));
@@ -202,14 +258,18 @@ fn more_than_a_thousand_of_anything_is_refused() {
 
 #[test]
 fn numbers_are_taken_as_toml_writes_them() {
-    let policy = parse("[tokens]\nmax_step = 1_000\nmax_token = 0xff\n[scope.a]\nmax_step = 5\n").unwrap();
+    let policy =
+        parse("[tokens]\nmax_step = 1_000\nmax_token = 0xff\n[scope.a]\nmax_step = 5\n").unwrap();
     let bounds = |max_step, max_token| TokenBounds {
         max_step: Some(max_step),
         max_token: Some(max_token),
     };
     assert_eq!(policy.bounds("other"), bounds(1000, 255));
     assert_eq!(policy.bounds("a"), bounds(5, 255));
-    refuse("[tokens]\nmax_step = 9223372036854775808\n", &["2:12: ", "out of range"]);
+    refuse(
+        "[tokens]\nmax_step = 9223372036854775808\n",
+        &["2:12: ", "out of range"],
+    );
     refuse("[tokens]\nmax_step = -1\n", &["2:12: ", "out of range"]);
 }
 
@@ -246,7 +306,9 @@ fn what_may_surprise_is_warned_of() {
         assert!(warning.starts_with(begin), "{warning}");
         assert!(warning.ends_with(')'), "it says what to do: {warning}");
     }
-    let quiet = WARNED.replace("\"allow\"", "\"token\"").replace("observe", "enforce");
+    let quiet = WARNED
+        .replace("\"allow\"", "\"token\"")
+        .replace("observe", "enforce");
     let quiet = quiet.replace("app*", "app");
     assert_eq!(parse(&quiet).unwrap().warnings(), []);
 }
@@ -257,7 +319,10 @@ pub(in crate::policy) fn examples() -> Vec<(String, String)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "toml") {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
             let name = path.file_stem().unwrap().to_string_lossy().into_owned();
             found.push((name, std::fs::read_to_string(&path).unwrap()));
         }
@@ -318,13 +383,38 @@ fn damaged_files_give_errors_with_places() {
             assert!(remark.message.ends_with(')'), "says what to do: {remark}");
         }
     }
-    assert!(good > ROUNDS / 100 && bad > ROUNDS / 3, "{good} good, {bad} bad");
+    assert!(
+        good > ROUNDS / 100 && bad > ROUNDS / 3,
+        "{good} good, {bad} bad"
+    );
 }
 
 fn damage(texts: &[String], rng: &mut StdRng) -> String {
     const PIECES: [&str; 24] = [
-        "[", "]", "[[", "]]", "{", "}", "=", "\"", "'", "\n", "#", ".", ",", "*", "\\", "\0", "é", "\u{1f600}",
-        "[scope.x]\n", "[[session]]\n", "match = {}", "tables = \"a.b\"\n", "1e999", "\"\"\"",
+        "[",
+        "]",
+        "[[",
+        "]]",
+        "{",
+        "}",
+        "=",
+        "\"",
+        "'",
+        "\n",
+        "#",
+        ".",
+        ",",
+        "*",
+        "\\",
+        "\0",
+        "é",
+        "\u{1f600}",
+        "[scope.x]\n",
+        "[[session]]\n",
+        "match = {}",
+        "tables = \"a.b\"\n",
+        "1e999",
+        "\"\"\"",
     ];
     let mut chars: Vec<char> = texts[rng.random_range(0..texts.len())].chars().collect();
     for _ in 0..rng.random_range(1..4) {
