@@ -435,8 +435,8 @@ impl SessionPolicy {
     }
 }
 
-/// A relation of PostgreSQL itself. Without a schema, every name of that beginning counts: PostgreSQL looks into its own
-/// catalog first, and reserves the beginning for itself.
+/// A relation of PostgreSQL itself. Without a schema, every name of that beginning counts: PostgreSQL looks into its
+/// own catalog first.
 fn is_systems(name: &ObjectName) -> bool {
     match name.schema.as_deref() {
         Some(schema) => schema == "pg_catalog" || schema == "information_schema",

@@ -2,8 +2,8 @@
 
 use crate::effects::ObjectName;
 
-/// <https://www.postgresql.org/docs/current/functions-info.html>, the session's part of it, the clock, and the settings.
-/// `set_config` is among them as SET is no read, and a session may declare its token by it.
+/// The session's part of <https://www.postgresql.org/docs/current/functions-info.html>, the clock, and the settings.
+/// `set_config` is among them: SET is no read either, and a session may declare its token by it.
 const ABOUT_THE_SESSION: [&str; 34] = [
     "clock_timestamp",
     "current_catalog",

@@ -1,7 +1,7 @@
 //! From what a statement does, and whose session it is, to what the session must hold.
 //!
-//! A [`Policy`] is what an operator has written ([`Policy::parse`]), or the default. [`Policy::for_session`] looks up what
-//! it says about one session. [`SessionPolicy::requirement`] is then asked for each statement.
+//! A [`Policy`] is what an operator has written ([`Policy::parse`]), or the default. [`Policy::for_session`] looks up
+//! what it says about one session. [`SessionPolicy::requirement`] is then asked for each statement.
 //!
 //! | file | what it does |
 //! | --- | --- |

@@ -493,7 +493,8 @@ fn decisions_name_what_decided() {
     assert_eq!(
         because("loose", &write_anything(), &[]),
         [
-            "the text does not say which tables it writes: unknown_tables = \"session-scope\" (session rule 3, line 14)",
+            "the text does not say which tables it writes: unknown_tables = \"session-scope\" \
+             (session rule 3, line 14)",
             "writes = \"token\" (as where nothing is said), for the session's scope \"jobs\"",
         ]
     );

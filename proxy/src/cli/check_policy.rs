@@ -124,12 +124,20 @@ fn summarize(path: &Path, policy: &Policy) -> io::Result<()> {
         )?;
     }
     for warning in policy.warnings() {
-        writeln!(stdout, "warning   {}", plain(&Placed(path, warning).to_string()))?;
+        writeln!(
+            stdout,
+            "warning   {}",
+            plain(&Placed(path, warning).to_string())
+        )?;
     }
     let warnings = match policy.warnings().len() {
         0 => "no warnings".to_owned(),
         1 => "1 warning".to_owned(),
         n => format!("{n} warnings"),
     };
-    writeln!(stdout, "\n{} is valid, {warnings}", plain(&path.display().to_string()))
+    writeln!(
+        stdout,
+        "\n{} is valid, {warnings}",
+        plain(&path.display().to_string())
+    )
 }

@@ -59,7 +59,9 @@ pub(super) struct ExplainArgs {
 /// Explains, and tells.
 pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let policy = match &args.policy {
-        Some(path) => policy_file::read(path).map_err(|errors| Failure::Usage(errors.to_string()))?,
+        Some(path) => {
+            policy_file::read(path).map_err(|errors| Failure::Usage(errors.to_string()))?
+        }
         None => Policy::default(),
     };
     let session = Arc::new(policy).for_session(&Who {
@@ -68,10 +70,11 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         application_name: args.application_name.as_deref(),
         client: args.client,
     });
-    let schemas: Option<Vec<Box<str>>> = args
-        .search_path
-        .as_deref()
-        .map(|path| path.split(',').map(|name| schema(name, &args.user)).collect());
+    let schemas: Option<Vec<Box<str>>> = args.search_path.as_deref().map(|path| {
+        path.split(',')
+            .map(|name| schema(name, &args.user))
+            .collect()
+    });
     let mut holder = Holder::new(&session, args.token.as_deref())?;
     let sql = text(&args.sql).map_err(failed)?;
     let verdict = classify(&sql, TextEncoding::AsciiSafe);
@@ -149,7 +152,8 @@ fn scopes(value: Option<TokenValue>) -> Vec<Scope> {
     tokens.into_iter().map(|(scope, _)| scope).collect()
 }
 
-/// What a statement changes for those behind it: declared tokens and prepared statements. A ROLLBACK undoes nothing here.
+/// What a statement changes for those behind it: declared tokens and prepared statements. A ROLLBACK undoes nothing
+/// here.
 fn follow(
     statement: &Statement,
     holder: &mut Holder,
@@ -286,7 +290,10 @@ fn outcome(
             }
             let enforced = names().any(|name| mode(name) == Mode::Enforce);
             let (words, mode) = match enforced {
-                true => ("passes where its tokens are current, else PF001", Mode::Enforce),
+                true => (
+                    "passes where its tokens are current, else PF001",
+                    Mode::Enforce,
+                ),
                 false => ("passes", Mode::Observe),
             };
             (words.to_owned(), mode_name(mode))

@@ -73,12 +73,19 @@ impl Explained {
         let session = &self.session;
         let mut text = String::new();
         let rule = session.rule.as_deref();
-        line(&mut text, "session", rule.unwrap_or("no rule matches: [defaults]"));
+        line(
+            &mut text,
+            "session",
+            rule.unwrap_or("no rule matches: [defaults]"),
+        );
         line(&mut text, "scope", &session.scope);
         let read_only = match session.read_only_until.as_deref() {
             None => "never".to_owned(),
             Some([]) => "always".to_owned(),
-            Some(scopes) => format!("until it holds the current token of {}", scopes.join(" or ")),
+            Some(scopes) => format!(
+                "until it holds the current token of {}",
+                scopes.join(" or ")
+            ),
         };
         line(&mut text, "read-only", &read_only);
         for (index, statement) in self.statements.iter().enumerate() {
@@ -103,7 +110,10 @@ impl ExplainedStatement {
         if let Some(category) = self.category {
             line(text, "category", category);
         }
-        for (label, names) in [("writes", self.writes.as_ref()), ("reads", self.reads.as_ref())] {
+        for (label, names) in [
+            ("writes", self.writes.as_ref()),
+            ("reads", self.reads.as_ref()),
+        ] {
             match names {
                 None => line(text, label, "the text does not say which tables"),
                 Some(names) => list(text, label, names),

@@ -42,7 +42,8 @@ fn check_scope(name: &str) -> Result<(), String> {
 
 /// No more than one byte above the limit, which is enough for the error.
 fn text(path: &Path) -> Result<String, String> {
-    let file = std::fs::File::open(path).map_err(|error| format!("cannot open the file: {error}"))?;
+    let file =
+        std::fs::File::open(path).map_err(|error| format!("cannot open the file: {error}"))?;
     let mut text = String::new();
     file.take(POLICY_BYTES_MAX as u64 + 1)
         .read_to_string(&mut text)

@@ -245,14 +245,16 @@ impl Reader<'_> {
             who: WhoPattern::default(),
             section: Section::default(),
         };
-        let mut matched = None;
-        for (key, value) in from_the_top(table) {
+        let entries = from_the_top(table);
+        let mut keys = entries.iter().map(|(key, _)| key.get_ref());
+        let has_match = keys.any(|key| key == "match");
+        for (key, value) in entries {
             let name = Name {
                 key: "session.name",
                 written: "session.name",
             };
             match &**key.get_ref() {
-                "match" => matched = Some(self.who(value, &mut rule.who)),
+                "match" => self.who(value, &mut rule.who),
                 "name" => {
                     let text = self.text(name, value, rule_name);
                     rule.name = text.map(Spanned::into_inner);
@@ -260,7 +262,7 @@ impl Reader<'_> {
                 _ => self.section("session", key, value, &mut rule.section),
             }
         }
-        if matched.is_none() {
+        if !has_match {
             let message = "the rule has no match (write match = { user = \"...\" }; \
                            what is to hold for everybody belongs below [defaults])";
             self.error(&value.span(), message);

@@ -1,0 +1,162 @@
+//! `pgpalisade explain` with the tables that classification finds in real SQL.
+
+use serde_json::{Value, json};
+
+use crate::policy_file::{File, run};
+
+const FILE: &str = "\
+[defaults]
+refuse = [\"copy-program\"]
+
+[scope.jobs]
+tables = [\"jobs.*\", \"public.cron_lock\"]
+
+[scope.mail]
+tables = [\"*.outbox\"]
+
+[[session]]
+name = \"careful\"
+match = { user = \"careful\" }
+reads = \"current\"
+";
+
+#[track_caller]
+fn explain(user: &str, more: &[&str], sql: &str) -> Vec<Value> {
+    let file = File::new(FILE);
+    let mut command = file.command("explain");
+    command.args(["--json", "--user", user]).args(more).arg(sql);
+    let told = run(&mut command);
+    assert_eq!(told.code, 0, "{}", told.err);
+    let told: Value = serde_json::from_str(&told.out).unwrap();
+    told["statements"].as_array().unwrap().clone()
+}
+
+#[track_caller]
+fn needs(user: &str, more: &[&str], sql: &str, expect: &str) {
+    let statements = explain(user, more, sql);
+    let last = statements.last().unwrap();
+    assert_eq!(last["needs"], json!(expect), "{sql}: {last:#}");
+}
+
+#[test]
+fn tables_lead_to_their_scopes() {
+    needs(
+        "app",
+        &[],
+        "INSERT INTO jobs.queue VALUES (1)",
+        "the current token of jobs",
+    );
+    needs(
+        "app",
+        &[],
+        "UPDATE public.orders SET a = 1",
+        "the current token of default",
+    );
+    needs(
+        "app",
+        &[],
+        "DELETE FROM outbox",
+        "the current token of mail",
+    );
+    let both = "WITH gone AS (DELETE FROM jobs.queue RETURNING id) INSERT INTO shop.outbox SELECT id FROM gone";
+    needs("app", &[], both, "the current token of jobs and of mail");
+    needs(
+        "app",
+        &[],
+        "DO 'BEGIN END'",
+        "the current token of default and of jobs and of mail",
+    );
+    needs("app", &[], "SELECT * FROM jobs.queue", "nothing");
+    needs(
+        "app",
+        &[],
+        "PREPARE p AS INSERT INTO jobs.queue VALUES ($1); EXECUTE p(1)",
+        "the current token of jobs",
+    );
+}
+
+#[test]
+fn a_name_without_schema_needs_the_search_path() {
+    let sql = "INSERT INTO cron_lock VALUES (1)";
+    let asks = "the schema of cron_lock: give --search-path (the proxy asks the server)";
+    needs("app", &[], sql, asks);
+    needs(
+        "app",
+        &["--search-path", "\"$user\", public"],
+        sql,
+        "the current token of jobs",
+    );
+    needs(
+        "app",
+        &["--search-path", "other"],
+        sql,
+        "the current token of default",
+    );
+    needs(
+        "jobs",
+        &["--search-path", "$user"],
+        "DELETE FROM any_table",
+        "the current token of jobs",
+    );
+}
+
+#[test]
+fn reads_that_must_be_current_need_their_scope() {
+    needs(
+        "careful",
+        &[],
+        "SELECT * FROM jobs.queue",
+        "the current token of jobs",
+    );
+    needs("careful", &[], "SELECT version()", "nothing");
+    needs("careful", &[], "BEGIN", "nothing");
+    needs(
+        "careful",
+        &[],
+        "SELECT lower('A')",
+        "the current token of default",
+    );
+}
+
+#[test]
+fn kinds_are_refused() {
+    let statements = explain(
+        "app",
+        &["--token", "7"],
+        "COPY jobs.queue TO PROGRAM 'true'",
+    );
+    let refused = &statements[0];
+    assert_eq!(refused["category"], json!("copy-program"));
+    assert_eq!(
+        refused["outcome"],
+        json!("refused: PF005, refused by the policy")
+    );
+    assert_eq!(
+        refused["because"],
+        json!(["The policy refuses copy-program ([defaults], line 2)"])
+    );
+}
+
+#[test]
+fn the_text_names_what_it_found() {
+    let file = File::new(FILE);
+    let mut command = file.command("explain");
+    command.args(["--user", "app", "--token", "jobs=7"]);
+    let told = run(command.arg("INSERT INTO jobs.queue SELECT id, f(id) FROM public.orders"));
+    let expect = "\
+session    no rule matches: [defaults]
+scope      default
+read-only  until it holds the current token of default or jobs or mail
+
+1.         INSERT
+class      write: INSERT counts as a write
+writes     jobs.queue
+reads      public.orders
+functions  f
+because    it writes jobs.queue, listed by scope \"jobs\" as jobs.*, line 5
+needs      the current token of jobs
+mode       enforce
+outcome    passes where its tokens are current, else PF001
+";
+    assert_eq!(told.out, expect);
+}
