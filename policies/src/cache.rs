@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::sync::Arc;
 
-use crate::classify::{TextEncoding, classify};
-use crate::verdict::Verdict;
+use crate::classify::{MAX_PARSED_INLINE, TextEncoding, classify};
+use crate::verdict::{Opaque, Verdict};
 
 /// What an entry costs beside its text and verdict: the slot, its place in the index, the counts of the `Arc`.
 const ENTRY_OVERHEAD: usize = size_of::<Option<Entry>>() + 32 + 16 + size_of::<Verdict>();
@@ -15,7 +15,7 @@ const ENTRY_OVERHEAD: usize = size_of::<Option<Entry>>() + 32 + 16 + size_of::<V
 pub struct CacheStats {
     /// Lookups that found their verdict.
     pub hits: u64,
-    /// Lookups that had to classify.
+    /// Lookups that did not.
     pub misses: u64,
     /// Entries that made room for others.
     pub evictions: u64,
@@ -72,8 +72,23 @@ impl VerdictCache {
         }
     }
 
-    /// The verdict on `text`, from the cache or else by [`classify`].
+    /// The verdict on `text`, from the cache or else by [`classify`]. Never takes long: what is longer than
+    /// [`MAX_PARSED_INLINE`] and not in the cache is not understood here, and must be classified elsewhere and
+    /// [kept](Self::keep).
     pub fn get_or_classify(&mut self, text: &[u8], encoding: TextEncoding) -> Arc<Verdict> {
+        if let Some(verdict) = self.find(text, encoding) {
+            return verdict;
+        }
+        if text.len() > MAX_PARSED_INLINE {
+            return Arc::new(Verdict::opaque(Opaque::TooLong));
+        }
+        let verdict = Arc::new(classify(text, encoding));
+        self.keep(text, encoding, &verdict);
+        verdict
+    }
+
+    /// The verdict on `text`, if it is here.
+    pub fn find(&mut self, text: &[u8], encoding: TextEncoding) -> Option<Arc<Verdict>> {
         let hash = self.hash(text, encoding);
         if let Some(slot) = self.index.get(&hash).copied()
             && let Some(Some(entry)) = self.slots.get_mut(slot)
@@ -82,12 +97,22 @@ impl VerdictCache {
         {
             entry.use_since = Use::Recent;
             self.stats.hits += 1;
-            return Arc::clone(&entry.verdict);
+            return Some(Arc::clone(&entry.verdict));
         }
         self.stats.misses += 1;
-        let verdict = Arc::new(classify(text, encoding));
-        self.insert(hash, text, encoding, &verdict);
-        verdict
+        None
+    }
+
+    /// Keeps what [`classify`] has said, where there is room: a quarter of the cache for one text at most.
+    pub fn keep(&mut self, text: &[u8], encoding: TextEncoding, verdict: &Arc<Verdict>) {
+        let hash = self.hash(text, encoding);
+        self.insert(hash, text, encoding, verdict);
+    }
+
+    /// Bytes that it may hold.
+    #[must_use]
+    pub const fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// The numbers as they are now.
@@ -306,8 +331,81 @@ mod tests {
 
     #[test]
     fn names_in_verdicts_are_counted() {
-        let long = "x".repeat(500);
-        let verdict = classify(format!("set fencing.token = '{long}'").as_bytes(), SAFE);
-        assert!(verdict.heap_bytes() > 500);
+        let (long, name) = ("x".repeat(500), "x".repeat(60));
+        for (text, least) in [
+            (format!("set fencing.token = '{long}'"), 500),
+            (format!("set x.{name} = 1"), 60),
+            (format!("table {name}"), 60),
+            (format!("table {name}.a"), 60),
+            (format!("delete from {name}"), 60),
+            (format!("select {name}()"), 60),
+            (format!("prepare a as table {name}"), 60),
+            // Each of 100 tables takes a record of its own.
+            (
+                format!(
+                    "select 1 from a0{}",
+                    (1..100).map(|n| format!(", a{n}")).collect::<String>()
+                ),
+                3_500,
+            ),
+        ] {
+            let verdict = classify(text.as_bytes(), SAFE);
+            let plain = match text.split(' ').next() {
+                Some("prepare") => "prepare a as table a",
+                Some("set") => "set x = 1",
+                _ => "select 1",
+            };
+            let plain = classify(plain.as_bytes(), SAFE).heap_bytes();
+            let bytes = verdict.heap_bytes();
+            assert!(bytes >= plain + least - 1, "{text}: {bytes} {plain}");
+        }
+    }
+
+    /// Texts with many names, in a small cache.
+    #[test]
+    fn effects_count_for_the_budget() {
+        let mut cache = VerdictCache::new(64 << 10);
+        assert_eq!(cache.capacity(), 64 << 10);
+        let text = |round: usize| {
+            let tables: Vec<_> = (0..100).map(|n| format!("t{round}_{n}")).collect();
+            format!("select 1 from {}", tables.join(","))
+        };
+        let (mut texts, mut names) = (0, 0);
+        for round in 0..100 {
+            let text = text(round);
+            cache.get_or_classify(text.as_bytes(), SAFE);
+            texts = texts.max(text.len());
+            names = names.max(classify(text.as_bytes(), SAFE).heap_bytes());
+            check_books(&cache);
+        }
+        // Each of these names takes a record and a place on the heap, and is more than its letters in the text.
+        assert!(names > 3 * texts, "{names} {texts}");
+        let stats = cache.stats();
+        assert!(
+            stats.entries * (names + texts) / 2 <= cache.capacity(),
+            "{stats:?}"
+        );
+        assert!(stats.entries > 5, "{stats:?}");
+    }
+
+    /// The thread of a session asks this cache: it must not wait for a long parse.
+    #[test]
+    fn long_texts_are_not_classified_here_but_kept() {
+        let mut cache = VerdictCache::new(1 << 20);
+        let text = format!("select '{}'", "x".repeat(MAX_PARSED_INLINE));
+        let text = text.as_bytes();
+        for _ in 0..2 {
+            assert_eq!(
+                *cache.get_or_classify(text, SAFE),
+                Verdict::opaque(Opaque::TooLong)
+            );
+        }
+        assert_eq!((cache.stats().entries, cache.find(text, SAFE)), (0, None));
+        let verdict = Arc::new(classify(text, SAFE));
+        assert_eq!(verdict.class(), Class::Read);
+        cache.keep(text, SAFE, &verdict);
+        assert_eq!(cache.find(text, SAFE), Some(Arc::clone(&verdict)));
+        assert_eq!(cache.get_or_classify(text, SAFE), verdict);
+        check_books(&cache);
     }
 }

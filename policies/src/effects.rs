@@ -12,13 +12,13 @@ pub struct Effects {
     pub class: Class,
     /// The kind of statement that a policy may refuse by name, where it is one.
     pub category: Option<Category>,
-    /// Tables that it writes or locks. Of no interest for a read.
+    /// Tables that it writes, locks or alters; none for a read. A sequence that it moves by its name is one of them.
     pub writes: Tables,
-    /// Tables whose rows it reads.
+    /// Tables whose rows it reads. The target of an UPDATE, DELETE or MERGE is in `writes` alone.
     pub reads: Tables,
     /// Functions that it calls, by name, each once.
     pub functions: Box<[ObjectName]>,
-    /// Settings of the session that it changes, in lower case, each once.
+    /// Settings of the session that it changes, in lower case, each once; `*` stands for any.
     pub settings: Box<[Box<str>]>,
 }
 
@@ -84,6 +84,23 @@ pub enum Tables {
 }
 
 impl Tables {
+    /// These; a name may be there more than once.
+    pub(crate) fn named(mut names: Vec<ObjectName>) -> Self {
+        names.sort_unstable();
+        names.dedup();
+        Self::Named(names.into())
+    }
+
+    /// Those of both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Named(some), Self::Named(others)) => {
+                Self::named(some.into_iter().chain(others).collect())
+            }
+            _ => Self::Unknown,
+        }
+    }
+
     /// No table.
     #[must_use]
     pub fn none() -> Self {

@@ -10,30 +10,99 @@
 
 use Pattern::{Name, Prefix};
 
+use crate::effects::{Category, ObjectName};
+
 /// How a function is named in the list.
 enum Pattern {
     Name(&'static str),
     Prefix(&'static str),
 }
 
-const SEQUENCE: &str = "it moves a sequence, which no rollback undoes";
-const XID: &str = "it assigns a transaction id";
-const ELSEWHERE: &str = "it runs SQL in another session, past read-only mode";
-const TEXT: &str = "it runs SQL that is given to it as text";
-const LARGE_OBJECT: &str = "large objects are changed past read-only mode up to PostgreSQL 15";
-const INDEX: &str = "it changes an index";
-const SLOT: &str = "it changes a replication slot";
-const ORIGIN: &str = "it changes replication origins";
-const WAL: &str = "it writes to the write-ahead log";
-const SERVER: &str = "it acts on the whole server";
-const SESSIONS: &str = "it interrupts other sessions";
-const NOTIFY: &str = "it sends a notification";
-const STATISTICS: &str = "it changes statistics of the server";
-const FILES: &str = "it changes files of the server";
-const CATALOG: &str = "it changes the system catalog";
-const STORAGE: &str = "it changes stored rows directly";
+/// A function that counts as a write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writer {
+    /// Why it is one.
+    pub(crate) why: &'static str,
+    pub(crate) reach: Reach,
+}
 
-const WRITERS: &[(Pattern, &str)] = &[
+/// The tables that a call may touch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reach {
+    /// None: it does something else, perhaps what a kind of statement does.
+    NoTable(Option<Category>),
+    /// The sequence that is its first argument.
+    Sequence,
+    /// Nobody knows.
+    Anything,
+}
+
+const SEQUENCE: Writer = Writer {
+    why: "it moves a sequence, which no rollback undoes",
+    reach: Reach::Sequence,
+};
+const XID: Writer = Writer {
+    why: "it assigns a transaction id",
+    reach: Reach::NoTable(None),
+};
+const ELSEWHERE: Writer = Writer {
+    why: "it runs SQL in another session, past read-only mode",
+    reach: Reach::Anything,
+};
+const TEXT: Writer = Writer {
+    why: "it runs SQL that is given to it as text",
+    reach: Reach::Anything,
+};
+const LARGE_OBJECT: Writer = Writer {
+    why: "large objects are changed past read-only mode up to PostgreSQL 15",
+    reach: Reach::Anything,
+};
+const INDEX: Writer = Writer {
+    why: "it changes an index",
+    reach: Reach::Anything,
+};
+const SLOT: Writer = Writer {
+    why: "it changes a replication slot",
+    reach: Reach::Anything,
+};
+const ORIGIN: Writer = Writer {
+    why: "it changes replication origins",
+    reach: Reach::Anything,
+};
+const WAL: Writer = Writer {
+    why: "it writes to the write-ahead log",
+    reach: Reach::Anything,
+};
+const SERVER: Writer = Writer {
+    why: "it acts on the whole server",
+    reach: Reach::Anything,
+};
+const SESSIONS: Writer = Writer {
+    why: "it interrupts other sessions",
+    reach: Reach::Anything,
+};
+const NOTIFY: Writer = Writer {
+    why: "it sends a notification",
+    reach: Reach::NoTable(Some(Category::Notify)),
+};
+const STATISTICS: Writer = Writer {
+    why: "it changes statistics of the server",
+    reach: Reach::Anything,
+};
+const FILES: Writer = Writer {
+    why: "it changes files of the server",
+    reach: Reach::Anything,
+};
+const CATALOG: Writer = Writer {
+    why: "it changes the system catalog",
+    reach: Reach::Anything,
+};
+const STORAGE: Writer = Writer {
+    why: "it changes stored rows directly",
+    reach: Reach::Anything,
+};
+
+const WRITERS: &[(Pattern, Writer)] = &[
     (Name("nextval"), SEQUENCE),
     (Name("setval"), SEQUENCE),
     (Name("txid_current"), XID),
@@ -72,6 +141,7 @@ const WRITERS: &[(Pattern, &str)] = &[
     (Name("pg_logical_emit_message"), WAL),
     (Name("pg_create_restore_point"), WAL),
     (Name("pg_switch_wal"), WAL),
+    (Name("pg_log_standby_snapshot"), WAL),
     (Name("pg_backup_start"), WAL),
     (Name("pg_backup_stop"), WAL),
     (Name("pg_start_backup"), WAL),
@@ -103,15 +173,24 @@ const WRITERS: &[(Pattern, &str)] = &[
     (Name("pg_truncate_visibility_map"), STORAGE),
 ];
 
-/// Why a call of this function counts as a write, if it does. Takes the name as PostgreSQL parses it, without its
+/// The function that changes a setting.
+pub(crate) const SET_CONFIG: &str = "set_config";
+
+/// Does it matter what the first argument of its calls is?
+pub(crate) fn looks_at_argument(function: &ObjectName) -> bool {
+    &*function.name == SET_CONFIG
+        || writer(&function.name).is_some_and(|writer| matches!(writer.reach, Reach::Sequence))
+}
+
+/// What a call of this function does, if it counts as a write. Takes the name as PostgreSQL parses it, without its
 /// schema:
 /// extensions live in any schema, and a function of the user's that happens to bear such a name costs a refused read.
-pub(crate) fn why_writes(name: &str) -> Option<&'static str> {
-    WRITERS.iter().find_map(|(pattern, why)| {
+pub(crate) fn writer(name: &str) -> Option<&'static Writer> {
+    WRITERS.iter().find_map(|(pattern, writer)| {
         let hit = match pattern {
             Name(known) => name == *known,
             Prefix(known) => name.starts_with(known),
         };
-        hit.then_some(*why)
+        hit.then_some(writer)
     })
 }

@@ -19,7 +19,9 @@ mod verdict;
 mod walk;
 
 pub use cache::{CacheStats, VerdictCache};
-pub use classify::{MAX_PARSED, PARSER_STACK, TextEncoding, classify};
+pub use classify::{
+    MAX_PARSED, MAX_PARSED_INLINE, PARSER_STACK, TextEncoding, Weight, classify, weigh,
+};
 pub use effects::{Category, Effects, ObjectName, Tables, UnknownCategory};
 pub use policy::{
     Backstop, DEFAULT_SCOPE, Decision, Mode, POLICY_BYTES_MAX, POLICY_KEYS, Policy, PolicyErrors,

@@ -1,10 +1,9 @@
-//! Calls of set_config: which of them bind, and which would lift read-only mode.
+//! Calls of set_config that bind. Those that would lift read-only mode are found by the walk.
 //!
 //! <https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-ADMIN-SET>
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{FuncCall, Node, SelectStmt, SetOperation, TypeName};
-use serde_json::Value;
 
 use crate::settings::{Literal, Setting, literal, parse_bool};
 use crate::verdict::{Control, Lifetime};
@@ -156,59 +155,4 @@ fn text_of(node: &Node) -> Option<&str> {
         Some(NodeEnum::String(text)) => Some(&text.sval),
         _ => None,
     }
-}
-
-/// What the first argument of a set_config anywhere says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ConfigName {
-    /// A literal that has nothing to do with read-only mode.
-    Harmless,
-    /// A literal that has.
-    ReadOnly,
-    /// Not a literal.
-    Computed,
-}
-
-/// Reads the arguments of a set_config as the walk hands them over: a list of nodes, as data.
-pub(crate) fn config_name(args: &Value) -> ConfigName {
-    let Some(first) = args.get(0).and_then(|first| first.get("node")) else {
-        return ConfigName::Computed;
-    };
-    let name = match first.get("TypeCast") {
-        None => constant_text(first),
-        Some(cast) if casts_to_text(cast) => cast.pointer("/arg/node").and_then(constant_text),
-        Some(_) => None,
-    };
-    match name.map(Setting::named) {
-        None => ConfigName::Computed,
-        Some(Setting::TransactionReadOnly | Setting::DefaultReadOnly) => ConfigName::ReadOnly,
-        Some(Setting::Fencing(_) | Setting::Other) => ConfigName::Harmless,
-    }
-}
-
-fn constant_text(node: &Value) -> Option<&str> {
-    node.pointer("/AConst/val/Sval/sval")?.as_str()
-}
-
-fn casts_to_text(cast: &Value) -> bool {
-    let Some(of) = cast.get("type_name") else {
-        return false;
-    };
-    let empty = |key: &str| {
-        of.get(key)
-            .and_then(Value::as_array)
-            .is_some_and(Vec::is_empty)
-    };
-    let names: Vec<_> = of
-        .get("names")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .map(|name| name.pointer("/node/String/sval").and_then(Value::as_str))
-        .collect();
-    matches!(
-        names.as_slice(),
-        [Some("text")] | [Some("pg_catalog"), Some("text")]
-    ) && empty("typmods")
-        && empty("array_bounds")
 }

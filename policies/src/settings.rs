@@ -6,6 +6,7 @@ use pg_query::NodeEnum;
 use pg_query::protobuf::{Node, VariableSetKind, VariableSetStmt, a_const};
 
 use crate::verdict::{Access, Control, FencingShow, FencingVariable, Lifetime, WriteReason};
+use crate::walk::ANY_SETTING;
 
 /// What a SET does here.
 #[derive(Debug, Default)]
@@ -156,6 +157,30 @@ fn set_multi(stmt: &VariableSetStmt, lifetime: Lifetime) -> Effect {
         effect.why = Some(WriteReason::LiftsReadOnly);
     }
     effect
+}
+
+/// The settings that SET or RESET changes, in lower case.
+pub(crate) fn names(stmt: &VariableSetStmt) -> Vec<Box<str>> {
+    let kind = VariableSetKind::try_from(stmt.kind).unwrap_or(VariableSetKind::Undefined);
+    match (kind, stmt.name.as_str()) {
+        (VariableSetKind::VarResetAll | VariableSetKind::Undefined, _) => vec![ANY_SETTING.into()],
+        (VariableSetKind::VarSetMulti, "TRANSACTION") => mode_names(&stmt.args, ""),
+        (VariableSetKind::VarSetMulti, "SESSION CHARACTERISTICS") => {
+            mode_names(&stmt.args, "default_")
+        }
+        (VariableSetKind::VarSetMulti, "TRANSACTION SNAPSHOT") => Vec::new(),
+        (VariableSetKind::VarSetMulti, _) => vec![ANY_SETTING.into()],
+        (_, name) => vec![name.to_ascii_lowercase().into()],
+    }
+}
+
+/// The settings behind the options of BEGIN or SET TRANSACTION.
+pub(crate) fn mode_names(options: &[Node], prefix: &str) -> Vec<Box<str>> {
+    let name = |option: &Node| match &option.node {
+        Some(NodeEnum::DefElem(option)) => format!("{prefix}{}", option.defname).into(),
+        _ => ANY_SETTING.into(),
+    };
+    options.iter().map(name).collect()
 }
 
 /// The access modes in the options of BEGIN or SET TRANSACTION.

@@ -1,79 +1,81 @@
-//! The policy file: read at the start, and again on SIGHUP.
+//! The policy file: read at the start, on SIGHUP, and by `check` and `explain`.
 
-use std::io::{self, Read};
+use std::fmt::{self, Write as _};
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Mode, POLICY_BYTES_MAX, Policy, PolicyErrors};
+use pgpalisade_policies::{Mode, POLICY_BYTES_MAX, Policy, Remark};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::fence::Fence;
 use crate::fence::scope_cell::ScopeCells;
 
-/// Why there is no policy.
-#[derive(Debug, thiserror::Error)]
-pub enum PolicyFileError {
-    /// It cannot be read.
-    #[error("cannot read the policy file {}: {source}", path.display())]
-    Read {
-        /// Which one.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It has errors.
-    #[error("{}", with_path(path, errors))]
-    Invalid {
-        /// Which one.
-        path: PathBuf,
-        /// All of them.
-        errors: PolicyErrors,
-    },
+/// Everything that is wrong with a policy file, never empty. Displays as one line for each.
+#[derive(Debug)]
+pub struct PolicyFileErrors {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong, from its top.
+    pub remarks: Vec<Remark>,
 }
 
-/// Each error with the file in front, one to a line.
-fn with_path(path: &Path, errors: &PolicyErrors) -> String {
-    let path = path.display();
-    let lines = errors.0.iter().map(|error| format!("{path}:{error}"));
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-/// Reads a policy. Without a file, the default one.
+/// Reads a policy file.
 ///
 /// # Errors
 ///
-/// [`PolicyFileError`], with all that is wrong in the file.
-pub fn load(path: Option<&Path>) -> Result<Policy, PolicyFileError> {
-    let Some(path) = path else {
-        return Ok(Policy::default());
+/// It cannot be read, or everything that is wrong with it.
+pub fn read(path: &Path) -> Result<Policy, PolicyFileErrors> {
+    let wrong = |remarks| PolicyFileErrors {
+        path: path.to_path_buf(),
+        remarks,
     };
-    let text = read(path)?;
-    let check_scope = |name: &str| {
-        let scope = Scope::from_str(name);
-        scope.map(|_| ()).map_err(|error| error.to_string())
-    };
-    Policy::parse(&text, &check_scope).map_err(|errors| PolicyFileError::Invalid {
-        path: path.to_owned(),
-        errors,
-    })
+    let text = text(path).map_err(|message| {
+        wrong(vec![Remark {
+            line: 1,
+            column: 1,
+            message,
+        }])
+    })?;
+    Policy::parse(&text, &check_scope).map_err(|errors| wrong(errors.0))
 }
 
-fn read(path: &Path) -> Result<String, PolicyFileError> {
-    let read = || -> io::Result<String> {
-        let mut text = String::new();
-        let file = std::fs::File::open(path)?;
-        // One byte more than a policy may have: it is refused with the other errors.
-        file.take(POLICY_BYTES_MAX as u64 + 1)
-            .read_to_string(&mut text)?;
-        Ok(text)
-    };
-    read().map_err(|source| PolicyFileError::Read {
-        path: path.to_owned(),
-        source,
-    })
+fn check_scope(name: &str) -> Result<(), String> {
+    Scope::new(name)
+        .map(|_| ())
+        .map_err(|error| error.to_string())
+}
+
+/// No more than one byte above the limit, which is enough for the error.
+fn text(path: &Path) -> Result<String, String> {
+    let file =
+        std::fs::File::open(path).map_err(|error| format!("cannot open the file: {error}"))?;
+    let mut text = String::new();
+    file.take(POLICY_BYTES_MAX as u64 + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| format!("cannot read the file: {error}"))?;
+    Ok(text)
+}
+
+/// A remark with its file in front, as compilers print it, without the control characters that a terminal would obey.
+pub(crate) struct Placed<'a>(pub(crate) &'a Path, pub(crate) &'a Remark);
+
+impl fmt::Display for Placed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{}:{}", self.0.display(), self.1);
+        let visible = |c: char| if c.is_control() { '?' } else { c };
+        text.chars().map(visible).try_for_each(|c| f.write_char(c))
+    }
+}
+
+impl fmt::Display for PolicyFileErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = self.remarks.iter();
+        let lines = lines.map(|remark| Placed(&self.path, remark).to_string());
+        f.write_str(&lines.collect::<Vec<_>>().join("\n"))
+    }
 }
 
 /// Puts the policy file into force each time that the proxy is told to read it again.
@@ -97,7 +99,7 @@ impl Reloads {
 
     fn reload(&self) {
         let path = self.path.display();
-        let loaded = load(Some(&self.path)).map_err(|error| error.to_string());
+        let loaded = read(&self.path).map_err(|errors| errors.to_string());
         let fence = loaded.and_then(|policy| {
             let fence = Fence::new(policy, Arc::clone(&self.cells), self.overall);
             fence.map_err(|error| error.to_string())

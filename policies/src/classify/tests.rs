@@ -9,8 +9,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::weight::OPERATOR_RUN_MAX;
 use super::*;
-use crate::verdict::{Access, FencingShow, FencingVariable, Lifetime};
+use crate::verdict::{Access, Chain, Class, Control, FencingShow, FencingVariable, Lifetime};
 
 use Class::{Read, Write};
 
@@ -314,21 +315,20 @@ fn t9_explain() {
 
 #[test]
 fn t10_prepared_statements() {
-    let prepare = |name: &str, class| {
-        [Control::Prepare {
-            name: name.into(),
-            effects: Arc::new(effects(class)),
-        }]
+    let prepare = |text: &str, expected: &str, class| {
+        let verdict = of(text);
+        let [Control::Prepare { name, effects }] = &*verdict.statements[0].controls else {
+            panic!("{text}: {verdict:?}");
+        };
+        assert_eq!((&**name, effects.class), (expected, class), "{text}");
     };
-    check_controls("prepare p as select 1", &prepare("p", Read));
-    check_controls(
-        "prepare p (int) as update t set a = $1",
-        &prepare("p", Write),
-    );
-    check_controls("PREPARE \"P\" as select nextval('s')", &prepare("P", Write));
-    check_controls(
+    prepare("prepare p as select 1", "p", Read);
+    prepare("prepare p (int) as update t set a = $1", "p", Write);
+    prepare("PREPARE \"P\" as select nextval('s')", "P", Write);
+    prepare(
         "prepare P as select set_config('transaction_read_only', 'off', true)",
-        &prepare("p", Write),
+        "p",
+        Write,
     );
     check("prepare p as delete from t", Read);
     check_controls("execute p", &[Control::Execute { name: "p".into() }]);
@@ -422,10 +422,21 @@ fn t16_t17_lexing_that_depends_on_the_session() {
 
 #[test]
 fn t19_long_texts_are_writes() {
-    let long = format!("select '{}'", "x".repeat(MAX_PARSED));
-    check_opaque(long.as_bytes(), TextEncoding::AsciiSafe, Opaque::TooLong);
-    let fits = format!("select '{}'", "x".repeat(MAX_PARSED - 9));
-    assert_eq!((fits.len(), of(&fits).class()), (MAX_PARSED, Read));
+    let safe = TextEncoding::AsciiSafe;
+    let string = |length: usize| format!("select '{}'", "x y ".repeat(length / 4));
+    let fits = string(MAX_PARSED - 16);
+    assert_eq!(
+        (fits.len() / 16, of(&fits).class()),
+        (MAX_PARSED / 16 - 1, Read)
+    );
+    check_opaque(string(MAX_PARSED).as_bytes(), safe, Opaque::TooLong);
+    // Tokens count, where they are some.
+    let values = |times: usize| format!("select 1{}", ",1".repeat(times));
+    check(&values(32_000), Read);
+    check_opaque(values(33_000).as_bytes(), safe, Opaque::Parser);
+    // Half of them are in a string only while standard_conforming_strings is on.
+    let hidden = format!("select 'a\\', '{}'", ", 1".repeat(33_000));
+    check_opaque(hidden.as_bytes(), safe, Opaque::Parser);
 }
 
 #[test]
@@ -840,9 +851,9 @@ fn answer_all(texts: &[String]) {
 #[test]
 fn long_runs_of_operator_characters_are_not_parsed() {
     let run = |length: usize| format!("select 1 /*{}*/", "-".repeat(length - 4));
-    check(&run(MAX_OPERATOR_RUN), Read);
+    check(&run(OPERATOR_RUN_MAX), Read);
     let safe = TextEncoding::AsciiSafe;
-    check_opaque(run(MAX_OPERATOR_RUN + 1).as_bytes(), safe, Opaque::Parser);
+    check_opaque(run(OPERATOR_RUN_MAX + 1).as_bytes(), safe, Opaque::Parser);
     check_opaque("/*".repeat(30_000).as_bytes(), safe, Opaque::Parser);
 }
 

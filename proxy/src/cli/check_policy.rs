@@ -6,9 +6,9 @@ use std::path::Path;
 use pgpalisade_policies::{Policy, Remark};
 use serde::Serialize;
 
-use super::policy_file::{self, Placed, PolicyFileErrors};
 use super::text::{plain, print_json};
 use super::{Failure, failed, tell};
+use crate::policy_file::{self, Placed, PolicyFileErrors};
 
 /// How the result is told.
 #[derive(Clone, Copy, PartialEq, Eq)]

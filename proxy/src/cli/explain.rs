@@ -14,8 +14,9 @@ use pgpalisade_policies::{
 
 use super::explained::{Explained, ExplainedSession, ExplainedStatement};
 use super::text::print_json;
-use super::{Failure, failed, policy_file};
+use super::{Failure, failed};
 use crate::fence::TokenValue;
+use crate::policy_file;
 
 /// Longer than any text that is parsed, which is what there is to explain.
 const SQL_BYTES_MAX: u64 = 1024 * 1024;

@@ -5,13 +5,12 @@
 mod check;
 mod check_policy;
 mod demo;
-mod operator;
 mod explain;
 mod explained;
-mod policy_file;
+mod operator;
 mod recover;
-mod scope;
 mod report;
+mod scope;
 mod serve;
 mod settings;
 mod status;

@@ -39,8 +39,12 @@ struct StoppedAtOnce;
 /// Serves until a signal or a failure.
 pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let config = configuration(&args.settings)?;
-    let policy = policy_file::load(config.policy.as_deref())
-        .map_err(|error| Failure::Usage(error.to_string()))?;
+    let policy = match &config.policy {
+        Some(path) => {
+            policy_file::read(path).map_err(|errors| Failure::Usage(errors.to_string()))?
+        }
+        None => Policy::default(),
+    };
     logging::init(&config.log, config.log_format).map_err(failed)?;
     let rejections = RejectionLog::open(config.rejection_log.as_deref(), config.rejection_literals)
         .map_err(failed)?;

@@ -84,7 +84,7 @@ fn a_bad_file_leaves_the_old_policy_in_force() {
     std::fs::remove_file(policy.path()).unwrap();
     pgpalisade_tests::machine::signal(stage.proxy.pid(), pgpalisade_tests::machine::Signal::HUP);
     pgpalisade_tests::machine::wait_for("the missing file to be said", || {
-        let said = stage.proxy.output().contains("cannot read the policy file");
+        let said = stage.proxy.output().contains("cannot open the file");
         said.then_some(())
     });
     wire.ok("INSERT INTO notes VALUES (3)");

@@ -1,0 +1,47 @@
+//! COPY in its directions.
+//!
+//! <https://www.postgresql.org/docs/current/sql-copy.html>
+
+use pg_query::protobuf::CopyStmt;
+
+use super::statement::{Found, look_query};
+use crate::effects::{Category, Tables};
+use crate::verdict::WriteReason;
+use crate::walk::{Role, UnknownShape, examine};
+
+pub(super) fn look(copy: &CopyStmt) -> Result<Found, UnknownShape> {
+    let found = if copy.is_from {
+        Found::from(examine(copy, Role::Write)?)
+            .because(Some(WriteReason::Kind("COPY FROM")))
+            .named("COPY FROM")
+    } else {
+        let found = match copy.query.as_deref() {
+            Some(query) => look_query(Some(query))?,
+            None => Found::from(examine(copy, Role::Read)?),
+        };
+        found.named("COPY TO")
+    };
+    Ok(on_the_server(copy, found))
+}
+
+/// A program does whatever it likes, and a file that is written may be any of the server's.
+fn on_the_server(copy: &CopyStmt, found: Found) -> Found {
+    let category = match (copy.is_program, copy.filename.is_empty()) {
+        (true, _) => Category::CopyProgram,
+        (false, false) => Category::CopyFile,
+        (false, true) => return found,
+    };
+    let found = found.in_category(category);
+    if copy.is_from && !copy.is_program {
+        return found;
+    }
+    let why = match copy.is_from {
+        true => found.why,
+        false => Some(WriteReason::CopyToServer),
+    };
+    Found {
+        why,
+        writes: Tables::Unknown,
+        ..found
+    }
+}

@@ -1,0 +1,93 @@
+//! EXPLAIN: what it executes.
+
+use pg_query::NodeEnum;
+use pg_query::protobuf::{ExplainStmt, Node};
+
+use super::statement::{Found, look as look_statement};
+use crate::effects::Tables;
+use crate::settings::{Literal, literal, parse_bool};
+use crate::verdict::WriteReason;
+use crate::walk::UnknownShape;
+
+/// What an EXPLAIN executes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Executes {
+    Nothing,
+    TheStatement,
+    NotKnown,
+}
+
+pub(super) fn look(explain: &ExplainStmt) -> Result<Found, UnknownShape> {
+    let query = explain
+        .query
+        .as_deref()
+        .and_then(|query| query.node.as_ref())
+        .ok_or(UnknownShape)?;
+    let executes = executes(&explain.options);
+    let inner = look_statement(query)?;
+    let found = match query {
+        NodeEnum::ExecuteStmt(_) => inner,
+        _ if executes == Executes::Nothing => planned(inner),
+        // What ANALYZE executes of set_config does not bind.
+        _ => Found {
+            controls: Vec::new(),
+            ..inner
+        },
+    };
+    Ok(match executes {
+        Executes::Nothing | Executes::TheStatement => found,
+        Executes::NotKnown => Found {
+            why: Some(WriteReason::ExplainOption),
+            writes: Tables::Unknown,
+            ..found
+        },
+    }
+    .named("EXPLAIN"))
+}
+
+/// A plan shows something of all tables in it, and changes none. Functions that do not write may be called for it.
+fn planned(found: Found) -> Found {
+    Found {
+        reads: found.reads.and(found.writes),
+        functions: found.functions,
+        ..Found::nothing()
+    }
+}
+
+/// ANALYZE counts unless it is switched off in so many words, also where another option switches it off later.
+/// <https://www.postgresql.org/docs/current/sql-explain.html>
+fn executes(options: &[Node]) -> Executes {
+    const HARMLESS: [&str; 10] = [
+        "verbose",
+        "costs",
+        "settings",
+        "generic_plan",
+        "buffers",
+        "wal",
+        "timing",
+        "summary",
+        "memory",
+        "format",
+    ];
+    let mut executes = Executes::Nothing;
+    for option in options {
+        let Some(NodeEnum::DefElem(option)) = &option.node else {
+            return Executes::NotKnown;
+        };
+        let switched_off = match option.arg.as_deref().map(literal) {
+            Some(Some(Literal::Boolean(value))) => !value,
+            Some(Some(Literal::Integer(0))) => true,
+            Some(Some(Literal::Text(text))) => parse_bool(text) == Some(false),
+            _ => false,
+        };
+        match option.defname.as_str() {
+            "analyze" if switched_off => {}
+            "analyze" => executes = Executes::TheStatement,
+            // It needs ANALYZE, and sends the rows nowhere.
+            "serialize" => {}
+            known if HARMLESS.contains(&known) => {}
+            _ => return Executes::NotKnown,
+        }
+    }
+    executes
+}

@@ -1,0 +1,39 @@
+//! Prepared statements of SQL: PREPARE, EXECUTE, DEALLOCATE.
+
+use std::sync::Arc;
+
+use pg_query::protobuf::{DeallocateStmt, ExecuteStmt, PrepareStmt};
+
+use super::statement::{Found, look_query};
+use crate::verdict::Control;
+use crate::walk::{Role, UnknownShape, examine};
+
+/// By itself it does nothing.
+pub(super) fn prepare(prepare: &PrepareStmt) -> Result<Found, UnknownShape> {
+    let effects = look_query(prepare.query.as_deref())?.effects();
+    Ok(Found::control(Control::Prepare {
+        name: prepare.name.as_str().into(),
+        effects: Arc::new(effects),
+    }))
+}
+
+/// What its arguments do; the rest is what the name stands for.
+pub(super) fn execute(execute: &ExecuteStmt) -> Result<Found, UnknownShape> {
+    let control = Control::Execute {
+        name: execute.name.as_str().into(),
+    };
+    Ok(Found {
+        controls: vec![control],
+        ..Found::from(examine(&execute.params, Role::Read)?)
+    })
+}
+
+pub(super) fn deallocate(deallocate: &DeallocateStmt) -> Found {
+    Found::control(if deallocate.isall {
+        Control::DeallocateAll
+    } else {
+        Control::Deallocate {
+            name: deallocate.name.as_str().into(),
+        }
+    })
+}

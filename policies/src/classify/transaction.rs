@@ -1,0 +1,48 @@
+//! Transaction control.
+//!
+//! <https://www.postgresql.org/docs/current/sql-begin.html>
+
+use pg_query::protobuf::{TransactionStmt, TransactionStmtKind};
+
+use super::statement::Found;
+use crate::effects::Category;
+use crate::settings;
+use crate::verdict::{Chain, Control, WriteReason};
+
+pub(super) fn look(stmt: &TransactionStmt) -> Found {
+    use TransactionStmtKind as K;
+    let chain = if stmt.chain { Chain::Yes } else { Chain::No };
+    let savepoint = || stmt.savepoint_name.as_str().into();
+    match K::try_from(stmt.kind).unwrap_or(K::Undefined) {
+        K::TransStmtBegin | K::TransStmtStart => begin(stmt),
+        K::TransStmtCommit => Found::control(Control::Commit { chain }).named("COMMIT"),
+        K::TransStmtRollback => Found::control(Control::Rollback { chain }).named("ROLLBACK"),
+        K::TransStmtSavepoint => Found::control(Control::Savepoint(savepoint())).named("SAVEPOINT"),
+        K::TransStmtRelease => Found::control(Control::Release(savepoint())).named("RELEASE"),
+        K::TransStmtRollbackTo => {
+            Found::control(Control::RollbackTo(savepoint())).named("ROLLBACK TO")
+        }
+        K::TransStmtPrepare => Found {
+            controls: vec![Control::PrepareTransaction],
+            ..of_prepared_ones("PREPARE TRANSACTION")
+        },
+        K::TransStmtCommitPrepared => of_prepared_ones("COMMIT PREPARED"),
+        K::TransStmtRollbackPrepared => of_prepared_ones("ROLLBACK PREPARED"),
+        K::Undefined => Found::unknown(WriteReason::Kind("TRANSACTION")),
+    }
+}
+
+fn begin(stmt: &TransactionStmt) -> Found {
+    let modes = settings::transaction_modes(&stmt.options);
+    Found::control(Control::Begin { access: modes.last })
+        .because(modes.lifts.then_some(WriteReason::LiftsReadOnly))
+        .changing(settings::mode_names(&stmt.options, ""))
+        .named("BEGIN")
+}
+
+/// What such a transaction has written, its text does not say.
+fn of_prepared_ones(kind: &'static str) -> Found {
+    Found::unknown(WriteReason::Kind(kind))
+        .in_category(Category::PreparedTransactions)
+        .named(kind)
+}

@@ -1,0 +1,274 @@
+//! Statements that are neither queries nor control: which tables they write, lock or alter, and their category.
+//!
+//! Kinds that are not listed name no table as far as this crate knows: they may write any, and count as DDL.
+
+use pg_query::NodeEnum;
+use pg_query::protobuf::{
+    AlterTableCmd, AlterTableStmt, DropBehavior, DropStmt, GrantStmt, GrantTargetType, Node,
+    ObjectType, ReindexObjectType, RenameStmt,
+};
+
+use super::statement::Found;
+use crate::effects::{Category, ObjectName, Tables};
+use crate::kinds;
+use crate::verdict::WriteReason;
+use crate::walk::{Role, UnknownShape, examine};
+
+pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
+    let contents = examine(node, Role::Write)?;
+    let (writes, reads) = match touched(node) {
+        // A kind that names tables, and here names none: VACUUM alone.
+        Touched::Named if contents.writes == Tables::none() => (Tables::Unknown, Tables::Unknown),
+        Touched::Named => {
+            let new = Tables::named(new_name(node).into_iter().collect());
+            (contents.writes.and(new), contents.reads)
+        }
+        Touched::Objects(names) => (Tables::named(names), contents.reads),
+        Touched::NoTable => (Tables::none(), Tables::none()),
+        Touched::Unknown => (Tables::Unknown, Tables::Unknown),
+    };
+    Ok(Found {
+        why: Some(WriteReason::Kind(kinds::name(node))),
+        category: Some(category(node)),
+        writes,
+        reads,
+        functions: contents.functions,
+        settings: contents.settings,
+        ..Found::nothing()
+    })
+}
+
+/// Where the tables stand that a statement writes, locks or alters.
+enum Touched {
+    /// In it, as names of tables.
+    Named,
+    /// These, which it names as objects of some kind.
+    Objects(Vec<ObjectName>),
+    /// There are none.
+    NoTable,
+    /// The text does not say.
+    Unknown,
+}
+
+fn touched(node: &NodeEnum) -> Touched {
+    use NodeEnum as N;
+    match node {
+        N::NotifyStmt(_) => Touched::NoTable,
+        N::TruncateStmt(truncate) => unless_cascaded(truncate.behavior),
+        N::AlterTableStmt(alter) => alter_table(alter),
+        N::RenameStmt(rename) => rename_of(rename),
+        N::AlterObjectSchemaStmt(alter) => of_table_like(alter.object_type),
+        N::GrantStmt(grant) => grant_on(grant),
+        N::ReindexStmt(reindex) if reindex.kind == ReindexObjectType::ReindexObjectTable as i32 => {
+            Touched::Named
+        }
+        N::DropStmt(drop) => dropped(drop),
+        N::CommentStmt(comment) => objects(comment.objtype, comment.object.as_deref()),
+        N::SecLabelStmt(label) => objects(label.objtype, label.object.as_deref()),
+        N::CreateStmt(_)
+        | N::CreateForeignTableStmt(_)
+        | N::CreateTableAsStmt(_)
+        | N::ViewStmt(_)
+        | N::IndexStmt(_)
+        | N::CreateTrigStmt(_)
+        | N::RuleStmt(_)
+        | N::CreatePolicyStmt(_)
+        | N::AlterPolicyStmt(_)
+        | N::CreateStatsStmt(_)
+        | N::CreateSeqStmt(_)
+        | N::AlterSeqStmt(_)
+        | N::VacuumStmt(_)
+        | N::ClusterStmt(_)
+        | N::RefreshMatViewStmt(_) => Touched::Named,
+        _ => Touched::Unknown,
+    }
+}
+
+/// The name that a table is given: what is created under it by other means needs a look at it too.
+fn new_name(node: &NodeEnum) -> Option<ObjectName> {
+    let full = |schema: &str, name: &str| ObjectName {
+        schema: (!schema.is_empty()).then(|| schema.into()),
+        name: name.into(),
+    };
+    match node {
+        NodeEnum::RenameStmt(rename) if is_table_like(rename.rename_type) => {
+            let old = rename.relation.as_ref()?;
+            Some(full(&old.schemaname, &rename.newname))
+        }
+        NodeEnum::AlterObjectSchemaStmt(alter) => {
+            let old = alter.relation.as_ref()?;
+            Some(full(&alter.newschema, &old.relname))
+        }
+        _ => None,
+    }
+}
+
+/// With CASCADE it reaches what depends on its tables, whatever that is.
+fn unless_cascaded(behavior: i32) -> Touched {
+    if behavior == DropBehavior::DropCascade as i32 {
+        Touched::Unknown
+    } else {
+        Touched::Named
+    }
+}
+
+/// A kind of object whose name policies know as a table's. An index is none: the text does not say whose it is.
+fn is_table_like(object_type: i32) -> bool {
+    use ObjectType as O;
+    matches!(
+        O::try_from(object_type),
+        Ok(O::ObjectTable
+            | O::ObjectForeignTable
+            | O::ObjectView
+            | O::ObjectMatview
+            | O::ObjectSequence)
+    )
+}
+
+/// A kind of object that is named together with its table, the table first.
+fn is_part_of_table(object_type: i32) -> bool {
+    use ObjectType as O;
+    matches!(
+        O::try_from(object_type),
+        Ok(O::ObjectColumn
+            | O::ObjectTabconstraint
+            | O::ObjectTrigger
+            | O::ObjectRule
+            | O::ObjectPolicy)
+    )
+}
+
+fn of_table_like(object_type: i32) -> Touched {
+    if is_table_like(object_type) {
+        Touched::Named
+    } else {
+        Touched::Unknown
+    }
+}
+
+fn alter_table(alter: &AlterTableStmt) -> Touched {
+    let cascades = |command: &AlterTableCmd| command.behavior == DropBehavior::DropCascade as i32;
+    let known = alter.cmds.iter().all(|command| match &command.node {
+        Some(NodeEnum::AlterTableCmd(command)) => !cascades(command),
+        _ => false,
+    });
+    if known {
+        of_table_like(alter.objtype)
+    } else {
+        Touched::Unknown
+    }
+}
+
+/// A part of a table is renamed in it; an attribute is one of a type, and may be used by many.
+fn rename_of(rename: &RenameStmt) -> Touched {
+    if is_part_of_table(rename.rename_type) && rename.rename_type != ObjectType::ObjectColumn as i32
+    {
+        Touched::Named
+    } else if rename.rename_type == ObjectType::ObjectColumn as i32 {
+        of_table_like(rename.relation_type)
+    } else {
+        of_table_like(rename.rename_type)
+    }
+}
+
+fn grant_on(grant: &GrantStmt) -> Touched {
+    if grant.targtype == GrantTargetType::AclTargetObject as i32 {
+        of_table_like(grant.objtype)
+    } else {
+        Touched::Unknown
+    }
+}
+
+fn dropped(drop: &DropStmt) -> Touched {
+    if drop.behavior == DropBehavior::DropCascade as i32 {
+        return Touched::Unknown;
+    }
+    let names = drop
+        .objects
+        .iter()
+        .map(|object| object_name(drop.remove_type, object))
+        .collect::<Option<Vec<_>>>();
+    names
+        .filter(|names| !names.is_empty())
+        .map_or(Touched::Unknown, Touched::Objects)
+}
+
+fn objects(object_type: i32, object: Option<&Node>) -> Touched {
+    object
+        .and_then(|object| object_name(object_type, object))
+        .map_or(Touched::Unknown, |name| Touched::Objects(vec![name]))
+}
+
+/// The table that an object is, or is a part of.
+fn object_name(object_type: i32, object: &Node) -> Option<ObjectName> {
+    let Some(NodeEnum::List(list)) = &object.node else {
+        return None;
+    };
+    let names = if is_table_like(object_type) {
+        list.items.as_slice()
+    } else if is_part_of_table(object_type) {
+        list.items.split_last()?.1
+    } else {
+        return None;
+    };
+    let text = |node: &Node| match &node.node {
+        Some(NodeEnum::String(text)) => Some(Box::from(text.sval.as_str())),
+        _ => None,
+    };
+    // In front of the schema there may be the database.
+    let (schema, name) = match names {
+        [name] => (None, name),
+        [schema, name] | [_, schema, name] => (Some(text(schema)?), name),
+        _ => return None,
+    };
+    Some(ObjectName {
+        schema,
+        name: text(name)?,
+    })
+}
+
+fn category(node: &NodeEnum) -> Category {
+    use NodeEnum as N;
+    match node {
+        N::TruncateStmt(_) => Category::Truncate,
+        N::DoStmt(_) => Category::Do,
+        N::CallStmt(_) => Category::Call,
+        N::NotifyStmt(_) => Category::Notify,
+        N::VacuumStmt(_)
+        | N::ClusterStmt(_)
+        | N::ReindexStmt(_)
+        | N::RefreshMatViewStmt(_)
+        | N::CheckPointStmt(_) => Category::Maintenance,
+        N::CreateRoleStmt(_)
+        | N::AlterRoleStmt(_)
+        | N::AlterRoleSetStmt(_)
+        | N::DropRoleStmt(_)
+        | N::GrantRoleStmt(_) => Category::Roles,
+        N::CreatedbStmt(_)
+        | N::AlterDatabaseStmt(_)
+        | N::AlterDatabaseSetStmt(_)
+        | N::AlterDatabaseRefreshCollStmt(_)
+        | N::DropdbStmt(_)
+        | N::CreateTableSpaceStmt(_)
+        | N::AlterTableSpaceOptionsStmt(_)
+        | N::DropTableSpaceStmt(_)
+        | N::AlterSystemStmt(_)
+        | N::LoadStmt(_) => Category::Server,
+        N::RenameStmt(rename) => of_object(rename.rename_type),
+        N::AlterOwnerStmt(alter) => of_object(alter.object_type),
+        N::GrantStmt(grant) => of_object(grant.objtype),
+        N::CommentStmt(comment) => of_object(comment.objtype),
+        N::SecLabelStmt(label) => of_object(label.objtype),
+        _ => Category::Ddl,
+    }
+}
+
+/// Roles, databases and tablespaces belong to the whole server, whatever is done to them.
+fn of_object(object_type: i32) -> Category {
+    use ObjectType as O;
+    match O::try_from(object_type) {
+        Ok(O::ObjectRole) => Category::Roles,
+        Ok(O::ObjectDatabase | O::ObjectTablespace | O::ObjectParameterAcl) => Category::Server,
+        _ => Category::Ddl,
+    }
+}

@@ -1,0 +1,152 @@
+//! How much work a text makes, before it is parsed.
+//!
+//! A tree takes up to 4 KiB for each item of a list, and the time to fill them. So it is tokens that are limited, and
+//! bytes only beside that.
+
+use crate::verdict::Opaque;
+
+/// Texts longer than this many bytes are not parsed: they are writes.
+///
+/// The worst texts of this length that are parsed, those of 65,536 tokens, take 0.3 seconds and 130 MiB while
+/// they are (release build, 2 shared cores); with backslashes, which are read twice, 0.6 seconds. Too much for a
+/// thread that others wait for, and for many threads at once: see [`weigh`].
+pub const MAX_PARSED: usize = 1024 * 1024;
+
+/// Texts longer than this many bytes are [`Weight::Heavy`].
+pub const MAX_PARSED_INLINE: usize = 64 * 1024;
+
+/// Texts of more tokens are not parsed. 30,000 values in a list have as many.
+const TOKENS_MAX: usize = 64 * 1024;
+
+/// Texts of more tokens are [`Weight::Heavy`]. It takes 10 to 20 milliseconds to classify the worst of those that
+/// are not.
+const TOKENS_MAX_INLINE: usize = 4 * 1024;
+
+/// Operator characters in a row, at most.
+pub(super) const OPERATOR_RUN_MAX: usize = 256;
+
+/// Where a text may be classified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// Anywhere: it takes 20 milliseconds at most, and microseconds as a rule.
+    Light,
+    /// Not where others wait: it may take up to a second and 130 MiB of memory.
+    Heavy,
+}
+
+/// Says where a text may be classified. Takes less than 100 microseconds, and next to nothing for a short text.
+#[must_use]
+pub fn weigh(text: &[u8]) -> Weight {
+    // What is too long is not parsed at all.
+    if text.len() > MAX_PARSED {
+        return Weight::Light;
+    }
+    let light = text.len() <= MAX_PARSED_INLINE && tokens_at_most(text) <= TOKENS_MAX_INLINE;
+    if light { Weight::Light } else { Weight::Heavy }
+}
+
+/// Refuses a text whose tree would be too large.
+pub(super) fn check(text: &str) -> Result<(), Opaque> {
+    if has_long_operator_run(text.as_bytes()) {
+        return Err(Opaque::Parser);
+    }
+    if tokens_at_most(text.as_bytes()) <= TOKENS_MAX {
+        return Ok(());
+    }
+    // Perhaps they are words in a long string. With a backslash, what is a string depends on the session.
+    if text.contains('\\') {
+        return Err(Opaque::Parser);
+    }
+    let scanned = pg_query::scan(text).map_err(|_| Opaque::Syntax)?;
+    if scanned.tokens.len() <= TOKENS_MAX {
+        Ok(())
+    } else {
+        Err(Opaque::Parser)
+    }
+}
+
+/// How many tokens there are, if all of the text is SQL. In strings and comments there are fewer.
+fn tokens_at_most(text: &[u8]) -> usize {
+    if text.len() <= TOKENS_MAX_INLINE {
+        return text.len();
+    }
+    let mut tokens = 0;
+    let mut in_word = InWord::No;
+    for byte in text {
+        let word = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..);
+        let begins = match word {
+            true => in_word == InWord::No,
+            false => !byte.is_ascii_whitespace(),
+        };
+        tokens += usize::from(begins);
+        in_word = if word { InWord::Yes } else { InWord::No };
+    }
+    tokens
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum InWord {
+    No,
+    Yes,
+}
+
+/// PostgreSQL's lexer takes a run of operator characters as a whole, finds `/*` in it, and goes back to look at the
+/// rest again: 60 kB of `/*/*/*` take it seconds. No operator is longer than 63 bytes, so a long run is a comment, or
+/// in one, or an attack.
+fn has_long_operator_run(text: &[u8]) -> bool {
+    let mut run = 0_usize;
+    text.iter().any(|byte| {
+        let operator = matches!(
+            byte,
+            b'~' | b'!'
+                | b'@'
+                | b'#'
+                | b'^'
+                | b'&'
+                | b'|'
+                | b'`'
+                | b'?'
+                | b'+'
+                | b'-'
+                | b'*'
+                | b'/'
+                | b'%'
+                | b'<'
+                | b'>'
+                | b'='
+        );
+        run = if operator { run + 1 } else { 0 };
+        run > OPERATOR_RUN_MAX
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The cheap count must not be below what PostgreSQL's lexer finds.
+    #[test]
+    fn no_token_is_missed() {
+        for text in [
+            "select a.b, $1::int from \"t\" where x->>'y' = e'a' and 1.5e3 <= .5 -- z",
+            "select 0x1f, 1_000, a$b, $$a b$$, u&'x', x'1f', b'1', n'a', a[1:2], :=, =>, @-1, é",
+            "select/**/1;;;(((",
+        ] {
+            let many = text.repeat(200).replace("-- z", "");
+            let found = pg_query::scan(&many).unwrap().tokens.len();
+            let at_most = tokens_at_most(many.as_bytes());
+            assert!(at_most >= found, "{at_most} < {found}: {text}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_parsed_soon_is_light() {
+        assert_eq!(weigh(b"select 1"), Weight::Light);
+        assert_eq!(weigh(&b",a".repeat(2_048)), Weight::Light);
+        assert_eq!(weigh(&b",a".repeat(2_049)), Weight::Heavy);
+        assert_eq!(weigh(&vec![b'x'; MAX_PARSED_INLINE]), Weight::Light);
+        assert_eq!(weigh(&vec![b'x'; MAX_PARSED_INLINE + 1]), Weight::Heavy);
+        assert_eq!(weigh(&vec![b'x'; MAX_PARSED]), Weight::Heavy);
+        assert_eq!(weigh(&vec![b'x'; MAX_PARSED + 1]), Weight::Light);
+    }
+}

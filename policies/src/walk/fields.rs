@@ -1,0 +1,291 @@
+//! The messages of the tree that mean something to the walk, and what their fields are.
+
+use serde::Serialize;
+use serde::ser;
+
+use super::scope::Part;
+use super::trace::Trace;
+use super::{At, FirstArg, Role, UnknownShape, Walk};
+use crate::effects::{Category, ObjectName};
+use crate::functions;
+use crate::verdict::WriteReason;
+
+/// The fields of a message, or the elements of a list.
+pub(super) struct Fields<'a> {
+    pub(super) walk: &'a mut Walk,
+    pub(super) of: Of,
+}
+
+/// What the fields belong to.
+pub(super) enum Of {
+    /// A message that means nothing by itself.
+    Other(&'static str),
+    List,
+    /// The arguments of a call whose first one is wanted.
+    Args(Option<Trace>),
+    /// SELECT, INSERT, UPDATE, DELETE or MERGE.
+    Query,
+    RangeVar(RangeVar),
+    Call {
+        name: Option<ObjectName>,
+        first: Option<Trace>,
+    },
+    With,
+    Cte {
+        name: Option<Box<str>>,
+        begin: usize,
+    },
+    /// FOR UPDATE: how many names stood behind OF before it.
+    Locking(usize),
+}
+
+/// A table's name, as far as it was read.
+#[derive(Default)]
+pub(super) struct RangeVar {
+    schema: Option<Box<str>>,
+    name: Option<Box<str>>,
+    alias: Option<Box<str>>,
+}
+
+impl Of {
+    /// A message of this name begins.
+    pub(super) fn enter(walk: &mut Walk, name: &'static str) -> Self {
+        let at = std::mem::replace(&mut walk.at, At::Inside);
+        match name {
+            "RangeVar" => return Self::RangeVar(RangeVar::default()),
+            "FuncCall" => {
+                return Self::Call {
+                    name: None,
+                    first: None,
+                };
+            }
+            "SelectStmt" => {}
+            "InsertStmt" => walk.found(WriteReason::Contains("INSERT")),
+            "UpdateStmt" => walk.found(WriteReason::Contains("UPDATE")),
+            "DeleteStmt" => walk.found(WriteReason::Contains("DELETE")),
+            "MergeStmt" => walk.found(WriteReason::Contains("MERGE")),
+            "WithClause" => return Self::With,
+            "CommonTableExpr" => {
+                return Self::Cte {
+                    name: None,
+                    begin: walk.scopes.here(),
+                };
+            }
+            "LockingClause" => {
+                walk.found(WriteReason::Locking);
+                return Self::Locking(walk.scopes.locked_of());
+            }
+            "IntoClause" => {
+                walk.found(WriteReason::Into);
+                walk.category = Some(Category::Ddl);
+                return Self::Other(name);
+            }
+            // REPLICA IDENTITY is a part of ALTER TABLE, and CREATE TABLE one of CREATE FOREIGN TABLE.
+            "RawStmt" | "ReplicaIdentityStmt" | "CreateStmt" => return Self::Other(name),
+            other if other.ends_with("Stmt") && at == At::Inside => {
+                walk.found_statement(other);
+                return Self::Other(name);
+            }
+            _ => return Self::Other(name),
+        }
+        walk.scopes.begin_query();
+        Self::Query
+    }
+}
+
+impl Walk {
+    /// A list begins.
+    pub(super) fn list(&mut self) -> Of {
+        if let FirstArg::Wanted = self.first_arg {
+            self.first_arg = FirstArg::NotWanted;
+            Of::Args(None)
+        } else {
+            Of::List
+        }
+    }
+
+    /// A field in which tables have a role of their own.
+    fn with_role<T: Serialize + ?Sized>(
+        &mut self,
+        role: Role,
+        value: &T,
+    ) -> Result<(), UnknownShape> {
+        let outer = self.override_role.replace(role);
+        value.serialize(&mut *self)?;
+        self.override_role = outer;
+        Ok(())
+    }
+
+    fn query_field<T: Serialize + ?Sized>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), UnknownShape> {
+        let part = match key {
+            "from_clause" => Part::From,
+            "larg" | "rarg" => Part::Side,
+            "relation" => return self.with_role(Role::Write, value),
+            _ => return value.serialize(&mut *self),
+        };
+        let begin = self.scopes.here();
+        value.serialize(&mut *self)?;
+        self.scopes.end_part(part, begin)
+    }
+
+    fn other_field<T: Serialize + ?Sized>(
+        &mut self,
+        of: &'static str,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), UnknownShape> {
+        match (of, key) {
+            ("IntoClause", "rel") => self.with_role(Role::Write, value),
+            // A foreign key, and the LIKE of a CREATE TABLE.
+            ("Constraint", "pktable") | ("TableLikeClause", "relation") => {
+                self.with_role(Role::Read, value)
+            }
+            _ => value.serialize(&mut *self),
+        }
+    }
+
+    fn cte_field<T: Serialize + ?Sized>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+        name: &mut Option<Box<str>>,
+    ) -> Result<(), UnknownShape> {
+        match key {
+            "ctename" => *name = self.traced(value)?.into_text(),
+            _ => value.serialize(&mut *self)?,
+        }
+        Ok(())
+    }
+
+    fn with_field<T: Serialize + ?Sized>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), UnknownShape> {
+        match key {
+            "ctes" => {
+                self.scopes.begin_with()?;
+                value.serialize(&mut *self)
+            }
+            "recursive" if self.traced(value)?.is_true() => self.scopes.with_is_recursive(),
+            _ => value.serialize(&mut *self),
+        }
+    }
+}
+
+impl RangeVar {
+    fn field<T: Serialize + ?Sized>(
+        &mut self,
+        walk: &mut Walk,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), UnknownShape> {
+        let part = match key {
+            "schemaname" => &mut self.schema,
+            "relname" => &mut self.name,
+            "alias" => &mut self.alias,
+            // Of the database there is only one that PostgreSQL accepts.
+            _ => return value.serialize(walk),
+        };
+        *part = walk.traced(value)?.into_text();
+        Ok(())
+    }
+}
+
+/// A field of a call: its name decides whether its first argument matters.
+fn call_field<T: Serialize + ?Sized>(
+    walk: &mut Walk,
+    key: &'static str,
+    value: &T,
+    name: &mut Option<ObjectName>,
+    first: &mut Option<Trace>,
+) -> Result<(), UnknownShape> {
+    match key {
+        "funcname" => {
+            *name = walk.traced(value)?.into_object_name();
+            Ok(())
+        }
+        "args" if name.as_ref().is_some_and(functions::looks_at_argument) => {
+            walk.first_arg = FirstArg::Wanted;
+            value.serialize(&mut *walk)?;
+            if let FirstArg::Found(trace) =
+                std::mem::replace(&mut walk.first_arg, FirstArg::NotWanted)
+            {
+                *first = Some(trace);
+            }
+            Ok(())
+        }
+        _ => value.serialize(walk),
+    }
+}
+
+impl ser::SerializeStruct for Fields<'_> {
+    type Ok = ();
+    type Error = UnknownShape;
+
+    fn serialize_field<T: Serialize + ?Sized>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), UnknownShape> {
+        let walk = &mut *self.walk;
+        match &mut self.of {
+            Of::Other(of) => walk.other_field(of, key, value),
+            Of::Query => walk.query_field(key, value),
+            Of::RangeVar(range_var) => range_var.field(walk, key, value),
+            Of::Call { name, first } => call_field(walk, key, value, name, first),
+            Of::With => walk.with_field(key, value),
+            Of::Cte { name, .. } => walk.cte_field(key, value, name),
+            Of::Locking(_) if key == "locked_rels" => walk.with_role(Role::LockedAlias, value),
+            Of::Locking(_) | Of::List | Of::Args(_) => value.serialize(walk),
+        }
+    }
+
+    fn end(self) -> Result<(), UnknownShape> {
+        let walk = self.walk;
+        match self.of {
+            Of::Query => walk.scopes.end_query(),
+            Of::RangeVar(RangeVar {
+                schema,
+                name,
+                alias,
+            }) => {
+                let name = name.ok_or(UnknownShape)?;
+                walk.table(ObjectName { schema, name }, alias)
+            }
+            Of::Call { name, first } => {
+                walk.call(name.ok_or(UnknownShape)?, first.as_ref());
+                Ok(())
+            }
+            Of::Cte { name, begin } => walk.scopes.end_cte(name.ok_or(UnknownShape)?, begin),
+            Of::Locking(before) if walk.scopes.locked_of() == before => walk.scopes.lock_all(),
+            Of::Locking(_) | Of::With | Of::Other(_) | Of::List | Of::Args(_) => Ok(()),
+        }
+    }
+}
+
+impl ser::SerializeSeq for Fields<'_> {
+    type Ok = ();
+    type Error = UnknownShape;
+
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), UnknownShape> {
+        match &mut self.of {
+            Of::Args(first @ None) => {
+                *first = Some(self.walk.traced(value)?);
+                Ok(())
+            }
+            _ => value.serialize(&mut *self.walk),
+        }
+    }
+
+    fn end(self) -> Result<(), UnknownShape> {
+        if let Of::Args(Some(first)) = self.of {
+            self.walk.first_arg = FirstArg::Found(first);
+        }
+        Ok(())
+    }
+}

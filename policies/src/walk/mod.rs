@@ -1,0 +1,265 @@
+//! Looks at everything inside a statement: what makes it a write, its tables, its functions.
+//!
+//! The walk goes over `Serialize`, which is derived for every type of the parse tree: it reaches every node, also of
+//! that nobody thought of here. Its depth is bounded: the decoder of the tree refuses more than 100 levels.
+
+mod fields;
+mod scope;
+mod serializer;
+mod trace;
+
+use std::fmt;
+
+use serde::Serialize;
+use serde::ser;
+
+use crate::effects::{Category, ObjectName, Tables};
+use crate::functions::{self, Reach};
+use crate::settings::Setting;
+use crate::verdict::WriteReason;
+use scope::Scopes;
+use trace::{Token, Trace};
+
+/// The name of a setting that stands for any.
+pub(crate) const ANY_SETTING: &str = "*";
+
+/// What a table's name is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Its rows are read.
+    Read,
+    /// It is written, locked or changed.
+    Write,
+    /// It is no table, but the name of one in its FROM, behind FOR UPDATE OF.
+    LockedAlias,
+}
+
+/// What is inside a statement.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    /// The first thing that makes it a write, where it is executed.
+    pub(crate) write: Option<WriteReason>,
+    /// A kind of statement that it is as well: SELECT INTO is DDL.
+    pub(crate) category: Option<Category>,
+    pub(crate) writes: Tables,
+    pub(crate) reads: Tables,
+    pub(crate) functions: Box<[ObjectName]>,
+    /// Those that `set_config` changes.
+    pub(crate) settings: Vec<Box<str>>,
+}
+
+/// Examines a statement. Tables that it names itself, and not in a query inside, are there for `direct`. The error
+/// stands for a tree of a shape that protobuf cannot have.
+pub(crate) fn examine<T: Serialize + ?Sized>(
+    node: &T,
+    direct: Role,
+) -> Result<Contents, UnknownShape> {
+    let mut walk = Walk {
+        direct,
+        override_role: None,
+        at: At::Root,
+        scopes: Scopes::default(),
+        trace: None,
+        first_arg: FirstArg::NotWanted,
+        write: None,
+        category: None,
+        writes: Vec::new(),
+        unseen: Unseen::Nothing,
+        functions: Vec::new(),
+        settings: Vec::new(),
+    };
+    node.serialize(&mut walk)?;
+    Ok(walk.finish())
+}
+
+/// The tree has a shape that the walk does not know.
+#[derive(Debug)]
+pub(crate) struct UnknownShape;
+
+impl fmt::Display for UnknownShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the parse tree has an unknown shape")
+    }
+}
+
+impl std::error::Error for UnknownShape {}
+
+impl ser::Error for UnknownShape {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self
+    }
+}
+
+struct Walk {
+    direct: Role,
+    /// The role of tables in the field that the walk is in, where it has one of its own.
+    override_role: Option<Role>,
+    at: At,
+    scopes: Scopes,
+    /// Where the front of a subtree is wanted as a list.
+    trace: Option<Trace>,
+    first_arg: FirstArg,
+    write: Option<WriteReason>,
+    category: Option<Category>,
+    writes: Vec<ObjectName>,
+    unseen: Unseen,
+    functions: Vec<ObjectName>,
+    settings: Vec<Box<str>>,
+}
+
+/// Where the walk stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// Before the first message: the statement itself.
+    Root,
+    Inside,
+}
+
+/// Whether something in the statement may touch tables that the text does not name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Unseen {
+    Nothing,
+    /// It may write or read any.
+    Anything,
+}
+
+/// The first argument of a call.
+#[derive(Debug)]
+enum FirstArg {
+    NotWanted,
+    /// The next list is one of arguments.
+    Wanted,
+    Found(Trace),
+}
+
+impl Walk {
+    fn note(&mut self, token: impl FnOnce() -> Token) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(token);
+        }
+    }
+
+    /// Walks through `value`, and gives the front of it as a list.
+    fn traced<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<Trace, UnknownShape> {
+        let outer = self.trace.replace(Trace::default());
+        value.serialize(&mut *self)?;
+        std::mem::replace(&mut self.trace, outer).ok_or(UnknownShape)
+    }
+
+    fn found(&mut self, why: WriteReason) {
+        self.write.get_or_insert(why);
+    }
+
+    fn found_statement(&mut self, what: &'static str) {
+        self.found(WriteReason::Contains(what));
+        self.unseen = Unseen::Anything;
+    }
+
+    fn table(&mut self, name: ObjectName, alias: Option<Box<str>>) -> Result<(), UnknownShape> {
+        let role = match self.override_role {
+            Some(role) => role,
+            None if self.scopes.in_query() => Role::Read,
+            None => self.direct,
+        };
+        match role {
+            Role::Read => self.scopes.mention(name, alias),
+            Role::Write => self.writes.push(name),
+            Role::LockedAlias => self.scopes.lock_of(name.name)?,
+        }
+        Ok(())
+    }
+
+    /// A call of this function, with its first argument where that was wanted.
+    fn call(&mut self, name: ObjectName, first: Option<&Trace>) {
+        if &*name.name == functions::SET_CONFIG {
+            self.set_config(first);
+        } else if let Some(writer) = functions::writer(&name.name) {
+            self.found(WriteReason::Function(name.name.clone(), writer.why));
+            match writer.reach {
+                Reach::NoTable(category) => {
+                    self.category = self.category.or(category);
+                }
+                Reach::Sequence => match sequence(&name, first) {
+                    Some(sequence) => self.writes.push(sequence),
+                    None => self.unseen = Unseen::Anything,
+                },
+                Reach::Anything => self.unseen = Unseen::Anything,
+            }
+        }
+        self.functions.push(name);
+    }
+
+    /// Of any schema: one that is not `pg_catalog` hides its own effects only.
+    fn set_config(&mut self, first: Option<&Trace>) {
+        let name = first.and_then(|first| first.constant(&["text"]));
+        match name.map(Setting::named) {
+            None => self.found(WriteReason::ComputedSetting),
+            Some(Setting::TransactionReadOnly | Setting::DefaultReadOnly) => {
+                self.found(WriteReason::LiftsReadOnly);
+            }
+            Some(Setting::Fencing(_) | Setting::Other) => {}
+        }
+        self.settings
+            .push(name.unwrap_or(ANY_SETTING).to_ascii_lowercase().into());
+    }
+
+    fn finish(self) -> Contents {
+        let tables = self.scopes.resolve();
+        let mut writes = self.writes;
+        writes.extend(tables.locked);
+        let (writes, reads) = match self.unseen {
+            Unseen::Anything => (Tables::Unknown, Tables::Unknown),
+            Unseen::Nothing => (Tables::named(writes), Tables::named(tables.read)),
+        };
+        let mut functions = self.functions;
+        functions.sort_unstable();
+        functions.dedup();
+        Contents {
+            write: self.write,
+            category: self.category,
+            writes,
+            reads,
+            functions: functions.into(),
+            settings: self.settings,
+        }
+    }
+}
+
+/// The sequence that a call of nextval or setval moves, where the text names it and the function is PostgreSQL's own.
+fn sequence(function: &ObjectName, first: Option<&Trace>) -> Option<ObjectName> {
+    if function
+        .schema
+        .as_deref()
+        .is_some_and(|schema| schema != "pg_catalog")
+    {
+        return None;
+    }
+    trace::regclass(first?.constant(&["regclass", "text"])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Statements that today's grammar does not let into a query are writes too, should it ever.
+    #[test]
+    fn any_statement_but_select_is_a_write() {
+        let found = |text: &str| {
+            let contents = examine(
+                &pg_query::parse(text, 0).unwrap().protobuf.stmts,
+                Role::Read,
+            )
+            .unwrap();
+            (contents.write, contents.writes)
+        };
+        assert_eq!(found("select 1"), (None, Tables::none()));
+        for (text, name) in [
+            ("select 1; call p()", "CallStmt"),
+            ("select 1; notify x", "NotifyStmt"),
+            ("select 1; analyze t", "VacuumStmt"),
+        ] {
+            let expected = (Some(WriteReason::Contains(name)), Tables::Unknown);
+            assert_eq!(found(text), expected, "{text}");
+        }
+    }
+}

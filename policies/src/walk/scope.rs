@@ -1,0 +1,276 @@
+//! Which names in a query are tables, and which of them it locks.
+//!
+//! <https://www.postgresql.org/docs/current/queries-with.html>,
+//! <https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE>
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::UnknownShape;
+use crate::effects::ObjectName;
+
+/// A name in a FROM, or in a place like it.
+#[derive(Debug)]
+struct Mention {
+    name: ObjectName,
+    /// As the query calls it.
+    alias: Option<Box<str>>,
+    /// How many queries it stands in.
+    level: usize,
+    stands_for: StandsFor,
+    lock: Lock,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StandsFor {
+    Table,
+    Cte,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lock {
+    No,
+    Yes,
+}
+
+/// A SELECT, INSERT, UPDATE, DELETE or MERGE that the walk is in.
+#[derive(Debug, Default)]
+struct Query {
+    begin: usize,
+    with: Option<With>,
+    /// What stands in its FROM.
+    from: Range<usize>,
+    /// What stands in the two sides of its UNION.
+    sides: Range<usize>,
+    locks: Locks,
+}
+
+/// FOR UPDATE and its kin.
+#[derive(Debug, Default)]
+struct Locks {
+    /// Without OF: all of FROM.
+    all: Option<All>,
+    /// Behind OF.
+    of: Vec<Box<str>>,
+}
+
+#[derive(Debug)]
+struct All;
+
+#[derive(Debug, Default)]
+struct With {
+    begin: usize,
+    recursive: Recursive,
+    ctes: Vec<(Box<str>, Range<usize>)>,
+    end: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Recursive {
+    #[default]
+    No,
+    Yes,
+}
+
+/// The parts of a query in which names stand that FOR UPDATE locks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    From,
+    Side,
+}
+
+/// All names that were met so far.
+#[derive(Debug, Default)]
+pub(super) struct Scopes {
+    mentions: Vec<Mention>,
+    queries: Vec<Query>,
+}
+
+/// Tables of a finished walk.
+pub(super) struct Resolved {
+    pub(super) read: Vec<ObjectName>,
+    pub(super) locked: Vec<ObjectName>,
+}
+
+impl Scopes {
+    /// Is the walk inside a query, and not only in the statement around it?
+    pub(super) fn in_query(&self) -> bool {
+        !self.queries.is_empty()
+    }
+
+    pub(super) fn mention(&mut self, name: ObjectName, alias: Option<Box<str>>) {
+        self.mentions.push(Mention {
+            name,
+            alias,
+            level: self.queries.len(),
+            stands_for: StandsFor::Table,
+            lock: Lock::No,
+        });
+    }
+
+    /// How many names there are: the place of the next.
+    pub(super) fn here(&self) -> usize {
+        self.mentions.len()
+    }
+
+    pub(super) fn begin_query(&mut self) {
+        let begin = self.here();
+        self.queries.push(Query {
+            begin,
+            from: begin..begin,
+            sides: begin..begin,
+            ..Query::default()
+        });
+    }
+
+    /// The names from `begin` to here stand in this part of the innermost query.
+    pub(super) fn end_part(&mut self, part: Part, begin: usize) -> Result<(), UnknownShape> {
+        let end = self.here();
+        let query = self.innermost()?;
+        match part {
+            Part::From => query.from = begin..end,
+            // The two are the last fields of a query, one after the other.
+            Part::Side if query.sides.is_empty() => query.sides = begin..end,
+            Part::Side => query.sides.end = end,
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin_with(&mut self) -> Result<(), UnknownShape> {
+        let begin = self.here();
+        self.innermost()?.with = Some(With {
+            begin,
+            ..With::default()
+        });
+        Ok(())
+    }
+
+    pub(super) fn end_cte(&mut self, name: Box<str>, begin: usize) -> Result<(), UnknownShape> {
+        let end = self.here();
+        let with = self.innermost()?.with.as_mut().ok_or(UnknownShape)?;
+        with.ctes.push((name, begin..end));
+        with.end = end;
+        Ok(())
+    }
+
+    pub(super) fn with_is_recursive(&mut self) -> Result<(), UnknownShape> {
+        let with = self.innermost()?.with.as_mut().ok_or(UnknownShape)?;
+        with.recursive = Recursive::Yes;
+        Ok(())
+    }
+
+    pub(super) fn lock_all(&mut self) -> Result<(), UnknownShape> {
+        self.innermost()?.locks.all = Some(All);
+        Ok(())
+    }
+
+    pub(super) fn lock_of(&mut self, alias: Box<str>) -> Result<(), UnknownShape> {
+        self.innermost()?.locks.of.push(alias);
+        Ok(())
+    }
+
+    /// How many names stood behind OF so far.
+    pub(super) fn locked_of(&self) -> usize {
+        self.queries.last().map_or(0, |query| query.locks.of.len())
+    }
+
+    fn innermost(&mut self) -> Result<&mut Query, UnknownShape> {
+        self.queries.last_mut().ok_or(UnknownShape)
+    }
+
+    /// The innermost query ends: its locks and its WITH are applied to the names in it.
+    pub(super) fn end_query(&mut self) -> Result<(), UnknownShape> {
+        let level = self.queries.len();
+        let query = self.queries.pop().ok_or(UnknownShape)?;
+        self.apply_locks(&query, level);
+        if let Some(with) = &query.with {
+            self.apply_with(with, query.begin);
+        }
+        Ok(())
+    }
+
+    fn apply_locks(&mut self, query: &Query, level: usize) {
+        if query.locks.all.is_none() && query.locks.of.is_empty() {
+            return;
+        }
+        let mut direct: HashMap<&str, usize> = HashMap::new();
+        for (place, mention) in between(&self.mentions, query.from.clone()) {
+            if mention.level == level {
+                let name = mention.alias.as_ref().unwrap_or(&mention.name.name);
+                direct.entry(name).or_insert(place);
+            }
+        }
+        let of: Option<Vec<usize>> = match query.locks.all {
+            Some(All) => None,
+            // What is behind OF but is no table, a subquery perhaps, may stand for any of them.
+            None => query
+                .locks
+                .of
+                .iter()
+                .map(|alias| direct.get(&**alias).copied())
+                .collect(),
+        };
+        let places: Box<dyn Iterator<Item = usize>> = match of {
+            Some(places) => Box::new(places.into_iter()),
+            None => Box::new(query.from.clone().chain(query.sides.clone())),
+        };
+        for place in places {
+            if let Some(mention) = self.mentions.get_mut(place) {
+                mention.lock = Lock::Yes;
+            }
+        }
+    }
+
+    /// A name without a schema is a CTE where one of that name is in sight: in the whole query, and in the WITH itself
+    /// only behind it, unless it is RECURSIVE.
+    fn apply_with(&mut self, with: &With, begin: usize) {
+        let mut first: HashMap<&str, usize> = HashMap::new();
+        for (order, (name, _)) in with.ctes.iter().enumerate() {
+            first.entry(name).or_insert(order);
+        }
+        let mut inside = with.ctes.iter().enumerate().peekable();
+        for (place, mention) in self.mentions.iter_mut().enumerate().skip(begin) {
+            while inside
+                .next_if(|(_, (_, range))| range.end <= place)
+                .is_some()
+            {}
+            let Some(cte) = first.get(&*mention.name.name) else {
+                continue;
+            };
+            let in_sight = match inside.peek() {
+                Some((order, (_, range))) if range.contains(&place) => {
+                    with.recursive == Recursive::Yes || cte < order
+                }
+                // Between the WITH's own bounds, but in none of its queries: not known to be one.
+                _ => !(with.begin..with.end).contains(&place),
+            };
+            if mention.name.schema.is_none() && in_sight {
+                mention.stands_for = StandsFor::Cte;
+            }
+        }
+    }
+
+    pub(super) fn resolve(self) -> Resolved {
+        let mut resolved = Resolved {
+            read: Vec::new(),
+            locked: Vec::new(),
+        };
+        for mention in self.mentions {
+            if mention.stands_for == StandsFor::Table {
+                if mention.lock == Lock::Yes {
+                    resolved.locked.push(mention.name.clone());
+                }
+                resolved.read.push(mention.name);
+            }
+        }
+        resolved
+    }
+}
+
+fn between(mentions: &[Mention], places: Range<usize>) -> impl Iterator<Item = (usize, &Mention)> {
+    let begin = places.start;
+    let some = mentions.get(places).unwrap_or_default();
+    some.iter()
+        .enumerate()
+        .map(move |(offset, mention)| (begin + offset, mention))
+}

@@ -1,0 +1,129 @@
+//! The way through the tree: every type of it derives `Serialize`, so none can be forgotten.
+
+use serde::Serialize;
+use serde::ser::{self, Impossible};
+
+use super::fields::{Fields, Of};
+use super::{UnknownShape, Walk};
+use crate::walk::trace::Token;
+
+/// Values in which nothing can hide.
+macro_rules! nothing_in {
+    ($($method:ident: $type:ty),* $(,)?) => {
+        $(fn $method(self, _: $type) -> Result<(), UnknownShape> { Ok(()) })*
+    };
+}
+
+impl<'a> ser::Serializer for &'a mut Walk {
+    type Ok = ();
+    type Error = UnknownShape;
+    type SerializeSeq = Fields<'a>;
+    type SerializeStruct = Fields<'a>;
+    type SerializeTuple = Impossible<(), UnknownShape>;
+    type SerializeTupleStruct = Impossible<(), UnknownShape>;
+    type SerializeTupleVariant = Impossible<(), UnknownShape>;
+    type SerializeMap = Impossible<(), UnknownShape>;
+    type SerializeStructVariant = Impossible<(), UnknownShape>;
+
+    nothing_in! {
+        serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
+        serialize_u8: u8, serialize_u16: u16, serialize_u32: u32, serialize_u64: u64, serialize_f32: f32,
+        serialize_f64: f64, serialize_char: char, serialize_bytes: &[u8], serialize_unit_struct: &'static str,
+    }
+
+    fn serialize_bool(self, value: bool) -> Result<(), UnknownShape> {
+        self.note(|| Token::Bool(value));
+        Ok(())
+    }
+
+    fn serialize_str(self, value: &str) -> Result<(), UnknownShape> {
+        self.note(|| Token::Text(value.into()));
+        Ok(())
+    }
+
+    fn serialize_none(self) -> Result<(), UnknownShape> {
+        Ok(())
+    }
+
+    fn serialize_unit(self) -> Result<(), UnknownShape> {
+        Ok(())
+    }
+
+    fn serialize_unit_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+    ) -> Result<(), UnknownShape> {
+        Ok(())
+    }
+
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), UnknownShape> {
+        value.serialize(self)
+    }
+
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        value: &T,
+    ) -> Result<(), UnknownShape> {
+        value.serialize(self)
+    }
+
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+        value: &T,
+    ) -> Result<(), UnknownShape> {
+        value.serialize(self)
+    }
+
+    fn serialize_seq(self, _: Option<usize>) -> Result<Fields<'a>, UnknownShape> {
+        let of = self.list();
+        Ok(Fields { walk: self, of })
+    }
+
+    fn serialize_struct(self, name: &'static str, _: usize) -> Result<Fields<'a>, UnknownShape> {
+        self.note(|| Token::Struct(name));
+        let of = Of::enter(self, name);
+        Ok(Fields { walk: self, of })
+    }
+
+    fn serialize_tuple(self, _: usize) -> Result<Self::SerializeTuple, UnknownShape> {
+        Err(UnknownShape)
+    }
+
+    fn serialize_tuple_struct(
+        self,
+        _: &'static str,
+        _: usize,
+    ) -> Result<Self::SerializeTupleStruct, UnknownShape> {
+        Err(UnknownShape)
+    }
+
+    fn serialize_tuple_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+        _: usize,
+    ) -> Result<Self::SerializeTupleVariant, UnknownShape> {
+        Err(UnknownShape)
+    }
+
+    fn serialize_map(self, _: Option<usize>) -> Result<Self::SerializeMap, UnknownShape> {
+        Err(UnknownShape)
+    }
+
+    fn serialize_struct_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+        _: usize,
+    ) -> Result<Self::SerializeStructVariant, UnknownShape> {
+        Err(UnknownShape)
+    }
+}
