@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::builtin::is_about_values;
 use crate::verdict::Class;
 
 /// The effects of one statement, as far as its text shows them.
@@ -59,7 +60,9 @@ impl Effects {
                 "search_path" | "role" | "session_authorization" | "*"
             )
         };
-        opaque || !self.functions.is_empty() || self.settings.iter().any(|setting| changes(setting))
+        opaque
+            || !self.functions.iter().all(is_about_values)
+            || self.settings.iter().any(|setting| changes(setting))
     }
 
     /// Bytes on the heap, near enough for a budget.

@@ -16,6 +16,7 @@
 //! `inspect` looks at all of it for `check` and `status`; [`config`], [`cli`], [`logging`] and [`demo`] are the
 //! program around it. `ARCHITECTURE.md` has the map and the invariants.
 
+mod classification;
 pub mod cli;
 pub mod config;
 pub mod demo;

@@ -22,7 +22,7 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
 use pgpalisade_authority::Mark;
-use pgpalisade_policies::TextEncoding;
+use pgpalisade_policies::{TextEncoding, Verdict};
 
 use crate::fence::{Holding, SessionFence, Wrote};
 use crate::rejection::Rejection;
@@ -72,6 +72,8 @@ pub struct Relay {
     drop_front: bool,
     /// What earlier looks at that message have found out.
     front: Front,
+    /// The verdict on its text, where that was reached on another thread.
+    classified: Option<Arc<Verdict>>,
     gate: Gate,
     /// The gate has opened since the client's bytes were looked at.
     resume: bool,
@@ -123,6 +125,7 @@ impl Relay {
             client_discard: 0,
             drop_front: false,
             front: Front::Unknown,
+            classified: None,
             gate: Gate::Open,
             ledger: Ledger::default(),
             settings: session.settings,
@@ -207,6 +210,13 @@ impl Relay {
             },
             Gate::Declaration(_, _, declaring) => match declaring.as_mut().poll(cx) {
                 Poll::Ready(answer) => self.on_declared(answer),
+                Poll::Pending => false,
+            },
+            Gate::Classification(classifying) => match classifying.as_mut().poll(cx) {
+                Poll::Ready(verdict) => {
+                    self.classified = Some(verdict);
+                    true
+                }
                 Poll::Pending => false,
             },
             Gate::Open | Gate::Lift | Gate::Closing(_) => false,

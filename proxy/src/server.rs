@@ -12,6 +12,7 @@ use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::classification::Classification;
 use crate::config::{Barrier, Config};
 use crate::fence::Fence;
 use crate::login;
@@ -94,6 +95,7 @@ pub async fn serve(
     }
     let shared = Shared {
         fence,
+        classification: Classification::default(),
         takeover,
         rejections,
         upstream: config.upstream.clone(),

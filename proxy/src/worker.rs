@@ -16,6 +16,7 @@ use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::classification::Classification;
 use crate::config::UpstreamAddr;
 use crate::fence::{Fence, SessionFence};
 use crate::login;
@@ -39,6 +40,8 @@ pub struct Shared {
     pub takeover: Takeover,
     /// The decision, and every new one that a reload makes.
     pub fence: watch::Receiver<Arc<Fence>>,
+    /// Verdicts on texts that take long.
+    pub classification: Classification,
     /// The record of rejections.
     pub rejections: RejectionLog,
     /// The protected server.
@@ -64,6 +67,8 @@ pub struct Worker {
     fence: RefCell<Arc<Fence>>,
     /// Verdicts on texts, by text.
     pub verdicts: RefCell<VerdictCache>,
+    /// Verdicts on texts that take long.
+    pub classification: Classification,
     /// The buffer that all connections read into.
     pub scratch: RefCell<Scratch>,
     /// The record of rejections.
@@ -90,6 +95,7 @@ impl Worker {
             takeover: shared.takeover.clone(),
             fence: RefCell::new(Arc::clone(&shared.fence.borrow())),
             verdicts: RefCell::new(VerdictCache::new(VERDICT_CACHE_BYTES)),
+            classification: shared.classification.clone(),
             scratch: RefCell::new(Scratch::default()),
             rejections: shared.rejections.clone(),
             upstream: shared.upstream.clone(),

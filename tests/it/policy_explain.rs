@@ -54,7 +54,7 @@ fn tables_lead_to_their_scopes() {
     );
     needs(
         "app",
-        &[],
+        &["--search-path", "public"],
         "DELETE FROM outbox",
         "the current token of mail",
     );

@@ -1,11 +1,11 @@
 //! From the effects of a statement to what the session must hold.
 
-use super::information::tells_about_session;
 use super::requirement::{Reason, Requirement, ScopeSet, SearchPath};
 use super::session::SessionPolicy;
 use super::tables::{Certainty, Listed};
 use super::terms::{By, Reads, UnknownTables, Writes};
 use super::{Mode, ScopeId};
+use crate::builtin::is_about_values;
 use crate::effects::{Category, Effects, ObjectName, Tables};
 use crate::verdict::Class;
 
@@ -274,7 +274,7 @@ impl SessionPolicy {
         };
         self.tables(half, &effects.reads, path, needs, trace)?;
         let mut functions = effects.functions.iter();
-        if let Some(function) = functions.find(|function| !tells_about_session(function)) {
+        if let Some(function) = functions.find(|function| !is_about_values(function)) {
             trace.say(|| format!("it calls {function}, which may read anything"));
             self.unlisted(half, needs, trace)?;
         }

@@ -15,7 +15,6 @@ mod compile;
 mod decide;
 mod file;
 mod glob;
-mod information;
 mod network;
 mod remark;
 mod requirement;

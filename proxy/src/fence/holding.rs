@@ -114,14 +114,6 @@ impl Holding {
         bindings.find_map(|binding| Some((binding, binding.cell.mark_above(binding.token)?)))
     }
 
-    /// The first one that is below its mark and for which a takeover ends the session.
-    #[must_use]
-    pub fn ended(&self) -> Option<(&Binding, Mark)> {
-        let registered = |binding: &&Binding| binding.footing == Footing::Registered;
-        let mut bindings = self.bindings.iter().filter(registered);
-        bindings.find_map(|binding| Some((binding, binding.cell.mark_above(binding.token)?)))
-    }
-
     /// Whether these are the tokens of a value.
     #[must_use]
     pub fn is_for(&self, value: &TokenValue) -> bool {

@@ -90,6 +90,7 @@ impl SessionFence {
                 self.refuse_or_observe(Box::new(Rejection::policy(&reason)), observed)?;
                 None
             }
+            Requirement::NeedsSearchPath(_) if self.holds_all(holding) => None,
             Requirement::NeedsSearchPath(name) => return Err(Unmet::AskSearchPath(name)),
         };
         self.check_standing(holding, observed)?;

@@ -122,6 +122,14 @@ impl SessionFence {
         self.mode(rejection.scope.as_ref())
     }
 
+    /// Whether the session holds tokens of every scope that the policy names: then it has those of any table.
+    pub(super) fn holds_all(&self, holding: Option<&Arc<Holding>>) -> bool {
+        let held = |cell: &Arc<ScopeCell>| {
+            holding.is_some_and(|holding| holding.binding_of(cell.scope()).is_some())
+        };
+        self.fence.named.iter().all(held)
+    }
+
     /// Whether a binding counts: it is current, and accepted in the way that its scope asks for.
     #[inline]
     pub(super) fn counts(&self, binding: &Binding) -> bool {
@@ -135,6 +143,13 @@ impl SessionFence {
             Footing::Registered => true,
             Footing::Noted => self.mode(Some(binding.cell.scope())) == Mode::Observe,
         }
+    }
+
+    /// Whether a takeover ends a session for this token of it.
+    #[must_use]
+    pub fn ends_sessions(&self, binding: &Binding) -> bool {
+        binding.footing == Footing::Registered
+            || self.mode(Some(binding.cell.scope())) == Mode::Enforce
     }
 
     /// A permit for whatever a session with these tokens sends: it holds all the current tokens that a text can need.

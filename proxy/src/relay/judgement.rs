@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pgpalisade_policies::{
     Control, Effects, FencingShow, FencingVariable, ObjectName, Opaque, SearchPath, Statement,
-    Verdict, scan,
+    Verdict, Weight, classify, scan, weigh,
 };
 
 use super::steps::{Forward, Judged, Refused, Step, Then};
@@ -117,15 +117,23 @@ impl Relay {
         }
     }
 
-    pub(super) fn verdict(&self, text: Result<&[u8], Opaque>) -> Arc<Verdict> {
-        match text {
-            Ok(text) => self
-                .worker
-                .verdicts
-                .borrow_mut()
-                .get_or_classify(text, self.encoding),
-            Err(why) => Arc::new(Verdict::opaque(why)),
+    /// What a text does, or the step that finds it out.
+    pub(super) fn verdict(&self, text: Result<&[u8], Opaque>) -> Result<Arc<Verdict>, Step> {
+        let text = match text {
+            Ok(text) => text,
+            Err(why) => return Ok(Arc::new(Verdict::opaque(why))),
+        };
+        let mut verdicts = self.worker.verdicts.borrow_mut();
+        if let Some(verdict) = verdicts.find(text, self.encoding) {
+            return Ok(verdict);
         }
+        let verdict = match (self.classified.clone(), weigh(text)) {
+            (Some(verdict), _) => verdict,
+            (None, Weight::Light) => Arc::new(classify(text, self.encoding)),
+            (None, Weight::Heavy) => return Err(Step::Classify(text.to_vec())),
+        };
+        verdicts.keep(text, self.encoding, &verdict);
+        Ok(verdict)
     }
 
     pub(super) fn decide_effects(

@@ -42,6 +42,7 @@ impl Relay {
             Step::Adjust(adjustment) => self.adjust(adjustment),
             Step::PublishSettings => self.publish_settings(),
             Step::AskSearchPath => self.ask_for_search_path(),
+            Step::Classify(text) => self.classify(text),
         }
         Ok(Message::Stays)
     }
@@ -126,6 +127,13 @@ impl Relay {
         if !self.worker.is_in_force(self.fence.fence()) {
             self.fence = self.worker.fence_for(&self.label);
         }
+    }
+
+    /// Has a text classified on another thread.
+    fn classify(&mut self, text: Vec<u8>) {
+        let classification = self.worker.classification.clone();
+        let classifying = classification.of(text, self.encoding);
+        self.gate = Gate::Classification(Box::pin(classifying));
     }
 
     fn ask_for_search_path(&mut self) {

@@ -5,6 +5,7 @@ use bytes::BytesMut;
 use super::judgement::LastJudged;
 use super::steps::Refused;
 use super::{CommittedMidway, End, Gate, Relay};
+use crate::fence::Binding;
 use crate::rejection::Rejection;
 use crate::rejection_log::{Enforcement, RejectionKind};
 use crate::session::Pipeline;
@@ -119,14 +120,21 @@ impl Relay {
         });
     }
 
+    /// A token of the session that a takeover has made stale, where that ends sessions.
     fn ended_by_takeover(
-        &self,
+        &mut self,
     ) -> Option<(
         pgpalisade_authority::Scope,
         pgpalisade_authority::Token,
         pgpalisade_authority::Mark,
     )> {
-        let (binding, mark) = self.accepted.iter().find_map(|holding| holding.ended())?;
+        self.follow_policy();
+        let fence = &self.fence;
+        let ends = |binding: &&Binding| fence.ends_sessions(binding);
+        let bindings = self.accepted.iter().flat_map(|held| held.bindings());
+        let (binding, mark) = bindings
+            .filter(ends)
+            .find_map(|binding| Some((binding, binding.cell.mark_above(binding.token)?)))?;
         Some((binding.cell.scope().clone(), binding.token, mark))
     }
 

@@ -1,6 +1,6 @@
 //! Messages from the client: what each of them needs before it may be sent.
 
-use pgpalisade_policies::{Category, Class, Effects, MAX_PARSED, Opaque};
+use pgpalisade_policies::{Category, Class, Effects, MAX_PARSED, MAX_PARSED_INLINE, Opaque};
 
 use super::judgement::{excerpt, shows_settings};
 use super::progress::Message;
@@ -16,9 +16,12 @@ use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag, Target};
 use crate::wire::header::{self, HEADER_LEN, Header};
 
-/// A message that carries a text is looked at whole up to this size; what is longer is not parsed
-/// anyway. The slack is for names and parameter types.
-const LOOKED_AT_MAX: usize = MAX_PARSED + 16 * 1024;
+/// A message that carries a text is collected up to this size: a text in it can be classified at once. The slack is
+/// for names and parameter types.
+const LOOKED_AT_MAX: usize = MAX_PARSED_INLINE + NAMES_MAX;
+
+/// Up to this size where the session may not just send it; what is longer is not parsed anyway.
+const COLLECTED_MAX: usize = MAX_PARSED + NAMES_MAX;
 
 /// Names of statements and portals must end within this many bytes of their message.
 const NAMES_MAX: usize = 16 * 1024;
@@ -73,6 +76,7 @@ impl Relay {
             match step {
                 Step::Forward(forward) => {
                     self.front = Front::Unknown;
+                    self.classified = None;
                     let len = header_len(rest);
                     if self.forward(forward, len) == Then::Settle {
                         at += len.min(rest.len());
@@ -90,6 +94,7 @@ impl Relay {
             let frame_len = header_len(rest);
             if self.take(step)? == Message::Dropped {
                 self.front = Front::Unknown;
+                self.classified = None;
                 self.client_discard = frame_len;
             }
         }
@@ -174,8 +179,16 @@ impl Relay {
         }
     }
 
+    /// Whether the rest of a message with a text is waited for. A session that may send whatever it likes does not
+    /// wait for a long one.
+    fn collects(&self, frame: Frame<'_>) -> bool {
+        let len = frame.header.body_len;
+        let free = || self.fence.admit_any(self.settings.token()).is_some();
+        !frame.is_whole() && (len <= LOOKED_AT_MAX || (len <= COLLECTED_MAX && !free()))
+    }
+
     fn look_at_query(&mut self, frame: Frame<'_>) -> Step {
-        if !frame.is_whole() && frame.header.body_len <= LOOKED_AT_MAX {
+        if self.collects(frame) {
             return Step::NeedBytes;
         }
         let text = match frame.is_whole() {
@@ -192,7 +205,10 @@ impl Relay {
                 Some(InFlight::client(Request::Query, None)),
             ));
         }
-        let verdict = self.verdict(text);
+        let verdict = match self.verdict(text) {
+            Ok(verdict) => verdict,
+            Err(step) => return step,
+        };
         let excerpt = text.unwrap_or(frame.body);
         let judged = Judged {
             verdict: &verdict,
@@ -208,7 +224,7 @@ impl Relay {
     }
 
     fn look_at_parse(&mut self, frame: Frame<'_>) -> Step {
-        if !frame.is_whole() && frame.header.body_len <= LOOKED_AT_MAX {
+        if self.collects(frame) {
             return Step::NeedBytes;
         }
         let Some((name, text)) = parse_prefix(frame) else {
@@ -221,7 +237,10 @@ impl Relay {
         let meaning = match text {
             Ok(text) if name.is_empty() && self.fast_permit(text).is_some() => Meaning::Plain,
             text => {
-                let verdict = self.verdict(text);
+                let verdict = match self.verdict(text) {
+                    Ok(verdict) => verdict,
+                    Err(step) => return step,
+                };
                 if shows_settings(&verdict)
                     && let Some(step) = self.publish_first()
                 {

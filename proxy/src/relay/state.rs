@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use pgpalisade_policies::TextEncoding;
+use pgpalisade_policies::{TextEncoding, Verdict};
 
 use super::declaration::{Declared, Wanted};
 use crate::fence::{Holding, SessionFence};
@@ -47,6 +47,9 @@ pub(super) type Identifying = Pin<Box<dyn Future<Output = Result<Identified, Box
 /// A declaration on its way.
 pub(super) type Declaring = Pin<Box<dyn Future<Output = Declared>>>;
 
+/// A text that is classified on another thread.
+pub(super) type Classifying = Pin<Box<dyn Future<Output = Arc<Verdict>>>>;
+
 /// What is known of the session's server process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Process {
@@ -68,6 +71,8 @@ pub(super) enum Gate {
     Identification(Wanted, Identifying),
     /// The tokens must be accepted first.
     Declaration(Wanted, Identified, Declaring),
+    /// The message's text is being classified.
+    Classification(Classifying),
     /// The open transaction must be made read-write first.
     Lift,
     /// Nothing is read any more; what waits for the client is sent, and then the connection ends.

@@ -35,6 +35,8 @@ pub(super) enum Step {
     Adjust(Adjustment),
     /// The server must learn what SHOW will ask for first.
     PublishSettings,
+    /// Its text must be classified first, on another thread.
+    Classify(Vec<u8>),
     /// The server must say where it looks for names without a schema first.
     AskSearchPath,
 }

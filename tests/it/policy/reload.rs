@@ -2,7 +2,7 @@
 
 use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::Batch;
+use pgpalisade_tests::wire::{Batch, Message, pretty};
 
 use super::{SETUP, assert_passes, assert_refused};
 
@@ -61,10 +61,12 @@ fn a_prepared_statement_follows() {
     assert_passes(&wire.run(&prepare.then(&execute("1"))));
     policy.reload(&stage.proxy, "");
     let answer = wire.run(&execute("2"));
-    assert!(
-        answer
-            .iter()
-            .any(|message| message.tag == b'E' && message.sqlstate() == "PF002")
+    let error = answer.iter().find(|message| message.tag == b'E');
+    assert_eq!(
+        error.map(Message::sqlstate).as_deref(),
+        Some("PF002"),
+        "{}",
+        pretty(&answer)
     );
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
 }

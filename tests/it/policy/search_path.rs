@@ -39,6 +39,9 @@ fn a_schema_in_front_needs_no_search_path() {
 #[test]
 fn the_search_path_of_the_session_counts() {
     let stage = stage();
+    stage.postgres.sql(
+        "CREATE FUNCTION go_to_jobs() RETURNS text LANGUAGE sql AS $$SELECT set_config('search_path', 'jobs', false)$$",
+    );
     let mut wire = stage.plain();
     assert_eq!(needs(&mut wire), "default");
     wire.ok("SET search_path = jobs, public");
@@ -49,8 +52,9 @@ fn the_search_path_of_the_session_counts() {
     assert_eq!(needs(&mut wire), "scheduler");
     wire.ok("DISCARD ALL");
     assert_eq!(needs(&mut wire), "default");
-    wire.ok("SELECT set_config('search_' || 'path', 'jobs', false) WHERE false");
-    assert_eq!(needs(&mut wire), "default");
+    wire.ok("SELECT public.go_to_jobs()");
+    assert_eq!(needs(&mut wire), "scheduler");
+    wire.ok("RESET ALL");
     // Undone by a rollback.
     wire.ok("BEGIN");
     wire.ok("SET LOCAL search_path = jobs");
