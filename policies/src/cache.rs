@@ -346,7 +346,7 @@ mod tests {
                     "select 1 from a0{}",
                     (1..100).map(|n| format!(", a{n}")).collect::<String>()
                 ),
-                3_500,
+                3_400,
             ),
         ] {
             let verdict = classify(text.as_bytes(), SAFE);

@@ -33,8 +33,8 @@ pub enum TextEncoding {
 
 /// What the text does. Never fails: what is not understood is one write of kind "unparsed".
 ///
-/// Takes 5 to 20 microseconds for a short statement, and up to a second for the longest: [`weigh`] tells which. Holds for
-/// either value of `standard_conforming_strings`.
+/// Takes 5 to 20 microseconds for a short statement, and up to a second for the longest: [`weigh`] tells which.
+/// Holds for either value of `standard_conforming_strings`.
 #[must_use]
 pub fn classify(text: &[u8], encoding: TextEncoding) -> Verdict {
     understand(text, encoding).unwrap_or_else(Verdict::opaque)

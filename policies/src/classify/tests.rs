@@ -7,6 +7,9 @@
     reason = "tests"
 )]
 
+mod effects;
+mod generated;
+
 use std::time::{Duration, Instant};
 
 use super::weight::OPERATOR_RUN_MAX;

@@ -1,0 +1,74 @@
+//! SQL texts, as any client may send them.
+//!
+//! Beyond "no panic": a read has no effect that writes, what PostgreSQL's grammar refuses is a write, the cache says
+//! the same as the classifier, and a text that the scan lets pass unseen has nothing to be followed.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pgpalisade_policies::scan::{NeedsParse, needs_parse};
+use pgpalisade_policies::{
+    Class, CommitsInside, Control, Effects, MAX_PARSED_INLINE, Statement, Tables, TextEncoding,
+    VerdictCache, classify,
+};
+
+fuzz_target!(|data: &[u8]| {
+    // What is longer is not for the cache to classify.
+    if data.len() > MAX_PARSED_INLINE {
+        return;
+    }
+    let safe = classify(data, TextEncoding::AsciiSafe);
+    let not_safe = classify(data, TextEncoding::Unsafe);
+    assert!(not_safe.class() >= safe.class());
+    if data.is_ascii() {
+        assert_eq!(safe, not_safe);
+    }
+    for statement in &safe.statements {
+        look(statement);
+    }
+
+    let mut cache = VerdictCache::new(1 << 20);
+    for _ in 0..2 {
+        assert_eq!(*cache.get_or_classify(data, TextEncoding::AsciiSafe), safe);
+    }
+    assert!(cache.stats().bytes <= cache.capacity());
+
+    if safe.kind() == "unparsed" {
+        assert_eq!(safe.class(), Class::Write);
+        assert!(
+            safe.statements
+                .iter()
+                .all(|one| one.effects.writes == Tables::Unknown)
+        );
+    } else if needs_parse(data) == NeedsParse::No {
+        assert!(safe.is_inert() && !safe.commits_midway());
+    }
+});
+
+fn look(statement: &Statement) {
+    let effects = &statement.effects;
+    assert_eq!(effects.class == Class::Write, statement.why.is_some());
+    look_at(effects);
+    if effects.class == Class::Read {
+        assert_eq!(statement.commits_inside, CommitsInside::No);
+    }
+    for control in &statement.controls {
+        if let Control::Prepare { effects, .. } = control {
+            look_at(effects);
+        }
+    }
+}
+
+fn look_at(effects: &Effects) {
+    if effects.class == Class::Read {
+        assert_eq!(effects.writes, Tables::none());
+        // LOCK TABLE in ACCESS SHARE MODE is one.
+        let category = effects.category.map(|category| category.as_str());
+        assert!(matches!(category, None | Some("lock")), "{category:?}");
+    }
+    for tables in [&effects.writes, &effects.reads] {
+        if let Tables::Named(names) = tables {
+            assert!(names.is_sorted_by(|a, b| a < b));
+        }
+    }
+}
