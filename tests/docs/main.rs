@@ -2,7 +2,9 @@
 //!
 //! - `toml`: `pgpalisade serve --config` must take the block. Its addresses and directories are replaced by
 //!   flags, which leaves every value of the block checked.
-//! - `sql test`: runs in a psql session of its own. `sh test`: runs in a shell where psql finds the proxy.
+//! - `toml policy`: `pgpalisade check --policy` must take the block.
+//! - `sql test`: runs in a psql session of its own. `sh test`: runs in a shell where psql finds the proxy, in the root
+//!   of the repository, with `pgpalisade` in its path.
 //!   The blocks of a page share one server and run in their order. A `text` block that follows is what they
 //!   print, errors as their SQLSTATE. Without one, they must succeed.
 //! - All others are shown, not run.
@@ -25,7 +27,7 @@ use page::{Block, Page, Run};
 use pgpalisade_tests::machine;
 use pgpalisade_tests::postgres::{Postgres, bin};
 use pgpalisade_tests::programs::{connect_by_environment, feed};
-use pgpalisade_tests::proxy::{Options, Proxy};
+use pgpalisade_tests::proxy::{Options, Proxy, subcommand};
 use pgpalisade_tests::stage::Stage;
 
 #[test]
@@ -58,6 +60,7 @@ fn check(page: &Page, block: &Block, stage: &Stage) {
     let output = match block.run {
         Some(Run::Sql) => psql(stage, &block.text),
         Some(Run::Sh) => shell(stage, &block.text),
+        Some(Run::Policy) => policy(&block.text),
         None => return,
     };
     match &block.prints {
@@ -98,13 +101,27 @@ fn shell(stage: &Stage, script: &str) -> Printed {
     run(stage, &format!("set -eu\nexec 2>&1\n{script}"), "")
 }
 
+fn policy(text: &str) -> Printed {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let file = scratch.path().join("policy.toml");
+    std::fs::write(&file, text).expect("write the policy");
+    let mut command = subcommand("check");
+    let output = command.arg("--policy").arg(file).output();
+    let output = output.expect("run pgpalisade check");
+    Printed {
+        text: String::from_utf8_lossy(&output.stderr).into_owned(),
+        succeeded: output.status.success(),
+    }
+}
+
 fn run(stage: &Stage, script: &str, input: &str) -> Printed {
     let mut command = Command::new("sh");
     command.arg("-c").arg(script);
     connect_by_environment(&mut command, &stage.proxy.endpoint());
     // Where there is no file psql is silent; where it is a device psql warns.
     command
-        .env("PATH", path_with_postgres())
+        .current_dir(machine::repository())
+        .env("PATH", path_with_programs())
         .env("PGPASSFILE", "/nonexistent");
     let output = feed(command, input);
     Printed {
@@ -113,10 +130,15 @@ fn run(stage: &Stage, script: &str, input: &str) -> Printed {
     }
 }
 
-fn path_with_postgres() -> std::ffi::OsString {
-    let programs = bin("psql").parent().expect("a directory").to_path_buf();
+/// With PostgreSQL's programs and our own.
+fn path_with_programs() -> std::ffi::OsString {
+    let postgres = bin("psql").parent().expect("a directory").to_path_buf();
+    let own = subcommand("check").get_program().to_owned();
+    let own = PathBuf::from(own);
+    let own = own.parent().expect("a directory").to_path_buf();
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let dirs = std::iter::once(programs).chain(std::env::split_paths(&path));
+    let dirs = [own, postgres].into_iter();
+    let dirs = dirs.chain(std::env::split_paths(&path));
     std::env::join_paths(dirs).expect("a path")
 }
 
@@ -129,7 +151,7 @@ fn configuration_blocks_are_taken() {
         for block in page
             .blocks()
             .iter()
-            .filter(|block| block.language == "toml")
+            .filter(|block| block.language == "toml" && block.run.is_none())
         {
             println!("{}:{}", page.name, block.line);
             let file = scratch.path().join(format!("{taken}.toml"));

@@ -34,6 +34,8 @@ pub(crate) enum Run {
     Sql,
     /// By a shell.
     Sh,
+    /// By `check --policy`.
+    Policy,
 }
 
 /// Every page: those at the root, and those under `docs`.
@@ -107,6 +109,7 @@ impl Page {
                 (_, None) => None,
                 ("sql", Some("test")) => Some(Run::Sql),
                 ("sh", Some("test")) => Some(Run::Sh),
+                ("toml", Some("policy")) => Some(Run::Policy),
                 _ => panic!("{place}: a block marked {info:?} is not known"),
             };
             blocks.push(Block {

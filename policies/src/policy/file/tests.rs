@@ -434,3 +434,29 @@ fn damage(texts: &[String], rng: &mut StdRng) -> String {
     }
     chars.into_iter().collect()
 }
+
+/// The documentation has a row for each key, with what holds where it is left out.
+#[test]
+fn the_table_of_keys_is_that_of_the_documentation() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/policies.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let section = page.split("\n## Keys\n").nth(1).unwrap();
+    let section = section.split("\n### ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let rows: Vec<(String, String)> = rows
+        .map(|row| {
+            let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+            let last = cells.last().unwrap().replace('`', "");
+            (cells[0].replace('`', ""), last)
+        })
+        .collect();
+    let keys = POLICY_KEYS.iter();
+    let expect: Vec<(String, String)> = keys
+        .map(|key| (key.name.to_owned(), key.default.to_owned()))
+        .collect();
+    assert_eq!(rows, expect);
+    for category in Category::ALL {
+        let row = format!("\n| `{category}` | ");
+        assert!(page.contains(&row), "docs/policies.md has no row for {category}");
+    }
+}
