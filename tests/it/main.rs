@@ -15,6 +15,7 @@ mod garbage;
 mod inspect;
 mod programs;
 mod rejection_states;
+mod scope_repair;
 mod takeover_time;
 mod tidy;
 mod token_settings;
