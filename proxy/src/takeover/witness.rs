@@ -58,8 +58,8 @@ const IS_COMPLETE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute \
 
 const READ: &str = "SELECT scope, token, raised_at, raised_by, incarnation FROM pgpalisade.mark";
 
-/// A row that is not lower in rank stays as it is: a mark never falls here either. `FOR UPDATE` of the conflicting row makes
-/// the comparison exact.
+/// A row that is not lower in rank stays as it is: a mark never falls here either. `FOR UPDATE` of the conflicting row
+/// makes the comparison exact.
 const RAISE: &str = "INSERT INTO pgpalisade.mark AS m (scope, token, raised_at, raised_by, incarnation) \
     SELECT * FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), \
     pg_catalog.unnest($3), pg_catalog.unnest($4), pg_catalog.unnest($5)) \
