@@ -329,8 +329,8 @@ fn raised(scope: &Scope, token: Token, mark: &Mark) -> String {
     if mark.token <= token {
         // Only an operator can do that.
         return format!(
-            "The session's token is {token}, of before the scope was repaired: the mark of scope \"{scope}\" was set to {} at \
-                {} by {by}.",
+            "The session's token is {token}, of before the scope was repaired: the mark of scope \"{scope}\" was set \
+                to {} at {} by {by}.",
             mark.token,
             utc(mark.raised_at)
         );
