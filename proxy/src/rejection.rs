@@ -92,7 +92,8 @@ impl Rejection {
         };
         let detail = match bound {
             Bound::MaxToken(most) => format!(
-                "The session's token is {token}, {at}, and max_token of scope \"{scope}\" is {most}. Nothing was changed."
+                "The session's token is {token}, {at}, and max_token of scope \"{scope}\" is {most}. Nothing was \
+                    changed."
             ),
             Bound::MaxStep(most) => format!(
                 "The session's token is {token}, {at}, and max_step of scope \"{scope}\" allows one declaration to \
@@ -394,8 +395,8 @@ fn raised(scope: &Scope, token: Token, mark: &Mark) -> String {
     if mark.token <= token {
         // Only an operator can do that.
         return format!(
-            "The session's token is {token}, of before the scope \"{scope}\" was repaired: its mark was set to {} at \
-                {} by {by}.",
+            "The session's token is {token}, of before the scope was repaired: the mark of scope \"{scope}\" was set \
+                to {} at {} by {by}.",
             mark.token,
             utc(mark.raised_at)
         );

@@ -20,6 +20,7 @@ mod policy_file;
 mod programs;
 mod rejection_states;
 mod report;
+mod scope_repair;
 mod takeover_time;
 mod tidy;
 mod token_settings;

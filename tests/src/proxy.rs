@@ -359,11 +359,11 @@ impl Drop for Proxy {
     }
 }
 
-/// A command of the binary, without any setting.
+/// A command of the binary, without any setting: `check`, or `scope repair`.
 pub fn subcommand(name: &str) -> Command {
     let mut command = Command::new(binary());
     command
-        .arg(name)
+        .args(name.split(' '))
         .env_remove("PGPALISADE_TESTS_DIRECT")
         .env_remove("PGPALISADE_SEED")
         .env_remove("PGPALISADE_BIN")

@@ -77,8 +77,8 @@ pub trait Authority: Send + Sync + 'static {
     fn cluster(&self) -> Answer<'_, Option<Cluster>>;
 
     /// For an operator, when no proxy serves: records the cluster whatever was recorded before, and brings marks up
-    /// to these where they are lower, by their rank, or missing. No mark falls, no session is registered, and a scope whose mark
-    /// rises is not drained.
+    /// to these where they are lower, by their rank, or missing. No mark falls, no session is registered, and a scope
+    /// whose mark rises is not drained.
     fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()>;
 
     /// What changes in the store from now on, through whichever proxy.

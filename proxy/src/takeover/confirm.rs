@@ -13,6 +13,7 @@ use pgpalisade_authority::Authority;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
+use super::error::DeclareError;
 use super::in_time;
 use crate::fence::scope_cell::ScopeCells;
 
@@ -29,6 +30,15 @@ pub(super) struct Confirmer {
 }
 
 impl Confirmer {
+    /// Fills the cache, at start.
+    pub(super) async fn learn_all(&self) -> Result<(), DeclareError> {
+        let deadline = Instant::now() + self.timeout;
+        for (scope, mark) in in_time(self.authority.marks(), deadline).await? {
+            self.cells.note(&scope, &mark);
+        }
+        Ok(())
+    }
+
     /// A round every two seconds, until `cancel`.
     pub(super) async fn run(self, cancel: CancellationToken) {
         let mut ticks = tokio::time::interval(EVERY);

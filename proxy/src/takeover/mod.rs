@@ -206,17 +206,12 @@ impl Takeover {
             ours,
         };
         tokio::spawn(watcher.run(changes, tasks.clone()));
-        for (scope, mark) in in_time(authority.marks(), Instant::now() + timeout)
-            .await
-            .map_err(start_error)?
-        {
-            cells.note(&scope, &mark);
-        }
         let confirmer = Confirmer {
             authority: Arc::clone(&authority),
             cells: Arc::clone(&cells),
             timeout,
         };
+        confirmer.learn_all().await.map_err(start_error)?;
         tokio::spawn(confirmer.run(tasks.clone()));
         let reaper = Reaper {
             control: control.clone(),
@@ -229,9 +224,8 @@ impl Takeover {
         tokio::spawn(Arc::clone(&releases).run(Arc::clone(&authority), timeout, tasks));
         let barriers = Barriers::new(control.clone(), Arc::clone(&authority));
         let witness = Witness::new(control.clone());
-        let handle = Handle::current();
         let inner = Inner {
-            handle,
+            handle: Handle::current(),
             timeout,
             declared_by,
             cells,

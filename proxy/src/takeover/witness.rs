@@ -42,6 +42,11 @@ pub(crate) const SETUP: &str = "CREATE SCHEMA IF NOT EXISTS pgpalisade; \
     raised_at int8 NOT NULL, raised_by text NOT NULL); \
     ALTER TABLE pgpalisade.mark ADD COLUMN IF NOT EXISTS incarnation int8 NOT NULL DEFAULT 0;";
 
+/// In the catalogs, because to_regclass fails where the role may not look into the schema.
+const IS_THERE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c \
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    WHERE n.nspname = 'pgpalisade' AND c.relname = 'mark')";
+
 const IS_USABLE: &str = "SELECT pg_catalog.has_schema_privilege('pgpalisade', 'USAGE') \
     AND pg_catalog.has_table_privilege('pgpalisade.mark', 'SELECT') \
     AND pg_catalog.has_table_privilege('pgpalisade.mark', 'INSERT') \
@@ -53,8 +58,8 @@ const IS_COMPLETE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute \
 
 const READ: &str = "SELECT scope, token, raised_at, raised_by, incarnation FROM pgpalisade.mark";
 
-/// A row that is not lower in rank stays as it is: a mark never falls here either. `FOR UPDATE` of the conflicting row makes
-/// the comparison exact.
+/// A row that is not lower in rank stays as it is: a mark never falls here either. `FOR UPDATE` of the conflicting row
+/// makes the comparison exact.
 const RAISE: &str = "INSERT INTO pgpalisade.mark AS m (scope, token, raised_at, raised_by, incarnation) \
     SELECT * FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), \
     pg_catalog.unnest($3), pg_catalog.unnest($4), pg_catalog.unnest($5)) \
@@ -239,8 +244,7 @@ async fn open(client: &Client) -> Result<Table, ControlError> {
 
 pub(crate) async fn is_usable(client: &Client) -> Result<bool, ControlError> {
     // Asked one after the other, because the privilege functions fail where the table is missing.
-    let there = "SELECT pg_catalog.to_regclass('pgpalisade.mark') IS NOT NULL";
-    for sql in [there, IS_USABLE, IS_COMPLETE] {
+    for sql in [IS_THERE, IS_USABLE, IS_COMPLETE] {
         let rows = client.query_typed(sql, &[]).await?;
         let row = rows.first().ok_or(ControlError::Lost)?;
         if !answer::<bool>(row, 0)? {

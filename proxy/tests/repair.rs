@@ -1,0 +1,394 @@
+//! Poison tokens on a real PostgreSQL: the guard refuses them, and a repair brings a poisoned scope back.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+#[expect(unreachable_pub, reason = "shared by the test binaries of this crate")]
+#[expect(dead_code, reason = "each test binary uses a part")]
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pgpalisade::takeover::{
+    Bound, Declare, DeclareError, Identified, RepairError, RepairOptions, RepairReport,
+    ScopeRepair, StartError, StoreLock, Takeover, TakeoverOptions, WitnessMode, Work,
+};
+use pgpalisade_authority::{
+    Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
+    Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
+};
+use pgpalisade_policies::TokenBounds;
+use support::Postgres;
+use tokio::sync::mpsc;
+use tokio_postgres::Client;
+use tokio_util::sync::CancellationToken;
+
+const NONE: TokenBounds = TokenBounds {
+    max_step: None,
+    max_token: None,
+};
+
+fn token(value: u64) -> Token {
+    Token::new(value).unwrap()
+}
+
+fn store(postgres: &Postgres) -> Arc<Embedded> {
+    Arc::new(Embedded::open(&postgres.dir().join("authority")).unwrap())
+}
+
+async fn start(postgres: &Postgres, authority: Arc<dyn Authority>) -> Result<Takeover, StartError> {
+    let options = TakeoverOptions {
+        store_lock: StoreLock::Shared,
+        ..TakeoverOptions::new(postgres.config("postgres"), "test".to_owned())
+    };
+    Takeover::start(options, authority, CancellationToken::new()).await
+}
+
+/// A session of `user`, as the proxy knows it.
+async fn session(postgres: &Postgres, takeover: &Takeover, user: &str) -> (Client, Identified) {
+    let client = postgres.connect(user).await;
+    let pid = client.query_one("SELECT pg_backend_pid()", &[]).await;
+    let session = takeover.identify(pid.unwrap().get(0)).await.unwrap();
+    (client, session)
+}
+
+async fn declare(
+    takeover: &Takeover,
+    value: u64,
+    session: Identified,
+    bounds: TokenBounds,
+) -> Result<Mark, DeclareError> {
+    takeover
+        .declare(Declare {
+            scope: Scope::default(),
+            token: token(value),
+            session,
+            by: "a test".to_owned(),
+            bounds,
+        })
+        .await
+}
+
+fn options(postgres: &Postgres, user: &str) -> RepairOptions {
+    RepairOptions {
+        control: postgres.config(user),
+        store_lock: StoreLock::Shared,
+        witness: WitnessMode::Auto,
+        step_timeout: Duration::from_secs(5),
+        timeout: Duration::from_secs(10),
+    }
+}
+
+async fn repair(
+    postgres: &Postgres,
+    user: &str,
+    authority: &Arc<Embedded>,
+    to: u64,
+) -> Result<(Work, RepairReport), RepairError> {
+    let authority = Arc::clone(authority) as Arc<dyn Authority>;
+    let options = options(postgres, user);
+    let looked = ScopeRepair::look(options, authority, Scope::default(), token(to)).await?;
+    let work = looked.work;
+    let report = looked.perform("alice@db1", "a script").await?;
+    Ok((work, report))
+}
+
+async fn backends(store: &dyn Authority) -> Vec<Backend> {
+    let sessions = store.sessions().await.unwrap();
+    sessions.into_iter().map(|(_, s)| s.backend).collect()
+}
+
+async fn is_alive(client: &Client) -> bool {
+    client.batch_execute("SELECT 1").await.is_ok()
+}
+
+/// The real store, whose watch tells nothing: as where the watch is broken.
+struct Deaf(
+    Arc<Embedded>,
+    std::sync::Mutex<Vec<mpsc::Sender<pgpalisade_authority::Change>>>,
+);
+
+impl Deaf {
+    fn new(store: &Arc<Embedded>) -> Arc<Self> {
+        Arc::new(Self(Arc::clone(store), std::sync::Mutex::default()))
+    }
+}
+
+impl Authority for Deaf {
+    fn identity(&self) -> AuthorityId {
+        self.0.identity()
+    }
+
+    fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled> {
+        self.0.enrol(cluster)
+    }
+
+    fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared> {
+        self.0.declare(declaration)
+    }
+
+    fn drained<'a>(
+        &'a self,
+        scope: &'a Scope,
+        rank: Rank,
+        gone: &'a [Backend],
+    ) -> Answer<'a, Drained> {
+        self.0.drained(scope, rank, gone)
+    }
+
+    fn release(&self, backend: Backend) -> Answer<'_, ()> {
+        self.0.release(backend)
+    }
+
+    fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
+        self.0.forget(gone)
+    }
+
+    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>> {
+        self.0.sessions()
+    }
+
+    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>> {
+        self.0.marks()
+    }
+
+    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+        self.0.mark(scope)
+    }
+
+    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired> {
+        self.0.repair(request)
+    }
+
+    fn cluster(&self) -> Answer<'_, Option<Cluster>> {
+        self.0.cluster()
+    }
+
+    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()> {
+        self.0.recover(cluster, marks)
+    }
+
+    fn watch(&self) -> Watch {
+        let (sender, watch) = mpsc::channel(1);
+        self.1.lock().unwrap().push(sender);
+        watch
+    }
+}
+
+#[track_caller]
+fn out_of_bounds(result: Result<Mark, DeclareError>) -> (Option<u64>, Bound) {
+    match result {
+        Err(DeclareError::OutOfBounds { mark, bound }) => (mark.map(|m| m.token.get()), bound),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_token_out_of_bounds_changes_nothing() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
+    let (_a, a) = session(&postgres, &takeover, "postgres").await;
+    let (_b, b) = session(&postgres, &takeover, "postgres").await;
+    let most = TokenBounds {
+        max_token: Some(1_000),
+        ..NONE
+    };
+    let refused = declare(&takeover, 1_001, a, most).await;
+    assert_eq!(out_of_bounds(refused), (None, Bound::MaxToken(1_000)));
+    assert_eq!(store.marks().await.unwrap(), vec![]);
+    assert_eq!(backends(store.as_ref()).await, vec![]);
+    declare(&takeover, 1_000, a, most).await.unwrap();
+    let step = TokenBounds {
+        max_step: Some(10),
+        ..NONE
+    };
+    for value in [1_011, Token::MAX] {
+        let refused = declare(&takeover, value, b, step).await;
+        assert_eq!(out_of_bounds(refused), (Some(1_000), Bound::MaxStep(10)));
+        let mark = store.mark(&Scope::default()).await.unwrap().unwrap();
+        assert_eq!(mark.token, token(1_000));
+        assert_eq!(backends(store.as_ref()).await, [a.backend]);
+    }
+    declare(&takeover, 1_010, b, step).await.unwrap();
+    declare(&takeover, Token::MAX, b, NONE).await.unwrap();
+    let refused = declare(&takeover, Token::MAX, b, most).await;
+    assert_eq!(
+        out_of_bounds(refused),
+        (Some(Token::MAX), Bound::MaxToken(1_000)),
+        "whatever the mark"
+    );
+}
+
+/// A proxy that has not heard of the repair knows the poison token as the mark, so to it the token is no step.
+#[tokio::test]
+async fn the_step_is_counted_from_the_repaired_mark_at_once() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(&postgres, Deaf::new(&store)).await.unwrap();
+    let (_a, a) = session(&postgres, &takeover, "postgres").await;
+    declare(&takeover, Token::MAX, a, NONE).await.unwrap();
+    repair(&postgres, "postgres", &store, 34).await.unwrap();
+    let (_b, b) = session(&postgres, &takeover, "postgres").await;
+    let step = TokenBounds {
+        max_step: Some(10),
+        ..NONE
+    };
+    let refused = declare(&takeover, Token::MAX, b, step).await;
+    assert_eq!(out_of_bounds(refused), (Some(34), Bound::MaxStep(10)));
+    // The refusal has told the cache.
+    declare(&takeover, 35, b, step).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_repair_ends_every_session_of_before_and_no_other() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
+    let kept = takeover.cells().cell(&Scope::default());
+    let (poisoned, by) = session(&postgres, &takeover, "postgres").await;
+    declare(&takeover, Token::MAX, by, NONE).await.unwrap();
+    let (locked_out, leader) = session(&postgres, &takeover, "postgres").await;
+    let stale = declare(&takeover, 35, leader, NONE).await;
+    assert!(matches!(stale, Err(DeclareError::Stale { .. })));
+    let (work, report) = repair(&postgres, "postgres", &store, 34).await.unwrap();
+    assert_eq!((work, report.sessions), (Work::Repair, 1));
+    assert!(!is_alive(&poisoned).await && is_alive(&locked_out).await);
+    // The watch has told it, in any case the confirmer does.
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while let Err(error) = declare(&takeover, 35, leader, NONE).await {
+        assert!(Instant::now() < give_up, "{error}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(backends(store.as_ref()).await, [leader.backend]);
+    assert!(kept.is_retired() && !kept.is_current(token(Token::MAX)));
+    assert_eq!(kept.newest().mark(), Some(token(35)));
+    // Drained: whoever joins ends nobody.
+    let (_other, other) = session(&postgres, &takeover, "postgres").await;
+    declare(&takeover, 35, other, NONE).await.unwrap();
+    assert!(is_alive(&locked_out).await);
+    // Up, with everybody of before.
+    let (_, report) = repair(&postgres, "postgres", &store, 100).await.unwrap();
+    assert_eq!((report.mark.incarnation.get(), report.sessions), (2, 2));
+    assert!(!is_alive(&locked_out).await);
+    assert_eq!(backends(store.as_ref()).await, vec![]);
+    // Once more, it is done already.
+    let (work, report) = repair(&postgres, "postgres", &store, 100).await.unwrap();
+    assert_eq!((work, report.mark.incarnation.get()), (Work::Finish, 2));
+    let unknown = ScopeRepair::look(
+        options(&postgres, "postgres"),
+        store as _,
+        Scope::new("typo").unwrap(),
+        token(1),
+    );
+    let error = unknown.await.map(|_| ()).unwrap_err();
+    assert!(matches!(error, RepairError::NoMark(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_refusal_by_the_cache_does_not_outlive_a_repair_that_no_watch_tells() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(&postgres, Deaf::new(&store)).await.unwrap();
+    let (_a, a) = session(&postgres, &takeover, "postgres").await;
+    declare(&takeover, Token::MAX, a, NONE).await.unwrap();
+    let (_leader, leader) = session(&postgres, &takeover, "postgres").await;
+    repair(&postgres, "postgres", &store, 34).await.unwrap();
+    let refused = declare(&takeover, 35, leader, NONE).await;
+    assert!(
+        matches!(&refused, Err(DeclareError::Stale { mark }) if mark.token.get() == Token::MAX),
+        "{refused:?}"
+    );
+    let began = Instant::now();
+    while let Err(error) = declare(&takeover, 35, leader, NONE).await {
+        assert!(began.elapsed() < Duration::from_secs(6), "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    println!("the cache was behind for {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_repair_that_cannot_end_a_session_says_so_and_is_finished_by_the_next_run() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let admin = postgres.connect("postgres").await;
+    let role = "CREATE ROLE c LOGIN; GRANT pg_signal_backend, pg_read_all_stats TO c";
+    admin.batch_execute(role).await.unwrap();
+    let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
+    let (poisoned, by) = session(&postgres, &takeover, "postgres").await;
+    declare(&takeover, Token::MAX, by, NONE).await.unwrap();
+    // Only a superuser can end a superuser's session.
+    let error = repair(&postgres, "c", &store, 34).await.unwrap_err();
+    let RepairError::Incomplete { report, why } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!(report.mark.token, token(34));
+    assert!(
+        matches!(why, DeclareError::Incomplete { left, .. } if *left == [by.backend]),
+        "{why}"
+    );
+    assert!(
+        error.to_string().contains("run the same command again"),
+        "{error}"
+    );
+    assert!(is_alive(&poisoned).await);
+    let (work, report) = repair(&postgres, "postgres", &store, 34).await.unwrap();
+    assert_eq!((work, report.sessions), (Work::Finish, 1));
+    assert_eq!(report.mark.incarnation.get(), 1, "it is the same repair");
+    assert!(!is_alive(&poisoned).await);
+    assert_eq!(backends(store.as_ref()).await, vec![]);
+}
+
+/// The table as versions before incarnations have made it is brought up; and it agrees with the authority over a
+/// repair, and finds an authority out that was restored to a time before it.
+#[tokio::test]
+async fn the_witness_agrees_with_a_repair() {
+    let postgres = Postgres::start(&[]).await;
+    let admin = postgres.connect("postgres").await;
+    let old = "CREATE SCHEMA pgpalisade; CREATE TABLE pgpalisade.mark (scope text PRIMARY KEY, \
+        token int8 NOT NULL, raised_at int8 NOT NULL, raised_by text NOT NULL);";
+    admin.batch_execute(old).await.unwrap();
+    let store = store(&postgres);
+    let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
+    let (_a, a) = session(&postgres, &takeover, "postgres").await;
+    declare(&takeover, Token::MAX, a, NONE).await.unwrap();
+    let kept = async || {
+        let read = "SELECT token, incarnation FROM pgpalisade.mark";
+        let row = admin.query_one(read, &[]).await.unwrap();
+        (row.get::<_, i64>(0), row.get::<_, i64>(1))
+    };
+    assert_eq!(kept().await, (i64::MAX, 0));
+    let before = postgres.dir().join("before");
+    drop(takeover);
+    repair(&postgres, "postgres", &store, 34).await.unwrap();
+    assert_eq!(kept().await, (34, 1));
+    let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
+    let (_b, b) = session(&postgres, &takeover, "postgres").await;
+    declare(&takeover, 35, b, NONE).await.unwrap();
+    assert_eq!(kept().await, (35, 1));
+    // A witness that lags, as on a replica that was promoted, is brought up.
+    let lags = "UPDATE pgpalisade.mark SET token = 9223372036854775807, incarnation = 0";
+    admin.batch_execute(lags).await.unwrap();
+    drop(takeover);
+    let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
+    assert_eq!(kept().await, (35, 1));
+    drop(takeover);
+    // A store that knows the scope as it was before the repair.
+    let cluster = store.cluster().await.unwrap().unwrap();
+    let forgetful = Arc::new(Embedded::open(&before).unwrap());
+    let poison = Mark::new(token(Token::MAX), 1, "restored".to_owned());
+    let marks = [(Scope::default(), poison)];
+    forgetful.recover(cluster, &marks).await.unwrap();
+    let give_up = Instant::now() + Duration::from_secs(10);
+    let error = loop {
+        // The lock of the first store may be held for a moment.
+        match start(&postgres, Arc::clone(&forgetful) as _).await {
+            Err(StartError::OtherAuthority { .. }) if Instant::now() < give_up => {}
+            other => break other.unwrap_err(),
+        }
+    };
+    assert!(
+        matches!(error, StartError::AuthorityWentBack { .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("35 (incarnation 1)"), "{error}");
+}

@@ -1,0 +1,244 @@
+//! A scope is poisoned by a token that no election will ever reach, and an operator brings it back.
+
+use std::process::Output;
+
+use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy, Store};
+use pgpalisade_tests::stage::leader;
+use pgpalisade_tests::wire::{Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
+use serde_json::Value;
+
+const POISON: &str = "9223372036854775807";
+
+fn server() -> Postgres {
+    let postgres = Postgres::start();
+    postgres.sql("CREATE TABLE jobs (id int PRIMARY KEY)");
+    postgres
+}
+
+/// How a session that brings `token` is refused, or `None` where it is let in.
+fn refusal(endpoint: &Endpoint, token: &str) -> Option<(String, String)> {
+    let mut wire = Wire::connect(endpoint);
+    let session = [
+        ("user", "postgres"),
+        ("database", "postgres"),
+        ("fencing.token", token),
+    ];
+    wire.startup(PROTOCOL_3_0, &session);
+    let answer = wire.until_ready();
+    let error = answer.iter().find(|message| message.tag == b'E')?;
+    Some((error.sqlstate(), pretty(&answer)))
+}
+
+#[track_caller]
+fn assert_refused(endpoint: &Endpoint, token: &str, sqlstate: &str) {
+    let (code, text) = refusal(endpoint, token).unwrap();
+    assert_eq!(code, sqlstate, "{text}");
+}
+
+fn repair(proxy: &Proxy, mark: &str, flags: &[&str]) -> Output {
+    let mut command = proxy.subcommand("scope repair");
+    command.args(["--scope", "default", "--mark", mark]);
+    command.args(["--reason", "a script said 2^63-1"]);
+    command.args(flags).output().unwrap()
+}
+
+/// It has gone well, and its one line of JSON.
+#[track_caller]
+fn repaired(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    record(output)
+}
+
+#[track_caller]
+fn record(output: &Output) -> Value {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "{output:?}");
+    serde_json::from_str(&text).unwrap()
+}
+
+#[track_caller]
+fn assert_failed(output: &Output, parts: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for part in parts {
+        assert!(said.contains(part), "{part:?} is missing in: {said}");
+    }
+}
+
+fn status(proxy: &Proxy) -> (Value, String) {
+    let run = |flags: &[&str]| proxy.subcommand("status").args(flags).output().unwrap();
+    let json = serde_json::from_slice(&run(&["--json"]).stdout).unwrap();
+    let text = String::from_utf8(run(&[]).stdout).unwrap();
+    (json, text)
+}
+
+fn committed(postgres: &Postgres) -> Vec<String> {
+    postgres.sql("SELECT id FROM jobs ORDER BY id").concat()
+}
+
+/// The session's backend is gone: it can do nothing any more.
+#[track_caller]
+fn assert_gone(postgres: &Postgres, wire: &mut Wire) {
+    let pid = wire.backend_pid();
+    let left = postgres.value(&format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}"
+    ));
+    assert_eq!(left, "0");
+    let end = wire.until_closed();
+    assert!(end.iter().any(|m| m.is_closed()), "{}", pretty(&end));
+}
+
+#[test]
+fn a_poisoned_scope_comes_back_with_an_embedded_store() {
+    let postgres = server();
+    let mut proxy = Proxy::start(&postgres);
+    leader(&proxy.endpoint(), "34").ok("INSERT INTO jobs VALUES (34)");
+    let mut poisoned = leader(&proxy.endpoint(), POISON);
+    poisoned.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    assert_refused(&proxy.endpoint(), "35", "PF001");
+    let in_use = repair(&proxy, "34", &["--yes"]);
+    assert_failed(
+        &in_use,
+        &["in use by another process", "stop the proxy first"],
+    );
+    proxy.kill();
+    assert_failed(
+        &repair(&proxy, "34", &[]),
+        &[
+            POISON,
+            "set the mark to 34",
+            "nothing was changed; add --yes",
+        ],
+    );
+    let record = repaired(&repair(&proxy, "34", &["--yes"]));
+    assert_eq!(record["event"], "scope_repaired");
+    assert_eq!(record["completed"], true);
+    assert_eq!(
+        (&record["new_mark"], &record["new_incarnation"]),
+        (&34.into(), &1.into())
+    );
+    assert_eq!(record["old_mark"], i64::MAX);
+    assert_eq!(record["reason"], "a script said 2^63-1");
+    assert!(record["by"].as_str().unwrap().contains('@'), "{record}");
+    let (seen, text) = status(&proxy);
+    let scope = &seen["scopes"][0];
+    assert_eq!(
+        (&scope["mark"], &scope["incarnation"]),
+        (&34.into(), &1.into())
+    );
+    assert_eq!(scope["repair"]["old_mark"], i64::MAX);
+    assert!(text.contains("34 (incarnation 1)"), "{text}");
+    assert!(text.contains("repaired scopes"), "{text}");
+    assert!(text.contains(&format!("{POISON} -> 34")), "{text}");
+    proxy.restart();
+    assert_refused(&proxy.endpoint(), "33", "PF001");
+    leader(&proxy.endpoint(), "35").ok("INSERT INTO jobs VALUES (35)");
+    assert_eq!(committed(&postgres), ["34", "35"]);
+    proxy.terminate();
+    // The witness agrees, and the repair stays on record.
+    proxy.restart();
+    assert_refused(&proxy.endpoint(), "34", "PF001");
+    assert_eq!(
+        postgres.sql("SELECT token, incarnation FROM pgpalisade.mark"),
+        [["35", "1"]]
+    );
+}
+
+/// Two proxies on one store serve on. The poisoned session ends, through whichever proxy, and both learn of it.
+fn a_poisoned_scope_comes_back_under_two_proxies(store: Store) {
+    let postgres = server();
+    let options = Options {
+        store,
+        ..Options::new(&postgres)
+    };
+    let first = Proxy::start_with(options.clone());
+    let second = Proxy::start_with(options);
+    let mut elsewhere = leader(&first.endpoint(), "other=5");
+    let mut poisoned = leader(&first.endpoint(), POISON);
+    poisoned.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    for proxy in [&first, &second] {
+        assert_refused(&proxy.endpoint(), "35", "PF001");
+    }
+    let record = repaired(&repair(&first, "34", &["--yes"]));
+    assert_eq!(record["sessions_to_end"], 1);
+    assert_gone(&postgres, &mut poisoned);
+    // Both have cached the poison. They hear of the repair, or look it up.
+    for (proxy, token) in [(&second, "35"), (&first, "36")] {
+        wait_for("the proxy to hear of the repair", || {
+            refusal(&proxy.endpoint(), token).is_none().then_some(())
+        });
+        let mut now = leader(&proxy.endpoint(), token);
+        now.ok(&format!("INSERT INTO jobs VALUES ({token})"));
+        // The token of the first incarnation is below the repaired mark.
+        assert_refused(&proxy.endpoint(), "33", "PF001");
+    }
+    elsewhere.ok("SELECT 1");
+    assert_eq!(committed(&postgres), ["35", "36"]);
+}
+
+#[test]
+fn a_poisoned_scope_comes_back_under_two_proxies_on_etcd() {
+    let etcd = Etcd::start(1);
+    a_poisoned_scope_comes_back_under_two_proxies(Store::Url(etcd.authority()));
+}
+
+#[test]
+fn a_poisoned_scope_comes_back_under_two_proxies_on_postgres() {
+    let marks = Postgres::start();
+    let dsn = format!("postgres:{}", marks.admin_dsn());
+    a_poisoned_scope_comes_back_under_two_proxies(Store::Url(dsn));
+}
+
+/// A session that was bound to the old incarnation and whose end the operator's role cannot bring about.
+#[test]
+fn a_repair_that_cannot_end_a_session_can_be_run_again() {
+    let postgres = server();
+    postgres.sql("CREATE ROLE c LOGIN; GRANT pg_signal_backend, pg_read_all_stats TO c");
+    let etcd = Etcd::start(1);
+    let mut proxy = Proxy::start_with(Options {
+        store: Store::Url(etcd.authority()),
+        ..Options::new(&postgres)
+    });
+    let mut poisoned = leader(&proxy.endpoint(), POISON);
+    let mut declared_later = leader(&proxy.endpoint(), POISON);
+    let control = proxy.options_mut().control.clone();
+    proxy.options_mut().control = control.replace("user=postgres", "user=c");
+    let output = repair(&proxy, "34", &["--yes"]);
+    assert_failed(
+        &output,
+        &[
+            "is set, but the repair is not complete",
+            "superuser",
+            "run the same command again",
+        ],
+    );
+    let begun = record(&output);
+    assert_eq!(
+        (&begun["completed"], &begun["resumed"]),
+        (&false.into(), &false.into())
+    );
+    // Whatever is left is refused: by the proxy's cache, which has heard of the repair.
+    wait_for("the proxy to hear of the repair", || {
+        let answer = poisoned.query("INSERT INTO jobs VALUES (1) ON CONFLICT DO NOTHING");
+        let stale = |m: &Message| m.tag == b'E' && m.sqlstate() == "PF001";
+        answer.iter().any(stale).then_some(())
+    });
+    postgres.sql("DELETE FROM jobs");
+    let answer = declared_later.query("INSERT INTO jobs VALUES (2)");
+    let text = pretty(&answer);
+    assert!(text.contains("of before the scope was repaired"), "{text}");
+    proxy.options_mut().control = control;
+    let finished = repaired(&repair(&proxy, "34", &["--yes"]));
+    assert_eq!(
+        (&finished["completed"], &finished["resumed"]),
+        (&true.into(), &true.into())
+    );
+    assert_eq!(finished["new_incarnation"], 1);
+    assert_gone(&postgres, &mut poisoned);
+    assert_gone(&postgres, &mut declared_later);
+    leader(&proxy.endpoint(), "35").ok("INSERT INTO jobs VALUES (35)");
+    assert_eq!(committed(&postgres), ["35"]);
+}
