@@ -2,7 +2,8 @@
 //!
 //! - `toml`: `pgpalisade serve --config` must take the block. Its addresses and directories are replaced by
 //!   flags, which leaves every value of the block checked.
-//! - `sql test`: runs in a psql session of its own. `sh test`: runs in a shell where psql finds the proxy.
+//! - `sql test`: runs in a psql session of its own. `sh test`: runs in a shell where psql finds the proxy, at the root
+//!   of the repository, with our own binary in its path.
 //!   The blocks of a page share one server and run in their order. A `text` block that follows is what they
 //!   print, errors as their SQLSTATE. Without one, they must succeed.
 //! - All others are shown, not run.
@@ -104,7 +105,8 @@ fn run(stage: &Stage, script: &str, input: &str) -> Printed {
     connect_by_environment(&mut command, &stage.proxy.endpoint());
     // Where there is no file psql is silent; where it is a device psql warns.
     command
-        .env("PATH", path_with_postgres())
+        .current_dir(machine::repository())
+        .env("PATH", path_with_programs())
         .env("PGPASSFILE", "/nonexistent");
     let output = feed(command, input);
     Printed {
@@ -113,11 +115,21 @@ fn run(stage: &Stage, script: &str, input: &str) -> Printed {
     }
 }
 
-fn path_with_postgres() -> std::ffi::OsString {
-    let programs = bin("psql").parent().expect("a directory").to_path_buf();
+/// PostgreSQL's programs and ours.
+fn path_with_programs() -> std::ffi::OsString {
+    let programs = [bin("psql").to_path_buf(), binary()];
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let dirs = std::iter::once(programs).chain(std::env::split_paths(&path));
+    let dirs = programs
+        .iter()
+        .map(|program| program.parent().expect("a directory").to_path_buf())
+        .chain(std::env::split_paths(&path));
     std::env::join_paths(dirs).expect("a path")
+}
+
+/// The one that a stage has built.
+fn binary() -> PathBuf {
+    std::env::var_os("PGPALISADE_BIN")
+        .map_or_else(|| machine::profile_dir().join("pgpalisade"), PathBuf::from)
 }
 
 #[test]
@@ -149,9 +161,7 @@ fn configuration_blocks_are_taken() {
 #[test]
 fn the_table_of_flags_is_that_of_the_help() {
     drop(Stage::start()); // builds the binary
-    let binary = std::env::var_os("PGPALISADE_BIN")
-        .map_or_else(|| machine::profile_dir().join("pgpalisade"), PathBuf::from);
-    let help = Command::new(binary)
+    let help = Command::new(binary())
         .args(["serve", "--help"])
         .output()
         .expect("run pgpalisade")
