@@ -29,7 +29,8 @@ pub(crate) fn report() -> String {
     // Writing to a String does not fail.
     let _ = writeln!(
         text,
-        "\ncache of {CAPACITY} bytes after {TEXTS} texts: {} bytes by its own count ({goal} its capacity), {} entries, {} evicted",
+        "\ncache of {CAPACITY} bytes after {TEXTS} texts: {} bytes by its own count ({goal} its capacity), \
+         {} entries, {} evicted",
         stats.bytes, stats.entries, stats.evictions
     );
     if let Some(grown) = resident()

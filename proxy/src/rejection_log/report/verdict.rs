@@ -97,7 +97,7 @@ const fn advice(kind: RejectionKind) -> (Todo, &'static str) {
         ),
         RejectionKind::SessionEnded | RejectionKind::OutcomeUnknown => (
             Todo::Nothing,
-            "Sessions of leaders that were deposed while connected: ending these is what the fence is for.",
+            "Sessions of leaders deposed while connected: ending these is what the fence is for.",
         ),
         RejectionKind::NoToken => (
             Todo::Something,
