@@ -102,8 +102,8 @@ const fn advice(kind: RejectionKind) -> (Todo, &'static str) {
         RejectionKind::NoToken => (
             Todo::Something,
             "Writes without a token. Let each of these declare the token of its election: \
-             SET fencing.token = <number>, or options='-c fencing.token=<number>'. What is no leader's work gets a [[session]] rule with \
-             writes = \"allow\" in the policy file.",
+             SET fencing.token = <number>, or options='-c fencing.token=<number>'. What is no leader's work gets a \
+             [[session]] rule with writes = \"allow\" in the policy file.",
         ),
         RejectionKind::InvalidToken => (
             Todo::Something,
