@@ -40,17 +40,68 @@ const ANY_WORDS: [&[u8]; 4] = [b"execute", b"set_config", b"fencing", b"concurre
 /// Looks for the words that can change a session: transaction control, SET and its kin, prepared statements,
 /// `fencing`, `set_config`, and `U&`, which can spell an identifier in escapes.
 ///
+/// Where no part of a word that counts anywhere is in it, nor a semicolon or a comment, the first word alone decides.
+/// That is the way of nearly every text of an application, and it has no branches inside.
+///
 /// Works on bytes of any client encoding. In a text of ASCII bytes only, which is lexed alike in every encoding, a
 /// word must stand alone, and most count only where a statement can begin: at the start, behind a semicolon, or
 /// anywhere in a text with comments. In other texts all are found anywhere: what stands before a word may be the
 /// second byte of a character.
 #[must_use]
 pub fn needs_parse(text: &[u8]) -> NeedsParse {
-    if text.is_ascii() {
-        scan_words(text)
-    } else {
-        scan_anywhere(text)
+    match first_word_decides(text) {
+        Some(needs) => needs,
+        None if text.is_ascii() => scan_words(text),
+        None => scan_anywhere(text),
     }
+}
+
+/// The answer of [`scan_words`] for a text of ASCII bytes in which only the first word can count. `None` for others,
+/// and where the text is too short to be worth it.
+fn first_word_decides(text: &[u8]) -> Option<NeedsParse> {
+    // No word follows what ends a statement here.
+    let mut text = text.trim_ascii_end();
+    while let Some(before) = text.strip_suffix(b";") {
+        text = before.trim_ascii_end();
+    }
+    let (&[before_last, last], behind, behind_two) =
+        (text.last_chunk()?, text.get(1..)?, text.get(2..)?);
+    let in_threes = text
+        .iter()
+        .zip(behind)
+        .zip(behind_two)
+        // All of it at a time: the compiler makes vectors of this, and none of a loop that may end early.
+        .fold(false, |found, ((a, b), c)| found | is_suspect(*a, *b, *c));
+    if in_threes | is_suspect(before_last, last, 0) | is_suspect(last, 0, 0) {
+        return None;
+    }
+    let start = text.iter().position(|byte| part(*byte) == Part::Letter);
+    let from_word = text.get(start.unwrap_or(text.len())..)?;
+    let length = from_word
+        .iter()
+        .position(|byte| part(*byte) != Part::Letter)
+        .unwrap_or(from_word.len());
+    let (word, after) = from_word.split_at(length);
+    let ends = after.first().is_none_or(|byte| part(*byte) != Part::Tail);
+    Some(match ends && is_first_word(word) {
+        true => NeedsParse::Yes,
+        false => NeedsParse::No,
+    })
+}
+
+/// Do these three bytes look like a part of what counts behind the first word? Each of [`ANY_WORDS`] has such a part,
+/// rare in other words and alike among them, for each comparison counts here. A byte that is not ASCII is suspect too.
+#[inline]
+const fn is_suspect(a: u8, b: u8, c: u8) -> bool {
+    // Lower case. It also makes signs of some control characters: they are looked at again.
+    let (a, b, c) = (a | 0x20, b | 0x20, c | 0x20);
+    let execute = (a == b'x') & (b == b'e');
+    // fe-nci-ng, co-ncu-rrently, set_co-nfi-g
+    let in_c = (b == b'c') & ((c == b'i') | (c == b'u'));
+    let in_f = (b == b'f') & (c == b'i');
+    let others = (a == b'n') & (in_c | in_f);
+    let comment = ((a == b'-') & (b == b'-')) | (a == b'/');
+    execute | others | comment | (a == b'&') | (a == b';') | !a.is_ascii()
 }
 
 /// What a byte is in a word.
@@ -238,6 +289,87 @@ mod tests {
             check(word, NeedsParse::Yes);
             check(&[b"\xe9x", *word].concat(), NeedsParse::Yes);
             check(&[*word, b"x"].concat(), NeedsParse::No);
+        }
+    }
+
+    /// The short way says what the long way would: on words, parts of words and signs, put together at random.
+    #[test]
+    fn the_first_word_decides_only_where_no_other_can() {
+        const PIECES: &[&str] = &[
+            "execute",
+            "EXEC",
+            "xe",
+            "set_config",
+            "SET_CONFIG",
+            "set",
+            "onfi",
+            "fencing",
+            "Fe",
+            "nci",
+            "ng",
+            "concurrently",
+            "ConcurrENTLY",
+            "ncu",
+            "commit",
+            "begin",
+            "do",
+            "end",
+            "show",
+            "x",
+            "u",
+            "U",
+            "&",
+            ";",
+            "-",
+            "--",
+            "/",
+            "*",
+            "/*",
+            " ",
+            "\n",
+            "\r",
+            "\t",
+            "1",
+            "$",
+            "_",
+            "'",
+            "\"",
+            "(",
+            ".",
+            "\u{1b}",
+            "\u{6}",
+            "\u{7f}",
+            "insert into t values ",
+            "select a from b where c = ",
+        ];
+        let seed: u64 = rand::random();
+        println!("seed {seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut decided = [0; 2];
+        for _ in 0..200_000 {
+            let pieces = random.random_range(0..7);
+            let text: String = (0..pieces)
+                .map(|_| *PIECES.choose(&mut random).unwrap())
+                .collect();
+            let long = scan_words(text.as_bytes());
+            if let Some(short) = first_word_decides(text.as_bytes()) {
+                assert_eq!(short, long, "seed {seed}: {text:?}");
+                decided[usize::from(short == NeedsParse::Yes)] += 1;
+            }
+        }
+        println!("decided No {}, Yes {}", decided[0], decided[1]);
+        assert!(decided.iter().all(|count| *count > 5_000), "{decided:?}");
+        // What an application sends is decided so.
+        for text in [
+            "insert into job_result (job_id, worker) values ($1, $2) on conflict do nothing;",
+            "SELECT abalance FROM pgbench_accounts WHERE aid = $1",
+            "UPDATE t SET balance = balance - 1 WHERE id = -1 ; ",
+        ] {
+            assert_eq!(
+                first_word_decides(text.as_bytes()),
+                Some(NeedsParse::No),
+                "{text}"
+            );
         }
     }
 

@@ -130,16 +130,21 @@ fn run(stage: &Stage, script: &str, input: &str) -> Printed {
     }
 }
 
-/// With PostgreSQL's programs and our own.
+/// PostgreSQL's programs and ours.
 fn path_with_programs() -> std::ffi::OsString {
-    let postgres = bin("psql").parent().expect("a directory").to_path_buf();
-    let own = subcommand("check").get_program().to_owned();
-    let own = PathBuf::from(own);
-    let own = own.parent().expect("a directory").to_path_buf();
+    let programs = [bin("psql").to_path_buf(), binary()];
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let dirs = [own, postgres].into_iter();
-    let dirs = dirs.chain(std::env::split_paths(&path));
+    let dirs = programs
+        .iter()
+        .map(|program| program.parent().expect("a directory").to_path_buf())
+        .chain(std::env::split_paths(&path));
     std::env::join_paths(dirs).expect("a path")
+}
+
+/// The one that a stage has built.
+fn binary() -> PathBuf {
+    std::env::var_os("PGPALISADE_BIN")
+        .map_or_else(|| machine::profile_dir().join("pgpalisade"), PathBuf::from)
 }
 
 #[test]
@@ -171,9 +176,7 @@ fn configuration_blocks_are_taken() {
 #[test]
 fn the_table_of_flags_is_that_of_the_help() {
     drop(Stage::start()); // builds the binary
-    let binary = std::env::var_os("PGPALISADE_BIN")
-        .map_or_else(|| machine::profile_dir().join("pgpalisade"), PathBuf::from);
-    let help = Command::new(binary)
+    let help = Command::new(binary())
         .args(["serve", "--help"])
         .output()
         .expect("run pgpalisade")

@@ -187,7 +187,11 @@ fn the_verdict_says_whether_the_fence_can_be_switched_on() {
     let dropped = "{\"time\":\"2026-11-21T02:00:00Z\",\"dropped\":5}\n";
 
     check_answer("", Answer::NothingRecorded, "observe mode");
-    check_answer(&log(&[stale.clone()]), Answer::Ready, "can be switched on");
+    check_answer(
+        &log(std::slice::from_ref(&stale)),
+        Answer::Ready,
+        "can be switched on",
+    );
     check_answer(
         &log(&[stale.clone(), refused.clone()]),
         Answer::Ready,

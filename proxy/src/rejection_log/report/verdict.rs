@@ -97,13 +97,13 @@ const fn advice(kind: RejectionKind) -> (Todo, &'static str) {
         ),
         RejectionKind::SessionEnded | RejectionKind::OutcomeUnknown => (
             Todo::Nothing,
-            "Sessions of leaders that were deposed while connected: ending these is what the fence is for.",
+            "Sessions of leaders deposed while connected: ending these is what the fence is for.",
         ),
         RejectionKind::NoToken => (
             Todo::Something,
-            "Writes without a token. Let each of these declare the token of its election: SET fencing.token = <number>, \
-             or options='-c fencing.token=<number>'. What is no leader's work gets a [[session]] rule with \
-             writes = \"allow\" in the policy file.",
+            "Writes without a token. Let each of these declare the token of its election: \
+             SET fencing.token = <number>, or options='-c fencing.token=<number>'. What is no leader's work gets a \
+             [[session]] rule with writes = \"allow\" in the policy file.",
         ),
         RejectionKind::InvalidToken => (
             Todo::Something,
