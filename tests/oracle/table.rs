@@ -18,8 +18,8 @@ const WRITE: &str = "WRITE_DOCS";
 /// What a reader finds above the table.
 const ABOVE: &str = "\
 What happens to each kind of statement without a policy file, in a session that holds no token, a stale one, and the
-current one. Each cell is what a real PostgreSQL behind the proxy did. A takeover ends the sessions of lower tokens (FATAL PF001
-at whatever they do next), so the column *stale token* is for those that a takeover cannot find: a session that moved to a
+current one. Each cell is what a real PostgreSQL behind the proxy did. A takeover ends the sessions of lower tokens
+(FATAL PF001 at whatever they do next), so the column *stale token* is for those that live on: a session that moved to a
 higher token and came back from it with a ROLLBACK.
 ";
 
