@@ -4,9 +4,10 @@
 //! In reading order:
 //! - [`corpus`]: the texts, in `corpus/*.sql`; [`kinds`]: every kind of node of the grammar.
 //! - [`world`]: the database behind them, what it looks like as a whole, and one case on the server and by the proxy.
-//! - [`statements`]: every kind of statement. [`hidden`]: writes that the text does not show. [`past`]: what PostgreSQL lets a
-//!   read-only session do although it changes something. [`combined`]: generated combinations. [`ordinary`]: what
-//!   applications send that only read. [`functions`]: every volatile function, reviewed.
+//! - [`statements`]: every kind of statement. [`hidden`]: writes that the text does not show.
+//! - [`past`]: what PostgreSQL lets a read-only session do although it changes something.
+//! - [`combined`]: generated combinations. [`ordinary`]: what applications send that only read.
+//! - [`functions`]: every volatile function, reviewed.
 //! - [`backstop`]: every way out of read-only mode. [`defaults`]: read-only mode that was set elsewhere.
 //! - [`table`]: the table of `docs/policies.md`, made from what happens.
 

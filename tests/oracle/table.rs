@@ -18,8 +18,8 @@ const WRITE: &str = "WRITE_DOCS";
 /// What a reader finds above the table.
 const ABOVE: &str = "\
 What happens to each kind of statement without a policy file, in a session that holds no token, a stale one, and the
-current one. Each cell is what a real PostgreSQL behind the proxy did. A takeover ends the sessions of lower tokens (FATAL PF001
-at whatever they do next), so the column *stale token* is for those that a takeover cannot find: a session that moved to a
+current one. Each cell is what a real PostgreSQL behind the proxy did. A takeover ends the sessions of lower tokens
+(FATAL PF001 at whatever they do next), so the column *stale token* is for those that live on: a session that moved to a
 higher token and came back from it with a ROLLBACK.
 ";
 
@@ -29,61 +29,97 @@ The table is made by a test. After a change of what happens, write it anew:
 `WRITE_DOCS=1 cargo test -p pgpalisade-tests --test oracle table`.
 ";
 
-/// One row: words for the reader, and what is sent, one text after the other.
+/// One row: words for the reader, and scripts that must all end alike. ` ;; ` parts the texts of a script.
 type Row = (&'static str, &'static [&'static str]);
 
 const ROWS: &[Row] = &[
-    ("`SELECT`, `VALUES`, `TABLE`", &["SELECT * FROM jobs"]),
+    (
+        "`SELECT`, `VALUES`, `TABLE`",
+        &[
+            "SELECT * FROM jobs",
+            "VALUES (1)",
+            "TABLE jobs",
+            "WITH x AS (SELECT 1) TABLE x",
+        ],
+    ),
     (
         "`SELECT` of a function or view that writes inside",
-        &["SELECT writes()"],
+        &["SELECT writes()", "TABLE peek"],
     ),
     (
         "`SELECT` of an operator, cast or domain that writes inside",
-        &["SELECT 5::checked"],
+        &[
+            "SELECT 1 #=# 2",
+            "SELECT p::int FROM pairs",
+            "SELECT 5::checked",
+        ],
     ),
     (
         "`SELECT nextval(..)`, `setval(..)`",
-        &["SELECT nextval('counter')"],
+        &["SELECT nextval('counter')", "SELECT setval('counter', 9)"],
     ),
     (
         "`SELECT .. FOR UPDATE`, `FOR SHARE`",
-        &["SELECT * FROM jobs FOR SHARE"],
+        &[
+            "SELECT * FROM jobs FOR UPDATE",
+            "SELECT * FROM jobs FOR SHARE",
+        ],
     ),
     (
         "`SELECT .. INTO`, `CREATE TABLE .. AS`",
-        &["SELECT 1 AS n INTO made_by_select"],
+        &[
+            "SELECT 1 AS n INTO made_by_select",
+            "CREATE TABLE made_by_create AS SELECT 1",
+        ],
     ),
     (
         "`WITH x AS (INSERT ..) SELECT ..`",
         &["WITH x AS (INSERT INTO log DEFAULT VALUES RETURNING 1) SELECT * FROM x"],
     ),
-    ("`INSERT`", &["INSERT INTO log DEFAULT VALUES"]),
-    ("`UPDATE`", &["UPDATE log SET what = 'x'"]),
-    ("`DELETE`", &["DELETE FROM log"]),
     (
-        "`MERGE`",
-        &["MERGE INTO jobs USING docs ON false WHEN MATCHED THEN DO NOTHING"],
+        "`INSERT`, `UPDATE`, `DELETE`, `MERGE`",
+        &[
+            "INSERT INTO log DEFAULT VALUES",
+            "UPDATE log SET what = 'x'",
+            "DELETE FROM log",
+            "MERGE INTO jobs USING docs ON false WHEN MATCHED THEN DO NOTHING",
+        ],
     ),
     ("`TRUNCATE`", &["TRUNCATE log"]),
-    ("`COPY .. TO STDOUT`", &["COPY jobs TO STDOUT"]),
+    (
+        "`COPY .. TO STDOUT`",
+        &["COPY jobs TO STDOUT", "COPY (SELECT 1) TO STDOUT"],
+    ),
     (
         "`COPY (INSERT .. RETURNING ..) TO STDOUT`",
         &["COPY (INSERT INTO log DEFAULT VALUES RETURNING id) TO STDOUT"],
     ),
     (
         "`COPY .. TO` a file or program of the server",
-        &["COPY jobs TO PROGRAM 'cat > /dev/null'"],
+        &[
+            "COPY jobs TO '/dev/null'",
+            "COPY jobs TO PROGRAM 'cat > /dev/null'",
+        ],
     ),
     ("`COPY .. FROM`", &["COPY jobs FROM '/dev/null'"]),
-    ("`EXPLAIN`", &["EXPLAIN DELETE FROM jobs"]),
+    (
+        "`EXPLAIN`",
+        &[
+            "EXPLAIN SELECT 1",
+            "EXPLAIN DELETE FROM jobs",
+            "EXPLAIN (ANALYZE false) DELETE FROM jobs",
+        ],
+    ),
     (
         "`EXPLAIN ANALYZE` of a read",
         &["EXPLAIN ANALYZE SELECT * FROM jobs"],
     ),
     (
         "`EXPLAIN ANALYZE` of a write",
-        &["EXPLAIN ANALYZE INSERT INTO log DEFAULT VALUES"],
+        &[
+            "EXPLAIN ANALYZE INSERT INTO log DEFAULT VALUES",
+            "EXPLAIN (ANALYZE, COSTS off) DELETE FROM log",
+        ],
     ),
     (
         "`PREPARE` of a write",
@@ -91,49 +127,57 @@ const ROWS: &[Row] = &[
     ),
     (
         "`EXECUTE` of a prepared read",
-        &["PREPARE r AS SELECT * FROM jobs", "EXECUTE r"],
+        &["PREPARE r AS SELECT * FROM jobs ;; EXECUTE r"],
     ),
     (
         "`EXECUTE` of a prepared write",
-        &["PREPARE w AS INSERT INTO log DEFAULT VALUES", "EXECUTE w"],
+        &["PREPARE w AS INSERT INTO log DEFAULT VALUES ;; EXECUTE w"],
     ),
     (
-        "`DECLARE`, `FETCH`, `CLOSE` of a cursor",
-        &[
-            "BEGIN",
-            "DECLARE c CURSOR FOR TABLE jobs",
-            "FETCH c",
-            "CLOSE c",
-            "COMMIT",
-        ],
+        "`DECLARE`, `FETCH`, `MOVE`, `CLOSE` of a cursor",
+        &["BEGIN ;; DECLARE c CURSOR FOR TABLE jobs ;; FETCH c ;; MOVE c ;; CLOSE c ;; COMMIT"],
     ),
     (
         "`BEGIN`, `COMMIT`, `ROLLBACK`, `SAVEPOINT`",
-        &["BEGIN", "SAVEPOINT s", "RELEASE s", "COMMIT"],
+        &[
+            "BEGIN ;; SAVEPOINT s ;; ROLLBACK TO s ;; RELEASE s ;; COMMIT",
+            "START TRANSACTION ;; ROLLBACK",
+        ],
     ),
     (
         "`BEGIN READ ONLY`",
-        &["BEGIN READ ONLY", "SELECT 1", "COMMIT"],
+        &["BEGIN READ ONLY ;; SELECT 1 ;; COMMIT"],
     ),
     (
         "`BEGIN READ WRITE`, `SET TRANSACTION READ WRITE`",
-        &["BEGIN READ WRITE", "COMMIT"],
+        &[
+            "BEGIN READ WRITE ;; COMMIT",
+            "BEGIN ;; SET TRANSACTION READ WRITE ;; COMMIT",
+        ],
     ),
     (
         "`PREPARE TRANSACTION`",
-        &["BEGIN", "SELECT 1", "PREPARE TRANSACTION 'made'"],
+        &["BEGIN ;; SELECT 1 ;; PREPARE TRANSACTION 'made'"],
     ),
     (
         "`COMMIT PREPARED`, `ROLLBACK PREPARED`",
-        &["COMMIT PREPARED 'kept'"],
+        &["COMMIT PREPARED 'kept'", "ROLLBACK PREPARED 'kept too'"],
     ),
     (
-        "`SET`, `SHOW` of other settings",
-        &["SET work_mem = '5MB'", "SHOW work_mem"],
+        "`SET`, `RESET`, `SHOW` of other settings",
+        &[
+            "SET work_mem = '5MB'",
+            "RESET work_mem",
+            "SHOW work_mem",
+            "SELECT set_config('work_mem', '5MB', false)",
+        ],
     ),
     (
         "`SET default_transaction_read_only = off`",
-        &["SET default_transaction_read_only = off"],
+        &[
+            "SET default_transaction_read_only = off",
+            "SELECT set_config('default_transaction_read_only', 'off', false)",
+        ],
     ),
     (
         "`SET fencing.token` to the current token",
@@ -145,36 +189,72 @@ const ROWS: &[Row] = &[
     ),
     (
         "`RESET ALL`, `DISCARD ALL`, `UNLISTEN *`, `CLOSE ALL`",
-        &["RESET ALL", "DISCARD ALL", "UNLISTEN *", "CLOSE ALL"],
+        &[
+            "UNLISTEN *",
+            "CLOSE ALL",
+            "DEALLOCATE ALL",
+            "RESET ALL",
+            "DISCARD ALL",
+        ],
     ),
     (
         "`LOCK TABLE .. IN ACCESS SHARE MODE`",
-        &["BEGIN", "LOCK jobs IN ACCESS SHARE MODE", "COMMIT"],
+        &["BEGIN ;; LOCK jobs IN ACCESS SHARE MODE ;; COMMIT"],
     ),
     (
         "`LOCK TABLE` in other modes",
-        &["BEGIN", "LOCK TABLE jobs", "COMMIT"],
+        &[
+            "BEGIN ;; LOCK TABLE jobs ;; COMMIT",
+            "BEGIN ;; LOCK TABLE jobs IN ROW SHARE MODE ;; COMMIT",
+        ],
     ),
     (
         "advisory locks",
         &["SELECT pg_advisory_lock(1), pg_advisory_unlock(1)"],
     ),
     ("`LISTEN`", &["LISTEN news"]),
-    ("`NOTIFY`, `pg_notify(..)`", &["NOTIFY news"]),
-    ("large objects (`lo_..`)", &["SELECT lo_create(4711)"]),
-    ("`DO`", &["DO 'BEGIN PERFORM 1; END'"]),
-    ("`CALL`", &["CALL does()"]),
+    (
+        "`NOTIFY`, `pg_notify(..)`",
+        &["NOTIFY news", "SELECT pg_notify('news', 'x')"],
+    ),
+    (
+        "large objects (`lo_..`)",
+        &[
+            "SELECT lo_create(4711)",
+            "SELECT lo_put(4711, 0, 'x')",
+            "SELECT lo_get(4711)",
+            "SELECT lo_unlink(4711)",
+        ],
+    ),
+    (
+        "`DO`, `CALL`",
+        &["DO 'BEGIN PERFORM 1; END'", "CALL does()"],
+    ),
     (
         "`CREATE`, `ALTER`, `DROP`, also of temporary tables",
-        &["CREATE TEMP TABLE made (id int)"],
+        &[
+            "CREATE TEMP TABLE made (id int)",
+            "CREATE TABLE public.made (id int)",
+            "ALTER TABLE public.made ADD COLUMN more int",
+            "DROP TABLE public.made",
+            "CREATE VIEW made_view AS SELECT 1",
+        ],
     ),
     (
         "`COMMENT`, `GRANT`, `REVOKE`",
-        &["COMMENT ON TABLE jobs IS 'work'"],
+        &[
+            "COMMENT ON TABLE jobs IS 'work'",
+            "GRANT SELECT ON jobs TO other",
+            "REVOKE SELECT ON jobs FROM other",
+        ],
     ),
     (
-        "`CREATE ROLE`, `ALTER ROLE`",
-        &["ALTER ROLE other SET work_mem = '5MB'"],
+        "`CREATE ROLE`, `ALTER ROLE`, `DROP ROLE`",
+        &[
+            "CREATE ROLE made",
+            "ALTER ROLE made SET work_mem = '5MB'",
+            "DROP ROLE made",
+        ],
     ),
     (
         "`REFRESH MATERIALIZED VIEW`",
@@ -182,20 +262,41 @@ const ROWS: &[Row] = &[
     ),
     (
         "`VACUUM`, `ANALYZE`, `REINDEX`, `CLUSTER`",
-        &["VACUUM jobs"],
+        &[
+            "VACUUM jobs",
+            "ANALYZE jobs",
+            "REINDEX TABLE jobs",
+            "CLUSTER jobs USING jobs_pkey",
+        ],
     ),
-    ("`ALTER SYSTEM`, `CHECKPOINT`, `LOAD`", &["CHECKPOINT"]),
+    (
+        "`ALTER SYSTEM`, `CHECKPOINT`, `LOAD`",
+        &[
+            "ALTER SYSTEM SET work_mem = '5MB'",
+            "CHECKPOINT",
+            "LOAD 'plpgsql'",
+        ],
+    ),
     (
         "`dblink_exec(..)` and the like",
-        &["SELECT dblink_exec('host=nowhere', 'DELETE FROM jobs')"],
+        &[
+            "SELECT dblink_exec('host=/nowhere', 'DELETE FROM jobs')",
+            "SELECT dblink_connect('host=/nowhere')",
+        ],
     ),
     (
         "`pg_terminate_backend(..)`, `pg_cancel_backend(..)`",
-        &["SELECT pg_cancel_backend(0)"],
+        &[
+            "SELECT pg_cancel_backend(0)",
+            "SELECT pg_terminate_backend(0)",
+        ],
     ),
     (
         "several statements in one text, one of them a write",
-        &["SELECT 1; INSERT INTO log DEFAULT VALUES"],
+        &[
+            "SELECT 1; INSERT INTO log DEFAULT VALUES",
+            "INSERT INTO log DEFAULT VALUES; SELECT 1",
+        ],
     ),
     ("a text that PostgreSQL's grammar refuses", &["SELEKT 1"]),
 ];
@@ -248,15 +349,20 @@ fn cell(answer: &[Message]) -> String {
     }
 }
 
-fn send(wire: &mut Wire, script: &[&str], tokens: &Tokens) -> String {
-    for text in script {
-        let answer = wire.query(&tokens.put_into(text));
-        let cell = cell(&answer);
-        if cell != "passes" {
-            return cell;
-        }
+/// How the scripts of a row end in one session: all alike.
+fn send(wire: &mut Wire, scripts: &[&str], tokens: &Tokens) -> String {
+    let mut cells = Vec::new();
+    for script in scripts {
+        let refused = script.split(" ;; ").find_map(|text| {
+            let cell = cell(&wire.query(&tokens.put_into(text)));
+            (cell != "passes").then_some(cell)
+        });
+        cells.push(refused.unwrap_or_else(|| "passes".to_owned()));
+        wire.query("ROLLBACK");
     }
-    "passes".to_owned()
+    cells.dedup();
+    assert_eq!(cells.len(), 1, "{scripts:?} end in several ways: {cells:?}");
+    cells.concat()
 }
 
 /// Rows that are not a text: a FunctionCall, a connection for replication, a connection with a token in its packet.
@@ -291,24 +397,26 @@ fn other_rows(stage: &Stage, tokens: &Tokens) -> Vec<(String, [String; 3])> {
 
 fn generate() -> String {
     let stage = stage();
-    stage
-        .postgres
-        .sql("BEGIN; INSERT INTO log DEFAULT VALUES; PREPARE TRANSACTION 'kept'");
+    for (id, name) in [(1, "kept"), (2, "kept too")] {
+        stage.postgres.sql(&format!(
+            "BEGIN; INSERT INTO people VALUES ({id}); PREPARE TRANSACTION '{name}'"
+        ));
+    }
     let mut watch = Watch::new(&stage);
     let mut text = format!("{ABOVE}\n| statement | no token | stale token | current token |\n");
     text.push_str("| --- | --- | --- | --- |\n");
     let mut rows = Vec::new();
-    for (number, (words, script)) in ROWS.iter().enumerate() {
+    for (number, (words, scripts)) in ROWS.iter().enumerate() {
         let tokens = Tokens::of(number);
         let [mut plain, mut stale, mut current] = sessions(&stage, &tokens);
         let before = watch.next_xid();
         let refused = [
-            send(&mut plain, script, &tokens),
-            send(&mut stale, script, &tokens),
+            send(&mut plain, scripts, &tokens),
+            send(&mut stale, scripts, &tokens),
         ];
-        assert_eq!(watch.next_xid(), before, "{script:?} wrote: {refused:?}");
+        assert_eq!(watch.next_xid(), before, "{scripts:?} wrote: {refused:?}");
         let [none, stale] = refused;
-        let current = send(&mut current, script, &tokens);
+        let current = send(&mut current, scripts, &tokens);
         rows.push(((*words).to_owned(), [none, stale, current]));
     }
     rows.extend(other_rows(&stage, &Tokens::of(ROWS.len())));
