@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgpalisade::takeover::{
-    Bound, Declare, DeclareError, Identified, RepairError, RepairOptions, RepairReport,
+    Bound, Declare, DeclareError, Identified, Purpose, RepairError, RepairOptions, RepairReport,
     ScopeRepair, StartError, StoreLock, Takeover, TakeoverOptions, WitnessMode, Work,
 };
 use pgpalisade_authority::{
@@ -59,6 +59,7 @@ async fn declare(
 ) -> Result<Mark, DeclareError> {
     takeover
         .declare(Declare {
+            purpose: Purpose::Admit,
             scope: Scope::default(),
             token: token(value),
             session,

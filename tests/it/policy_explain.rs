@@ -54,8 +54,8 @@ fn tables_lead_to_their_scopes() {
     );
     needs(
         "app",
-        &["--search-path", "public"],
-        "DELETE FROM outbox",
+        &[],
+        "DELETE FROM shop.outbox",
         "the current token of mail",
     );
     let both = "WITH gone AS (DELETE FROM jobs.queue RETURNING id) INSERT INTO shop.outbox SELECT id FROM gone";

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use pgpalisade::config::Literals;
 use pgpalisade::fence::scope_cell::ScopeCells;
-use pgpalisade::fence::{Binding, Fence, Holding};
-use pgpalisade::rejection::Rejection;
-use pgpalisade::rejection_log::{RejectionLog, SessionLabel};
+use pgpalisade::fence::{Binding, Fence, Footing, Holding};
+use pgpalisade::rejection::{Needs, Rejection};
+use pgpalisade::rejection_log::{Enforcement, RejectionLog, SessionLabel};
 use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_policies::scan::{self, NeedsParse};
 use pgpalisade_policies::{
-    Effects, Policy, SearchPath, SessionPolicy, TextEncoding, VerdictCache, Who, classify,
+    Class, Effects, Mode, Policy, SearchPath, SessionPolicy, TextEncoding, VerdictCache, Who,
+    classify,
 };
 
 use crate::Error;
@@ -104,17 +105,20 @@ fn fast_path() -> Result<Case, Error> {
     let token = Token::new(34).map_err(|error| because(&error))?;
     let cells = Arc::new(ScopeCells::default());
     let cell = cells.cell(&scope);
-    cell.raise(&Mark {
-        token,
-        raised_at: 0,
-        raised_by: "bench".to_owned(),
-    });
+    cell.raise(&Mark::new(token, 0, "bench".to_owned()));
     let holding = Arc::new(Holding::new(Box::new([Binding {
         cell,
         token,
         timeline: 1,
+        footing: Footing::Registered,
     }])));
-    let fence = Fence::new(Policy::default(), cells, scope);
+    let fence = Fence::new(Policy::default(), cells, Mode::Enforce);
+    let fence = Arc::new(fence.map_err(|error| because(&error))?).for_session(&Who {
+        user: "app",
+        database: "shop",
+        application_name: None,
+        client: None,
+    });
     let admit = move || match scan::needs_parse(black_box(INSERT.as_bytes())) {
         NeedsParse::Yes => None,
         NeedsParse::No => fence.admit_any(black_box(Some(&holding))),
@@ -218,9 +222,15 @@ fn record() -> Result<Case, Error> {
         backend_pid: Some(77),
     };
     let one = move || {
-        let rejection = Rejection::no_token(black_box(&scope), None);
+        let needs = Needs {
+            class: Class::Write,
+            scopes: &[&scope],
+            session_scope: &scope,
+            why_write: None,
+        };
+        let rejection = Rejection::no_token(black_box(&scope), &needs);
         let text = log.statement(black_box(INSERT.as_bytes()));
-        log.record(rejection.record(&label, Some("INSERT"), Some(text)));
+        log.record(rejection.record(&label, Some("INSERT"), Some(text), Enforcement::Refused));
     };
     Ok(Case {
         name: "record",

@@ -457,6 +457,9 @@ fn the_table_of_keys_is_that_of_the_documentation() {
     assert_eq!(rows, expect);
     for category in Category::ALL {
         let row = format!("\n| `{category}` | ");
-        assert!(page.contains(&row), "docs/policies.md has no row for {category}");
+        assert!(
+            page.contains(&row),
+            "docs/policies.md has no row for {category}"
+        );
     }
 }
