@@ -252,6 +252,31 @@ pub struct Verdict {
     pub statements: Box<[Statement]>,
 }
 
+impl Statement {
+    /// Whether it runs what a writing function may hide in. Statements that only steer the session do not.
+    #[must_use]
+    pub fn may_hide_a_write(&self) -> bool {
+        const STEERING: [&str; 15] = [
+            "BEGIN",
+            "COMMIT",
+            "ROLLBACK",
+            "SAVEPOINT",
+            "RELEASE",
+            "ROLLBACK TO",
+            "SET",
+            "SHOW",
+            "DISCARD",
+            "DEALLOCATE",
+            "PREPARE",
+            "LISTEN",
+            "UNLISTEN",
+            "CLOSE CURSOR",
+            "LOCK TABLE",
+        ];
+        !STEERING.contains(&self.kind)
+    }
+}
+
 impl Verdict {
     /// The verdict on a text that was not understood: one write that may do anything.
     #[must_use]

@@ -113,7 +113,7 @@ fn reads_that_must_be_current_need_their_scope() {
     needs(
         "careful",
         &[],
-        "SELECT lower('A')",
+        "SELECT md5('A')",
         "the current token of default",
     );
 }

@@ -283,7 +283,8 @@ fn functions_that_lift_it() {
     assert_closed(&stage, &mut wire, "lifts_default by the extended protocol");
 }
 
-/// The same with the write behind it sent before the report is back.
+/// The same with the write behind it sent before the report is back: the proxy waits for it, and refuses what stands
+/// behind the end of a transaction in one text or pipeline, where no report comes in between.
 #[test]
 fn functions_that_lift_it_and_writes_that_do_not_wait() {
     let stage = stage();
@@ -314,6 +315,23 @@ fn functions_that_lift_it_and_writes_that_do_not_wait() {
                 .sync(),
         ),
         (
+            "a block that was left open, and its end in front of the write",
+            Batch::new()
+                .query("BEGIN; SELECT lifts_default()")
+                .query("COMMIT; SELECT writes()"),
+        ),
+        (
+            "the end of a pipeline's transaction, and a prepared statement behind it",
+            Batch::new()
+                .query("PREPARE w AS SELECT writes()")
+                .statement("BEGIN")
+                .statement("SELECT lifts_default()")
+                .statement("COMMIT")
+                .bind("", "w", &[])
+                .execute("", 0)
+                .sync(),
+        ),
+        (
             "one pipeline with a COMMIT in it",
             Batch::new()
                 .statement("BEGIN")
@@ -331,21 +349,8 @@ fn functions_that_lift_it_and_writes_that_do_not_wait() {
             stage.postgres.sql("TRUNCATE log");
         }
     }
-    assert_eq!(
-        open, OPEN,
-        "what writes without a token (left) is not what is known to (right)"
-    );
+    assert!(open.is_empty(), "wrote without a token: {open:?}");
 }
-
-/// Known to be open: PostgreSQL reports the changed default only at the end of a text or pipeline, and the proxy does
-/// not wait for that before it sends what follows. It takes a function of the database that sets the default itself.
-const OPEN: [&str; 5] = [
-    "one string, with a COMMIT in it",
-    "one string, two blocks",
-    "two strings",
-    "two pipelines",
-    "one pipeline with a COMMIT in it",
-];
 
 /// What pools send when a connection comes back keeps working, and leaves it closed.
 #[test]

@@ -11,7 +11,8 @@ mod token_value;
 
 pub use holding::{Binding, Footing, Holding, Standing};
 pub use permit::{Basis, Permit};
-pub use plan::{Plan, Situation, Wrote};
+pub(crate) use plan::ends_transaction;
+pub use plan::{Ended, Plan, Situation, Wrote};
 pub use requirement::Admission;
 pub use rules::{Fence, SessionFence};
 pub use token_value::{SCOPES_MAX, TokenValue, TokenValueError};

@@ -46,6 +46,22 @@ pub struct Situation<'a> {
     pub pipeline: Pipeline,
     /// Where names without a schema are looked up.
     pub path: SearchPath<'a>,
+    /// Whether a transaction has ended in the pipeline that the text is part of.
+    pub ended: Ended,
+}
+
+/// Whether a transaction has ended since the server was last asked how it is.
+///
+/// The next one begins with what `default_transaction_read_only` is by then, and a function of the database may have
+/// set that: the server tells only with ReadyForQuery.
+/// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Ended {
+    /// None has.
+    #[default]
+    No,
+    /// One has.
+    Yes,
 }
 
 /// What is to be done with a text.
@@ -89,6 +105,7 @@ impl SessionFence {
             names: situation.names,
             accepted: situation.accepted,
             path: situation.path,
+            ended: situation.ended,
             settings: Cow::Borrowed(situation.settings),
             failed: situation.status == TransactionStatus::Failed,
             wrote: situation.wrote,
@@ -121,6 +138,7 @@ struct Walk<'a> {
     names: &'a Names,
     accepted: &'a [Arc<Holding>],
     path: SearchPath<'a>,
+    ended: Ended,
     settings: Cow<'a, Settings<Arc<Holding>>>,
     failed: bool,
     wrote: Wrote,
@@ -140,6 +158,7 @@ impl Walk<'_> {
             }
             self.failed = false;
         }
+        self.check_backstop(statement)?;
         self.check_requirement(statement)?;
         for control in &statement.controls {
             self.check_control(control)?;
@@ -149,7 +168,20 @@ impl Walk<'_> {
             }
             if ends_transaction(control) {
                 self.wrote = Wrote::No;
+                self.ended = Ended::Yes;
             }
+        }
+        Ok(())
+    }
+
+    /// Read-only mode guards a session that may not write, but not behind the end of a transaction.
+    fn check_backstop(&mut self, statement: &Statement) -> Result<(), Stop> {
+        let holding = self.settings.token();
+        if self.ended == Ended::Yes
+            && statement.may_hide_a_write()
+            && let Some(rejection) = self.fence.unguarded(holding)
+        {
+            return self.refuse(rejection);
         }
         Ok(())
     }
@@ -285,7 +317,7 @@ impl Walk<'_> {
     }
 }
 
-const fn ends_transaction(control: &Control) -> bool {
+pub(crate) const fn ends_transaction(control: &Control) -> bool {
     matches!(
         control,
         Control::Commit { .. } | Control::Rollback { .. } | Control::PrepareTransaction

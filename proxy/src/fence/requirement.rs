@@ -117,7 +117,7 @@ impl SessionFence {
     ) -> Result<Basis, Box<Rejection>> {
         self.check_standing(holding, observed)?;
         if !self.may_write(holding) {
-            let missing = self.missing(self.rules().scope(), Class::Write);
+            let missing = self.missing(self.rules().scope(), Class::Write, None);
             self.refuse_or_observe(Box::new(missing), observed)?;
         }
         Ok(match holding {
@@ -145,14 +145,28 @@ impl SessionFence {
         Ok(())
     }
 
-    /// The refusal for want of a token of one scope, of which nothing more is known.
-    pub(super) fn missing(&self, scope: ScopeId, class: Class) -> Rejection {
+    /// Why a session may not run a query behind the end of a transaction, while nobody knows whether read-only mode is
+    /// still on; `None` where it needs none.
+    #[must_use]
+    pub fn unguarded(&self, holding: Option<&Arc<Holding>>) -> Option<Rejection> {
+        let why = "a transaction has ended before it in the same text or pipeline, so read-only mode is in doubt";
+        let scope = self.rules().scope();
+        (!self.may_write(holding)).then(|| self.missing(scope, Class::Write, Some(&why)))
+    }
+
+    /// The refusal for want of a token of one scope.
+    fn missing(
+        &self,
+        scope: ScopeId,
+        class: Class,
+        why_write: Option<&dyn fmt::Display>,
+    ) -> Rejection {
         let scope = self.named(scope).scope();
         let needs = Needs {
             class,
             scopes: &[scope],
             session_scope: self.default_scope(),
-            why_write: None,
+            why_write,
         };
         Rejection::no_token(scope, &needs)
     }

@@ -9,11 +9,11 @@ use pgpalisade_policies::{
 
 use super::steps::{Forward, Judged, Refused, Step, Then};
 use super::{Front, Relay};
-use crate::fence::{Admission, Permit, Plan, Situation, TokenValue};
+use crate::fence::{Admission, Ended, Permit, Plan, Situation, TokenValue, ends_transaction};
 use crate::rejection::Rejection;
 use crate::session::Pipeline;
 use crate::session::access::{Adjustment, Place, Standing};
-use crate::session::ledger::{InFlight, Request};
+use crate::session::ledger::{InFlight, Origin, Request};
 use crate::session::names::EXCERPT_MAX;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::FrontendTag;
@@ -142,7 +142,18 @@ impl Relay {
         request: Request,
         refused: Refused,
     ) -> Step {
+        if self.backstop_in_doubt(request) {
+            return Step::AwaitReplies;
+        }
         let token = self.settings.token();
+        if self.ended == Ended::Yes
+            && let Some(rejection) = self.fence.unguarded(token)
+        {
+            return match self.ledger.is_empty() {
+                true => Step::Refuse(Box::new(rejection), refused),
+                false => Step::AwaitReplies,
+            };
+        }
         let path = self.search_path.get();
         let admission = self.fence.admit_effects(effects, token, path);
         let waits = !self.ledger.is_empty();
@@ -177,7 +188,7 @@ impl Relay {
         let holds = touches_token(verdict);
         // A failed transaction may be over by the time that this text arrives.
         let failed = self.position.status == TransactionStatus::Failed;
-        if (holds || failed) && !self.ledger.is_empty() {
+        if (holds || failed) && !self.ledger.is_empty() || self.backstop_in_doubt(request) {
             return Step::AwaitReplies;
         }
         let refused = match request {
@@ -222,6 +233,9 @@ impl Relay {
         } else {
             Then::GoOn
         };
+        if request == Request::Execute && controls(verdict).any(ends_transaction) {
+            self.ended = Ended::Yes;
+        }
         let entry = InFlight::client(request, Some(Arc::clone(verdict)));
         Step::Forward(Forward {
             permit,
@@ -229,6 +243,23 @@ impl Relay {
             then,
             observed,
         })
+    }
+
+    /// Whether something in flight may have switched read-only mode off for a transaction that this request begins:
+    /// a function of the database can, and the server says so in its reply.
+    fn backstop_in_doubt(&self, request: Request) -> bool {
+        if self.ledger.is_empty() || self.standing() == Standing::MayWrite {
+            return false;
+        }
+        let hides = |entry: &InFlight| match &entry.verdict {
+            Some(verdict) => verdict.statements.iter().any(Statement::may_hide_a_write),
+            None => matches!(entry.request, Request::Query | Request::Execute),
+        };
+        let hides = |entry: &InFlight| entry.origin == Origin::Client && hides(entry);
+        let ends = |entry: &InFlight| matches!(entry.request, Request::Query | Request::Sync);
+        let mut in_flight = self.ledger.iter();
+        let begins = request != Request::Execute || self.ledger.iter().any(ends);
+        begins && in_flight.any(hides)
     }
 
     /// What the fence says about a text: its permit, and the refusal that is only observed, or what comes first.
@@ -247,6 +278,7 @@ impl Relay {
             wrote: self.wrote,
             pipeline: self.position.pipeline,
             path: self.search_path.get(),
+            ended: self.ended,
         };
         let plan = self.fence.plan(judged.verdict, &situation);
         let waits = !self.ledger.is_empty();

@@ -5,7 +5,7 @@ use pgpalisade_policies::{Chain, Effects, Mode, Policy, SearchPath, TextEncoding
 
 use super::*;
 use crate::fence::scope_cell::ScopeCells;
-use crate::fence::{Admission, Binding, Fence, Footing};
+use crate::fence::{Admission, Binding, Ended, Fence, Footing};
 use crate::rejection_log::RejectionKind;
 use crate::wire::frontend::FrontendTag;
 
@@ -132,6 +132,7 @@ impl Session {
             wrote: self.wrote,
             pipeline: self.pipeline,
             path: SearchPath::Unknown,
+            ended: Ended::No,
         };
         let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
         self.fence.plan(&verdict, &situation)
