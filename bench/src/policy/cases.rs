@@ -69,7 +69,12 @@ pub(crate) fn cases() -> Result<Vec<Case>, Error> {
         requirement(
             "requirement",
             "what the default policy asks for an INSERT",
-            &default_policy(),
+            &session(Policy::default()),
+        ),
+        requirement(
+            "requirement-20",
+            "the same, where 20 scopes list three patterns of tables each",
+            &session(policy_of_scopes()?),
         ),
         record()?,
     ])
@@ -176,8 +181,22 @@ fn first_parse(
     })
 }
 
-fn default_policy() -> SessionPolicy {
-    session(Policy::default())
+/// A shard in each scope, as `policies/examples/sharded-scheduler.toml` has them.
+fn policy_of_scopes() -> Result<Policy, Error> {
+    let scope = |n: u32| {
+        format!(
+            "[scope.shard-{n}]\ntables = [\"shard_{n}.*\", \"public.lock_{n}\", \"*.outbox_{n}_*\"]\n"
+        )
+    };
+    let text: String = (1..=20).map(scope).collect();
+    let check_scope = |name: &str| {
+        let scope = Scope::from_str(name);
+        scope.map(|_| ()).map_err(|error| error.to_string())
+    };
+    Policy::parse(&text, &check_scope).map_err(|errors| Error::Case {
+        case: "requirement-20",
+        why: errors.to_string(),
+    })
 }
 
 fn session(policy: Policy) -> SessionPolicy {
