@@ -158,8 +158,8 @@ impl Walk<'_> {
             }
             self.failed = false;
         }
-        self.check_backstop(statement)?;
         self.check_requirement(statement)?;
+        self.check_backstop(statement)?;
         for control in &statement.controls {
             self.check_control(control)?;
             if !self.alone {

@@ -151,7 +151,14 @@ impl SessionFence {
     pub fn unguarded(&self, holding: Option<&Arc<Holding>>) -> Option<Rejection> {
         let why = "a transaction has ended before it in the same text or pipeline, so read-only mode is in doubt";
         let scope = self.rules().scope();
-        (!self.may_write(holding)).then(|| self.missing(scope, Class::Write, Some(&why)))
+        if self.may_write(holding) {
+            return None;
+        }
+        let standing = self.check_standing(holding, &mut None);
+        Some(match standing {
+            Err(stale) => *stale,
+            Ok(()) => self.missing(scope, Class::Write, Some(&why)),
+        })
     }
 
     /// The refusal for want of a token of one scope.

@@ -36,6 +36,7 @@ struct Session {
     status: TransactionStatus,
     wrote: Wrote,
     pipeline: Pipeline,
+    ended: Ended,
 }
 
 fn fence() -> SessionFence {
@@ -87,6 +88,7 @@ impl Session {
             status: TransactionStatus::Idle,
             wrote: Wrote::No,
             pipeline: Pipeline::Closed,
+            ended: Ended::No,
         }
     }
 
@@ -132,7 +134,7 @@ impl Session {
             wrote: self.wrote,
             pipeline: self.pipeline,
             path: SearchPath::Unknown,
-            ended: Ended::No,
+            ended: self.ended,
         };
         let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
         self.fence.plan(&verdict, &situation)
@@ -378,6 +380,34 @@ fn in_a_failed_transaction_nothing_runs_until_it_has_ended() {
         Session::new("4").failed().check(&text, Refuse(StaleToken));
         Session::new("5").failed().check(&text, TOKEN);
     }
+}
+
+/// A function may have switched read-only mode off for the next transaction, and nobody has heard of it yet.
+#[test]
+fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
+    for text in [
+        "COMMIT; SELECT 1",
+        "BEGIN; SELECT 1; COMMIT; BEGIN; SELECT 2; COMMIT",
+        "ROLLBACK AND CHAIN; FETCH c",
+        "COMMIT; EXECUTE r",
+        "COMMIT; EXPLAIN ANALYZE SELECT 1",
+    ] {
+        Session::new("").check(text, Refuse(NoToken));
+        Session::new("4").check(text, Refuse(StaleToken));
+        Session::new("5").check(text, FREE);
+    }
+    for text in [
+        "BEGIN; SELECT 1; COMMIT",
+        "SELECT 1; SELECT 2",
+        "ROLLBACK; SET search_path = a; SHOW search_path; DISCARD ALL",
+        "SAVEPOINT s; SELECT 1; RELEASE s; SELECT 2",
+    ] {
+        Session::new("").check(text, FREE);
+    }
+    let mut pipeline = Session::new("");
+    pipeline.ended = Ended::Yes;
+    pipeline.check("SELECT 1", Refuse(NoToken));
+    pipeline.check("COMMIT", FREE);
 }
 
 #[test]
