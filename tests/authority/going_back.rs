@@ -130,7 +130,7 @@ async fn a_newer_format_while_running() {
     let etcd = etcd::Etcd::start(1);
     let store = connect(&etcd).await;
     declare(&store, &scope("s"), 7, 1).await.unwrap();
-    etcd.ctl(&["put", "/pgpalisade/identity", r#"{"format":2}"#]);
+    etcd.ctl(&["put", "/pgpalisade/identity", r#"{"format":3}"#]);
     let error = declare(&store, &scope("s"), 8, 1).await.unwrap_err();
     assert!(matches!(error, AuthorityError::Damaged(_)), "{error}");
     assert!(error.to_string().contains("newer version"), "{error}");
