@@ -436,6 +436,10 @@ fn t4_functions_that_write() {
             "write; writes: ?; reads: ?; fn: nextval",
         ),
         (
+            "select nextval('s'::name)",
+            "write; writes: ?; reads: ?; fn: nextval",
+        ),
+        (
             "select nextval('s'::varchar(1))",
             "write; writes: ?; reads: ?; fn: nextval",
         ),
