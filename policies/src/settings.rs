@@ -5,7 +5,9 @@
 use pg_query::NodeEnum;
 use pg_query::protobuf::{Node, VariableSetKind, VariableSetStmt, a_const};
 
-use crate::verdict::{Access, Control, FencingShow, FencingVariable, Lifetime, WriteReason};
+use crate::verdict::{
+    Access, AccessShow, Control, FencingShow, FencingVariable, Lifetime, WriteReason,
+};
 use crate::walk::ANY_SETTING;
 
 /// What a SET does here.
@@ -243,8 +245,25 @@ pub(crate) fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
+/// Whether a setting is the access mode of the open transaction, or that of later ones.
+pub(crate) fn is_access_setting(name: &str) -> bool {
+    matches!(
+        Setting::named(name),
+        Setting::TransactionReadOnly | Setting::DefaultReadOnly
+    )
+}
+
+/// What a SHOW has to do with the proxy, if anything.
+pub(crate) fn show(name: &str) -> Option<Control> {
+    match Setting::named(name) {
+        Setting::TransactionReadOnly => Some(Control::ShowAccess(AccessShow::Transaction)),
+        Setting::DefaultReadOnly => Some(Control::ShowAccess(AccessShow::Default)),
+        Setting::Fencing(_) | Setting::Other => fencing_show(name).map(Control::ShowFencing),
+    }
+}
+
 /// The variable that a SHOW asks the proxy for.
-pub(crate) fn fencing_show(name: &str) -> Option<FencingShow> {
+fn fencing_show(name: &str) -> Option<FencingShow> {
     let (_, what) = name
         .split_at_checked("fencing.".len())
         .filter(|(class, _)| class.eq_ignore_ascii_case("fencing."))?;

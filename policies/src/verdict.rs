@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::effects::{Category, Effects};
+use crate::settings::is_access_setting;
+use crate::walk::ANY_SETTING;
 
 /// Whether a statement may change data. `Read < Write`, so the strongest of several is their maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,6 +66,15 @@ pub enum FencingShow {
     Status,
 }
 
+/// A setting that tells which access mode is in force. What SHOW says of it may be the proxy's doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessShow {
+    /// `SHOW transaction_read_only`
+    Transaction,
+    /// `SHOW default_transaction_read_only`
+    Default,
+}
+
 /// What a statement does to its session, once PostgreSQL has completed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
@@ -119,6 +130,8 @@ pub enum Control {
     ResetDefaultAccess,
     /// SHOW of a variable that the proxy answers.
     ShowFencing(FencingShow),
+    /// SHOW of a variable that the server answers, and in which the client is to see its own doing only.
+    ShowAccess(AccessShow),
     /// SQL PREPARE.
     Prepare {
         /// The name, as PostgreSQL parses it.
@@ -243,6 +256,17 @@ pub struct Statement {
     pub commits_inside: CommitsInside,
     /// Why it is a write; `None` for a read.
     pub why: Option<WriteReason>,
+}
+
+impl Statement {
+    /// Whether it may change the access mode of transactions, and no [`Control`] says how: SET LOCAL of the default,
+    /// set_config.
+    #[must_use]
+    pub fn may_change_access_unseen(&self) -> bool {
+        let changes = |setting: &str| setting == ANY_SETTING || is_access_setting(setting);
+        self.effects.settings.iter().any(|setting| changes(setting))
+            && !self.controls.iter().any(Control::tells_access)
+    }
 }
 
 /// What is known about a whole text. An empty text, or one of comments only, has no statements and is a read.
@@ -370,6 +394,19 @@ impl Control {
                 | Self::Release(_)
                 | Self::RollbackTo(_)
                 | Self::PrepareTransaction
+        )
+    }
+
+    /// Does it say all that its statement does to the access mode?
+    const fn tells_access(&self) -> bool {
+        matches!(
+            self,
+            Self::Begin { .. }
+                | Self::SetTransactionAccess(_)
+                | Self::SetDefaultAccess(_)
+                | Self::ResetDefaultAccess
+                | Self::ResetAll
+                | Self::DiscardAll
         )
     }
 

@@ -200,6 +200,8 @@ async fn log_in(
         Access::ReadWrite => (authenticated.reported, authenticated.reported),
         Access::ReadOnly => (asked, Access::ReadOnly),
     };
+    let mut access = AccessMode::new(asked, startup);
+    access.on_recovery(authenticated.recovery);
     let Entry { label, fence, .. } = entry;
     Ok(Established {
         upstream: Upstream::new(server),
@@ -208,7 +210,7 @@ async fn log_in(
         label,
         settings: Settings::new(token, scope),
         identified,
-        access: AccessMode::new(asked, startup),
+        access,
         fence,
     })
 }

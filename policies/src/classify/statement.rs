@@ -146,10 +146,9 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
         }
         N::TransactionStmt(transaction) => transaction::look(transaction),
         N::VariableSetStmt(set) => look_set(set),
-        N::VariableShowStmt(show) => settings::fencing_show(&show.name)
-            .map_or_else(Found::nothing, |show| {
-                Found::control(Control::ShowFencing(show))
-            }),
+        N::VariableShowStmt(show) => {
+            settings::show(&show.name).map_or_else(Found::nothing, Found::control)
+        }
         N::ExplainStmt(explain) => explain::look(explain)?,
         N::CopyStmt(copy) => copy::look(copy)?,
         N::DeclareCursorStmt(declare) => look_query(declare.query.as_deref())?,

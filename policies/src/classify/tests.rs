@@ -750,6 +750,63 @@ fn show_fencing() {
 }
 
 #[test]
+fn show_of_the_access_mode() {
+    for (text, show) in [
+        ("show transaction_read_only", AccessShow::Transaction),
+        ("SHOW TRANSACTION_READ_ONLY", AccessShow::Transaction),
+        ("show \"Transaction_Read_Only\"", AccessShow::Transaction),
+        ("/**/show default_transaction_read_only;", AccessShow::Default),
+        (
+            "show U&\"default_transaction_read\\005Fonly\"",
+            AccessShow::Default,
+        ),
+    ] {
+        check_controls(text, &[Control::ShowAccess(show)]);
+        check(text, Read);
+    }
+    for text in [
+        "show transaction_read_onl",
+        "show my.transaction_read_only",
+        "show transaction isolation level",
+        "select current_setting('transaction_read_only')",
+    ] {
+        check_controls(text, &[]);
+    }
+}
+
+#[test]
+fn changes_of_the_access_mode_that_no_control_tells() {
+    let unseen = |text: &str| {
+        let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
+        verdict.statements[0].may_change_access_unseen()
+    };
+    for text in [
+        "set local default_transaction_read_only = on",
+        "set local \"Default_Transaction_Read_Only\" to default",
+        "select set_config('Transaction_Read_Only', 'on', true)",
+        "select set_config('default_transaction_read_only', 'on', false)",
+        "select set_config($1, 'on', false)",
+    ] {
+        assert!(unseen(text), "{text}");
+    }
+    for text in [
+        "set default_transaction_read_only = on",
+        "reset default_transaction_read_only",
+        "set transaction read only",
+        "set transaction_read_only = on",
+        "begin read only",
+        "reset all",
+        "discard all",
+        "set local work_mem = '1MB'",
+        "select set_config('work_mem', '1MB', true)",
+        "show transaction_read_only",
+        "select 1",
+    ] {
+        assert!(!unseen(text), "{text}");
+    }
+}
+
+#[test]
 fn what_commits_midway() {
     for text in [
         "call p()",

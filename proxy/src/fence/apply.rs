@@ -67,6 +67,7 @@ impl SessionFence {
             | Control::SetDefaultAccess(_)
             | Control::ResetDefaultAccess
             | Control::ShowFencing(_)
+            | Control::ShowAccess(_)
             | Control::Prepare { .. }
             | Control::Execute { .. }
             | Control::Deallocate { .. }

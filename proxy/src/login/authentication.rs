@@ -8,7 +8,7 @@ use pgpalisade_policies::{Access, TextEncoding};
 
 use super::LoginError;
 use crate::relay::encoding;
-use crate::session::access::{self, DEFAULT_READ_ONLY};
+use crate::session::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery};
 use crate::transport::Socket;
 use crate::wire::backend::{self, tag};
 use crate::wire::encode;
@@ -26,6 +26,8 @@ pub(super) struct Authenticated {
     pub encoding: TextEncoding,
     /// What it reported for the backstop's setting.
     pub reported: Access,
+    /// Whether it is a standby.
+    pub recovery: Recovery,
     /// ReadyForQuery, not passed on yet.
     pub ready: Bytes,
     /// What it has sent behind that.
@@ -49,6 +51,7 @@ pub(super) async fn relay(
         backend_pid: 0,
         encoding: TextEncoding::AsciiSafe,
         reported: Access::ReadWrite,
+        recovery: Recovery::Unknown,
         ready: Bytes::new(),
         server_carry: BytesMut::new(),
     };
@@ -139,6 +142,9 @@ impl Authenticated {
     ) {
         match backend::parameter_status(body) {
             Some((b"client_encoding", name)) => self.encoding = encoding(name),
+            Some((name, reported)) if name == IN_HOT_STANDBY.as_bytes() => {
+                self.recovery = Recovery::reported(reported);
+            }
             Some((name, reported)) if name == DEFAULT_READ_ONLY.as_bytes() => {
                 self.reported = access::parse(reported).unwrap_or(Access::ReadWrite);
                 if startup == Access::ReadOnly {

@@ -7,10 +7,10 @@ use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement, Text
 use super::progress::reported_access;
 use super::{CommittedMidway, End, Gate, Process, Relay};
 use crate::fence::Wrote;
-use crate::session::access::{DEFAULT_READ_ONLY, value};
-use crate::session::ledger::{NameChange, Origin, Reply, Request};
+use crate::session::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery, value};
+use crate::session::ledger::{InFlight, NameChange, Origin, Reply};
 use crate::session::names::Meaning;
-use crate::wire::backend::{self, TransactionStatus, tag};
+use crate::wire::backend::{self, TransactionStatus, first_column, tag};
 use crate::wire::encode::{self, Severity};
 use crate::wire::header::{self, HEADER_LEN, Header};
 
@@ -112,7 +112,8 @@ impl Relay {
         matches!(
             message,
             tag::READY_FOR_QUERY | tag::COMMAND_COMPLETE | tag::ERROR | tag::PARAMETER_STATUS
-        ) || (message == tag::DATA_ROW && self.is_answer())
+        ) || (message == tag::DATA_ROW
+            && (self.is_answer() || self.ledger.shown_access().is_some()))
     }
 
     /// Whether a row answers the proxy's own question.
@@ -123,6 +124,21 @@ impl Relay {
                 .ledger
                 .front()
                 .is_some_and(|front| front.origin == Origin::Proxy)
+    }
+
+    /// A row that shows the access mode says what the client sees of it: where that is not what the server says, another
+    /// one is sent in its place.
+    fn hides_access(&mut self, row: &[u8]) -> bool {
+        let Some(show) = self.ledger.shown_access() else {
+            return false;
+        };
+        let shown = first_column(row)
+            .and_then(access::parse)
+            .and_then(|server| self.access.shown_for(show, server));
+        if let Some(shown) = shown {
+            encode::data_row(self.client_outbox.tail(), value(shown));
+        }
+        shown.is_some()
     }
 
     #[inline]
@@ -137,6 +153,7 @@ impl Relay {
                 self.search_path.answer(body);
                 Way::Drop
             }
+            tag::DATA_ROW if self.hides_access(body) => Way::Drop,
             tag::NOTICE => match self.ledger.front() {
                 Some(front) if front.origin == Origin::Proxy => Way::Drop,
                 _ => Way::Relay,
@@ -190,16 +207,12 @@ impl Relay {
     }
 
     fn on_command_complete(&mut self, body: &[u8]) -> Way {
-        if let Some(front) = self.ledger.front()
-            && let Some(verdict) = &front.verdict
-        {
+        if let Some((verdict, at)) = self.ledger.front().and_then(InFlight::position) {
             let verdict = Arc::clone(verdict);
-            let at = if front.request == Request::Query {
-                front.completed
-            } else {
-                0
-            };
             if let Some(statement) = verdict.statements.get(at) {
+                if statement.may_change_access_unseen() {
+                    self.access.on_unseen_change();
+                }
                 let tag = backend::command_tag(body);
                 if commits(statement, tag) {
                     self.committed_midway = CommittedMidway::Yes;
@@ -242,9 +255,15 @@ impl Relay {
             | Control::SetTransactionAccess(access) => {
                 self.access.on_transaction_access(*access);
             }
-            Control::Commit { chain: Chain::No }
-            | Control::Rollback { chain: Chain::No }
-            | Control::PrepareTransaction => self.access.end_transaction(),
+            Control::Commit { chain: Chain::Yes } => self.access.on_chain(),
+            Control::Rollback { chain: Chain::Yes } => self.access.on_rollback(),
+            Control::Rollback { chain: Chain::No } => {
+                self.access.on_rollback();
+                self.access.end_transaction();
+            }
+            Control::Commit { chain: Chain::No } | Control::PrepareTransaction => {
+                self.access.end_transaction();
+            }
             Control::RollbackTo(_) => self.access.on_rollback_to(),
             Control::SetDefaultAccess(access) => self.access.on_default_access(*access),
             Control::ResetDefaultAccess | Control::ResetAll => self.access.on_reset(),
@@ -273,6 +292,9 @@ impl Relay {
             return Way::Drop;
         }
         self.settings.on_error();
+        if self.position.status == TransactionStatus::Idle {
+            self.access.on_rollback();
+        }
         let own = self
             .ledger
             .front()
@@ -308,6 +330,9 @@ impl Relay {
         };
         if name == b"client_encoding" {
             self.encoding = encoding(reported);
+        }
+        if name == IN_HOT_STANDBY.as_bytes() {
+            self.access.on_recovery(Recovery::reported(reported));
         }
         if name != DEFAULT_READ_ONLY.as_bytes() {
             return Way::Relay;

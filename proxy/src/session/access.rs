@@ -4,10 +4,13 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-DEFAULT-TRANSACTION-READ-ONLY>
 
-use pgpalisade_policies::Access;
+use pgpalisade_policies::{Access, AccessShow};
 
 /// The name of the setting.
 pub const DEFAULT_READ_ONLY: &str = "default_transaction_read_only";
+
+/// What the server reports from PostgreSQL 14 on, of its own accord: a standby's transactions are all read-only.
+pub const IN_HOT_STANDBY: &str = "in_hot_standby";
 
 /// Whether a session's tokens let it write at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +41,44 @@ pub enum Place {
     Inside,
 }
 
+/// Whether the server is one on which every transaction is read-only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recovery {
+    /// It has not said: PostgreSQL before 14, or something in between that keeps the report back.
+    Unknown,
+    /// A primary.
+    No,
+    /// A hot standby.
+    Yes,
+}
+
+impl Recovery {
+    /// Reads the value of [`IN_HOT_STANDBY`].
+    #[must_use]
+    pub const fn reported(value: &[u8]) -> Self {
+        match value {
+            b"on" => Self::Yes,
+            b"off" => Self::No,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// The defaults as they were when the open transaction began.
+#[derive(Debug, Clone, Copy)]
+struct Defaults {
+    shown: Access,
+    actual: Access,
+}
+
+/// Whether all that the client did to the access mode is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sight {
+    Clear,
+    /// Something in the open transaction may have changed it out of sight.
+    Blurred,
+}
+
 /// What a session's transactions may do, on the server and in the client's eyes.
 #[derive(Debug)]
 pub struct AccessMode {
@@ -55,8 +96,12 @@ pub struct AccessMode {
     actual: Access,
     /// How the open transaction was changed since its start.
     adjusted: Option<Access>,
-    /// The client itself asked for a read-only transaction.
-    client_read_only: bool,
+    /// What the client itself asked for, for the open transaction.
+    requested: Option<Access>,
+    /// The defaults before the open transaction's first change of them.
+    before: Option<Defaults>,
+    sight: Sight,
+    recovery: Recovery,
     /// A RESET has completed since the last report.
     reset: bool,
 }
@@ -73,7 +118,10 @@ impl AccessMode {
             imposed: startup,
             actual: startup,
             adjusted: None,
-            client_read_only: false,
+            requested: None,
+            before: None,
+            sight: Sight::Clear,
+            recovery: Recovery::Unknown,
             reset: false,
         }
     }
@@ -93,7 +141,7 @@ impl AccessMode {
             (Place::Inside, Standing::MayWrite)
                 if open == Access::ReadOnly
                     && self.shown == Access::ReadWrite
-                    && !self.client_read_only =>
+                    && self.requested != Some(Access::ReadOnly) =>
             {
                 Some(Adjustment::Lift)
             }
@@ -118,28 +166,63 @@ impl AccessMode {
 
     /// The client has asked for the mode of its transaction.
     pub const fn on_transaction_access(&mut self, access: Access) {
-        self.client_read_only = matches!(access, Access::ReadOnly);
+        self.requested = Some(access);
         self.adjusted = Some(access);
     }
 
     /// The client has set the default itself.
-    pub const fn on_default_access(&mut self, access: Access) {
+    pub fn on_default_access(&mut self, access: Access) {
+        self.keep_defaults();
         self.shown = access;
         self.actual = access;
     }
 
     /// The client has set the default back to the value of the session's start.
-    pub const fn on_reset(&mut self) {
+    pub fn on_reset(&mut self) {
+        self.keep_defaults();
         self.reset = true;
         self.shown = self.asked;
         self.actual = self.startup;
     }
 
-    /// ROLLBACK TO may have undone a lowering. A lift is never undone: PostgreSQL allows none behind
-    /// a savepoint.
+    /// A statement may have changed the mode, and its text does not say how.
+    pub const fn on_unseen_change(&mut self) {
+        self.sight = Sight::Blurred;
+    }
+
+    /// The server has said what it is.
+    pub const fn on_recovery(&mut self, recovery: Recovery) {
+        self.recovery = recovery;
+    }
+
+    /// ROLLBACK TO may have undone a lowering, and a SET. A lift is never undone: PostgreSQL allows none
+    /// behind a savepoint.
     pub const fn on_rollback_to(&mut self) {
         if matches!(self.adjusted, Some(Access::ReadOnly)) {
             self.adjusted = Some(Access::ReadWrite);
+        }
+        if self.before.is_some() {
+            self.sight = Sight::Blurred;
+        }
+    }
+
+    /// The open transaction is rolled back: its changes of the default are undone.
+    pub const fn on_rollback(&mut self) {
+        if let Some(before) = self.before.take() {
+            self.reset = false;
+            self.shown = before.shown;
+            // A part of it may have been committed by then. What is taken for read-write is made read-only again where
+            // that is due; the other way round the backstop would be missing.
+            if matches!(before.actual, Access::ReadWrite) {
+                self.actual = Access::ReadWrite;
+            }
+        }
+    }
+
+    /// AND CHAIN: the next transaction begins with the modes of the one that has ended.
+    pub const fn on_chain(&mut self) {
+        if self.before.take().is_some() {
+            self.sight = Sight::Blurred;
         }
     }
 
@@ -147,7 +230,43 @@ impl AccessMode {
     #[inline]
     pub const fn end_transaction(&mut self) {
         self.adjusted = None;
-        self.client_read_only = false;
+        self.requested = None;
+        self.before = None;
+        self.sight = Sight::Clear;
+    }
+
+    /// What SHOW is to say in the place of what the server says, if anything. Only what is known to be the proxy's own
+    /// doing is hidden.
+    #[must_use]
+    pub fn shown_for(&self, show: AccessShow, server: Access) -> Option<Access> {
+        if server == Access::ReadWrite || self.sight == Sight::Blurred {
+            return None;
+        }
+        let now = self.defaults();
+        let began = self.before.unwrap_or(now);
+        let is_ours = match show {
+            AccessShow::Default => {
+                now.shown == Access::ReadWrite && now.actual == Access::ReadOnly
+            }
+            AccessShow::Transaction => {
+                self.requested.unwrap_or(began.shown) == Access::ReadWrite
+                    && self.adjusted.unwrap_or(began.actual) == Access::ReadOnly
+                    && self.recovery == Recovery::No
+            }
+        };
+        is_ours.then_some(Access::ReadWrite)
+    }
+
+    const fn defaults(&self) -> Defaults {
+        Defaults {
+            shown: self.shown,
+            actual: self.actual,
+        }
+    }
+
+    fn keep_defaults(&mut self) {
+        let defaults = self.defaults();
+        self.before.get_or_insert(defaults);
     }
 
     /// Whether the server's setting keeps a session that may not write from writing.
@@ -159,6 +278,9 @@ impl AccessMode {
     /// The server reports the setting after a statement of the client. Says what the client is to be
     /// told, if anything.
     pub fn on_report(&mut self, actual: Access) -> Option<Access> {
+        if self.actual != actual {
+            self.keep_defaults();
+        }
         self.actual = actual;
         if std::mem::take(&mut self.reset) {
             self.shown = self.asked;

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pgpalisade_policies::Verdict;
+use pgpalisade_policies::{AccessShow, Control, Statement, Verdict};
 
 use crate::rejection::Rejection;
 use crate::wire::backend::tag;
@@ -114,6 +114,31 @@ impl InFlight {
     }
 }
 
+impl InFlight {
+    /// The verdict on it, where it is known, and which of its statements the next reply is about.
+    #[inline]
+    #[must_use]
+    pub fn position(&self) -> Option<(&Arc<Verdict>, usize)> {
+        let at = match self.request {
+            Request::Query => self.completed,
+            _ => 0,
+        };
+        self.verdict.as_ref().map(|verdict| (verdict, at))
+    }
+
+    fn asks_for_access(&self) -> bool {
+        let mut statements = self.verdict.iter().flat_map(|verdict| &verdict.statements);
+        statements.any(|statement| access_show(statement).is_some())
+    }
+}
+
+fn access_show(statement: &Statement) -> Option<AccessShow> {
+    statement.controls.iter().find_map(|control| match control {
+        Control::ShowAccess(show) => Some(*show),
+        _ => None,
+    })
+}
+
 /// What a reply from the server means, and where it goes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply {
@@ -132,6 +157,16 @@ pub struct Ledger {
     mode: Mode,
     /// Changes of names that the server has skipped because of an error.
     skipped: Vec<NameChange>,
+    access_shows: AccessShows,
+}
+
+/// Whether rows may have to be looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum AccessShows {
+    #[default]
+    None,
+    /// A SHOW of the access mode was sent since nothing was in flight.
+    Some,
 }
 
 /// What the server does with messages that it is sent now.
@@ -160,6 +195,12 @@ impl Ledger {
             (Mode::SkippingToSync, Request::Sync) => self.mode = Mode::Normal,
             (Mode::SkippingToSync, _) => return,
             _ => {}
+        }
+        if self.in_flight.is_empty() {
+            self.access_shows = AccessShows::None;
+        }
+        if entry.asks_for_access() {
+            self.access_shows = AccessShows::Some;
         }
         self.in_flight.push_back(entry);
     }
@@ -275,7 +316,20 @@ impl Ledger {
         self.in_flight.front()
     }
 
-    /// The same, to put an error into.
+    /// What the next row shows, where it shows the access mode.
+    #[inline]
+    #[must_use]
+    pub fn shown_access(&self) -> Option<AccessShow> {
+        match self.access_shows {
+            AccessShows::None => None,
+            AccessShows::Some => {
+                let (verdict, at) = self.front()?.position()?;
+                verdict.statements.get(at).and_then(access_show)
+            }
+        }
+    }
+
+    /// The oldest request, to put an error into.
     pub fn front_mut(&mut self) -> Option<&mut InFlight> {
         self.in_flight.front_mut()
     }

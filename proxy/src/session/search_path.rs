@@ -6,6 +6,8 @@
 
 use pgpalisade_policies::SearchPath;
 
+use crate::wire::backend::first_column;
+
 /// What the server is asked, in this order.
 pub const QUESTIONS: [&str; 3] = [
     "SHOW search_path",
@@ -87,13 +89,6 @@ impl KnownPath {
             self.asking = Asking::No;
         }
     }
-}
-
-fn first_column(body: &[u8]) -> Option<&[u8]> {
-    let (columns, rest) = body.split_first_chunk::<2>()?;
-    let (len, rest) = rest.split_first_chunk::<4>()?;
-    let len = usize::try_from(i32::from_be_bytes(*len)).ok()?;
-    (u16::from_be_bytes(*columns) > 0).then(|| rest.get(..len))?
 }
 
 /// Reads the value of `search_path`: names separated by commas, in lower case unless quoted, as PostgreSQL's

@@ -111,6 +111,15 @@ pub fn command_tag(body: &[u8]) -> &[u8] {
     split_cstr(body).map_or(&[], |(text, _)| text)
 }
 
+/// The first value of a DataRow; `None` where it is NULL.
+#[must_use]
+pub fn first_column(body: &[u8]) -> Option<&[u8]> {
+    let (columns, rest) = body.split_first_chunk::<2>()?;
+    let (len, rest) = rest.split_first_chunk::<4>()?;
+    let len = usize::try_from(i32::from_be_bytes(*len)).ok()?;
+    (u16::from_be_bytes(*columns) > 0).then(|| rest.get(..len))?
+}
+
 /// A field of an ErrorResponse or NoticeResponse by its letter.
 ///
 /// <https://www.postgresql.org/docs/current/protocol-error-fields.html>

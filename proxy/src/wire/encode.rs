@@ -84,6 +84,15 @@ pub fn parameter_status(out: &mut BytesMut, name: &str, value: &str) {
     });
 }
 
+/// Appends a DataRow of one column: a text, which has the same bytes in both formats.
+pub fn data_row(out: &mut BytesMut, text: &str) {
+    message(out, b'D', |out| {
+        out.put_u16(1);
+        out.put_i32(i32::try_from(text.len()).unwrap_or(i32::MAX));
+        out.put_slice(text.as_bytes());
+    });
+}
+
 fn message(out: &mut BytesMut, tag: u8, body: impl FnOnce(&mut BytesMut)) {
     out.put_u8(tag);
     let length_at = out.len();
@@ -108,6 +117,9 @@ mod tests {
         out.clear();
         parameter_status(&mut out, "a", "b");
         assert_eq!(&out[..], b"S\0\0\0\x08a\0b\0");
+        out.clear();
+        data_row(&mut out, "off");
+        assert_eq!(&out[..], b"D\0\0\0\x0d\0\x01\0\0\0\x03off");
     }
 
     #[test]
