@@ -9,7 +9,8 @@
 //! - [`session`]: what one connection is doing: replies due, the token as PostgreSQL keeps it, names.
 //! - [`fence`]: the decision, and the only maker of a permit.
 //! - [`upstream`]: the only writer to PostgreSQL, and the only spender of permits.
-//! - [`relay`]: the one loop that drives a connection through all of these.
+//! - [`relay`]: the one loop that drives a connection through all of these. `passthrough` is that of a connection
+//!   which the fence has exempted as a whole.
 //!
 //! Beside the path: [`takeover`] registers tokens, raises marks and ends the sessions of lower tokens, with the
 //! [`store`] that the configuration names; [`rejection`] and [`rejection_log`] say why something was refused;
@@ -24,6 +25,7 @@ pub mod fence;
 mod inspect;
 pub mod logging;
 pub mod login;
+mod passthrough;
 pub mod policy_file;
 pub mod rejection;
 pub mod rejection_log;

@@ -15,7 +15,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 use pgpalisade_policies::{Access, Mode};
 
-use crate::fence::{Holding, SessionFence, TokenValue};
+use crate::fence::{Holding, Passage, SessionFence, TokenValue};
+use crate::passthrough::{Ends, Passthrough};
 use crate::rejection::Rejection;
 use crate::rejection_log::{Enforcement, SessionLabel};
 use crate::relay::{LoggedIn, Relay, Wanted, declare, describe_session, identify};
@@ -23,7 +24,7 @@ use crate::session::access::AccessMode;
 use crate::session::settings::Settings;
 use crate::takeover::Identified;
 use crate::transport::{Socket, dial};
-use crate::upstream::Upstream;
+use crate::upstream::{Unfenced, Upstream};
 use crate::wire::WireError;
 use crate::wire::encode::{self, ErrorFields, Severity};
 use crate::worker::Worker;
@@ -79,11 +80,17 @@ pub(crate) async fn serve_client(
         () = worker.drain.cancelled() => return,
     };
     match outcome {
-        Ok(Ok(session)) => {
+        Ok(Ok(Established::Session(session))) => {
             let user = session.label.user.clone();
             let relay = Relay::new(Rc::clone(&worker), session.with_client(client));
             let end = relay.run().await;
             tracing::debug!(client.addr = %client_addr, user, %end, "session ended");
+        }
+        Ok(Ok(Established::Replication(stream))) => {
+            let user = stream.user.clone();
+            tracing::info!(client.addr = %client_addr, user, "a replication connection begins: it is not fenced");
+            let end = Passthrough::run(worker, stream.with_client(client)).await;
+            tracing::info!(client.addr = %client_addr, user, %end, "a replication connection ended");
         }
         Ok(Err(error)) => refuse(&mut client, client_addr, &error).await,
         Err(_) => {
@@ -116,8 +123,14 @@ pub(crate) fn refuse_too_many(stream: &tokio::net::TcpStream) {
     }
 }
 
-/// A session without its client's socket.
-struct Established {
+/// What a login has led to, without its client's socket.
+enum Established {
+    Session(Box<Session>),
+    Replication(Stream),
+}
+
+/// A session of the fence.
+struct Session {
     upstream: Upstream,
     client_carry: BytesMut,
     authenticated: Authenticated,
@@ -128,7 +141,26 @@ struct Established {
     fence: SessionFence,
 }
 
-impl Established {
+/// A replication connection, which is exempt as a whole.
+struct Stream {
+    server: Unfenced,
+    client_carry: BytesMut,
+    server_carry: BytesMut,
+    user: String,
+}
+
+impl Stream {
+    fn with_client(self, client: Socket) -> Ends {
+        Ends {
+            client,
+            client_carry: self.client_carry,
+            server: self.server,
+            server_carry: self.server_carry,
+        }
+    }
+}
+
+impl Session {
     fn with_client(self, client: Socket) -> LoggedIn {
         LoggedIn {
             client,
@@ -174,9 +206,9 @@ async fn log_in(
     };
     let wanted = entry.wanted_tokens(&request)?;
     let scope = entry.unless_observed(request.scope())?.flatten();
-    entry.check_replication(&request)?;
+    let passage = entry.passage(&request, wanted.as_ref())?;
 
-    let startup = if wanted.is_some() || entry.fence.may_write(None) {
+    let startup = if passage.is_some() || wanted.is_some() || entry.fence.may_write(None) {
         Access::ReadWrite
     } else {
         Access::ReadOnly
@@ -189,6 +221,15 @@ async fn log_in(
     let mut authenticated =
         authentication::relay(client, &mut carry, &mut server, asked, startup).await?;
     entry.label.backend_pid = Some(authenticated.backend_pid);
+    if let Some(passage) = passage {
+        client.write_all(&authenticated.ready).await?;
+        return Ok(Established::Replication(Stream {
+            server: Unfenced::new(server, passage),
+            client_carry: carry,
+            server_carry: authenticated.server_carry,
+            user: entry.label.user,
+        }));
+    }
 
     let (token, identified) = match wanted {
         Some(wanted) => entry.bind(wanted, &mut server, &mut authenticated).await?,
@@ -203,7 +244,7 @@ async fn log_in(
     let mut access = AccessMode::new(asked, startup);
     access.on_recovery(authenticated.recovery);
     let Entry { label, fence, .. } = entry;
-    Ok(Established {
+    Ok(Established::Session(Box::new(Session {
         upstream: Upstream::new(server),
         client_carry: carry,
         authenticated,
@@ -212,7 +253,7 @@ async fn log_in(
         identified,
         access,
         fence,
-    })
+    })))
 }
 
 /// A login that may be refused, or observed.
@@ -263,13 +304,21 @@ impl Entry<'_> {
         Ok(value.map(|value| Wanted::new(&self.fence, value)))
     }
 
-    /// SQL and streams of a replication connection pass no fence, so there are none.
-    fn check_replication(&self, request: &StartupRequest) -> Result<(), LoginError> {
+    /// SQL and streams of a replication connection pass no fence: it is exempt as a whole, or there is none.
+    fn passage(
+        &self,
+        request: &StartupRequest,
+        wanted: Option<&Wanted>,
+    ) -> Result<Option<Passage>, LoginError> {
         match request.asks_for_replication() {
-            opening::Replication::No => Ok(()),
+            opening::Replication::No => Ok(None),
             opening::Replication::Yes => {
-                let reason = "Replication connections are not fenced, and so not allowed";
-                Err(LoginError::Refused(Box::new(Rejection::policy(&reason))))
+                let admitted = self.fence.admit_replication(wanted.map(Wanted::value));
+                let (passage, observed) = admitted.map_err(|rejection| self.refused(rejection))?;
+                if let Some(rejection) = observed {
+                    self.record(&rejection, Enforcement::Observed);
+                }
+                Ok(Some(passage))
             }
         }
     }

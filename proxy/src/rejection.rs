@@ -299,6 +299,28 @@ impl Rejection {
         )
     }
 
+    /// A replication connection that the policy does not allow.
+    #[must_use]
+    pub fn replication(reason: &dyn fmt::Display) -> Self {
+        Self::new(
+            RejectionKind::Policy,
+            "refused by the fencing policy".to_owned(),
+            format!("A replication connection is not fenced. {reason}."),
+            "Connect to PostgreSQL directly for this, or let the policy allow replication for this user.",
+        )
+    }
+
+    /// A replication connection that brings a token.
+    #[must_use]
+    pub fn token_for_replication() -> Self {
+        Self::new(
+            RejectionKind::InvalidToken,
+            "a replication connection cannot hold a fencing token".to_owned(),
+            "It is not fenced: no takeover would end it.".to_owned(),
+            "Take fencing.token out of the connection string and of PGOPTIONS.",
+        )
+    }
+
     /// Which scope a table belongs to depends on its schema, and that cannot be known.
     #[must_use]
     pub fn search_path_unknown(table: &ObjectName) -> Self {

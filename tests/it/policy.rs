@@ -4,6 +4,7 @@
 mod long_texts;
 mod observe;
 mod reload;
+mod replication;
 mod search_path;
 mod sessions;
 

@@ -62,9 +62,10 @@ impl Postgres {
         let dir = scratch_dir();
         let data = dir.path().join("data");
         copy_tree(&template(), &data);
+        let method = auth.method();
         let hba = format!(
-            "local all all trust\nlocal replication all trust\nhost all all 127.0.0.1/32 {}\n",
-            auth.method()
+            "local all all trust\nlocal replication all trust\n\
+             host all all 127.0.0.1/32 {method}\nhost replication all 127.0.0.1/32 {method}\n",
         );
         std::fs::write(data.join("pg_hba.conf"), hba).expect("write pg_hba.conf");
         let port = machine::free_port();

@@ -1,7 +1,9 @@
-//! The decision: may this message reach PostgreSQL? Pure, and the only maker of [`Permit`].
+//! The decision: may this message reach PostgreSQL? Pure, and the only maker of [`Permit`]
+//! and of [`Passage`].
 
 mod apply;
 mod holding;
+mod passage;
 mod permit;
 mod plan;
 mod requirement;
@@ -10,6 +12,7 @@ pub mod scope_cell;
 mod token_value;
 
 pub use holding::{Binding, Footing, Holding, Standing};
+pub use passage::Passage;
 pub use permit::{Basis, Permit};
 pub(crate) use plan::ends_transaction;
 pub use plan::{Ended, Plan, Situation, Wrote};

@@ -101,6 +101,11 @@ impl SessionFence {
         self.named(self.rules.scope()).scope()
     }
 
+    /// Every scope that the policy names.
+    pub(super) fn scopes(&self) -> impl Iterator<Item = &Scope> {
+        self.fence.named.iter().map(|cell| cell.scope())
+    }
+
     pub(super) fn named(&self, id: ScopeId) -> &Arc<ScopeCell> {
         // A policy hands out places of its own scopes only.
         let named = self.fence.named.get(id.index());

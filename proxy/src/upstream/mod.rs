@@ -1,6 +1,7 @@
 //! The only writer to PostgreSQL.
 
 pub mod own;
+mod unfenced;
 
 use std::io;
 use std::task::{Context, Poll};
@@ -9,6 +10,8 @@ use bytes::BytesMut;
 
 use crate::fence::Permit;
 use crate::transport::{Outbox, Socket};
+
+pub use unfenced::Unfenced;
 
 /// The server's side of a connection.
 ///

@@ -1,0 +1,203 @@
+//! A connection that the fence has exempted as a whole, which replication connections are where the policy allows
+//! them: bytes go both ways as they are, and nobody looks at them, until one side closes.
+//!
+//! As in [`relay`](crate::relay) one task drives both sockets and nothing blocks. A side that does not take what waits for it
+//! keeps the other one from being read, so at most [`OUTBOX_HIGH_WATER`](crate::transport::OUTBOX_HIGH_WATER) and one read wait
+//! for each.
+//!
+//! A proxy that stops cannot tell a stream from a backup that is nearly done, nor put a message of its own between
+//! bytes that it does not look at. So the connection goes on for the time that open transactions get, and then it is closed.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use tokio::time::Sleep;
+
+use crate::relay::End;
+use crate::transport::{Outbox, Socket};
+use crate::upstream::Unfenced;
+use crate::worker::Worker;
+
+/// Turns of the loop before other connections of the worker get theirs.
+const TURNS_MAX: usize = 8;
+
+/// What is still to be done with the server.
+enum ServerSide {
+    /// Bytes go both ways.
+    Open,
+    /// It takes nothing any more. What it says about that is relayed.
+    Deaf,
+    /// It has closed. What waits for the client is sent.
+    Closed(Option<io::Error>),
+}
+
+/// What a connection brings from its login.
+pub(crate) struct Ends {
+    /// The client's socket.
+    pub client: Socket,
+    /// Bytes of the client that have arrived already.
+    pub client_carry: BytesMut,
+    /// The server, with the passage spent.
+    pub server: Unfenced,
+    /// Bytes for the client that have arrived already.
+    pub server_carry: BytesMut,
+}
+
+/// A connection whose bytes are not looked at.
+pub(crate) struct Passthrough {
+    worker: Rc<Worker>,
+    client: Socket,
+    client_outbox: Outbox,
+    server: Unfenced,
+    server_side: ServerSide,
+    /// Runs while the client takes nothing of what waits for it.
+    stall: Option<Pin<Box<Sleep>>>,
+}
+
+impl Passthrough {
+    /// Relays until one side closes, or the client takes nothing for too long.
+    pub(crate) async fn run(worker: Rc<Worker>, ends: Ends) -> End {
+        let mut connection = Self {
+            worker,
+            client: ends.client,
+            client_outbox: Outbox::default(),
+            server: ends.server,
+            server_side: ServerSide::Open,
+            stall: None,
+        };
+        if let Err(end) = connection.begin(&ends.client_carry, &ends.server_carry) {
+            return end;
+        }
+        let end = std::future::poll_fn(|cx| connection.poll(cx)).await;
+        match end {
+            // It has sent what it wanted to be done: that arrives, though nobody waits for an answer.
+            End::ClientLeft => {
+                let finished = connection.server.finish();
+                let limit = connection.worker.close_timeout;
+                if let Ok(Err(error)) = tokio::time::timeout(limit, finished).await {
+                    tracing::debug!(%error, "the end of an unfenced connection");
+                }
+            }
+            _ => connection.client.shut_down_write().await,
+        }
+        end
+    }
+
+    /// Sends what has come along with the login.
+    fn begin(&mut self, from_client: &[u8], from_server: &[u8]) -> Result<(), End> {
+        let sent = self.client_outbox.send(&self.client, from_server);
+        sent.map_err(End::ClientSocket)?;
+        self.forward(from_client);
+        Ok(())
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        match self.turns(cx) {
+            Ok(()) => Poll::Pending,
+            Err(end) => Poll::Ready(end),
+        }
+    }
+
+    fn turns(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        for _ in 0..TURNS_MAX {
+            self.poll_flush(cx)?;
+            let read_server = self.poll_server(cx)?;
+            let read_client = self.poll_client(cx)?;
+            if !(read_server || read_client) {
+                return match &mut self.server_side {
+                    ServerSide::Closed(error) if self.client_outbox.is_empty() => {
+                        Err(error.take().map_or(End::ServerClosed, End::ServerSocket))
+                    }
+                    _ => Ok(()),
+                };
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        if matches!(self.server_side, ServerSide::Open)
+            && let Poll::Ready(Err(error)) = self.server.poll_flush(cx)
+        {
+            self.on_deaf_server(&error);
+        }
+        let waiting = self.client_outbox.len();
+        match self.client_outbox.poll_flush(&mut self.client, cx) {
+            Poll::Ready(Err(error)) => return Err(End::ClientSocket(error)),
+            Poll::Ready(Ok(())) => self.stall = None,
+            Poll::Pending if self.client_outbox.len() < waiting => self.stall = None,
+            Poll::Pending => {}
+        }
+        self.check_stall(cx)
+    }
+
+    /// Gives a client up that takes no byte for too long: for it the server keeps its write-ahead log.
+    fn check_stall(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        let Some(limit) = self.worker.write_stall_timeout else {
+            return Ok(());
+        };
+        if self.client_outbox.is_empty() {
+            return Ok(());
+        }
+        let stall = self
+            .stall
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        match stall.as_mut().poll(cx) {
+            Poll::Ready(()) => Err(End::ClientStalled),
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    /// Says whether something was done, so that another turn may do more.
+    fn poll_server(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
+        if !self.client_outbox.has_room() || matches!(self.server_side, ServerSide::Closed(_)) {
+            return Ok(false);
+        }
+        let mut scratch = self.worker.scratch.borrow_mut();
+        self.server_side = match self.server.poll_read(cx, scratch.empty()) {
+            Poll::Pending => return Ok(false),
+            Poll::Ready(Ok(0)) => ServerSide::Closed(None),
+            Poll::Ready(Err(error)) => ServerSide::Closed(Some(error)),
+            Poll::Ready(Ok(_)) => {
+                let sent = self.client_outbox.send(&self.client, scratch.filled());
+                return sent.map(|()| true).map_err(End::ClientSocket);
+            }
+        };
+        Ok(true)
+    }
+
+    /// Says whether something was done, so that another turn may do more.
+    fn poll_client(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
+        if !self.server.has_room() || !matches!(self.server_side, ServerSide::Open) {
+            return Ok(false);
+        }
+        let worker = Rc::clone(&self.worker);
+        let mut scratch = worker.scratch.borrow_mut();
+        match self.client.poll_read(cx, scratch.empty()) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Ok(0)) => Err(End::ClientLeft),
+            Poll::Ready(Err(error)) => Err(End::ClientSocket(error)),
+            Poll::Ready(Ok(_)) => {
+                self.forward(scratch.filled());
+                Ok(true)
+            }
+        }
+    }
+
+    fn forward(&mut self, bytes: &[u8]) {
+        if let Err(error) = self.server.forward(bytes) {
+            self.on_deaf_server(&error);
+        }
+    }
+
+    /// The server may have said why; that is read before the socket is given up.
+    fn on_deaf_server(&mut self, error: &io::Error) {
+        tracing::debug!(%error, "writing to the server");
+        self.server_side = ServerSide::Deaf;
+    }
+}

@@ -1,0 +1,85 @@
+//! The writer to PostgreSQL of a connection that is exempt as a whole.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+
+use crate::fence::Passage;
+use crate::transport::{Outbox, Socket};
+
+/// The server's side of a connection that may send whatever it likes.
+#[derive(Debug)]
+pub struct Unfenced {
+    socket: Socket,
+    outbox: Outbox,
+}
+
+impl Unfenced {
+    /// A server that has finished its login. The passage is spent on the connection.
+    #[must_use]
+    pub fn new(socket: Socket, passage: Passage) -> Self {
+        let Passage { .. } = passage;
+        Self {
+            socket,
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// Sends bytes of the client.
+    ///
+    /// # Errors
+    ///
+    /// The socket's own errors.
+    #[inline]
+    pub fn forward(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.outbox.send(&self.socket, bytes)
+    }
+
+    /// Whether more may be sent; if not, the client must not be read.
+    #[inline]
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.outbox.has_room()
+    }
+
+    /// Sends what waits.
+    ///
+    /// # Errors
+    ///
+    /// The socket's own errors.
+    #[inline]
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.outbox.poll_flush(&mut self.socket, cx)
+    }
+
+    /// Reads what the server has sent.
+    ///
+    /// # Errors
+    ///
+    /// The socket's own errors.
+    #[inline]
+    pub fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut BytesMut,
+    ) -> Poll<io::Result<usize>> {
+        self.socket.poll_read(cx, buf)
+    }
+
+    /// Sends what waits, says that nothing more follows, and waits until the server has closed. What it still has to
+    /// say is for nobody.
+    ///
+    /// # Errors
+    ///
+    /// The socket's own errors. The caller bounds the wait.
+    pub async fn finish(mut self) -> io::Result<()> {
+        std::future::poll_fn(|cx| self.poll_flush(cx)).await?;
+        self.socket.shut_down_write().await;
+        let mut rest = BytesMut::new();
+        while self.socket.read_more(&mut rest).await.is_ok() {
+            rest.clear();
+        }
+        Ok(())
+    }
+}
