@@ -24,7 +24,7 @@ use bytes::{Buf, BytesMut};
 use pgpalisade_authority::Mark;
 use pgpalisade_policies::{TextEncoding, Verdict};
 
-use crate::fence::{Ended, Holding, SessionFence, Wrote};
+use crate::fence::{Guard, Holding, SessionFence, Wrote};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::session::access::AccessMode;
@@ -94,8 +94,8 @@ pub struct Relay {
     encoding: TextEncoding,
     position: Position,
     wrote: Wrote,
-    /// Whether a transaction has ended in the open pipeline.
-    ended: Ended,
+    /// How sure read-only mode is, by what was sent in the open pipeline.
+    guard: Guard,
     committed_midway: CommittedMidway,
     shown: judgement::ShownSettings,
     /// The server's message that it ends the session, kept back until it has closed its side.
@@ -145,7 +145,7 @@ impl Relay {
                 pipeline: Pipeline::Closed,
             },
             wrote: Wrote::No,
-            ended: Ended::No,
+            guard: Guard::Sure,
             committed_midway: CommittedMidway::No,
             shown: judgement::ShownSettings::default(),
             last_words: None,

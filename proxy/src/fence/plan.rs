@@ -46,22 +46,37 @@ pub struct Situation<'a> {
     pub pipeline: Pipeline,
     /// Where names without a schema are looked up.
     pub path: SearchPath<'a>,
-    /// Whether a transaction has ended in the pipeline that the text is part of.
-    pub ended: Ended,
+    /// Whether read-only mode holds for it, where it may not write.
+    pub guard: Guard,
 }
 
-/// Whether a transaction has ended since the server was last asked how it is.
+/// How sure it is that read-only mode holds for a session that may not write.
 ///
-/// The next one begins with what `default_transaction_read_only` is by then, and a function of the database may have
-/// set that: the server tells only with ReadyForQuery.
+/// A function of the database may set `default_transaction_read_only`. That changes nothing for the transaction that it
+/// runs in, but for the next, and the server tells only with ReadyForQuery.
 /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Ended {
-    /// None has.
+pub enum Guard {
+    /// The server has told, and nothing has run since.
     #[default]
-    No,
-    /// One has.
-    Yes,
+    Sure,
+    /// Something has run that may have switched it off for the next transaction.
+    Ran,
+    /// And the next one has begun.
+    InDoubt,
+}
+
+impl Guard {
+    /// How it is behind a statement.
+    #[must_use]
+    pub fn after(self, statement: &Statement) -> Self {
+        let ends = statement.controls.iter().any(ends_transaction);
+        match self {
+            Self::Sure if statement.may_hide_a_write() => Self::Ran,
+            Self::Ran if ends => Self::InDoubt,
+            guard => guard,
+        }
+    }
 }
 
 /// What is to be done with a text.
@@ -105,7 +120,7 @@ impl SessionFence {
             names: situation.names,
             accepted: situation.accepted,
             path: situation.path,
-            ended: situation.ended,
+            guard: situation.guard,
             settings: Cow::Borrowed(situation.settings),
             failed: situation.status == TransactionStatus::Failed,
             wrote: situation.wrote,
@@ -138,7 +153,7 @@ struct Walk<'a> {
     names: &'a Names,
     accepted: &'a [Arc<Holding>],
     path: SearchPath<'a>,
-    ended: Ended,
+    guard: Guard,
     settings: Cow<'a, Settings<Arc<Holding>>>,
     failed: bool,
     wrote: Wrote,
@@ -157,9 +172,14 @@ impl Walk<'_> {
                 return Err(Stop::NothingRuns);
             }
             self.failed = false;
+            // A COMMIT of it is a ROLLBACK.
+            if statement.controls.iter().any(ends_transaction) {
+                self.wrote = Wrote::No;
+            }
         }
         self.check_requirement(statement)?;
         self.check_backstop(statement)?;
+        self.guard = self.guard.after(statement);
         for control in &statement.controls {
             self.check_control(control)?;
             if !self.alone {
@@ -168,16 +188,15 @@ impl Walk<'_> {
             }
             if ends_transaction(control) {
                 self.wrote = Wrote::No;
-                self.ended = Ended::Yes;
             }
         }
         Ok(())
     }
 
-    /// Read-only mode guards a session that may not write, but not behind the end of a transaction.
+    /// Read-only mode guards a session that may not write, as long as it is sure to be on.
     fn check_backstop(&mut self, statement: &Statement) -> Result<(), Stop> {
         let holding = self.settings.token();
-        if self.ended == Ended::Yes
+        if self.guard == Guard::InDoubt
             && statement.may_hide_a_write()
             && let Some(rejection) = self.fence.unguarded(holding)
         {
@@ -317,7 +336,7 @@ impl Walk<'_> {
     }
 }
 
-pub(crate) const fn ends_transaction(control: &Control) -> bool {
+const fn ends_transaction(control: &Control) -> bool {
     matches!(
         control,
         Control::Commit { .. } | Control::Rollback { .. } | Control::PrepareTransaction

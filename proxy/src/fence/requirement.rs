@@ -97,11 +97,7 @@ impl SessionFence {
         if let Some(scopes) = &scopes {
             self.check_scopes(effects.class, scopes, why_write, holding, observed)?;
         }
-        if let Some(holding) = holding
-            && !holding.bindings().iter().all(|one| self.is_accepted(one))
-        {
-            return Err(Unmet::Declare(holding.value()));
-        }
+        self.check_accepted(holding)?;
         Ok(match (is_read, &scopes, &observed) {
             (true, ..) => Basis::NotRequired,
             (false, Some(_), None) => Basis::Token,
@@ -114,8 +110,9 @@ impl SessionFence {
         &self,
         holding: Option<&Arc<Holding>>,
         observed: &mut Option<Box<Rejection>>,
-    ) -> Result<Basis, Box<Rejection>> {
+    ) -> Result<Basis, Unmet> {
         self.check_standing(holding, observed)?;
+        self.check_accepted(holding)?;
         if !self.may_write(holding) {
             let missing = self.missing(self.rules().scope(), Class::Write, None);
             self.refuse_or_observe(Box::new(missing), observed)?;
@@ -124,6 +121,16 @@ impl SessionFence {
             Some(_) if observed.is_none() => Basis::Token,
             _ => Basis::Exempt,
         })
+    }
+
+    /// What was only observed is declared anew once it is enforced.
+    fn check_accepted(&self, holding: Option<&Arc<Holding>>) -> Result<(), Unmet> {
+        match holding {
+            Some(holding) if !holding.bindings().iter().all(|one| self.is_accepted(one)) => {
+                Err(Unmet::Declare(holding.value()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether none of the tokens that a session has declared stands against its writes.

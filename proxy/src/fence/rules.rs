@@ -7,6 +7,7 @@ use pgpalisade_authority::{Scope, ScopeError};
 use pgpalisade_policies::{Backstop, DEFAULT_SCOPE, Mode, Policy, ScopeId, SessionPolicy, Who};
 
 use super::scope_cell::{ScopeCell, ScopeCells};
+use super::requirement::Unmet;
 use super::{Basis, Binding, Footing, Holding, Permit, TokenValue};
 use crate::rejection::Rejection;
 use crate::wire::frontend::FrontendTag;
@@ -237,7 +238,12 @@ impl SessionFence {
         holding: Option<&Arc<Holding>>,
     ) -> Result<Permit, Box<Rejection>> {
         // What is only observed is on record with its statement, or will be with its COMMIT.
-        self.check_goes_on(holding, &mut None).map(Permit::new)
+        match self.check_goes_on(holding, &mut None) {
+            Ok(basis) => Ok(Permit::new(basis)),
+            Err(Unmet::Refuse(rejection)) => Err(rejection),
+            // Its COMMIT will be declared first.
+            Err(Unmet::Declare(_) | Unmet::AskSearchPath(_)) => Ok(Permit::new(Basis::Exempt)),
+        }
     }
 
     /// A permit for data that the server will throw away, since no COPY is going on.

@@ -9,7 +9,7 @@ use pgpalisade_policies::{
 
 use super::steps::{Forward, Judged, Refused, Step, Then};
 use super::{Front, Relay};
-use crate::fence::{Admission, Ended, Permit, Plan, Situation, TokenValue, ends_transaction};
+use crate::fence::{Admission, Guard, Permit, Plan, Situation, TokenValue};
 use crate::rejection::Rejection;
 use crate::session::Pipeline;
 use crate::session::access::{Adjustment, Place, Standing};
@@ -146,7 +146,7 @@ impl Relay {
             return Step::AwaitReplies;
         }
         let token = self.settings.token();
-        if self.ended == Ended::Yes
+        if self.guard_now() == Guard::InDoubt
             && let Some(rejection) = self.fence.unguarded(token)
         {
             return match self.ledger.is_empty() {
@@ -160,6 +160,9 @@ impl Relay {
         match admission {
             Admission::Admit(permit, observed) => {
                 self.search_path.forget();
+                if self.guard == Guard::Sure && request == Request::Execute {
+                    self.guard = Guard::Ran;
+                }
                 let entry = Some(InFlight::client(request, None));
                 Step::Forward(Forward {
                     observed,
@@ -233,8 +236,9 @@ impl Relay {
         } else {
             Then::GoOn
         };
-        if request == Request::Execute && controls(verdict).any(ends_transaction) {
-            self.ended = Ended::Yes;
+        if request == Request::Execute {
+            let statements = verdict.statements.iter();
+            self.guard = statements.fold(self.guard_now(), Guard::after);
         }
         let entry = InFlight::client(request, Some(Arc::clone(verdict)));
         Step::Forward(Forward {
@@ -243,6 +247,15 @@ impl Relay {
             then,
             observed,
         })
+    }
+
+    /// What is left of read-only mode where the next message arrives. While the default is read-write, a transaction
+    /// may still be read-only.
+    fn guard_now(&self) -> Guard {
+        match self.guard {
+            Guard::Sure if !self.access.is_read_only() => Guard::Ran,
+            guard => guard,
+        }
     }
 
     /// Whether something in flight may have switched read-only mode off for a transaction that this request begins:
@@ -278,7 +291,7 @@ impl Relay {
             wrote: self.wrote,
             pipeline: self.position.pipeline,
             path: self.search_path.get(),
-            ended: self.ended,
+            guard: self.guard_now(),
         };
         let plan = self.fence.plan(judged.verdict, &situation);
         let waits = !self.ledger.is_empty();

@@ -6,7 +6,7 @@ use super::judgement::{excerpt, shows_settings};
 use super::progress::Message;
 use super::steps::{Forward, Judged, Refused, Step, Then};
 use super::{End, Front, Gate, Relay};
-use crate::fence::{Basis, Ended, Wrote};
+use crate::fence::{Basis, Guard, Wrote};
 use crate::rejection_log::Enforcement;
 use crate::session::Pipeline;
 use crate::session::ledger::{InFlight, NameChange, Request};
@@ -219,7 +219,7 @@ impl Relay {
             self.names.on_simple_query();
             // A simple Query ends the transaction of a pipeline, with or without a Sync.
             self.position.pipeline = Pipeline::Closed;
-            self.ended = Ended::No;
+            self.guard = Guard::Sure;
         }
         step
     }
@@ -344,7 +344,7 @@ impl Relay {
     fn look_at_sync(&mut self) -> Step {
         let outside = self.position.status == TransactionStatus::Idle;
         self.position.pipeline = Pipeline::Closed;
-        self.ended = Ended::No;
+        self.guard = Guard::Sure;
         let mut step = self.harmless(FrontendTag::Sync, Some(Request::Sync));
         if let Step::Forward(forward) = &mut step
             && outside

@@ -245,9 +245,7 @@ impl AccessMode {
         let now = self.defaults();
         let began = self.before.unwrap_or(now);
         let is_ours = match show {
-            AccessShow::Default => {
-                now.shown == Access::ReadWrite && now.actual == Access::ReadOnly
-            }
+            AccessShow::Default => now.shown == Access::ReadWrite && now.actual == Access::ReadOnly,
             AccessShow::Transaction => {
                 self.requested.unwrap_or(began.shown) == Access::ReadWrite
                     && self.adjusted.unwrap_or(began.actual) == Access::ReadOnly

@@ -184,6 +184,19 @@ fn enforcing_what_was_observed() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "2");
 }
 
+/// It may have begun before: its COMMIT declares then, too.
+#[test]
+fn enforcing_in_the_middle_of_a_transaction() {
+    let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
+    let stage = Stage::governed(SETUP, &policy);
+    let mut leader = stage.leader("34");
+    leader.ok("BEGIN; INSERT INTO notes VALUES (1)");
+    policy.reload(&stage.proxy, "");
+    leader.ok("COMMIT");
+    leader.ok("INSERT INTO notes VALUES (2)");
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "2");
+}
+
 /// A session whose token had become stale while it was only observed does not write once it is enforced.
 #[test]
 fn a_stale_session_is_refused_once_it_is_enforced() {

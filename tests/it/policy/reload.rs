@@ -37,6 +37,8 @@ fn an_open_transaction_follows() {
     wire.ok("BEGIN; INSERT INTO notes VALUES (1)");
     policy.reload(&stage.proxy, "");
     assert_refused(&mut wire, "COMMIT", "PF002");
+    // It has failed now, and a COMMIT ends it as PostgreSQL would.
+    wire.ok("COMMIT");
     let mut wire = stage.plain();
     wire.ok("BEGIN; SELECT 1");
     policy.reload(&stage.proxy, ALLOW);

@@ -5,7 +5,7 @@ use pgpalisade_policies::{Chain, Effects, Mode, Policy, SearchPath, TextEncoding
 
 use super::*;
 use crate::fence::scope_cell::ScopeCells;
-use crate::fence::{Admission, Binding, Ended, Fence, Footing};
+use crate::fence::{Admission, Binding, Fence, Footing, Guard};
 use crate::rejection_log::RejectionKind;
 use crate::wire::frontend::FrontendTag;
 
@@ -36,7 +36,7 @@ struct Session {
     status: TransactionStatus,
     wrote: Wrote,
     pipeline: Pipeline,
-    ended: Ended,
+    guard: Guard,
 }
 
 fn fence() -> SessionFence {
@@ -88,7 +88,7 @@ impl Session {
             status: TransactionStatus::Idle,
             wrote: Wrote::No,
             pipeline: Pipeline::Closed,
-            ended: Ended::No,
+            guard: Guard::Sure,
         }
     }
 
@@ -134,7 +134,7 @@ impl Session {
             wrote: self.wrote,
             pipeline: self.pipeline,
             path: SearchPath::Unknown,
-            ended: self.ended,
+            guard: self.guard,
         };
         let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
         self.fence.plan(&verdict, &situation)
@@ -386,11 +386,11 @@ fn in_a_failed_transaction_nothing_runs_until_it_has_ended() {
 #[test]
 fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
     for text in [
-        "COMMIT; SELECT 1",
+        "SELECT 1; COMMIT; SELECT 2",
         "BEGIN; SELECT 1; COMMIT; BEGIN; SELECT 2; COMMIT",
-        "ROLLBACK AND CHAIN; FETCH c",
-        "COMMIT; EXECUTE r",
-        "COMMIT; EXPLAIN ANALYZE SELECT 1",
+        "FETCH c; ROLLBACK AND CHAIN; FETCH c",
+        "EXECUTE r; COMMIT; EXECUTE r",
+        "EXPLAIN ANALYZE SELECT 1; COMMIT; EXPLAIN ANALYZE SELECT 1",
     ] {
         Session::new("").check(text, Refuse(NoToken));
         Session::new("4").check(text, Refuse(StaleToken));
@@ -398,14 +398,19 @@ fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
     }
     for text in [
         "BEGIN; SELECT 1; COMMIT",
+        "ABORT; SELECT 1",
         "SELECT 1; SELECT 2",
         "ROLLBACK; SET search_path = a; SHOW search_path; DISCARD ALL",
         "SAVEPOINT s; SELECT 1; RELEASE s; SELECT 2",
     ] {
         Session::new("").check(text, FREE);
     }
+    let mut inside = Session::new("");
+    inside.guard = Guard::Ran;
+    inside.check("SELECT 1", FREE);
+    inside.check("COMMIT; SELECT 1", Refuse(NoToken));
     let mut pipeline = Session::new("");
-    pipeline.ended = Ended::Yes;
+    pipeline.guard = Guard::InDoubt;
     pipeline.check("SELECT 1", Refuse(NoToken));
     pipeline.check("COMMIT", FREE);
 }
