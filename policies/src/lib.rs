@@ -30,6 +30,6 @@ pub use policy::{
     SessionRule, TokenBounds, Who,
 };
 pub use verdict::{
-    Access, AccessShow, Chain, Class, CommitsInside, Control, FencingShow, FencingVariable, Lifetime, Opaque,
-    Statement, Verdict, WriteReason,
+    Access, AccessShow, Chain, Class, CommitsInside, Control, FencingShow, FencingVariable,
+    Lifetime, Opaque, Statement, Verdict, WriteReason,
 };

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use super::weight::OPERATOR_RUN_MAX;
 use super::*;
-use crate::verdict::{Access, Chain, Class, Control, FencingShow, FencingVariable, Lifetime};
+use crate::verdict::{
+    Access, AccessShow, Chain, Class, Control, FencingShow, FencingVariable, Lifetime,
+};
 
 use Class::{Read, Write};
 
@@ -755,7 +757,10 @@ fn show_of_the_access_mode() {
         ("show transaction_read_only", AccessShow::Transaction),
         ("SHOW TRANSACTION_READ_ONLY", AccessShow::Transaction),
         ("show \"Transaction_Read_Only\"", AccessShow::Transaction),
-        ("/**/show default_transaction_read_only;", AccessShow::Default),
+        (
+            "/**/show default_transaction_read_only;",
+            AccessShow::Default,
+        ),
         (
             "show U&\"default_transaction_read\\005Fonly\"",
             AccessShow::Default,
