@@ -234,8 +234,8 @@ fn show_while_a_token_comes_and_goes() {
 fn show_on_a_standby() {
     let postgres = Postgres::start();
     let standby = postgres.replica();
-    let upstream = format!("postgres://127.0.0.1:{}", standby.port());
-    let options = Options::new(&postgres).flag("--upstream", &upstream);
+    let mut options = Options::new(&postgres);
+    options.upstream = format!("postgres://127.0.0.1:{}", standby.port());
     let proxy = Proxy::start_with(options);
     let mut wire = Wire::login(&proxy.endpoint(), &TRUSTED);
     assert_eq!(wire.rows(BOTH), [["on"], ["off"]]);
