@@ -80,12 +80,6 @@ fn show_in_transactions() {
         queries(&["BEGIN", "SET transaction_read_only = on", BOTH, "ROLLBACK"]),
         queries(&[
             "BEGIN",
-            "SELECT set_config('transaction_read_only', 'on', true)",
-            BOTH,
-            "END",
-        ]),
-        queries(&[
-            "BEGIN",
             "SET LOCAL default_transaction_read_only = on",
             "SHOW default_transaction_read_only",
             "END",
