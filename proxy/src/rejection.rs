@@ -120,10 +120,13 @@ impl Rejection {
         let message = format!("this {what} needs a fencing token for scope \"{scope}\"");
         let mut detail = match (needs.class, needs.why_write) {
             (Class::Read, _) => {
-                "The session has declared none for it, and the policy lets nobody read without.".to_owned()
+                "The session has declared none for it, and the policy lets nobody read without."
+                    .to_owned()
             }
             (Class::Write, Some(why)) => {
-                format!("The session has declared none for it, and the statement is no read: {why}.")
+                format!(
+                    "The session has declared none for it, and the statement is no read: {why}."
+                )
             }
             (Class::Write, None) => {
                 "The session has declared none for it, and the statement is not known to be a read."

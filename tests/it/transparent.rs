@@ -4,6 +4,7 @@
 //! the transcripts must be the same. Only two things may differ, and are blanked: a session's cancel key, and
 //! the pid in a notification.
 
+mod access_mode;
 mod auth;
 mod copy;
 mod large;

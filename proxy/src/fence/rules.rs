@@ -6,8 +6,8 @@ use std::sync::Arc;
 use pgpalisade_authority::{Scope, ScopeError};
 use pgpalisade_policies::{Backstop, DEFAULT_SCOPE, Mode, Policy, ScopeId, SessionPolicy, Who};
 
-use super::scope_cell::{ScopeCell, ScopeCells};
 use super::requirement::Unmet;
+use super::scope_cell::{ScopeCell, ScopeCells};
 use super::{Basis, Binding, Footing, Holding, Permit, TokenValue};
 use crate::rejection::Rejection;
 use crate::wire::frontend::FrontendTag;

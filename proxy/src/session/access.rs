@@ -388,6 +388,113 @@ mod tests {
         check(&mode, MayNotWrite, Inside, Some(Lower));
     }
 
+    /// What SHOW says of the open transaction and of the default, where the server says "on" of both.
+    #[track_caller]
+    fn check_shown(mode: &AccessMode, transaction: Access, default: Access) {
+        for (show, expect) in [
+            (AccessShow::Transaction, transaction),
+            (AccessShow::Default, default),
+        ] {
+            let shown = mode.shown_for(show, ReadOnly).unwrap_or(ReadOnly);
+            assert_eq!(shown, expect, "{show:?}: {mode:?}");
+            // Only a server that refuses writes is given another voice.
+            assert_eq!(mode.shown_for(show, ReadWrite), None);
+        }
+    }
+
+    /// A session that asked for nothing, and has no token.
+    fn imposed() -> AccessMode {
+        let mut mode = AccessMode::new(ReadWrite, ReadOnly);
+        mode.on_recovery(Recovery::No);
+        mode
+    }
+
+    #[test]
+    fn what_the_proxy_imposes_is_hidden() {
+        let mut mode = imposed();
+        check_shown(&mode, ReadWrite, ReadWrite);
+        mode.on_transaction_access(ReadOnly);
+        check_shown(&mode, ReadOnly, ReadWrite);
+        mode.end_transaction();
+        check_shown(&mode, ReadWrite, ReadWrite);
+        // A token, and its loss inside of a transaction.
+        mode.adjust(Default(ReadWrite));
+        check_shown(&mode, ReadOnly, ReadOnly);
+        mode.adjust(Lower);
+        check_shown(&mode, ReadWrite, ReadOnly);
+        mode.on_rollback_to();
+        check_shown(&mode, ReadOnly, ReadOnly);
+        // A token inside of a transaction: only the default is still the proxy's.
+        mode = imposed();
+        mode.adjust(Lift);
+        check_shown(&mode, ReadOnly, ReadWrite);
+    }
+
+    #[test]
+    fn what_the_client_asked_for_is_shown() {
+        let mut mode = AccessMode::new(ReadOnly, ReadOnly);
+        mode.on_recovery(Recovery::No);
+        check_shown(&mode, ReadOnly, ReadOnly);
+        // Its own default is for later transactions.
+        mode = imposed();
+        mode.on_default_access(ReadOnly);
+        check_shown(&mode, ReadWrite, ReadOnly);
+        mode.end_transaction();
+        check_shown(&mode, ReadOnly, ReadOnly);
+        mode.on_reset();
+        check_shown(&mode, ReadOnly, ReadWrite);
+        mode.end_transaction();
+        check_shown(&mode, ReadWrite, ReadWrite);
+    }
+
+    #[test]
+    fn in_doubt_the_server_is_right() {
+        let mut mode = imposed();
+        mode.on_unseen_change();
+        check_shown(&mode, ReadOnly, ReadOnly);
+        mode.end_transaction();
+        check_shown(&mode, ReadWrite, ReadWrite);
+        for recovery in [Recovery::Yes, Recovery::Unknown] {
+            mode.on_recovery(recovery);
+            check_shown(&mode, ReadOnly, ReadWrite);
+        }
+        // ROLLBACK TO and AND CHAIN, where the transaction has changed the default.
+        mode = imposed();
+        mode.on_rollback_to();
+        mode.on_chain();
+        check_shown(&mode, ReadWrite, ReadWrite);
+        for unclear in [AccessMode::on_rollback_to, AccessMode::on_chain] {
+            mode = imposed();
+            mode.on_default_access(ReadOnly);
+            mode.on_reset();
+            unclear(&mut mode);
+            check_shown(&mode, ReadOnly, ReadOnly);
+        }
+    }
+
+    #[test]
+    fn a_rollback_brings_the_default_back() {
+        let mut mode = imposed();
+        mode.on_default_access(ReadOnly);
+        mode.on_rollback();
+        mode.end_transaction();
+        check_shown(&mode, ReadWrite, ReadWrite);
+        check(&mode, MayWrite, Outside, Some(Default(ReadWrite)));
+        // A session with a token, whose own default was read-only: what may be read-write is taken for that.
+        mode = AccessMode::new(ReadOnly, ReadOnly);
+        mode.on_default_access(ReadWrite);
+        mode.on_rollback();
+        mode.end_transaction();
+        check(&mode, MayNotWrite, Outside, Some(Default(ReadOnly)));
+        // A RESET that was rolled back is no reason to take the next report for one.
+        mode = AccessMode::new(ReadWrite, ReadWrite);
+        mode.on_reset();
+        mode.on_rollback();
+        mode.end_transaction();
+        mode.on_default_access(ReadOnly);
+        assert_eq!(mode.on_report(ReadOnly), Some(ReadOnly));
+    }
+
     #[test]
     fn values_are_read_as_postgresql_reads_them() {
         for yes in ["on", "ON", "t", "true", "yes", "y", "1", "tr"] {

@@ -48,7 +48,7 @@ fn base_backup(endpoint: &Endpoint, user: &str, wal: &str, dir: &Path) -> Output
         .arg(dir)
         .args(["-c", "fast", "-X", wal])
         .output()
-        .expect("run pg_basebackup")
+        .unwrap()
 }
 
 /// The answer to a startup packet for replication.
@@ -112,11 +112,11 @@ fn follow(endpoint: &Endpoint, to: &Path) -> Running {
     let created = logical()
         .args(["--create-slot", "-P", "test_decoding"])
         .output();
-    stdout(&created.expect("run pg_recvlogical"));
+    stdout(&created.unwrap());
     let mut command = logical();
     command.args(["--start", "--no-loop", "-f"]).arg(to);
     let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn();
-    Running(child.expect("run pg_recvlogical"))
+    Running(child.unwrap())
 }
 
 #[track_caller]
@@ -182,7 +182,7 @@ fn base_backups() {
             .arg(&backup)
             .current_dir("/")
             .output();
-        stdout(&verified.expect("run pg_verifybackup"));
+        stdout(&verified.unwrap());
     }
 }
 

@@ -1,0 +1,240 @@
+//! SHOW of the access mode: a session without a token runs read-only inside, and sees what it asked for itself.
+
+use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy};
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Endpoint, Message, Wire, pretty};
+
+use super::{TRUSTED, compare};
+
+const BOTH: &str = "SHOW transaction_read_only; SHOW default_transaction_read_only";
+
+/// Runs all of it on PostgreSQL and through the proxy, without a token, and compares. What is reported besides is left
+/// out: PostgreSQL reports a setting when it changes, and what the proxy has set already does not change.
+#[track_caller]
+fn check(stage: &Stage, startup: &[(&str, &str)], scripts: &[Vec<Batch>]) {
+    let parameters = [TRUSTED.as_slice(), startup].concat();
+    let transcript = |endpoint: &Endpoint, script: &[Batch]| {
+        let mut wire = Wire::login(endpoint, &parameters);
+        let log = script.iter().flat_map(|batch| wire.run(batch));
+        let log = log.filter(|message| message.tag != b'S');
+        log.collect::<Vec<Message>>()
+    };
+    for script in scripts {
+        let direct = transcript(&stage.postgres.tcp(), script);
+        let proxied = transcript(&stage.proxy.endpoint(), script);
+        println!("{script:?}\n{}", pretty(&direct));
+        assert!(
+            direct.iter().any(|message| message.tag == b'D'),
+            "it shows something"
+        );
+        compare(direct, proxied);
+    }
+}
+
+/// One Query for each, and at the end what both settings are.
+fn queries(texts: &[&str]) -> Vec<Batch> {
+    let batches = texts.iter().chain(&[BOTH]);
+    batches.map(|sql| Batch::new().query(sql)).collect()
+}
+
+#[test]
+fn show_in_simple_queries() {
+    let stage = Stage::start();
+    let one = [
+        "SHOW transaction_read_only",
+        "show DEFAULT_transaction_read_only",
+        "/* which? */ SHOW \"Transaction_Read_Only\" ;",
+        "SHOW U&\"transaction_read\\005Fonly\"",
+        "SELECT 'on'; SHOW transaction_read_only; SELECT 'on'; SHOW default_transaction_read_only; SELECT 'on'",
+        ";; SHOW transaction_read_only; ; SHOW search_path; SHOW transaction_read_only",
+        "SELECT 'on' FROM generate_series(1, 3); SHOW transaction_read_only; SELECT 1/0; SHOW transaction_read_only",
+        "BEGIN READ ONLY; SHOW transaction_read_only; COMMIT; SHOW transaction_read_only",
+        "SET default_transaction_read_only = on; SHOW transaction_read_only; SHOW default_transaction_read_only",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+        "SET default_transaction_read_only = on; RESET ALL; SHOW default_transaction_read_only",
+        "SET default_transaction_read_only = on; SELECT 1/0",
+        "DISCARD ALL",
+    ];
+    let scripts: Vec<_> = one.iter().map(|sql| queries(&[sql])).collect();
+    check(&stage, &[], &scripts);
+    let asked = [("default_transaction_read_only", "on")];
+    check(&stage, &asked, &scripts);
+}
+
+#[test]
+fn show_in_transactions() {
+    let stage = Stage::start();
+    let scripts = [
+        queries(&["BEGIN", BOTH, "COMMIT"]),
+        queries(&[
+            "BEGIN READ ONLY",
+            BOTH,
+            "COMMIT AND CHAIN",
+            BOTH,
+            "ROLLBACK",
+        ]),
+        queries(&["BEGIN", "ROLLBACK AND CHAIN", BOTH, "COMMIT"]),
+        queries(&["BEGIN", "SET TRANSACTION READ ONLY", BOTH, "ROLLBACK"]),
+        queries(&["BEGIN", "SET transaction_read_only = on", BOTH, "ROLLBACK"]),
+        queries(&[
+            "BEGIN",
+            "SET LOCAL default_transaction_read_only = on",
+            "SHOW default_transaction_read_only",
+            "END",
+        ]),
+        queries(&[
+            "BEGIN",
+            "SET default_transaction_read_only = on",
+            BOTH,
+            "COMMIT",
+            BOTH,
+            "BEGIN",
+            BOTH,
+            "END",
+        ]),
+        queries(&[
+            "BEGIN",
+            "SET default_transaction_read_only = on",
+            BOTH,
+            "ROLLBACK",
+        ]),
+        queries(&[
+            "BEGIN",
+            "SET default_transaction_read_only = on",
+            "SELECT 1/0",
+            "SHOW transaction_read_only",
+            "COMMIT",
+        ]),
+        queries(&[
+            "BEGIN",
+            "SET default_transaction_read_only = on",
+            "ROLLBACK AND CHAIN",
+            BOTH,
+            "END",
+        ]),
+        queries(&[
+            "BEGIN",
+            "SAVEPOINT s",
+            BOTH,
+            "ROLLBACK TO s",
+            BOTH,
+            "RELEASE s",
+            BOTH,
+            "END",
+        ]),
+        queries(&[
+            "BEGIN READ ONLY",
+            "SAVEPOINT s",
+            BOTH,
+            "ROLLBACK TO s",
+            BOTH,
+            "END",
+        ]),
+        queries(&[
+            "SET default_transaction_read_only = on",
+            "BEGIN",
+            BOTH,
+            "END",
+            "RESET default_transaction_read_only",
+        ]),
+    ];
+    check(&stage, &[], &scripts);
+}
+
+#[test]
+fn show_in_the_extended_protocol() {
+    let stage = Stage::start();
+    let show = "SHOW transaction_read_only";
+    let binary = [b"p\0s\0".as_slice(), &[0, 0, 0, 0, 0, 1, 0, 1]].concat();
+    let prepared = Batch::new().parse("s", show).describe_statement("s");
+    let run = Batch::new().bind("", "s", &[]).execute("", 0);
+    let mut long = Batch::new().parse("n", "SELECT 'on' FROM generate_series(1, 50)");
+    for _ in 0..500 {
+        long = long.bind("", "n", &[]).execute("", 0);
+    }
+    let default = Batch::new().statement("SHOW default_transaction_read_only");
+    let scripts = [
+        vec![Batch::new().statement(show).sync()],
+        vec![prepared.clone().then(&run).sync(), run.clone().sync()],
+        vec![
+            prepared
+                .clone()
+                .message(b'B', &binary)
+                .describe_portal("p")
+                .execute("p", 0)
+                .sync(),
+        ],
+        vec![
+            prepared
+                .clone()
+                .bind("p", "s", &[])
+                .execute("p", 1)
+                .execute("p", 1)
+                .sync(),
+        ],
+        vec![
+            prepared.clone().sync(),
+            Batch::new().query("BEGIN READ ONLY"),
+            run.clone().then(&default).sync(),
+            Batch::new().query("COMMIT"),
+            run.clone().then(&default).sync(),
+        ],
+        vec![long.statement(show).statement("SELECT 'on'").sync()],
+        vec![
+            Batch::new()
+                .query("SELECT 'on' FROM generate_series(1, 9)")
+                .query(show)
+                .query("SELECT 'on'"),
+            Batch::new().flush(),
+            Batch::new().flush(),
+        ],
+    ];
+    check(&stage, &[], &scripts);
+}
+
+/// A token that comes and goes: the mode is the client's in all of it, and other ways to look tell the truth.
+#[test]
+fn show_while_a_token_comes_and_goes() {
+    let stage = Stage::start();
+    let mut wire = stage.plain();
+    let truth = "SELECT current_setting('transaction_read_only'), current_setting('default_transaction_read_only')";
+    let check = |wire: &mut Wire, place: &str, really: [&str; 2]| {
+        assert_eq!(wire.rows(BOTH), [["off"], ["off"]], "{place}");
+        assert_eq!(wire.rows(truth), [really], "{place}");
+    };
+    check(&mut wire, "without a token", ["on", "on"]);
+    wire.ok("BEGIN");
+    wire.ok("SET fencing.token = 5");
+    check(&mut wire, "declared in a transaction", ["off", "on"]);
+    wire.ok("COMMIT");
+    check(&mut wire, "behind it", ["off", "off"]);
+    wire.ok("BEGIN");
+    wire.ok("RESET fencing.token");
+    wire.ok("SELECT 1");
+    check(&mut wire, "given back in a transaction", ["on", "off"]);
+    wire.ok("COMMIT");
+    check(&mut wire, "behind that", ["on", "on"]);
+    // What the client undoes is no wish of its own: with a token it writes.
+    wire.ok("BEGIN; SET default_transaction_read_only = on; ROLLBACK");
+    wire.ok("SET fencing.token = 5");
+    check(&mut wire, "after a rollback", ["off", "off"]);
+    wire.ok("CREATE TABLE written ()");
+}
+
+/// A standby's transactions are read-only whatever anybody asks for.
+#[test]
+fn show_on_a_standby() {
+    let postgres = Postgres::start();
+    let standby = postgres.replica();
+    let mut options = Options::new(&postgres);
+    options.upstream = format!("postgres://127.0.0.1:{}", standby.port());
+    let proxy = Proxy::start_with(options);
+    let mut wire = Wire::login(&proxy.endpoint(), &TRUSTED);
+    assert_eq!(wire.rows(BOTH), [["on"], ["off"]]);
+    standby.promote();
+    wait_for("the server to say that it is a primary", || {
+        (wire.rows(BOTH) == [["off"], ["off"]]).then_some(())
+    });
+}
