@@ -184,19 +184,7 @@ async fn log_in(
     client_addr: SocketAddr,
 ) -> Result<Established, LoginError> {
     let mut carry = BytesMut::new();
-    let request = match opening::read(client, &mut carry).await? {
-        Opening::Cancel(packet) => {
-            forward_cancel(worker, &packet).await;
-            return Err(LoginError::Answered);
-        }
-        Opening::OtherVersion(packet) => {
-            let mut server = connect(worker).await?;
-            server.write_all(&packet).await?;
-            authentication::relay_refusal(client, &mut server).await;
-            return Err(LoginError::Answered);
-        }
-        Opening::Startup(request) => request,
-    };
+    let request = startup_request(worker, client, &mut carry).await?;
     let label = request.label(client_addr);
     let fence = worker.fence_for(&label);
     let mut entry = Entry {
@@ -254,6 +242,24 @@ async fn log_in(
         access,
         fence,
     })))
+}
+
+/// Reads the startup packet. A connection that is for something else is served here, and answered.
+async fn startup_request(
+    worker: &Worker,
+    client: &mut Socket,
+    carry: &mut BytesMut,
+) -> Result<StartupRequest, LoginError> {
+    match opening::read(client, carry).await? {
+        Opening::Startup(request) => return Ok(request),
+        Opening::Cancel(packet) => forward_cancel(worker, &packet).await,
+        Opening::OtherVersion(packet) => {
+            let mut server = connect(worker).await?;
+            server.write_all(&packet).await?;
+            authentication::relay_refusal(client, &mut server).await;
+        }
+    }
+    Err(LoginError::Answered)
 }
 
 /// A login that may be refused, or observed.

@@ -1,12 +1,13 @@
 //! A connection that the fence has exempted as a whole, which replication connections are where the policy allows
 //! them: bytes go both ways as they are, and nobody looks at them, until one side closes.
 //!
-//! As in [`relay`](crate::relay) one task drives both sockets and nothing blocks. A side that does not take what waits for it
-//! keeps the other one from being read, so at most [`OUTBOX_HIGH_WATER`](crate::transport::OUTBOX_HIGH_WATER) and one read wait
-//! for each.
+//! As in [`relay`](crate::relay) one task drives both sockets and nothing blocks. A side that does not take what waits
+//! for it keeps the other one from being read, so at most [`OUTBOX_HIGH_WATER`](crate::transport::OUTBOX_HIGH_WATER)
+//! bytes and one read wait for each.
 //!
 //! A proxy that stops cannot tell a stream from a backup that is nearly done, nor put a message of its own between
-//! bytes that it does not look at. So the connection goes on for the time that open transactions get, and then it is closed.
+//! bytes that it does not look at. So the connection goes on for the time that open transactions get, and then it is
+//! closed.
 
 use std::future::Future;
 use std::io;
