@@ -126,8 +126,8 @@ impl Relay {
                 .is_some_and(|front| front.origin == Origin::Proxy)
     }
 
-    /// A row that shows the access mode says what the client sees of it: where that is not what the server says, another
-    /// one is sent in its place.
+    /// A row that shows the access mode says what the client sees of it. Where that is not what the server says,
+    /// another row is sent in its place.
     fn hides_access(&mut self, row: &[u8]) -> bool {
         let Some(show) = self.ledger.shown_access() else {
             return false;
