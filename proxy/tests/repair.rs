@@ -1,5 +1,5 @@
 //! Poison tokens on a real PostgreSQL: the guard refuses them, and a repair brings a poisoned scope back.
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 #[expect(unreachable_pub, reason = "shared by the test binaries of this crate")]
 #[expect(dead_code, reason = "each test binary uses a part")]
