@@ -310,13 +310,22 @@ fn a_control_role_without_the_right_to_keep_a_witness() {
         "t"
     );
     proxy.terminate();
-    // What the log says to run.
+    // As versions before incarnations had it made: the proxy may not add the column, and says so.
     postgres.sql(
         "CREATE SCHEMA IF NOT EXISTS pgpalisade; CREATE TABLE IF NOT EXISTS pgpalisade.mark (scope text PRIMARY KEY, \
          token int8 NOT NULL, raised_at int8 NOT NULL, raised_by text NOT NULL); \
          ALTER TABLE pgpalisade.mark ADD COLUMN IF NOT EXISTS incarnation int8 NOT NULL DEFAULT 0; \
          GRANT USAGE ON SCHEMA pgpalisade TO control; GRANT SELECT, INSERT, UPDATE ON pgpalisade.mark TO control",
     );
+    proxy.restart();
+    let add =
+        "ALTER TABLE pgpalisade.mark ADD COLUMN IF NOT EXISTS incarnation int8 NOT NULL DEFAULT 0";
+    assert_eq!(proxy.output().matches("keeps no witness").count(), 2);
+    assert!(proxy.output().contains(add), "{}", proxy.output());
+    assert_eq!(postgres.value("SELECT count(*) FROM pgpalisade.mark"), "0");
+    proxy.terminate();
+    // What the log says to run.
+    postgres.sql(add);
     proxy.restart();
     assert_eq!(postgres.value("SELECT token FROM pgpalisade.mark"), "34");
     write(&proxy, "35");
