@@ -1,5 +1,8 @@
 //! Long texts are read too: by a thread of their own, so that nobody waits for it.
 
+use std::time::Duration;
+
+use pgpalisade_tests::machine::PATIENCE;
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::Batch;
 
@@ -50,7 +53,10 @@ fn nobody_waits_for_a_long_text() {
     let (mut slow, mut quick) = (stage.plain(), stage.plain());
     let list = numbers(350_000);
     slow.send(&Batch::new().query(&format!("SELECT 1 WHERE 2 IN ({list})")));
-    // The answer to the quick one is there before the slow text was read: the slow one has no answer yet.
     quick.ok("SELECT 1");
+    // The answer to the quick one is there before the slow text was read.
+    slow.set_patience(Duration::from_millis(1));
+    assert!(slow.try_read().is_err(), "the quick one has waited");
+    slow.set_patience(PATIENCE);
     assert_passes(&slow.until_ready());
 }
