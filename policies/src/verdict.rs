@@ -297,7 +297,9 @@ impl Statement {
             "CLOSE CURSOR",
             "LOCK TABLE",
         ];
-        !STEERING.contains(&self.kind)
+        // A SELECT has controls where it is nothing but set_config of literals.
+        let sets = self.kind == "SELECT" && !self.controls.is_empty();
+        !sets && !STEERING.contains(&self.kind)
     }
 }
 

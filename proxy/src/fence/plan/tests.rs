@@ -399,6 +399,7 @@ fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
     for text in [
         "BEGIN; SELECT 1; COMMIT",
         "ABORT; SELECT 1",
+        "SELECT 1; COMMIT; SELECT set_config('fencing.token', '', false)",
         "SELECT 1; SELECT 2",
         "ROLLBACK; SET search_path = a; SHOW search_path; DISCARD ALL",
         "SAVEPOINT s; SELECT 1; RELEASE s; SELECT 2",
