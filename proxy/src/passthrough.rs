@@ -9,17 +9,14 @@
 //! bytes that it does not look at. So the connection goes on for the time that open transactions get, and then it is
 //! closed.
 
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use tokio::time::Sleep;
 
 use crate::relay::End;
-use crate::transport::{Outbox, Socket};
+use crate::transport::{Outbox, Socket, Stall};
 use crate::upstream::Unfenced;
 use crate::worker::Worker;
 
@@ -56,7 +53,7 @@ pub(crate) struct Passthrough {
     server: Unfenced,
     server_side: ServerSide,
     /// Runs while the client takes nothing of what waits for it.
-    stall: Option<Pin<Box<Sleep>>>,
+    stall: Stall,
 }
 
 impl Passthrough {
@@ -68,7 +65,7 @@ impl Passthrough {
             client_outbox: Outbox::default(),
             server: ends.server,
             server_side: ServerSide::Open,
-            stall: None,
+            stall: Stall::default(),
         };
         if let Err(end) = connection.begin(&ends.client_carry, &ends.server_carry) {
             return end;
@@ -127,31 +124,9 @@ impl Passthrough {
         {
             self.on_deaf_server(&error);
         }
-        let waiting = self.client_outbox.len();
-        match self.client_outbox.poll_flush(&mut self.client, cx) {
-            Poll::Ready(Err(error)) => return Err(End::ClientSocket(error)),
-            Poll::Ready(Ok(())) => self.stall = None,
-            Poll::Pending if self.client_outbox.len() < waiting => self.stall = None,
-            Poll::Pending => {}
-        }
-        self.check_stall(cx)
-    }
-
-    /// Gives a client up that takes no byte for too long: for it the server keeps its write-ahead log.
-    fn check_stall(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
-        let Some(limit) = self.worker.write_stall_timeout else {
-            return Ok(());
-        };
-        if self.client_outbox.is_empty() {
-            return Ok(());
-        }
-        let stall = self
-            .stall
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-        match stall.as_mut().poll(cx) {
-            Poll::Ready(()) => Err(End::ClientStalled),
-            Poll::Pending => Ok(()),
-        }
+        let limit = self.worker.write_stall_timeout;
+        let (outbox, client) = (&mut self.client_outbox, &mut self.client);
+        Ok(self.stall.poll_flush(outbox, client, limit, cx)?)
     }
 
     /// Says whether something was done, so that another turn may do more.

@@ -33,13 +33,12 @@ use crate::session::names::Names;
 use crate::session::search_path::KnownPath;
 use crate::session::settings::Settings;
 use crate::session::{Pipeline, Position};
-use crate::transport::{Outbox, READ_CHUNK, Socket};
+use crate::transport::{Outbox, READ_CHUNK, Socket, Stall};
 use crate::upstream::Upstream;
 use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::encode::{self, ErrorFields, Severity};
 use crate::worker::Worker;
-use tokio::time::Sleep;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 pub use state::{End, LoggedIn};
@@ -103,7 +102,7 @@ pub struct Relay {
     /// Wakes the task when the proxy is told to stop.
     stop_watch: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// Runs while the client takes nothing of what waits for it.
-    stall: Option<Pin<Box<Sleep>>>,
+    stall: Stall,
     /// Class and text of the statement that was judged last, for the record of a rejection.
     judged: judgement::LastJudged,
 }
@@ -150,7 +149,7 @@ impl Relay {
             shown: judgement::ShownSettings::default(),
             last_words: None,
             stop_watch: None,
-            stall: None,
+            stall: Stall::default(),
             judged: judgement::LastJudged::default(),
         }
     }
@@ -240,34 +239,9 @@ impl Relay {
             // The server may have said why it closed; that is read before the socket is given up.
             tracing::debug!(%error, "writing to the server");
         }
-        let waiting = self.client_outbox.len();
-        if waiting == 0 {
-            return Ok(());
-        }
-        match self.client_outbox.poll_flush(&mut self.client, cx) {
-            Poll::Ready(Err(error)) => return Err(End::ClientSocket(error)),
-            Poll::Ready(Ok(())) => self.stall = None,
-            Poll::Pending if self.client_outbox.len() < waiting => self.stall = None,
-            Poll::Pending => {}
-        }
-        self.check_stall(cx)
-    }
-
-    /// Gives a client up that takes no byte for too long: it holds a session and its locks.
-    fn check_stall(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
-        let Some(limit) = self.worker.write_stall_timeout else {
-            return Ok(());
-        };
-        if self.client_outbox.is_empty() {
-            return Ok(());
-        }
-        let stall = self
-            .stall
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-        match stall.as_mut().poll(cx) {
-            Poll::Ready(()) => Err(End::ClientStalled),
-            Poll::Pending => Ok(()),
-        }
+        let limit = self.worker.write_stall_timeout;
+        let (outbox, client) = (&mut self.client_outbox, &mut self.client);
+        Ok(self.stall.poll_flush(outbox, client, limit, cx)?)
     }
 
     fn poll_server(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {

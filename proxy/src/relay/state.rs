@@ -15,7 +15,7 @@ use crate::rejection_log::SessionLabel;
 use crate::session::access::AccessMode;
 use crate::session::settings::Settings;
 use crate::takeover::Identified;
-use crate::transport::Socket;
+use crate::transport::{Socket, Unsent};
 use crate::upstream::Upstream;
 
 /// Why a connection ended.
@@ -39,6 +39,15 @@ pub enum End {
     /// The server's socket failed.
     #[error("the server's connection failed: {0}")]
     ServerSocket(io::Error),
+}
+
+impl From<Unsent> for End {
+    fn from(unsent: Unsent) -> Self {
+        match unsent {
+            Unsent::Socket(error) => Self::ClientSocket(error),
+            Unsent::Stalled => Self::ClientStalled,
+        }
+    }
 }
 
 /// The search for the session's server process.

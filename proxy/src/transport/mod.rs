@@ -2,9 +2,11 @@
 
 mod outbox;
 mod socket;
+mod stall;
 
 pub use outbox::Outbox;
 pub use socket::{Socket, dial};
+pub use stall::{Stall, Unsent};
 
 use bytes::BytesMut;
 
