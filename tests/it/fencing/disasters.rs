@@ -314,7 +314,6 @@ fn a_control_role_without_the_right_to_keep_a_witness() {
     postgres.sql(
         "CREATE SCHEMA IF NOT EXISTS pgpalisade; CREATE TABLE IF NOT EXISTS pgpalisade.mark (scope text PRIMARY KEY, \
          token int8 NOT NULL, raised_at int8 NOT NULL, raised_by text NOT NULL); \
-         ALTER TABLE pgpalisade.mark ADD COLUMN IF NOT EXISTS incarnation int8 NOT NULL DEFAULT 0; \
          GRANT USAGE ON SCHEMA pgpalisade TO control; GRANT SELECT, INSERT, UPDATE ON pgpalisade.mark TO control",
     );
     proxy.restart();
