@@ -70,9 +70,11 @@ impl Guard {
     /// How it is behind a statement.
     #[must_use]
     pub fn after(self, statement: &Statement) -> Self {
-        let ends = statement.controls.iter().any(ends_transaction);
+        let mut controls = statement.controls.iter();
+        let ends = controls.clone().any(ends_transaction);
+        let switches = statement.may_hide_a_write() || controls.any(sets_default_access);
         match self {
-            Self::Sure if statement.may_hide_a_write() => Self::Ran,
+            Self::Sure if switches => Self::Ran,
             Self::Ran if ends => Self::InDoubt,
             guard => guard,
         }
@@ -340,6 +342,17 @@ const fn ends_transaction(control: &Control) -> bool {
     matches!(
         control,
         Control::Commit { .. } | Control::Rollback { .. } | Control::PrepareTransaction
+    )
+}
+
+/// Whether it may change the mode of later transactions. A RESET goes back to what the session began with.
+const fn sets_default_access(control: &Control) -> bool {
+    matches!(
+        control,
+        Control::ResetAll
+            | Control::DiscardAll
+            | Control::ResetDefaultAccess
+            | Control::SetDefaultAccess(_)
     )
 }
 

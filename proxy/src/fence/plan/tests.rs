@@ -390,6 +390,8 @@ fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
         "BEGIN; SELECT 1; COMMIT; BEGIN; SELECT 2; COMMIT",
         "FETCH c; ROLLBACK AND CHAIN; FETCH c",
         "EXECUTE r; COMMIT; EXECUTE r",
+        "BEGIN; RESET ALL; COMMIT; SELECT 1",
+        "RESET default_transaction_read_only; COMMIT; SELECT 1",
         "EXPLAIN ANALYZE SELECT 1; COMMIT; EXPLAIN ANALYZE SELECT 1",
     ] {
         Session::new("").check(text, Refuse(NoToken));
