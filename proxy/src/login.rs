@@ -60,31 +60,28 @@ enum LoginError {
     Io(#[from] io::Error),
 }
 
-/// Serves one client from its first byte to its end.
+/// Serves one client from its first byte to its login, and to its end where that makes it no session.
 pub(crate) async fn serve_client(
     worker: Rc<Worker>,
     stream: StdTcpStream,
     client_addr: SocketAddr,
-) {
+) -> Option<Relay> {
     let socket = tokio::net::TcpStream::from_std(stream);
     let mut client = match socket.and_then(|socket| Socket::tcp(socket, worker.tcp_keepalive)) {
         Ok(client) => client,
         Err(error) => {
             tracing::debug!(client.addr = %client_addr, %error, "taking over a connection");
-            return;
+            return None;
         }
     };
     let login = log_in(&worker, &mut client, client_addr);
     let outcome = tokio::select! {
         outcome = tokio::time::timeout(worker.login_timeout, login) => outcome,
-        () = worker.drain.cancelled() => return,
+        () = worker.drain.cancelled() => return None,
     };
     match outcome {
         Ok(Ok(Established::Session(session))) => {
-            let user = session.label.user.clone();
-            let relay = Relay::new(Rc::clone(&worker), session.with_client(client));
-            let end = relay.run().await;
-            tracing::debug!(client.addr = %client_addr, user, %end, "session ended");
+            return Some(Relay::new(Rc::clone(&worker), session.with_client(client)));
         }
         Ok(Ok(Established::Replication(stream))) => {
             let user = stream.user.clone();
@@ -105,6 +102,7 @@ pub(crate) async fn serve_client(
             say_and_close(&mut client, &fields).await;
         }
     }
+    None
 }
 
 /// Tells a client that no place is left, without waiting for anything.

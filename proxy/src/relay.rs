@@ -15,6 +15,7 @@ mod state;
 mod steps;
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -50,6 +51,17 @@ use state::{CommittedMidway, Front, Gate, Process};
 
 /// Turns of the loop before other connections of the worker get theirs.
 const TURNS_MAX: usize = 8;
+
+/// What a look at one side has come to, in the turns since the task was woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    /// It was not asked, for what it sends could not be taken.
+    Unasked,
+    /// It had something.
+    Read,
+    /// It had nothing, and wakes the task when it has.
+    Drained,
+}
 
 /// One connection after its login.
 pub struct Relay {
@@ -155,7 +167,7 @@ impl Relay {
     }
 
     /// Runs the session to its end, and takes its record off the register where that is safe.
-    pub async fn run(mut self) -> End {
+    pub async fn run(mut self) {
         let end = std::future::poll_fn(|cx| self.poll(cx)).await;
         let quiet = self.ledger.is_empty() && self.upstream.admitted() == 0;
         let Self {
@@ -163,8 +175,10 @@ impl Relay {
             worker,
             process,
             mut client,
+            label,
             ..
         } = self;
+        tracing::debug!(client.addr = %label.client_addr, user = label.user, %end, "session ended");
         if matches!(end, End::ClientLeft) {
             // "Normally" ended means: nothing was in flight, and the server has closed its side.
             let closed = tokio::time::timeout(worker.close_timeout, upstream.terminate()).await;
@@ -174,7 +188,6 @@ impl Relay {
         } else {
             client.shut_down_write().await;
         }
-        end
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
@@ -185,18 +198,24 @@ impl Relay {
     }
 
     fn turns(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        // A side that has nothing to read wakes the task when it has: it is not asked again before that.
+        let (mut server, mut client) = (Side::Unasked, Side::Unasked);
         for _ in 0..TURNS_MAX {
             let waited = self.poll_gate(cx);
             self.poll_flush(cx)?;
-            let read_server = self.poll_server(cx)?;
-            let read_client = self.poll_client(cx)?;
-            self.check_shutdown(cx);
-            if !(waited || read_server || read_client) {
-                return match self.gate {
-                    Gate::Closing(why) if self.client_outbox.is_empty() => Err(End::Ended(why)),
-                    _ => Ok(()),
-                };
+            if server != Side::Drained {
+                server = self.poll_server(cx)?;
             }
+            if client != Side::Drained {
+                client = self.poll_client(cx)?;
+            }
+            if waited || server == Side::Read || client == Side::Read || self.check_shutdown(cx) {
+                continue;
+            }
+            return match self.gate {
+                Gate::Closing(why) if self.client_outbox.is_empty() => Err(End::Ended(why)),
+                _ => Ok(()),
+            };
         }
         cx.waker().wake_by_ref();
         Ok(())
@@ -244,96 +263,87 @@ impl Relay {
         Ok(self.stall.poll_flush(outbox, client, limit, cx)?)
     }
 
-    fn poll_server(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
+    fn poll_server(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
         if !self.client_outbox.has_room() || matches!(self.gate, Gate::Closing(_)) {
-            return Ok(false);
+            return Ok(Side::Unasked);
+        }
+        if !self.server_carry.is_empty() {
+            return self.poll_server_behind_carry(cx);
         }
         let worker = Rc::clone(&self.worker);
         let mut scratch = worker.scratch.borrow_mut();
-        let mut carry = std::mem::take(&mut self.server_carry);
-        let read = match carry.is_empty() {
-            true => self.upstream.poll_read(cx, scratch.empty()),
-            false => {
-                carry.reserve(READ_CHUNK);
-                self.upstream.poll_read(cx, &mut carry)
-            }
-        };
-        let read = match read {
-            Poll::Pending => {
-                self.server_carry = carry;
-                return Ok(false);
-            }
-            Poll::Ready(read) => read,
-        };
-        match read {
-            Ok(0) => return self.on_server_closed(End::ServerClosed),
-            Err(error) => return self.on_server_closed(End::ServerSocket(error)),
-            Ok(_) => {}
+        match self.upstream.poll_read(cx, scratch.empty()) {
+            Poll::Pending => return Ok(Side::Drained),
+            Poll::Ready(Ok(1..)) => {}
+            Poll::Ready(closed) => return self.on_server_end(closed),
         }
-        if carry.is_empty() {
-            let bytes = scratch.filled();
-            let done = self.on_server_bytes(bytes)?;
-            carry.extend_from_slice(bytes.get(done..).unwrap_or_default());
-        } else {
-            let done = self.on_server_bytes(&carry)?;
-            carry.advance(done);
-        }
-        self.server_carry = if carry.is_empty() {
-            BytesMut::new()
-        } else {
-            carry
-        };
-        Ok(true)
+        let bytes = scratch.filled();
+        let done = self.on_server_bytes(bytes)?;
+        self.server_carry.extend_from_slice(bytes.get(done..).unwrap_or_default());
+        Ok(Side::Read)
     }
 
-    fn poll_client(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
+    /// The rest of a message follows what is there of it.
+    fn poll_server_behind_carry(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
+        self.server_carry.reserve(READ_CHUNK);
+        match self.upstream.poll_read(cx, &mut self.server_carry) {
+            Poll::Pending => return Ok(Side::Drained),
+            Poll::Ready(Ok(1..)) => {}
+            Poll::Ready(closed) => return self.on_server_end(closed),
+        }
+        let carry = std::mem::take(&mut self.server_carry);
+        let done = self.on_server_bytes(&carry)?;
+        self.server_carry = behind(carry, done);
+        Ok(Side::Read)
+    }
+
+    fn on_server_end(&mut self, closed: io::Result<usize>) -> Result<Side, End> {
+        let end = closed.map_or_else(End::ServerSocket, |_| End::ServerClosed);
+        self.on_server_closed(end).map(|()| Side::Read)
+    }
+
+    fn poll_client(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
         // A ledger without room gets room by itself: the server sends replies whenever its buffer of
         // 8 KiB is full, asked or not, and the ledger holds many times as many.
         let open = matches!(self.gate, Gate::Open);
         if !open || !self.upstream.has_room() || !self.ledger.has_room() {
-            return Ok(false);
+            return Ok(Side::Unasked);
+        }
+        if !self.client_carry.is_empty() {
+            return self.poll_client_behind_carry(cx);
         }
         let worker = Rc::clone(&self.worker);
         let mut scratch = worker.scratch.borrow_mut();
-        let mut carry = std::mem::take(&mut self.client_carry);
+        match self.client.poll_read(cx, scratch.empty()) {
+            Poll::Pending => return Ok(Side::Drained),
+            Poll::Ready(Ok(1..)) => {}
+            Poll::Ready(closed) => return Err(client_end(closed)),
+        }
+        let bytes = scratch.filled();
+        let done = self.on_client_bytes(bytes)?;
+        self.client_carry.extend_from_slice(bytes.get(done..).unwrap_or_default());
+        Ok(Side::Read)
+    }
+
+    fn poll_client_behind_carry(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
         // Bytes that waited for the gate are looked at before new ones are read.
-        if !std::mem::take(&mut self.resume) || carry.is_empty() {
-            let read = match carry.is_empty() {
-                true => self.client.poll_read(cx, scratch.empty()),
-                false => {
-                    carry.reserve(READ_CHUNK);
-                    self.client.poll_read(cx, &mut carry)
-                }
-            };
-            match read {
-                Poll::Pending => {
-                    self.client_carry = carry;
-                    return Ok(false);
-                }
-                Poll::Ready(Ok(0)) => return Err(End::ClientLeft),
-                Poll::Ready(Err(error)) => return Err(End::ClientSocket(error)),
-                Poll::Ready(Ok(_)) => {}
+        if !std::mem::take(&mut self.resume) {
+            self.client_carry.reserve(READ_CHUNK);
+            match self.client.poll_read(cx, &mut self.client_carry) {
+                Poll::Pending => return Ok(Side::Drained),
+                Poll::Ready(Ok(1..)) => {}
+                Poll::Ready(closed) => return Err(client_end(closed)),
             }
         }
-        if carry.is_empty() {
-            let bytes = scratch.filled();
-            let done = self.on_client_bytes(bytes)?;
-            carry.extend_from_slice(bytes.get(done..).unwrap_or_default());
-        } else {
-            let done = self.on_client_bytes(&carry)?;
-            carry.advance(done);
-        }
-        self.client_carry = if carry.is_empty() {
-            BytesMut::new()
-        } else {
-            carry
-        };
-        Ok(true)
+        let carry = std::mem::take(&mut self.client_carry);
+        let done = self.on_client_bytes(&carry)?;
+        self.client_carry = behind(carry, done);
+        Ok(Side::Read)
     }
 
     /// A proxy that stops lets every session finish its transaction, as PostgreSQL's smart shutdown
-    /// would not: then it ends it.
-    fn check_shutdown(&mut self, cx: &mut Context<'_>) {
+    /// would not: then it ends it, and this says so.
+    fn check_shutdown(&mut self, cx: &mut Context<'_>) -> bool {
         if self.stop_watch.is_none() {
             // Polled once and kept, so that the task is woken when the time comes.
             let mut watch = Box::pin(self.worker.drain.clone().cancelled_owned());
@@ -341,7 +351,8 @@ impl Relay {
             self.stop_watch = Some(watch);
         }
         let idle = !self.position.is_inside() && self.ledger.is_empty();
-        if self.worker.stopping.get() && idle && matches!(self.gate, Gate::Open) {
+        let ends = self.worker.stopping.get() && idle && matches!(self.gate, Gate::Open);
+        if ends {
             self.end_session(
                 "the proxy is shutting down",
                 &ErrorFields {
@@ -353,6 +364,7 @@ impl Relay {
                 },
             );
         }
+        ends
     }
 
     /// Tells the client why and closes.
@@ -375,4 +387,17 @@ impl Relay {
             },
         );
     }
+}
+
+/// What is left behind the bytes that are done with. The memory is given back with the last of them.
+fn behind(mut carry: BytesMut, done: usize) -> BytesMut {
+    if done == carry.len() {
+        return BytesMut::new();
+    }
+    carry.advance(done);
+    carry
+}
+
+fn client_end(closed: io::Result<usize>) -> End {
+    closed.map_or_else(End::ClientSocket, |_| End::ClientLeft)
 }

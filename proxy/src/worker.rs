@@ -144,6 +144,18 @@ pub struct Accepted {
     pub place: OwnedSemaphorePermit,
 }
 
+/// The place of a connection that is being served.
+struct Place {
+    connections: Arc<AtomicUsize>,
+    _allowed: OwnedSemaphorePermit,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A running worker, as the listener sees it.
 #[derive(Debug)]
 pub struct WorkerHandle {
@@ -172,7 +184,11 @@ impl WorkerHandle {
             .stack_size(STACK_BYTES)
             .spawn(move || {
                 let tasks = LocalSet::new();
-                tasks.block_on(&runtime, run(&shared, receiver, counter));
+                // As a task of its own: what is blocked on is polled whenever any task is to run.
+                let serving = tasks.spawn_local(run(shared, receiver, counter));
+                if let Err(error) = tasks.block_on(&runtime, serving) {
+                    tracing::error!(%error, "a worker thread has panicked");
+                }
                 // Whatever still runs was told to end at once.
                 drop(tasks);
                 runtime.shutdown_background();
@@ -210,8 +226,8 @@ impl WorkerHandle {
     }
 }
 
-async fn run(shared: &Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Arc<AtomicUsize>) {
-    let worker = Rc::new(Worker::new(shared));
+async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Arc<AtomicUsize>) {
+    let worker = Rc::new(Worker::new(&shared));
     // It ends with the thread.
     tokio::task::spawn_local(follow_policy(Rc::clone(&worker), shared.fence.clone()));
     let tracker = TaskTracker::new();
@@ -221,16 +237,20 @@ async fn run(shared: &Shared, mut jobs: mpsc::Receiver<Accepted>, connections: A
             () = shared.drain.cancelled() => None,
         };
         let Some(accepted) = accepted else { break };
-        let (worker, connections) = (Rc::clone(&worker), Arc::clone(&connections));
+        let (worker, sessions) = (Rc::clone(&worker), tracker.clone());
+        let place = Place {
+            connections: Arc::clone(&connections),
+            _allowed: accepted.place,
+        };
         tracker.spawn_local(async move {
-            let Accepted {
-                stream,
-                client_addr,
-                place,
-            } = accepted;
-            login::serve_client(worker, stream, client_addr).await;
-            drop(place);
-            connections.fetch_sub(1, Ordering::Relaxed);
+            let served = login::serve_client(worker, accepted.stream, accepted.client_addr);
+            if let Some(session) = served.await {
+                // As a task of its own, which is as large as a session and not as a login.
+                sessions.spawn_local(async move {
+                    session.run().await;
+                    drop(place);
+                });
+            }
         });
     }
     worker.stopping.set(true);

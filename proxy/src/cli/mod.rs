@@ -7,6 +7,7 @@ mod check_policy;
 mod demo;
 mod explain;
 mod explained;
+mod open_files;
 mod operator;
 mod recover;
 mod report;

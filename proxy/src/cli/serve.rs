@@ -11,7 +11,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::settings::Settings;
-use super::{Failure, configuration, failed};
+use super::{Failure, configuration, failed, open_files};
 use crate::config::Config;
 use crate::logging;
 use crate::rejection_log::RejectionLog;
@@ -46,6 +46,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
         None => Policy::default(),
     };
     logging::init(&config.log, config.log_format).map_err(failed)?;
+    open_files::raise_limit(&config);
     let rejections = RejectionLog::open(config.rejection_log.as_deref(), config.rejection_literals)
         .map_err(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

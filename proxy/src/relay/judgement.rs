@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use pgpalisade_policies::scan::{self, NeedsParse};
 use pgpalisade_policies::{
     Control, Effects, FencingShow, FencingVariable, ObjectName, Opaque, SearchPath, Statement,
-    Verdict, Weight, classify, scan, weigh,
+    Verdict, Weight, classify, weigh,
 };
 
 use super::steps::{Forward, Judged, Refused, Step, Then};
@@ -112,9 +113,18 @@ impl Relay {
     #[inline]
     pub(super) fn fast_permit(&self, text: &[u8]) -> Option<Permit> {
         match scan::needs_parse(text) {
-            scan::NeedsParse::Yes => None,
-            scan::NeedsParse::No => self.fence.admit_any(self.settings.token()),
+            NeedsParse::Yes => None,
+            NeedsParse::No => self.permit_for_any(),
         }
+    }
+
+    /// A permit for whatever does nothing to the session, where it holds all that this could need. `None` says nothing.
+    #[inline]
+    pub(super) fn permit_for_any(&self) -> Option<Permit> {
+        if self.refusal_on_hold.is_some() {
+            return None;
+        }
+        self.fence.admit_any(self.settings.token())
     }
 
     /// What a text does, or the step that finds it out.
@@ -251,7 +261,7 @@ impl Relay {
 
     /// What is left of read-only mode where the next message arrives. While the default is read-write, a transaction
     /// may still be read-only.
-    fn guard_now(&self) -> Guard {
+    pub(super) fn guard_now(&self) -> Guard {
         match self.guard {
             Guard::Sure if !self.access.is_read_only() => Guard::Ran,
             guard => guard,

@@ -53,11 +53,11 @@ impl Relay {
     }
 
     /// The server has closed the connection. A session that a takeover has ended is told so.
-    pub(super) fn on_server_closed(&mut self, end: End) -> Result<bool, End> {
+    pub(super) fn on_server_closed(&mut self, end: End) -> Result<(), End> {
         let in_flight = !self.ledger.is_empty();
         let last_words = self.last_words.take();
         if last_words.is_some() && self.end_if_taken_over() {
-            return Ok(true);
+            return Ok(());
         }
         match (self.ended_by_takeover(), last_words) {
             (Some((scope, token, mark)), None) => {
@@ -79,7 +79,7 @@ impl Relay {
                 self.gate = Gate::Closing("the server closed the connection");
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// The server says that an administrator has ended the session. Where that was a takeover, the client is told.

@@ -39,32 +39,16 @@ enum Way {
 impl Relay {
     /// Looks at what the server has sent and says how many bytes are done with.
     pub(super) fn on_server_bytes(&mut self, bytes: &[u8]) -> Result<usize, End> {
-        let mut at = 0;
-        let mut sent = 0;
+        let (mut at, mut sent) = (0, 0);
         loop {
             let rest = bytes.get(at..).unwrap_or_default();
-            match std::mem::take(&mut self.server_rest) {
-                Rest::Relay(left) => {
-                    let here = left.min(rest.len());
-                    at += here;
-                    if here < left {
-                        self.server_rest = Rest::Relay(left - here);
-                        break;
-                    }
-                    continue;
+            if self.server_rest != Rest::None {
+                let way = std::mem::take(&mut self.server_rest);
+                at += self.relay_rest(way, bytes, &mut sent, at)?;
+                match self.server_rest {
+                    Rest::None => continue,
+                    Rest::Relay(_) | Rest::Drop(_) => break,
                 }
-                Rest::Drop(left) => {
-                    let here = left.min(rest.len());
-                    self.relay(bytes, sent, at)?;
-                    at += here;
-                    sent = at;
-                    if here < left {
-                        self.server_rest = Rest::Drop(left - here);
-                        break;
-                    }
-                    continue;
-                }
-                Rest::None => {}
             }
             let header = match header::parse(rest, backend::body_max) {
                 Ok(Some(header)) => header,
@@ -78,22 +62,59 @@ impl Relay {
             if body.len() < header.body_len && is_understood && header.body_len <= UNDERSTOOD_MAX {
                 break;
             }
-            // What the message makes the proxy say stands behind everything before it.
-            if is_understood {
+            let queued = self.client_outbox.len();
+            let way = self.on_message(header, body);
+            if self.client_outbox.len() > queued {
+                // What the message made the proxy say stands behind everything before it.
+                let own = self.client_outbox.tail().split_off(queued);
                 self.relay(bytes, sent, at)?;
+                self.client_outbox.tail().extend_from_slice(&own);
                 sent = at;
             }
-            self.server_rest = match self.on_message(header, body) {
+            let rest = match way {
                 Way::Relay => Rest::Relay(header.frame_len()),
                 Way::Drop => Rest::Drop(header.frame_len()),
             };
+            at += self.relay_rest(rest, bytes, &mut sent, at)?;
             if matches!(self.gate, Gate::Closing(_)) {
+                self.relay(bytes, sent, at)?;
                 return Ok(bytes.len());
             }
         }
         self.relay(bytes, sent, at)?;
         self.on_lifted();
         Ok(at)
+    }
+
+    /// What is left of a message, as far as it is here: says how many bytes that is. What is here is relayed with what
+    /// follows it, or is dropped behind what came before it.
+    #[inline]
+    fn relay_rest(
+        &mut self,
+        rest: Rest,
+        bytes: &[u8],
+        sent: &mut usize,
+        at: usize,
+    ) -> Result<usize, End> {
+        let here = bytes.len() - at;
+        match rest {
+            Rest::None => Ok(0),
+            Rest::Relay(left) => {
+                if here < left {
+                    self.server_rest = Rest::Relay(left - here);
+                }
+                Ok(here.min(left))
+            }
+            Rest::Drop(left) => {
+                self.relay(bytes, *sent, at)?;
+                let here = here.min(left);
+                *sent = at + here;
+                if here < left {
+                    self.server_rest = Rest::Drop(left - here);
+                }
+                Ok(here)
+            }
+        }
     }
 
     fn relay(&mut self, bytes: &[u8], sent: usize, at: usize) -> Result<(), End> {

@@ -1,5 +1,6 @@
 //! Messages from the client: what each of them needs before it may be sent.
 
+use pgpalisade_policies::scan::{self, NeedsParse};
 use pgpalisade_policies::{Category, Class, Effects, MAX_PARSED, MAX_PARSED_INLINE, Opaque};
 
 use super::judgement::{excerpt, shows_settings};
@@ -42,6 +43,7 @@ impl Frame<'_> {
 impl Relay {
     /// Looks at what the client has sent and says how many bytes are done with.
     pub(super) fn on_client_bytes(&mut self, bytes: &[u8]) -> Result<usize, End> {
+        self.follow_policy();
         // Everything before `at` is decided; everything before `sent` has been passed on or dropped.
         let mut at = 0;
         let mut sent = 0;
@@ -67,19 +69,26 @@ impl Relay {
             if !matches!(self.gate, Gate::Open) {
                 break;
             }
-            let step = match header::parse(rest, frontend::body_max) {
+            let header = match header::parse(rest, frontend::body_max) {
                 Ok(None) => break,
-                Ok(Some(_)) if std::mem::take(&mut self.drop_front) => Step::Discard,
-                Ok(Some(header)) => self.look_at(header, rest),
-                Err(error) => Step::Broken(error),
+                Ok(Some(header)) => header,
+                Err(error) => {
+                    self.pass_on(bytes, &mut sent, at)?;
+                    self.on_wire_error(error);
+                    break;
+                }
+            };
+            let frame_len = header.frame_len();
+            let step = match std::mem::take(&mut self.drop_front) {
+                true => Step::Discard,
+                false => self.look_at(header, rest),
             };
             match step {
                 Step::Forward(forward) => {
                     self.front = Front::Unknown;
                     self.classified = None;
-                    let len = header_len(rest);
-                    if self.forward(forward, len) == Then::Settle {
-                        at += len.min(rest.len());
+                    at += frame_len.min(rest.len());
+                    if self.forward(forward, frame_len) == Then::Settle {
                         // The message itself goes out before the request for its reply.
                         self.pass_on(bytes, &mut sent, at)?;
                         self.await_replies();
@@ -91,7 +100,6 @@ impl Relay {
             }
             // What was decided before goes out first.
             self.pass_on(bytes, &mut sent, at)?;
-            let frame_len = header_len(rest);
             if self.take(step)? == Message::Dropped {
                 self.front = Front::Unknown;
                 self.classified = None;
@@ -151,7 +159,6 @@ impl Relay {
         if self.ledger.is_skipping() && !matches!(tag, FrontendTag::Sync | FrontendTag::Terminate) {
             return Step::Discard;
         }
-        self.follow_policy();
         if let Some(step) = self.adjust_first(tag) {
             return step;
         }
@@ -250,7 +257,11 @@ impl Relay {
                 self.shown.published = None;
                 let keeps = verdict.class() == Class::Write;
                 let excerpt = text.ok().filter(|_| keeps).map(|text| excerpt(text).into());
-                Meaning::Classified { verdict, excerpt }
+                Meaning::Classified {
+                    verdict,
+                    excerpt,
+                    scan: text.map_or(NeedsParse::Yes, scan::needs_parse),
+                }
             }
         };
         let change = match self.names.prepare(name, meaning) {
@@ -321,8 +332,11 @@ impl Relay {
             Ok(portal) => portal,
             Err(error) => return Step::Broken(error),
         };
-        let meaning = self.names.portal(portal).cloned().unwrap_or_default();
         self.position.pipeline = Pipeline::Open;
+        if let Some(step) = self.fast_execute(portal) {
+            return step;
+        }
+        let meaning = self.names.portal(portal).cloned().unwrap_or_default();
         match meaning.verdict() {
             Some(verdict) => self.decide(
                 &Judged {
@@ -333,6 +347,21 @@ impl Relay {
             ),
             None => self.decide_effects(&meaning.effects(), Request::Execute, Refused::InPipeline),
         }
+    }
+
+    /// The way of nearly every Execute: as [`Relay::fast_permit`] for a text.
+    #[inline]
+    fn fast_execute(&mut self, portal: &[u8]) -> Option<Step> {
+        let meaning = self.names.portal(portal).filter(|meaning| meaning.is_plain())?;
+        let permit = self.permit_for_any()?;
+        self.guard = match meaning.verdict() {
+            Some(verdict) => verdict.statements.iter().fold(self.guard_now(), Guard::after),
+            None if self.guard == Guard::Sure => Guard::Ran,
+            None => self.guard,
+        };
+        self.search_path.forget();
+        let entry = InFlight::client(Request::Execute, None);
+        Some(Step::Forward(Forward::plain(permit, Some(entry))))
     }
 
     fn look_at_function_call(&mut self) -> Step {
@@ -377,13 +406,6 @@ impl Relay {
             None => Step::AwaitReplies,
         }
     }
-}
-
-fn header_len(rest: &[u8]) -> usize {
-    header::parse(rest, |_| usize::MAX)
-        .ok()
-        .flatten()
-        .map_or(0, Header::frame_len)
 }
 
 /// Name and text of a Parse.

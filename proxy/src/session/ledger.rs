@@ -199,7 +199,7 @@ impl Ledger {
         if self.in_flight.is_empty() {
             self.access_shows = AccessShows::None;
         }
-        if entry.asks_for_access() {
+        if entry.verdict.is_some() && entry.asks_for_access() {
             self.access_shows = AccessShows::Some;
         }
         self.in_flight.push_back(entry);

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use pgpalisade_policies::scan::NeedsParse;
 use pgpalisade_policies::{Class, Effects, Verdict};
 
 /// Names and excerpts of a session may take this many bytes together; what does not fit is unknown.
@@ -25,6 +26,8 @@ pub enum Meaning {
         verdict: Arc<Verdict>,
         /// The front of the text.
         excerpt: Option<Arc<[u8]>>,
+        /// Whether a byte scan would have done: a session that may write anyway has nothing to learn from it.
+        scan: NeedsParse,
     },
     /// A byte scan showed that the text does nothing to the session; read or write was not asked.
     Plain,
@@ -43,6 +46,20 @@ impl Meaning {
             Self::Classified { verdict, .. } => Some(verdict),
             Self::Plain | Self::Sql(_) | Self::Unknown => None,
         }
+    }
+
+    /// Whether executing it does nothing to the session, whatever it does to data.
+    #[inline]
+    #[must_use]
+    pub const fn is_plain(&self) -> bool {
+        matches!(
+            self,
+            Self::Plain
+                | Self::Classified {
+                    scan: NeedsParse::No,
+                    ..
+                }
+        )
     }
 
     /// The front of the text, where it was kept.

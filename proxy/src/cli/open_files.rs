@@ -1,0 +1,57 @@
+//! The limit of open files: every session holds two sockets, and the usual soft limit of 1024 would end at some 500.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::config::Config;
+
+/// Files besides the sockets of sessions: listeners, event queues, the store, logs, control connections.
+const BESIDES: u64 = 64;
+
+/// Raises the soft limit to the hard one, as every process may, and says so where that is still too low for
+/// `connections.max`.
+///
+/// The soft limit is low for the sake of programs that use select(2), and this is none:
+/// <https://0pointer.net/blog/file-descriptor-limits.html>
+pub(super) fn raise_limit(config: &Config) {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    let limit = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => maximum,
+        Err(error) => {
+            tracing::warn!(%error, "cannot raise the limit of open files");
+            current
+        }
+    };
+    if let Some(needed) = too_few(limit, config.max_connections.get()) {
+        tracing::warn!(
+            limit,
+            needed,
+            "the limit of open files is too low for connections.max: raise it (ulimit -n, LimitNOFILE= of systemd), or lower connections.max"
+        );
+    }
+}
+
+/// How many files may be needed, where that is more than the limit. No limit is `None`.
+fn too_few(limit: Option<u64>, connections: usize) -> Option<u64> {
+    let needed = u64::try_from(connections)
+        .unwrap_or(u64::MAX)
+        .saturating_mul(2)
+        .saturating_add(BESIDES);
+    limit.filter(|limit| *limit < needed).map(|_| needed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_files_for_each_session() {
+        assert_eq!(too_few(None, 5_000), None);
+        assert_eq!(too_few(Some(10_064), 5_000), None);
+        assert_eq!(too_few(Some(10_063), 5_000), Some(10_064));
+        assert_eq!(too_few(Some(1_024), usize::MAX), Some(u64::MAX));
+    }
+}
