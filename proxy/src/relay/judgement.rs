@@ -136,14 +136,24 @@ impl Relay {
         Ok(verdict)
     }
 
+    /// What comes before the question what a request does: a wait, or the refusal that its declaration has ended in.
+    fn before_effects(&mut self, request: Request, refused: Refused) -> Option<Step> {
+        if self.backstop_in_doubt(request) {
+            return Some(Step::AwaitReplies);
+        }
+        let rejection = self.refusal_on_hold.take()?;
+        Some(Step::Refuse(rejection, refused))
+    }
+
+    /// Decides a request of which nothing is known but its effects.
     pub(super) fn decide_effects(
         &mut self,
         effects: &Effects,
         request: Request,
         refused: Refused,
     ) -> Step {
-        if self.backstop_in_doubt(request) {
-            return Step::AwaitReplies;
+        if let Some(step) = self.before_effects(request, refused) {
+            return step;
         }
         let token = self.settings.token();
         if self.guard_now() == Guard::InDoubt
@@ -191,16 +201,18 @@ impl Relay {
         let holds = touches_token(verdict);
         // A failed transaction may be over by the time that this text arrives.
         let failed = self.position.status == TransactionStatus::Failed;
-        if (holds || failed) && !self.ledger.is_empty() || self.backstop_in_doubt(request) {
+        if (holds || failed) && !self.ledger.is_empty() {
             return Step::AwaitReplies;
         }
         let refused = match request {
             Request::Execute => Refused::InPipeline,
             _ => Refused::Whole,
         };
-        if let Some(rejection) = self.refusal_on_hold.take() {
-            self.judged_as(judged);
-            return Step::Refuse(rejection, refused);
+        if let Some(step) = self.before_effects(request, refused) {
+            if matches!(step, Step::Refuse(..)) {
+                self.judged_as(judged);
+            }
+            return step;
         }
         let (permit, observed) = match self.plan(judged, request, refused) {
             Ok(admitted) => admitted,
