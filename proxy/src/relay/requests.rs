@@ -77,6 +77,8 @@ impl Relay {
                 Step::Forward(forward) => {
                     self.front = Front::Unknown;
                     self.classified = None;
+                    // Another policy may let pass what was to be refused.
+                    self.refusal_on_hold = None;
                     let len = header_len(rest);
                     if self.forward(forward, len) == Then::Settle {
                         at += len.min(rest.len());

@@ -268,3 +268,22 @@ fn a_declaration_that_fails_for_a_statement_prepared_before() {
     });
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
 }
+
+/// While it is on its way another policy comes into force, and the message passes after all. Nothing is left of it.
+#[test]
+fn a_declaration_that_fails_and_is_not_needed_any_more() {
+    const OBSERVED: &str = "[defaults]\nmode = \"observe\"\n";
+    let policy = PolicyFile::new(OBSERVED);
+    let (stage, etcd) = observing_with_etcd(&policy);
+    let mut wire = stage.leader("34");
+    etcd.pause(0);
+    policy.reload(&stage.proxy, "");
+    wire.send(&Batch::new().query("INSERT INTO notes VALUES (1)"));
+    // The declaration begins. Nobody outside can see it; were it later, the test would only show less.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    policy.reload(&stage.proxy, OBSERVED);
+    assert_passes(&wire.until_ready());
+    wire.ok("BEGIN; COMMIT");
+    etcd.resume(0);
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
+}
