@@ -2,14 +2,15 @@
 
 use pgpalisade_policies::{Statement, Verdict};
 
-use super::steps::Step;
+use super::steps::{Judged, Refused, Step};
 use super::{Front, Relay};
 use crate::fence::Guard;
 use crate::session::Pipeline;
 use crate::session::access::{Adjustment, Place, Standing};
 use crate::session::ledger::{InFlight, Origin, Request};
+use crate::session::names::Meaning;
 use crate::wire::backend::TransactionStatus;
-use crate::wire::frontend::FrontendTag;
+use crate::wire::frontend::{self, FrontendTag};
 
 impl Relay {
     /// A change of the access mode that is due before anything else is sent.
@@ -97,13 +98,77 @@ impl Relay {
         }
         let hides = |entry: &InFlight| match &entry.verdict {
             Some(verdict) => verdict.statements.iter().any(Statement::may_hide_a_write),
-            None => matches!(entry.request, Request::Query | Request::Execute),
+            // What prepares an Execute can run a function too, and has no verdict with it.
+            None => matches!(
+                entry.request,
+                Request::Query
+                    | Request::Parse
+                    | Request::Bind
+                    | Request::Describe
+                    | Request::Execute
+            ),
         };
         let hides = |entry: &InFlight| entry.origin == Origin::Client && hides(entry);
         let ends = |entry: &InFlight| matches!(entry.request, Request::Query | Request::Sync);
         let mut in_flight = self.ledger.iter();
         let begins = request != Request::Execute || self.ledger.iter().any(ends);
         begins && in_flight.any(hides)
+    }
+
+    /// What comes before a Parse: it can run functions of the database, the checks of a domain in an array's literal.
+    pub(super) fn before_parse(&mut self, judged: &Judged<'_>) -> Option<Step> {
+        let statements = &judged.verdict.statements;
+        let may_hide = |_: &Self| statements.iter().any(Statement::may_hide_a_write);
+        let step = self.before_running(may_hide);
+        if matches!(step, Some(Step::Refuse(..))) {
+            self.judged_as(judged);
+        }
+        step
+    }
+
+    /// What comes before a Bind: the text is planned, for which functions that are said to be stable are run, and
+    /// parameters are read, which checks those of a domain.
+    pub(super) fn before_bind(&mut self, statement: &[u8], body: &[u8]) -> Option<Step> {
+        self.before_running(|relay| {
+            frontend::bind_parameters(body) != Some(0) || relay.may_hide_a_write(statement)
+        })
+    }
+
+    /// What comes before a Describe of a statement: its text may be read again, as by a Parse.
+    pub(super) fn before_describe(&mut self, statement: &[u8]) -> Option<Step> {
+        self.before_running(|relay| relay.may_hide_a_write(statement))
+    }
+
+    fn may_hide_a_write(&self, statement: &[u8]) -> bool {
+        match self.names.statement(statement).and_then(Meaning::verdict) {
+            Some(verdict) => verdict.statements.iter().any(Statement::may_hide_a_write),
+            None => true,
+        }
+    }
+
+    /// What comes before a message that prepares an Execute, where it may run a function of the database. What could
+    /// hide in an Execute could hide there.
+    fn before_running(&mut self, may_run: impl FnOnce(&Self) -> bool) -> Option<Step> {
+        if self.backstop_in_doubt(Request::Execute) {
+            return Some(Step::AwaitReplies);
+        }
+        match self.guard_now() {
+            Guard::Ran => None,
+            Guard::Sure => {
+                if may_run(self) {
+                    self.guard = Guard::Ran;
+                }
+                None
+            }
+            Guard::InDoubt if !may_run(self) => None,
+            Guard::InDoubt => {
+                let rejection = self.fence.unguarded(self.settings.token())?;
+                Some(match self.ledger.is_empty() {
+                    true => Step::Refuse(Box::new(rejection), Refused::InPipeline),
+                    false => Step::AwaitReplies,
+                })
+            }
+        }
     }
 
     /// A text that binds a token is sent to a session that may write already, so that what follows

@@ -250,6 +250,13 @@ impl Relay {
                     return step;
                 }
                 self.shown.published = None;
+                let judged = Judged {
+                    verdict: &verdict,
+                    text: text.unwrap_or_default(),
+                };
+                if let Some(step) = self.before_parse(&judged) {
+                    return step;
+                }
                 let keeps = verdict.class() == Class::Write;
                 let excerpt = text.ok().filter(|_| keeps).map(|text| excerpt(text).into());
                 Meaning::Classified { verdict, excerpt }
@@ -267,7 +274,12 @@ impl Relay {
             Some((portal, _)) if self.names.has_portal(portal) && !self.ledger.is_empty() => {
                 return Step::AwaitReplies;
             }
-            Some((portal, statement)) => self.names.bind(portal, statement),
+            Some((portal, statement)) => {
+                if let Some(step) = self.before_bind(statement, frame.body) {
+                    return step;
+                }
+                self.names.bind(portal, statement);
+            }
             None if frame.is_whole() => return Step::Broken(WireError::Malformed(b'B')),
             None => return long_name(frame),
         }
@@ -300,6 +312,11 @@ impl Relay {
             Err(error) => return Step::Broken(error),
         };
         if tag == FrontendTag::Describe {
+            if let Target::Statement(name) = target
+                && let Some(step) = self.before_describe(name)
+            {
+                return step;
+            }
             return self.pipelined(tag, Request::Describe, None);
         }
         // What is not known now, this Close does not close: a later Parse may come before its reply.
