@@ -87,6 +87,24 @@ fn a_declaration_that_would_be_refused_passes() {
     assert_eq!(stage.records(6)[5], ("stale_token".to_owned(), false));
 }
 
+/// A scope that is none is on record once, with a token and without.
+#[test]
+fn an_invalid_scope_at_login_is_recorded_once() {
+    let stage = Stage::with_flags(SETUP, OBSERVE);
+    let who = [
+        ("user", "postgres"),
+        ("database", "postgres"),
+        ("fencing.scope", "!"),
+    ];
+    let token = [("fencing.token", "34")];
+    for more in [&[][..], &token[..]] {
+        let mut wire = Wire::login(&stage.proxy.endpoint(), &[&who[..], more].concat());
+        wire.ok("INSERT INTO notes VALUES (1)");
+    }
+    let each = ["invalid_token", "no_token"];
+    assert_eq!(stage.records(4), observed(&[each, each].concat()));
+}
+
 /// The store is away.
 #[test]
 fn a_declaration_that_nobody_stores_passes() {
