@@ -68,7 +68,7 @@ fn shapes(oid: &str) -> Vec<(&'static str, Batch)> {
 fn before() -> Batch {
     Batch::new()
         .query("SET search_path = calm, public")
-        .parse("looks", "SELECT '{x}'::kind[]")
+        .parse("looks", "SELECT 1 FROM unnest('{x}'::kind[])")
         .parse("planned", PLANNED)
         .sync()
 }
