@@ -27,7 +27,7 @@ pub use effects::{Category, Effects, ObjectName, Tables, UnknownCategory};
 pub use policy::{
     Backstop, DEFAULT_SCOPE, Decision, Mode, POLICY_BYTES_MAX, POLICY_KEYS, Policy, PolicyErrors,
     PolicyKey, Reason, Remark, Requirement, ScopeId, ScopeSet, SearchPath, SessionPolicy,
-    SessionRule, TokenBounds, Who,
+    SessionRule, TokenBounds, Who, nearest,
 };
 pub use verdict::{
     Access, AccessShow, Chain, Class, CommitsInside, Control, FencingShow, FencingVariable,

@@ -277,10 +277,11 @@ pub struct Verdict {
 }
 
 impl Statement {
-    /// Whether it runs what a writing function may hide in. Statements that only steer the session do not.
+    /// Whether it runs what a writing function may hide in. Statements that only steer the session do not. PREPARE may:
+    /// where it reads a literal it can run the checks of a domain.
     #[must_use]
     pub fn may_hide_a_write(&self) -> bool {
-        const STEERING: [&str; 15] = [
+        const STEERING: [&str; 14] = [
             "BEGIN",
             "COMMIT",
             "ROLLBACK",
@@ -291,7 +292,6 @@ impl Statement {
             "SHOW",
             "DISCARD",
             "DEALLOCATE",
-            "PREPARE",
             "LISTEN",
             "UNLISTEN",
             "CLOSE CURSOR",

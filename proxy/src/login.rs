@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Access, Mode};
 
 use crate::fence::{Holding, Passage, SessionFence, TokenValue};
@@ -190,8 +191,13 @@ async fn log_in(
         label,
         fence,
     };
-    let wanted = entry.wanted_tokens(&request)?;
-    let scope = entry.unless_observed(request.scope())?.flatten();
+    let scope = entry.unless_observed(request.scope())?;
+    // A token in a scope that has no name is none.
+    let wanted = match &scope {
+        Some(scope) => entry.wanted_tokens(&request, scope.as_ref())?,
+        None => None,
+    };
+    let scope = scope.flatten();
     let passage = entry.passage(&request, wanted.as_ref())?;
 
     let startup = if passage.is_some() || wanted.is_some() || entry.fence.may_write(None) {
@@ -294,13 +300,16 @@ impl Entry<'_> {
         }
     }
 
-    fn wanted_tokens(&self, request: &StartupRequest) -> Result<Option<Wanted>, LoginError> {
+    fn wanted_tokens(
+        &self,
+        request: &StartupRequest,
+        scope: Option<&Scope>,
+    ) -> Result<Option<Wanted>, LoginError> {
         let read = || {
             let Some(text) = request.token_text()? else {
                 return Ok(None);
             };
-            let scope = request.scope()?;
-            let scope = scope.as_ref().unwrap_or_else(|| self.fence.default_scope());
+            let scope = scope.unwrap_or_else(|| self.fence.default_scope());
             TokenValue::parse(&text, scope)
                 .map_err(|error| Box::new(Rejection::invalid_value("fencing.token", &text, &error)))
         };

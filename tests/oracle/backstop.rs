@@ -216,7 +216,7 @@ fn by_the_extended_protocol() {
 
 /// Sends a batch at once and reads the answers to all of it. Whatever it left open is rolled back.
 #[track_caller]
-fn run_all(wire: &mut Wire, batch: &Batch) -> Vec<Message> {
+pub(super) fn run_all(wire: &mut Wire, batch: &Batch) -> Vec<Message> {
     let end = Batch::new().query("ROLLBACK").query("SELECT 'the end'");
     wire.send(&batch.clone().then(&end));
     let mut answers = Vec::new();
@@ -233,7 +233,7 @@ fn run_all(wire: &mut Wire, batch: &Batch) -> Vec<Message> {
 }
 
 /// Functions that lift it where nobody sees it.
-const LIFTING: &str = "
+pub(super) const LIFTING: &str = "
     CREATE FUNCTION lifts() RETURNS text LANGUAGE sql AS $$ SELECT set_config('transaction_read_only', 'off', true) $$;
     CREATE FUNCTION lifts_default() RETURNS text LANGUAGE sql
         AS $$ SELECT set_config('default_transaction_read_only', 'off', false) $$;

@@ -9,6 +9,7 @@
 //! - [`combined`]: generated combinations. [`ordinary`]: what applications send that only read.
 //! - [`functions`]: every volatile function, reviewed.
 //! - [`backstop`]: every way out of read-only mode. [`defaults`]: read-only mode that was set elsewhere.
+//! - [`preparing`]: what PostgreSQL runs before an Execute.
 //! - [`table`]: the table of `docs/policies.md`, made from what happens.
 
 #![expect(
@@ -26,6 +27,7 @@ mod hidden;
 mod kinds;
 mod ordinary;
 mod past;
+mod preparing;
 mod statements;
 mod table;
 mod world;

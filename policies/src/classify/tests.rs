@@ -1,4 +1,20 @@
 //! Tables of texts and what they do. T1 to T27 are the traps in which other proxies were caught.
+//!
+//! | trap | where its test is, besides those that have it in their names here and in [`effects`] |
+//! | --- | --- |
+//! | T5: writes that no text shows | `tests/it/fencing/hidden.rs`, `tests/oracle/hidden.rs` |
+//! | T8: the transaction of a pipeline | `tests/it/rejection_states.rs`: `in_a_pipeline` |
+//! | T10: names of statements | `tests/it/rejection_states.rs`: `prepared_statements`; `tests/it/fencing/hidden.rs` |
+//! | T18: comments as directives | `t13_t15_t18_comments_are_lexed_as_postgresql_does` |
+//! | T19: long texts | `t19_long_texts_are_writes`; `tests/it/policy/long_texts.rs` |
+//! | T20: replication connections that run SQL | `tests/it/fencing/hidden.rs`, `tests/it/policy/replication.rs` |
+//! | T21: FunctionCall | `tests/oracle/hidden.rs`: `function_calls_are_refused_by_oid` |
+//! | T22: Execute with a row limit | `tests/it/fencing/stale.rs`: `an_insert_suspended_by_a_row_limit` |
+//! | T23: what a failed transaction takes | `tests/it/rejection_states.rs`: `in_a_failed_transaction` and the next |
+//! | T24: decoding that gives up | `tests/it/garbage.rs`: `malformed_messages`, `random_bytes` |
+//! | T25: questions of the proxy's own | `tests/it/policy/search_path.rs`: `a_pipeline_waits_for_the_answer` |
+//! | T26: leaving read-only mode | `t26_what_lifts_read_only_is_a_write`; `tests/oracle/backstop.rs`, `preparing.rs` |
+//! | T27: the transaction state after a refusal | `tests/it/rejection_states.rs`: PostgreSQL is the oracle |
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -376,12 +392,20 @@ fn t11_t12_bodies_and_cursors() {
 }
 
 #[test]
-fn t13_t15_comments_are_lexed_as_postgresql_does() {
+fn t13_t15_t18_comments_are_lexed_as_postgresql_does() {
     check("SELECT 1 --/*\n; DELETE FROM users --*/", Write);
     check("select 1 /* /* ; delete from t */ ; delete from t */", Read);
     check("select 1 /* /* */ */; delete from t", Write);
     check("select 1 --x\r; delete from t", Write);
-    check("/* pgdog_role: replica */ delete from t", Write);
+    for directive in [
+        "pgdog_role: replica",
+        "NO LOAD BALANCE",
+        "fencing.token = 9",
+    ] {
+        check(&format!("/* {directive} */ delete from t"), Write);
+        check(&format!("delete from t -- {directive}"), Write);
+        check(&format!("/* {directive} */ select 1"), Read);
+    }
 }
 
 #[test]

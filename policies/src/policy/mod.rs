@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use decide::Decision;
-pub use file::{POLICY_BYTES_MAX, POLICY_KEYS, PolicyKey};
+pub use file::{POLICY_BYTES_MAX, POLICY_KEYS, PolicyKey, nearest};
 pub use remark::{PolicyErrors, Remark};
 pub use requirement::{Reason, Requirement, ScopeSet, SearchPath};
 pub use session::{Backstop, SessionPolicy, Who};

@@ -5,9 +5,10 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::Mode;
-use super::file::{Draft, shadowed};
+use super::file::{Draft, Section, shadowed};
 use super::remark::{Lines, Remark};
 use super::terms::Writes;
+use crate::effects::Category;
 
 /// All of it, from the top of the file.
 pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
@@ -27,6 +28,13 @@ pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
                 "for all sessions without a mode of their own",
             ),
         );
+    }
+    let rules = draft.rules.iter().map(|rule| &rule.section);
+    for at in rules.chain([&draft.defaults]).filter_map(replication) {
+        let message = "replication connections are not fenced: whom this matches can write past the fence by \
+                       adding replication=database to a connection string \
+                       (allow it for a role of its own, with REPLICATION and no rights on tables)";
+        warn(&at, message);
     }
     for scope in &draft.scopes {
         if let Some(at) = is(scope.mode.as_ref(), Mode::Observe) {
@@ -67,6 +75,13 @@ fn observed(key: &str, whom: &str) -> String {
         "{key} = \"observe\" refuses nothing, and switches PostgreSQL's read-only mode off {whom} \
          (write \"enforce\" once the rejection log has nothing unexpected)"
     )
+}
+
+/// Where replication connections are allowed.
+fn replication(section: &Section) -> Option<Range<usize>> {
+    let mut allowed = section.allow.iter();
+    let found = allowed.find(|kind| *kind.get_ref() == Category::Replication)?;
+    Some(found.span())
 }
 
 fn is<T: PartialEq>(written: Option<&Spanned<T>>, value: T) -> Option<Range<usize>> {

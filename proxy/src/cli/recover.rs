@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use super::settings::Settings;
-use super::{Failure, configuration, failed};
+use super::{Failure, configuration, failed, run_to_end};
 use crate::config::Config;
 use crate::logging;
 use crate::store;
@@ -40,11 +40,7 @@ struct OnlyLooked;
 pub(super) fn run(args: &RecoverArgs) -> Result<(), Failure> {
     let config = configuration(&args.settings)?;
     logging::init(&config.log, config.log_format).map_err(failed)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(failed)?;
-    runtime.block_on(recover(&config, args))
+    run_to_end(recover(&config, args))?
 }
 
 async fn recover(config: &Config, args: &RecoverArgs) -> Result<(), Failure> {

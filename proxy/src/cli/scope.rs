@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::settings::Settings;
 use super::text::plain;
-use super::{Failure, configuration, failed, operator, tell};
+use super::{Failure, configuration, failed, operator, run_to_end, tell};
 use crate::config::{AuthorityLocation, Config};
 use crate::logging;
 use crate::rejection::utc;
@@ -95,11 +95,7 @@ pub(super) fn run(args: &ScopeArgs) -> Result<(), Failure> {
     let ScopeCommand::Repair(args) = &args.command;
     let config = configuration(&args.settings)?;
     logging::init(&config.log, config.log_format).map_err(failed)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(failed)?;
-    runtime.block_on(repair(&config, args))
+    run_to_end(repair(&config, args))?
 }
 
 async fn repair(config: &Config, args: &RepairArgs) -> Result<(), Failure> {

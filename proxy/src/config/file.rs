@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::path::Path;
 
+use pgpalisade_policies::nearest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Source};
-use super::key::{KEYS, Key, KeySpec, Shape, nearest};
+use super::key::{KEYS, Key, KeySpec, Shape};
 use super::raw::{Item, RawValue};
 
 /// A configuration file is a page of text; more is a mistake (a log, a device).

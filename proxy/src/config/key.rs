@@ -234,20 +234,6 @@ fn by(wanted: impl Fn(&KeySpec) -> bool) -> Option<(Key, &'static KeySpec)> {
         .map(|(key, spec)| (*key, spec))
 }
 
-/// The candidate that the user most likely meant, if one is near.
-pub(crate) fn nearest<'a>(
-    wrong: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<&'a str> {
-    // As clap does for flags: 0.7 catches a missing or swapped letter and not a different word.
-    const NEAR: f64 = 0.7;
-    candidates
-        .map(|candidate| (strsim::jaro(wrong, candidate), candidate))
-        .filter(|(score, _)| *score > NEAR)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, candidate)| candidate)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,16 +245,5 @@ mod tests {
             let env = spec.name.replace('.', "_").to_uppercase();
             assert_eq!(spec.env, format!("PGPALISADE_{env}"));
         }
-    }
-
-    #[test]
-    fn nearest_finds_slips_only() {
-        let names = || KEYS.iter().map(|(_, spec)| spec.name);
-        assert_eq!(nearest("lisen", names()), Some("listen"));
-        assert_eq!(
-            nearest("takeover.timout", names()),
-            Some("takeover.timeout")
-        );
-        assert_eq!(nearest("qqq", names()), None);
     }
 }

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use pgpalisade_policies::nearest;
+
 use super::error::{ConfigError, Source};
 use super::file;
-use super::key::{KEYS, Key, Shape, nearest};
+use super::key::{KEYS, Key, Shape};
 
 /// One written value.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,12 +12,10 @@ use super::steps::{Forward, Judged, Refused, Step, Then};
 use super::{Front, Relay};
 use crate::fence::{Admission, Guard, Permit, Plan, Situation, TokenValue};
 use crate::rejection::Rejection;
-use crate::session::Pipeline;
-use crate::session::access::{Adjustment, Place, Standing};
-use crate::session::ledger::{InFlight, Origin, Request};
+use crate::session::access::Adjustment;
+use crate::session::ledger::{InFlight, Request};
 use crate::session::names::EXCERPT_MAX;
 use crate::wire::backend::TransactionStatus;
-use crate::wire::frontend::FrontendTag;
 
 /// Settings that only the proxy knows, by name, as SHOW is to find them.
 pub(super) type SettingsToShow = Vec<(&'static str, String)>;
@@ -41,74 +39,6 @@ pub(super) struct ShownSettings {
 }
 
 impl Relay {
-    /// A change of the access mode that is due before anything else is sent.
-    pub(super) fn adjust_first(&mut self, tag: FrontendTag) -> Option<Step> {
-        let passes = matches!(
-            tag,
-            FrontendTag::Sync
-                | FrontendTag::Flush
-                | FrontendTag::Terminate
-                | FrontendTag::CopyData
-                | FrontendTag::CopyDone
-                | FrontendTag::CopyFail
-        );
-        let failed = self.position.status == TransactionStatus::Failed;
-        if passes || failed || self.front == Front::Binds {
-            return None;
-        }
-        let adjustment = self.due_adjustment(self.standing())?;
-        if adjustment == Adjustment::Lower {
-            // Only what runs a query needs it: see `lower_first`.
-            return None;
-        }
-        if tag.is_extended() {
-            // Should it fail, the client's own Sync ends the pipeline that its message begins.
-            self.position.pipeline = match adjustment {
-                Adjustment::Lift => Pipeline::Open,
-                Adjustment::Default(_) | Adjustment::Lower => self.position.pipeline,
-            };
-        }
-        Some(Step::Adjust(adjustment))
-    }
-
-    pub(super) fn due_adjustment(&self, standing: Standing) -> Option<Adjustment> {
-        // While requests are in flight the session's state is not known, and nothing can have
-        // changed it: what could was waited for.
-        if !self.ledger.is_empty() || self.ledger.is_copying_in() {
-            return None;
-        }
-        let place = if self.position.is_inside() {
-            Place::Inside
-        } else {
-            Place::Outside
-        };
-        self.access.adjustment(standing, place)
-    }
-
-    /// A session that has lost its token inside a transaction: before it runs anything that could hide
-    /// a write, the transaction becomes read-only. A statement that only steers the session runs
-    /// without: in a pipeline some of them must not follow another statement.
-    fn lower_first(&self, verdict: &Verdict) -> Option<Step> {
-        let steers = |statement: &Statement| !statement.controls.is_empty();
-        if verdict.statements.iter().all(steers)
-            || self.front == Front::Binds
-            || self.position.status == TransactionStatus::Failed
-        {
-            return None;
-        }
-        match self.due_adjustment(self.standing()) {
-            Some(Adjustment::Lower) => Some(Step::Adjust(Adjustment::Lower)),
-            _ => None,
-        }
-    }
-
-    pub(super) fn standing(&self) -> Standing {
-        match self.fence.may_write(self.settings.token()) {
-            true => Standing::MayWrite,
-            false => Standing::MayNotWrite,
-        }
-    }
-
     /// The way of nearly every message: the session may write, and the text does nothing to it.
     #[inline]
     pub(super) fn fast_permit(&self, text: &[u8]) -> Option<Permit> {
@@ -121,9 +51,6 @@ impl Relay {
     /// A permit for whatever does nothing to the session, where it holds all that this could need. `None` says nothing.
     #[inline]
     pub(super) fn permit_for_any(&self) -> Option<Permit> {
-        if self.refusal_on_hold.is_some() {
-            return None;
-        }
         self.fence.admit_any(self.settings.token())
     }
 
@@ -146,14 +73,24 @@ impl Relay {
         Ok(verdict)
     }
 
+    /// What comes before the question what a request does: a wait, or the refusal that its declaration has ended in.
+    fn before_effects(&mut self, request: Request, refused: Refused) -> Option<Step> {
+        if self.backstop_in_doubt(request) {
+            return Some(Step::AwaitReplies);
+        }
+        let rejection = self.refusal_on_hold.take()?;
+        Some(Step::Refuse(rejection, refused))
+    }
+
+    /// Decides a request of which nothing is known but its effects.
     pub(super) fn decide_effects(
         &mut self,
         effects: &Effects,
         request: Request,
         refused: Refused,
     ) -> Step {
-        if self.backstop_in_doubt(request) {
-            return Step::AwaitReplies;
+        if let Some(step) = self.before_effects(request, refused) {
+            return step;
         }
         let token = self.settings.token();
         if self.guard_now() == Guard::InDoubt
@@ -201,16 +138,18 @@ impl Relay {
         let holds = touches_token(verdict);
         // A failed transaction may be over by the time that this text arrives.
         let failed = self.position.status == TransactionStatus::Failed;
-        if (holds || failed) && !self.ledger.is_empty() || self.backstop_in_doubt(request) {
+        if (holds || failed) && !self.ledger.is_empty() {
             return Step::AwaitReplies;
         }
         let refused = match request {
             Request::Execute => Refused::InPipeline,
             _ => Refused::Whole,
         };
-        if let Some(rejection) = self.refusal_on_hold.take() {
-            self.judged_as(judged);
-            return Step::Refuse(rejection, refused);
+        if let Some(step) = self.before_effects(request, refused) {
+            if matches!(step, Step::Refuse(..)) {
+                self.judged_as(judged);
+            }
+            return step;
         }
         let (permit, observed) = match self.plan(judged, request, refused) {
             Ok(admitted) => admitted,
@@ -259,32 +198,6 @@ impl Relay {
         })
     }
 
-    /// What is left of read-only mode where the next message arrives. While the default is read-write, a transaction
-    /// may still be read-only.
-    pub(super) fn guard_now(&self) -> Guard {
-        match self.guard {
-            Guard::Sure if !self.access.is_read_only() => Guard::Ran,
-            guard => guard,
-        }
-    }
-
-    /// Whether something in flight may have switched read-only mode off for a transaction that this request begins:
-    /// a function of the database can, and the server says so in its reply.
-    fn backstop_in_doubt(&self, request: Request) -> bool {
-        if self.ledger.is_empty() || self.standing() == Standing::MayWrite {
-            return false;
-        }
-        let hides = |entry: &InFlight| match &entry.verdict {
-            Some(verdict) => verdict.statements.iter().any(Statement::may_hide_a_write),
-            None => matches!(entry.request, Request::Query | Request::Execute),
-        };
-        let hides = |entry: &InFlight| entry.origin == Origin::Client && hides(entry);
-        let ends = |entry: &InFlight| matches!(entry.request, Request::Query | Request::Sync);
-        let mut in_flight = self.ledger.iter();
-        let begins = request != Request::Execute || self.ledger.iter().any(ends);
-        begins && in_flight.any(hides)
-    }
-
     /// What the fence says about a text: its permit, and the refusal that is only observed, or what comes first.
     fn plan(
         &mut self,
@@ -329,18 +242,6 @@ impl Relay {
             return Step::Adjust(Adjustment::Lift);
         }
         Step::Declare(value)
-    }
-
-    /// A text that binds a token is sent to a session that may write already, so that what follows
-    /// in the same text can. In an open pipeline the transaction may have taken its snapshot, so
-    /// there it waits until something follows that needs it.
-    pub(super) fn adjustment_before_binding(&self, request: Request) -> Option<Adjustment> {
-        let in_pipeline_only =
-            request == Request::Execute && self.position.status == TransactionStatus::Idle;
-        if in_pipeline_only {
-            return None;
-        }
-        self.due_adjustment(Standing::MayWrite)
     }
 
     pub(super) fn judged_as(&mut self, judged: &Judged<'_>) {

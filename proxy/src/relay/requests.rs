@@ -87,6 +87,8 @@ impl Relay {
                 Step::Forward(forward) => {
                     self.front = Front::Unknown;
                     self.classified = None;
+                    // Another policy may let pass what was to be refused.
+                    self.refusal_on_hold = None;
                     at += frame_len.min(rest.len());
                     if self.forward(forward, frame_len) == Then::Settle {
                         // The message itself goes out before the request for its reply.
@@ -255,6 +257,13 @@ impl Relay {
                     return step;
                 }
                 self.shown.published = None;
+                let judged = Judged {
+                    verdict: &verdict,
+                    text: text.unwrap_or_default(),
+                };
+                if let Some(step) = self.before_parse(&judged) {
+                    return step;
+                }
                 let keeps = verdict.class() == Class::Write;
                 let excerpt = text.ok().filter(|_| keeps).map(|text| excerpt(text).into());
                 Meaning::Classified {
@@ -276,7 +285,12 @@ impl Relay {
             Some((portal, _)) if self.names.has_portal(portal) && !self.ledger.is_empty() => {
                 return Step::AwaitReplies;
             }
-            Some((portal, statement)) => self.names.bind(portal, statement),
+            Some((portal, statement)) => {
+                if let Some(step) = self.before_bind(statement, frame.body) {
+                    return step;
+                }
+                self.names.bind(portal, statement);
+            }
             None if frame.is_whole() => return Step::Broken(WireError::Malformed(b'B')),
             None => return long_name(frame),
         }
@@ -309,6 +323,11 @@ impl Relay {
             Err(error) => return Step::Broken(error),
         };
         if tag == FrontendTag::Describe {
+            if let Target::Statement(name) = target
+                && let Some(step) = self.before_describe(name)
+            {
+                return step;
+            }
             return self.pipelined(tag, Request::Describe, None);
         }
         // What is not known now, this Close does not close: a later Parse may come before its reply.
@@ -352,13 +371,9 @@ impl Relay {
     /// The way of nearly every Execute: as [`Relay::fast_permit`] for a text.
     #[inline]
     fn fast_execute(&mut self, portal: &[u8]) -> Option<Step> {
-        let meaning = self.names.portal(portal).filter(|meaning| meaning.is_plain())?;
+        self.names.portal(portal).filter(|meaning| meaning.is_plain())?;
         let permit = self.permit_for_any()?;
-        self.guard = match meaning.verdict() {
-            Some(verdict) => verdict.statements.iter().fold(self.guard_now(), Guard::after),
-            None if self.guard == Guard::Sure => Guard::Ran,
-            None => self.guard,
-        };
+        self.has_run();
         self.search_path.forget();
         let entry = InFlight::client(Request::Execute, None);
         Some(Step::Forward(Forward::plain(permit, Some(entry))))

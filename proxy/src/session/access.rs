@@ -496,6 +496,51 @@ mod tests {
     }
 
     #[test]
+    fn a_rollback_brings_read_write_back_too() {
+        let mut mode = imposed();
+        mode.adjust(Default(ReadWrite));
+        mode.on_default_access(ReadOnly);
+        mode.on_rollback();
+        mode.end_transaction();
+        check(&mode, MayNotWrite, Outside, Some(Default(ReadOnly)));
+        // What was in force before the first of several changes.
+        mode = imposed();
+        mode.on_default_access(ReadOnly);
+        mode.on_default_access(ReadOnly);
+        mode.on_rollback();
+        mode.end_transaction();
+        check_shown(&mode, ReadWrite, ReadWrite);
+    }
+
+    /// The open transaction has the mode that was the default when it began.
+    #[test]
+    fn a_later_default_is_not_that_of_the_open_transaction() {
+        let mut mode = imposed();
+        mode.adjust(Default(ReadWrite));
+        mode.on_default_access(ReadOnly);
+        check_shown(&mode, ReadOnly, ReadOnly);
+        mode = imposed();
+        mode.on_default_access(ReadWrite);
+        check_shown(&mode, ReadWrite, ReadOnly);
+    }
+
+    /// What only a report tells, such as a change by a function, is undone by a rollback as well.
+    #[test]
+    fn a_reported_change_is_rolled_back() {
+        let mut mode = imposed();
+        mode.adjust(Default(ReadWrite));
+        assert_eq!(mode.on_report(ReadOnly), Some(ReadOnly));
+        mode.on_rollback();
+        mode.end_transaction();
+        assert_eq!(mode.on_report(ReadWrite), Some(ReadWrite));
+        // A report that tells nothing new is no change, so a savepoint can undo none.
+        mode = imposed();
+        assert_eq!(mode.on_report(ReadOnly), None);
+        mode.on_rollback_to();
+        check_shown(&mode, ReadWrite, ReadWrite);
+    }
+
+    #[test]
     fn values_are_read_as_postgresql_reads_them() {
         for yes in ["on", "ON", "t", "true", "yes", "y", "1", "tr"] {
             assert_eq!(parse(yes.as_bytes()), Some(ReadOnly), "{yes}");

@@ -116,6 +116,17 @@ pub fn bind(prefix: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((portal, statement))
 }
 
+/// How many parameters a Bind has; `None` where its front does not tell.
+#[must_use]
+pub fn bind_parameters(prefix: &[u8]) -> Option<u16> {
+    let (_, rest) = split_cstr(prefix)?;
+    let (_, rest) = split_cstr(rest)?;
+    let (formats, rest) = rest.split_first_chunk()?;
+    let formats = usize::from(u16::from_be_bytes(*formats));
+    let count = rest.get(2 * formats..)?.first_chunk()?;
+    Some(u16::from_be_bytes(*count))
+}
+
 /// The portal name of an Execute.
 ///
 /// # Errors
@@ -170,6 +181,12 @@ mod tests {
             Some((&b"portal"[..], &b"statement"[..]))
         );
         assert_eq!(bind(b"portal\0state"), None);
+        let parameters = |formats: &[u8]| bind_parameters(&[b"p\0s\0", formats].concat());
+        assert_eq!(parameters(b"\0\0\0\0\0\0"), Some(0));
+        assert_eq!(parameters(b"\0\x02\0\x01\0\x01\x01\0"), Some(256));
+        for short in [&b""[..], b"\0", b"\0\0\0", b"\0\x01\0\0\0"] {
+            assert_eq!(parameters(short), None, "{short:?}");
+        }
         assert_eq!(execute(b"p\0\0\0\0\x01"), Ok(&b"p"[..]));
         assert_eq!(execute(b"p\0\0\0\0"), Err(WireError::Malformed(b'E')));
         assert_eq!(target(b'D', b"Sx\0"), Ok(Target::Statement(b"x")));

@@ -100,6 +100,39 @@ fn pipeline_with_earlier_accepted_writes() {
     assert!(committed(&stage).is_empty());
 }
 
+/// A limit of rows suspends an INSERT ... RETURNING after all its rows were written, with no CommandComplete yet.
+#[test]
+fn an_insert_suspended_by_a_row_limit() {
+    let insert = "INSERT INTO jobs SELECT generate_series(1, 4) RETURNING id";
+    let first = Batch::new()
+        .parse("", insert)
+        .bind("p", "", &[])
+        .execute("p", 1);
+    let second = Batch::new().execute("p", 0).sync();
+    let stage = Stage::with(SETUP);
+    // Its transaction has written: it keeps its token.
+    let mut leader = stage.leader("33");
+    leader.ok("BEGIN");
+    let answer = leader.run(&first.clone().sync());
+    assert_eq!(tags(&answer), "1 2 D s ZT");
+    let answer = leader.query("SET fencing.token = 34");
+    assert_eq!(tags(&answer), "E ZE", "{}", pretty(&answer));
+    leader.ok("ROLLBACK");
+    // A takeover between the two, in a transaction block and in the transaction of the pipeline.
+    for (token, newer, batch) in [
+        ("34", "35", Batch::new().query("BEGIN").then(&first).sync()),
+        ("36", "37", first.clone().flush()),
+    ] {
+        let mut old = stage.leader(token);
+        old.send(&batch);
+        old.until(b's');
+        let _new = take_over(&stage, newer);
+        old.send(&second);
+        assert_ended(&old.until_closed());
+        assert!(committed(&stage).is_empty());
+    }
+}
+
 /// The refused message is in the middle, the session stays: what was accepted before it is rolled back.
 #[test]
 fn a_stale_declaration_in_the_middle_of_a_pipeline() {

@@ -5,7 +5,7 @@ use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::proxy::{Options, Proxy, Store};
 use pgpalisade_tests::stage::{Stage, leader};
-use pgpalisade_tests::wire::{Batch, Wire, pretty};
+use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
 
 use super::{SETUP, assert_passes, assert_refused};
 
@@ -85,6 +85,24 @@ fn a_declaration_that_would_be_refused_passes() {
     assert_eq!(stage.records(5), expected);
     old.ok("INSERT INTO notes VALUES (1)");
     assert_eq!(stage.records(6)[5], ("stale_token".to_owned(), false));
+}
+
+/// A scope that is none is on record once, with a token and without.
+#[test]
+fn an_invalid_scope_at_login_is_recorded_once() {
+    let stage = Stage::with_flags(SETUP, OBSERVE);
+    let who = [
+        ("user", "postgres"),
+        ("database", "postgres"),
+        ("fencing.scope", "!"),
+    ];
+    let token = [("fencing.token", "34")];
+    for more in [&[][..], &token[..]] {
+        let mut wire = Wire::login(&stage.proxy.endpoint(), &[&who[..], more].concat());
+        wire.ok("INSERT INTO notes VALUES (1)");
+    }
+    let each = ["invalid_token", "no_token"];
+    assert_eq!(stage.records(4), observed(&[each, each].concat()));
 }
 
 /// The store is away.
@@ -209,5 +227,81 @@ fn a_stale_session_is_refused_once_it_is_enforced() {
     assert_refused(&mut old, "INSERT INTO notes VALUES (2)", "PF001");
     // The backstop is up for it, too.
     assert_refused(&mut old, "SELECT hidden(3)", "25006");
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
+}
+
+/// A proxy that observes, with a store that can be paused.
+fn observing_with_etcd(policy: &PolicyFile) -> (Stage, Etcd) {
+    let etcd = Etcd::start(1);
+    let postgres = pgpalisade_tests::postgres::Postgres::start();
+    postgres.sql(SETUP);
+    let mut options = Options::new(&postgres)
+        .flag("--policy", &policy.path().display().to_string())
+        .flag("--takeover-timeout", "2s");
+    options.store = Store::Url(etcd.authority());
+    let proxy = Proxy::start_with(options);
+    (Stage { proxy, postgres }, etcd)
+}
+
+/// What was prepared without a look at it declares anew too, and is refused once where that fails.
+#[test]
+fn a_declaration_that_fails_for_a_statement_prepared_before() {
+    let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
+    let (stage, etcd) = observing_with_etcd(&policy);
+    let hidden = stage
+        .postgres
+        .value("SELECT 'hidden(int)'::regprocedure::oid");
+    let mut wire = stage.leader("34");
+    wire.ok("PREPARE by_sql AS INSERT INTO notes VALUES (1)");
+    assert_passes(
+        &wire.run(
+            &Batch::new()
+                .parse("", "INSERT INTO notes VALUES (2)")
+                .sync(),
+        ),
+    );
+    let execute = |name| Batch::new().bind("", name, &[]).execute("", 0).sync();
+    let call = Batch::new().function_call(hidden.parse().unwrap(), &["3"]);
+    etcd.pause(0);
+    policy.reload(&stage.proxy, "");
+    for batch in [execute(""), execute("by_sql"), call] {
+        let answer = wire.run(&batch);
+        let errors = answer.iter().filter(|message| message.tag == b'E');
+        let refused: Vec<_> = errors.map(Message::sqlstate).collect();
+        assert_eq!(refused, ["PF004"], "{}", pretty(&answer));
+        // What follows has nothing to do with it.
+        wire.ok("SELECT 1");
+    }
+    etcd.resume(0);
+    assert_eq!(
+        stage.records(3),
+        vec![("authority_unavailable".to_owned(), true); 3]
+    );
+    wait_for("the declaration to succeed", || {
+        let answer = wire.run(&execute("by_sql"));
+        answer
+            .iter()
+            .all(|message| message.tag != b'E')
+            .then_some(())
+    });
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
+}
+
+/// While it is on its way another policy comes into force, and the message passes after all. Nothing is left of it.
+#[test]
+fn a_declaration_that_fails_and_is_not_needed_any_more() {
+    const OBSERVED: &str = "[defaults]\nmode = \"observe\"\n";
+    let policy = PolicyFile::new(OBSERVED);
+    let (stage, etcd) = observing_with_etcd(&policy);
+    let mut wire = stage.leader("34");
+    etcd.pause(0);
+    policy.reload(&stage.proxy, "");
+    wire.send(&Batch::new().query("INSERT INTO notes VALUES (1)"));
+    // The declaration begins. Nobody outside can see it; were it later, the test would only show less.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    policy.reload(&stage.proxy, OBSERVED);
+    assert_passes(&wire.until_ready());
+    wire.ok("BEGIN; COMMIT");
+    etcd.resume(0);
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
 }

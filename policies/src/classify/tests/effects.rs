@@ -876,8 +876,7 @@ fn t11_statements_that_name_no_table() {
     );
 }
 
-/// T1, T7, T8, T13 to T19 are in the module above. The others are about more than texts: each is named where its
-/// test is.
+/// What catches it instead is in the table of the module above.
 #[test]
 fn t5_what_no_text_shows_is_a_read_here() {
     // `tests/it/fencing/hidden.rs`: PostgreSQL's read-only mode refuses it.

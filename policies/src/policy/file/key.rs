@@ -84,12 +84,10 @@ pub(super) fn values_of(name: &str) -> &'static str {
         .map_or("", |key| key.values)
 }
 
-/// The candidate that the user most likely meant, if one is near.
-pub(super) fn nearest<'a>(
-    wrong: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<&'a str> {
-    // As for flags and keys of the proxy: a missing or swapped letter, and not a different word.
+/// The candidate that the user most likely meant, if one is near: for names in files, flags and variables alike.
+#[must_use]
+pub fn nearest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // As clap does for flags: 0.7 catches a missing or swapped letter and not a different word.
     const NEAR: f64 = 0.7;
     candidates
         .map(|candidate| (strsim::jaro(wrong, candidate), candidate))
@@ -112,5 +110,13 @@ mod tests {
             ["user", "database", "application_name", "network"]
         );
         assert_eq!(names("scope.NAME").len(), 4);
+    }
+
+    #[test]
+    fn nearest_finds_slips_only() {
+        let names = || POLICY_KEYS.iter().map(|key| key.name);
+        assert_eq!(nearest("defaults.mod", names()), Some("defaults.mode"));
+        assert_eq!(nearest("tokens.max_setp", names()), Some("tokens.max_step"));
+        assert_eq!(nearest("qqq", names()), None);
     }
 }

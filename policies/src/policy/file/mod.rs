@@ -22,7 +22,7 @@ use reader::{Name, Reader};
 
 pub(super) use check::shadowed;
 pub(super) use draft::{Draft, RuleDraft, ScopeDraft, Section};
-pub use key::{POLICY_KEYS, PolicyKey};
+pub use key::{POLICY_KEYS, PolicyKey, nearest};
 
 /// A policy file is a page of text; more is a mistake (a log, a device).
 pub const POLICY_BYTES_MAX: usize = 1024 * 1024;
@@ -344,7 +344,7 @@ fn rule_name(text: &str) -> Result<Box<str>, Fault> {
 fn category(text: &str) -> Result<Category, Fault> {
     text.parse().map_err(|_| {
         let names = Category::ALL.iter().map(|category| category.as_str());
-        let to_do = match key::nearest(text, names.clone()) {
+        let to_do = match nearest(text, names.clone()) {
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("write some of: {}", names.collect::<Vec<_>>().join(", ")),
         };

@@ -277,6 +277,7 @@ const WARNED: &str = "\
 [defaults]
 writes = \"allow\"
 mode = \"observe\"
+allow = [\"replication\"]
 [scope.a]
 tables = \"a.*\"
 mode = \"observe\"
@@ -284,6 +285,8 @@ mode = \"observe\"
 match = { user = \"app*\" }
 writes = \"allow\"
 mode = \"observe\"
+refuse = [\"ddl\"]
+allow = [\"do\", \"replication\"]
 [[session]]
 match = { user = \"app1\", database = \"d\" }
 ";
@@ -296,10 +299,12 @@ fn what_may_surprise_is_warned_of() {
     let begins = [
         "2:10: defaults.writes = \"allow\" switches PostgreSQL's read-only mode off",
         "3:8: defaults.mode = \"observe\" refuses nothing",
-        "6:8: scope.a.mode = \"observe\" refuses nothing",
-        "9:10: writes = \"allow\" frees these sessions",
-        "10:8: session.mode = \"observe\" refuses nothing",
-        "11:1: this rule never matches: the one in line 7 comes first",
+        "4:10: replication connections are not fenced",
+        "7:8: scope.a.mode = \"observe\" refuses nothing",
+        "10:10: writes = \"allow\" frees these sessions",
+        "11:8: session.mode = \"observe\" refuses nothing",
+        "13:16: replication connections are not fenced",
+        "14:1: this rule never matches: the one in line 8 comes first",
     ];
     assert_eq!(warnings.len(), begins.len(), "{warnings:#?}");
     for (warning, begin) in warnings.iter().zip(begins) {
@@ -308,7 +313,8 @@ fn what_may_surprise_is_warned_of() {
     }
     let quiet = WARNED
         .replace("\"allow\"", "\"token\"")
-        .replace("observe", "enforce");
+        .replace("observe", "enforce")
+        .replace("\"replication\"", "\"notify\"");
     let quiet = quiet.replace("app*", "app");
     assert_eq!(parse(&quiet).unwrap().warnings(), []);
 }

@@ -1,0 +1,200 @@
+//! Keeping PostgreSQL's read-only mode up for a session that may not write, and taking it down for one that may.
+
+use pgpalisade_policies::{Statement, Verdict};
+
+use super::steps::{Judged, Refused, Step};
+use super::{Front, Relay};
+use crate::fence::Guard;
+use crate::session::Pipeline;
+use crate::session::access::{Adjustment, Place, Standing};
+use crate::session::ledger::{InFlight, Origin, Request};
+use crate::session::names::Meaning;
+use crate::wire::backend::TransactionStatus;
+use crate::wire::frontend::{self, FrontendTag};
+
+impl Relay {
+    /// A change of the access mode that is due before anything else is sent.
+    pub(super) fn adjust_first(&mut self, tag: FrontendTag) -> Option<Step> {
+        let passes = matches!(
+            tag,
+            FrontendTag::Sync
+                | FrontendTag::Flush
+                | FrontendTag::Terminate
+                | FrontendTag::CopyData
+                | FrontendTag::CopyDone
+                | FrontendTag::CopyFail
+        );
+        let failed = self.position.status == TransactionStatus::Failed;
+        // Looked at first, for in a pipeline it is so for all messages but one.
+        let in_flight = !self.ledger.is_empty();
+        if in_flight || passes || failed || self.front == Front::Binds {
+            return None;
+        }
+        let adjustment = self.due_adjustment(self.standing())?;
+        if adjustment == Adjustment::Lower {
+            // Only what runs a query needs it: see `lower_first`.
+            return None;
+        }
+        if tag.is_extended() {
+            // Should it fail, the client's own Sync ends the pipeline that its message begins.
+            self.position.pipeline = match adjustment {
+                Adjustment::Lift => Pipeline::Open,
+                Adjustment::Default(_) | Adjustment::Lower => self.position.pipeline,
+            };
+        }
+        Some(Step::Adjust(adjustment))
+    }
+
+    pub(super) fn due_adjustment(&self, standing: Standing) -> Option<Adjustment> {
+        // While requests are in flight the session's state is not known, and nothing can have
+        // changed it: what could was waited for.
+        if !self.ledger.is_empty() || self.ledger.is_copying_in() {
+            return None;
+        }
+        let place = if self.position.is_inside() {
+            Place::Inside
+        } else {
+            Place::Outside
+        };
+        self.access.adjustment(standing, place)
+    }
+
+    /// A session that has lost its token inside a transaction: before it runs anything that could hide
+    /// a write, the transaction becomes read-only. A statement that only steers the session runs
+    /// without: in a pipeline some of them must not follow another statement.
+    pub(super) fn lower_first(&self, verdict: &Verdict) -> Option<Step> {
+        let steers = |statement: &Statement| !statement.controls.is_empty();
+        if verdict.statements.iter().all(steers)
+            || self.front == Front::Binds
+            || self.position.status == TransactionStatus::Failed
+        {
+            return None;
+        }
+        match self.due_adjustment(self.standing()) {
+            Some(Adjustment::Lower) => Some(Step::Adjust(Adjustment::Lower)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        match self.fence.may_write(self.settings.token()) {
+            true => Standing::MayWrite,
+            false => Standing::MayNotWrite,
+        }
+    }
+
+    /// What is left of read-only mode where the next message arrives. While the default is read-write, a transaction
+    /// may still be read-only.
+    pub(super) fn guard_now(&self) -> Guard {
+        match self.guard {
+            Guard::Sure if !self.access.is_read_only() => Guard::Ran,
+            guard => guard,
+        }
+    }
+
+    /// Whether something in flight may have switched read-only mode off for a transaction that this request begins:
+    /// a function of the database can, and the server says so in its reply.
+    pub(super) fn backstop_in_doubt(&self, request: Request) -> bool {
+        if self.ledger.is_empty() || self.standing() == Standing::MayWrite {
+            return false;
+        }
+        let hides = |entry: &InFlight| match &entry.verdict {
+            Some(verdict) => verdict.statements.iter().any(Statement::may_hide_a_write),
+            // What prepares an Execute can run a function too, and has no verdict with it.
+            None => matches!(
+                entry.request,
+                Request::Query
+                    | Request::Parse
+                    | Request::Bind
+                    | Request::Describe
+                    | Request::Execute
+            ),
+        };
+        let hides = |entry: &InFlight| entry.origin == Origin::Client && hides(entry);
+        let ends = |entry: &InFlight| matches!(entry.request, Request::Query | Request::Sync);
+        let mut in_flight = self.ledger.iter();
+        let begins = request != Request::Execute || self.ledger.iter().any(ends);
+        begins && in_flight.any(hides)
+    }
+
+    /// What comes before a Parse: it can run functions of the database, the checks of a domain in an array's literal.
+    pub(super) fn before_parse(&mut self, judged: &Judged<'_>) -> Option<Step> {
+        let statements = &judged.verdict.statements;
+        let may_hide = |_: &Self| statements.iter().any(Statement::may_hide_a_write);
+        let step = self.before_running(may_hide);
+        if matches!(step, Some(Step::Refuse(..))) {
+            self.judged_as(judged);
+        }
+        step
+    }
+
+    /// What comes before a Bind: the text is planned, for which functions that are said to be stable are run, and
+    /// parameters are read, which checks those of a domain.
+    pub(super) fn before_bind(&mut self, statement: &[u8], body: &[u8]) -> Option<Step> {
+        self.before_running(|relay| {
+            frontend::bind_parameters(body) != Some(0) || relay.may_hide_a_write(statement)
+        })
+    }
+
+    /// What comes before a Describe of a statement: its text may be read again, as by a Parse.
+    pub(super) fn before_describe(&mut self, statement: &[u8]) -> Option<Step> {
+        self.before_running(|relay| relay.may_hide_a_write(statement))
+    }
+
+    fn may_hide_a_write(&self, statement: &[u8]) -> bool {
+        match self.names.statement(statement).and_then(Meaning::verdict) {
+            Some(verdict) => verdict.statements.iter().any(Statement::may_hide_a_write),
+            None => true,
+        }
+    }
+
+    /// What comes before a message that prepares an Execute, where it may run a function of the database. What could
+    /// hide in an Execute could hide there.
+    fn before_running(&mut self, may_run: impl FnOnce(&Self) -> bool) -> Option<Step> {
+        if self.standing() == Standing::MayWrite {
+            // What it is does not matter, unless the session loses its token before the pipeline ends.
+            self.has_run();
+            return None;
+        }
+        if self.backstop_in_doubt(Request::Execute) {
+            return Some(Step::AwaitReplies);
+        }
+        match self.guard_now() {
+            Guard::Ran => None,
+            Guard::Sure => {
+                if may_run(self) {
+                    self.guard = Guard::Ran;
+                }
+                None
+            }
+            Guard::InDoubt if !may_run(self) => None,
+            Guard::InDoubt => {
+                let rejection = self.fence.unguarded(self.settings.token())?;
+                Some(match self.ledger.is_empty() {
+                    true => Step::Refuse(Box::new(rejection), Refused::InPipeline),
+                    false => Step::AwaitReplies,
+                })
+            }
+        }
+    }
+
+    /// Something runs that may switch read-only mode off for the next transaction.
+    #[inline]
+    pub(super) fn has_run(&mut self) {
+        if self.guard == Guard::Sure {
+            self.guard = Guard::Ran;
+        }
+    }
+
+    /// A text that binds a token is sent to a session that may write already, so that what follows
+    /// in the same text can. In an open pipeline the transaction may have taken its snapshot, so
+    /// there it waits until something follows that needs it.
+    pub(super) fn adjustment_before_binding(&self, request: Request) -> Option<Adjustment> {
+        let in_pipeline_only =
+            request == Request::Execute && self.position.status == TransactionStatus::Idle;
+        if in_pipeline_only {
+            return None;
+        }
+        self.due_adjustment(Standing::MayWrite)
+    }
+}
