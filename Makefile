@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Everything is built once, with the dev profile, for both.
-# `make bench`, `make bench-takeover` and `make bench-policy` alone build for release.
+# `make bench`, `make bench-takeover` and `make bench-micro` alone build for release.
 
 CARGO ?= cargo
 # More flags for the demo, the bench or the proof: make demo ARGS=--keep, make proof ARGS='--minutes 5 --seed 7'
@@ -8,11 +8,11 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
 BINARY := $(abspath $(TARGET_DIR))/debug/pgpalisade
 PROOF := $(abspath $(TARGET_DIR))/debug/pgpalisade-proof
 OVERHEAD := $(abspath $(TARGET_DIR))/release/overhead
-POLICY := $(abspath $(TARGET_DIR))/release/policy
+MICRO := $(abspath $(TARGET_DIR))/release/micro
 TAKEOVER := $(abspath $(TARGET_DIR))/release/takeover
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof bench bench-takeover bench-policy check fuzz-build build packages
+.PHONY: help demo test proof bench bench-takeover bench-micro check fuzz-build build packages
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -47,9 +47,9 @@ bench-takeover: packages ## Build for release, and measure takeovers with each s
 	$(CARGO) build --release --locked --bins --package pgpalisade --package pgpalisade-bench
 	@"$(TAKEOVER)" $(ARGS)
 
-bench-policy: packages ## Build for release, and measure what a verdict costs (ARGS=--instructions)
-	$(CARGO) build --release --locked --bin policy --package pgpalisade-bench
-	@"$(POLICY)" $(ARGS)
+bench-micro: packages ## Build for release, and measure the parts of the data path one by one (ARGS=--help)
+	$(CARGO) build --release --locked --bin micro --package pgpalisade-bench
+	@"$(MICRO)" $(ARGS)
 
 check: packages ## rustfmt and clippy, warnings denied
 	$(CARGO) fmt --all --check

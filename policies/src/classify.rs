@@ -57,7 +57,10 @@ fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, Opaque> {
     if !text.contains('\\') {
         return verdict;
     }
-    let other = parse(text, ParserOptions::DISABLE_STANDARD_CONFORMING_STRINGS);
+    // Read so, each string with a backslash is worth a warning to the parser, which takes longer than to parse it.
+    let off = ParserOptions::DISABLE_STANDARD_CONFORMING_STRINGS
+        | ParserOptions::DISABLE_ESCAPE_STRING_WARNING;
+    let other = parse(text, off);
     if verdict == other {
         verdict
     } else {

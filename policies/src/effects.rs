@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::allocation::boxed;
 use crate::builtin::is_about_values;
 use crate::verdict::Class;
 
@@ -67,12 +68,9 @@ impl Effects {
 
     /// Bytes on the heap, near enough for a budget.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let functions: usize = self.functions.iter().map(ObjectName::bytes).sum();
-        let settings: usize = self
-            .settings
-            .iter()
-            .map(|name| size_of::<Box<str>>() + name.len())
-            .sum();
+        let settings: usize = self.settings.iter().map(|name| boxed(&**name)).sum();
+        let settings = boxed(&*self.settings) + settings;
+        let functions = names_bytes(&self.functions);
         self.writes.heap_bytes() + self.reads.heap_bytes() + functions + settings
     }
 }
@@ -112,7 +110,7 @@ impl Tables {
 
     fn heap_bytes(&self) -> usize {
         match self {
-            Self::Named(names) => names.iter().map(ObjectName::bytes).sum(),
+            Self::Named(names) => names_bytes(names),
             Self::Unknown => 0,
         }
     }
@@ -128,9 +126,13 @@ pub struct ObjectName {
 }
 
 impl ObjectName {
-    fn bytes(&self) -> usize {
-        size_of::<Self>() + self.name.len() + self.schema.as_deref().map_or(0, str::len)
+    fn heap_bytes(&self) -> usize {
+        boxed(&*self.name) + self.schema.as_deref().map_or(0, boxed)
     }
+}
+
+fn names_bytes(names: &[ObjectName]) -> usize {
+    boxed(names) + names.iter().map(ObjectName::heap_bytes).sum::<usize>()
 }
 
 impl fmt::Display for ObjectName {

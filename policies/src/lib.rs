@@ -6,6 +6,7 @@
 //!
 //! Everything here fails closed: what is not known to be a read is a write.
 
+mod allocation;
 mod builtin;
 mod cache;
 mod classify;

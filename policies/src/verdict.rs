@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::allocation::{boxed, counted};
 use crate::effects::{Category, Effects};
 use crate::settings::is_access_setting;
 use crate::walk::ANY_SETTING;
@@ -370,16 +371,12 @@ impl Verdict {
         let statements = self.statements.iter().map(|statement| {
             let names: usize = statement.controls.iter().map(Control::heap_bytes).sum();
             let why = match &statement.why {
-                Some(WriteReason::Function(name, _)) => name.len(),
+                Some(WriteReason::Function(name, _)) => boxed(&**name),
                 _ => 0,
             };
-            size_of::<Statement>()
-                + statement.effects.heap_bytes()
-                + statement.controls.len() * size_of::<Control>()
-                + names
-                + why
+            statement.effects.heap_bytes() + boxed(&*statement.controls) + names + why
         });
-        statements.sum()
+        boxed(&*self.statements) + statements.sum::<usize>()
     }
 }
 
@@ -419,9 +416,9 @@ impl Control {
             | Self::RollbackTo(name)
             | Self::SetFencing { value: name, .. }
             | Self::Execute { name }
-            | Self::Deallocate { name } => name.len(),
+            | Self::Deallocate { name } => boxed(&**name),
             Self::Prepare { name, effects } => {
-                name.len() + size_of::<Effects>() + effects.heap_bytes()
+                boxed(&**name) + counted::<Effects>() + effects.heap_bytes()
             }
             _ => 0,
         }

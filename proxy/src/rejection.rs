@@ -7,6 +7,7 @@ use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_policies::{Class, ObjectName};
 
+use crate::fence::SCOPES_MAX;
 use crate::rejection_log::{
     Enforcement, RejectionKind, RejectionRecord, SessionLabel, StatementText,
 };
@@ -36,7 +37,8 @@ pub struct Rejection {
 pub struct Needs<'a> {
     /// Whether it reads or writes.
     pub class: Class,
-    /// All scopes whose tokens it needs, at least one.
+    /// All scopes whose tokens it needs, at least one; of more than [`SCOPES_MAX`] the first ones, for no session can
+    /// hold so many.
     pub scopes: &'a [&'a Scope],
     /// The scope of a bare number.
     pub session_scope: &'a Scope,
@@ -133,6 +135,15 @@ impl Rejection {
                     .to_owned()
             }
         };
+        if needs.scopes.len() > SCOPES_MAX {
+            detail.push_str(&format!(
+                " It needs the tokens of more scopes than the {SCOPES_MAX} that a session can declare."
+            ));
+            let hint = "Write a statement that names its tables. Where the policy's every-scope asks for all scopes, \
+                an operator can write unknown_tables = \"session-scope\" in it.";
+            return Self::new(RejectionKind::NoToken, message, detail, hint)
+                .about(scope, None, None);
+        }
         if needs.scopes.len() > 1 {
             let all: Vec<String> = needs
                 .scopes

@@ -7,9 +7,8 @@ use crate::verdict::Opaque;
 
 /// Texts longer than this many bytes are not parsed: they are writes.
 ///
-/// The worst texts of this length that are parsed, those of 65,536 tokens, take 0.3 seconds and 130 MiB while
-/// they are (release build, 2 shared cores); with backslashes, which are read twice, 0.6 seconds. Too much for a
-/// thread that others wait for, and for many threads at once: see [`weigh`].
+/// What the worst of the others take, in time and in memory while they are parsed, `make bench-micro` says:
+/// `classify-most`. It is too much for a thread that others wait for, and for many threads at once: see [`weigh`].
 pub const MAX_PARSED: usize = 1024 * 1024;
 
 /// Texts longer than this many bytes are [`Weight::Heavy`].
@@ -18,8 +17,8 @@ pub const MAX_PARSED_INLINE: usize = 64 * 1024;
 /// Texts of more tokens are not parsed. 30,000 values in a list have as many.
 const TOKENS_MAX: usize = 64 * 1024;
 
-/// Texts of more tokens are [`Weight::Heavy`]. It takes 10 to 20 milliseconds to classify the worst of those that
-/// are not.
+/// Texts of more tokens are [`Weight::Heavy`]. How long the worst of the others take, `make bench-micro` says:
+/// `classify-light-most`.
 const TOKENS_MAX_INLINE: usize = 4 * 1024;
 
 /// Operator characters in a row, at most.
@@ -28,9 +27,9 @@ pub(super) const OPERATOR_RUN_MAX: usize = 256;
 /// Where a text may be classified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// Anywhere: it takes 20 milliseconds at most, and microseconds as a rule.
+    /// Anywhere: it takes milliseconds at most, and microseconds as a rule.
     Light,
-    /// Not where others wait: it may take up to a second and 130 MiB of memory.
+    /// Not where others wait: it may take up to a second, and more than a hundred megabytes of memory.
     Heavy,
 }
 

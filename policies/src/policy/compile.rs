@@ -6,8 +6,9 @@ use std::sync::Arc;
 use toml::Spanned;
 
 use super::file::{Draft, RuleDraft, ScopeDraft, Section};
+use super::listing::Tables;
 use super::remark::Lines;
-use super::tables::{Listed, Tables};
+use super::tables::Listed;
 use super::terms::{By, Follows, Reads, Said, SessionRule, Terms, Writes};
 use super::warn::warnings;
 use super::{DEFAULT_SCOPE, Mode, Modes, Policy, Rule, ScopeId, TokenBounds};
@@ -30,10 +31,11 @@ impl Policy {
         for (index, rule) in draft.rules.iter().enumerate() {
             rules.push(rule_terms(index, rule, &defaults, &mut names, lines));
         }
-        let scopes = Scopes {
+        let mut scopes = Scopes {
             names: names.names,
             with_tables: table_scopes,
             modes: modes(draft),
+            sets: HashMap::new(),
         };
         for terms in rules.iter_mut().chain([&mut defaults]) {
             terms.follows = scopes.follows(terms);
@@ -217,52 +219,102 @@ struct Scopes {
     names: Vec<Box<str>>,
     with_tables: Box<[ScopeId]>,
     modes: Modes,
+    /// Those that were worked out. Many rules need the same scopes, which may be very many.
+    sets: HashMap<Needed, SharedScopes>,
+}
+
+/// The scopes whose tokens something can need. Each has those of the one before.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Needed {
+    Nothing,
+    /// Those that list tables.
+    Tables,
+    /// And this one.
+    TablesAnd(ScopeId),
+}
+
+#[derive(Clone)]
+struct SharedScopes {
+    scopes: Arc<[ScopeId]>,
+    /// How many of them are only observed, where no rule says another mode.
+    observed: usize,
+}
+
+impl SharedScopes {
+    /// How many of them are only observed for the sessions of a rule.
+    fn observed(&self, terms: &Terms) -> usize {
+        match terms.mode {
+            Some(Mode::Observe) => self.scopes.len(),
+            Some(Mode::Enforce) => 0,
+            None => self.observed,
+        }
+    }
 }
 
 impl Scopes {
-    fn follows(&self, terms: &Terms) -> Follows {
+    fn follows(&mut self, terms: &Terms) -> Follows {
         let refuses_a_text = terms
             .refused
             .iter()
             // That is a connection of its own kind, and no text.
             .any(|(kind, _)| *kind != Category::Replication);
         let refuses = refuses_a_text || terms.writes.value == Writes::Refuse;
-        let (for_writes, for_reads) = (self.for_writes(terms), self.for_reads(terms));
-        let all = union(&for_writes, &for_reads);
+        let (for_writes, for_reads) = (for_writes(terms), for_reads(terms));
+        let all = self.set(for_writes.max(for_reads));
+        let for_writes = self.set(for_writes);
 
-        let observes = |scope: &ScopeId| {
-            let name = self.names.get(scope.index()).map(|name| &**name);
-            self.modes.of(terms, name) == Mode::Observe
-        };
         let observes_refusals = refuses && self.modes.of(terms, None) == Mode::Observe;
-        let observed = for_writes.iter().any(observes) || observes_refusals;
+        let observed = for_writes.observed(terms) > 0 || observes_refusals;
         let free = terms.writes.value == Writes::Allow;
         // Where refusals are looked at as if they needed tokens, these are the scopes.
-        let behind = union(&self.with_tables, &[terms.scope]);
+        let behind = self.set(Needed::TablesAnd(terms.scope));
+        let all_observed = behind.observed(terms) == behind.scopes.len();
         Follows {
-            unlooked: (!refuses).then_some(all),
-            read_only_until: (!free && !observed).then_some(for_writes),
-            enforced_behind_refusals: observes_refusals && !behind.iter().all(observes),
+            unlooked: (!refuses).then_some(all.scopes),
+            read_only_until: (!free && !observed).then_some(for_writes.scopes),
+            enforced_behind_refusals: observes_refusals && !all_observed,
         }
     }
 
-    /// The scopes whose tokens a write can need.
-    fn for_writes(&self, terms: &Terms) -> Box<[ScopeId]> {
-        if terms.is_exempt() || terms.refuses_all_writes() {
-            return Box::default();
+    fn set(&mut self, needed: Needed) -> SharedScopes {
+        if let Some(known) = self.sets.get(&needed) {
+            return known.clone();
         }
-        match terms.writes.value {
-            Writes::Token => union(&self.with_tables, &[terms.scope]),
-            Writes::Allow | Writes::Refuse => self.with_tables.clone(),
-        }
+        let scopes = match needed {
+            Needed::Nothing => Box::default(),
+            Needed::Tables => self.with_tables.clone(),
+            Needed::TablesAnd(scope) => match self.with_tables.binary_search(&scope) {
+                Ok(_) => return self.set(Needed::Tables),
+                Err(_) => union(&self.with_tables, &[scope]),
+            },
+        };
+        let observed = scopes.iter().filter(|scope| {
+            let name = self.names.get(scope.index());
+            name.is_some_and(|name| self.modes.of_scope(name) == Mode::Observe)
+        });
+        let set = SharedScopes {
+            observed: observed.count(),
+            scopes: scopes.into(),
+        };
+        self.sets.insert(needed, set.clone());
+        set
     }
+}
 
-    /// The scopes whose tokens a read can need.
-    fn for_reads(&self, terms: &Terms) -> Box<[ScopeId]> {
-        match terms.reads.value {
-            Reads::Current => union(&self.with_tables, &[terms.scope]),
-            Reads::Allow => Box::default(),
-        }
+fn for_writes(terms: &Terms) -> Needed {
+    if terms.is_exempt() || terms.refuses_all_writes() {
+        return Needed::Nothing;
+    }
+    match terms.writes.value {
+        Writes::Token => Needed::TablesAnd(terms.scope),
+        Writes::Allow | Writes::Refuse => Needed::Tables,
+    }
+}
+
+fn for_reads(terms: &Terms) -> Needed {
+    match terms.reads.value {
+        Reads::Current => Needed::TablesAnd(terms.scope),
+        Reads::Allow => Needed::Nothing,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::requirement::{Reason, Requirement, ScopeSet, SearchPath};
 use super::session::SessionPolicy;
-use super::tables::{Certainty, Listed};
+use super::tables::Listed;
 use super::terms::{By, Reads, UnknownTables, Writes};
 use super::{Mode, ScopeId};
 use crate::builtin::is_about_values;
@@ -102,6 +102,8 @@ impl Needs {
                     self.several = vec![first.min(scope), first.max(scope)];
                 }
             }
+            // In order, as a policy hands them out.
+            Some(_) if self.several.last() < Some(&scope) => self.several.push(scope),
             Some(_) => {
                 if let Err(place) = self.several.binary_search(&scope) {
                     self.several.insert(place, scope);
@@ -337,22 +339,25 @@ impl SessionPolicy {
     ) -> Result<(), Stop<'a>> {
         let policy = self.policy();
         let mut matched = 0_usize;
-        let mut depends = false;
-        let mut found = |entry: &Listed, certainty| match certainty {
-            Certainty::Certain => {
-                needs.add(entry.scope);
-                matched += 1;
-                trace.say(|| {
-                    let scope = policy.name_of(entry.scope);
-                    let (verb, pattern, line) =
-                        (half.side.verb(), entry.pattern.written(), entry.line);
-                    format!("it {verb} {name}, listed by scope {scope:?} as {pattern}, line {line}")
-                });
-            }
-            Certainty::DependsOnSchema => depends = true,
+        let mut found = |entry: &Listed| {
+            needs.add(entry.scope);
+            matched += 1;
+            trace.say(|| {
+                let scope = policy.name_of(entry.scope);
+                let (verb, pattern, line) = (half.side.verb(), entry.pattern.written(), entry.line);
+                format!("it {verb} {name}, listed by scope {scope:?} as {pattern}, line {line}")
+            });
         };
         policy.tables.matching(name, path, &mut found);
-        if depends && self.depends_on_schema(half, name, matched, needs) {
+        let mut elsewhere = policy.tables.depending_on_schema(name, path).peekable();
+        let depends = elsewhere.peek().is_some();
+        // Whether the answer changes with the schema that the name stands for.
+        let needed_anyway = |entry: &Listed| match (matched, half.unlisted) {
+            (0, Unlisted::SessionScope) => entry.scope == self.scope(),
+            (0, Unlisted::Nothing | Unlisted::Refused) => false,
+            (_, _) => needs.contains(entry.scope),
+        };
+        if elsewhere.any(|entry| !needed_anyway(entry)) {
             trace.say(|| format!("which table {name} is depends on the search path"));
             return Err(Stop::NeedsSearchPath(name));
         }
@@ -368,28 +373,6 @@ impl SessionPolicy {
             format!("it {} {name}{listed}", half.side.verb())
         });
         self.unlisted(half, needs, trace)
-    }
-
-    /// Whether the answer changes with the schema that a name stands for. `matched` patterns match it in any schema.
-    fn depends_on_schema(
-        &self,
-        half: Half,
-        name: &ObjectName,
-        matched: usize,
-        needs: &Needs,
-    ) -> bool {
-        let mut depends = false;
-        let mut found = |entry: &Listed, certainty| {
-            let needed_anyway = match (matched, half.unlisted) {
-                (0, Unlisted::SessionScope) => entry.scope == self.scope(),
-                (0, Unlisted::Nothing | Unlisted::Refused) => false,
-                (_, _) => needs.contains(entry.scope),
-            };
-            depends |= certainty == Certainty::DependsOnSchema && !needed_anyway;
-        };
-        let tables = &self.policy().tables;
-        tables.matching(name, SearchPath::Unknown, &mut found);
-        depends
     }
 
     fn unlisted<'a, T: Trace>(

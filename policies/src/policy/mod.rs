@@ -8,6 +8,7 @@
 //! | `file` | reads the TOML text: every error at once, with its place |
 //! | `compile` | works out of it what the sessions ask |
 //! | `glob`, `tables`, `network`, `who` | patterns, and what they match |
+//! | `listing` | which scopes list a table: as fast with many as with few |
 //! | `terms`, `session` | what holds for a session |
 //! | `decide` | what a statement needs, and why |
 
@@ -15,6 +16,7 @@ mod compile;
 mod decide;
 mod file;
 mod glob;
+mod listing;
 mod network;
 mod remark;
 mod requirement;
@@ -36,7 +38,7 @@ pub use requirement::{Reason, Requirement, ScopeSet, SearchPath};
 pub use session::{Backstop, SessionPolicy, Who};
 pub use terms::SessionRule;
 
-use tables::Tables;
+use listing::Tables;
 use terms::Terms;
 use who::WhoPattern;
 
@@ -102,10 +104,14 @@ struct Modes {
 
 impl Modes {
     fn of(&self, terms: &Terms, scope: Option<&str>) -> Mode {
-        terms
-            .mode
-            .or_else(|| self.of_scopes.get(scope?).copied())
-            .unwrap_or(self.default)
+        let by_scope = || scope.map_or(self.default, |scope| self.of_scope(scope));
+        terms.mode.unwrap_or_else(by_scope)
+    }
+
+    /// Where no rule says another.
+    fn of_scope(&self, scope: &str) -> Mode {
+        let own = self.of_scopes.get(scope).copied();
+        own.unwrap_or(self.default)
     }
 }
 
@@ -121,6 +127,11 @@ impl Policy {
     #[must_use]
     pub fn scopes(&self) -> &[Box<str>] {
         &self.scopes
+    }
+
+    /// Their places, in the same order.
+    pub fn ids(&self) -> impl Iterator<Item = ScopeId> {
+        (0..).zip(&self.scopes).map(|(place, _)| ScopeId(place))
     }
 
     /// Its rules for sessions, in their order.

@@ -31,7 +31,7 @@ pub struct SessionPolicy {
 pub enum Backstop<'a> {
     /// Never: it may write without a token, or what it does is only observed.
     Off,
-    /// Until it holds the current token of one of these scopes.
+    /// Until it holds the current token of one of these scopes, which are in order.
     UntilHolding(&'a [ScopeId]),
 }
 

@@ -1,11 +1,8 @@
-//! Which scopes list a table.
+//! Patterns for tables.
 
-use std::collections::BTreeMap;
-
+use super::ScopeId;
 use super::glob::{Glob, Part};
 use super::remark::Fault;
-use super::{ScopeId, SearchPath};
-use crate::effects::ObjectName;
 
 /// A longer name is cut by PostgreSQL: <https://www.postgresql.org/docs/current/sql-syntax-lexical.html>.
 const NAME_BYTES_MAX: usize = 63;
@@ -13,8 +10,8 @@ const NAME_BYTES_MAX: usize = 63;
 /// `schema.table`, each with `*` for any characters. What stands in double quotes is taken as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TablePattern {
-    schema: Glob,
-    table: Glob,
+    pub(super) schema: Glob,
+    pub(super) table: Glob,
 }
 
 impl TablePattern {
@@ -148,120 +145,15 @@ pub(super) struct Listed {
     pub(super) line: u32,
 }
 
-/// All patterns of a policy, arranged by schema.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tables {
-    /// Those whose schema is one name.
-    by_schema: BTreeMap<Box<str>, Vec<Listed>>,
-    /// Those whose schema has a `*`.
-    others: Vec<Listed>,
-}
-
-/// How surely a pattern matches a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Certainty {
-    /// It does.
-    Certain,
-    /// It does where the name is in its schema, and the search path is not known.
-    DependsOnSchema,
-}
-
-impl Tables {
-    pub(super) fn new(listed: impl IntoIterator<Item = Listed>) -> Self {
-        let mut tables = Self::default();
-        for one in listed {
-            match one.pattern.schema.exact() {
-                Some(schema) => {
-                    let schema = schema.into();
-                    tables.by_schema.entry(schema).or_default().push(one);
-                }
-                None => tables.others.push(one),
-            }
-        }
-        tables
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_schema.is_empty() && self.others.is_empty()
-    }
-
-    /// Calls `found` for each pattern that matches the name, maybe more than once.
-    pub(super) fn matching<'a>(
-        &'a self,
-        name: &ObjectName,
-        path: SearchPath<'_>,
-        found: &mut dyn FnMut(&'a Listed, Certainty),
-    ) {
-        let table = &*name.name;
-        match (&name.schema, path) {
-            (Some(schema), _) => self.in_schema(schema, table, found),
-            (None, SearchPath::Known(schemas)) => {
-                for schema in schemas {
-                    self.in_schema(schema, table, found);
-                }
-                // PostgreSQL looks there whether the path says so or not. All of its names begin so.
-                if table.starts_with("pg_") {
-                    self.in_schema("pg_catalog", table, found);
-                }
-            }
-            (None, SearchPath::Unknown) => {
-                let all = self.by_schema.values().flatten().chain(&self.others);
-                for listed in all.filter(|listed| listed.pattern.table.matches(table)) {
-                    let certainty = match listed.pattern.schema.is_any() {
-                        true => Certainty::Certain,
-                        false => Certainty::DependsOnSchema,
-                    };
-                    found(listed, certainty);
-                }
-            }
-        }
-    }
-
-    fn in_schema<'a>(
-        &'a self,
-        schema: &str,
-        table: &str,
-        found: &mut dyn FnMut(&'a Listed, Certainty),
-    ) {
-        let here = self.by_schema.get(schema).into_iter().flatten();
-        let others = self
-            .others
-            .iter()
-            .filter(|listed| listed.pattern.schema.matches(schema));
-        for listed in here.chain(others) {
-            if listed.pattern.table.matches(table) {
-                found(listed, Certainty::Certain);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn name(schema: Option<&str>, table: &str) -> ObjectName {
-        ObjectName {
-            schema: schema.map(Into::into),
-            name: table.into(),
-        }
-    }
-
     #[track_caller]
     fn check(pattern: &str, schema: &str, table: &str, expect: bool) {
-        let listed = Listed {
-            pattern: TablePattern::parse(pattern).unwrap(),
-            scope: ScopeId(0),
-            line: 1,
-        };
-        let tables = Tables::new([listed]);
-        let mut matches = None;
-        let name = name(Some(schema), table);
-        tables.matching(&name, SearchPath::Unknown, &mut |_, how| {
-            matches = Some(how)
-        });
-        let expect = expect.then_some(Certainty::Certain);
-        assert_eq!(matches, expect, "{pattern} and {schema}.{table}");
+        let parsed = TablePattern::parse(pattern).unwrap();
+        let found = parsed.schema.matches(schema) && parsed.table.matches(table);
+        assert_eq!(found, expect, "{pattern} and {schema}.{table}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What holds for the sessions of one rule, or for those that no rule matches.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::{Mode, ScopeId};
 use crate::effects::Category;
@@ -95,9 +96,9 @@ pub(super) struct Terms {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Follows {
     /// See `SessionPolicy::unlooked`.
-    pub(super) unlooked: Option<Box<[ScopeId]>>,
+    pub(super) unlooked: Option<Arc<[ScopeId]>>,
     /// See `SessionPolicy::backstop`; `None` is `Off`.
-    pub(super) read_only_until: Option<Box<[ScopeId]>>,
+    pub(super) read_only_until: Option<Arc<[ScopeId]>>,
     /// Refusals are only observed, while a scope that the session may need is enforced.
     pub(super) enforced_behind_refusals: bool,
 }

@@ -8,7 +8,7 @@ use pgpalisade_policies::{
     Class, Effects, Mode, ObjectName, Requirement, ScopeId, ScopeSet, SearchPath,
 };
 
-use super::{Basis, Holding, Permit, SessionFence, Standing, TokenValue};
+use super::{Basis, Holding, Permit, SCOPES_MAX, SessionFence, Standing, TokenValue};
 use crate::rejection::{Needs, Rejection};
 
 /// The answer to a request of which nothing is known but its effects.
@@ -199,7 +199,12 @@ impl SessionFence {
             if holding.is_some_and(|holding| holding.binding_of(missing).is_some()) {
                 continue;
             }
-            let needed: Vec<&Scope> = scopes.as_slice().iter().map(scope).collect();
+            // One that is observed is on record, so only one that is enforced still matters.
+            if observed.is_some() && self.mode(Some(missing)) == Mode::Observe {
+                continue;
+            }
+            let needed = scopes.as_slice().iter().map(scope);
+            let needed: Vec<&Scope> = needed.take(SCOPES_MAX + 1).collect();
             let needs = Needs {
                 class,
                 scopes: &needed,

@@ -19,6 +19,8 @@ pub struct Fence {
     cells: Arc<ScopeCells>,
     /// Of the scopes that the policy names, in its order.
     named: Box<[Arc<ScopeCell>]>,
+    /// The places in `named`, by the numbers of the cells.
+    places: Box<[Option<ScopeId>]>,
     /// Of [`DEFAULT_SCOPE`].
     default: Arc<ScopeCell>,
     overall: Mode,
@@ -34,8 +36,10 @@ impl Fence {
     pub fn new(policy: Policy, cells: Arc<ScopeCells>, overall: Mode) -> Result<Self, ScopeError> {
         let cell = |name: &str| Scope::from_str(name).map(|scope| cells.cell(&scope));
         let named = policy.scopes().iter().map(|name| cell(name));
+        let named: Box<[_]> = named.collect::<Result<_, _>>()?;
         Ok(Self {
-            named: named.collect::<Result<_, _>>()?,
+            places: places(&policy, &named),
+            named,
             default: cell(DEFAULT_SCOPE)?,
             policy: Arc::new(policy),
             cells,
@@ -46,16 +50,8 @@ impl Fence {
     /// What holds for a session.
     #[must_use]
     pub fn for_session(self: &Arc<Self>, who: &Who<'_>) -> SessionFence {
-        let rules = self.policy.for_session(who);
-        let unlooked = rules.unlooked().map(|scopes| self.cells_of(scopes));
-        let opening = match (self.overall, rules.backstop()) {
-            (Mode::Observe, _) | (_, Backstop::Off) => None,
-            (Mode::Enforce, Backstop::UntilHolding(scopes)) => Some(self.cells_of(scopes)),
-        };
         SessionFence {
-            unlooked,
-            opening,
-            rules,
+            rules: self.policy.for_session(who),
             fence: Arc::clone(self),
         }
     }
@@ -66,21 +62,35 @@ impl Fence {
         self.cells.cell(scope)
     }
 
-    fn cells_of(&self, scopes: &[ScopeId]) -> Box<[Arc<ScopeCell>]> {
-        let cells = scopes.iter().filter_map(|id| self.named.get(id.index()));
-        cells.cloned().collect()
+    /// The cell in use of a scope that the policy names.
+    #[inline]
+    fn newest(&self, id: ScopeId) -> Option<&Arc<ScopeCell>> {
+        self.named.get(id.index()).map(|cell| cell.newest())
+    }
+
+    /// The place in the policy of the scope that a cell is for, where it names it.
+    #[inline]
+    fn place(&self, cell: &ScopeCell) -> Option<ScopeId> {
+        self.places.get(cell.number()).copied().flatten()
     }
 }
 
-/// What holds for one session.
+fn places(policy: &Policy, named: &[Arc<ScopeCell>]) -> Box<[Option<ScopeId>]> {
+    let count = named.iter().map(|cell| cell.number() + 1).max();
+    let mut places = vec![None; count.unwrap_or_default()];
+    for (id, cell) in policy.ids().zip(named) {
+        if let Some(place) = places.get_mut(cell.number()) {
+            *place = Some(id);
+        }
+    }
+    places.into()
+}
+
+/// What holds for one session. It is as small with many scopes as with few: it has none of its own.
 #[derive(Debug, Clone)]
 pub struct SessionFence {
     fence: Arc<Fence>,
     rules: SessionPolicy,
-    /// Holding these, the session may send whatever it likes. `None`: every text needs a look.
-    unlooked: Option<Box<[Arc<ScopeCell>]>>,
-    /// Holding one of these, it may write something. `None`: it may without.
-    opening: Option<Box<[Arc<ScopeCell>]>>,
 }
 
 impl SessionFence {
@@ -163,11 +173,15 @@ impl SessionFence {
     #[inline]
     #[must_use]
     pub fn admit_any(&self, holding: Option<&Arc<Holding>>) -> Option<Permit> {
-        let needed = self.unlooked.as_deref()?;
+        let needed = self.rules.unlooked()?;
         let Some(holding) = holding else {
             return needed.is_empty().then(|| Permit::new(Basis::Exempt));
         };
-        let holds = |cell: &Arc<ScopeCell>| holding.binding(cell.newest()).is_some();
+        // Ends at the first that is missing: a session has few tokens.
+        let holds = |id: &ScopeId| {
+            let cell = self.fence.newest(*id);
+            cell.is_some_and(|cell| holding.binding(cell).is_some())
+        };
         let all_count = holding
             .bindings()
             .iter()
@@ -179,14 +193,39 @@ impl SessionFence {
     #[inline]
     #[must_use]
     pub fn may_write(&self, holding: Option<&Arc<Holding>>) -> bool {
-        let opens = match (&self.opening, holding) {
+        let opens = match (self.opening(), holding) {
             (None, _) => true,
             (Some(_), None) => false,
-            (Some(opening), Some(holding)) => opening
-                .iter()
-                .any(|cell| holding.binding(cell.newest()).is_some()),
+            (Some(opening), Some(holding)) => {
+                // From its tokens, which are few, to the scopes, which may be very many.
+                let mut bindings = holding.bindings().iter();
+                bindings.any(|binding| self.is_opened_by(opening, &binding.cell))
+            }
         };
         opens && holding.is_none_or(|holding| self.all_count_or_are_observed(holding))
+    }
+
+    /// The scopes, in order, of which the token of one lets it write something. `None`: it may without.
+    #[inline]
+    fn opening(&self) -> Option<&[ScopeId]> {
+        match (self.fence.overall, self.rules.backstop()) {
+            (Mode::Observe, _) | (_, Backstop::Off) => None,
+            (Mode::Enforce, Backstop::UntilHolding(scopes)) => Some(scopes),
+        }
+    }
+
+    /// Whether a cell is the one in use of one of these scopes.
+    #[inline]
+    fn is_opened_by(&self, opening: &[ScopeId], cell: &Arc<ScopeCell>) -> bool {
+        let newest = self.fence.place(cell).and_then(|id| self.fence.newest(id));
+        newest.is_some_and(|newest| Arc::ptr_eq(newest, cell)) && self.is_among(opening, cell)
+    }
+
+    /// Whether a cell is of one of these scopes.
+    #[inline]
+    fn is_among(&self, scopes: &[ScopeId], cell: &ScopeCell) -> bool {
+        let place = self.fence.place(cell);
+        place.is_some_and(|id| scopes.binary_search(&id).is_ok())
     }
 
     fn all_count_or_are_observed(&self, holding: &Holding) -> bool {
@@ -199,11 +238,9 @@ impl SessionFence {
     /// Whether the tokens of a value would let the session write something that it may not write without.
     #[must_use]
     pub fn opens(&self, value: &TokenValue) -> bool {
-        let named = |cell: &Arc<ScopeCell>| {
-            let mut tokens = value.tokens().iter();
-            tokens.any(|(scope, _)| scope == cell.scope())
-        };
-        self.opening.iter().flatten().any(named)
+        let opening = self.opening().unwrap_or_default();
+        let mut tokens = value.tokens().iter();
+        tokens.any(|(scope, _)| self.is_among(opening, &self.fence.cell(scope)))
     }
 
     /// A permit for a message that can change no data by its type alone.

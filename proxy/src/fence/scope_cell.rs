@@ -1,6 +1,6 @@
 //! What this proxy knows of the marks. It only ever rises in rank, and it only ever rejects: nothing is admitted by it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dashmap::DashMap;
@@ -41,6 +41,7 @@ const RETIRED: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct ScopeCell {
     scope: Scope,
+    number: usize,
     cluster: Arc<ClusterCell>,
     incarnation: Incarnation,
     /// The token of `detail`, 0 where none is known, or [`RETIRED`]: what the fast path reads.
@@ -53,9 +54,15 @@ pub struct ScopeCell {
 }
 
 impl ScopeCell {
-    fn new(scope: Scope, cluster: Arc<ClusterCell>, incarnation: Incarnation) -> Self {
+    fn new(
+        scope: Scope,
+        number: usize,
+        cluster: Arc<ClusterCell>,
+        incarnation: Incarnation,
+    ) -> Self {
         Self {
             scope,
+            number,
             cluster,
             incarnation,
             mark: AtomicU64::new(0),
@@ -68,6 +75,12 @@ impl ScopeCell {
     /// The scope.
     pub fn scope(&self) -> &Scope {
         &self.scope
+    }
+
+    /// The number of the scope in this proxy: from 0, in the order in which scopes came up. All incarnations have it.
+    #[inline]
+    pub(super) const fn number(&self) -> usize {
+        self.number
     }
 
     /// The cluster that it is for.
@@ -166,6 +179,8 @@ impl ScopeCell {
 pub struct ScopeCells {
     cluster: Arc<ClusterCell>,
     cells: DashMap<Scope, Arc<ScopeCell>>,
+    /// The next number of a scope.
+    numbers: AtomicUsize,
 }
 
 impl ScopeCells {
@@ -174,7 +189,8 @@ impl ScopeCells {
         if let Some(cell) = self.cells.get(scope) {
             return Arc::clone(&cell);
         }
-        let new = || self.fresh(scope, Incarnation::FIRST);
+        let number = || self.numbers.fetch_add(1, Ordering::Relaxed);
+        let new = || self.fresh(scope, number(), Incarnation::FIRST);
         Arc::clone(&self.cells.entry(scope.clone()).or_insert_with(new))
     }
 
@@ -186,7 +202,7 @@ impl ScopeCells {
             let mut entry = self.cells.entry(scope.clone()).or_insert(cell);
             // Another thread may have been faster.
             if entry.incarnation() < mark.incarnation {
-                let next = self.fresh(scope, mark.incarnation);
+                let next = self.fresh(scope, entry.number(), mark.incarnation);
                 next.raise(mark);
                 entry.retire(mark, &next);
                 *entry = next;
@@ -219,9 +235,9 @@ impl ScopeCells {
         taken.collect()
     }
 
-    fn fresh(&self, scope: &Scope, incarnation: Incarnation) -> Arc<ScopeCell> {
+    fn fresh(&self, scope: &Scope, number: usize, incarnation: Incarnation) -> Arc<ScopeCell> {
         let cluster = Arc::clone(&self.cluster);
-        Arc::new(ScopeCell::new(scope.clone(), cluster, incarnation))
+        Arc::new(ScopeCell::new(scope.clone(), number, cluster, incarnation))
     }
 }
 

@@ -24,9 +24,11 @@ pub(super) use check::shadowed;
 pub(super) use draft::{Draft, RuleDraft, ScopeDraft, Section};
 pub use key::{POLICY_KEYS, PolicyKey, nearest};
 
-/// A policy file is a page of text; more is a mistake (a log, a device).
-pub const POLICY_BYTES_MAX: usize = 1024 * 1024;
-/// Scopes, rules, and entries of one list: with more of them a policy would be slow to look up.
+/// A policy file is a page of text, or as many lines as there are scopes; more is a mistake (a log, a device).
+pub const POLICY_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Scopes. A statement costs the same with all of them as with one.
+const SCOPES_MAX: usize = 100_000;
+/// Rules, and entries of one list: a session goes through the rules, and a list is compared with itself.
 const LIST_MAX: usize = 1000;
 
 const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("observe", Mode::Observe)];
@@ -181,8 +183,8 @@ impl Reader<'_> {
                 let message = format!("{:?} is no name of a scope ({why})", key.get_ref());
                 self.error(&key.span(), message);
             }
-            if scopes.len() == LIST_MAX {
-                let message = format!("there are more than {LIST_MAX} scopes (use fewer)");
+            if scopes.len() == SCOPES_MAX {
+                let message = format!("there are more than {SCOPES_MAX} scopes (use fewer)");
                 self.error(&key.span(), message);
                 break;
             }

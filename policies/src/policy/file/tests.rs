@@ -231,7 +231,7 @@ fn two_rules_of_one_name_are_an_error() {
 fn a_file_without_end_is_not_read() {
     refuse(
         &"#".repeat(POLICY_BYTES_MAX + 1),
-        &["1:1: ", "larger than 1048576 bytes"],
+        &["1:1: ", "larger than 16777216 bytes"],
     );
     assert!(parse(&"#".repeat(POLICY_BYTES_MAX)).is_ok());
 }
@@ -247,10 +247,16 @@ fn more_than_a_thousand_of_anything_is_refused() {
         &rules(LIST_MAX + 1),
         &["2001:1: there are more than 1000 rules"],
     );
-    let scopes: String = (0..=LIST_MAX)
-        .map(|at| format!("[scope.s{at}]\n"))
-        .collect();
-    refuse(&scopes, &["1001:8: there are more than 1000 scopes"]);
+    let scopes = |count| {
+        let scope = |at| format!("[scope.s{at}]\ntables = \"s{at}.jobs\"\n");
+        (0..count).map(scope).collect::<String>()
+    };
+    let policy = parse(&scopes(SCOPES_MAX)).unwrap();
+    assert_eq!(policy.scopes().len(), SCOPES_MAX + 1, "and the default");
+    refuse(
+        &scopes(SCOPES_MAX + 1),
+        &["200001:8: there are more than 100000 scopes"],
+    );
     let tables: Vec<String> = (0..=LIST_MAX).map(|at| format!("\"a.t{at}\"")).collect();
     let text = format!("[scope.a]\ntables = [{}]\n", tables.join(","));
     refuse(&text, &["has more than 1000 entries"]);

@@ -5,7 +5,7 @@ use pgpalisade_policies::{Chain, Effects, Mode, Policy, SearchPath, TextEncoding
 
 use super::*;
 use crate::fence::scope_cell::ScopeCells;
-use crate::fence::{Admission, Binding, Fence, Footing, Guard};
+use crate::fence::{Admission, Binding, Fence, Footing, Guard, SCOPES_MAX};
 use crate::rejection_log::RejectionKind;
 use crate::wire::frontend::FrontendTag;
 
@@ -40,7 +40,10 @@ struct Session {
 }
 
 fn fence() -> SessionFence {
-    let cells = Arc::new(ScopeCells::default());
+    fence_of(Policy::default(), &Arc::default())
+}
+
+fn fence_of(policy: Policy, cells: &Arc<ScopeCells>) -> SessionFence {
     for (scope, mark) in [("default", MARK), ("billing", 7)] {
         cells.cell(&scope.parse().unwrap()).raise(&Mark::new(
             Token::new(mark).unwrap(),
@@ -48,7 +51,7 @@ fn fence() -> SessionFence {
             "tests".to_owned(),
         ));
     }
-    let fence = Fence::new(Policy::default(), cells, Mode::Enforce).unwrap();
+    let fence = Fence::new(policy, Arc::clone(cells), Mode::Enforce).unwrap();
     Arc::new(fence).for_session(&Who {
         user: "u",
         database: "d",
@@ -75,7 +78,10 @@ fn holding(fence: &SessionFence, text: &str) -> Arc<Holding> {
 impl Session {
     /// Started with a token, or with none where the text is empty.
     fn new(token: &str) -> Self {
-        let fence = fence();
+        Self::under(fence(), token)
+    }
+
+    fn under(fence: SessionFence, token: &str) -> Self {
         let token = (!token.is_empty()).then(|| holding(&fence, token));
         let mut names = Names::default();
         names.prepare(b"r", Meaning::Sql(Arc::new(Effects::none())));
@@ -546,4 +552,82 @@ fn what_a_statement_has_done_is_applied() {
         &["SET fencing.token = 6", "DISCARD ALL", "ROLLBACK"],
         "default=5",
     );
+}
+
+/// A session has few tokens, and a policy may have very many scopes, in which they are looked up.
+#[test]
+fn the_token_of_any_scope_with_tables_opens_the_session() {
+    const SCOPES: usize = 1_000;
+    let scopes = (0..SCOPES).map(|n| format!("[scope.s{n}]\ntables = \"s{n}.t\"\n"));
+    let text = "[scope.bare]\nmax_step = 5\n".to_owned() + &scopes.collect::<String>();
+    let cells = Arc::default();
+    let fence = fence_of(Policy::parse(&text, &|_| Ok(())).unwrap(), &cells);
+    // One that no policy names, so that its number is above all of them.
+    cells.cell(&"later".parse().unwrap());
+    for (token, opens) in [
+        ("s0=1", true),
+        ("s500=1", true),
+        ("s999=1", true),
+        ("default=5", true),
+        ("default=4", false),
+        ("later=1,s7=1", true),
+        ("bare=1", false),
+        ("later=1", false),
+        ("billing=7", false),
+    ] {
+        let session = Session::under(fence.clone(), token);
+        let held = session.settings.token();
+        assert_eq!(session.fence.may_write(held), opens, "{token}");
+        // To be declared it need not be current.
+        let declared = session.fence.opens(&value(token));
+        assert_eq!(declared, opens || token == "default=4", "{token}");
+    }
+    assert!(!fence.may_write(None));
+
+    Session::under(fence.clone(), "s500=1").check("INSERT INTO s500.t VALUES (1)", TOKEN);
+    Session::under(fence.clone(), "s500=1").check("INSERT INTO s501.t VALUES (1)", Refuse(NoToken));
+    Session::under(fence.clone(), "s500=1")
+        .check("INSERT INTO s1000.t VALUES (1)", Refuse(NoToken));
+
+    // A repair of the scope retires the cell that the session was bound with.
+    let session = Session::under(fence.clone(), "s3=1");
+    let cell = cells.cell(&"s3".parse().unwrap());
+    let repaired = Mark {
+        incarnation: cell.incarnation().next().unwrap(),
+        ..Mark::new(Token::new(1).unwrap(), 1, "tests".to_owned())
+    };
+    cells.note(cell.scope(), &repaired);
+    assert!(!fence.may_write(session.settings.token()));
+    assert!(fence.may_write(Session::under(fence.clone(), "s3=1").settings.token()));
+}
+
+/// Whatever the text is, its refusal is short, and made once.
+#[test]
+fn more_scopes_than_a_session_can_hold_are_not_listed() {
+    let fence = |begin: &str, scopes: usize, end: &str| {
+        let scope = |n| format!("[scope.s{n}]\ntables = \"s{n}.t\"\n");
+        let scopes = (0..scopes).map(scope).collect::<String>();
+        let text = format!("{begin}{scopes}{end}");
+        fence_of(Policy::parse(&text, &|_| Ok(())).unwrap(), &Arc::default())
+    };
+    let refusal = |fence| match Session::under(fence, "").plan("CALL p()") {
+        Plan::Refuse(rejection) => rejection,
+        other => panic!("{other:?}"),
+    };
+    // With the scope of the session.
+    let few = refusal(fence("", SCOPES_MAX - 1, ""));
+    assert!(
+        few.detail.contains("\"s62\"") && few.hint.contains("s62=<number>"),
+        "{few:?}"
+    );
+    for scopes in [SCOPES_MAX, 5_000] {
+        let many = refusal(fence("", scopes, ""));
+        assert!(many.detail.contains("more scopes than the 64"), "{many:?}");
+        assert!(many.hint.contains("unknown_tables"), "{many:?}");
+        assert!(!many.detail.contains("\"s62\""), "{many:?}");
+    }
+    // One that is enforced stands behind many that are observed.
+    let last = "[scope.last]\ntables = \"last.t\"\nmode = \"enforce\"\n";
+    let rejection = refusal(fence("[defaults]\nmode = \"observe\"\n", 5_000, last));
+    assert_eq!(rejection.scope, Some("last".parse().unwrap()));
 }

@@ -1,0 +1,246 @@
+//! Which scopes list a table.
+//!
+//! A name is looked up for every table of every statement, so that must not take longer where a policy has more scopes.
+//! A pattern is found by whichever of its two parts is a plain name; only those with a `*` in both are gone through
+//! one by one. A name whose schema is not known is found among all patterns for its table.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+
+use super::SearchPath;
+use super::glob::Glob;
+use super::tables::Listed;
+use crate::effects::ObjectName;
+
+/// By a name of the policy. Those are the operator's, so no secret key keeps them apart, and a look-up takes the same
+/// steps in every run.
+type ByName<T> = HashMap<Box<str>, T, BuildHasherDefault<DefaultHasher>>;
+
+/// The place of a pattern among all.
+type Place = u32;
+
+/// All patterns of a policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tables {
+    /// In the order of the file.
+    all: Box<[Listed]>,
+    /// Those whose schema is one name.
+    by_schema: ByName<ByTable>,
+    /// Those whose schema has a `*`.
+    others: ByTable,
+    /// All of them.
+    of_any_schema: ByTable,
+}
+
+/// Patterns by what they say of the table, in the order of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ByTable {
+    /// Those whose table is one name.
+    named: ByName<Vec<Place>>,
+    /// Those whose table has a `*`.
+    others: Vec<Place>,
+}
+
+impl ByTable {
+    fn add(&mut self, place: Place, table: &Glob) {
+        match table.exact() {
+            Some(name) => self.named.entry(name.into()).or_default().push(place),
+            None => self.others.push(place),
+        }
+    }
+
+    /// Those that match a table, where they match its schema, in the order of the file.
+    fn matching<'a>(
+        &'a self,
+        all: &'a [Listed],
+        table: &'a str,
+    ) -> impl Iterator<Item = &'a Listed> {
+        let listed = |place: &Place| Some((*place, all.get(*place as usize)?));
+        let named = self.named.get(table).into_iter().flatten();
+        let mut named = named.filter_map(listed).peekable();
+        let others = self.others.iter().filter_map(listed);
+        let others = others.filter(move |(_, listed)| listed.pattern.table.matches(table));
+        let mut others = others.peekable();
+        std::iter::from_fn(move || {
+            let next = match (named.peek(), others.peek()) {
+                (Some((one, _)), Some((other, _))) if other < one => others.next(),
+                (None, _) => others.next(),
+                (Some(_), _) => named.next(),
+            };
+            next.map(|(_, listed)| listed)
+        })
+    }
+}
+
+impl Tables {
+    pub(super) fn new(listed: impl IntoIterator<Item = Listed>) -> Self {
+        let mut tables = Self {
+            all: listed.into_iter().collect(),
+            ..Self::default()
+        };
+        for (place, listed) in (0..).zip(&tables.all) {
+            let (schema, table) = (&listed.pattern.schema, &listed.pattern.table);
+            let of_schema = match schema.exact() {
+                Some(name) => tables.by_schema.entry(name.into()).or_default(),
+                None => &mut tables.others,
+            };
+            of_schema.add(place, table);
+            tables.of_any_schema.add(place, table);
+        }
+        tables
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Calls `found` for each pattern that surely matches the name, maybe more than once.
+    pub(super) fn matching<'a>(
+        &'a self,
+        name: &'a ObjectName,
+        path: SearchPath<'_>,
+        found: &mut dyn FnMut(&'a Listed),
+    ) {
+        let table = &*name.name;
+        match (&name.schema, path) {
+            (Some(schema), _) => self.in_schema(schema, table, found),
+            (None, SearchPath::Known(schemas)) => {
+                for schema in schemas {
+                    self.in_schema(schema, table, found);
+                }
+                // PostgreSQL looks there whether the path says so or not. All of its names begin so.
+                if table.starts_with("pg_") {
+                    self.in_schema("pg_catalog", table, found);
+                }
+            }
+            (None, SearchPath::Unknown) => {
+                let matching = self.others.matching(&self.all, table);
+                for listed in matching.filter(|listed| listed.pattern.schema.is_any()) {
+                    found(listed);
+                }
+            }
+        }
+    }
+
+    /// The patterns that match the name if it is in their schema, where the search path is not known.
+    pub(super) fn depending_on_schema<'a>(
+        &'a self,
+        name: &'a ObjectName,
+        path: SearchPath<'_>,
+    ) -> impl Iterator<Item = &'a Listed> {
+        let known = name.schema.is_some() || matches!(path, SearchPath::Known(_));
+        let matching = (!known).then(|| self.of_any_schema.matching(&self.all, &name.name));
+        let matching = matching.into_iter().flatten();
+        matching.filter(|listed| !listed.pattern.schema.is_any())
+    }
+
+    fn in_schema<'a>(&'a self, schema: &str, table: &'a str, found: &mut dyn FnMut(&'a Listed)) {
+        if let Some(here) = self.by_schema.get(schema) {
+            here.matching(&self.all, table).for_each(&mut *found);
+        }
+        let others = self.others.matching(&self.all, table);
+        others
+            .filter(|listed| listed.pattern.schema.matches(schema))
+            .for_each(found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::seq::IndexedRandom;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+    use crate::policy::ScopeId;
+    use crate::policy::tables::TablePattern;
+
+    /// What the look-up must say, in words that leave no doubt: each schema in turn, and of each first the patterns
+    /// that name it.
+    fn by_going_through_all<'a>(
+        all: &'a [Listed],
+        name: &ObjectName,
+        path: SearchPath<'_>,
+    ) -> (Vec<&'a Listed>, Vec<&'a Listed>) {
+        let table = &*name.name;
+        let in_schema = |schema: &str| {
+            let matches = |one: &&Listed| {
+                one.pattern.schema.matches(schema) && one.pattern.table.matches(table)
+            };
+            let names = |one: &&Listed| one.pattern.schema.exact().is_some();
+            let (naming, others): (Vec<_>, Vec<_>) = all.iter().filter(matches).partition(names);
+            [naming, others].concat()
+        };
+        match (&name.schema, path) {
+            (Some(schema), _) => (in_schema(schema), Vec::new()),
+            (None, SearchPath::Known(schemas)) => {
+                let mut schemas: Vec<&str> = schemas.iter().map(|schema| &**schema).collect();
+                if table.starts_with("pg_") {
+                    schemas.push("pg_catalog");
+                }
+                (
+                    schemas.into_iter().flat_map(in_schema).collect(),
+                    Vec::new(),
+                )
+            }
+            (None, SearchPath::Unknown) => {
+                let matching = all.iter().filter(|one| one.pattern.table.matches(table));
+                matching.partition(|one| one.pattern.schema.is_any())
+            }
+        }
+    }
+
+    const SCHEMAS: [&str; 5] = ["a", "b", "ab", "pg_catalog", "c"];
+    const NAMES: [&str; 6] = ["t", "u", "tu", "pg_t", "\u{f6}", "x"];
+    const SCHEMA_PATTERNS: [&str; 8] = ["a", "b", "ab", "pg_catalog", "*", "a*", "*b", "p*g"];
+    const TABLE_PATTERNS: [&str; 9] = ["t", "u", "tu", "pg_t", "\u{f6}", "*", "t*", "*u", "\"t\""];
+
+    fn listed(random: &mut StdRng, line: u32) -> Listed {
+        let schema = SCHEMA_PATTERNS.choose(random).unwrap();
+        let table = TABLE_PATTERNS.choose(random).unwrap();
+        Listed {
+            pattern: TablePattern::parse(&format!("{schema}.{table}")).unwrap(),
+            scope: ScopeId(random.random_range(0..5)),
+            line,
+        }
+    }
+
+    /// Policies and names at random. `PGPALISADE_SEED` repeats one run.
+    #[test]
+    fn the_index_says_what_going_through_all_patterns_says() {
+        let given = std::env::var("PGPALISADE_SEED").ok();
+        let seed: u64 = given.map_or_else(rand::random, |text| text.parse().unwrap());
+        println!("PGPALISADE_SEED={seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let (mut certain, mut depending) = (0, 0);
+        for _ in 0..20_000 {
+            let all: Vec<Listed> = (0..random.random_range(0..12))
+                .map(|line| listed(&mut random, line))
+                .collect();
+            let tables = Tables::new(all.clone());
+            let name = ObjectName {
+                schema: random
+                    .random::<bool>()
+                    .then(|| (*SCHEMAS.choose(&mut random).unwrap()).into()),
+                name: (*NAMES.choose(&mut random).unwrap()).into(),
+            };
+            let schemas: Vec<Box<str>> = (0..random.random_range(0..4))
+                .map(|_| (*SCHEMAS.choose(&mut random).unwrap()).into())
+                .collect();
+            for path in [SearchPath::Known(&schemas), SearchPath::Unknown] {
+                let expect = by_going_through_all(&all, &name, path);
+                let mut found = Vec::new();
+                tables.matching(&name, path, &mut |listed| found.push(listed));
+                assert_eq!(found, expect.0, "{name} by {path:?} in {all:?}");
+                let found: Vec<_> = tables.depending_on_schema(&name, path).collect();
+                assert_eq!(found, expect.1, "{name} by {path:?} in {all:?}");
+                certain += expect.0.len();
+                depending += expect.1.len();
+            }
+        }
+        assert!(
+            certain > 1_000 && depending > 1_000,
+            "{certain} {depending}"
+        );
+    }
+}
