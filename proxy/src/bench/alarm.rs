@@ -19,6 +19,11 @@ pub(super) struct Alarm {
 
 impl Alarm {
     /// Needs a runtime around it.
+    #[expect(
+        deprecated,
+        reason = "deprecated for descriptors that may be closed behind its back, which an OwnedFd is not; what replaces \
+                  it is unsafe"
+    )]
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;

@@ -81,7 +81,10 @@ impl Loader {
 
     /// Gives the order for this loader's part of a turn, and returns at once: what is awaited is the answer. Where that
     /// is dropped, the turn is given up.
-    pub(super) fn turn(&self, turn: Turn) -> impl Future<Output = Result<Tally, BenchError>> + use<> {
+    pub(super) fn turn(
+        &self,
+        turn: Turn,
+    ) -> impl Future<Output = Result<Tally, BenchError>> + use<> {
         let (answer, answered) = oneshot::channel();
         self.give(Order::Turn { turn, answer });
         taken(answered)
@@ -97,7 +100,12 @@ impl Loader {
 }
 
 async fn taken<T>(answered: oneshot::Receiver<Result<T, BenchError>>) -> Result<T, BenchError> {
-    let ended = |_| BenchError::system("a thread of the load ended", io::Error::other("it panicked"));
+    let ended = |_| {
+        BenchError::system(
+            "a thread of the load ended",
+            io::Error::other("it panicked"),
+        )
+    };
     answered.await.map_err(ended)?
 }
 
@@ -121,14 +129,17 @@ async fn serve(mut orders: mpsc::Receiver<Order>) {
                 sessions,
                 workload,
                 protocol,
-                answer,
+                mut answer,
             } => {
                 let place = match target.path {
                     Path::Direct => &mut direct,
                     Path::Proxied => &mut proxied,
                 };
-                let opened = open(place, &target, sessions, workload, protocol).await;
-                let _nobody_waits = answer.send(opened);
+                let opened = tokio::select! {
+                    opened = open(place, &target, sessions, workload, protocol) => opened,
+                    () = answer.closed() => Err(BenchError::Interrupted),
+                };
+                let _interrupted = answer.send(opened);
             }
             Order::Turn { turn, mut answer } => {
                 let sessions: &[Rc<Session>] = match turn.path {

@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use error::BenchError;
 pub(crate) use estimate::{Estimate, Interval, Verdict};
 pub(crate) use load::{Protocol, Workload};
-pub(crate) use report::{Latencies, Report, Row};
+pub(crate) use report::{Latencies, Load, Report, Row, Throughput};
 pub(crate) use rounds::{Round, THREADS_MAX};
 pub(crate) use survey::{Proof, Way};
 pub(crate) use target::{Path, Target, TokenFlag};

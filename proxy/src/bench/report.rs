@@ -111,7 +111,8 @@ pub(super) fn throughput(rounds: &[Round]) -> Option<Throughput> {
     })
 }
 
-fn latencies(rounds: &[Round], rate: f64) -> Option<Latencies> {
+/// Of at least one round.
+pub(super) fn latencies(rounds: &[Round], rate: f64) -> Option<Latencies> {
     let fewest = rounds
         .iter()
         .flat_map(Round::both)

@@ -70,7 +70,8 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    fn new() -> Result<Self, BenchError> {
+    /// Of no statement yet.
+    pub(super) fn new() -> Result<Self, BenchError> {
         Ok(Self {
             answered: 0,
             latencies: latencies()?,
@@ -205,4 +206,46 @@ async fn open(
 async fn wait(session: &Session, moment: Instant) -> Result<(), BenchError> {
     let rung = session.alarm.until(moment).await;
     rung.map_err(|error| BenchError::system("a timer failed", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tallies_of_loaders_are_added() {
+        let mut whole = Tally::new().unwrap();
+        let mut part = Tally::new().unwrap();
+        whole.record(Duration::from_micros(100));
+        (whole.answered, whole.late, whole.busiest) = (1, 1, 0.5);
+        part.record(Duration::from_millis(300));
+        part.record(Duration::from_secs(3_600));
+        (part.answered, part.given_up, part.late, part.busiest) = (1, 1, 0, 0.7);
+        whole.add(&part);
+        assert_eq!(
+            (whole.answered, whole.given_up, whole.due(), whole.late),
+            (2, 1, 3, 1)
+        );
+        assert_eq!(whole.busiest, 0.7);
+        let micros = |quantile| whole.latencies.value_at_quantile(quantile) as f64 / 1_000.0;
+        assert!((micros(0.3) / 100.0 - 1.0).abs() < 0.002, "{}", micros(0.3));
+        assert!(
+            (micros(0.6) / 300_000.0 - 1.0).abs() < 0.002,
+            "{}",
+            micros(0.6)
+        );
+        // What is longer than the bound counts as the bound.
+        assert!((micros(1.0) / 600e6 - 1.0).abs() < 0.002, "{}", micros(1.0));
+    }
+
+    #[test]
+    fn patience_is_longer_than_the_overtime() {
+        let turn = Turn {
+            path: Path::Direct,
+            start: Instant::now(),
+            length: Duration::from_secs(60),
+            kind: Kind::Closed,
+        };
+        assert!(turn.start + turn.patience() > turn.limit() + Duration::from_secs(5));
+    }
 }

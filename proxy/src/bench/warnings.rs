@@ -110,3 +110,105 @@ fn lateness(open: &[Round], path: Path) -> Option<String> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::bench::report;
+    use crate::bench::survey::Way;
+
+    fn survey(same_server: Proof) -> Survey {
+        let way = Way {
+            address: "db:5432".to_owned(),
+            server_version: "15.20".to_owned(),
+            fencing_status: None,
+        };
+        Survey {
+            direct: way.clone(),
+            proxied: way,
+            same_server,
+        }
+    }
+
+    /// Six rounds of which nothing bad can be said.
+    fn rounds() -> Vec<Round> {
+        let mut tally = Tally::new().unwrap();
+        tally.answered = 1_000;
+        tally.busiest = 0.3;
+        let round = Round {
+            direct: tally.clone(),
+            proxied: tally,
+            length: Duration::from_secs(1),
+            idle: Some(0.5),
+        };
+        vec![round; 6]
+    }
+
+    #[track_caller]
+    fn check(proof: Proof, closed: &[Round], open: &[Round], expect: &[&str]) {
+        let latency = report::latencies(open, 1_000.0);
+        let found = of(&survey(proof), closed, open, latency.as_ref());
+        assert_eq!(found.len(), expect.len(), "{found:#?}");
+        for (found, expect) in found.iter().zip(expect) {
+            assert!(found.contains(expect), "{expect:?} is not in {found:?}");
+        }
+    }
+
+    /// The rounds, each changed.
+    fn with(change: impl Fn(&mut Round)) -> Vec<Round> {
+        let mut all = rounds();
+        all.iter_mut().for_each(change);
+        all
+    }
+
+    #[test]
+    fn each_doubt_is_told_and_none_without_reason() {
+        const SURE: Proof = Proof::IdentifierAndStart;
+        let fine = rounds();
+        check(SURE, &fine, &fine, &[]);
+        check(Proof::Start, &fine, &fine, &["pg_control_system()"]);
+        let busy = with(|round| round.proxied.busiest = 0.97);
+        check(SURE, &busy, &fine, &["busy for 97 %"]);
+        // In the open loop it is the lateness that counts.
+        check(SURE, &fine, &busy, &[]);
+        let full = with(|round| round.idle = Some(0.02));
+        check(
+            SURE,
+            &full,
+            &fine,
+            &["In the throughput rounds this machine had only 2 %"],
+        );
+        check(
+            SURE,
+            &fine,
+            &full,
+            &["In the latency rounds this machine had only 2 %"],
+        );
+        let unknown = with(|round| round.idle = None);
+        check(SURE, &unknown, &unknown, &[]);
+        let late = with(|round| round.proxied.late = 11);
+        check(
+            SURE,
+            &fine,
+            &late,
+            &["1.1 % of the proxied statements more than 250 us late"],
+        );
+        let late = with(|round| round.direct.late = 10);
+        check(SURE, &fine, &late, &[]);
+        let over = with(|round| round.direct.given_up = 1_000);
+        check(
+            SURE,
+            &fine,
+            &over,
+            &["The direct way could not keep up with the rate: 50.0 %"],
+        );
+        let few = with(|round| round.direct.answered = 999);
+        check(SURE, &fine, &few, &["too short for a p99.9"]);
+        check(SURE, &fine[..5], &fine, &["too few rounds"]);
+        check(SURE, &fine, &fine[..5], &["too few rounds"]);
+        // Interrupted before the latency.
+        check(SURE, &fine, &[], &[]);
+    }
+}

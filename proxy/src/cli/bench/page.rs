@@ -119,9 +119,9 @@ fn section(text: &mut String, title: &str, rows: &[&Row]) {
 fn difference(row: &Row) -> String {
     let figure = estimate(&row.difference, signed);
     match row.verdict {
-        Verdict::Measured => format!("{figure}, {}%", signed(row.percent.median)),
+        Verdict::Measured => format!("{figure}, {} %", signed(row.percent.median)),
         Verdict::NoneMeasurable => format!("{figure}: no measurable difference"),
-        Verdict::TooFewRounds => format!("{figure}, {}%, no interval", signed(row.percent.median)),
+        Verdict::TooFewRounds => format!("{figure}, {} %, no interval", signed(row.percent.median)),
     }
 }
 
@@ -206,4 +206,139 @@ fn wrapped(text: &str, indent: &str) -> String {
     }
     lines.push('\n');
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::{Load, Protocol, Throughput, Workload};
+
+    fn of(median: f64, interval: Option<(f64, f64)>) -> Estimate {
+        let interval = interval.map(|(low, high)| Interval { low, high });
+        Estimate { median, interval }
+    }
+
+    fn row(name: &'static str, direct: f64, proxied: f64, verdict: Verdict) -> Row {
+        let around = |median: f64| match verdict {
+            Verdict::TooFewRounds => of(median, None),
+            _ => of(median, Some((median - 2.0, median + 2.0))),
+        };
+        Row {
+            name,
+            direct: around(direct),
+            proxied: around(proxied),
+            difference: around(proxied - direct),
+            percent: around((proxied - direct) / direct * 100.0),
+            verdict,
+        }
+    }
+
+    fn report() -> Report {
+        let way = |address: &str, status: Option<&str>| Way {
+            address: address.to_owned(),
+            server_version: "15.20".to_owned(),
+            fencing_status: status.map(str::to_owned),
+        };
+        Report {
+            interrupted: false,
+            direct: way("db:5432", None),
+            proxied: way(
+                "db:6432",
+                Some("token=34 scope=default mark=34 state=current"),
+            ),
+            same_server: Proof::IdentifierAndStart,
+            load: Load {
+                workload: Workload::Select,
+                protocol: Protocol::Prepared,
+                clients: 8,
+                threads: 1,
+                round_ms: 1_000,
+            },
+            throughput: Throughput {
+                rounds: 12,
+                row: row("throughput", 40_000.0, 36_000.0, Verdict::Measured),
+            },
+            latency: Some(Latencies {
+                rounds: 12,
+                rate: 18_000.4,
+                rows: vec![
+                    row("p50", 80.5, 120.5, Verdict::Measured),
+                    row("p99", 400.0, 401.0, Verdict::NoneMeasurable),
+                ],
+                longest: (4_000.4, 5_000.0),
+            }),
+            warnings: vec!["This machine was busy.".to_owned()],
+        }
+    }
+
+    #[test]
+    fn the_page() {
+        let expect = "\
+direct   db:5432, PostgreSQL 15.20
+proxied  db:6432, PostgreSQL 15.20
+         token=34 scope=default mark=34 state=current
+server   the same, by system identifier and time of start
+load     select, prepared, 8 clients, 1 thread, rounds of 1s for each
+
+throughput, statements/s (12 rounds)
+  DIRECT                PROXIED               DIFFERENCE
+  40000 [39998, 40002]  36000 [35998, 36002]  -4000 [-4002, -3998], -10.0 %
+
+latency in us at 18000 statements/s (12 rounds)
+     DIRECT             PROXIED           DIFFERENCE
+p50  80.5 [78.5, 82.5]  120 [118, 122]    +40.0 [+38.0, +42.0], +49.7 %
+p99  400 [398, 402]     401 [399, 403]    +1.0 [-1.0, +3.0]: no measurable difference
+slowest of all: direct 4000, proxied 5000
+
+The proxy changes the throughput by -10.0 %, and adds +40.0 us at p50 and no measurable time at p99.
+In brackets: the 95 % confidence interval of the median over rounds.
+Note: This machine was busy.
+";
+        assert_eq!(page(&report()), expect);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_said() {
+        let mut report = report();
+        report.interrupted = true;
+        report.latency = None;
+        report.throughput.rounds = 1;
+        report.throughput.row = row("throughput", 40_000.0, 36_000.0, Verdict::TooFewRounds);
+        let page = page(&report);
+        for part in [
+            "(1 round)\n",
+            "40000   36000    -4000, -10.0 %, no interval\n",
+            "latency\nnot measured",
+            "by -10.0 %. In brackets",
+            "Interrupted",
+        ] {
+            assert!(page.contains(part), "{part:?} is not in:\n{page}");
+        }
+    }
+
+    #[test]
+    fn digits() {
+        for (value, plain, with_sign) in [
+            (0.0, "0.0", "0.0"),
+            (-0.01, "-0.0", "0.0"),
+            (1.26, "1.3", "+1.3"),
+            (-42.0, "-42.0", "-42.0"),
+            (99.96, "100", "+100"),
+            (12_345.6, "12346", "+12346"),
+        ] {
+            assert_eq!(
+                (unsigned(value).as_str(), signed(value).as_str()),
+                (plain, with_sign)
+            );
+        }
+    }
+
+    #[test]
+    fn prose_is_wrapped() {
+        assert_eq!(wrapped("a b", ""), "a b\n");
+        let long = vec!["word"; 21].join(" ");
+        let lines = wrapped(&long, "  ");
+        let lines: Vec<&str> = lines.lines().collect();
+        assert_eq!(lines, [vec!["word"; 20].join(" "), "  word".to_owned()]);
+    }
 }
