@@ -32,13 +32,14 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use error::BenchError;
 pub(crate) use estimate::{Estimate, Interval, Verdict};
 pub(crate) use load::{Protocol, Workload};
-pub(crate) use report::{Latencies, Load, Report, Row, Throughput};
+pub(crate) use report::{Latencies, Report, Row};
+#[cfg(test)]
+pub(crate) use report::{Load, Throughput};
 pub(crate) use rounds::{Round, THREADS_MAX};
 pub(crate) use survey::{Proof, Way};
 pub(crate) use target::{Path, Target, TokenFlag};
 
 use rounds::Rounds;
-use survey::Survey;
 
 /// A way is warmed up for a round, but no longer than this.
 const WARM_UP_MAX: Duration = Duration::from_secs(2);
@@ -79,8 +80,8 @@ impl Plan {
 /// What is being done.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Event<'a> {
-    /// Both ways were looked at.
-    Surveyed(&'a Survey),
+    /// Both ways work, and lead to the same server.
+    Surveyed,
     /// A turn begins; `left` is what remains in all.
     Turn {
         stage: Stage,
@@ -120,7 +121,7 @@ pub(crate) async fn run(
         return Err(BenchError::Rate(rate));
     }
     let survey = rounds::unless(stop, survey::look(&plan.direct, &plan.proxied)).await?;
-    tell(Event::Surveyed(&survey));
+    tell(Event::Surveyed);
     let mut rounds = Rounds::open(plan, stop, tell).await?;
     let throughput = rounds.throughput().await?;
     let half = report::throughput(&throughput)

@@ -285,9 +285,9 @@ throughput, statements/s (12 rounds)
   40000 [39998, 40002]  36000 [35998, 36002]  -4000 [-4002, -3998], -10.0 %
 
 latency in us at 18000 statements/s (12 rounds)
-     DIRECT             PROXIED           DIFFERENCE
-p50  80.5 [78.5, 82.5]  120 [118, 122]    +40.0 [+38.0, +42.0], +49.7 %
-p99  400 [398, 402]     401 [399, 403]    +1.0 [-1.0, +3.0]: no measurable difference
+     DIRECT             PROXIED         DIFFERENCE
+p50  80.5 [78.5, 82.5]  120 [118, 122]  +40.0 [+38.0, +42.0], +49.7 %
+p99  400 [398, 402]     401 [399, 403]  +1.0 [-1.0, +3.0]: no measurable difference
 slowest of all: direct 4000, proxied 5000
 
 The proxy changes the throughput by -10.0 %, and adds +40.0 us at p50 and no measurable time at p99.

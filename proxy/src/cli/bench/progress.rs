@@ -37,7 +37,7 @@ impl Progress {
 fn rewrite(last: &mut String, event: Event<'_>) -> io::Result<()> {
     let mut stderr = io::stderr();
     match event {
-        Event::Surveyed(_) => write!(
+        Event::Surveyed => write!(
             stderr,
             "\r\x1b[Kboth ways lead to the same server, logging in"
         ),
@@ -66,7 +66,7 @@ fn rewrite(last: &mut String, event: Event<'_>) -> io::Result<()> {
 fn lines(event: Event<'_>) -> io::Result<()> {
     let mut stderr = io::stderr();
     match event {
-        Event::Surveyed(_) => writeln!(stderr, "both ways lead to the same server"),
+        Event::Surveyed => writeln!(stderr, "both ways lead to the same server"),
         Event::Turn { .. } => Ok(()),
         Event::Round {
             stage,
