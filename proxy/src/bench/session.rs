@@ -88,7 +88,7 @@ impl Session {
                 client.execute(statement, &[&ONE]).await.map(drop)
             }
         };
-        answered.map_err(|error| BenchError::failed(self.path, &error))
+        answered.map_err(|error| self.connection.failed(self.path, &error))
     }
 
     /// Ends it; its temporary table goes with it.

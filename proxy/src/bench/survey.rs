@@ -1,6 +1,7 @@
 //! What is looked at before anything is measured: whether both ways work, whether one of them is the proxy, whether they
 //! lead to the same server, and whether a token that is given is the current one.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pgpalisade_authority::{Scope, Token};
@@ -24,6 +25,8 @@ const GOODBYE: Duration = Duration::from_secs(2);
 pub(super) struct Connection {
     pub(super) client: Client,
     driver: JoinHandle<()>,
+    /// Why the session ended while it was idle; its next statement is told only that it is closed.
+    last_words: Arc<OnceLock<Said>>,
 }
 
 impl Connection {
@@ -41,11 +44,29 @@ impl Connection {
             address,
             said: Said::by(&error),
         })?;
+        let last_words = Arc::new(OnceLock::new());
+        let heard = Arc::clone(&last_words);
         let driver = tokio::spawn(async move {
-            // Statements that were in flight have been told; an idle session is told by its next one.
-            let _ended = connection.await;
+            if let Err(error) = connection.await {
+                let _first = heard.set(Said::by(&error));
+            }
         });
-        Ok(Self { client, driver })
+        Ok(Self {
+            client,
+            driver,
+            last_words,
+        })
+    }
+
+    /// Why a statement failed.
+    pub(super) fn failed(&self, path: Path, error: &tokio_postgres::Error) -> BenchError {
+        match self.last_words.get().filter(|_| error.is_closed()) {
+            Some(said) => BenchError::Failed {
+                path,
+                said: said.clone(),
+            },
+            None => BenchError::failed(path, error),
+        }
     }
 
     /// Ends the session, so that the server has heard of it when this returns.
