@@ -14,9 +14,10 @@
 //!
 //! Beside the path: [`takeover`] registers tokens, raises marks and ends the sessions of lower tokens, with the
 //! [`store`] that the configuration names; [`rejection`] and [`rejection_log`] say why something was refused;
-//! `inspect` looks at all of it for `check` and `status`; [`config`], [`cli`], [`logging`] and [`demo`] are the
-//! program around it. `ARCHITECTURE.md` has the map and the invariants.
+//! `inspect` looks at all of it for `check` and `status`; `bench` measures it as a client does; [`config`], [`cli`],
+//! [`logging`] and [`demo`] are the program around it. `ARCHITECTURE.md` has the map and the invariants.
 
+mod bench;
 mod classification;
 pub mod cli;
 pub mod config;

@@ -10,6 +10,7 @@
 )]
 
 mod authority_down;
+mod bench;
 mod fencing;
 mod garbage;
 mod inspect;

@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 it went well, 1 it failed, 2 the command line or the configuration is wrong.
 
+mod bench;
 mod check;
 mod check_policy;
 mod demo;
@@ -51,6 +52,7 @@ enum Command {
     Status(status::StatusArgs),
     Explain(explain::ExplainArgs),
     Report(report::ReportArgs),
+    Bench(bench::BenchArgs),
     Demo(demo::DemoArgs),
     Recover(recover::RecoverArgs),
     Scope(scope::ScopeArgs),
@@ -83,6 +85,7 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Recover(args) => recover::run(&args),
         Command::Scope(args) => scope::run(&args),

@@ -19,6 +19,8 @@ mod tests;
 
 pub use address::UpstreamAddr;
 pub use authority::AuthorityLocation;
+pub(crate) use control::{address as address_of, parse as parse_dsn};
+pub(crate) use duration::{parse as parse_time, show as show_time};
 pub use error::{ConfigError, ConfigErrors, Source};
 pub use key::{KEYS, Key, KeySpec, Shape};
 pub use raw::{Environment, Flags, Item, RawConfig, RawValue};

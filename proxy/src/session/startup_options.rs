@@ -35,7 +35,8 @@ pub fn last<'a>(settings: &'a [Setting], name: &str) -> Option<&'a [u8]> {
         .map(|(_, value)| value.as_slice())
 }
 
-fn from_switches(options: &[u8]) -> Vec<Setting> {
+/// What the switches of `options` set, in their order.
+pub(crate) fn from_switches(options: &[u8]) -> Vec<Setting> {
     let mut settings = Vec::new();
     let mut words = split(options).into_iter();
     while let Some(word) = words.next() {

@@ -1,0 +1,151 @@
+//! Why there is no measurement, by who is at fault.
+
+use std::error::Error as _;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgpalisade_authority::{Scope, Token};
+
+use super::target::Path;
+use crate::config::UpstreamAddr;
+
+/// Why there is no measurement. Each says what to do next.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum BenchError {
+    /// A connection string that is none. It is not quoted: it may hold a password.
+    #[error("{} {reason}", path.flag())]
+    Dsn { path: Path, reason: String },
+    /// Nothing to compare.
+    #[error(
+        "--direct and --proxied lead to one address, {0}: give PostgreSQL's own and the proxy's"
+    )]
+    OneAddress(UpstreamAddr),
+    /// More statements than can be planned for.
+    #[error("--rate {0} is more than {max} statements in a round: lower it, or --round", max = super::DUE_MAX)]
+    Rate(f64),
+    /// No session.
+    #[error("cannot log in at the {path} address {address}: {said}")]
+    Login {
+        path: Path,
+        address: UpstreamAddr,
+        said: Said,
+    },
+    /// Nobody answers.
+    #[error("the {path} address {address} does not answer within {within:?}")]
+    Silent {
+        path: Path,
+        address: UpstreamAddr,
+        within: Duration,
+    },
+    /// What is behind `--proxied` is PostgreSQL itself, or another proxy.
+    #[error(
+        "what listens at the proxied address {0} is no pgpalisade: it does not know SHOW fencing.status"
+    )]
+    NoProxy(UpstreamAddr),
+    /// What is behind `--direct` is a pgpalisade.
+    #[error("the direct address {0} leads through pgpalisade too: give PostgreSQL's own address")]
+    DirectIsProxied(UpstreamAddr),
+    /// They would be two servers that are compared.
+    #[error(
+        "the two addresses do not lead to the same server: {direct} directly, {proxied} through the proxy"
+    )]
+    OtherServer { direct: String, proxied: String },
+    /// The bench is no leader: it does not raise marks.
+    #[error(
+        "token {token} would be a takeover: the mark of scope \"{scope}\" is {mark}, and the bench ends nobody's \
+         sessions; give the current token, --token {}",
+        current(scope, mark)
+    )]
+    Takeover {
+        scope: Scope,
+        token: Token,
+        mark: Token,
+    },
+    /// The same, where no leader has been yet.
+    #[error(
+        "no token has been declared in scope \"{0}\" yet, and the bench is not to be its first leader; declare one \
+         through the proxy: psql -c \"SET fencing.token = '{0}=1'\""
+    )]
+    NoMark(Scope),
+    /// The session may not make its table.
+    #[error(
+        "the proxied session may not write: {said}; the bench needs the current token, which it then shares with the \
+         leader: {hint}"
+    )]
+    NoToken { said: Said, hint: String },
+    /// A statement failed, or its session was ended.
+    #[error("the {path} path failed: {said}")]
+    Failed { path: Path, said: Said },
+    /// A statement was not answered.
+    #[error("the {path} path did not answer within {within:?}")]
+    Stuck { path: Path, within: Duration },
+    /// Ctrl-C, and nothing to show.
+    #[error("interrupted before the first round was complete")]
+    Interrupted,
+    /// The operating system refused something.
+    #[error("{what}: {source}")]
+    System {
+        what: &'static str,
+        source: Arc<io::Error>,
+    },
+}
+
+impl BenchError {
+    pub(crate) fn system(what: &'static str, source: io::Error) -> Self {
+        let source = Arc::new(source);
+        Self::System { what, source }
+    }
+
+    pub(super) fn failed(path: Path, error: &tokio_postgres::Error) -> Self {
+        let said = Said::by(error);
+        Self::Failed { path, said }
+    }
+
+    /// The command line is at fault.
+    pub(crate) const fn is_usage(&self) -> bool {
+        matches!(self, Self::Dsn { .. } | Self::OneAddress(_) | Self::Rate(_))
+    }
+}
+
+/// A token as the flag takes it.
+pub(super) fn current(scope: &Scope, mark: &Token) -> String {
+    if *scope == Scope::default() {
+        mark.to_string()
+    } else {
+        format!("{scope}={mark}")
+    }
+}
+
+/// What the server said, in one line without control characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// SQLSTATE; empty where it was no server that said it.
+    pub(super) code: String,
+    text: String,
+}
+
+impl Said {
+    pub(super) fn by(error: &tokio_postgres::Error) -> Self {
+        let (code, text) = match (error.as_db_error(), error.source()) {
+            (Some(db), _) => {
+                let code = db.code().code().to_owned();
+                (
+                    code.clone(),
+                    format!("{}: {} ({code})", db.severity(), db.message()),
+                )
+            }
+            (None, Some(source)) => (String::new(), format!("{error}: {source}")),
+            (None, None) => (String::new(), error.to_string()),
+        };
+        let visible = |c: char| if c.is_control() { ' ' } else { c };
+        let text = text.chars().map(visible).collect();
+        Self { code, text }
+    }
+}
+
+impl std::fmt::Display for Said {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}

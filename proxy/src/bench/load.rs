@@ -1,0 +1,133 @@
+//! What is measured with: the workload, the way its statement is sent, and every statement that the bench ever sends.
+//!
+//! Nothing here comes from the user, and nothing that writes names a table outside of `pg_temp`: the bench cannot
+//! change what is in the database.
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// What the statement does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Workload {
+    /// Reads no table: SELECT of a parameter
+    Select,
+    /// Updates the one row of a temporary table that each session makes for itself; needs a token
+    Write,
+}
+
+/// How the statement is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Protocol {
+    /// One message with the text, values written into it
+    Simple,
+    /// Parsed anew each time, with a parameter
+    Extended,
+    /// Parsed once in each session, then executed by name with a parameter
+    Prepared,
+}
+
+/// The statement of a workload, as text with the value in it and as text with a parameter.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Statement {
+    pub(super) literal: &'static str,
+    /// `$1` is an integer.
+    pub(super) parameterised: &'static str,
+}
+
+impl Workload {
+    /// What a session sends once, before it is measured.
+    pub(super) const fn preparation(self) -> &'static [&'static str] {
+        match self {
+            Self::Select => &[],
+            Self::Write => &[CREATE_TABLE, FILL_TABLE],
+        }
+    }
+
+    pub(super) const fn statement(self) -> Statement {
+        match self {
+            Self::Select => Statement {
+                literal: "SELECT 1::pg_catalog.int4",
+                parameterised: "SELECT $1::pg_catalog.int4",
+            },
+            Self::Write => Statement {
+                literal: "UPDATE pg_temp.pgpalisade_bench SET n = n + 1",
+                parameterised: "UPDATE pg_temp.pgpalisade_bench SET n = n + $1",
+            },
+        }
+    }
+}
+
+/// The rows stay over a COMMIT, since every statement is a transaction; the table goes with its session.
+const CREATE_TABLE: &str =
+    "CREATE TEMPORARY TABLE pg_temp.pgpalisade_bench (n pg_catalog.int8) ON COMMIT PRESERVE ROWS";
+const FILL_TABLE: &str = "INSERT INTO pg_temp.pgpalisade_bench (n) VALUES (0)";
+
+/// Who answers: the server's version, when it was started, and whether it is a standby.
+pub(super) const SERVER: &str = "SELECT pg_catalog.current_setting('server_version'), \
+    (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::pg_catalog.int8, \
+    pg_catalog.pg_is_in_recovery()";
+/// The cluster's own number, which an administrator may have hidden.
+pub(super) const IDENTIFIER: &str = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
+/// What a proxy tells of the session. PostgreSQL itself does not know the setting.
+pub(super) const STATUS: &str = "SHOW fencing.status";
+/// The session's own scope, for which a bare number is a token.
+pub(super) const SCOPE: &str = "SHOW fencing.scope";
+/// The mark of that scope; empty where no token has been declared in it.
+pub(super) const MARK: &str = "SHOW fencing.mark";
+
+#[cfg(test)]
+mod tests {
+    use pgpalisade_policies::{Class, ObjectName, Tables, TextEncoding, classify};
+
+    use super::*;
+
+    /// The tables that one statement writes, by the classifier that the fence itself uses; none for a read.
+    fn written(sql: &str) -> Vec<String> {
+        let verdict = classify(sql.as_bytes(), TextEncoding::AsciiSafe);
+        assert_eq!(verdict.statements.len(), 1, "{sql}");
+        let effects = &verdict.statements[0].effects;
+        let schema = |name: &ObjectName| name.schema.as_deref().unwrap_or("?").to_owned();
+        match (effects.class, &effects.writes) {
+            (Class::Read, _) => Vec::new(),
+            (Class::Write, Tables::Named(names)) => {
+                assert!(
+                    !names.is_empty(),
+                    "{sql} writes, and the classifier sees no table"
+                );
+                let full = |name: &ObjectName| format!("{}.{}", schema(name), name.name);
+                names.iter().map(full).collect()
+            }
+            (Class::Write, Tables::Unknown) => vec!["unknown".to_owned()],
+        }
+    }
+
+    #[test]
+    fn nothing_but_its_own_temporary_table_is_written() {
+        let both = [Workload::Select, Workload::Write];
+        let sent = both.iter().flat_map(|workload| {
+            let statement = workload.statement();
+            let measured = [statement.literal, statement.parameterised];
+            [workload.preparation(), &measured].concat()
+        });
+        for sql in sent {
+            for table in written(sql) {
+                assert_eq!(table, "pg_temp.pgpalisade_bench", "{sql}");
+            }
+        }
+        for sql in [SERVER, IDENTIFIER, STATUS, SCOPE, MARK] {
+            assert!(written(sql).is_empty(), "{sql}");
+        }
+    }
+
+    #[test]
+    fn only_the_write_workload_writes() {
+        let select = Workload::Select.statement();
+        assert!(written(select.literal).is_empty() && written(select.parameterised).is_empty());
+        let write = Workload::Write.statement();
+        for sql in [write.literal, write.parameterised, CREATE_TABLE, FILL_TABLE] {
+            assert!(!written(sql).is_empty(), "{sql}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! One session that sends the statement of the load, again and again.
+
+use tokio_postgres::Statement as Prepared;
+use tokio_postgres::types::Type;
+
+use super::BenchError;
+use super::alarm::Alarm;
+use super::error::Said;
+use super::load::{Protocol, Statement, Workload};
+use super::survey::{Connection, within};
+use super::target::{Path, Target};
+
+/// The value of `$1`.
+const ONE: i32 = 1;
+
+/// A session that is ready to be measured.
+pub(super) struct Session {
+    path: Path,
+    connection: Connection,
+    workload: Workload,
+    sent: Sent,
+    pub(super) alarm: Alarm,
+}
+
+/// How the statement goes out.
+enum Sent {
+    Simple(&'static str),
+    Extended(&'static str),
+    Prepared(Prepared),
+}
+
+impl Session {
+    /// Logs in, and does once what the workload needs.
+    pub(super) async fn open(
+        target: &Target,
+        workload: Workload,
+        protocol: Protocol,
+    ) -> Result<Self, BenchError> {
+        let path = target.path;
+        let failed = |error| BenchError::failed(path, &error);
+        let connection = Connection::open(target).await?;
+        for sql in workload.preparation() {
+            let done = within(path, connection.client.execute_typed(sql, &[])).await?;
+            done.map_err(|error| may_not_write(path, &error))?;
+        }
+        let Statement {
+            literal,
+            parameterised,
+        } = workload.statement();
+        let sent = match protocol {
+            Protocol::Simple => Sent::Simple(literal),
+            Protocol::Extended => Sent::Extended(parameterised),
+            Protocol::Prepared => {
+                let prepared = connection
+                    .client
+                    .prepare_typed(parameterised, &[Type::INT4]);
+                Sent::Prepared(within(path, prepared).await?.map_err(failed)?)
+            }
+        };
+        let alarm =
+            Alarm::new().map_err(|error| BenchError::system("cannot make a timer", error))?;
+        Ok(Self {
+            path,
+            connection,
+            workload,
+            sent,
+            alarm,
+        })
+    }
+
+    /// Sends the statement once and takes its answer. Bounded by the turn that it is in.
+    pub(super) async fn ask(&self) -> Result<(), BenchError> {
+        let client = &self.connection.client;
+        let answered = match (&self.sent, self.workload) {
+            (Sent::Simple(sql), _) => client.simple_query(sql).await.map(drop),
+            (Sent::Extended(sql), Workload::Select) => client
+                .query_typed(sql, &[(&ONE, Type::INT4)])
+                .await
+                .map(drop),
+            (Sent::Extended(sql), Workload::Write) => client
+                .execute_typed(sql, &[(&ONE, Type::INT4)])
+                .await
+                .map(drop),
+            (Sent::Prepared(statement), Workload::Select) => {
+                client.query(statement, &[&ONE]).await.map(drop)
+            }
+            (Sent::Prepared(statement), Workload::Write) => {
+                client.execute(statement, &[&ONE]).await.map(drop)
+            }
+        };
+        answered.map_err(|error| self.connection.failed(self.path, &error))
+    }
+
+    /// Ends it; its temporary table goes with it.
+    pub(super) async fn close(self) {
+        self.connection.close().await;
+    }
+}
+
+/// The first write of a session. Through the proxy PF002 says that the session has no token; the hint comes later.
+fn may_not_write(path: Path, error: &tokio_postgres::Error) -> BenchError {
+    let said = Said::by(error);
+    match (path, said.code.as_str()) {
+        (Path::Proxied, "PF002") => BenchError::NoToken {
+            said,
+            hint: String::new(),
+        },
+        _ => BenchError::Failed { path, said },
+    }
+}

@@ -1,0 +1,314 @@
+//! The two ways to the server: their connection strings, filled up from the environment, and their addresses.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use pgpalisade_authority::{Scope, Token};
+use serde::Serialize;
+use tokio_postgres::Config;
+
+use super::BenchError;
+use crate::config::{Environment, Secret, UpstreamAddr, address_of, parse_dsn};
+use crate::fence::TokenValue;
+use crate::session::startup_options;
+
+/// What the bench's sessions are called in `pg_stat_activity`, unless the DSN says otherwise.
+const APPLICATION_NAME: &str = "pgpalisade bench";
+/// PostgreSQL's own port.
+const DEFAULT_PORT: u16 = 5432;
+
+/// One of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Path {
+    /// To PostgreSQL itself.
+    Direct,
+    /// Through pgpalisade.
+    Proxied,
+}
+
+impl Path {
+    pub(crate) const BOTH: [Self; 2] = [Self::Direct, Self::Proxied];
+
+    /// The flag that names it.
+    pub(crate) const fn flag(self) -> &'static str {
+        match self {
+            Self::Direct => "--direct",
+            Self::Proxied => "--proxied",
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Direct => "direct",
+            Self::Proxied => "proxied",
+        })
+    }
+}
+
+/// Where a path leads, and how to log in there.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(super) path: Path,
+    pub(super) address: UpstreamAddr,
+    config: Secret<Config>,
+}
+
+impl Target {
+    /// Reads a DSN. What it leaves out comes from `PGHOST`, `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE` and
+    /// `PGOPTIONS`, as in libpq: <https://www.postgresql.org/docs/current/libpq-envars.html>. No error quotes the DSN.
+    pub(crate) fn parse(
+        path: Path,
+        dsn: &str,
+        environment: &Environment,
+    ) -> Result<Self, BenchError> {
+        let wrong = |reason: String| BenchError::Dsn { path, reason };
+        let mut config = parse_dsn(dsn).map_err(wrong)?;
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            let host = environment
+                .get("PGHOST")
+                .ok_or_else(|| wrong("names no host, and PGHOST is not set".to_owned()))?;
+            config.host(host);
+        }
+        if config.get_ports().is_empty() {
+            let port = environment
+                .get("PGPORT")
+                .map_or(Ok(DEFAULT_PORT), str::parse);
+            config.port(port.map_err(|_| wrong("names no port, and PGPORT is none".to_owned()))?);
+        }
+        let fill = |name: &str, missing: bool| environment.get(name).filter(|_| missing);
+        if let Some(user) = fill("PGUSER", config.get_user().is_none()) {
+            config.user(user);
+        }
+        if let Some(password) = fill("PGPASSWORD", config.get_password().is_none()) {
+            config.password(password);
+        }
+        if let Some(database) = fill("PGDATABASE", config.get_dbname().is_none()) {
+            config.dbname(database);
+        }
+        if let Some(options) = fill("PGOPTIONS", config.get_options().is_none()) {
+            config.options(options);
+        }
+        if config.get_application_name().is_none() {
+            config.application_name(APPLICATION_NAME);
+        }
+        Ok(Self {
+            path,
+            address: address_of(&config),
+            config: Secret::new(config),
+        })
+    }
+
+    /// Declares a token in the startup packet, whatever the DSN says about one.
+    pub(crate) fn declaring(self, token: &TokenFlag) -> Self {
+        self.with_options(&format!("-c fencing.token={}", token.0))
+    }
+
+    /// How to log in.
+    pub(super) const fn config(&self) -> &Config {
+        self.config.expose()
+    }
+
+    /// The tokens that a session declares at its login, each with its scope; a bare number is for the session's own.
+    pub(super) fn tokens(&self, own: &Scope) -> Result<Vec<(Scope, Token)>, BenchError> {
+        let options = self.config().get_options().unwrap_or_default();
+        let settings = startup_options::from_switches(options.as_bytes());
+        let wrong = |reason: &dyn fmt::Display| BenchError::Dsn {
+            path: self.path,
+            reason: format!("declares a token that is none: {reason}"),
+        };
+        let text = startup_options::last(&settings, "fencing.token").unwrap_or_default();
+        let text = String::from_utf8_lossy(text);
+        let tokens = TokenValue::parse(&text, own).map_err(|error| wrong(&error))?;
+        Ok(tokens.map_or_else(Vec::new, |value| value.tokens().to_vec()))
+    }
+
+    /// The same login without a token, in a scope of its own choice: it declares nothing, and can ask for the mark.
+    pub(super) fn undeclared(&self, scope: Option<&Scope>) -> Self {
+        let bare = self.clone().with_options("-c fencing.token=");
+        match scope {
+            Some(scope) => bare.with_options(&format!("-c fencing.scope={scope}")),
+            None => bare,
+        }
+    }
+
+    /// Later options win over earlier ones.
+    fn with_options(self, more: &str) -> Self {
+        let mut config = self.config().clone();
+        let options = config.get_options().unwrap_or_default();
+        config.options(format!("{options} {more}").trim_start());
+        Self {
+            config: Secret::new(config),
+            ..self
+        }
+    }
+
+    /// Every address that the name stands for, or the canonical path of the socket.
+    async fn places(&self) -> Vec<Place> {
+        match &self.address {
+            UpstreamAddr::Tcp { host, port } => {
+                let looked_up = tokio::net::lookup_host((host.as_str(), *port));
+                match tokio::time::timeout(LOOK_UP, looked_up).await {
+                    Ok(Ok(found)) => found.map(|at| Place::Tcp(at.ip(), at.port())).collect(),
+                    // Connecting says what is wrong with the name.
+                    _ => Vec::new(),
+                }
+            }
+            UpstreamAddr::Unix(path) => {
+                let real = path.canonicalize().unwrap_or_else(|_| path.clone());
+                vec![Place::Unix(real)]
+            }
+        }
+    }
+}
+
+const LOOK_UP: Duration = Duration::from_secs(5);
+
+#[derive(PartialEq, Eq)]
+enum Place {
+    Tcp(IpAddr, u16),
+    Unix(std::path::PathBuf),
+}
+
+/// Whether both lead to one listening socket, as far as names tell: `localhost` and `127.0.0.1` are one.
+pub(super) async fn is_one_place(direct: &Target, proxied: &Target) -> bool {
+    if direct.address == proxied.address {
+        return true;
+    }
+    let (some, others) = tokio::join!(direct.places(), proxied.places());
+    some.iter().any(|place| others.contains(place))
+}
+
+/// `34`, or `scheduler=34,billing=7`, without white space, so that it is one word of the options.
+#[derive(Debug, Clone)]
+pub(crate) struct TokenFlag(String);
+
+impl FromStr for TokenFlag {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text: String = text.split_whitespace().collect();
+        match TokenValue::parse(&text, &Scope::default()) {
+            Ok(Some(_)) => Ok(Self(text)),
+            Ok(None) => Err("is empty: write 34, or scheduler=34".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(pairs: &[(&str, &str)]) -> Environment {
+        Environment::from_pairs(
+            pairs
+                .iter()
+                .map(|(name, value)| ((*name).into(), (*value).into())),
+        )
+    }
+
+    fn target(dsn: &str, pairs: &[(&str, &str)]) -> Target {
+        Target::parse(Path::Proxied, dsn, &environment(pairs)).unwrap()
+    }
+
+    #[test]
+    fn what_is_missing_comes_from_the_environment() {
+        let pairs = [
+            ("PGHOST", "/run"),
+            ("PGPORT", "7"),
+            ("PGUSER", "u"),
+            ("PGPASSWORD", "p"),
+            ("PGDATABASE", "d"),
+            ("PGOPTIONS", "-c fencing.token=3"),
+        ];
+        let all = target("", &pairs);
+        assert_eq!(all.address.to_string(), "/run/.s.PGSQL.7");
+        let config = all.config();
+        assert_eq!(
+            (config.get_user(), config.get_dbname()),
+            (Some("u"), Some("d"))
+        );
+        assert_eq!(config.get_password(), Some(&b"p"[..]));
+        assert_eq!(config.get_options(), Some("-c fencing.token=3"));
+        let none = target(
+            "postgres://me:mine@db:9/x?options=-c%20fencing.token%3D4&application_name=own",
+            &pairs,
+        );
+        assert_eq!(none.address.to_string(), "db:9");
+        let config = none.config();
+        assert_eq!(
+            (config.get_user(), config.get_dbname()),
+            (Some("me"), Some("x"))
+        );
+        assert_eq!(config.get_password(), Some(&b"mine"[..]));
+        assert_eq!(config.get_options(), Some("-c fencing.token=4"));
+        assert_eq!(config.get_application_name(), Some("own"));
+        assert_eq!(target("host=db", &[]).address.to_string(), "db:5432");
+        assert_eq!(target("host=db", &pairs).address.to_string(), "db:7");
+    }
+
+    #[test]
+    fn errors_and_debug_hold_no_secret() {
+        for dsn in [
+            "password=hunter2",
+            "host=a,b password=hunter2",
+            "host=db password=hunter2 x=1",
+        ] {
+            let error = Target::parse(Path::Direct, dsn, &environment(&[])).unwrap_err();
+            assert!(error.to_string().starts_with("--direct "), "{error}");
+            assert!(
+                !format!("{error} {error:?}").contains("hunter2"),
+                "{error:?}"
+            );
+        }
+        assert!(!format!("{:?}", target("host=db password=hunter2", &[])).contains("hunter2"));
+    }
+
+    fn tokens(target: &Target) -> Vec<String> {
+        let tokens = target.tokens(&Scope::new("own").unwrap()).unwrap();
+        tokens
+            .iter()
+            .map(|(scope, token)| format!("{scope}={token}"))
+            .collect()
+    }
+
+    #[test]
+    fn tokens_are_those_of_the_startup_packet() {
+        let flag = |text: &str| text.parse::<TokenFlag>().unwrap();
+        let plain = target("host=db", &[]);
+        assert!(tokens(&plain).is_empty());
+        assert_eq!(tokens(&plain.clone().declaring(&flag("34"))), ["own=34"]);
+        let own = target("host=db options='-c a.b=1 -c fencing.token=3,b=4'", &[]);
+        assert_eq!(tokens(&own), ["own=3", "b=4"]);
+        assert_eq!(
+            tokens(&own.clone().declaring(&flag("a=1, b=2"))),
+            ["a=1", "b=2"]
+        );
+        assert!(tokens(&own.undeclared(None)).is_empty());
+        let wrong = target("host=db options='-c fencing.token=x'", &[]);
+        assert!(wrong.tokens(&Scope::default()).is_err());
+        for wrong in ["", "x", "0", "a=b", "a b=-1"] {
+            assert!(wrong.parse::<TokenFlag>().is_err(), "{wrong}");
+        }
+    }
+
+    #[tokio::test]
+    async fn one_place_under_two_names() {
+        for (direct, proxied, one) in [
+            ("host=db port=1", "host=db port=1 user=x", true),
+            ("host=db port=1", "host=db port=2", false),
+            ("host=localhost port=1", "host=127.0.0.1 port=1", true),
+            ("host=localhost port=1", "host=127.0.0.1 port=2", false),
+            ("host=/tmp port=1", "host=/tmp/../tmp port=1", true),
+            ("host=/tmp port=1", "host=localhost port=1", false),
+        ] {
+            let found = is_one_place(&target(direct, &[]), &target(proxied, &[])).await;
+            assert_eq!(found, one, "{direct} and {proxied}");
+        }
+    }
+}

@@ -1,0 +1,583 @@
+//! `pgpalisade bench`: against a real server and a real proxy, in rounds as short as they can be.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use pgpalisade_tests::machine::{self, Signal, wait_for};
+use pgpalisade_tests::postgres::{Auth, Postgres};
+use pgpalisade_tests::programs::feed;
+use pgpalisade_tests::proxy::subcommand;
+use pgpalisade_tests::stage::{Stage, leader};
+use pgpalisade_tests::wire::Endpoint;
+use serde_json::Value;
+
+/// Where nothing else is said. Six rounds give intervals; a run takes two to three seconds.
+const SHORT: [(&str, &str); 3] = [
+    ("--rounds=", "--rounds=6"),
+    ("--round=", "--round=100ms"),
+    ("--clients=", "--clients=3"),
+];
+
+fn dsn(endpoint: &Endpoint) -> String {
+    let (host, port) = (endpoint.host(), endpoint.port());
+    format!("host={host} port={port} user=postgres dbname=postgres")
+}
+
+fn bench(direct: &str, proxied: &str, flags: &[&str]) -> Command {
+    let mut command = subcommand("bench");
+    command
+        .args(["--direct", direct, "--proxied", proxied])
+        .args(
+            SHORT
+                .iter()
+                .filter(|(name, _)| !flags.iter().any(|flag| flag.starts_with(name)))
+                .map(|(_, flag)| flag),
+        )
+        .args(flags)
+        .env_remove("PGHOST")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn of_stage(stage: &Stage, flags: &[&str]) -> Command {
+    let (direct, proxied) = (stage.postgres.tcp(), stage.proxy.endpoint());
+    bench(&dsn(&direct), &dsn(&proxied), flags)
+}
+
+fn said(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said.contains("panicked"), "{said}");
+    said
+}
+
+#[track_caller]
+fn json(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(0), "{}", said(output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[track_caller]
+fn refused(mut command: Command, code: i32, parts: &[&str]) {
+    let output = command.output().unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    for part in parts {
+        assert!(said.contains(part), "{part:?} is not in: {said}");
+    }
+}
+
+/// No table of the bench, and no session, is in the cluster.
+#[track_caller]
+fn nothing_is_left(postgres: &Postgres) {
+    let look = "SELECT (SELECT count(*) FROM pg_class WHERE relname LIKE 'pgpalisade_bench%'), \
+                (SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpalisade bench'), \
+                (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                 WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgpalisade'))";
+    wait_for("the bench's sessions to be gone", || {
+        (postgres.sql(look) == [["0", "0", "0"]]).then_some(())
+    });
+}
+
+/// A row has all its figures, its interval holds its median, and its verdict is that of its interval.
+#[track_caller]
+fn sound(row: &Value) {
+    for figure in ["direct", "proxied", "difference", "percent"] {
+        let figure = &row[figure];
+        let median = figure["median"].as_f64().unwrap();
+        let (low, high) = (&figure["interval"]["low"], &figure["interval"]["high"]);
+        assert!(
+            (low.as_f64().unwrap()..=high.as_f64().unwrap()).contains(&median),
+            "{row:#}"
+        );
+    }
+    assert!(row["direct"]["median"].as_f64().unwrap() > 0.0, "{row:#}");
+    assert!(row["proxied"]["median"].as_f64().unwrap() > 0.0, "{row:#}");
+    let interval = &row["difference"]["interval"];
+    let zero =
+        interval["low"].as_f64().unwrap() <= 0.0 && interval["high"].as_f64().unwrap() >= 0.0;
+    assert_eq!(
+        row["verdict"],
+        if zero { "none_measurable" } else { "measured" },
+        "{row:#}"
+    );
+}
+
+#[track_caller]
+fn complete(report: &Value, rows: &[&str]) {
+    assert_eq!(report["interrupted"], false);
+    assert_eq!(report["same_server"], "identifier_and_start");
+    assert_eq!(report["throughput"]["rounds"], 6);
+    sound(&report["throughput"]);
+    let latency = &report["latency"];
+    assert_eq!(latency["rounds"], 6);
+    let latencies = latency["rows"].as_array().unwrap();
+    let names: Vec<&str> = latencies
+        .iter()
+        .map(|row| row["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, rows);
+    for row in latencies {
+        sound(row);
+    }
+    // Each percentile is at least as long as the one before it.
+    for way in ["direct", "proxied"] {
+        let medians = latencies
+            .iter()
+            .map(|row| row[way]["median"].as_f64().unwrap());
+        assert!(medians.is_sorted(), "{latency:#}");
+    }
+}
+
+#[test]
+fn reads_in_every_protocol() {
+    let stage = Stage::start();
+    for protocol in ["simple", "extended", "prepared"] {
+        let flags = ["--json", "--rate=2000", "--protocol", protocol];
+        let report = json(&of_stage(&stage, &flags).output().unwrap());
+        complete(&report, &["p50", "p90", "p99", "max"]);
+        assert_eq!(report["load"]["protocol"], protocol);
+        assert_eq!(report["load"]["workload"], "select");
+        assert_eq!(report["latency"]["rate"], 2000.0);
+        let status = report["proxied"]["fencing_status"].as_str().unwrap();
+        assert!(status.contains("state=none"), "{status}");
+        let warnings = report["warnings"].to_string();
+        assert!(warnings.contains("too short for a p99.9"), "{warnings}");
+    }
+    // A read needs no token, and nothing was refused.
+    assert!(stage.proxy.rejections().is_empty());
+    nothing_is_left(&stage.postgres);
+}
+
+#[test]
+fn writes_with_the_current_token() {
+    let stage = Stage::start();
+    let mut other = leader(&stage.proxy.endpoint(), "34");
+    other.ok("SELECT 1");
+    for protocol in ["simple", "extended", "prepared"] {
+        let flags = [
+            "--json",
+            "--workload=write",
+            "--token=34",
+            "--threads=2",
+            "--protocol",
+            protocol,
+        ];
+        let report = json(&of_stage(&stage, &flags).output().unwrap());
+        assert_eq!(report["throughput"]["rounds"], 6);
+        let status = report["proxied"]["fencing_status"].as_str().unwrap();
+        assert!(
+            status.contains("token=34") && status.contains("state=current"),
+            "{status}"
+        );
+        // Without --rate: half of what the slower way carries.
+        let slower =
+            ["direct", "proxied"].map(|way| report["throughput"][way]["median"].as_f64().unwrap());
+        let half = f64::min(slower[0], slower[1]) / 2.0;
+        assert!(
+            (report["latency"]["rate"].as_f64().unwrap() - half).abs() < 1e-6,
+            "{report:#}"
+        );
+    }
+    // The token in the DSN is as good, and so is one for several scopes.
+    let proxied = format!(
+        "{} options='-c fencing.token=default=34'",
+        dsn(&stage.proxy.endpoint())
+    );
+    let command = &mut bench(
+        &dsn(&stage.postgres.socket()),
+        &proxied,
+        &["--json", "--workload=write"],
+    );
+    json(&command.output().unwrap());
+    // The leader whose token it shared goes on.
+    other.ok("CREATE TABLE mine (n int); DROP TABLE mine");
+    nothing_is_left(&stage.postgres);
+}
+
+#[test]
+fn the_table() {
+    let stage = Stage::start();
+    let output = of_stage(&stage, &["--threads=1"]).output().unwrap();
+    let page = String::from_utf8(output.stdout.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    for part in [
+        "direct   127.0.0.1:",
+        "server   the same, by system identifier",
+        "load     select, prepared, 3 clients, 1 thread, rounds of 100ms for each\n",
+        "throughput, statements/s (6 rounds)\n",
+        "DIRECT",
+        "DIFFERENCE",
+        "(6 rounds)\n",
+        "p50",
+        "The proxy ",
+        "95 % confidence",
+    ] {
+        assert!(page.contains(part), "{part:?} is not in:\n{page}");
+    }
+    let progress = said(&output);
+    assert!(
+        progress.contains("throughput 6 of 6: direct "),
+        "{progress}"
+    );
+    assert!(progress.contains("latency 6 of 6: direct "), "{progress}");
+    assert!(
+        !progress.contains('\r'),
+        "no terminal, no line that is rewritten: {progress:?}"
+    );
+}
+
+#[test]
+fn one_line_is_rewritten_on_a_terminal() {
+    let stage = Stage::start();
+    let inner = of_stage(&stage, &[]);
+    let words = std::iter::once(inner.get_program()).chain(inner.get_args());
+    let quoted: Vec<String> = words
+        .map(|word| format!("'{}'", word.to_string_lossy()))
+        .collect();
+    let mut command = Command::new("script");
+    command.args(["-q", "-e", "-c", &quoted.join(" "), "/dev/null"]);
+    let output = feed(command, "");
+    let screen = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{screen}");
+    assert!(screen.contains("\r\u{1b}[K0:0"), "{screen:?}");
+    assert!(
+        screen.contains("left, throughput 6 of 6: direct (last round: direct "),
+        "{screen:?}"
+    );
+}
+
+#[test]
+fn ways_that_cannot_be_compared() {
+    let stage = Stage::start();
+    let (direct, proxied) = (dsn(&stage.postgres.tcp()), dsn(&stage.proxy.endpoint()));
+    refused(bench(&proxied, &proxied, &[]), 2, &["one address"]);
+    let localhost = proxied.replace("127.0.0.1", "localhost");
+    refused(bench(&localhost, &proxied, &[]), 2, &["one address"]);
+    refused(
+        bench(&direct, &dsn(&stage.postgres.socket()), &[]),
+        1,
+        &["no pgpalisade"],
+    );
+    refused(bench("port=x", &proxied, &[]), 2, &["--direct"]);
+    refused(
+        bench(&direct, "user=postgres", &[]),
+        2,
+        &["--proxied names no host"],
+    );
+
+    let nowhere = format!("host=127.0.0.1 port={} user=postgres", machine::free_port());
+    refused(
+        bench(&nowhere, &proxied, &[]),
+        1,
+        &["cannot log in at the direct address"],
+    );
+    refused(
+        bench(&direct, &nowhere, &[]),
+        1,
+        &["cannot log in at the proxied address"],
+    );
+
+    let other = Stage::start();
+    let elsewhere = dsn(&other.postgres.tcp());
+    refused(
+        bench(&elsewhere, &proxied, &[]),
+        1,
+        &["do not lead to the same server", "system identifier"],
+    );
+    let through = dsn(&other.proxy.endpoint());
+    refused(
+        bench(&through, &proxied, &[]),
+        1,
+        &["leads through pgpalisade too"],
+    );
+}
+
+#[test]
+fn a_write_without_a_token_says_what_to_add() {
+    let stage = Stage::start();
+    let write = || of_stage(&stage, &["--workload=write"]);
+    refused(
+        write(),
+        1,
+        &["PF002", "none has been declared", "--token default=1"],
+    );
+    stage.leader("34").ok("SELECT 1");
+    refused(write(), 1, &["PF002", "add --token 34"]);
+    nothing_is_left(&stage.postgres);
+}
+
+/// The bench ends nobody's session, and is nobody's first leader.
+#[test]
+fn no_token_but_the_current_one() {
+    let stage = Stage::start();
+    let with = |token: &str| of_stage(&stage, &["--token", token]);
+    refused(
+        with("34"),
+        1,
+        &["no token has been declared in scope \"default\""],
+    );
+    let mut leader = stage.leader("34,jobs=7");
+    refused(
+        with("35"),
+        1,
+        &["would be a takeover", "is 34", "--token 34"],
+    );
+    refused(
+        with("jobs=8"),
+        1,
+        &["would be a takeover", "is 7", "--token jobs=7"],
+    );
+    refused(with("34,jobs=8"), 1, &["would be a takeover", "is 7"]);
+    refused(
+        with("34,cron=1"),
+        1,
+        &["no token has been declared in scope \"cron\""],
+    );
+    refused(with("33"), 1, &["PF001", "is at 34"]);
+    refused(with("x"), 2, &["--token"]);
+    leader.ok("CREATE TABLE t (n int); DROP TABLE t");
+    let proxied = format!(
+        "{} options='-c fencing.token=35'",
+        dsn(&stage.proxy.endpoint())
+    );
+    let command = bench(&dsn(&stage.postgres.tcp()), &proxied, &[]);
+    refused(command, 1, &["would be a takeover"]);
+    leader.ok("CREATE TABLE t (n int); DROP TABLE t");
+}
+
+#[test]
+fn a_takeover_in_the_middle_is_told() {
+    let stage = Stage::start();
+    stage.leader("34").ok("SELECT 1");
+    let mut command = of_stage(&stage, &["--token=34", "--workload=write", "--rounds=1000"]);
+    let mut running = Running::until(command.spawn().unwrap(), "throughput 2 of 1000");
+    stage.leader("35").ok("SELECT 1");
+    let output = running.end();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let told = said(&output);
+    assert!(told.contains("the proxied path failed: FATAL"), "{told}");
+    assert!(told.contains("PF001") || told.contains("08007"), "{told}");
+    nothing_is_left(&stage.postgres);
+}
+
+#[test]
+fn passwords_are_not_printed() {
+    let postgres = Postgres::start_with(Auth::Scram, &[]);
+    postgres.sql("CREATE ROLE app LOGIN PASSWORD 'hunter2'");
+    let proxy = pgpalisade_tests::proxy::Proxy::start(&postgres);
+    let with = |endpoint: &Endpoint, more: &str| {
+        format!(
+            "{} {more}",
+            dsn(endpoint).replace("user=postgres", "user=app")
+        )
+    };
+    let wrong = with(&postgres.tcp(), "password=hunter3");
+    let right = with(&proxy.endpoint(), "");
+    let mut command = bench(&wrong, &right, &[]);
+    command.env("PGPASSWORD", "hunter2");
+    let output = command.output().unwrap();
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("password authentication failed") && !told.contains("hunter"),
+        "{told}"
+    );
+    let mut command = bench(&with(&postgres.tcp(), ""), &right, &["--json"]);
+    command.env("PGPASSWORD", "hunter2");
+    let output = command.output().unwrap();
+    json(&output);
+    let all = format!(
+        "{}{}",
+        said(&output),
+        String::from_utf8_lossy(&output.stdout)
+    );
+    assert!(!all.contains("hunter"), "{all}");
+}
+
+/// Without the right to read the identifier there is a weaker sign, and the report says so.
+#[test]
+fn a_role_without_rights() {
+    let stage = Stage::with(
+        "CREATE ROLE app LOGIN; REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC",
+    );
+    let app = |endpoint: &Endpoint| dsn(endpoint).replace("user=postgres", "user=app");
+    let (direct, proxied) = (app(&stage.postgres.tcp()), app(&stage.proxy.endpoint()));
+    let report = json(&bench(&direct, &proxied, &["--json"]).output().unwrap());
+    assert_eq!(report["same_server"], "start");
+    assert!(
+        report["warnings"]
+            .to_string()
+            .contains("pg_control_system()"),
+        "{report:#}"
+    );
+    let other = Postgres::start();
+    refused(
+        bench(&dsn(&other.tcp()), &proxied, &[]),
+        1,
+        &["do not lead to the same server"],
+    );
+}
+
+/// A bench that runs, with what it has said so far.
+struct Running {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStderr>>,
+    said: String,
+}
+
+impl Running {
+    /// Reads its progress until a line with this comes.
+    #[track_caller]
+    fn until(mut child: Child, part: &str) -> Self {
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut running = Self {
+            child,
+            lines,
+            said: String::new(),
+        };
+        running.wait_for(part);
+        running
+    }
+
+    #[track_caller]
+    fn wait_for(&mut self, part: &str) {
+        for line in self.lines.by_ref() {
+            let line = line.unwrap();
+            self.said.push_str(&line);
+            self.said.push('\n');
+            if line.contains(part) {
+                return;
+            }
+        }
+        panic!("it never said {part:?}:\n{}", self.said);
+    }
+
+    fn signal(&self, signal: Signal) {
+        machine::signal(self.child.id(), signal);
+    }
+
+    /// Its output, once it has ended by itself.
+    fn end(&mut self) -> Output {
+        for line in self.lines.by_ref() {
+            self.said.push_str(&line.unwrap());
+            self.said.push('\n');
+        }
+        let mut stdout = Vec::new();
+        std::io::Read::read_to_end(&mut self.child.stdout.take().unwrap(), &mut stdout).unwrap();
+        let status = machine::reap(&mut self.child, Duration::from_secs(10));
+        Output {
+            status,
+            stdout,
+            stderr: self.said.clone().into_bytes(),
+        }
+    }
+}
+
+#[test]
+fn ctrl_c_ends_it_with_what_was_measured() {
+    let stage = Stage::start();
+    stage.leader("34").ok("SELECT 1");
+    let flags = ["--rounds=1000", "--workload=write", "--token=34"];
+    // In the first part: throughput, and no latency.
+    let mut running = Running::until(
+        of_stage(&stage, &flags).spawn().unwrap(),
+        "throughput 7 of 1000",
+    );
+    running.signal(Signal::INT);
+    let output = running.end();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        page.contains("Interrupted") && page.contains("not measured"),
+        "{page}"
+    );
+    nothing_is_left(&stage.postgres);
+
+    // Before the first round: nothing to print.
+    let flags = ["--round=10s", "--workload=write", "--token=34"];
+    let mut running = Running::until(of_stage(&stage, &flags).spawn().unwrap(), "same server");
+    running.signal(Signal::INT);
+    let output = running.end();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(
+        said(&output).contains("interrupted before the first round"),
+        "{}",
+        said(&output)
+    );
+    nothing_is_left(&stage.postgres);
+}
+
+#[test]
+fn ctrl_c_among_the_latency_rounds() {
+    let stage = Stage::start();
+    let flags = ["--rounds=8", "--round=300ms", "--json"];
+    let mut running = Running::until(of_stage(&stage, &flags).spawn().unwrap(), "latency 2 of 8");
+    running.signal(Signal::TERM);
+    let report = json(&running.end());
+    assert_eq!(report["interrupted"], true);
+    assert_eq!(report["throughput"]["rounds"], 8);
+    assert!(
+        report["latency"]["rounds"].as_u64().unwrap() < 8,
+        "{report:#}"
+    );
+    let warnings = report["warnings"].to_string();
+    assert!(warnings.contains("too few rounds"), "{warnings}");
+    nothing_is_left(&stage.postgres);
+}
+
+/// A proxy that stands still for over a second of two makes every statement late that is due meanwhile, not only the
+/// few that were on their way: half of all are late by a good part of it.
+#[test]
+fn a_stall_counts_against_all_that_it_holds_up() {
+    let stage = Stage::start();
+    let flags = [
+        "--rounds=1",
+        "--round=2s",
+        "--rate=500",
+        "--clients=2",
+        "--json",
+    ];
+    let mut running = Running::until(
+        of_stage(&stage, &flags).spawn().unwrap(),
+        "throughput 1 of 1",
+    );
+    // The direct way has the first two seconds.
+    std::thread::sleep(Duration::from_millis(2_400));
+    stage.proxy.pause();
+    std::thread::sleep(Duration::from_millis(1_300));
+    stage.proxy.resume();
+    let report = json(&running.end());
+    let p50 = &report["latency"]["rows"][0];
+    assert_eq!(p50["name"], "p50");
+    assert!(
+        p50["proxied"]["median"].as_f64().unwrap() > 100_000.0,
+        "{report:#}"
+    );
+    assert!(
+        p50["direct"]["median"].as_f64().unwrap() < 100_000.0,
+        "{report:#}"
+    );
+    assert!(
+        report["latency"]["longest"][1].as_f64().unwrap() > 1_000_000.0,
+        "{report:#}"
+    );
+}
+
+/// More than the server can do: what could not be sent is counted, and waited for no longer than twice the round.
+#[test]
+fn a_rate_that_cannot_be_kept() {
+    let stage = Stage::start();
+    let flags = ["--rate=5000000", "--rounds=1", "--json"];
+    let report = json(&of_stage(&stage, &flags).output().unwrap());
+    let warnings = report["warnings"].to_string();
+    for path in ["direct", "proxied"] {
+        assert!(
+            warnings.contains(&format!("The {path} way could not keep up")),
+            "{warnings}"
+        );
+    }
+    refused(of_stage(&stage, &["--rate=1e9"]), 2, &["--rate 1000000000"]);
+}
