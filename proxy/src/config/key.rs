@@ -191,8 +191,8 @@ pub const KEYS: [(Key, KeySpec); 19] = [
     (Key::Workers, KeySpec {
         name: "workers", flag: "workers", env: "PGPALISADE_WORKERS", value_name: "N", shape: Shape::Number,
         default: None, heading: LIMITS,
-        help: "Worker threads [default: one per core]",
-        more: "",
+        help: "Worker threads [default: half of the cores, at least one]",
+        more: "One serves some ten thousand statements a second. On a machine of its own, give the proxy all cores.",
     }),
     (Key::ShutdownGrace, KeySpec {
         name: "shutdown.grace", flag: "shutdown-grace", env: "PGPALISADE_SHUTDOWN_GRACE", value_name: "TIME",

@@ -253,7 +253,7 @@ impl Parsed {
             login_timeout: self.login_timeout?,
             write_stall_timeout: self.write_stall_timeout?,
             tcp_keepalive: self.tcp_keepalive?,
-            workers: self.workers.unwrap_or_else(cores),
+            workers: self.workers.unwrap_or_else(default_workers),
             shutdown_grace: self.shutdown_grace?,
             log: self.log?,
             log_format: self.log_format?,
@@ -261,8 +261,11 @@ impl Parsed {
     }
 }
 
-fn cores() -> NonZeroUsize {
-    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+/// Half of the cores, for PostgreSQL or the clients need the others. One thread serves some ten thousand statements a
+/// second, and few busy threads cost less than many that sleep and wake: `docs/overhead.md`.
+fn default_workers() -> NonZeroUsize {
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    NonZeroUsize::new(cores / 2).unwrap_or(NonZeroUsize::MIN)
 }
 
 fn wrong(key: Key, item: &Item, message: &str) -> ConfigError {
