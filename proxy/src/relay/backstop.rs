@@ -7,7 +7,7 @@ use super::{Front, Relay};
 use crate::fence::Guard;
 use crate::session::Pipeline;
 use crate::session::access::{Adjustment, Place, Standing};
-use crate::session::ledger::{InFlight, Origin, Request};
+use crate::session::ledger::Request;
 use crate::session::names::Meaning;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
@@ -98,23 +98,8 @@ impl Relay {
         if self.ledger.is_empty() || self.standing() == Standing::MayWrite {
             return false;
         }
-        let hides = |entry: &InFlight| match &entry.verdict {
-            Some(verdict) => verdict.statements.iter().any(Statement::may_hide_a_write),
-            // What prepares an Execute can run a function too, and has no verdict with it.
-            None => matches!(
-                entry.request,
-                Request::Query
-                    | Request::Parse
-                    | Request::Bind
-                    | Request::Describe
-                    | Request::Execute
-            ),
-        };
-        let hides = |entry: &InFlight| entry.origin == Origin::Client && hides(entry);
-        let ends = |entry: &InFlight| matches!(entry.request, Request::Query | Request::Sync);
-        let mut in_flight = self.ledger.iter();
-        let begins = request != Request::Execute || self.ledger.iter().any(ends);
-        begins && in_flight.any(hides)
+        let begins = request != Request::Execute || self.ledger.ends_transaction();
+        begins && self.ledger.may_hide_a_write()
     }
 
     /// What comes before a Parse: it can run functions of the database, the checks of a domain in an array's literal.

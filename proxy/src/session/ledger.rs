@@ -17,6 +17,9 @@ use crate::wire::backend::tag;
 /// More requests than this in flight, and the client is not read until replies have come.
 pub const IN_FLIGHT_MAX: usize = 16 * 1024;
 
+/// Room for so many entries is kept while nothing is in flight.
+const KEPT_WHEN_EMPTY: usize = 32;
+
 /// Whose message a request is, and so who gets the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
@@ -126,6 +129,28 @@ impl InFlight {
         self.verdict.as_ref().map(|verdict| (verdict, at))
     }
 
+    /// Whether it ends a transaction that is no block.
+    const fn ends_transaction(&self) -> bool {
+        matches!(self.request, Request::Query | Request::Sync)
+    }
+
+    /// Whether it may run a function of the database that writes, or that switches read-only mode off for the next
+    /// transaction. What prepares an Execute can run one too, and has no verdict with it.
+    fn may_hide_a_write(&self) -> bool {
+        self.origin == Origin::Client
+            && match &self.verdict {
+                Some(verdict) => verdict.statements.iter().any(Statement::may_hide_a_write),
+                None => matches!(
+                    self.request,
+                    Request::Query
+                        | Request::Parse
+                        | Request::Bind
+                        | Request::Describe
+                        | Request::Execute
+                ),
+            }
+    }
+
     fn asks_for_access(&self) -> bool {
         let mut statements = self.verdict.iter().flat_map(|verdict| &verdict.statements);
         statements.any(|statement| access_show(statement).is_some())
@@ -158,6 +183,10 @@ pub struct Ledger {
     /// Changes of names that the server has skipped because of an error.
     skipped: Vec<NameChange>,
     access_shows: AccessShows,
+    /// How many of those in flight end a transaction outside of a block.
+    ending: usize,
+    /// How many may hide a write.
+    hiding: usize,
 }
 
 /// Whether rows may have to be looked at.
@@ -202,7 +231,23 @@ impl Ledger {
         if entry.verdict.is_some() && entry.asks_for_access() {
             self.access_shows = AccessShows::Some;
         }
+        self.ending += usize::from(entry.ends_transaction());
+        self.hiding += usize::from(entry.may_hide_a_write());
         self.in_flight.push_back(entry);
+    }
+
+    /// Takes one entry off. A long pipeline gives its memory back.
+    fn take(&mut self, at: usize) -> Option<InFlight> {
+        let entry = match at {
+            0 => self.in_flight.pop_front(),
+            at => self.in_flight.remove(at),
+        }?;
+        self.ending -= usize::from(entry.ends_transaction());
+        self.hiding -= usize::from(entry.may_hide_a_write());
+        if self.in_flight.is_empty() && self.in_flight.capacity() > KEPT_WHEN_EMPTY {
+            self.in_flight = VecDeque::new();
+        }
+        Some(entry)
     }
 
     /// Takes note of a message from the server and says where it goes. Messages that can come at any
@@ -248,7 +293,7 @@ impl Ledger {
                 .front()
                 .is_some_and(|front| front.request != Request::Sync)
             {
-                let dropped = self.in_flight.pop_front();
+                let dropped = self.take(0);
                 self.skipped
                     .extend(dropped.and_then(|entry| entry.name).map(|name| *name));
             }
@@ -268,11 +313,11 @@ impl Ledger {
         while let Some(entry) = self.in_flight.get(at) {
             match entry.request {
                 Request::CopyEnd => {
-                    self.in_flight.remove(at);
+                    self.take(at);
                     return;
                 }
                 Request::Sync => {
-                    self.in_flight.remove(at);
+                    self.take(at);
                 }
                 _ => at += 1,
             }
@@ -294,13 +339,13 @@ impl Ledger {
     }
 
     fn pop(&mut self) {
-        self.in_flight.pop_front();
+        self.take(0);
         while self
             .in_flight
             .front()
             .is_some_and(|front| front.request == Request::CopyEnd)
         {
-            self.in_flight.pop_front();
+            self.take(0);
         }
     }
 
@@ -344,6 +389,18 @@ impl Ledger {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.in_flight.is_empty()
+    }
+
+    /// Whether something in flight ends a transaction that is no block.
+    #[must_use]
+    pub fn ends_transaction(&self) -> bool {
+        self.ending > 0
+    }
+
+    /// Whether something of the client's in flight may hide a write.
+    #[must_use]
+    pub fn may_hide_a_write(&self) -> bool {
+        self.hiding > 0
     }
 
     /// Whether more may be sent before replies come.
