@@ -159,8 +159,14 @@ impl Target {
                 }
             }
             UpstreamAddr::Unix(path) => {
-                let real = path.canonicalize().unwrap_or_else(|_| path.clone());
-                vec![Place::Unix(real)]
+                // The directory's: the socket itself may not be there.
+                let real = path
+                    .parent()
+                    .and_then(|directory| directory.canonicalize().ok());
+                let place = real
+                    .zip(path.file_name())
+                    .map(|(directory, name)| directory.join(name));
+                place.map(Place::Unix).into_iter().collect()
             }
         }
     }

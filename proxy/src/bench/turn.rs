@@ -102,11 +102,10 @@ impl Tally {
     }
 }
 
-/// 1 us to 10 minutes in nanoseconds, with three digits: an error of a thousandth at most.
+/// Nanoseconds up to 10 minutes, with three digits: an error of a thousandth at most.
 fn latencies() -> Result<Histogram<u64>, BenchError> {
-    const MICROSECOND: u64 = 1_000;
     const TEN_MINUTES: u64 = 600_000_000_000;
-    Histogram::new_with_bounds(MICROSECOND, TEN_MINUTES, 3)
+    Histogram::new_with_bounds(1, TEN_MINUTES, 3)
         .map_err(|error| BenchError::system("cannot make a histogram", io::Error::other(error)))
 }
 
