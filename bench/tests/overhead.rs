@@ -1,5 +1,5 @@
-//! `overhead` runs, so that it does not rot: one cell of everything that is installed, for a moment. What it measures in
-//! a debug build says nothing.
+//! `overhead` runs, so that it does not rot: one cell of everything that is installed, for a moment. What it measures
+//! in a debug build says nothing.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 #![allow(clippy::allow_attributes, reason = "a whole file of tests")]
 

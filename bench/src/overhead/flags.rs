@@ -10,9 +10,9 @@ use crate::plan::{Plan, Protocol, Workload};
 /// Measure what the proxy costs, beside its peers and PostgreSQL reached directly
 ///
 /// Starts a PostgreSQL of its own and runs pgbench against it directly, through pgpalisade (a session with a current
-/// token, one without a token, and observe mode), pgbouncer, haproxy and a bare relay, which take turns in short rounds.
-/// The table has medians: throughput, latency, CPU time of the proxy's process per transaction, and its memory. CPU time
-/// decides: throughput moves with whatever else the machine does.
+/// token, one without a token, and observe mode), pgbouncer, haproxy and a bare relay, which take turns in short
+/// rounds. The table has medians: throughput, latency, CPU time of the proxy's process per transaction, and its memory.
+/// CPU time decides: throughput moves with whatever else the machine does.
 #[derive(Debug, Parser)]
 #[command(
     name = "overhead",

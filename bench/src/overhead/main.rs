@@ -1,4 +1,6 @@
-//! `overhead`: what the proxy costs, beside its peers and PostgreSQL reached directly. `bench/README.md` has the method.
+//! `overhead`: what the proxy costs, beside its peers and PostgreSQL reached directly.
+//!
+//! `bench/README.md` has the method.
 
 mod fence;
 mod flags;

@@ -14,8 +14,8 @@ use crate::table::{or_dash, share};
 pub(crate) fn page(results: &Results, plot: Option<&Path>) -> String {
     let mut page = String::from(
         "# What the proxy costs\n\n\
-         Made by `make bench` ([how it measures](../bench/README.md#what-the-proxy-costs)). Do not edit it: run that again, \
-         or make it anew from the figures of a run with `overhead page --from FILE.csv`.\n\n",
+         Made by `make bench` ([how it measures](../bench/README.md#what-the-proxy-costs)). Do not edit it: run \
+         that again, or make it anew from the figures of a run with `overhead page --from FILE.csv`.\n\n",
     );
     if let Some(name) = plot.and_then(Path::file_name) {
         let name = name.to_string_lossy();
@@ -61,8 +61,8 @@ fn about(page: &mut String, results: &Results) {
     let note = |name| results.note(name).unwrap_or("?");
     let _ = writeln!(
         page,
-        "\n{} rounds of {} s for each target in each cell, taking turns; pgbench's scale {} for `select`, {} for `tpcb`. \
-         Everything shares the machine: pgbench, the proxy and PostgreSQL.\n",
+        "\n{} rounds of {} s for each target in each cell, taking turns; pgbench's scale {} for `select`, {} for \
+         `tpcb`. Everything shares the machine: pgbench, the proxy and PostgreSQL.\n",
         note("rounds"),
         note("seconds"),
         note("scale select"),
@@ -76,8 +76,8 @@ fn about(page: &mut String, results: &Results) {
     if let Some(apart) = results.clocks_apart() {
         let _ = writeln!(
             page,
-            "CPU time is that of the process, all its threads, user and system, from its CPU clock. `/proc/PID/stat`, which \
-             counts in ticks, says {:+.2} % against it over the whole run.\n",
+            "CPU time is that of the process, all its threads, user and system, from its CPU clock. `/proc/PID/stat`, \
+             which counts in ticks, says {:+.2} % against it over the whole run.\n",
             apart * 100.0
         );
     }
@@ -93,13 +93,15 @@ fn goals(page: &mut String, results: &Results) {
     let _ = writeln!(
         page,
         "## Goals\n\n\
-         Of a bound session (it holds the current token, and each of its statements is checked) over TCP, `pgbench -S`. \
-         **Reached: {reached} of {}.** What is not is in bold.\n\n\
+         Of a bound session (it holds the current token, and each of its statements is checked) over TCP, \
+         `pgbench -S`. **Reached: {reached} of {}.** What is not is in bold.\n\n\
          - CPU per transaction is at most that of pgbouncer and of haproxy, and at most 1.15 of the bare relay's.\n\
-         - Throughput is not below pgbouncer's or haproxy's beyond noise. It is, where it is below in every round: of two \
-         that are equal, each round is one chance in two. The figure is the median of the ratios, round against round.\n\
+         - Throughput is not below pgbouncer's or haproxy's beyond noise. It is, where it is below in every round: \
+         of two that are equal, each round is one chance in two. The figure is the median of the ratios, round \
+         against round.\n\
          - With a unix socket to PostgreSQL, CPU per transaction is at most 0.90 of that over TCP.\n\n\
-         | clients | protocol | CPU / pgbouncer | CPU / haproxy | CPU / relay | tps / pgbouncer | tps / haproxy | CPU unix / TCP |\n\
+         | clients | protocol | CPU / pgbouncer | CPU / haproxy | CPU / relay | tps / pgbouncer | tps / haproxy \
+         | CPU unix / TCP |\n\
          | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         known.len()
     );
@@ -196,15 +198,15 @@ fn reading(threads: &str) -> String {
     format!(
         "## Reading it\n\n\
          - **CPU us/txn decides.** It repeats within a few percent, and throughput only within tens of percent.\n\
-         - **share** is throughput as a part of direct over the same link. The cores are all busy, so it says how the CPU was \
-         divided. With one client it says what one more hop costs in latency.\n\
+         - **share** is throughput as a part of direct over the same link. The cores are all busy, so it says how the \
+         CPU was divided. With one client it says what one more hop costs in latency.\n\
          - `pgpalisade` is a bound session with the fence in force, `pgpalisade-no-token` one that may only read, \
-         `pgpalisade-observe` one without a token whose writes pass and are recorded. `relay` carries bytes with epoll in one \
-         thread and looks at none of them: the floor.\n\
+         `pgpalisade-observe` one without a token whose writes pass and are recorded. `relay` carries bytes with epoll \
+         in one thread and looks at none of them: the floor.\n\
          - `unix` is the link to PostgreSQL. Clients come to a proxy by TCP; to `direct, unix` by the socket itself.\n\
          - Every target has its own default number of threads. Threads of the process: {threads}.\n\
-         - **RSS** is all resident memory of the process at the end of a round, with the sessions open, programs and libraries \
-         with it.\n"
+         - **RSS** is all resident memory of the process at the end of a round, with the sessions open, programs and \
+         libraries with it.\n"
     )
 }
 

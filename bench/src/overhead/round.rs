@@ -62,11 +62,7 @@ pub(crate) fn measure(
     ground.director().run("COMMIT")?;
     let transactions = run.finish(ground.stop())?;
     let counted = Counted::of(&transactions, begin, end);
-    if counted.transactions == 0 {
-        return Err(Error::Round(format!(
-            "{lane}, {cell}: not one transaction in {seconds} s"
-        )));
-    }
+    counted.check(cell.clients)?;
     Ok(Sample {
         turn,
         transactions: counted.transactions,
@@ -170,6 +166,8 @@ fn now() -> Duration {
 #[derive(Debug, PartialEq)]
 struct Counted {
     transactions: u64,
+    /// Done after the end.
+    late: u64,
     latency_ms: f64,
     p50_ms: f64,
     p99_ms: f64,
@@ -191,10 +189,26 @@ impl Counted {
         let part = |part| percentile(&latencies, part).unwrap_or_default();
         Self {
             transactions: inside.len() as u64,
+            late: all.iter().filter(|one| one.done > end).count() as u64,
             latency_ms: latencies.iter().sum::<f64>() / latencies.len().max(1) as f64,
             p50_ms: part(0.5),
             p99_ms: part(0.99),
         }
+    }
+
+    /// Each client stood at the second lock with one transaction, and did no other. Where that is not so, the window is
+    /// not what it is said to be.
+    fn check(&self, clients: u16) -> Result<(), Error> {
+        if self.transactions == 0 {
+            return Err(Error::Round("not one transaction was done".to_owned()));
+        }
+        if self.late != u64::from(clients) {
+            return Err(Error::Round(format!(
+                "{} transactions were done after the second lock, by {clients} clients",
+                self.late
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -257,10 +271,13 @@ mod tests {
         let counted = Counted::of(&all, Duration::from_secs(1), Duration::from_secs(2));
         let expect = Counted {
             transactions: 3,
+            late: 1,
             latency_ms: 5.0,
             p50_ms: 4.0,
             p99_ms: 6.0,
         };
         assert_eq!(counted, expect);
+        assert!(counted.check(1).is_ok());
+        assert!(counted.check(2).is_err());
     }
 }
