@@ -1,6 +1,7 @@
 //! Runs pgbench and reads its log of transactions: <https://www.postgresql.org/docs/current/pgbench.html>.
 
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -73,6 +74,8 @@ impl Pgbench {
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(File::create(&errors)?)
+                // Ctrl-C is for us, and we stop things in order.
+                .process_group(0)
                 .spawn()
         };
         let child = spawn().map_err(Error::system("cannot run pgbench"))?;
