@@ -141,6 +141,34 @@ fn a_signal_ends_it_and_leaves_nothing() {
     assert_eq!(left, 0, "directories of servers are left");
 }
 
+/// The figures would be of something else.
+#[test]
+fn a_proxy_that_does_not_fence_is_not_measured() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("pgpalisade");
+    let script = format!(
+        "#!/bin/sh\nexec '{}' \"$@\" --observe on\n",
+        proxy().display()
+    );
+    fs::write(&program, script).unwrap();
+    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&program, permissions).unwrap();
+    let arguments = [
+        "--targets=pgpalisade-no-token",
+        "--workloads=select",
+        "--links=tcp",
+        "--scale=1",
+    ];
+    let mut command = overhead(directory.path(), &arguments);
+    let output = command.env("PGPALISADE_BIN", program).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = said(&output);
+    assert!(
+        told.contains("let a session without a token write"),
+        "{told}"
+    );
+}
+
 #[test]
 fn what_is_no_file_of_a_run_is_refused() {
     let directory = tempfile::tempdir().unwrap();
