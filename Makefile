@@ -12,7 +12,7 @@ MICRO := $(abspath $(TARGET_DIR))/release/micro
 TAKEOVER := $(abspath $(TARGET_DIR))/release/takeover
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof bench bench-takeover bench-micro check fuzz-build build packages
+.PHONY: help demo test proof bench bench-takeover bench-micro bench-uring check fuzz-build build packages bench-packages
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -39,7 +39,7 @@ proof: build ## The guarantee under faults, 30 minutes (ARGS='--minutes 5 --seed
 	@"$(PROOF)" $(ARGS)
 
 # One build for both, so that the figures are of the proxy as it is now. It finds the proxy beside itself.
-bench: packages ## Build for release, and measure what the proxy costs (ARGS=--writes for writes too)
+bench: bench-packages ## Build for release, and measure the proxy beside its peers, 30 minutes (ARGS=--quick: three)
 	$(CARGO) build --release --locked --bins --package pgpalisade --package pgpalisade-bench
 	@"$(OVERHEAD)" $(ARGS)
 
@@ -50,6 +50,11 @@ bench-takeover: packages ## Build for release, and measure takeovers with each s
 bench-micro: packages ## Build for release, and measure the parts of the data path one by one (ARGS=--help)
 	$(CARGO) build --release --locked --bin micro --package pgpalisade-bench
 	@"$(MICRO)" $(ARGS)
+
+# Outside the workspace, for io_uring needs unsafe code.
+bench-uring: bench-packages ## Build for release, and measure bare relays on epoll, io_uring and tokio (ARGS='--clients 16,64')
+	$(CARGO) build --release --locked --manifest-path bench/uring-trial/Cargo.toml --target-dir "$(abspath $(TARGET_DIR))/uring-trial"
+	@"$(abspath $(TARGET_DIR))/uring-trial/release/uring-trial" $(ARGS)
 
 check: packages ## rustfmt and clippy, warnings denied
 	$(CARGO) fmt --all --check
@@ -72,3 +77,6 @@ build: packages
 
 packages:
 	@scripts/install-packages
+
+bench-packages:
+	@scripts/install-packages --bench

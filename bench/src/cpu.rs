@@ -1,100 +1,136 @@
 //! CPU time of another process, as the kernel counts it.
 
 use std::fs;
-use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
 
-use crate::error::Error;
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::{Pid, SysconfVar, sysconf};
 
-/// User and system time of a process, in clock ticks. It only grows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ticks(u64);
+use crate::Error;
 
-/// Clock ticks in a second. A figure cannot be finer than one tick, 10 ms on most machines.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TickRate(u64);
-
-impl Ticks {
-    /// What a process and all its threads have used so far.
-    pub(crate) fn of(pid: u32) -> Result<Self, Error> {
-        let path = format!("/proc/{pid}/stat");
-        let stat = fs::read_to_string(&path)
-            .map_err(Error::system(format!("cannot read {path} (has it ended?)")))?;
-        Self::parse(&stat).ok_or(Error::NotUnderstood {
-            what: path,
-            text: stat,
-        })
-    }
-
-    /// Fields 14 and 15 of `/proc/PID/stat`: <https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html>.
-    fn parse(stat: &str) -> Option<Self> {
-        // The name, field 2, is in parentheses and may itself hold spaces and parentheses.
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-        let user: u64 = fields.next()?.parse().ok()?;
-        let system: u64 = fields.next()?.parse().ok()?;
-        Some(Self(user.checked_add(system)?))
+/// User and system time that a process has used so far, with all its threads, those that have ended too.
+///
+/// It is read from the CPU clock of the process, in nanoseconds, and exact at this moment, also for threads that run:
+/// <https://man7.org/linux/man-pages/man3/clock_getcpuclockid.3.html>. Where there is none, from [`ticks_of`].
+///
+/// # Errors
+/// Where there is no such process.
+pub fn time_of(pid: u32) -> Result<Duration, Error> {
+    match clock_of(pid) {
+        Some(time) => Ok(time),
+        None => ticks_of(pid),
     }
 }
 
-impl TickRate {
-    /// Of this machine.
-    pub(crate) fn of_this_machine() -> Result<Self, Error> {
-        let output = Command::new("getconf")
-            .arg("CLK_TCK")
-            .output()
-            .map_err(Error::system("cannot run getconf (package libc-bin)"))?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        match text.trim().parse() {
-            Ok(rate) if rate > 0 => Ok(Self(rate)),
-            _ => Err(Error::NotUnderstood {
-                what: "getconf CLK_TCK".to_owned(),
-                text,
-            }),
-        }
-    }
+fn clock_of(pid: u32) -> Option<Duration> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?);
+    let time = clock_gettime(clock_getcpuclockid(pid).ok()?).ok()?;
+    Some(time.into())
+}
 
-    /// Microseconds from `before` to `after`.
-    pub(crate) fn micros(self, before: Ticks, after: Ticks) -> f64 {
-        after.0.saturating_sub(before.0) as f64 * 1e6 / self.0 as f64
-    }
+/// The same from `/proc/PID/stat`, which counts in ticks, of 10 ms on most machines.
+///
+/// # Errors
+/// Where there is no such process, or the file is not as proc(5) says.
+pub fn ticks_of(pid: u32) -> Result<Duration, Error> {
+    let path = format!("/proc/{pid}/stat");
+    let stat = fs::read_to_string(&path)
+        .map_err(Error::system(format!("cannot read {path} (has it ended?)")))?;
+    let ticks = ticks_in(&stat).ok_or(Error::NotUnderstood {
+        what: path,
+        text: stat,
+    })?;
+    Ok(Duration::from_secs_f64(
+        ticks as f64 / ticks_per_second() as f64,
+    ))
+}
+
+/// Fields 14 and 15 of `/proc/PID/stat`: <https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html>.
+fn ticks_in(stat: &str) -> Option<u64> {
+    // The name, field 2, is in parentheses and may itself hold spaces and parentheses.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    user.checked_add(system)
+}
+
+fn ticks_per_second() -> u64 {
+    static RATE: OnceLock<u64> = OnceLock::new();
+    *RATE.get_or_init(|| {
+        let rate = sysconf(SysconfVar::CLK_TCK).ok().flatten();
+        // What Linux has had on all architectures but one, for as long as there is x86-64.
+        rate.and_then(|rate| u64::try_from(rate).ok())
+            .filter(|rate| *rate > 0)
+            .unwrap_or(100)
+    })
+}
+
+/// Microseconds for each of `count`.
+pub fn micros_each(used: Duration, count: u64) -> f64 {
+    used.as_nanos() as f64 / 1e3 / count as f64
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Instant;
 
-    #[track_caller]
-    fn check(stat: &str, expect: Option<u64>) {
-        assert_eq!(Ticks::parse(stat), expect.map(Ticks));
-    }
+    use super::*;
 
     #[test]
     fn user_and_system_time() {
         let rest = "S 1 77 77 0 -1 4194560 1093 11 22 33 150 42 7 8 20 0 3 0 99 1 2";
-        check(&format!("77 (pgpalisade) {rest}"), Some(192));
-        check(&format!("77 (a b) c) {rest}"), Some(192));
-        check("77 (pgpalisade) S 1 77 77", None);
-        check("77 (p) S 1 77 77 0 -1 4194560 1093 11 22 33 150", None);
-        check("77 (p) S 1 77 77 0 -1 4194560 1093 11 22 33 x 42 7", None);
-        check("", None);
-    }
-
-    #[test]
-    fn ticks_to_microseconds() {
-        assert_eq!(TickRate(100).micros(Ticks(10), Ticks(13)), 30_000.0);
-        assert_eq!(TickRate(250).micros(Ticks(0), Ticks(1)), 4_000.0);
-    }
-
-    #[test]
-    fn work_of_this_process_is_seen() {
-        let pid = std::process::id();
-        let before = Ticks::of(pid).unwrap();
-        let rate = TickRate::of_this_machine().unwrap();
-        let start = std::time::Instant::now();
-        while start.elapsed().as_secs() < 10 {
-            if rate.micros(before, Ticks::of(pid).unwrap()) > 0.0 {
-                return;
-            }
+        let cases = [
+            (format!("77 (pgpalisade) {rest}"), Some(192)),
+            (format!("77 (a b) c) {rest}"), Some(192)),
+            ("77 (pgpalisade) S 1 77 77".to_owned(), None),
+            (
+                "77 (p) S 1 77 77 0 -1 4194560 1093 11 22 33 150".to_owned(),
+                None,
+            ),
+            (
+                "77 (p) S 1 77 77 0 -1 4194560 1093 11 22 33 x 42 7".to_owned(),
+                None,
+            ),
+            (String::new(), None),
+        ];
+        for (stat, expect) in cases {
+            assert_eq!(ticks_in(&stat), expect, "{stat}");
         }
-        panic!("ten seconds of work and not one tick");
+    }
+
+    #[test]
+    fn microseconds_of_each() {
+        assert_eq!(micros_each(Duration::from_millis(30), 1500), 20.0);
+    }
+
+    fn work(time: Duration) {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// The fine source and the coarse one say the same, within what the coarse one can say, and neither forgets a
+    /// thread that has ended.
+    #[test]
+    fn both_sources_agree_about_threads_that_have_ended() {
+        let pid = std::process::id();
+        let (clock, ticks) = (clock_of(pid).unwrap(), ticks_of(pid).unwrap());
+        std::thread::spawn(|| work(Duration::from_millis(400)))
+            .join()
+            .unwrap();
+        let clock = clock_of(pid).unwrap() - clock;
+        let ticks = ticks_of(pid).unwrap() - ticks;
+        let apart = clock.as_secs_f64() - ticks.as_secs_f64();
+        assert!(apart.abs() < 0.05, "clock {clock:?}, ticks {ticks:?}");
+        // It was on the CPU for most of the time, also where other tests run.
+        assert!(clock > Duration::from_millis(50), "{clock:?}");
+    }
+
+    #[test]
+    fn a_process_that_is_not_there() {
+        // Above the largest that Linux gives.
+        assert!(time_of(4_194_305).is_err());
     }
 }

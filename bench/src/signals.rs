@@ -6,7 +6,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// Cancels `stop` on Ctrl-C and SIGTERM, instead of ending the process.
-pub(crate) fn watch(stop: CancellationToken) -> io::Result<()> {
+///
+/// # Errors
+/// Where the signals cannot be waited for.
+pub fn watch(stop: CancellationToken) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()?;

@@ -2,8 +2,6 @@
 
 mod error;
 mod round;
-#[path = "../signals.rs"]
-mod signals;
 mod stage;
 mod table;
 
@@ -12,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
+use pgpalisade_bench::signals;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;

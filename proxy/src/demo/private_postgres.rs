@@ -82,7 +82,19 @@ impl PrivatePostgres {
     /// # Errors
     /// Where the programs are missing or fail, or `stop` is cancelled.
     pub fn start_in(parent: &Path, stop: &CancellationToken) -> Result<Self, PostgresError> {
-        let setup = Setup::prepare(parent, stop)?;
+        Self::start_with(parent, &[], stop)
+    }
+
+    /// As [`start_in`](Self::start_in), with more settings (`name=value`). Where one is given twice, the last counts.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_with(
+        parent: &Path,
+        settings: &[String],
+        stop: &CancellationToken,
+    ) -> Result<Self, PostgresError> {
+        let setup = Setup::prepare(parent, settings, stop)?;
         setup.initdb()?;
         let mut attempt = 1;
         loop {
@@ -151,11 +163,16 @@ struct Setup<'a> {
     user: Option<(u32, u32)>,
     directory: PathBuf,
     password: String,
+    settings: &'a [String],
     stop: &'a CancellationToken,
 }
 
 impl<'a> Setup<'a> {
-    fn prepare(parent: &Path, stop: &'a CancellationToken) -> Result<Self, PostgresError> {
+    fn prepare(
+        parent: &Path,
+        settings: &'a [String],
+        stop: &'a CancellationToken,
+    ) -> Result<Self, PostgresError> {
         let directory = parent.join("postgres");
         fs::create_dir(&directory).map_err(system("cannot make the directory of PostgreSQL"))?;
         let set_up = || -> io::Result<Option<u32>> {
@@ -174,6 +191,7 @@ impl<'a> Setup<'a> {
             user,
             directory,
             password: random_password().map_err(system("cannot read /dev/urandom"))?,
+            settings,
             stop,
         };
         setup
@@ -270,6 +288,7 @@ impl<'a> Setup<'a> {
                 .arg(&self.directory)
                 .args(["-p", &port.to_string()])
                 .args(["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"])
+                .args(self.settings.iter().flat_map(|setting| ["-c", setting]))
                 .spawn()
         };
         let child = spawn().map_err(system("cannot run postgres"))?;
