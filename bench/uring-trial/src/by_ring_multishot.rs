@@ -230,7 +230,15 @@ impl Relay {
         };
         let direction = &mut connection.from[tag.side];
         if !direction.unsent.is_empty() {
-            self.queue_send(tag, Sending::Now)?;
+            // A send that says nothing does only where whatever is to be done after it comes with another event.
+            let last = direction.unsent.len() == 1 && !direction.ended;
+            let awaited = direction.receiving && !direction.cancelling;
+            let how = if last && awaited {
+                Sending::Now
+            } else {
+                Sending::Waiting
+            };
+            self.queue_send(tag, how)?;
         } else if direction.unsent.is_empty() && direction.ended {
             let _ = shutdown(&connection.sockets[1 - tag.side], Shutdown::Write);
             return self.close_where_done(tag);
