@@ -1,11 +1,11 @@
 //! The relay on io_uring with buffers that all connections share: one receive is armed for each socket and stays so.
 //!
 //! A send of the ring does not wait at first, so that it has ended when the entry that submits it returns. It says
-//! nothing where the socket has taken all, so that the same entry can wait for the next receive. What the socket has not
-//! taken is sent again, waiting. While much is unsent, the receive is taken back.
+//! nothing where the socket has taken all, so that the same entry can wait for the next receive. What the socket has
+//! not taken is sent again, waiting. While much is unsent, the receive is taken back.
 //!
-//! What a proxy would need besides: buffers are not shared fairly here. Connections that are read slowly can hold all of
-//! them, and then the others wait, at the cost of turns that do nothing.
+//! What a proxy would need besides: buffers are not shared fairly here. Connections that are read slowly can hold all
+//! of them, and then the others wait, at the cost of turns that do nothing.
 
 use std::collections::VecDeque;
 use std::io;
