@@ -51,7 +51,7 @@ pub(crate) use replies::encoding;
 use state::{CommittedMidway, Front, Gate, Process};
 
 /// Turns of the loop before other connections of the worker get theirs.
-const TURNS_MAX: usize = 8;
+const TURNS_MAX: usize = 4;
 
 /// What a look at one side has come to, in the turns since the task was woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

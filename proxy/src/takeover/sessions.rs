@@ -69,13 +69,14 @@ pub(super) async fn alive(
     Ok((alive?, cluster))
 }
 
-/// The session behind a pid.
+/// The session behind a pid. Asked with it, the function makes one row; the view would make one of every session, which
+/// for thousands of them is most of the time of a login.
 pub(super) async fn identify(
     control: &Control,
     pid: i32,
     deadline: Instant,
 ) -> Result<Identified, DeclareError> {
-    let sql = format!("SELECT {STARTED_US} FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1");
+    let sql = format!("SELECT {STARTED_US} FROM pg_catalog.pg_stat_get_activity($1) a");
     let (rows, cluster) = control
         .query_on_cluster(&sql, &[(&pid, Type::INT4)], deadline)
         .await

@@ -10,8 +10,12 @@ pub use stall::{Stall, Unsent};
 
 use bytes::BytesMut;
 
-/// How much one read may bring. Two of PostgreSQL's own 8 KiB output buffers.
+/// How much one read may bring behind a message that is not there whole. Two of PostgreSQL's own 8 KiB output buffers.
 pub const READ_CHUNK: usize = 16 * 1024;
+
+/// How much one read may bring else. A large result takes a quarter of the system calls that [`READ_CHUNK`] would take,
+/// and the buffer is one for all connections of a worker.
+const SCRATCH: usize = 64 * 1024;
 
 /// Above this many unsent bytes towards one side, the other side is not read any more.
 pub const OUTBOX_HIGH_WATER: usize = 64 * 1024;
@@ -28,10 +32,10 @@ impl Scratch {
         &self.0
     }
 
-    /// The empty buffer, with room for [`READ_CHUNK`] bytes.
+    /// The empty buffer, with room for 64 KiB.
     pub fn empty(&mut self) -> &mut BytesMut {
         self.0.clear();
-        self.0.reserve(READ_CHUNK);
+        self.0.reserve(SCRATCH);
         &mut self.0
     }
 }
