@@ -62,8 +62,9 @@ pub(crate) fn measure(effort: &Effort, stop: &CancellationToken) -> Result<Repor
         say(NAME, &format!("a policy file with {scopes} scopes"));
         places.push(Place::start(Known::Tables, scopes, stop)?);
     }
-    for round in 0..effort.rounds as usize {
-        say(NAME, &format!("round {} of {}", round + 1, effort.rounds));
+    let (rounds, time) = effort.fine();
+    for round in 0..rounds as usize {
+        say(NAME, &format!("round {} of {rounds}", round + 1));
         let count = places.len();
         for turn in 0..count {
             let Some(place) = places.get_mut((round + turn) % count) else {
@@ -71,7 +72,7 @@ pub(crate) fn measure(effort: &Effort, stop: &CancellationToken) -> Result<Repor
             };
             for lane in &mut place.lanes {
                 let done = timed(&place.target, || {
-                    loops(&mut lane.clients, &execution("p"), effort.time)
+                    loops(&mut lane.clients, &execution("p"), time)
                 })?;
                 lane.micros.push(done.micros_each());
             }
@@ -169,8 +170,7 @@ fn fill_store(ground: &mut Ground, scopes: u32) -> Result<(), Error> {
             .map_err(|error| failed(error.to_string()))
     };
     let marks = (0..scopes).map(mark).collect::<Result<Vec<_>, _>>()?;
-    let store = Embedded::open(&ground.authority())
-        .map_err(|error| failed(error.to_string()))?;
+    let store = Embedded::open(&ground.authority()).map_err(|error| failed(error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .map_err(Error::system("cannot make a runtime"))?;
