@@ -12,7 +12,7 @@ POLICY := $(abspath $(TARGET_DIR))/release/policy
 TAKEOVER := $(abspath $(TARGET_DIR))/release/takeover
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof bench bench-takeover bench-policy check fuzz-build build packages
+.PHONY: help demo test proof bench bench-takeover bench-policy check fuzz-build build packages bench-packages
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -39,7 +39,7 @@ proof: build ## The guarantee under faults, 30 minutes (ARGS='--minutes 5 --seed
 	@"$(PROOF)" $(ARGS)
 
 # One build for both, so that the figures are of the proxy as it is now. It finds the proxy beside itself.
-bench: packages ## Build for release, and measure what the proxy costs (ARGS=--writes for writes too)
+bench: bench-packages ## Build for release, and measure the proxy beside its peers, 30 minutes (ARGS=--quick: three)
 	$(CARGO) build --release --locked --bins --package pgpalisade --package pgpalisade-bench
 	@"$(OVERHEAD)" $(ARGS)
 
@@ -72,3 +72,6 @@ build: packages
 
 packages:
 	@scripts/install-packages
+
+bench-packages:
+	@scripts/install-packages --bench

@@ -68,7 +68,7 @@ fn ticks_per_second() -> u64 {
 
 /// Microseconds for each of `count`.
 pub fn micros_each(used: Duration, count: u64) -> f64 {
-    used.as_secs_f64() * 1e6 / count as f64
+    used.as_nanos() as f64 / 1e3 / count as f64
 }
 
 #[cfg(test)]

@@ -26,13 +26,13 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// Another process can take a port between our look and the bind.
 const ATTEMPTS: usize = 5;
 
-/// The second signal ends the proxy at once; the sessions of a round are gone by then.
+/// The peers end at once on SIGTERM. The second one has pgpalisade do so too, where sessions are left.
 const FAREWELL: &[(Signal, Duration)] = &[
     (Signal::TERM, Duration::from_secs(5)),
     (Signal::TERM, Duration::from_secs(2)),
 ];
 
-/// pgbouncer ends at once on SIGTERM, haproxy too; SIGINT would let pgbouncer wait for its clients.
+/// Starts it, on a free port.
 pub(super) fn start(
     kind: Kind,
     link: Link,

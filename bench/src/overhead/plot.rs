@@ -1,0 +1,308 @@
+//! The plot: CPU time per transaction, as SVG.
+//!
+//! Bars with whiskers are all that is needed, so it is written by hand: a library for plots would be the heaviest
+//! dependency of this package, for less say in what it draws.
+
+use std::fmt::Write;
+
+use pgpalisade_bench::targets::{Kind, Link};
+
+use crate::plan::{Cell, Lane, Protocol, Workload};
+use crate::results::Results;
+
+/// Left of the first panel, for the numbers of its axis.
+const LEFT: f64 = 64.0;
+const TOP: f64 = 96.0;
+const PANEL_WIDTH: f64 = 330.0;
+const PANEL_HEIGHT: f64 = 200.0;
+const GAP_X: f64 = 58.0;
+const GAP_Y: f64 = 84.0;
+const BOTTOM: f64 = 36.0;
+
+/// Lines across a panel, besides the one at zero.
+const GRID: u32 = 4;
+
+/// What has a process, and its colour: ours are blue, and all can be told apart without seeing red and green.
+const BARS: [(Kind, &str); 6] = [
+    (Kind::Bound, "#0b4f9e"),
+    (Kind::NoToken, "#4b8fd6"),
+    (Kind::Observe, "#a9cbee"),
+    (Kind::Pgbouncer, "#d98c00"),
+    (Kind::Haproxy, "#8c5a9e"),
+    (Kind::Relay, "#9a9a9a"),
+];
+
+/// The whole picture, one row of panels for each workload and link, one panel for each protocol.
+pub(crate) fn plot(results: &Results) -> String {
+    let rows: Vec<Row> = Workload::ALL
+        .into_iter()
+        .flat_map(|workload| Link::ALL.map(|link| Row::of(results, workload, link)))
+        .filter(|row| !row.bars.is_empty())
+        .collect();
+    let protocols: Vec<Protocol> = Protocol::ALL
+        .into_iter()
+        .filter(|protocol| {
+            let mut bars = rows.iter().flat_map(|row| &row.bars);
+            bars.any(|bar| bar.cell.protocol == *protocol)
+        })
+        .collect();
+    let columns = protocols.len().max(2) as f64;
+    let width = LEFT + columns * (PANEL_WIDTH + GAP_X);
+    let height = TOP + rows.len() as f64 * (PANEL_HEIGHT + GAP_Y) + BOTTOM;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
+         height=\"{height:.0}\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#222\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+    );
+    text(
+        &mut svg,
+        LEFT,
+        26.0,
+        "start",
+        17,
+        "CPU time of the proxy per transaction, in microseconds",
+    );
+    legend(&mut svg, &rows);
+    for (row, y) in rows.iter().zip(0..) {
+        let top = TOP + 30.0 + f64::from(y) * (PANEL_HEIGHT + GAP_Y);
+        text(&mut svg, LEFT, top - 30.0, "start", 14, &row.title());
+        for (protocol, x) in protocols.iter().zip(0..) {
+            let left = LEFT + f64::from(x) * (PANEL_WIDTH + GAP_X);
+            panel(&mut svg, row, *protocol, left, top);
+        }
+    }
+    let about = format!(
+        "medians of the rounds, whiskers from the least to the most; {}, {} cores, {}",
+        results.note("cpu").unwrap_or("unknown processor"),
+        results.note("cores").unwrap_or("?"),
+        results.note("date").unwrap_or("undated"),
+    );
+    text(&mut svg, LEFT, height - 14.0, "start", 12, &about);
+    svg.push_str("</svg>\n");
+    svg
+}
+
+struct Bar {
+    cell: Cell,
+    kind: Kind,
+    micros: f64,
+    range: (f64, f64),
+}
+
+/// The panels of one workload over one link. They share their scale.
+struct Row {
+    workload: Workload,
+    link: Link,
+    bars: Vec<Bar>,
+    most: f64,
+}
+
+impl Row {
+    fn of(results: &Results, workload: Workload, link: Link) -> Self {
+        let mut bars = Vec::new();
+        let cells = results.cells().into_iter();
+        for cell in cells.filter(|cell| cell.workload == workload) {
+            bars.extend(BARS.iter().filter_map(|&(kind, _)| {
+                let summary = results.summary(cell, Lane { kind, link })?;
+                Some(Bar {
+                    cell,
+                    kind,
+                    micros: summary.micros?,
+                    range: summary.micros_range?,
+                })
+            }));
+        }
+        let most = bars.iter().map(|bar| bar.range.1).fold(0.0, f64::max);
+        Self {
+            workload,
+            link,
+            bars,
+            most: scale_end(most),
+        }
+    }
+
+    fn title(&self) -> String {
+        let workload = match self.workload {
+            Workload::Select => "pgbench -S, one SELECT by primary key",
+            Workload::Tpcb => "pgbench like TPC-B, seven statements",
+        };
+        let link = match self.link {
+            Link::Tcp => "PostgreSQL over TCP",
+            Link::Unix => "PostgreSQL over a unix socket",
+        };
+        format!("{workload}; {link}")
+    }
+}
+
+/// A round number that is not below.
+fn scale_end(most: f64) -> f64 {
+    let decade = 10_f64.powf(most.max(1.0).log10().floor());
+    let steps = [1.0, 2.0, 4.0, 6.0, 8.0, 10.0];
+    let fits = steps
+        .iter()
+        .map(|step| step * decade)
+        .find(|end| *end >= most);
+    fits.unwrap_or(10.0 * decade)
+}
+
+fn panel(svg: &mut String, row: &Row, protocol: Protocol, left: f64, top: f64) {
+    let bottom = top + PANEL_HEIGHT;
+    let y = |micros: f64| bottom - micros / row.most * PANEL_HEIGHT;
+    text(
+        svg,
+        left + PANEL_WIDTH / 2.0,
+        top - 8.0,
+        "middle",
+        12,
+        protocol.name(),
+    );
+    for step in 0..=GRID {
+        let value = row.most * f64::from(step) / f64::from(GRID);
+        let at = y(value);
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{left:.1}\" y1=\"{at:.1}\" x2=\"{:.1}\" y2=\"{at:.1}\" stroke=\"#dddddd\"/>",
+            left + PANEL_WIDTH
+        );
+        text(svg, left - 6.0, at + 4.0, "end", 11, &format!("{value}"));
+    }
+    let in_panel: Vec<&Bar> = row
+        .bars
+        .iter()
+        .filter(|bar| bar.cell.protocol == protocol)
+        .collect();
+    let mut clients: Vec<u16> = in_panel.iter().map(|bar| bar.cell.clients).collect();
+    clients.dedup();
+    let group = PANEL_WIDTH / clients.len().max(1) as f64;
+    for (count, place) in clients.iter().zip(0..) {
+        let start = left + f64::from(place) * group;
+        let bars = in_panel.iter().filter(|bar| bar.cell.clients == *count);
+        let width = (group * 0.86) / BARS.len() as f64;
+        for (bar, slot) in bars.zip(0..) {
+            let x = start + group * 0.07 + f64::from(slot) * width;
+            draw(svg, bar, x, width, &y);
+        }
+        let unit = if *count == 1 { "client" } else { "clients" };
+        text(
+            svg,
+            start + group / 2.0,
+            bottom + 16.0,
+            "middle",
+            11,
+            &format!("{count} {unit}"),
+        );
+    }
+}
+
+fn draw(svg: &mut String, bar: &Bar, x: f64, width: f64, y: &impl Fn(f64) -> f64) {
+    let (top, bottom) = (y(bar.micros), y(0.0));
+    let (least, most) = bar.range;
+    let _ = writeln!(
+        svg,
+        "<rect x=\"{x:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\"><title>{}, {}: {:.1} us \
+         ({least:.1} to {most:.1})</title></rect>",
+        width - 1.0,
+        bottom - top,
+        colour(bar.kind),
+        bar.kind,
+        bar.cell,
+        bar.micros,
+    );
+    let middle = x + (width - 1.0) / 2.0;
+    let _ = writeln!(
+        svg,
+        "<line x1=\"{middle:.1}\" y1=\"{:.1}\" x2=\"{middle:.1}\" y2=\"{:.1}\" stroke=\"#222222\"/>",
+        y(least),
+        y(most),
+    );
+}
+
+fn colour(kind: Kind) -> &'static str {
+    let bar = BARS.iter().find(|(known, _)| *known == kind);
+    bar.map_or("#000000", |(_, colour)| colour)
+}
+
+fn legend(svg: &mut String, rows: &[Row]) {
+    let mut x = LEFT;
+    for (kind, colour) in BARS {
+        if !rows
+            .iter()
+            .flat_map(|row| &row.bars)
+            .any(|bar| bar.kind == kind)
+        {
+            continue;
+        }
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{x:.1}\" y=\"42\" width=\"14\" height=\"14\" fill=\"{colour}\"/>"
+        );
+        let label = label(kind);
+        text(svg, x + 20.0, 54.0, "start", 12, label);
+        x += 40.0 + 6.6 * label.len() as f64;
+    }
+}
+
+fn label(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Direct => "direct",
+        Kind::Bound => "pgpalisade, token",
+        Kind::NoToken => "pgpalisade, no token",
+        Kind::Observe => "pgpalisade, observe",
+        Kind::Pgbouncer => "pgbouncer",
+        Kind::Haproxy => "haproxy",
+        Kind::Relay => "bare relay",
+    }
+}
+
+fn text(svg: &mut String, x: f64, y: f64, anchor: &str, size: u32, what: &str) {
+    let _ = writeln!(
+        svg,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\">{}</text>",
+        escaped(what)
+    );
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::tests::{CELL, sample};
+
+    #[test]
+    fn ends_of_scales() {
+        for (most, end) in [
+            (0.0, 1.0),
+            (9.9, 10.0),
+            (10.0, 10.0),
+            (17.0, 20.0),
+            (31.0, 40.0),
+            (86.0, 100.0),
+        ] {
+            assert_eq!(scale_end(most), end, "{most}");
+        }
+    }
+
+    #[test]
+    fn a_bar_for_each_lane_that_has_a_process() {
+        let samples = vec![
+            sample(CELL, Lane::tcp(Kind::Direct), 1, 1000, 0),
+            sample(CELL, Lane::tcp(Kind::Bound), 1, 1000, 20),
+            sample(CELL, Lane::unix(Kind::Bound), 1, 1000, 12),
+            sample(CELL, Lane::tcp(Kind::Relay), 1, 1000, 10),
+        ];
+        let notes = vec![("cpu".to_owned(), "A & B <2>".to_owned())];
+        let svg = plot(&Results { notes, samples });
+        assert!(svg.contains("A &amp; B &lt;2&gt;"), "{svg}");
+        assert_eq!(svg.matches("<title>").count(), 3, "{svg}");
+        // As high as the scale, 20, and half of that.
+        for height in ["height=\"200.0\"", "height=\"100.0\""] {
+            assert!(svg.contains(height), "{height}: {svg}");
+        }
+        assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
+    }
+}
