@@ -3,7 +3,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use pgpalisade::demo::private_postgres::PrivatePostgres;
@@ -102,6 +102,11 @@ impl Ground {
     /// Where files of this run may be put. Removed with it.
     pub fn directory(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// The directory of the proxy's embedded store, which the next proxy opens.
+    pub fn authority(&self) -> PathBuf {
+        self.directory().join("authority")
     }
 
     /// How many connections at once it was started for.

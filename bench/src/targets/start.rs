@@ -221,7 +221,7 @@ impl Launch<'_> {
             Link::Tcp => format!("postgres://127.0.0.1:{}", postgres.port()),
             Link::Unix => self.upstream_address(),
         };
-        let authority = self.ground.directory().join("authority");
+        let authority = self.ground.authority();
         command
             .args(["serve", "--listen", &self.listen()])
             .args(["--upstream", &upstream])

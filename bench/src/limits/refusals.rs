@@ -1,0 +1,193 @@
+//! A refused statement: what it costs the proxy, and whether PostgreSQL hears of it.
+
+use std::fs;
+use std::time::Duration;
+
+use pgpalisade_bench::Error;
+use pgpalisade_bench::ground::Ground;
+use pgpalisade_bench::targets::{Kind, Link, Target};
+use pgpalisade_tests::wire::Batch;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::{Appetite, Client};
+use crate::drive::{Done, timed};
+use crate::effort::Effort;
+use crate::progress::say;
+use crate::report::{Report, Verdict};
+
+pub(crate) const NAME: &str = "refusals";
+
+const TABLE: &str = "CREATE TABLE ledger (id bigint, amount int, note text)";
+
+/// What is aimed for: CPU time of a refusal, in microseconds.
+const GOAL_MICROS: f64 = 30.0;
+
+const RATE: &str = "refusals/s";
+const CPU: &str = "proxy CPU us/refusal";
+const RUNS: &str = "times the backend ran";
+const RECORDS: &str = "records";
+
+/// How a write without a token comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    /// A simple Query, always the same text.
+    Simple,
+    /// A simple Query with other literals each time, so that no verdict is cached.
+    NewText,
+    /// Bind, Execute, Sync of a statement that was prepared.
+    Prepared,
+    /// Parse, Bind, Execute, Sync.
+    Extended,
+}
+
+impl Shape {
+    const ALL: [Self; 4] = [Self::Simple, Self::NewText, Self::Prepared, Self::Extended];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Simple => "simple",
+            Self::NewText => "simple, new text",
+            Self::Prepared => "prepared",
+            Self::Extended => "extended",
+        }
+    }
+
+    /// The request with this number.
+    fn request(self, number: u32) -> Vec<u8> {
+        let sql = |number| format!("INSERT INTO ledger VALUES ({number}, 250, 'rent of november')");
+        let batch = match self {
+            Self::Simple => Batch::new().query(&sql(1)),
+            Self::NewText => Batch::new().query(&sql(number)),
+            Self::Prepared => Batch::new().bind("", "p", &[]).execute("", 0).sync(),
+            Self::Extended => Batch::new()
+                .parse("", &sql(1))
+                .bind("", "", &[])
+                .execute("", 0)
+                .sync(),
+        };
+        batch.bytes().to_vec()
+    }
+}
+
+struct Row {
+    shape: Shape,
+    done: Done,
+    /// Times that the kernel has put PostgreSQL's process of the session on a processor.
+    runs: u64,
+    records: u64,
+}
+
+/// One session without a token writes again and again.
+pub(crate) fn measure(effort: &Effort, stop: &CancellationToken) -> Result<Report, Error> {
+    let mut ground = Ground::start(16, &[], stop)?;
+    ground.director().run(TABLE)?;
+    let target = Target::start(Kind::NoToken, Link::Tcp, &ground)?;
+    let mut client = Client::login(&target, Appetite::Small, stop)?;
+    let pid = client
+        .run(Batch::new().query("SELECT pg_backend_pid()").bytes())?
+        .value;
+    let pid: u32 = pid.and_then(|pid| pid.parse().ok()).unwrap_or_default();
+    let prepared = Batch::new()
+        .parse(
+            "p",
+            "INSERT INTO ledger VALUES (1, 250, 'rent of november')",
+        )
+        .sync();
+    client.run(prepared.bytes())?.expect(0, "preparing")?;
+    let mut rows = Vec::new();
+    for shape in Shape::ALL {
+        say(
+            NAME,
+            &format!("{} refusals, {}", effort.refusals, shape.name()),
+        );
+        let requests: Vec<Vec<u8>> = (0..effort.refusals)
+            .map(|number| shape.request(number))
+            .collect();
+        let records_before = records(&target);
+        let runs_before = runs_of(pid)?;
+        let done = timed(&target, || {
+            for request in &requests {
+                refused(client.run(request)?)?;
+            }
+            Ok(requests.len() as u64)
+        })?;
+        let runs = runs_of(pid)? - runs_before;
+        // They are written a moment later.
+        std::thread::sleep(Duration::from_millis(300));
+        rows.push(Row {
+            shape,
+            done,
+            runs,
+            records: records(&target) - records_before,
+        });
+    }
+    let written = ground.director().number("SELECT count(*) FROM ledger")?;
+    if written != 0 {
+        return Err(Error::NotFenced(format!(
+            "{written} rows of a session without a token are there"
+        )));
+    }
+    Ok(report(effort, &rows))
+}
+
+fn refused(answer: crate::client::Answer) -> Result<(), Error> {
+    match &answer.error {
+        Some(error) if error.starts_with("PF002") => Ok(()),
+        Some(error) => Err(Error::Round(format!("it was refused otherwise: {error}"))),
+        None => Err(Error::NotFenced(
+            "a write without a token was not refused".to_owned(),
+        )),
+    }
+}
+
+/// Lines of the rejection log.
+fn records(target: &Target) -> u64 {
+    let text = target.rejection_log().and_then(|path| fs::read(path).ok());
+    let lines = text.unwrap_or_default();
+    lines.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
+/// How often a process of one thread has run: the third number of `/proc/PID/schedstat`.
+fn runs_of(pid: u32) -> Result<u64, Error> {
+    let path = format!("/proc/{pid}/schedstat");
+    let text = fs::read_to_string(&path).map_err(Error::system(format!("cannot read {path}")))?;
+    let runs = text
+        .split_whitespace()
+        .nth(2)
+        .and_then(|runs| runs.parse().ok());
+    runs.ok_or(Error::NotUnderstood { what: path, text })
+}
+
+fn report(effort: &Effort, rows: &[Row]) -> Report {
+    let title = format!(
+        "{} refused INSERTs of a session without a token, one after the other",
+        effort.refusals
+    );
+    let mut report = Report::new(NAME, "protocol", title);
+    let ours = Kind::NoToken.name();
+    for row in rows {
+        let at = (ours, row.shape.name());
+        report.figure(at, RATE, &[row.done.rate()], 0);
+        report.figure(at, CPU, &[row.done.micros_each()], 1);
+        report.figure(at, RUNS, &[row.runs as f64], 0);
+        report.figure(at, RECORDS, &[row.records as f64], 0);
+    }
+    for row in rows {
+        let (name, micros) = (row.shape.name(), row.done.micros_each());
+        let what = format!("a refusal below {GOAL_MICROS} us of CPU, {name}");
+        report.goal(
+            what,
+            format!("{micros:.1} us"),
+            Verdict::of(|| micros < GOAL_MICROS),
+        );
+    }
+    for row in rows {
+        let what = format!("PostgreSQL is not touched, {}", row.shape.name());
+        let measured = format!("its process ran {} times", row.runs);
+        report.goal(what, measured, Verdict::of(|| row.runs == 0));
+    }
+    report.remark(
+        "The CPU time is that of the whole process: the records that go to the rejection log are in it.",
+    );
+    report
+}
