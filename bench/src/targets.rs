@@ -24,7 +24,7 @@ pub enum Kind {
     Bound,
     /// `pgpalisade serve`, and the session has no token: it may read only.
     NoToken,
-    /// `pgpalisade serve --observe on`, and the session has no token: its writes pass, and are recorded.
+    /// `pgpalisade serve --observe=on`, and the session has no token: its writes pass, and are recorded.
     Observe,
     /// pgbouncer, a server connection for each session.
     Pgbouncer,

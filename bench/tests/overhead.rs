@@ -147,7 +147,7 @@ fn a_proxy_that_does_not_fence_is_not_measured() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("pgpalisade");
     let script = format!(
-        "#!/bin/sh\nexec '{}' \"$@\" --observe on\n",
+        "#!/bin/sh\nexec '{}' \"$@\" --observe=on\n",
         proxy().display()
     );
     fs::write(&program, script).unwrap();

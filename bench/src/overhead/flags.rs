@@ -23,7 +23,7 @@ use crate::plan::{Plan, Protocol, Workload};
 pub(crate) struct Flags {
     #[command(subcommand)]
     pub(crate) what: Option<What>,
-    /// A look, in about three minutes: 1 and 16 clients, simple and prepared, reads only, three rounds
+    /// A look, in three to four minutes: 1 and 16 clients, simple and prepared, reads only, three rounds
     #[arg(long)]
     quick: bool,
     /// Scripts, one after the other
@@ -56,7 +56,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', value_parser = link)]
     links: Vec<Link>,
     /// Length of what is measured of a round (0.1 to 60)
-    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value_t = 0.8, value_parser = seconds)]
     seconds: f64,
     /// Rounds of each target; the median counts
     #[arg(long, value_name = "N", default_value_t = 5, default_value_if("quick", "true", "3"),

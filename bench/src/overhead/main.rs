@@ -51,7 +51,7 @@ fn overhead(flags: &Flags) -> Result<(), Error> {
     let plan = flags.plan();
     let results = run::run(&plan, flags, &stop)?;
     if let Some(apart) = results.clocks_apart()
-        && apart.abs() > run::CLOCKS_APART_MAX
+        && results.clocks_disagree()
     {
         eprintln!(
             "overhead: /proc/PID/stat says {:+.1} % of CPU time against the CPU clocks: do not believe either before \

@@ -31,6 +31,12 @@ pub(crate) const COLUMNS: [&str; 16] = [
     "threads",
 ];
 
+/// More than this between the two counters of CPU time is not explained by how they count.
+const CLOCKS_APART_MAX: f64 = 0.02;
+
+/// Of the coarse counter, on most machines.
+const TICK: Duration = Duration::from_millis(10);
+
 /// What one round came to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sample {
@@ -67,6 +73,11 @@ impl Sample {
     pub(crate) fn micros(&self) -> Option<f64> {
         self.counters
             .map(|counters| cpu::micros_each(counters.cpu, self.transactions))
+    }
+
+    /// As it is read from the file again, so that what is made of a run and of its file is the same.
+    pub(crate) fn as_written(self) -> Self {
+        Self::parse(&self.row()).unwrap_or(self)
     }
 
     /// As a row of the file.
@@ -259,7 +270,18 @@ impl Results {
         lanes.filter_map(|lane| self.summary(cell, lane)).collect()
     }
 
-    /// How far the two counters of CPU time are apart, over all rounds: 0.01 is one percent.
+    /// Whether the two counters of CPU time are further apart than ticks explain: each round may be off by one, and
+    /// some are above and some below.
+    pub(crate) fn clocks_disagree(&self) -> bool {
+        let counters = || self.samples.iter().filter_map(|sample| sample.counters);
+        let cpu: Duration = counters().map(|counters| counters.cpu).sum();
+        let ticks: Duration = counters().map(|counters| counters.ticks).sum();
+        let by_ticks = TICK.as_secs_f64() * (counters().count() as f64).sqrt();
+        let allowed = CLOCKS_APART_MAX * cpu.as_secs_f64() + by_ticks;
+        (ticks.as_secs_f64() - cpu.as_secs_f64()).abs() > allowed
+    }
+
+    /// How far they are apart over all rounds: 0.01 is one percent.
     pub(crate) fn clocks_apart(&self) -> Option<f64> {
         let counters = || self.samples.iter().filter_map(|sample| sample.counters);
         let cpu: Duration = counters().map(|counters| counters.cpu).sum();
@@ -341,5 +363,31 @@ pub(crate) mod tests {
         assert_eq!(results.summary(CELL, Lane::tcp(Kind::Relay)), None);
         assert_eq!(results.summaries(CELL), [summary]);
         assert_eq!(results.clocks_apart(), Some(0.0));
+    }
+
+    #[test]
+    fn clocks_that_disagree() {
+        // Two rounds of 0.5 s of CPU time: 20 ms and two ticks' worth of chance are allowed, 34 ms.
+        for (more_ms, expect) in [(16, false), (18, true)] {
+            let mut results = Results::default();
+            for round in 1..=2 {
+                let mut sample = sample(CELL, Lane::tcp(Kind::Relay), round, 50_000, 10);
+                if let Some(counters) = &mut sample.counters {
+                    counters.ticks += Duration::from_millis(more_ms);
+                }
+                results.samples.push(sample);
+            }
+            assert_eq!(results.clocks_disagree(), expect, "{more_ms}");
+        }
+    }
+
+    #[test]
+    fn a_sample_is_what_its_row_says() {
+        let mut sample = sample(CELL, Lane::tcp(Kind::Bound), 1, 900, 15);
+        sample.latency_ms = 1.0 / 3.0;
+        sample.seconds = 0.123_456_789;
+        let written = sample.as_written();
+        assert_eq!((written.latency_ms, written.seconds), (0.3333, 0.123_457));
+        assert_eq!(written.as_written(), written);
     }
 }

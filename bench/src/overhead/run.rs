@@ -18,9 +18,6 @@ use crate::plan::{Cell, Plan, Turn, Workload};
 use crate::results::{COLUMNS, Results, Sample};
 use crate::{round, table};
 
-/// More than this between the two counters of CPU time is not explained by ticks.
-pub(crate) const CLOCKS_APART_MAX: f64 = 0.02;
-
 /// Tries of one round. What is in its way is said; then the run ends.
 const ATTEMPTS: usize = 3;
 
@@ -34,12 +31,14 @@ pub(crate) fn run(plan: &Plan, flags: &Flags, stop: &CancellationToken) -> Resul
         samples: Vec::new(),
     };
     let mut file = flags.csv.as_deref().map(RawFile::create).transpose()?;
-    if let Some(file) = &mut file {
-        file.begin(&results.notes)?;
-    }
 
     eprintln!("overhead: starting PostgreSQL");
     let mut ground = Ground::start(plan.clients_max().into(), &[], stop)?;
+    let version = ground.director().column("SHOW server_version")?.concat();
+    results.notes.push(("postgres".to_owned(), version));
+    if let Some(file) = &mut file {
+        file.begin(&results.notes)?;
+    }
     let pgbench = Pgbench {
         program,
         directory: ground.directory().to_path_buf(),
@@ -62,6 +61,7 @@ pub(crate) fn run(plan: &Plan, flags: &Flags, stop: &CancellationToken) -> Resul
             eprintln!("overhead: {cell}; {}", progress(begin, done, &plan));
             for turn in turns(&plan, cell) {
                 let sample = patiently(&mut ground, &pgbench, turn, plan.seconds)?;
+                let sample = sample.as_written();
                 results.samples.push(sample);
                 done += 1;
                 if let Some(file) = &mut file {
@@ -191,7 +191,6 @@ fn notes(plan: &Plan, flags: &Flags, pgbench: &Path, missing: &[String]) -> Vec<
         ));
     };
     version("pgbench", pgbench, "--version");
-    version("postgres", &pgbench.with_file_name("postgres"), "--version");
     for kind in [Kind::Bound, Kind::Pgbouncer, Kind::Haproxy] {
         if let Ok(Some(program)) = kind.program()
             && plan.kinds.contains(&kind)

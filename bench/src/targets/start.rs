@@ -233,7 +233,7 @@ impl Launch<'_> {
             .env("PGPASSWORD", postgres.password())
             .env("PGDATABASE", "postgres");
         if self.kind == Kind::Observe {
-            command.args(["--observe", "on"]);
+            command.arg("--observe=on");
         }
     }
 
