@@ -4,15 +4,18 @@
 CARGO ?= cargo
 # More flags for the demo, the bench or the proof: make demo ARGS=--keep, make proof ARGS='--minutes 5 --seed 7'
 ARGS ?=
+# Flags for the second half of `make bench`, which has others than the first.
+LIMITS_ARGS ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
 BINARY := $(abspath $(TARGET_DIR))/debug/pgpalisade
 PROOF := $(abspath $(TARGET_DIR))/debug/pgpalisade-proof
 OVERHEAD := $(abspath $(TARGET_DIR))/release/overhead
+LIMITS := $(abspath $(TARGET_DIR))/release/limits
 MICRO := $(abspath $(TARGET_DIR))/release/micro
 TAKEOVER := $(abspath $(TARGET_DIR))/release/takeover
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof bench bench-takeover bench-micro bench-uring check fuzz-build build packages bench-packages
+.PHONY: help demo test proof bench bench-limits bench-takeover bench-micro bench-uring check fuzz-build build packages bench-packages
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -42,6 +45,11 @@ proof: build ## The guarantee under faults, 30 minutes (ARGS='--minutes 5 --seed
 bench: bench-packages ## Build for release, and measure the proxy beside its peers, 30 minutes (ARGS=--quick: three)
 	$(CARGO) build --release --locked --bins --package pgpalisade --package pgpalisade-bench
 	@"$(OVERHEAD)" $(ARGS)
+	@"$(LIMITS)" $(LIMITS_ARGS)
+
+bench-limits: bench-packages ## The second half of it: COPY, pipelines, idle sessions, scopes, refusals (ARGS=--help)
+	$(CARGO) build --release --locked --bins --package pgpalisade --package pgpalisade-bench
+	@"$(LIMITS)" $(ARGS)
 
 bench-takeover: packages ## Build for release, and measure takeovers with each store (ARGS='--rounds 100')
 	$(CARGO) build --release --locked --bins --package pgpalisade --package pgpalisade-bench
