@@ -50,8 +50,8 @@ pub(super) fn of(
         latency.filter(|latency| !latency.rows.iter().any(|row| row.name == "p99.9"))
     {
         all.push(format!(
-            "At {:.0} statements/s a round is too short for a p99.9, which needs 1000 statements. Give a longer --round, \
-             or a higher --rate.",
+            "At {:.0} statements/s a round is too short for a p99.9, which needs 1000 statements. Give a longer \
+             --round, or a higher --rate.",
             latency.rate
         ));
     }
@@ -60,8 +60,8 @@ pub(super) fn of(
         .min(latency.map_or(usize::MAX, |latency| latency.rounds));
     if rounds < ROUNDS_FOR_INTERVAL {
         all.push(format!(
-            "There are too few rounds for intervals, so no difference can be told from chance: {ROUNDS_FOR_INTERVAL} are \
-             needed."
+            "There are too few rounds for intervals, so no difference can be told from chance: {ROUNDS_FOR_INTERVAL} \
+             are needed."
         ));
     }
     all

@@ -1,6 +1,6 @@
 //! Keeping PostgreSQL's read-only mode up for a session that may not write, and taking it down for one that may.
 
-use pgpalisade_policies::{Statement, Verdict};
+use pgpalisade_policies::{Statement, Verdict, WriteReason};
 
 use super::steps::{Judged, Refused, Step};
 use super::{Front, Relay};
@@ -105,7 +105,11 @@ impl Relay {
     /// What comes before a Parse: it can run functions of the database, the checks of a domain in an array's literal.
     pub(super) fn before_parse(&mut self, judged: &Judged<'_>) -> Option<Step> {
         let statements = &judged.verdict.statements;
-        let may_hide = |_: &Self| statements.iter().any(Statement::may_hide_a_write);
+        let unread = |statement: &Statement| matches!(statement.why, Some(WriteReason::Opaque(_)));
+        let may_hide = |_: &Self| {
+            let may_read_one = has_literal(judged.text) || statements.iter().any(unread);
+            may_read_one && statements.iter().any(Statement::may_hide_a_write)
+        };
         let step = self.before_running(may_hide);
         if matches!(step, Some(Step::Refuse(..))) {
             self.judged_as(judged);
@@ -137,8 +141,10 @@ impl Relay {
     /// hide in an Execute could hide there.
     fn before_running(&mut self, may_run: impl FnOnce(&Self) -> bool) -> Option<Step> {
         if self.standing() == Standing::MayWrite {
-            // What it is does not matter, unless the session loses its token before the pipeline ends.
-            self.has_run();
+            // It matters where the session loses its token before the pipeline ends.
+            if self.guard == Guard::Sure && self.access.is_read_only() && may_run(self) {
+                self.guard = Guard::Ran;
+            }
             return None;
         }
         if self.backstop_in_doubt(Request::Execute) {
@@ -163,11 +169,15 @@ impl Relay {
         }
     }
 
-    /// Something runs that may switch read-only mode off for the next transaction.
+    /// What is left of read-only mode behind an Execute of something that does nothing to the session.
     #[inline]
-    pub(super) fn has_run(&mut self) {
-        if self.guard == Guard::Sure {
-            self.guard = Guard::Ran;
+    pub(super) fn guard_after(&self, meaning: &Meaning) -> Guard {
+        match (self.guard_now(), meaning.verdict()) {
+            (Guard::Sure, Some(verdict)) => {
+                verdict.statements.iter().fold(Guard::Sure, Guard::after)
+            }
+            (Guard::Sure, None) => Guard::Ran,
+            (guard, _) => guard,
         }
     }
 
@@ -181,5 +191,27 @@ impl Relay {
             return None;
         }
         self.due_adjustment(Standing::MayWrite)
+    }
+}
+
+/// Whether a text has a string constant, also one in dollars. Nothing else is read by a function of its type when a text
+/// is parsed: <https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-CONSTANTS>
+fn has_literal(text: &[u8]) -> bool {
+    let in_dollars = |pair: &[u8]| matches!(pair, [b'$', next] if !next.is_ascii_digit());
+    text.contains(&b'\'') || text.windows(2).any(in_dollars)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_literal;
+
+    #[test]
+    fn literals() {
+        for text in ["'{x}'::dom[]", "SELECT E'\\x'", "SELECT $$x$$", "SELECT $a$x$a$"] {
+            assert!(has_literal(text.as_bytes()), "{text}");
+        }
+        for text in ["SELECT $1 / 0", "", "SELECT 1 FROM t WHERE a = $1 AND b = $22"] {
+            assert!(!has_literal(text.as_bytes()), "{text}");
+        }
     }
 }

@@ -371,9 +371,9 @@ impl Relay {
     /// The way of nearly every Execute: as [`Relay::fast_permit`] for a text.
     #[inline]
     fn fast_execute(&mut self, portal: &[u8]) -> Option<Step> {
-        self.names.portal(portal).filter(|meaning| meaning.is_plain())?;
+        let meaning = self.names.portal(portal).filter(|meaning| meaning.is_plain())?;
         let permit = self.permit_for_any()?;
-        self.has_run();
+        self.guard = self.guard_after(meaning);
         self.search_path.forget();
         let entry = InFlight::client(Request::Execute, None);
         Some(Step::Forward(Forward::plain(permit, Some(entry))))

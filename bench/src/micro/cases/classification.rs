@@ -101,10 +101,10 @@ fn classified(text: String, class: Class) -> Made {
 const LIGHT_ITEMS: usize = 2_040;
 const ITEMS: usize = 32_760;
 
-/// Of all that two tokens can say, a star in a list takes longest: it is a column, a list of fields and a field. And with
-/// one backslash in a string the whole text is read twice.
+/// Of all that two tokens can say, a star in a list takes longest: it is a column, a list of fields and a field. And
+/// with one backslash in a string the whole text is read twice.
 fn heaviest(items: usize) -> String {
-    format!(r"select e'\'{}", ",*".repeat(items))
+    format!(r"select e'\\'{}", ",*".repeat(items))
 }
 
 pub(crate) fn heaviest_of_all() -> String {
