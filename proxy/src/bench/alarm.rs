@@ -21,8 +21,8 @@ impl Alarm {
     /// Needs a runtime around it.
     #[expect(
         deprecated,
-        reason = "deprecated for descriptors that may be closed behind its back, which an OwnedFd is not; what replaces \
-                  it is unsafe"
+        reason = "deprecated for descriptors that may be closed behind its back, which an OwnedFd is not; what \
+                  replaces it is unsafe"
     )]
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;

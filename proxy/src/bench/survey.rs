@@ -1,5 +1,5 @@
-//! What is looked at before anything is measured: whether both ways work, whether one of them is the proxy, whether they
-//! lead to the same server, and whether a token that is given is the current one.
+//! What is looked at before anything is measured: whether both ways work, whether one of them is the proxy, whether
+//! they lead to the same server, and whether a token that is given is the current one.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

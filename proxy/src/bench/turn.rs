@@ -109,8 +109,8 @@ fn latencies() -> Result<Histogram<u64>, BenchError> {
         .map_err(|error| BenchError::system("cannot make a histogram", io::Error::other(error)))
 }
 
-/// Runs the part of a turn that these sessions have, inside a `LocalSet`. The first error ends it, and so does `stopped`.
-/// Nothing holds the sessions afterwards.
+/// Runs the part of a turn that these sessions have, inside a `LocalSet`. The first error ends it, and so does
+/// `stopped`. Nothing holds the sessions afterwards.
 pub(super) async fn run(
     turn: Turn,
     sessions: &[Rc<Session>],

@@ -50,8 +50,8 @@ pub(super) fn of(
         latency.filter(|latency| !latency.rows.iter().any(|row| row.name == "p99.9"))
     {
         all.push(format!(
-            "At {:.0} statements/s a round is too short for a p99.9, which needs 1000 statements. Give a longer --round, \
-             or a higher --rate.",
+            "At {:.0} statements/s a round is too short for a p99.9, which needs 1000 statements. Give a longer \
+             --round, or a higher --rate.",
             latency.rate
         ));
     }
@@ -60,8 +60,8 @@ pub(super) fn of(
         .min(latency.map_or(usize::MAX, |latency| latency.rounds));
     if rounds < ROUNDS_FOR_INTERVAL {
         all.push(format!(
-            "There are too few rounds for intervals, so no difference can be told from chance: {ROUNDS_FOR_INTERVAL} are \
-             needed."
+            "There are too few rounds for intervals, so no difference can be told from chance: {ROUNDS_FOR_INTERVAL} \
+             are needed."
         ));
     }
     all
@@ -75,7 +75,8 @@ fn busy_machine(rounds: &[Round], part: &str) -> Option<String> {
     (mean < IDLE_MIN).then(|| {
         format!(
             "In the {part} rounds this machine had only {:.0} % of its CPU time to spare. What runs on it, the bench \
-             too, waited for cores: the {part} says how they shared them. Run the bench elsewhere, or with a lower load.",
+             too, waited for cores: the {part} says how they shared them. Run the bench elsewhere, or with a lower \
+             load.",
             mean * 100.0
         )
     })
@@ -97,8 +98,8 @@ fn lateness(open: &[Round], path: Path) -> Option<String> {
     );
     if given_up > 0.0 {
         return Some(format!(
-            "The {path} way could not keep up with the rate: {:.1} % of its statements were given up, and its latencies \
-             are more than shown. Give a lower --rate.",
+            "The {path} way could not keep up with the rate: {:.1} % of its statements were given up, and its \
+             latencies are more than shown. Give a lower --rate.",
             given_up / due * 100.0
         ));
     }
