@@ -210,7 +210,7 @@ async fn server(connection: &Connection, path: Path) -> Result<Server, BenchErro
     let rows = within(path, client.query_typed(SERVER, &[]))
         .await?
         .map_err(failed)?;
-    let row = rows.first().ok_or_else(|| BenchError::Stuck {
+    let row = rows.first().ok_or(BenchError::Stuck {
         path,
         within: ANSWER_WITHIN,
     })?;

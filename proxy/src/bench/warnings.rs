@@ -75,7 +75,8 @@ fn busy_machine(rounds: &[Round], part: &str) -> Option<String> {
     (mean < IDLE_MIN).then(|| {
         format!(
             "In the {part} rounds this machine had only {:.0} % of its CPU time to spare. What runs on it, the bench \
-             too, waited for cores: the {part} says how they shared them. Run the bench elsewhere, or with a lower load.",
+             too, waited for cores: the {part} says how they shared them. Run the bench elsewhere, or with a lower \
+             load.",
             mean * 100.0
         )
     })
@@ -97,8 +98,8 @@ fn lateness(open: &[Round], path: Path) -> Option<String> {
     );
     if given_up > 0.0 {
         return Some(format!(
-            "The {path} way could not keep up with the rate: {:.1} % of its statements were given up, and its latencies \
-             are more than shown. Give a lower --rate.",
+            "The {path} way could not keep up with the rate: {:.1} % of its statements were given up, and its \
+             latencies are more than shown. Give a lower --rate.",
             given_up / due * 100.0
         ));
     }

@@ -25,18 +25,18 @@ const ROUND: std::ops::RangeInclusive<Duration> =
 
 /// Measure what the proxy adds: latency at a given rate and throughput, direct and proxied in turns
 ///
-/// Logs in on both ways, looks that they lead to the same server, and lets them take turns in short rounds. First each
-/// client sends its next statement when the last is answered: that gives the throughput. Then statements are due at times
-/// that are fixed beforehand, at a given rate, and latency is counted from these: a stall counts against all that it
-/// holds up. Every figure is a median over the rounds, with its 95 % confidence interval.
+/// Logs in on both ways, looks that they lead to the same server, and lets them take turns in short rounds. First
+/// each client sends its next statement when the last is answered: that gives the throughput. Then statements are due
+/// at times that are fixed beforehand, at a given rate, and latency is counted from these: a stall counts against all
+/// that it holds up. Every figure is a median over the rounds, with its 95 % confidence interval.
 ///
-/// It writes into nothing but a temporary table of its own (with --workload write), and declares no token but the current
-/// one. Needs no other program. Ctrl-C ends it with the rounds that are complete. Ends with 0 where something was
-/// measured, with 1 where nothing could be, with 2 where the command line is wrong.
+/// It writes into nothing but a temporary table of its own (with --workload write), and declares no token but the
+/// current one. Needs no other program. Ctrl-C ends it with the rounds that are complete. Ends with 0 where something
+/// was measured, with 1 where nothing could be, with 2 where the command line is wrong.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What a DSN leaves out comes from PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE and PGOPTIONS. A password on the command \
-line is visible to every user of the machine: put it into PGPASSWORD.\n\n\
+What a DSN leaves out comes from PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE and PGOPTIONS. A password on the \
+command line is visible to every user of the machine: put it into PGPASSWORD.\n\n\
 Examples:\n  \
     pgpalisade bench --direct postgres://app@db:5432/app --proxied postgres://app@db:6432/app\n  \
     pgpalisade bench --direct port=5432 --proxied port=6432 --workload write --token 34\n  \

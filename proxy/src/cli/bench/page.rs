@@ -162,7 +162,7 @@ fn conclusion(report: &Report) -> String {
             signed(throughput.percent.median)
         ),
     };
-    let latency = report.latency.as_ref().map(|latency| added(latency));
+    let latency = report.latency.as_ref().map(added);
     let second = latency.unwrap_or_default();
     let method = "In brackets: the 95 % confidence interval of the median over rounds.";
     format!("{first}{second}. {method}")
