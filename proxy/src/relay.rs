@@ -280,7 +280,8 @@ impl Relay {
         }
         let bytes = scratch.filled();
         let done = self.on_server_bytes(bytes)?;
-        self.server_carry.extend_from_slice(bytes.get(done..).unwrap_or_default());
+        self.server_carry
+            .extend_from_slice(bytes.get(done..).unwrap_or_default());
         Ok(Side::Read)
     }
 
@@ -322,7 +323,8 @@ impl Relay {
         }
         let bytes = scratch.filled();
         let done = self.on_client_bytes(bytes)?;
-        self.client_carry.extend_from_slice(bytes.get(done..).unwrap_or_default());
+        self.client_carry
+            .extend_from_slice(bytes.get(done..).unwrap_or_default());
         Ok(Side::Read)
     }
 

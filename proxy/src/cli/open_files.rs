@@ -29,7 +29,8 @@ pub(super) fn raise_limit(config: &Config) {
         tracing::warn!(
             limit,
             needed,
-            "the limit of open files is too low for connections.max: raise it (ulimit -n, LimitNOFILE= of systemd), or lower connections.max"
+            "the limit of open files is too low for connections.max: raise it (ulimit -n, LimitNOFILE= of systemd), \
+             or lower connections.max"
         );
     }
 }

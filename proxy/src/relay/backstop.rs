@@ -194,8 +194,8 @@ impl Relay {
     }
 }
 
-/// Whether a text has a string constant, also one in dollars. Nothing else is read by a function of its type when a text
-/// is parsed: <https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-CONSTANTS>
+/// Whether a text has a string constant, also one in dollars. Nothing else is read by a function of its type when a
+/// text is parsed: <https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-CONSTANTS>
 fn has_literal(text: &[u8]) -> bool {
     let in_dollars = |pair: &[u8]| matches!(pair, [b'$', next] if !next.is_ascii_digit());
     text.contains(&b'\'') || text.windows(2).any(in_dollars)
@@ -207,10 +207,19 @@ mod tests {
 
     #[test]
     fn literals() {
-        for text in ["'{x}'::dom[]", "SELECT E'\\x'", "SELECT $$x$$", "SELECT $a$x$a$"] {
+        for text in [
+            "'{x}'::dom[]",
+            "SELECT E'\\x'",
+            "SELECT $$x$$",
+            "SELECT $a$x$a$",
+        ] {
             assert!(has_literal(text.as_bytes()), "{text}");
         }
-        for text in ["SELECT $1 / 0", "", "SELECT 1 FROM t WHERE a = $1 AND b = $22"] {
+        for text in [
+            "SELECT $1 / 0",
+            "",
+            "SELECT 1 FROM t WHERE a = $1 AND b = $22",
+        ] {
             assert!(!has_literal(text.as_bytes()), "{text}");
         }
     }

@@ -371,7 +371,10 @@ impl Relay {
     /// The way of nearly every Execute: as [`Relay::fast_permit`] for a text.
     #[inline]
     fn fast_execute(&mut self, portal: &[u8]) -> Option<Step> {
-        let meaning = self.names.portal(portal).filter(|meaning| meaning.is_plain())?;
+        let meaning = self
+            .names
+            .portal(portal)
+            .filter(|meaning| meaning.is_plain())?;
         let permit = self.permit_for_any()?;
         self.guard = self.guard_after(meaning);
         self.search_path.forget();
