@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pgpalisade_tests::machine::{self, Signal, wait_for};
 use pgpalisade_tests::postgres::{Auth, Postgres};
@@ -496,11 +496,17 @@ fn ctrl_c_ends_it_with_what_was_measured() {
     );
     nothing_is_left(&stage.postgres);
 
-    // Before the first round: nothing to print.
+    // In the middle of the first turn: it does not wait for its end, and there is nothing to print.
     let flags = ["--round=10s", "--workload=write", "--token=34"];
-    let mut running = Running::until(of_stage(&stage, &flags).spawn().unwrap(), "same server");
+    let mut running = Running::until(of_stage(&stage, &flags).spawn().unwrap(), "warm-up");
+    let began = Instant::now();
     running.signal(Signal::INT);
     let output = running.end();
+    assert!(
+        began.elapsed() < Duration::from_secs(6),
+        "it waits for the end of its turn: {:?}",
+        began.elapsed()
+    );
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(
         said(&output).contains("interrupted before the first round"),

@@ -37,6 +37,7 @@ pub(super) fn page(report: &Report) -> String {
     }
     text.push('\n');
     text.push_str(&wrapped(&conclusion(report), ""));
+    text.push_str("In brackets: the 95 % confidence interval of the median over rounds.\n");
     if report.interrupted {
         text.push_str("Interrupted: these are the rounds that were complete.\n");
     }
@@ -164,8 +165,7 @@ fn conclusion(report: &Report) -> String {
     };
     let latency = report.latency.as_ref().map(added);
     let second = latency.unwrap_or_default();
-    let method = "In brackets: the 95 % confidence interval of the median over rounds.";
-    format!("{first}{second}. {method}")
+    format!("{first}{second}.")
 }
 
 fn added(latency: &Latencies) -> String {
@@ -309,7 +309,7 @@ Note: This machine was busy.
             "(1 round)\n",
             "40000   36000    -4000, -10.0 %, no interval\n",
             "latency\nnot measured",
-            "by -10.0 %. In brackets",
+            "by -10.0 %.\nIn brackets",
             "Interrupted",
         ] {
             assert!(page.contains(part), "{part:?} is not in:\n{page}");
