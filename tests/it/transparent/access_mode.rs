@@ -223,6 +223,24 @@ fn show_while_a_token_comes_and_goes() {
     wire.ok("CREATE TABLE written ()");
 }
 
+/// What may be the client's own doing is shown as the server has it, though it may be the proxy's.
+#[test]
+fn show_in_doubt() {
+    let stage = Stage::start();
+    let mut wire = stage.plain();
+    for unclear in ["ROLLBACK TO s", "COMMIT AND CHAIN"] {
+        wire.ok("BEGIN; SAVEPOINT s; SET default_transaction_read_only = on");
+        wire.ok(unclear);
+        assert_eq!(
+            wire.rows("SHOW transaction_read_only"),
+            [["on"]],
+            "{unclear}"
+        );
+        wire.ok("ROLLBACK; RESET default_transaction_read_only");
+        assert_eq!(wire.rows(BOTH), [["off"], ["off"]], "behind {unclear}");
+    }
+}
+
 /// A standby's transactions are read-only whatever anybody asks for.
 #[test]
 fn show_on_a_standby() {
