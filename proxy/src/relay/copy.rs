@@ -1,0 +1,31 @@
+//! Data of a COPY FROM STDIN, and its end.
+
+use super::Relay;
+use super::steps::{Forward, Refused, Step};
+use crate::session::ledger::{InFlight, Request};
+use crate::wire::frontend::FrontendTag;
+
+impl Relay {
+    pub(super) fn look_at_copy_data(&self, tag: FrontendTag) -> Step {
+        let entry =
+            (tag == FrontendTag::CopyDone).then(|| InFlight::client(Request::CopyEnd, None));
+        let fence = &self.fence;
+        let permit = match self.ledger.is_copying_in() {
+            true => fence.admit_copy_data(self.settings.token()),
+            // Data may be sent ahead of the answer to the COPY itself, which was judged.
+            false if self.ledger.is_empty() => Ok(fence.admit_ignored_data()),
+            false => return self.copy_data_ahead(entry),
+        };
+        match permit {
+            Ok(permit) => Step::Forward(Forward::plain(permit, entry)),
+            Err(rejection) => Step::Refuse(rejection, Refused::CopyData),
+        }
+    }
+
+    fn copy_data_ahead(&self, entry: Option<InFlight>) -> Step {
+        match self.fence.admit_any(self.settings.token()) {
+            Some(permit) => Step::Forward(Forward::plain(permit, entry)),
+            None => Step::AwaitReplies,
+        }
+    }
+}
