@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pgpalisade_policies::{VerdictCache, Who};
+use tokio::runtime::{LocalOptions, LocalRuntime};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
-use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -175,25 +175,28 @@ impl WorkerHandle {
         let (jobs, receiver) = mpsc::channel(QUEUE);
         let (ending, ended) = oneshot::channel();
         let connections = Arc::new(AtomicUsize::new(0));
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
         let (shared, counter) = (shared.clone(), Arc::clone(&connections));
+        let (building, built) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name(format!("worker-{number}"))
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                let tasks = LocalSet::new();
+                // A runtime whose tasks never leave the thread is made there.
+                let runtime = match local_runtime() {
+                    Ok(runtime) => runtime,
+                    Err(error) => return drop(building.send(Err(error))),
+                };
+                let _ = building.send(Ok(()));
                 // As a task of its own: what is blocked on is polled whenever any task is to run.
-                let serving = tasks.spawn_local(run(shared, receiver, counter));
-                if let Err(error) = tasks.block_on(&runtime, serving) {
+                let serving = runtime.spawn_local(run(shared, receiver, counter));
+                if let Err(error) = runtime.block_on(serving) {
                     tracing::error!(%error, "a worker thread has panicked");
                 }
                 // Whatever still runs was told to end at once.
-                drop(tasks);
                 runtime.shutdown_background();
                 let _ = ending.send(());
             })?;
+        built.recv().map_err(io::Error::other)??;
         Ok(Self {
             jobs,
             connections,
@@ -224,6 +227,12 @@ impl WorkerHandle {
             tracing::error!("a worker thread has panicked");
         }
     }
+}
+
+fn local_runtime() -> io::Result<LocalRuntime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build_local(LocalOptions::default())
 }
 
 async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Arc<AtomicUsize>) {
