@@ -135,12 +135,12 @@ impl Passthrough {
             return Ok(false);
         }
         let mut scratch = self.worker.scratch.borrow_mut();
-        self.server_side = match self.server.poll_read(cx, scratch.empty()) {
+        self.server_side = match self.server.poll_read(cx, scratch.room()) {
             Poll::Pending => return Ok(false),
             Poll::Ready(Ok(0)) => ServerSide::Closed(None),
             Poll::Ready(Err(error)) => ServerSide::Closed(Some(error)),
-            Poll::Ready(Ok(_)) => {
-                let sent = self.client_outbox.send(&self.client, scratch.filled());
+            Poll::Ready(Ok(read)) => {
+                let sent = self.client_outbox.send(&self.client, scratch.front(read));
                 return sent.map(|()| true).map_err(End::ClientSocket);
             }
         };
@@ -154,12 +154,12 @@ impl Passthrough {
         }
         let worker = Rc::clone(&self.worker);
         let mut scratch = worker.scratch.borrow_mut();
-        match self.client.poll_read(cx, scratch.empty()) {
+        match self.client.poll_read(cx, scratch.room()) {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0)) => Err(End::ClientLeft),
             Poll::Ready(Err(error)) => Err(End::ClientSocket(error)),
-            Poll::Ready(Ok(_)) => {
-                self.forward(scratch.filled());
+            Poll::Ready(Ok(read)) => {
+                self.forward(scratch.front(read));
                 Ok(true)
             }
         }

@@ -36,7 +36,7 @@ use crate::session::names::Names;
 use crate::session::search_path::KnownPath;
 use crate::session::settings::Settings;
 use crate::session::{Pipeline, Position};
-use crate::transport::{Outbox, READ_CHUNK, Socket, Stall};
+use crate::transport::{Outbox, Socket, Stall};
 use crate::upstream::Upstream;
 use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
@@ -269,34 +269,24 @@ impl Relay {
         if !self.client_outbox.has_room() || matches!(self.gate, Gate::Closing(_)) {
             return Ok(Side::Unasked);
         }
-        if !self.server_carry.is_empty() {
-            return self.poll_server_behind_carry(cx);
-        }
         let worker = Rc::clone(&self.worker);
         let mut scratch = worker.scratch.borrow_mut();
-        match self.upstream.poll_read(cx, scratch.empty()) {
+        let read = match self.upstream.poll_read(cx, scratch.room()) {
             Poll::Pending => return Ok(Side::Drained),
-            Poll::Ready(Ok(1..)) => {}
+            Poll::Ready(Ok(read @ 1..)) => read,
             Poll::Ready(closed) => return self.on_server_end(closed),
+        };
+        let bytes = scratch.front(read);
+        if self.server_carry.is_empty() {
+            let done = self.on_server_bytes(bytes)?;
+            keep(&mut self.server_carry, bytes, done);
+        } else {
+            // The rest of a message follows what is there of it.
+            let mut carry = std::mem::take(&mut self.server_carry);
+            carry.extend_from_slice(bytes);
+            let done = self.on_server_bytes(&carry)?;
+            self.server_carry = behind(carry, done);
         }
-        let bytes = scratch.filled();
-        let done = self.on_server_bytes(bytes)?;
-        self.server_carry
-            .extend_from_slice(bytes.get(done..).unwrap_or_default());
-        Ok(Side::Read)
-    }
-
-    /// The rest of a message follows what is there of it.
-    fn poll_server_behind_carry(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
-        self.server_carry.reserve(READ_CHUNK);
-        match self.upstream.poll_read(cx, &mut self.server_carry) {
-            Poll::Pending => return Ok(Side::Drained),
-            Poll::Ready(Ok(1..)) => {}
-            Poll::Ready(closed) => return self.on_server_end(closed),
-        }
-        let carry = std::mem::take(&mut self.server_carry);
-        let done = self.on_server_bytes(&carry)?;
-        self.server_carry = behind(carry, done);
         Ok(Side::Read)
     }
 
@@ -312,33 +302,29 @@ impl Relay {
         if !open || !self.upstream.has_room() || !self.ledger.has_room() {
             return Ok(Side::Unasked);
         }
-        if !self.client_carry.is_empty() {
-            return self.poll_client_behind_carry(cx);
+        // Bytes that waited for the gate are looked at before new ones are read.
+        if std::mem::take(&mut self.resume) {
+            return self.on_carried();
         }
         let worker = Rc::clone(&self.worker);
         let mut scratch = worker.scratch.borrow_mut();
-        match self.client.poll_read(cx, scratch.empty()) {
+        let read = match self.client.poll_read(cx, scratch.room()) {
             Poll::Pending => return Ok(Side::Drained),
-            Poll::Ready(Ok(1..)) => {}
+            Poll::Ready(Ok(read @ 1..)) => read,
             Poll::Ready(closed) => return Err(client_end(closed)),
+        };
+        let bytes = scratch.front(read);
+        if self.client_carry.is_empty() {
+            let done = self.on_client_bytes(bytes)?;
+            keep(&mut self.client_carry, bytes, done);
+            return Ok(Side::Read);
         }
-        let bytes = scratch.filled();
-        let done = self.on_client_bytes(bytes)?;
-        self.client_carry
-            .extend_from_slice(bytes.get(done..).unwrap_or_default());
-        Ok(Side::Read)
+        self.client_carry.extend_from_slice(bytes);
+        self.on_carried()
     }
 
-    fn poll_client_behind_carry(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
-        // Bytes that waited for the gate are looked at before new ones are read.
-        if !std::mem::take(&mut self.resume) {
-            self.client_carry.reserve(READ_CHUNK);
-            match self.client.poll_read(cx, &mut self.client_carry) {
-                Poll::Pending => return Ok(Side::Drained),
-                Poll::Ready(Ok(1..)) => {}
-                Poll::Ready(closed) => return Err(client_end(closed)),
-            }
-        }
+    /// Looks at the bytes of the client that are kept.
+    fn on_carried(&mut self) -> Result<Side, End> {
         let carry = std::mem::take(&mut self.client_carry);
         let done = self.on_client_bytes(&carry)?;
         self.client_carry = behind(carry, done);
@@ -390,6 +376,14 @@ impl Relay {
                 hint: "",
             },
         );
+    }
+}
+
+/// Keeps what is not done with.
+#[inline]
+fn keep(carry: &mut BytesMut, bytes: &[u8], done: usize) {
+    if done < bytes.len() {
+        carry.extend_from_slice(bytes.get(done..).unwrap_or_default());
     }
 }
 

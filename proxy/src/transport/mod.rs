@@ -8,13 +8,8 @@ pub use outbox::Outbox;
 pub use socket::{Socket, dial};
 pub use stall::{Stall, Unsent};
 
-use bytes::BytesMut;
-
-/// How much one read may bring behind a message that is not there whole. Two of PostgreSQL's own 8 KiB output buffers.
-pub const READ_CHUNK: usize = 16 * 1024;
-
-/// How much one read may bring else. A large result takes a quarter of the system calls that [`READ_CHUNK`] would take,
-/// and the buffer is one for all connections of a worker.
+/// How much one read may bring. A large result takes a quarter of the system calls that PostgreSQL's own 16 KiB would
+/// take, and the buffer is one for all connections of a worker.
 const SCRATCH: usize = 64 * 1024;
 
 /// Above this many unsent bytes towards one side, the other side is not read any more.
@@ -22,20 +17,26 @@ pub const OUTBOX_HIGH_WATER: usize = 64 * 1024;
 
 /// The buffer that all connections of a worker read into. A connection keeps memory of its own only
 /// for a message that has not arrived whole or may not be sent yet, so an idle session holds none.
-#[derive(Debug, Default)]
-pub struct Scratch(BytesMut);
+#[derive(Debug)]
+pub struct Scratch(Box<[u8]>);
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self(vec![0; SCRATCH].into())
+    }
+}
 
 impl Scratch {
-    /// What was read into it last.
-    #[must_use]
-    pub fn filled(&self) -> &[u8] {
-        &self.0
+    /// All of it, to read into.
+    #[inline]
+    pub fn room(&mut self) -> &mut [u8] {
+        &mut self.0
     }
 
-    /// The empty buffer, with room for 64 KiB.
-    pub fn empty(&mut self) -> &mut BytesMut {
-        self.0.clear();
-        self.0.reserve(SCRATCH);
-        &mut self.0
+    /// What the last read has brought.
+    #[inline]
+    #[must_use]
+    pub fn front(&self, read: usize) -> &[u8] {
+        self.0.get(..read).unwrap_or_default()
     }
 }

@@ -1,15 +1,17 @@
 //! A connected stream socket, by TCP or through the file system.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use rustix::net::{self, RecvFlags, SendFlags};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncWrite, Interest};
 use tokio::net::{TcpStream, UnixStream};
-use tokio_util::io::poll_read_buf;
+use tokio::task::coop;
 
 use crate::config::UpstreamAddr;
 
@@ -18,13 +20,75 @@ use crate::config::UpstreamAddr;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 5;
 
-/// A connected stream socket.
+/// How much one read brings while a session logs in.
+const LOGIN_CHUNK: usize = 4 * 1024;
+
 #[derive(Debug)]
-pub enum Socket {
+enum Stream {
     /// Over the network.
     Tcp(TcpStream),
     /// Through the file system.
     Unix(UnixStream),
+}
+
+impl Stream {
+    /// Runs `io` where the socket is not known to be unready, and takes it as unready where `io` says `WouldBlock`.
+    #[inline]
+    fn try_io<R>(&self, interest: Interest, io: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        match self {
+            Self::Tcp(stream) => stream.try_io(interest, io),
+            Self::Unix(stream) => stream.try_io(interest, io),
+        }
+    }
+
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => stream.poll_read_ready(cx),
+            Self::Unix(stream) => stream.poll_read_ready(cx),
+        }
+    }
+
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+/// A connected stream socket.
+///
+/// Reading and writing go to the system directly, with tokio only for the waiting: its own way to read costs as much
+/// as all that the relay does with a message (docs/decisions/0009).
+#[derive(Debug)]
+pub struct Socket {
+    stream: Stream,
+    wakeup: Wakeup,
+}
+
+/// Who is woken when something arrives.
+#[derive(Debug, Default)]
+struct Wakeup {
+    /// The task that asked last.
+    task: Option<Waker>,
+    /// It has not been woken since.
+    is_due: bool,
+}
+
+impl Wakeup {
+    #[inline]
+    fn is_due_to(&self, task: &Waker) -> bool {
+        self.is_due && self.task.as_ref().is_some_and(|due| due.will_wake(task))
+    }
+
+    fn expect(&mut self, task: &Waker) {
+        match &mut self.task {
+            Some(due) => due.clone_from(task),
+            none => *none = Some(task.clone()),
+        }
+        self.is_due = true;
+    }
 }
 
 impl Socket {
@@ -43,23 +107,71 @@ impl Socket {
                 .with_retries(KEEPALIVE_PROBES);
             SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
         }
-        Ok(Self::Tcp(stream))
+        Ok(Self::new(Stream::Tcp(stream)))
     }
 
-    /// Appends what has arrived to `buf`; 0 means that the peer has closed its side.
+    /// Takes a stream through the file system.
+    #[must_use]
+    pub fn unix(stream: UnixStream) -> Self {
+        Self::new(Stream::Unix(stream))
+    }
+
+    fn new(stream: Stream) -> Self {
+        Self {
+            stream,
+            wakeup: Wakeup::default(),
+        }
+    }
+
+    /// Reads what has arrived, as far as `buf` has room: says how many bytes, 0 where the peer has closed its side. Asks
+    /// to be woken where nothing has arrived.
     ///
     /// # Errors
     ///
     /// The socket's own errors.
     #[inline]
-    pub fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        buf: &mut BytesMut,
-    ) -> Poll<io::Result<usize>> {
-        match self {
-            Self::Tcp(stream) => poll_read_buf(Pin::new(stream), cx, buf),
-            Self::Unix(stream) => poll_read_buf(Pin::new(stream), cx, buf),
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        loop {
+            match self.try_read(buf) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return Poll::Ready(read),
+            }
+            if self.wakeup.is_due_to(cx.waker()) {
+                return Poll::Pending;
+            }
+            match self.stream.poll_read_ready(cx) {
+                Poll::Ready(ready) => ready?,
+                Poll::Pending => {
+                    // A task that has used its time up is told to wait without being noted down at the socket.
+                    if coop::has_budget_remaining() {
+                        self.wakeup.expect(cx.waker());
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn try_read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let Self { stream, wakeup } = self;
+        let mut part = 0;
+        let read = stream.try_io(Interest::READABLE, || {
+            // Where the socket is ready, its task has been woken.
+            wakeup.is_due = false;
+            let room = buf.len();
+            match net::recv(stream.as_fd(), buf, RecvFlags::empty())?.0 {
+                // That was all there was: more of it is another event. It saves the call that finds nothing.
+                read if (1..room).contains(&read) => {
+                    part = read;
+                    Err(io::ErrorKind::WouldBlock.into())
+                }
+                read => Ok(read),
+            }
+        });
+        match part {
+            0 => read,
+            part => Ok(part),
         }
     }
 
@@ -68,11 +180,10 @@ impl Socket {
     /// # Errors
     ///
     /// The socket's own errors.
-    #[inline]
     pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        match &mut self.stream {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
@@ -83,10 +194,9 @@ impl Socket {
     /// The socket's own errors; `WouldBlock` where it takes nothing.
     #[inline]
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.try_write(bytes),
-            Self::Unix(stream) => stream.try_write(bytes),
-        }
+        self.stream.try_io(Interest::WRITABLE, || {
+            Ok(net::send(self.stream.as_fd(), bytes, SendFlags::NOSIGNAL)?)
+        })
     }
 
     /// Reads at least one byte more into `buf`. Cancel safe: either bytes are in `buf` or none were taken.
@@ -95,7 +205,13 @@ impl Socket {
     ///
     /// The socket's own errors; `UnexpectedEof` where the peer has closed.
     pub async fn read_more(&mut self, buf: &mut BytesMut) -> io::Result<()> {
-        match std::future::poll_fn(|cx| self.poll_read(cx, buf)).await? {
+        let read = std::future::poll_fn(|cx| {
+            let mut chunk = [0; LOGIN_CHUNK];
+            let read = ready!(self.poll_read(cx, &mut chunk))?;
+            buf.extend_from_slice(chunk.get(..read).unwrap_or_default());
+            Poll::Ready(io::Result::Ok(read))
+        });
+        match read.await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }
@@ -119,9 +235,9 @@ impl Socket {
 
     /// Tells the peer that nothing more follows.
     pub async fn shut_down_write(&mut self) {
-        let result = std::future::poll_fn(|cx| match self {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        let result = std::future::poll_fn(|cx| match &mut self.stream {
+            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
         });
         if let Err(error) = result.await {
             tracing::trace!(%error, "closing a socket");
@@ -139,6 +255,6 @@ pub async fn dial(addr: &UpstreamAddr, keepalive: Option<Duration>) -> io::Resul
         UpstreamAddr::Tcp { host, port } => {
             Socket::tcp(TcpStream::connect((host.as_str(), *port)).await?, keepalive)
         }
-        UpstreamAddr::Unix(path) => Ok(Socket::Unix(UnixStream::connect(path).await?)),
+        UpstreamAddr::Unix(path) => Ok(Socket::unix(UnixStream::connect(path).await?)),
     }
 }

@@ -53,17 +53,13 @@ impl Unfenced {
         self.outbox.poll_flush(&mut self.socket, cx)
     }
 
-    /// Reads what the server has sent.
+    /// Reads what the server has sent: see [`Socket::poll_read`].
     ///
     /// # Errors
     ///
     /// The socket's own errors.
     #[inline]
-    pub fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        buf: &mut BytesMut,
-    ) -> Poll<io::Result<usize>> {
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         self.socket.poll_read(cx, buf)
     }
 
