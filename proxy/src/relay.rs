@@ -5,6 +5,7 @@
 //! not read or does not send holds up nobody else. What a message means is decided in
 //! [`requests`] (from the client) and [`replies`] (from the server).
 
+mod ahead;
 mod backstop;
 mod copy;
 mod declaration;

@@ -323,3 +323,66 @@ fn function_call() {
     let mut leader = stage.leader("1");
     assert_eq!(tags(&leader.run(&call)), "V ZI");
 }
+
+/// What an idle session is refused does not reach PostgreSQL, whatever protocol it is sent in.
+#[test]
+fn an_idle_server_is_not_touched() {
+    let stage = Stage::with(SETUP);
+    let mut wire = stage.plain();
+    let prepare = Batch::new().parse("w", "UPDATE taken SET id = $1").sync();
+    assert_eq!(tags(&wire.run(&prepare)), "1 ZI");
+    let state = format!(
+        "SELECT state_change FROM pg_stat_activity WHERE pid = {}",
+        wire.backend_pid()
+    );
+    let before = stage.postgres.value(&state);
+    let bound = Batch::new().bind("", "w", &[Some("7")]);
+    for (refused, answer) in [
+        (Batch::new().query(WRITE), "E ZI"),
+        (write().sync(), "1 2 n E ZI"),
+        (bound.then(&Batch::new().execute("", 0).sync()), "2 E ZI"),
+    ] {
+        assert_eq!(tags(&wire.run(&refused)), answer);
+        assert_eq!(stage.postgres.value(&state), before, "{answer}");
+    }
+    // Whatever returns rows is described by PostgreSQL alone.
+    let returning = format!("{WRITE} RETURNING id");
+    let described = Batch::new().statement(&returning).sync();
+    assert_eq!(tags(&wire.run(&described)), "1 2 T E ZI");
+    assert_ne!(stage.postgres.value(&state), before);
+    assert_eq!(wire.rows("SELECT 'works on'"), [["works on"]]);
+}
+
+/// The unnamed statement that a refused Parse would have replaced is not run in its place.
+#[test]
+fn a_refused_parse_leaves_no_older_statement() {
+    let stage = Stage::with(SETUP);
+    let mut wire = stage.plain();
+    let run = || Batch::new().bind("", "", &[]).execute("", 0).sync();
+    for use_it in [run(), Batch::new().describe_statement("").sync()] {
+        assert_eq!(tags(&wire.extended("SELECT 'older'")), "1 2 T D C ZI");
+        assert_eq!(tags(&wire.run(&write().sync())), "1 2 n E ZI");
+        let answer = wire.run(&use_it);
+        assert_eq!(tags(&answer), "E ZI");
+        assert_eq!(answer[0].sqlstate(), "26000");
+    }
+    // A new one is found, and what is refused behind it does not hide it.
+    assert_eq!(tags(&wire.run(&write().sync())), "1 2 n E ZI");
+    assert_eq!(tags(&wire.extended("SELECT 'newer'")), "1 2 T D C ZI");
+    assert_eq!(tags(&wire.run(&run())), "2 D C ZI");
+}
+
+/// Sent in pieces, a series is answered as it is sent whole.
+#[test]
+fn in_pieces() {
+    let series = write().sync();
+    check(series.bytes().len().div_ceil(7), |wire, log| {
+        for at in (1..=series.bytes().len()).step_by(7) {
+            let (front, rest) = series.bytes().split_at(at);
+            wire.send_bytes(front);
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            wire.send_bytes(rest);
+            log.extend(wire.until_ready());
+        }
+    });
+}

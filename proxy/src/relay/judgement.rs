@@ -206,17 +206,7 @@ impl Relay {
         refused: Refused,
     ) -> Result<(Permit, Option<Box<Rejection>>), Step> {
         self.record_observed_end();
-        let situation = Situation {
-            settings: &self.settings,
-            accepted: &self.accepted,
-            names: &self.names,
-            status: self.position.status,
-            wrote: self.wrote,
-            pipeline: self.position.pipeline,
-            path: self.search_path.get(),
-            guard: self.guard_now(),
-        };
-        let plan = self.fence.plan(judged.verdict, &situation);
+        let plan = self.fence.plan(judged.verdict, &self.situation());
         let waits = !self.ledger.is_empty();
         let step = match plan {
             Plan::Admit(permit, observed) => return Ok((permit, observed)),
@@ -229,6 +219,19 @@ impl Relay {
             self.judged_as(judged);
         }
         Err(step)
+    }
+
+    pub(super) fn situation(&self) -> Situation<'_> {
+        Situation {
+            settings: &self.settings,
+            accepted: &self.accepted,
+            names: &self.names,
+            status: self.position.status,
+            wrote: self.wrote,
+            pipeline: self.position.pipeline,
+            path: self.search_path.get(),
+            guard: self.guard_now(),
+        }
     }
 
     /// Inside a transaction block that began read-only, the lift comes before the declaration: should it

@@ -42,6 +42,9 @@ impl Relay {
             Step::Adjust(adjustment) => self.adjust(adjustment),
             Step::PublishSettings => self.publish_settings(),
             Step::AskSearchPath => self.ask_for_search_path(),
+            Step::CloseUnnamed => {
+                own::close_unnamed(self.upstream.own_messages(), &mut self.ledger);
+            }
             Step::Classify(text) => self.classify(text),
         }
         Ok(Message::Stays)

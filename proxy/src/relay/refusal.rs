@@ -2,6 +2,7 @@
 
 use bytes::BytesMut;
 
+use super::ahead::First;
 use super::judgement::LastJudged;
 use super::steps::Refused;
 use super::{CommittedMidway, End, Gate, Relay};
@@ -24,6 +25,18 @@ impl Relay {
                 let out = self.client_outbox.tail();
                 rejection.encode(Severity::Error, out);
                 encode::ready_for_query(out, TransactionStatus::Idle);
+            }
+            Refused::Series(series) => {
+                // As above, for the transaction that the series would have been.
+                let out = self.client_outbox.tail();
+                for reply in series.replies() {
+                    encode::reply(out, reply);
+                }
+                rejection.encode(Severity::Error, out);
+                encode::ready_for_query(out, TransactionStatus::Idle);
+                if series.first == First::Parse {
+                    self.names.refuse_unnamed();
+                }
             }
             Refused::Whole => {
                 let sync = InFlight::client(Request::Sync, None);

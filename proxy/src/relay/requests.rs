@@ -3,6 +3,7 @@
 use pgpalisade_policies::scan::{self, NeedsParse};
 use pgpalisade_policies::{Category, Class, Effects, MAX_PARSED, MAX_PARSED_INLINE, Opaque};
 
+use super::ahead::First;
 use super::judgement::{excerpt, shows_settings};
 use super::progress::Message;
 use super::steps::{Forward, Judged, Refused, Step, Then};
@@ -32,6 +33,8 @@ const NAMES_MAX: usize = 16 * 1024;
 struct Frame<'a> {
     header: Header,
     body: &'a [u8],
+    /// What has arrived behind it.
+    behind: &'a [u8],
 }
 
 impl Frame<'_> {
@@ -102,10 +105,11 @@ impl Relay {
             }
             // What was decided before goes out first.
             self.pass_on(bytes, &mut sent, at)?;
+            let dropped = frame_len + step.behind();
             if self.take(step)? == Message::Dropped {
                 self.front = Front::Unknown;
                 self.classified = None;
-                self.client_discard = frame_len;
+                self.client_discard = dropped;
             }
         }
         self.pass_on(bytes, &mut sent, at)?;
@@ -153,7 +157,12 @@ impl Relay {
         let body = bytes
             .get(HEADER_LEN..bytes.len().min(header.frame_len()))
             .unwrap_or_default();
-        let frame = Frame { header, body };
+        let behind = bytes.get(header.frame_len()..).unwrap_or_default();
+        let frame = Frame {
+            header,
+            body,
+            behind,
+        };
         let tag = match FrontendTag::from_byte(header.tag) {
             Ok(tag) => tag,
             Err(error) => return Step::Broken(error),
@@ -261,6 +270,11 @@ impl Relay {
                     verdict: &verdict,
                     text: text.unwrap_or_default(),
                 };
+                if name.is_empty()
+                    && let Some(step) = self.refuse_ahead(First::Parse, &judged, frame.behind)
+                {
+                    return step;
+                }
                 if let Some(step) = self.before_parse(&judged) {
                     return step;
                 }
@@ -286,6 +300,12 @@ impl Relay {
                 return Step::AwaitReplies;
             }
             Some((portal, statement)) => {
+                if let Some(step) = self.refuse_bound(portal, statement, frame) {
+                    return step;
+                }
+                if self.names.take_older(statement) {
+                    return Step::CloseUnnamed;
+                }
                 if let Some(step) = self.before_bind(statement, frame.body) {
                     return step;
                 }
@@ -295,6 +315,22 @@ impl Relay {
             None => return long_name(frame),
         }
         self.pipelined(FrontendTag::Bind, Request::Bind, None)
+    }
+
+    /// Refuses the series of a Bind that has arrived whole, where that is sure.
+    #[inline]
+    fn refuse_bound(&mut self, portal: &[u8], statement: &[u8], frame: Frame<'_>) -> Option<Step> {
+        let meaning = self.names.statement(statement)?;
+        let sends_all = portal.is_empty() && frame.is_whole();
+        if !sends_all || !self.may_refuse_ahead(meaning.verdict()?) {
+            return None;
+        }
+        let meaning = meaning.clone();
+        let judged = Judged {
+            verdict: meaning.verdict()?,
+            text: meaning.excerpt(),
+        };
+        self.refuse_ahead(First::Bind, &judged, frame.behind)
     }
 
     fn pipelined(
@@ -323,10 +359,13 @@ impl Relay {
             Err(error) => return Step::Broken(error),
         };
         if tag == FrontendTag::Describe {
-            if let Target::Statement(name) = target
-                && let Some(step) = self.before_describe(name)
-            {
-                return step;
+            if let Target::Statement(name) = target {
+                if self.names.take_older(name) {
+                    return Step::CloseUnnamed;
+                }
+                if let Some(step) = self.before_describe(name) {
+                    return step;
+                }
             }
             return self.pipelined(tag, Request::Describe, None);
         }

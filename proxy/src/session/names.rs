@@ -109,11 +109,22 @@ pub enum Noted {
     No,
 }
 
+/// The unnamed statement that the server has, where it is another than the client takes it for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum ServerUnnamed {
+    /// They agree.
+    #[default]
+    Same,
+    /// The client's Parse of another one was refused before it was sent.
+    Older,
+}
+
 /// The names of one session.
 #[derive(Debug, Default)]
 pub struct Names {
     unnamed_statement: Meaning,
     unnamed_portal: Meaning,
+    server_unnamed: ServerUnnamed,
     statements: HashMap<Box<[u8]>, Meaning>,
     portals: HashMap<Box<[u8]>, Meaning>,
     bytes: usize,
@@ -125,6 +136,7 @@ impl Names {
     pub fn prepare(&mut self, name: &[u8], meaning: Meaning) -> Noted {
         if name.is_empty() {
             self.unnamed_statement = meaning;
+            self.server_unnamed = ServerUnnamed::Same;
             return Noted::No;
         }
         let bytes = name.len() + meaning.bytes();
@@ -163,6 +175,20 @@ impl Names {
             let meaning = if twice { Meaning::Unknown } else { meaning };
             self.portals.insert(portal.into(), meaning);
         }
+    }
+
+    /// A Parse of the unnamed statement was refused, and the server has not heard of it: it may still have the one
+    /// before.
+    pub fn refuse_unnamed(&mut self) {
+        self.unnamed_statement = Meaning::Unknown;
+        self.server_unnamed = ServerUnnamed::Older;
+    }
+
+    /// Whether the server may have another statement under this name than the client believes. Once: it must be closed
+    /// there before the name is used.
+    #[inline]
+    pub fn take_older(&mut self, statement: &[u8]) -> bool {
+        statement.is_empty() && std::mem::take(&mut self.server_unnamed) == ServerUnnamed::Older
     }
 
     /// What a prepared statement does; `None` where the name is not known.
@@ -210,6 +236,7 @@ impl Names {
     /// A simple Query destroys the unnamed statement and portal.
     #[inline]
     pub fn on_simple_query(&mut self) {
+        self.server_unnamed = ServerUnnamed::Same;
         if !matches!(self.unnamed_statement, Meaning::Unknown) {
             self.unnamed_statement = Meaning::Unknown;
             self.unnamed_portal = Meaning::Unknown;
@@ -271,6 +298,27 @@ mod tests {
         assert_eq!(class(&names, b"s"), Class::Read);
         names.remove_all_statements();
         assert_eq!(class(&names, b"s"), Class::Write);
+    }
+
+    #[test]
+    fn an_unnamed_statement_that_was_refused_is_not_the_one_before() {
+        let mut names = Names::default();
+        names.prepare(b"", read());
+        assert!(!names.take_older(b""));
+        names.refuse_unnamed();
+        assert_eq!(class(&names, b""), Class::Write);
+        assert!(!names.take_older(b"s"));
+        assert!(names.take_older(b""));
+        assert!(!names.take_older(b""));
+        // A new one takes its place, and a simple Query destroys it.
+        for replace in [
+            |names: &mut Names| _ = names.prepare(b"", read()),
+            Names::on_simple_query,
+        ] {
+            names.refuse_unnamed();
+            replace(&mut names);
+            assert!(!names.take_older(b""));
+        }
     }
 
     #[test]

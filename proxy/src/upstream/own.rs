@@ -94,6 +94,13 @@ pub(crate) fn probe(out: &mut BytesMut, ledger: &mut Ledger, pipeline: Pipeline)
     }
 }
 
+/// Closes the unnamed statement, which the next message is not to find. In a pipeline, or in front of one.
+pub(crate) fn close_unnamed(out: &mut BytesMut, ledger: &mut Ledger) {
+    let written = frontend::close(b'S', "", out);
+    debug_assert!(written.is_ok());
+    ledger.push(InFlight::proxy(Request::Close));
+}
+
 /// Writes a message that fails in the place of a refused request; the client gets `error`. Where
 /// `sync` is given, a Sync follows whose ReadyForQuery is the client's.
 pub(crate) fn refuse(

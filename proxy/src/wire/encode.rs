@@ -3,7 +3,7 @@
 
 use bytes::{BufMut, BytesMut};
 
-use super::backend::TransactionStatus;
+use super::backend::{TransactionStatus, tag};
 
 /// How bad an error is to the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +69,25 @@ pub fn error_response_as_sent(out: &mut BytesMut, body: &[u8]) {
     message(out, b'E', |out| out.extend_from_slice(body));
 }
 
+/// A reply that has no content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the protocol's own names")]
+pub enum Reply {
+    ParseComplete,
+    BindComplete,
+    NoData,
+}
+
+/// Appends a reply that has no content.
+pub fn reply(out: &mut BytesMut, reply: Reply) {
+    let tag = match reply {
+        Reply::ParseComplete => tag::PARSE_COMPLETE,
+        Reply::BindComplete => tag::BIND_COMPLETE,
+        Reply::NoData => tag::NO_DATA,
+    };
+    message(out, tag, |_| ());
+}
+
 /// Appends a ReadyForQuery.
 pub fn ready_for_query(out: &mut BytesMut, status: TransactionStatus) {
     message(out, b'Z', |out| out.put_u8(status.byte()));
@@ -117,6 +136,9 @@ mod tests {
         out.clear();
         parameter_status(&mut out, "a", "b");
         assert_eq!(&out[..], b"S\0\0\0\x08a\0b\0");
+        out.clear();
+        reply(&mut out, Reply::BindComplete);
+        assert_eq!(&out[..], b"2\0\0\0\x04");
         out.clear();
         data_row(&mut out, "off");
         assert_eq!(&out[..], b"D\0\0\0\x0d\0\x01\0\0\0\x03off");
