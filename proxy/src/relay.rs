@@ -225,7 +225,12 @@ impl Relay {
     }
 
     /// Opens the gate where what it waited for has come. Says whether it did.
+    #[inline]
     fn poll_gate(&mut self, cx: &mut Context<'_>) -> bool {
+        !matches!(self.gate, Gate::Open) && self.poll_closed_gate(cx)
+    }
+
+    fn poll_closed_gate(&mut self, cx: &mut Context<'_>) -> bool {
         let opens = match &mut self.gate {
             Gate::Replies => self.ledger.is_empty(),
             Gate::Identification(_, identifying) => match identifying.as_mut().poll(cx) {

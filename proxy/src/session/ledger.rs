@@ -76,6 +76,15 @@ pub struct InFlight {
     pub error: Option<Box<Rejection>>,
     /// What its completion does to the session's names.
     pub name: Option<Box<NameChange>>,
+    /// How the ledger counts it.
+    counts: Counts,
+}
+
+/// What a request in flight counts as, found out once.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    ends_transaction: bool,
+    may_hide_a_write: bool,
 }
 
 /// What a Parse or Close of a named statement does once the server has carried it out.
@@ -100,6 +109,10 @@ impl InFlight {
             completed: 0,
             error: None,
             name: None,
+            counts: Counts {
+                ends_transaction: false,
+                may_hide_a_write: false,
+            },
         }
     }
 
@@ -113,6 +126,10 @@ impl InFlight {
             completed: 0,
             error: None,
             name: None,
+            counts: Counts {
+                ends_transaction: false,
+                may_hide_a_write: false,
+            },
         }
     }
 }
@@ -212,7 +229,7 @@ enum Mode {
 impl Ledger {
     /// Notes a request that has just been sent.
     #[inline]
-    pub fn push(&mut self, entry: InFlight) {
+    pub fn push(&mut self, mut entry: InFlight) {
         match (self.mode, entry.request) {
             (Mode::CopyIn, Request::Sync) => return,
             (Mode::CopyIn, Request::CopyEnd) => {
@@ -231,8 +248,12 @@ impl Ledger {
         if entry.verdict.is_some() && entry.asks_for_access() {
             self.access_shows = AccessShows::Some;
         }
-        self.ending += usize::from(entry.ends_transaction());
-        self.hiding += usize::from(entry.may_hide_a_write());
+        entry.counts = Counts {
+            ends_transaction: entry.ends_transaction(),
+            may_hide_a_write: entry.may_hide_a_write(),
+        };
+        self.ending += usize::from(entry.counts.ends_transaction);
+        self.hiding += usize::from(entry.counts.may_hide_a_write);
         self.in_flight.push_back(entry);
     }
 
@@ -242,8 +263,8 @@ impl Ledger {
             0 => self.in_flight.pop_front(),
             at => self.in_flight.remove(at),
         }?;
-        self.ending -= usize::from(entry.ends_transaction());
-        self.hiding -= usize::from(entry.may_hide_a_write());
+        self.ending -= usize::from(entry.counts.ends_transaction);
+        self.hiding -= usize::from(entry.counts.may_hide_a_write);
         if self.in_flight.is_empty() && self.in_flight.capacity() > KEPT_WHEN_EMPTY {
             self.in_flight = VecDeque::new();
         }

@@ -48,7 +48,20 @@ impl Outbox {
     /// # Errors
     ///
     /// The socket's own errors.
+    #[inline]
     pub fn poll_flush(
+        &mut self,
+        socket: &mut Socket,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        // It has memory only while something waits, or has just been sent.
+        match self.waiting.capacity() {
+            0 => Poll::Ready(Ok(())),
+            _ => self.poll_flush_waiting(socket, cx),
+        }
+    }
+
+    fn poll_flush_waiting(
         &mut self,
         socket: &mut Socket,
         cx: &mut Context<'_>,
@@ -61,9 +74,7 @@ impl Outbox {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        if self.waiting.capacity() > 0 {
-            self.waiting = BytesMut::new();
-        }
+        self.waiting = BytesMut::new();
         Poll::Ready(Ok(()))
     }
 
