@@ -3,7 +3,7 @@
 //! - [`ground`]: a PostgreSQL that everything stands on, and a superuser's session at it.
 //! - [`targets`]: the ways to it, each with its own process: the proxy, its peers, a bare relay.
 //! - [`cpu`], [`memory`]: what a process has used.
-//! - [`statistics`], [`csv`]: what is made of the figures, and how they are kept.
+//! - [`statistics`], [`csv`], [`svg`]: what is made of the figures, and how they are kept and drawn.
 //! - [`machine`], [`programs`]: where it ran, and with which versions.
 //! - [`signals`]: how a run ends in order.
 
@@ -16,6 +16,7 @@ pub mod memory;
 pub mod programs;
 pub mod signals;
 pub mod statistics;
+pub mod svg;
 pub mod targets;
 
 pub use error::Error;

@@ -1,6 +1,6 @@
 //! The plot of what must stay flat: CPU time of a statement over sessions and scopes.
 
-use std::fmt::Write;
+use pgpalisade_bench::svg::{Anchor, Svg};
 
 use crate::report::Report;
 
@@ -40,12 +40,9 @@ pub(crate) fn svg(reports: &[Report], figure: &str) -> Option<String> {
     let most_y = points().map(|point| point.1).reduce(f64::max)?.max(1.0) * 1.15;
     let x = |value: f64| LEFT + (power(value) - ZERO) / (most_x - ZERO) * (WIDTH - LEFT - RIGHT);
     let y = |value: f64| HEIGHT - BOTTOM - value / most_y * (HEIGHT - TOP - BOTTOM);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"20\" font-size=\"14\">{}: does it stay flat?</text>\n",
-        escaped(figure)
-    );
+    let mut svg = Svg::new(WIDTH, HEIGHT);
+    let title = format!("{figure}: does it stay flat?");
+    svg.text((LEFT, 20.0), Anchor::Start, 14, &title);
     axes(&mut svg, most_x, most_y, x, y);
     for (line, (number, colour)) in lines.iter().zip(COLOURS.iter().cycle().enumerate()) {
         let path: Vec<String> = line
@@ -53,42 +50,27 @@ pub(crate) fn svg(reports: &[Report], figure: &str) -> Option<String> {
             .iter()
             .map(|(px, py)| format!("{:.1},{:.1}", x(*px), y(*py)))
             .collect();
-        // Writing to a String does not fail, here and below.
-        let _ = writeln!(
-            svg,
-            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>",
-            path.join(" ")
-        );
+        let path = path.join(" ");
+        svg.shape(format_args!(
+            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{path}\"/>"
+        ));
         for (px, py) in &line.points {
-            let _ = writeln!(
-                svg,
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>",
-                x(*px),
-                y(*py)
-            );
+            let (px, py) = (x(*px), y(*py));
+            svg.shape(format_args!(
+                "<circle cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"3\" fill=\"{colour}\"/>"
+            ));
         }
-        let (legend_x, legend_y) = (WIDTH - RIGHT + 20.0, TOP + 20.0 * number as f64);
-        let _ = writeln!(
-            svg,
-            "<rect x=\"{legend_x}\" y=\"{}\" width=\"12\" height=\"4\" fill=\"{colour}\"/>\
-             <text x=\"{}\" y=\"{}\">{}</text>",
-            legend_y - 4.0,
-            legend_x + 18.0,
-            legend_y + 2.0,
-            escaped(&line.name)
-        );
+        let (left, at) = (WIDTH - RIGHT + 20.0, TOP + 20.0 * number as f64);
+        let top = at - 4.0;
+        svg.shape(format_args!(
+            "<rect x=\"{left}\" y=\"{top}\" width=\"12\" height=\"4\" fill=\"{colour}\"/>"
+        ));
+        svg.text((left + 18.0, at + 2.0), Anchor::Start, 12, &line.name);
     }
-    svg.push_str("</svg>\n");
-    Some(svg)
+    Some(svg.finish())
 }
 
-fn axes(
-    svg: &mut String,
-    most_x: f64,
-    most_y: f64,
-    x: impl Fn(f64) -> f64,
-    y: impl Fn(f64) -> f64,
-) {
+fn axes(svg: &mut Svg, most_x: f64, most_y: f64, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let powers = (0..=most_x.ceil() as i32).map(|power| 10_f64.powi(power));
     for value in [0.0]
@@ -96,33 +78,20 @@ fn axes(
         .chain(powers)
         .filter(|value| power(*value) <= most_x)
     {
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{value}</text>",
-            x(value),
-            bottom + 18.0
-        );
+        let below = (x(value), bottom + 18.0);
+        svg.text(below, Anchor::Middle, 12, &value.to_string());
     }
     let step = (most_y / 5.0).ceil().max(1.0);
     for tick in (0..)
         .map(|tick| f64::from(tick) * step)
         .take_while(|tick| *tick <= most_y)
     {
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{LEFT}\" y1=\"{0:.1}\" x2=\"{right}\" y2=\"{0:.1}\" stroke=\"#ddd\"/>\
-             <text x=\"{1}\" y=\"{2:.1}\" text-anchor=\"end\">{tick}</text>",
-            y(tick),
-            LEFT - 8.0,
-            y(tick) + 4.0
-        );
+        let at = y(tick);
+        svg.line((LEFT, at), (right, at), "#dddddd");
+        svg.text((LEFT - 8.0, at + 4.0), Anchor::End, 12, &tick.to_string());
     }
-    let _ = writeln!(
-        svg,
-        "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">idle sessions, or scopes</text>",
-        f64::midpoint(LEFT, right),
-        bottom + 38.0
-    );
+    let below = (f64::midpoint(LEFT, right), bottom + 38.0);
+    svg.text(below, Anchor::Middle, 12, "idle sessions, or scopes");
 }
 
 fn lines(report: &Report, figure: &str) -> Vec<Line> {
@@ -146,12 +115,6 @@ fn lines(report: &Report, figure: &str) -> Vec<Line> {
 
 fn power(value: f64) -> f64 {
     if value < 1.0 { ZERO } else { value.log10() }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }
 
 #[cfg(test)]

@@ -1,10 +1,6 @@
-//! The plot: CPU time per transaction, as SVG.
-//!
-//! Bars with whiskers are all that is needed, so it is written by hand: a library for plots would be the heaviest
-//! dependency of this package, for less say in what it draws.
+//! The plot: CPU time per transaction, as bars with whiskers.
 
-use std::fmt::Write;
-
+use pgpalisade_bench::svg::{Anchor, Svg};
 use pgpalisade_bench::targets::{Kind, Link};
 
 use crate::plan::{Cell, Lane, Protocol, Workload};
@@ -49,23 +45,13 @@ pub(crate) fn plot(results: &Results) -> String {
     let columns = protocols.len().max(2) as f64;
     let width = LEFT + columns * (PANEL_WIDTH + GAP_X);
     let height = TOP + rows.len() as f64 * (PANEL_HEIGHT + GAP_Y) + BOTTOM;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
-         height=\"{height:.0}\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#222\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-    );
-    text(
-        &mut svg,
-        LEFT,
-        26.0,
-        "start",
-        17,
-        "CPU time of the proxy per transaction, in microseconds",
-    );
+    let mut svg = Svg::new(width, height);
+    let title = "CPU time of the proxy per transaction, in microseconds";
+    svg.text((LEFT, 26.0), Anchor::Start, 17, title);
     legend(&mut svg, &rows);
     for (row, y) in rows.iter().zip(0..) {
         let top = TOP + 30.0 + f64::from(y) * (PANEL_HEIGHT + GAP_Y);
-        text(&mut svg, LEFT, top - 30.0, "start", 14, &row.title());
+        svg.text((LEFT, top - 30.0), Anchor::Start, 14, &row.title());
         for (protocol, x) in protocols.iter().zip(0..) {
             let left = LEFT + f64::from(x) * (PANEL_WIDTH + GAP_X);
             panel(&mut svg, row, *protocol, left, top);
@@ -77,9 +63,8 @@ pub(crate) fn plot(results: &Results) -> String {
         results.note("cores").unwrap_or("?"),
         results.note("date").unwrap_or("undated"),
     );
-    text(&mut svg, LEFT, height - 14.0, "start", 12, &about);
-    svg.push_str("</svg>\n");
-    svg
+    svg.text((LEFT, height - 14.0), Anchor::Start, 12, &about);
+    svg.finish()
 }
 
 struct Bar {
@@ -145,26 +130,16 @@ fn scale_end(most: f64) -> f64 {
     fits.unwrap_or(10.0 * decade)
 }
 
-fn panel(svg: &mut String, row: &Row, protocol: Protocol, left: f64, top: f64) {
+fn panel(svg: &mut Svg, row: &Row, protocol: Protocol, left: f64, top: f64) {
     let bottom = top + PANEL_HEIGHT;
     let y = |micros: f64| bottom - micros / row.most * PANEL_HEIGHT;
-    text(
-        svg,
-        left + PANEL_WIDTH / 2.0,
-        top - 8.0,
-        "middle",
-        12,
-        protocol.name(),
-    );
+    let above = (left + PANEL_WIDTH / 2.0, top - 8.0);
+    svg.text(above, Anchor::Middle, 12, protocol.name());
     for step in 0..=GRID {
         let value = row.most * f64::from(step) / f64::from(GRID);
         let at = y(value);
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{left:.1}\" y1=\"{at:.1}\" x2=\"{:.1}\" y2=\"{at:.1}\" stroke=\"#dddddd\"/>",
-            left + PANEL_WIDTH
-        );
-        text(svg, left - 6.0, at + 4.0, "end", 11, &format!("{value}"));
+        svg.line((left, at), (left + PANEL_WIDTH, at), "#dddddd");
+        svg.text((left - 6.0, at + 4.0), Anchor::End, 11, &value.to_string());
     }
     let in_panel: Vec<&Bar> = row
         .bars
@@ -183,22 +158,15 @@ fn panel(svg: &mut String, row: &Row, protocol: Protocol, left: f64, top: f64) {
             draw(svg, bar, x, width, &y);
         }
         let unit = if *count == 1 { "client" } else { "clients" };
-        text(
-            svg,
-            start + group / 2.0,
-            bottom + 16.0,
-            "middle",
-            11,
-            &format!("{count} {unit}"),
-        );
+        let below = (start + group / 2.0, bottom + 16.0);
+        svg.text(below, Anchor::Middle, 11, &format!("{count} {unit}"));
     }
 }
 
-fn draw(svg: &mut String, bar: &Bar, x: f64, width: f64, y: &impl Fn(f64) -> f64) {
+fn draw(svg: &mut Svg, bar: &Bar, x: f64, width: f64, y: &impl Fn(f64) -> f64) {
     let (top, bottom) = (y(bar.micros), y(0.0));
     let (least, most) = bar.range;
-    let _ = writeln!(
-        svg,
+    svg.shape(format_args!(
         "<rect x=\"{x:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\"><title>{}, {}: {:.1} us \
          ({least:.1} to {most:.1})</title></rect>",
         width - 1.0,
@@ -207,14 +175,9 @@ fn draw(svg: &mut String, bar: &Bar, x: f64, width: f64, y: &impl Fn(f64) -> f64
         bar.kind,
         bar.cell,
         bar.micros,
-    );
+    ));
     let middle = x + (width - 1.0) / 2.0;
-    let _ = writeln!(
-        svg,
-        "<line x1=\"{middle:.1}\" y1=\"{:.1}\" x2=\"{middle:.1}\" y2=\"{:.1}\" stroke=\"#222222\"/>",
-        y(least),
-        y(most),
-    );
+    svg.line((middle, y(least)), (middle, y(most)), "#222222");
 }
 
 fn colour(kind: Kind) -> &'static str {
@@ -222,7 +185,7 @@ fn colour(kind: Kind) -> &'static str {
     bar.map_or("#000000", |(_, colour)| colour)
 }
 
-fn legend(svg: &mut String, rows: &[Row]) {
+fn legend(svg: &mut Svg, rows: &[Row]) {
     let mut x = LEFT;
     for (kind, colour) in BARS {
         if !rows
@@ -232,12 +195,11 @@ fn legend(svg: &mut String, rows: &[Row]) {
         {
             continue;
         }
-        let _ = writeln!(
-            svg,
+        svg.shape(format_args!(
             "<rect x=\"{x:.1}\" y=\"42\" width=\"14\" height=\"14\" fill=\"{colour}\"/>"
-        );
+        ));
         let label = label(kind);
-        text(svg, x + 20.0, 54.0, "start", 12, label);
+        svg.text((x + 20.0, 54.0), Anchor::Start, 12, label);
         x += 40.0 + 6.6 * label.len() as f64;
     }
 }
@@ -252,20 +214,6 @@ fn label(kind: Kind) -> &'static str {
         Kind::Haproxy => "haproxy",
         Kind::Relay => "bare relay",
     }
-}
-
-fn text(svg: &mut String, x: f64, y: f64, anchor: &str, size: u32, what: &str) {
-    let _ = writeln!(
-        svg,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\">{}</text>",
-        escaped(what)
-    );
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }
 
 #[cfg(test)]
