@@ -258,3 +258,110 @@ pub async fn dial(addr: &UpstreamAddr, keepalive: Option<Duration>) -> io::Resul
         UpstreamAddr::Unix(path) => Ok(Socket::unix(UnixStream::connect(path).await?)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::task::Poll;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// A socket, and the other end of it.
+    fn pair() -> (Socket, std::os::unix::net::UnixStream) {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (Socket::unix(UnixStream::from_std(ours).unwrap()), theirs)
+    }
+
+    async fn read(socket: &mut Socket) -> Vec<u8> {
+        let mut buf = [0; 4];
+        let read = std::future::poll_fn(|cx| socket.poll_read(cx, &mut buf));
+        let read = tokio::time::timeout(PATIENCE, read).await;
+        let read = read.expect("the task was not woken").unwrap();
+        buf[..read].to_vec()
+    }
+
+    /// Polls once, in this task.
+    async fn look(socket: &mut Socket) -> Poll<io::Result<usize>> {
+        let mut buf = [0; 4];
+        std::future::poll_fn(|cx| Poll::Ready(socket.poll_read(cx, &mut buf))).await
+    }
+
+    fn local(test: impl Future<Output = ()> + 'static) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build_local(Default::default());
+        runtime.unwrap().block_on(test);
+    }
+
+    fn send_later(mut theirs: std::os::unix::net::UnixStream, bytes: &'static [u8]) {
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            theirs.write_all(bytes).unwrap();
+        });
+    }
+
+    #[test]
+    fn what_arrives_is_read_in_order_and_then_the_end() {
+        local(async {
+            let (mut socket, mut theirs) = pair();
+            theirs.write_all(b"abcdefg").unwrap();
+            assert_eq!(read(&mut socket).await, b"abcd");
+            assert_eq!(read(&mut socket).await, b"efg");
+            theirs.write_all(b"h").unwrap();
+            assert_eq!(read(&mut socket).await, b"h");
+            theirs.write_all(b"ijkl").unwrap();
+            drop(theirs);
+            assert_eq!(read(&mut socket).await, b"ijkl");
+            assert_eq!(read(&mut socket).await, b"");
+        });
+    }
+
+    /// Asked twice before anything comes, it wakes the task once, and again for what comes next.
+    #[test]
+    fn a_task_that_waits_is_woken_each_time() {
+        local(async {
+            let (mut socket, mut theirs) = pair();
+            for _ in 0..3 {
+                assert!(look(&mut socket).await.is_pending());
+                assert!(look(&mut socket).await.is_pending());
+                send_later(theirs.try_clone().unwrap(), b"x");
+                assert_eq!(read(&mut socket).await, b"x");
+            }
+            theirs.write_all(b"y").unwrap();
+            assert_eq!(read(&mut socket).await, b"y");
+        });
+    }
+
+    #[test]
+    fn the_task_that_asked_last_is_woken() {
+        local(async {
+            let (mut socket, theirs) = pair();
+            assert!(look(&mut socket).await.is_pending());
+            // A login hands its sockets to the task of the session.
+            let other = tokio::task::spawn_local(async move { read(&mut socket).await });
+            send_later(theirs, b"x");
+            assert_eq!(other.await.unwrap(), b"x");
+        });
+    }
+
+    /// tokio tells a task that has used its time up to wait, and wakes it at once: nothing was noted down at the socket.
+    #[test]
+    fn a_task_without_time_is_woken_later_all_the_same() {
+        local(async {
+            let (mut socket, theirs) = pair();
+            std::future::poll_fn(|cx| {
+                while coop::has_budget_remaining() {
+                    assert!(std::pin::pin!(coop::consume_budget()).poll(cx).is_ready());
+                }
+                assert!(socket.poll_read(cx, &mut [0; 4]).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            tokio::task::yield_now().await;
+            send_later(theirs, b"x");
+            assert_eq!(read(&mut socket).await, b"x");
+        });
+    }
+}
