@@ -70,13 +70,9 @@ fn has_doubtful(text: &[u8]) -> bool {
     while let Some(before) = text.strip_suffix(b";") {
         text = before.trim_ascii_end();
     }
-    let (behind, behind_two) = (text.get(1..), text.get(2..));
-    let (Some(behind), Some(behind_two)) = (behind, behind_two) else {
-        return true;
-    };
-    let mut ends = text.iter().rev();
-    let (last, before_last) = (ends.next(), ends.next());
-    let (Some(last), Some(before_last)) = (last, before_last) else {
+    let (Some(&[before_last, last]), Some(behind), Some(behind_two)) =
+        (text.last_chunk(), text.get(1..), text.get(2..))
+    else {
         return true;
     };
     let in_threes = text
@@ -85,7 +81,7 @@ fn has_doubtful(text: &[u8]) -> bool {
         .zip(behind_two)
         // All of it at a time, for the compiler makes vectors of this.
         .fold(false, |found, ((a, b), c)| found | is_doubtful(*a, *b, *c));
-    in_threes | is_doubtful(*before_last, *last, 0) | is_doubtful(*last, 0, 0)
+    in_threes | is_doubtful(before_last, last, 0) | is_doubtful(last, 0, 0)
 }
 
 #[inline]
