@@ -2,7 +2,8 @@
 //!
 //! A text is looked for as it is, and then by its form: a client that writes numbers and strings into its texts is not
 //! a parse for each of them. An entry holds the first text of its form. It answers for all of them, for a form leaves
-//! out only what cannot change the verdict; `form.rs` says why.
+//! out only what cannot change the verdict; `form.rs` says why. To look for a form takes some times as long as to look
+//! for a text, so a text that was found by its form and soon comes again gets an entry of its own.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
@@ -12,6 +13,9 @@ use crate::allocation::{boxed, counted};
 use crate::classify::{MAX_PARSED_INLINE, TextEncoding, classify};
 use crate::form::{Constant, has_form, parts};
 use crate::verdict::{Opaque, Verdict};
+
+/// So many texts that were found by their form are remembered, by hash.
+const SEEN: usize = 256;
 
 /// What one hash takes in the index.
 const PLACE_IN_INDEX: usize = 32;
@@ -37,7 +41,7 @@ pub struct CacheStats {
 }
 
 /// Verdicts by text and by form, bounded in bytes. One per worker thread: it has no lock, and a lookup that hits does not
-/// allocate. What was not used since the hand of the clock passed it last goes first.
+/// allocate, but for a text that gets an entry of its own. What was not used since the hand of the clock passed it last goes first.
 #[derive(Debug)]
 pub struct VerdictCache {
     /// To a slot, from the hash of text and encoding, and from that of form and encoding. Of two entries with one hash
@@ -49,6 +53,8 @@ pub struct VerdictCache {
     capacity: usize,
     /// Keyed at random, so that no client can aim its texts at one slot.
     keys: RandomState,
+    /// Hashes of texts that were found by their form, each at the place that it stands for.
+    seen: Box<[u64]>,
     stats: CacheStats,
 }
 
@@ -95,6 +101,7 @@ impl VerdictCache {
             hand: 0,
             capacity,
             keys: RandomState::new(),
+            seen: Box::new([0; SEEN]),
             stats: CacheStats::default(),
         }
     }
@@ -116,46 +123,23 @@ impl VerdictCache {
 
     /// The verdict on `text`, if it is here, or that on another text of its form.
     pub fn find(&mut self, text: &[u8], encoding: TextEncoding) -> Option<Arc<Verdict>> {
-        if let Some(entry) = self.entry(self.hash(text, encoding))
-            && entry.encoding == encoding
-            && *entry.text == *text
-        {
-            let verdict = entry.used();
-            self.stats.hits += 1;
-            return Some(verdict);
+        let hash = self.hash(text, encoding);
+        let found = match self.find_text(hash, text, encoding) {
+            Some(verdict) => Some(verdict),
+            None => self.find_form(hash, text, encoding),
+        };
+        match found {
+            Some(_) => self.stats.hits += 1,
+            None => self.stats.misses += 1,
         }
-        if let Some(form) = self.form_hash(text, encoding)
-            && let Some(entry) = self.entry(form)
-            && entry.form == Some(form)
-            && entry.encoding == encoding
-            && parts(&entry.text).eq(parts(text))
-        {
-            let verdict = entry.used();
-            self.stats.hits += 1;
-            self.stats.hits_by_form += 1;
-            return Some(verdict);
-        }
-        self.stats.misses += 1;
-        None
+        found
     }
 
     /// Keeps what [`classify`] has said, where there is room: a quarter of the cache for one text at most.
     pub fn keep(&mut self, text: &[u8], encoding: TextEncoding, verdict: &Arc<Verdict>) {
+        let hash = self.hash(text, encoding);
         let form = self.form_hash(text, encoding);
-        let places = PLACE_IN_INDEX * (1 + usize::from(form.is_some()));
-        let cost = boxed(text) + verdict.heap_bytes() + places + ENTRY_OVERHEAD;
-        // One text must not push out all others.
-        if cost <= self.capacity / 4 {
-            self.insert(Entry {
-                hash: self.hash(text, encoding),
-                form,
-                text: text.into(),
-                encoding,
-                verdict: Arc::clone(verdict),
-                cost,
-                use_since: Use::Old,
-            });
-        }
+        self.keep_as((hash, form), text, encoding, verdict);
     }
 
     /// Bytes that it may hold.
@@ -170,6 +154,61 @@ impl VerdictCache {
         CacheStats {
             entries: self.slots.len() - self.free.len(),
             ..self.stats
+        }
+    }
+
+    fn find_text(
+        &mut self,
+        hash: u64,
+        text: &[u8],
+        encoding: TextEncoding,
+    ) -> Option<Arc<Verdict>> {
+        let entry = self.entry(hash)?;
+        (entry.encoding == encoding && *entry.text == *text).then(|| entry.used())
+    }
+
+    fn find_form(
+        &mut self,
+        hash: u64,
+        text: &[u8],
+        encoding: TextEncoding,
+    ) -> Option<Arc<Verdict>> {
+        let form = self.form_hash(text, encoding)?;
+        let entry = self.entry(form)?;
+        let alike = entry.form == Some(form)
+            && entry.encoding == encoding
+            && parts(&entry.text).eq(parts(text));
+        let verdict = alike.then(|| entry.used())?;
+        self.stats.hits_by_form += 1;
+        let place = usize::try_from(hash).unwrap_or_default() % SEEN;
+        if let Some(seen) = self.seen.get_mut(place)
+            && std::mem::replace(seen, hash) == hash
+        {
+            self.keep_as((hash, None), text, encoding, &verdict);
+        }
+        Some(verdict)
+    }
+
+    fn keep_as(
+        &mut self,
+        (hash, form): (u64, Option<u64>),
+        text: &[u8],
+        encoding: TextEncoding,
+        verdict: &Arc<Verdict>,
+    ) {
+        let places = PLACE_IN_INDEX * (1 + usize::from(form.is_some()));
+        let cost = boxed(text) + verdict.heap_bytes() + places + ENTRY_OVERHEAD;
+        // One text must not push out all others.
+        if cost <= self.capacity / 4 {
+            self.insert(Entry {
+                hash,
+                form,
+                text: text.into(),
+                encoding,
+                verdict: Arc::clone(verdict),
+                cost,
+                use_since: Use::Old,
+            });
         }
     }
 
@@ -365,6 +404,26 @@ mod tests {
         let stats = cache.stats();
         let hits = (stats.hits, stats.hits_by_form, stats.misses);
         assert_eq!((hits, stats.entries), ((2, 1, 6), 1));
+        check_books(&cache);
+    }
+
+    /// Looked for by its form alone, a text that comes often would take longer than it did.
+    #[test]
+    fn a_text_that_comes_again_is_found_as_it_is() {
+        let mut cache = VerdictCache::new(1 << 20);
+        let first = cache.get_or_classify(b"select 1", SAFE);
+        for by_form in [1, 2, 2, 2] {
+            let found = cache.get_or_classify(b"select 2", SAFE);
+            assert!(Arc::ptr_eq(&found, &first));
+            assert_eq!(cache.stats().hits_by_form, by_form);
+            check_books(&cache);
+        }
+        // The entry of the form is still there.
+        for number in 3..1_000 {
+            cache.find(format!("select {number}").as_bytes(), SAFE);
+        }
+        let stats = cache.stats();
+        assert_eq!((stats.misses, stats.entries), (1, 2), "{stats:?}");
         check_books(&cache);
     }
 
