@@ -40,8 +40,9 @@ pub struct CacheStats {
     pub bytes: usize,
 }
 
-/// Verdicts by text and by form, bounded in bytes. One per worker thread: it has no lock, and a lookup that hits does not
-/// allocate, but for a text that gets an entry of its own. What was not used since the hand of the clock passed it last goes first.
+/// Verdicts by text and by form, bounded in bytes. One per worker thread: it has no lock, and a lookup that hits does
+/// not allocate, but for a text that gets an entry of its own. What was not used since the hand of the clock passed it
+/// last goes first.
 #[derive(Debug)]
 pub struct VerdictCache {
     /// To a slot, from the hash of text and encoding, and from that of form and encoding. Of two entries with one hash
