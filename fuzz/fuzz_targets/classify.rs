@@ -1,7 +1,8 @@
 //! SQL texts, as any client may send them.
 //!
 //! Beyond "no panic": a read has no effect that writes, what PostgreSQL's grammar refuses is a write, the cache says
-//! the same as the classifier, and a text that the scan lets pass unseen has nothing to be followed.
+//! the same as the classifier, also of texts with other digits and letters in their constants, and a text that the
+//! scan lets pass unseen has nothing to be followed.
 
 #![no_main]
 
@@ -30,6 +31,10 @@ fuzz_target!(|data: &[u8]| {
     let mut cache = VerdictCache::new(1 << 20);
     for _ in 0..2 {
         assert_eq!(*cache.get_or_classify(data, TextEncoding::AsciiSafe), safe);
+    }
+    for other in [with_other_digits(data), with_other_strings(data)] {
+        let verdict = classify(&other, TextEncoding::AsciiSafe);
+        assert_eq!(*cache.get_or_classify(&other, TextEncoding::AsciiSafe), verdict);
     }
     assert!(cache.stats().bytes <= cache.capacity());
 
@@ -71,4 +76,25 @@ fn look_at(effects: &Effects) {
             assert!(names.is_sorted_by(|a, b| a < b));
         }
     }
+}
+
+fn with_other_digits(text: &[u8]) -> Vec<u8> {
+    let other = |byte: &u8| match byte {
+        b'0'..=b'9' => b'9' - (byte - b'0'),
+        _ => *byte,
+    };
+    text.iter().map(other).collect()
+}
+
+/// Letters between quotes become the next ones. It does not matter that some of the quotes are none.
+fn with_other_strings(text: &[u8]) -> Vec<u8> {
+    let mut quotes = 0;
+    let other = |byte: &u8| {
+        quotes += usize::from(*byte == b'\'');
+        match byte {
+            b'a'..=b'y' if quotes % 2 == 1 => byte + 1,
+            _ => *byte,
+        }
+    };
+    text.iter().map(other).collect()
 }

@@ -1,4 +1,9 @@
-//! Verdicts that were reached before, by text.
+//! Verdicts that were reached before, by text, and by its [form](crate::form).
+//!
+//! A text is looked for as it is, and then by its form: a client that writes numbers and strings into its texts is not
+//! a parse for each of them. An entry holds the first text of its form. It answers for all of them, for a form leaves
+//! out only what cannot change the verdict; `form.rs` says why. To look for a form takes some times as long as to look
+//! for a text, so a text that was found by its form and soon comes again gets an entry of its own.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
@@ -6,16 +11,25 @@ use std::sync::Arc;
 
 use crate::allocation::{boxed, counted};
 use crate::classify::{MAX_PARSED_INLINE, TextEncoding, classify};
+use crate::form::{Constant, has_form, parts};
 use crate::verdict::{Opaque, Verdict};
 
-/// What an entry costs beside its text and what the verdict points to: the slot, its place in the index, the verdict.
-const ENTRY_OVERHEAD: usize = size_of::<Option<Entry>>() + 32 + counted::<Verdict>();
+/// So many texts that were found by their form are remembered, by hash.
+const SEEN: usize = 256;
+
+/// What one hash takes in the index.
+const PLACE_IN_INDEX: usize = 32;
+
+/// What an entry costs beside its text, its places in the index and what the verdict points to: the slot, the verdict.
+const ENTRY_OVERHEAD: usize = size_of::<Option<Entry>>() + counted::<Verdict>();
 
 /// Numbers of a [`VerdictCache`], since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Lookups that found their verdict.
     pub hits: u64,
+    /// Those of them that found it by the form of the text: another text of that form had been classified.
+    pub hits_by_form: u64,
     /// Lookups that did not.
     pub misses: u64,
     /// Entries that made room for others.
@@ -26,11 +40,13 @@ pub struct CacheStats {
     pub bytes: usize,
 }
 
-/// Verdicts by text, bounded in bytes. One per worker thread: it has no lock, and a lookup that hits does not
-/// allocate. What was not used since the hand of the clock passed it last goes first.
+/// Verdicts by text and by form, bounded in bytes. One per worker thread: it has no lock, and a lookup that hits does
+/// not allocate, but for a text that gets an entry of its own. What was not used since the hand of the clock passed it
+/// last goes first.
 #[derive(Debug)]
 pub struct VerdictCache {
-    /// From the hash of text and encoding to a slot. Two texts of one hash share a slot: the later one has it.
+    /// To a slot, from the hash of text and encoding, and from that of form and encoding. Of two entries with one hash
+    /// the later one is kept.
     index: HashMap<u64, usize, BuildHasherDefault<AlreadyHashed>>,
     slots: Vec<Option<Entry>>,
     free: Vec<usize>,
@@ -38,17 +54,34 @@ pub struct VerdictCache {
     capacity: usize,
     /// Keyed at random, so that no client can aim its texts at one slot.
     keys: RandomState,
+    /// Hashes of texts that were found by their form, each at the place that it stands for.
+    seen: Box<[u64]>,
     stats: CacheStats,
 }
 
 #[derive(Debug)]
 struct Entry {
     hash: u64,
+    /// The hash of the text's form, where it has one with constants to leave out.
+    form: Option<u64>,
     text: Box<[u8]>,
     encoding: TextEncoding,
     verdict: Arc<Verdict>,
     cost: usize,
     use_since: Use,
+}
+
+impl Entry {
+    /// Under which it is found.
+    fn hashes(&self) -> impl Iterator<Item = u64> + use<> {
+        std::iter::once(self.hash).chain(self.form)
+    }
+
+    /// It is asked for its verdict.
+    fn used(&mut self) -> Arc<Verdict> {
+        self.use_since = Use::Recent;
+        Arc::clone(&self.verdict)
+    }
 }
 
 /// Was an entry used since the hand passed?
@@ -69,6 +102,7 @@ impl VerdictCache {
             hand: 0,
             capacity,
             keys: RandomState::new(),
+            seen: Box::new([0; SEEN]),
             stats: CacheStats::default(),
         }
     }
@@ -88,26 +122,25 @@ impl VerdictCache {
         verdict
     }
 
-    /// The verdict on `text`, if it is here.
+    /// The verdict on `text`, if it is here, or that on another text of its form.
     pub fn find(&mut self, text: &[u8], encoding: TextEncoding) -> Option<Arc<Verdict>> {
         let hash = self.hash(text, encoding);
-        if let Some(slot) = self.index.get(&hash).copied()
-            && let Some(Some(entry)) = self.slots.get_mut(slot)
-            && entry.encoding == encoding
-            && *entry.text == *text
-        {
-            entry.use_since = Use::Recent;
-            self.stats.hits += 1;
-            return Some(Arc::clone(&entry.verdict));
+        let found = match self.find_text(hash, text, encoding) {
+            Some(verdict) => Some(verdict),
+            None => self.find_form(hash, text, encoding),
+        };
+        match found {
+            Some(_) => self.stats.hits += 1,
+            None => self.stats.misses += 1,
         }
-        self.stats.misses += 1;
-        None
+        found
     }
 
     /// Keeps what [`classify`] has said, where there is room: a quarter of the cache for one text at most.
     pub fn keep(&mut self, text: &[u8], encoding: TextEncoding, verdict: &Arc<Verdict>) {
         let hash = self.hash(text, encoding);
-        self.insert(hash, text, encoding, verdict);
+        let form = self.form_hash(text, encoding);
+        self.keep_as((hash, form), text, encoding, verdict);
     }
 
     /// Bytes that it may hold.
@@ -120,9 +153,69 @@ impl VerdictCache {
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         CacheStats {
-            entries: self.index.len(),
+            entries: self.slots.len() - self.free.len(),
             ..self.stats
         }
+    }
+
+    fn find_text(
+        &mut self,
+        hash: u64,
+        text: &[u8],
+        encoding: TextEncoding,
+    ) -> Option<Arc<Verdict>> {
+        let entry = self.entry(hash)?;
+        (entry.encoding == encoding && *entry.text == *text).then(|| entry.used())
+    }
+
+    fn find_form(
+        &mut self,
+        hash: u64,
+        text: &[u8],
+        encoding: TextEncoding,
+    ) -> Option<Arc<Verdict>> {
+        let form = self.form_hash(text, encoding)?;
+        let entry = self.entry(form)?;
+        let alike = entry.form == Some(form)
+            && entry.encoding == encoding
+            && parts(&entry.text).eq(parts(text));
+        let verdict = alike.then(|| entry.used())?;
+        self.stats.hits_by_form += 1;
+        let place = usize::try_from(hash).unwrap_or_default() % SEEN;
+        if let Some(seen) = self.seen.get_mut(place)
+            && std::mem::replace(seen, hash) == hash
+        {
+            self.keep_as((hash, None), text, encoding, &verdict);
+        }
+        Some(verdict)
+    }
+
+    fn keep_as(
+        &mut self,
+        (hash, form): (u64, Option<u64>),
+        text: &[u8],
+        encoding: TextEncoding,
+        verdict: &Arc<Verdict>,
+    ) {
+        let places = PLACE_IN_INDEX * (1 + usize::from(form.is_some()));
+        let cost = boxed(text) + verdict.heap_bytes() + places + ENTRY_OVERHEAD;
+        // One text must not push out all others.
+        if cost <= self.capacity / 4 {
+            self.insert(Entry {
+                hash,
+                form,
+                text: text.into(),
+                encoding,
+                verdict: Arc::clone(verdict),
+                cost,
+                use_since: Use::Old,
+            });
+        }
+    }
+
+    fn entry(&mut self, hash: u64) -> Option<&mut Entry> {
+        let slot = self.index.get(&hash).copied()?;
+        self.slots.get_mut(slot)?.as_mut()
     }
 
     fn hash(&self, text: &[u8], encoding: TextEncoding) -> u64 {
@@ -135,35 +228,49 @@ impl VerdictCache {
         hasher.finish()
     }
 
-    fn insert(&mut self, hash: u64, text: &[u8], encoding: TextEncoding, verdict: &Arc<Verdict>) {
-        let cost = boxed(text) + verdict.heap_bytes() + ENTRY_OVERHEAD;
-        // One text must not push out all others.
-        if cost > self.capacity / 4 {
-            return;
+    /// `None` where no other text is known to have the same verdict.
+    fn form_hash(&self, text: &[u8], encoding: TextEncoding) -> Option<u64> {
+        if !has_form(text) {
+            return None;
         }
-        if let Some(slot) = self.index.get(&hash).copied() {
-            self.remove(slot);
+        let mut hasher = self.keys.build_hasher();
+        let mut constants = 0_usize;
+        for (before, constant) in parts(text) {
+            hasher.write(before);
+            let Some(constant) = constant else { break };
+            constants += 1;
+            hasher.write_u8(match constant {
+                Constant::Integer => 0,
+                Constant::Text => 1,
+            });
+        }
+        // Other values than behind a text, so that no text has the hash of a form.
+        hasher.write_u8(match encoding {
+            TextEncoding::AsciiSafe => 2,
+            TextEncoding::Unsafe => 3,
+        });
+        (constants > 0).then(|| hasher.finish())
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let cost = entry.cost;
+        for hash in entry.hashes() {
+            if let Some(slot) = self.index.get(&hash).copied() {
+                self.remove(slot);
+            }
         }
         while self.stats.bytes + cost > self.capacity {
             if !self.evict_one() {
                 return;
             }
         }
-        let entry = Entry {
-            hash,
-            text: text.into(),
-            encoding,
-            verdict: Arc::clone(verdict),
-            cost,
-            use_since: Use::Old,
-        };
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
         });
         if let Some(place) = self.slots.get_mut(slot) {
+            self.index.extend(entry.hashes().map(|hash| (hash, slot)));
             *place = Some(entry);
-            self.index.insert(hash, slot);
             self.stats.bytes += cost;
         }
     }
@@ -193,7 +300,9 @@ impl VerdictCache {
 
     fn remove(&mut self, slot: usize) {
         if let Some(entry) = self.slots.get_mut(slot).and_then(Option::take) {
-            self.index.remove(&entry.hash);
+            for hash in entry.hashes() {
+                self.index.remove(&hash);
+            }
             self.stats.bytes -= entry.cost;
             self.free.push(slot);
         }
@@ -243,10 +352,15 @@ mod tests {
             "{stats:?} over {}",
             cache.capacity
         );
+        let mut hashes = 0;
         for entry in held {
-            let slot = cache.index[&entry.hash];
-            assert_eq!(cache.slots[slot].as_ref().unwrap().text, entry.text);
+            for hash in entry.hashes() {
+                let slot = cache.index[&hash];
+                assert_eq!(cache.slots[slot].as_ref().unwrap().text, entry.text);
+                hashes += 1;
+            }
         }
+        assert_eq!(cache.index.len(), hashes);
     }
 
     #[test]
@@ -268,6 +382,82 @@ mod tests {
     }
 
     #[test]
+    fn a_text_finds_another_of_its_form() {
+        let mut cache = VerdictCache::new(1 << 20);
+        let first = cache.get_or_classify(b"select a from t where id = 4711 and b = 'x'", SAFE);
+        for (text, is_found) in [
+            ("select a from t where id = 4712 and b = 'it''s'", true),
+            ("select a from t where id = 4711 and b = 'x'", true),
+            ("select a from t where id = 'x' and b = 4711", false),
+            ("select a from t where id = 4712.5 and b = 'x'", false),
+            ("select a from u where id = 4712 and b = 'x'", false),
+            ("select a from t where id = 4712 and b = 'x' ", false),
+        ] {
+            let found = cache.find(text.as_bytes(), SAFE);
+            let expected = is_found.then_some(&first);
+            assert!(
+                found.as_ref().map(Arc::as_ptr) == expected.map(Arc::as_ptr),
+                "{text}"
+            );
+        }
+        let text = b"select a from t where id = 4712 and b = 'x'";
+        assert_eq!(cache.find(text, TextEncoding::Unsafe), None);
+        let stats = cache.stats();
+        let hits = (stats.hits, stats.hits_by_form, stats.misses);
+        assert_eq!((hits, stats.entries), ((2, 1, 6), 1));
+        check_books(&cache);
+    }
+
+    /// Looked for by its form alone, a text that comes often would take longer than it did.
+    #[test]
+    fn a_text_that_comes_again_is_found_as_it_is() {
+        let mut cache = VerdictCache::new(1 << 20);
+        let first = cache.get_or_classify(b"select 1", SAFE);
+        for by_form in [1, 2, 2, 2] {
+            let found = cache.get_or_classify(b"select 2", SAFE);
+            assert!(Arc::ptr_eq(&found, &first));
+            assert_eq!(cache.stats().hits_by_form, by_form);
+            check_books(&cache);
+        }
+        // The entry of the form is still there.
+        for number in 3..1_000 {
+            cache.find(format!("select {number}").as_bytes(), SAFE);
+        }
+        let stats = cache.stats();
+        assert_eq!((stats.misses, stats.entries), (1, 2), "{stats:?}");
+        check_books(&cache);
+    }
+
+    /// An entry with a form has two places in the index, and gives back both.
+    #[test]
+    fn a_form_counts_for_the_budget() {
+        let cost = |text: &[u8]| {
+            let mut cache = VerdictCache::new(1 << 20);
+            cache.get_or_classify(text, SAFE);
+            check_books(&cache);
+            cache.stats().bytes
+        };
+        let without = cost(b"select a");
+        assert_eq!(cost(b"select 1"), without + PLACE_IN_INDEX);
+        assert_eq!(cost(b"set a = 1"), cost(b"set a = a"));
+
+        let mut cache = VerdictCache::new(16 << 10);
+        for number in 0..1_000 {
+            cache.get_or_classify(format!("select 1 as c{number}").as_bytes(), SAFE);
+        }
+        check_books(&cache);
+        assert!(cache.stats().evictions > 900, "{:?}", cache.stats());
+        // As two sessions do that have sent texts of one form, and wait for the thread that has long texts.
+        let other = Arc::new(classify(b"select 2 as c999", SAFE));
+        let before = cache.stats();
+        cache.keep(b"select 2 as c999", SAFE, &other);
+        check_books(&cache);
+        assert_eq!(cache.stats(), before);
+        let found = cache.find(b"select 1 as c999", SAFE).unwrap();
+        assert!(Arc::ptr_eq(&found, &other));
+    }
+
+    #[test]
     fn the_encoding_is_part_of_the_key() {
         let mut cache = VerdictCache::new(1 << 20);
         let text = "select 'é'".as_bytes();
@@ -286,7 +476,7 @@ mod tests {
         let hot = b"select 'hot'";
         cache.get_or_classify(hot, SAFE);
         for number in 0..3_000_usize {
-            let text = format!("select {number} as {}", "x".repeat(number % 60));
+            let text = format!("select c{number} as {}", "x".repeat(number % 60));
             cache.get_or_classify(text.as_bytes(), SAFE);
             cache.get_or_classify(hot, SAFE);
         }
@@ -329,6 +519,31 @@ mod tests {
             assert_eq!(cache.stats().entries, 1);
             check_books(&cache);
         }
+    }
+
+    #[test]
+    fn two_forms_of_one_hash_are_told_apart() {
+        let (some, unsafe_one) = (&b"select 1"[..], TextEncoding::Unsafe);
+        for (other, encoding) in [
+            (&b"delete from t limit 1"[..], SAFE),
+            (b"select 2", unsafe_one),
+        ] {
+            let mut cache = VerdictCache::new(1 << 20);
+            cache.get_or_classify(some, SAFE);
+            let hash = cache.form_hash(other, encoding).unwrap();
+            let entry = cache.slots[0].as_mut().unwrap();
+            cache.index.remove(&entry.form.unwrap());
+            entry.form = Some(hash);
+            cache.index.insert(hash, 0);
+            assert_eq!(cache.find(other, encoding), None);
+            check_books(&cache);
+        }
+        // The scan does not vouch for this text, so it has no form, though it has the same parts.
+        let mut cache = VerdictCache::new(1 << 20);
+        cache.get_or_classify(b"select 'fencing'", SAFE);
+        let hash = cache.form_hash(b"select 'a'", SAFE).unwrap();
+        cache.index.insert(hash, 0);
+        assert_eq!(cache.find(b"select 'a'", SAFE), None);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::verdict::{Opaque, Verdict};
 use crate::walk::UnknownShape;
 use statement::statement;
 
+pub(crate) use weight::OPERATOR_RUN_MAX;
 pub use weight::{MAX_PARSED, MAX_PARSED_INLINE, Weight, weigh};
 
 /// Bytes of stack that [`classify`] needs for the worst text. A caller with less left gets a stack made for it,

@@ -182,6 +182,18 @@ pub(crate) fn looks_at_argument(function: &ObjectName) -> bool {
         || writer(&function.name).is_some_and(|writer| matches!(writer.reach, Reach::Sequence))
 }
 
+/// The front of the name of each function of which that is so.
+#[cfg(test)]
+pub(crate) fn names_that_look_at_argument() -> impl Iterator<Item = &'static str> {
+    let sequence = WRITERS
+        .iter()
+        .filter(|(_, writer)| matches!(writer.reach, Reach::Sequence));
+    let names = sequence.map(|(pattern, _)| match pattern {
+        Name(name) | Prefix(name) => *name,
+    });
+    names.chain([SET_CONFIG])
+}
+
 /// What a call of this function does, if it counts as a write. Takes the name as PostgreSQL parses it, without its
 /// schema:
 /// extensions live in any schema, and a function of the user's that happens to bear such a name costs a refused read.

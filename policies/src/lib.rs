@@ -2,7 +2,8 @@
 //!
 //! Pure: no I/O, no clock, no state but the cache that its owner holds. [`classify`] turns a text into a
 //! [`Verdict`] with PostgreSQL's own grammar. [`Policy`] turns the [`Effects`] of a statement into a [`Requirement`].
-//! [`scan::needs_parse`] lets a session that may read and write anyway skip the parse.
+//! [`scan::needs_parse`] lets a session that may read and write anyway skip the parse, and [`VerdictCache`] knows what
+//! was parsed before, whatever the constants were.
 //!
 //! Everything here fails closed: what is not known to be a read is a write.
 
@@ -11,6 +12,7 @@ mod builtin;
 mod cache;
 mod classify;
 mod effects;
+mod form;
 mod functions;
 mod kinds;
 mod policy;

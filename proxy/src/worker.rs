@@ -65,7 +65,7 @@ pub struct Worker {
     pub takeover: Takeover,
     /// The decision, as of the policy that was loaded last.
     fence: RefCell<Arc<Fence>>,
-    /// Verdicts on texts, by text.
+    /// Verdicts on texts, by text and form.
     pub verdicts: RefCell<VerdictCache>,
     /// Verdicts on texts that take long.
     pub classification: Classification,

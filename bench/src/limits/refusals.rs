@@ -32,7 +32,9 @@ const RECORDS: &str = "records";
 enum Shape {
     /// A simple Query, always the same text.
     Simple,
-    /// A simple Query with other literals each time, so that no verdict is cached.
+    /// A simple Query with another number each time: the texts have one verdict.
+    OtherNumber,
+    /// A simple Query with another name each time, so that no verdict is cached.
     NewText,
     /// Bind, Execute, Sync of a statement that was prepared.
     Prepared,
@@ -41,11 +43,18 @@ enum Shape {
 }
 
 impl Shape {
-    const ALL: [Self; 4] = [Self::Simple, Self::NewText, Self::Prepared, Self::Extended];
+    const ALL: [Self; 5] = [
+        Self::Simple,
+        Self::OtherNumber,
+        Self::NewText,
+        Self::Prepared,
+        Self::Extended,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Simple => "simple",
+            Self::OtherNumber => "simple, other number",
             Self::NewText => "simple, new text",
             Self::Prepared => "prepared",
             Self::Extended => "extended",
@@ -57,7 +66,8 @@ impl Shape {
         let sql = |number| format!("INSERT INTO ledger VALUES ({number}, 250, 'rent of november')");
         let batch = match self {
             Self::Simple => Batch::new().query(&sql(1)),
-            Self::NewText => Batch::new().query(&sql(number)),
+            Self::OtherNumber => Batch::new().query(&sql(number)),
+            Self::NewText => Batch::new().query(&format!("{} RETURNING id AS r{number}", sql(1))),
             Self::Prepared => Batch::new().bind("", "p", &[]).execute("", 0).sync(),
             Self::Extended => Batch::new()
                 .parse("", &sql(1))

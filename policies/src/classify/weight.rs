@@ -22,7 +22,7 @@ const TOKENS_MAX: usize = 64 * 1024;
 const TOKENS_MAX_INLINE: usize = 4 * 1024;
 
 /// Operator characters in a row, at most.
-pub(super) const OPERATOR_RUN_MAX: usize = 256;
+pub(crate) const OPERATOR_RUN_MAX: usize = 256;
 
 /// Where a text may be classified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

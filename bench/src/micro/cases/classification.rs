@@ -6,6 +6,9 @@ use pgpalisade_policies::{Class, Verdict, VerdictCache, Weight, classify, scan, 
 
 use super::{Case, INSERT, Made, POINT_SELECT, SAFE, repeat};
 
+/// What a client sends that writes its values into the text.
+const CONSTANTS: &str = "SELECT id FROM job WHERE kind = 'mail' AND id = 00000001 ORDER BY x";
+
 /// Texts in turn, so that not all of them are in the processor's cache.
 const TEXTS: usize = 4_096;
 
@@ -31,6 +34,31 @@ pub(super) fn cases() -> Vec<Case> {
             "cached-4096",
             "the same, of 4,096 texts in turn",
             cached_of_many,
+        ),
+        Case::new(
+            "cached-constants",
+            "the cached verdict of a text of 67 bytes with two constants",
+            || {
+                let mut cache = VerdictCache::new(16 << 20);
+                Ok(repeat(move || {
+                    black_box(cache.get_or_classify(black_box(CONSTANTS.as_bytes()), SAFE));
+                }))
+            },
+        ),
+        Case::new(
+            "cached-other-constants",
+            "the same, with another number each time",
+            cached_with_other_constants,
+        ),
+        Case::new(
+            "cache-miss",
+            "look for a text with two constants that is not there",
+            || {
+                let mut cache = VerdictCache::new(16 << 20);
+                Ok(repeat(move || {
+                    black_box(cache.find(black_box(CONSTANTS.as_bytes()), SAFE));
+                }))
+            },
         ),
         Case::new(
             "classify-select",
@@ -70,7 +98,7 @@ pub(super) fn cases() -> Vec<Case> {
 fn cached_of_many() -> Made {
     let texts: Vec<String> = (0..TEXTS)
         .map(|number| {
-            format!("{POINT_SELECT} AND bid = {number:04} AND filler <> '..................'")
+            format!("{POINT_SELECT} AND bid_{number:04} = $2 AND filler <> '.................'")
         })
         .collect();
     let mut cache = VerdictCache::new(16 << 20);
@@ -82,6 +110,28 @@ fn cached_of_many() -> Made {
         let text = texts.get(next % TEXTS).map_or("", String::as_str);
         next += 1;
         black_box(cache.get_or_classify(black_box(text.as_bytes()), SAFE));
+    }))
+}
+
+/// Counts the number in the text up, so that no text comes twice.
+fn cached_with_other_constants() -> Made {
+    let mut cache = VerdictCache::new(16 << 20);
+    let mut text = CONSTANTS.as_bytes().to_vec();
+    let Some(begin) = CONSTANTS.find("00000001") else {
+        return Err("there is no number in the text".into());
+    };
+    let digits = begin..begin + 8;
+    Ok(repeat(move || {
+        black_box(cache.get_or_classify(black_box(&text), SAFE));
+        for digit in text.get_mut(digits.clone()).into_iter().flatten().rev() {
+            match *digit {
+                b'9' => *digit = b'0',
+                _ => {
+                    *digit += 1;
+                    break;
+                }
+            }
+        }
     }))
 }
 

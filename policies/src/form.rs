@@ -1,0 +1,256 @@
+//! The form of a text: what is left where the values of its constants do not count.
+//!
+//! `SELECT a FROM t WHERE id = 4711` and `.. = 4712` have one form, and [`classify`](crate::classify) says the same of
+//! both. That holds because of three things:
+//!
+//! 1. **The same tokens.** A constant is left out only where PostgreSQL's lexer finds it as a token of its own, of the
+//!    same kind whatever its value: a run of decimal digits that fits into an int4, or a plain quoted string, with
+//!    signs beside it that are a part of neither. A text keeps all of its constants where it has a backslash (what is
+//!    a string depends on `standard_conforming_strings`), a comment, a dollar quote, or a byte that is no plain ASCII.
+//! 2. **The same tree, but for the values.** Texts that begin with SELECT, INSERT, UPDATE, DELETE, MERGE, WITH or
+//!    VALUES have forms, and no others: elsewhere the grammar looks at numbers (`ALTER COLUMN 0 SET STATISTICS`), and
+//!    so does this crate (`EXPLAIN (ANALYZE 0)`). In these statements the grammar looks at one: n of `FLOAT(n)`.
+//! 3. **The same verdict.** The walk looks at no number, and at a string only where it is an argument of nextval,
+//!    setval or `set_config`. A text with the first two has no form, nor has one that may have a
+//!    [`Control`](crate::Control), by the word of the scan.
+//!
+//! Where that is not certain a text has no form, or keeps the constant. That costs a parse and nothing else.
+
+use std::ops::Range;
+
+use crate::classify::{MAX_PARSED_INLINE, OPERATOR_RUN_MAX};
+use crate::scan::{NeedsParse, needs_parse};
+
+/// Words with which a text begins that has a form.
+const FIRST_WORDS: [&[u8]; 7] = [
+    b"select", b"insert", b"update", b"delete", b"with", b"values", b"merge",
+];
+
+/// A constant whose value does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Constant {
+    /// An `Iconst` of the grammar.
+    Integer,
+    /// An `Sconst`.
+    Text,
+}
+
+/// Whether another text of the same [`parts`] has the same verdict.
+///
+/// No text that is too long for a parse in the thread of its session has a form. Those that are not so long are not
+/// refused for their number of tokens, whatever is in their strings.
+pub(crate) fn has_form(text: &[u8]) -> bool {
+    text.len() <= MAX_PARSED_INLINE
+        && begins_as_query(text)
+        && !has_doubtful(text)
+        && needs_parse(text) == NeedsParse::No
+}
+
+/// What stands before each constant, and its kind; at the end, what stands behind the last, and none. Means something
+/// for texts that [have a form](has_form).
+pub(crate) const fn parts(text: &[u8]) -> Parts<'_> {
+    Parts { rest: Some(text) }
+}
+
+fn begins_as_query(text: &[u8]) -> bool {
+    let text = text.trim_ascii_start();
+    let length = text.iter().position(|byte| kind(*byte) != Kind::Word);
+    text.get(..length.unwrap_or(text.len()))
+        .is_some_and(|word| {
+            FIRST_WORDS
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(word))
+        })
+}
+
+/// Is there anything that could make a part of the text be read in another way than [`parts`] does, or a value count?
+fn has_doubtful(text: &[u8]) -> bool {
+    // A semicolon at the end has no second statement behind it.
+    let mut text = text.trim_ascii_end();
+    while let Some(before) = text.strip_suffix(b";") {
+        text = before.trim_ascii_end();
+    }
+    let (Some(&[before_last, last]), Some(behind), Some(behind_two)) =
+        (text.last_chunk(), text.get(1..), text.get(2..))
+    else {
+        return true;
+    };
+    let in_threes = text
+        .iter()
+        .zip(behind)
+        .zip(behind_two)
+        // All of it at a time, for the compiler makes vectors of this.
+        .fold(false, |found, ((a, b), c)| found | is_doubtful(*a, *b, *c));
+    in_threes | is_doubtful(before_last, last, 0) | is_doubtful(last, 0, 0)
+}
+
+#[inline]
+const fn is_doubtful(a: u8, b: u8, c: u8) -> bool {
+    let plain = ((a >= b' ') & (a < 0x7f)) | (a == b'\n') | (a == b'\t') | (a == b'\r');
+    let comment = ((a == b'-') & (b == b'-')) | ((a == b'/') & (b == b'*'));
+    // Behind a dollar sign, digits are a parameter. All else may be a dollar quote.
+    let dollar = (a == b'$') & ((b < b'0') | (b > b'9'));
+    // A part of nextval and setval.
+    let sequence = (a | 0x20 == b't') & (b | 0x20 == b'v') & (c | 0x20 == b'a');
+    !plain | comment | dollar | sequence | (a == b'\\') | (a == b';')
+}
+
+/// See [`parts`].
+#[derive(Clone, Debug)]
+pub(crate) struct Parts<'a> {
+    /// What was not looked at so far.
+    rest: Option<&'a [u8]>,
+}
+
+impl<'a> Iterator for Parts<'a> {
+    type Item = (&'a [u8], Option<Constant>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let text = self.rest.take()?;
+        let Some((place, constant)) = first_constant(text) else {
+            return Some((text, None));
+        };
+        self.rest = text.get(place.end..);
+        Some((text.get(..place.start)?, Some(constant)))
+    }
+}
+
+/// The first constant of a text that begins where a token does.
+fn first_constant(text: &[u8]) -> Option<(Range<usize>, Constant)> {
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        let kind = kind(*byte);
+        let (end, constant) = match kind {
+            Kind::Word => (end_of_word(text, at), Constant::Integer),
+            Kind::Quote | Kind::DoubleQuote => (end_of_quoted(text, at, *byte)?, Constant::Text),
+            Kind::Beside | Kind::Other => {
+                at += 1;
+                continue;
+            }
+        };
+        let counts_not = match kind {
+            Kind::Word => is_integer(text, at..end),
+            Kind::Quote => is_plain_string(text, at..end),
+            _ => false,
+        };
+        if counts_not && stands_alone(text, at..end) {
+            return Some((at..end, constant));
+        }
+        at = end;
+    }
+    None
+}
+
+/// Behind the run of bytes that may be one identifier, number or parameter.
+fn end_of_word(text: &[u8], begin: usize) -> usize {
+    let rest = text.get(begin..).unwrap_or_default();
+    let length = rest.iter().position(|byte| kind(*byte) != Kind::Word);
+    begin + length.unwrap_or(rest.len())
+}
+
+/// Behind the closing quote, where there is one. Two quotes stand for one inside.
+fn end_of_quoted(text: &[u8], begin: usize, quote: u8) -> Option<usize> {
+    let mut at = begin + 1;
+    loop {
+        let closing = at + text.get(at..)?.iter().position(|byte| *byte == quote)?;
+        if text.get(closing + 1) != Some(&quote) {
+            return Some(closing + 1);
+        }
+        at = closing + 2;
+    }
+}
+
+/// An `Iconst`, where that is the whole of a word. A larger number is another token; not all grammar takes it.
+fn is_integer(text: &[u8], place: Range<usize>) -> bool {
+    const DIGITS_MAX: usize = 10;
+    let before = text.get(..place.start).unwrap_or_default();
+    let Some(word) = text.get(place).filter(|word| word.len() <= DIGITS_MAX) else {
+        return false;
+    };
+    let value = word.iter().try_fold(0_i32, |value, byte| {
+        let digit = byte.is_ascii_digit().then(|| i32::from(byte - b'0'))?;
+        value.checked_mul(10)?.checked_add(digit)
+    });
+    value.is_some() && !is_exponent(before) && !is_precision_of_float(before)
+}
+
+/// 5 in `1e-5`. Also in `balance-5`, which does no harm.
+fn is_exponent(before: &[u8]) -> bool {
+    matches!(before, [.., b'e' | b'E', b'+' | b'-'])
+}
+
+/// The grammar looks at it: up to 24 is another type than up to 53, and more is an error.
+fn is_precision_of_float(before: &[u8]) -> bool {
+    const FLOAT: &[u8] = b"float";
+    let Some(before) = before.trim_ascii_end().strip_suffix(b"(") else {
+        return false;
+    };
+    let before = before.trim_ascii_end();
+    before
+        .last_chunk::<{ FLOAT.len() }>()
+        .is_some_and(|word| word.eq_ignore_ascii_case(FLOAT))
+}
+
+/// A string that is not continued after white space, and not so long that it may hold more operator characters in a row
+/// than are let through to the parser.
+fn is_plain_string(text: &[u8], place: Range<usize>) -> bool {
+    let after = text.get(place.end..).unwrap_or_default();
+    let before = text.get(..place.start).unwrap_or_default();
+    // With nothing before it, it stands behind another constant.
+    let is_first = matches!(before.trim_ascii_end(), [.., last] if *last != b'\'');
+    let is_last = !after.trim_ascii_start().starts_with(b"'");
+    place.len() <= OPERATOR_RUN_MAX && is_first && is_last
+}
+
+/// Is what stands on both sides no part of it? At its left there is always something: the first word.
+fn stands_alone(text: &[u8], place: Range<usize>) -> bool {
+    let left = place.start.checked_sub(1).and_then(|left| text.get(left));
+    let right = text.get(place.end);
+    left.is_some_and(|byte| kind(*byte) == Kind::Beside)
+        && right.is_none_or(|byte| kind(*byte) == Kind::Beside)
+}
+
+/// What a byte is to the constants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// May be in an identifier, a number or a parameter.
+    Word,
+    /// Begins and ends a string.
+    Quote,
+    /// Begins and ends an identifier.
+    DoubleQuote,
+    /// A token, or a part of an operator or of white space: never a part of a constant beside it.
+    Beside,
+    /// Not known to be any of these.
+    Other,
+}
+
+const KINDS: [Kind; 256] = {
+    let mut kinds = [Kind::Other; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        #[expect(
+            clippy::indexing_slicing,
+            reason = "evaluated by the compiler, bounded above"
+        )]
+        {
+            kinds[byte] = match byte as u8 {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'$' | b'.' | 0x80.. => Kind::Word,
+                b'\'' => Kind::Quote,
+                b'"' => Kind::DoubleQuote,
+                b' ' | b'\t' | b'\n' | b'\r' | b'(' | b')' | b'[' | b']' | b',' | b':' | b';'
+                | b'=' | b'<' | b'>' | b'+' | b'-' | b'*' | b'/' | b'%' | b'|' => Kind::Beside,
+                _ => Kind::Other,
+            };
+        }
+        byte += 1;
+    }
+    kinds
+};
+
+fn kind(byte: u8) -> Kind {
+    KINDS.get(usize::from(byte)).copied().unwrap_or(Kind::Other)
+}
+
+#[cfg(test)]
+mod tests;
