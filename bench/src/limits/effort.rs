@@ -15,10 +15,9 @@ pub(crate) struct Effort {
     pub(crate) pipeline: u32,
     /// Idle sessions, ascending.
     pub(crate) sessions: Vec<u32>,
-    /// Scopes that the store knows, ascending.
+    /// Scopes that the store knows, or that a policy file lists, ascending. A policy file may have 100,000; a store
+    /// has no such limit, but no figure is promised for more.
     pub(crate) scopes: Vec<u32>,
-    /// Scopes that a policy file lists, ascending; it may have 1000.
-    pub(crate) policy_scopes: Vec<u32>,
     /// Refused statements of each kind.
     pub(crate) refusals: u32,
     /// Transactions of which the WAL is compared.
@@ -44,7 +43,6 @@ impl Effort {
             pipeline: 10_000,
             sessions: vec![1_000, 5_000],
             scopes: vec![1, 10, 100, 1_000, 10_000, 100_000],
-            policy_scopes: vec![1, 10, 100, 1_000],
             refusals: 50_000,
             transactions: 2_000,
         }
@@ -58,8 +56,7 @@ impl Effort {
             megabytes: 4,
             pipeline: 200,
             sessions: vec![4, 12],
-            scopes: vec![1, 50],
-            policy_scopes: vec![1, 20],
+            scopes: vec![1, 20],
             refusals: 200,
             transactions: 50,
         }

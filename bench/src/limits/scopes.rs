@@ -58,7 +58,7 @@ pub(crate) fn measure(effort: &Effort, stop: &CancellationToken) -> Result<Repor
         say(NAME, &format!("a store with {scopes} marks"));
         places.push(Place::start(Known::Marks, scopes, stop)?);
     }
-    for &scopes in &effort.policy_scopes {
+    for &scopes in &effort.scopes {
         say(NAME, &format!("a policy file with {scopes} scopes"));
         places.push(Place::start(Known::Tables, scopes, stop)?);
     }
@@ -219,7 +219,7 @@ fn report(places: &[Place]) -> Report {
     for name in names {
         flat_goal(&mut report, name, CPU, "scopes");
     }
-    report.remark("A policy file may have 1000 scopes. All its tables are in one schema.");
+    report.remark("A policy file may have 100000 scopes. All its tables are in one schema.");
     report
 }
 

@@ -1,5 +1,6 @@
 //! What this proxy knows of the marks. It only ever rises in rank, and it only ever rejects: nothing is admitted by it.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -31,6 +32,29 @@ impl ClusterCell {
     }
 }
 
+/// The scopes in which the cache has refused a token since they were last taken, the first refused first. Kept apart
+/// from the cells, so that looking for them costs nothing where nothing was refused, however many scopes there are.
+#[derive(Debug, Default)]
+struct Refusing {
+    scopes: Mutex<VecDeque<Scope>>,
+}
+
+impl Refusing {
+    fn push(&self, scope: &Scope) {
+        self.lock().push_back(scope.clone());
+    }
+
+    fn take(&self, most: usize) -> Vec<Scope> {
+        let mut scopes = self.lock();
+        let count = most.min(scopes.len());
+        scopes.drain(..count).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Scope>> {
+        self.scopes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The number of a retired cell: above every token, so that every token is below it.
 const RETIRED: u64 = u64::MAX;
 
@@ -49,29 +73,12 @@ pub struct ScopeCell {
     detail: Mutex<Option<Mark>>,
     /// The cell of the incarnation that came after it.
     successor: OnceLock<Arc<Self>>,
-    /// Something was refused by it since it was last asked.
+    /// It stands in `refusing`, so that it is there at most once.
     has_refused: AtomicBool,
+    refusing: Arc<Refusing>,
 }
 
 impl ScopeCell {
-    fn new(
-        scope: Scope,
-        number: usize,
-        cluster: Arc<ClusterCell>,
-        incarnation: Incarnation,
-    ) -> Self {
-        Self {
-            scope,
-            number,
-            cluster,
-            incarnation,
-            mark: AtomicU64::new(0),
-            detail: Mutex::new(None),
-            successor: OnceLock::new(),
-            has_refused: AtomicBool::new(false),
-        }
-    }
-
     /// The scope.
     pub fn scope(&self) -> &Scope {
         &self.scope
@@ -133,8 +140,7 @@ impl ScopeCell {
         if self.is_current(token) {
             return None;
         }
-        // The cache may be behind a repair. What it has refused is looked up in the authority soon after.
-        self.has_refused.store(true, Ordering::Relaxed);
+        self.note_refusal();
         // A mark is never known without its detail; were it so, the token is stale all the same.
         let unknown = || Mark {
             incarnation: self.incarnation,
@@ -145,6 +151,15 @@ impl ScopeCell {
             )
         };
         Some(self.mark_detail().unwrap_or_else(unknown))
+    }
+
+    /// The cache may be behind a repair. What it has refused is looked up in the authority soon after. One atomic load
+    /// where that is noted already.
+    fn note_refusal(&self) {
+        let is_noted = || self.has_refused.swap(true, Ordering::AcqRel);
+        if !self.has_refused.load(Ordering::Acquire) && !is_noted() {
+            self.refusing.push(&self.scope);
+        }
     }
 
     /// Takes note of a mark of the cell's incarnation. A lower or equal one changes nothing, nor does one of another
@@ -179,6 +194,7 @@ impl ScopeCell {
 pub struct ScopeCells {
     cluster: Arc<ClusterCell>,
     cells: DashMap<Scope, Arc<ScopeCell>>,
+    refusing: Arc<Refusing>,
     /// The next number of a scope.
     numbers: AtomicUsize,
 }
@@ -222,22 +238,29 @@ impl ScopeCells {
         self.cells.iter().map(|cell| Arc::clone(&cell)).collect()
     }
 
-    /// At most `most` scopes in which a token was refused by the cache since they were given out here.
+    /// At most `most` scopes in which a token was refused by the cache since they were given out here, those that
+    /// have waited longest first. As long as there are such, each comes up in turn.
     pub(crate) fn take_refusing(&self, most: usize) -> Vec<Scope> {
-        let refusing = self
-            .cells
-            .iter()
-            .filter(|cell| cell.has_refused.load(Ordering::Relaxed));
-        let taken = refusing.take(most).map(|cell| {
-            cell.has_refused.store(false, Ordering::Relaxed);
-            cell.scope().clone()
-        });
-        taken.collect()
+        let taken = self.refusing.take(most);
+        for cell in taken.iter().filter_map(|scope| self.cells.get(scope)) {
+            // Before the scope is looked up: what is refused from here on is noted anew.
+            cell.has_refused.store(false, Ordering::Release);
+        }
+        taken
     }
 
     fn fresh(&self, scope: &Scope, number: usize, incarnation: Incarnation) -> Arc<ScopeCell> {
-        let cluster = Arc::clone(&self.cluster);
-        Arc::new(ScopeCell::new(scope.clone(), number, cluster, incarnation))
+        Arc::new(ScopeCell {
+            scope: scope.clone(),
+            number,
+            cluster: Arc::clone(&self.cluster),
+            incarnation,
+            mark: AtomicU64::new(0),
+            detail: Mutex::new(None),
+            successor: OnceLock::new(),
+            has_refused: AtomicBool::new(false),
+            refusing: Arc::clone(&self.refusing),
+        })
     }
 }
 
@@ -295,6 +318,51 @@ mod tests {
         assert_eq!(cells.take_refusing(0), vec![]);
         assert_eq!(cells.take_refusing(9), vec![scope]);
         assert_eq!(cells.take_refusing(9), vec![]);
+    }
+
+    #[test]
+    fn refusing_scopes_take_turns() {
+        let (cells, low) = (ScopeCells::default(), Token::new(4).unwrap());
+        let scopes = ["a", "b", "c"].map(|name| Scope::new(name).unwrap());
+        for scope in &scopes {
+            cells.note(scope, &mark(5, "a"));
+        }
+        let refuse_all = || {
+            for scope in &scopes {
+                assert!(cells.cell(scope).mark_above(low).is_some());
+                assert!(cells.cell(scope).mark_above(low).is_some());
+            }
+        };
+        refuse_all();
+        let [a, b, c] = scopes.clone();
+        assert_eq!(cells.take_refusing(2), [a.clone(), b.clone()]);
+        // Those that go on refusing do not come before the one that waits.
+        refuse_all();
+        assert_eq!(cells.take_refusing(2), [c.clone(), a.clone()]);
+        refuse_all();
+        assert_eq!(cells.take_refusing(1), [b]);
+        assert_eq!(cells.take_refusing(9), [a, c]);
+    }
+
+    /// A cell that a repair has put out of use may have sessions that go on trying, each with its old token.
+    #[test]
+    fn a_retired_cell_is_noted_once_at_most() {
+        let (cells, scope) = (ScopeCells::default(), Scope::default());
+        let (low, high) = (Token::new(4).unwrap(), Token::new(9).unwrap());
+        let old = cells.cell(&scope);
+        cells.note(&scope, &mark(5, "a"));
+        assert!(old.mark_above(low).is_some());
+        cells.note(&scope, &repaired(1, 7));
+        assert!(old.mark_above(high).is_some());
+        let new = cells.cell(&scope);
+        assert!(new.mark_above(low).is_some());
+        assert_eq!(cells.take_refusing(9), [scope.clone(), scope.clone()]);
+        for _ in 0..3 {
+            assert!(old.mark_above(high).is_some());
+            assert_eq!(cells.take_refusing(9), []);
+        }
+        assert!(new.mark_above(low).is_some());
+        assert_eq!(cells.take_refusing(9), [scope]);
     }
 
     #[test]

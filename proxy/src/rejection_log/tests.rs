@@ -217,6 +217,47 @@ fn a_hanging_disk_blocks_nobody_and_the_gap_is_counted() {
     assert_eq!((tokens, dropped), (vec![0, 1, 2, 3, 4], 6));
 }
 
+/// When each line was written.
+#[derive(Clone, Default)]
+struct Times(Arc<Mutex<Vec<Instant>>>);
+
+impl Write for Times {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().push(Instant::now());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Else every record of a flood would wake it, which costs the session's thread more than the record.
+#[test]
+fn the_writer_rests_between_two_records() {
+    const ROUNDS: usize = 21;
+    let times = Times::default();
+    let log = RejectionLog::start(Some(Sink::to(times.clone())), Literals::Remove, 4).unwrap();
+    let written = || times.0.lock().unwrap().len();
+    let mut pauses: Vec<Duration> = (0..ROUNDS)
+        .map(|_| {
+            let before = written();
+            log.record(record(1));
+            eventually(|| written() == before + 1);
+            // The writer has seen that no other waits.
+            std::thread::sleep(Duration::from_millis(1));
+            log.record(record(2));
+            eventually(|| written() == before + 2);
+            std::thread::sleep(2 * super::writer::REST);
+            let times = times.0.lock().unwrap();
+            times[before + 1] - times[before]
+        })
+        .collect();
+    pauses.sort();
+    // The median: on a busy machine a thread may stand still anywhere.
+    assert!(pauses[ROUNDS / 2] >= super::writer::REST, "{pauses:?}");
+}
+
 #[test]
 fn the_count_is_written_without_a_further_record() {
     let (

@@ -20,7 +20,7 @@ const OBSERVED_EVERY: Duration = Duration::from_secs(60);
 
 /// The writer rests before it waits. In a flood the sessions' threads then seldom have to wake it, and the first record
 /// after a pause is written at once. The queue holds what a flood brings in that time.
-const REST: Duration = Duration::from_millis(10);
+pub(super) const REST: Duration = Duration::from_millis(10);
 
 const TARGET: &str = "pgpalisade::rejection";
 

@@ -1,5 +1,7 @@
 //! Conversations in the order in which both sides send: what is in flight, and where each reply goes.
 
+use pgpalisade_policies::{TextEncoding, classify};
+
 use super::*;
 
 /// One thing that happens to the ledger.
@@ -76,6 +78,11 @@ fn check(events: &[Event]) {
                 let found: String = ledger.iter().map(letter).collect();
                 assert_eq!((&*found, ledger.mode), (*letters, *mode), "event {at}");
                 assert_eq!(ledger.is_empty(), letters.is_empty(), "event {at}");
+                // These two are counted, so what is left out once stays wrong.
+                let ends = letters.contains(['Q', 'S', 's']);
+                assert_eq!(ledger.ends_transaction(), ends, "event {at}");
+                let hides = letters.contains(['Q', 'P', 'B', 'D', 'E']);
+                assert_eq!(ledger.may_hide_a_write(), hides, "event {at}");
                 assert_eq!(ledger.is_skipping(), *mode == SkippingToSync, "event {at}");
                 assert_eq!(ledger.is_copying_in(), *mode == CopyIn, "event {at}");
             }
@@ -516,4 +523,78 @@ fn the_queue_has_a_limit() {
     assert!(!ledger.has_room());
     ledger.on_reply(tag::READY_FOR_QUERY);
     assert!(ledger.has_room());
+}
+
+fn with_text(request: Request, text: &str) -> InFlight {
+    let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
+    InFlight::client(request, Some(Arc::new(verdict)))
+}
+
+/// What prepares an Execute is in flight without a verdict; where there is one, it decides.
+#[test]
+fn what_may_hide_a_write_is_counted() {
+    let cases = [
+        (with_text(Request::Query, "SELECT f()"), true),
+        (with_text(Request::Query, "BEGIN; SELECT f()"), true),
+        (with_text(Request::Query, "BEGIN"), false),
+        (with_text(Request::Execute, "SHOW search_path"), false),
+        (with_text(Request::Execute, "SELECT f()"), true),
+        (
+            InFlight {
+                origin: Origin::Proxy,
+                ..with_text(Request::Execute, "SELECT f()")
+            },
+            false,
+        ),
+    ];
+    for (entry, hides) in cases {
+        let (mut ledger, about) = (Ledger::default(), format!("{entry:?}"));
+        ledger.push(request('C'));
+        ledger.push(entry);
+        assert_eq!(ledger.may_hide_a_write(), hides, "{about}");
+        ledger.on_reply(tag::CLOSE_COMPLETE);
+        assert_eq!(ledger.may_hide_a_write(), hides, "{about}");
+        // CommandComplete is the end of an Execute, ReadyForQuery of a Query.
+        ledger.on_reply(tag::COMMAND_COMPLETE);
+        ledger.on_reply(tag::READY_FOR_QUERY);
+        assert!(!ledger.may_hide_a_write() && ledger.is_empty(), "{about}");
+    }
+}
+
+#[test]
+fn a_row_is_looked_at_while_a_show_of_the_access_mode_is_answered() {
+    const SHOW: &str = "SHOW transaction_read_only";
+    let mut ledger = Ledger::default();
+    ledger.push(with_text(Request::Query, "SELECT 1"));
+    ledger.push(with_text(Request::Query, &format!("SELECT 1; {SHOW}")));
+    assert_eq!(ledger.shown_access(), None);
+    ledger.on_reply(tag::COMMAND_COMPLETE);
+    ledger.on_reply(tag::READY_FOR_QUERY);
+    assert_eq!(ledger.shown_access(), None, "the statement before it");
+    ledger.on_reply(tag::COMMAND_COMPLETE);
+    assert!(ledger.shown_access().is_some());
+    ledger.on_reply(tag::COMMAND_COMPLETE);
+    assert_eq!(ledger.shown_access(), None, "the text is done with");
+    ledger.on_reply(tag::READY_FOR_QUERY);
+    ledger.push(with_text(Request::Execute, SHOW));
+    assert!(ledger.shown_access().is_some());
+}
+
+/// A session is idle for most of its life: a long pipeline leaves no memory behind, and a short one makes the next one
+/// ask for none.
+#[test]
+fn memory_of_a_long_pipeline_is_given_back() {
+    let mut ledger = Ledger::default();
+    for (requests, expect) in [(KEPT_WHEN_EMPTY, KEPT_WHEN_EMPTY), (1000, 0), (4, 4)] {
+        for _ in 0..requests {
+            ledger.push(request('S'));
+        }
+        let full = ledger.in_flight.capacity();
+        for left in (0..requests).rev() {
+            assert_eq!(ledger.in_flight.capacity(), full, "{left} left and one");
+            ledger.on_reply(tag::READY_FOR_QUERY);
+        }
+        assert!(ledger.is_empty());
+        assert_eq!(ledger.in_flight.capacity(), expect, "{requests} requests");
+    }
 }
