@@ -248,14 +248,14 @@ fn the_writer_rests_between_two_records() {
             std::thread::sleep(Duration::from_millis(1));
             log.record(record(2));
             eventually(|| written() == before + 2);
-            std::thread::sleep(2 * super::writer::REST);
+            std::thread::sleep(2 * writer::REST);
             let times = times.0.lock().unwrap();
             times[before + 1] - times[before]
         })
         .collect();
     pauses.sort();
     // The median: on a busy machine a thread may stand still anywhere.
-    assert!(pauses[ROUNDS / 2] >= super::writer::REST, "{pauses:?}");
+    assert!(pauses[ROUNDS / 2] >= writer::REST, "{pauses:?}");
 }
 
 #[test]
