@@ -366,6 +366,27 @@ fn a_refused_parse_leaves_no_older_statement() {
         assert_eq!(tags(&answer), "E ZI");
         assert_eq!(answer[0].sqlstate(), "26000");
     }
+    // Closing it is waited for where the portal's name may be in use.
+    assert_eq!(
+        tags(
+            &wire.run(
+                &Batch::new()
+                    .parse("b", "BEGIN")
+                    .parse("s", "SELECT 1")
+                    .sync()
+            )
+        ),
+        "1 1 ZI"
+    );
+    assert_eq!(tags(&wire.run(&write().sync())), "1 2 n E ZI");
+    let open = Batch::new()
+        .bind("", "b", &[])
+        .execute("", 0)
+        .bind("p", "s", &[]);
+    assert_eq!(tags(&wire.run(&open.sync())), "2 C 2 ZT");
+    let again = Batch::new().bind("p", "", &[]).execute("p", 0).sync();
+    assert_eq!(tags(&wire.run(&again)), "E ZE");
+    wire.ok("ROLLBACK");
     // A new one is found, and what is refused behind it does not hide it.
     assert_eq!(tags(&wire.run(&write().sync())), "1 2 n E ZI");
     assert_eq!(tags(&wire.extended("SELECT 'newer'")), "1 2 T D C ZI");

@@ -10,6 +10,7 @@
 use pgpalisade_policies::{Class, Verdict};
 
 use super::Relay;
+use super::requests::Frame;
 use super::steps::{Judged, Refused, Step};
 use crate::fence::Plan;
 use crate::session::access::Standing;
@@ -55,7 +56,7 @@ impl Series {
             .chain(described)
     }
 
-    /// The series that these bytes complete. `None` where anything else is in them, or where they do not hold all of it.
+    /// The series that these bytes complete. `None` where anything else is in them, or where not all of it is.
     fn read(first: First, behind: &[u8]) -> Option<Self> {
         let mut rest = behind;
         if first == First::Parse {
@@ -99,6 +100,27 @@ impl Relay {
             && self.standing() == Standing::MayNotWrite
             && self.refusal_on_hold.is_none()
             && verdict.is_inert()
+    }
+
+    /// Refuses the series of a Bind that has arrived whole, where that is sure.
+    #[inline]
+    pub(super) fn refuse_bound(
+        &mut self,
+        portal: &[u8],
+        statement: &[u8],
+        frame: Frame<'_>,
+    ) -> Option<Step> {
+        let meaning = self.names.statement(statement)?;
+        let sends_all = portal.is_empty() && frame.is_whole();
+        if !sends_all || !self.may_refuse_ahead(meaning.verdict()?) {
+            return None;
+        }
+        let meaning = meaning.clone();
+        let judged = Judged {
+            verdict: meaning.verdict()?,
+            text: meaning.excerpt(),
+        };
+        self.refuse_ahead(First::Bind, &judged, frame.behind)
     }
 
     /// Refuses a series whose first message is at the front of the client's bytes. `None` says nothing.

@@ -120,6 +120,9 @@ impl Relay {
     /// What comes before a Bind: the text is planned, for which functions that are said to be stable are run, and
     /// parameters are read, which checks those of a domain.
     pub(super) fn before_bind(&mut self, statement: &[u8], body: &[u8]) -> Option<Step> {
+        if self.names.take_older(statement) {
+            return Some(Step::CloseUnnamed);
+        }
         self.before_running(|relay| {
             frontend::bind_parameters(body) != Some(0) || relay.may_hide_a_write(statement)
         })
@@ -127,6 +130,9 @@ impl Relay {
 
     /// What comes before a Describe of a statement: its text may be read again, as by a Parse.
     pub(super) fn before_describe(&mut self, statement: &[u8]) -> Option<Step> {
+        if self.names.take_older(statement) {
+            return Some(Step::CloseUnnamed);
+        }
         self.before_running(|relay| relay.may_hide_a_write(statement))
     }
 

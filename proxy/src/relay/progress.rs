@@ -43,6 +43,8 @@ impl Relay {
             Step::PublishSettings => self.publish_settings(),
             Step::AskSearchPath => self.ask_for_search_path(),
             Step::CloseUnnamed => {
+                // The pipeline that the client's message begins: should that wait, a Flush brings the reply.
+                self.position.pipeline = Pipeline::Open;
                 own::close_unnamed(self.upstream.own_messages(), &mut self.ledger);
             }
             Step::Classify(text) => self.classify(text),

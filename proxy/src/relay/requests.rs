@@ -30,15 +30,15 @@ const NAMES_MAX: usize = 16 * 1024;
 
 /// The message at the front of the client's bytes, as far as it has arrived.
 #[derive(Clone, Copy)]
-struct Frame<'a> {
+pub(super) struct Frame<'a> {
     header: Header,
     body: &'a [u8],
     /// What has arrived behind it.
-    behind: &'a [u8],
+    pub(super) behind: &'a [u8],
 }
 
 impl Frame<'_> {
-    const fn is_whole(&self) -> bool {
+    pub(super) const fn is_whole(&self) -> bool {
         self.body.len() == self.header.body_len
     }
 }
@@ -303,9 +303,6 @@ impl Relay {
                 if let Some(step) = self.refuse_bound(portal, statement, frame) {
                     return step;
                 }
-                if self.names.take_older(statement) {
-                    return Step::CloseUnnamed;
-                }
                 if let Some(step) = self.before_bind(statement, frame.body) {
                     return step;
                 }
@@ -315,22 +312,6 @@ impl Relay {
             None => return long_name(frame),
         }
         self.pipelined(FrontendTag::Bind, Request::Bind, None)
-    }
-
-    /// Refuses the series of a Bind that has arrived whole, where that is sure.
-    #[inline]
-    fn refuse_bound(&mut self, portal: &[u8], statement: &[u8], frame: Frame<'_>) -> Option<Step> {
-        let meaning = self.names.statement(statement)?;
-        let sends_all = portal.is_empty() && frame.is_whole();
-        if !sends_all || !self.may_refuse_ahead(meaning.verdict()?) {
-            return None;
-        }
-        let meaning = meaning.clone();
-        let judged = Judged {
-            verdict: meaning.verdict()?,
-            text: meaning.excerpt(),
-        };
-        self.refuse_ahead(First::Bind, &judged, frame.behind)
     }
 
     fn pipelined(
@@ -359,13 +340,10 @@ impl Relay {
             Err(error) => return Step::Broken(error),
         };
         if tag == FrontendTag::Describe {
-            if let Target::Statement(name) = target {
-                if self.names.take_older(name) {
-                    return Step::CloseUnnamed;
-                }
-                if let Some(step) = self.before_describe(name) {
-                    return step;
-                }
+            if let Target::Statement(name) = target
+                && let Some(step) = self.before_describe(name)
+            {
+                return step;
             }
             return self.pipelined(tag, Request::Describe, None);
         }

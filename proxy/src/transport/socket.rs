@@ -123,8 +123,8 @@ impl Socket {
         }
     }
 
-    /// Reads what has arrived, as far as `buf` has room: says how many bytes, 0 where the peer has closed its side. Asks
-    /// to be woken where nothing has arrived.
+    /// Reads what has arrived, as far as `buf` has room, and says how many bytes: 0 where the peer has closed its side.
+    /// Asks to be woken where nothing has arrived.
     ///
     /// # Errors
     ///
@@ -346,7 +346,7 @@ mod tests {
         });
     }
 
-    /// tokio tells a task that has used its time up to wait, and wakes it at once: nothing was noted down at the socket.
+    /// tokio tells a task that has used its time up to wait, and wakes it at once: the socket has not noted it down.
     #[test]
     fn a_task_without_time_is_woken_later_all_the_same() {
         local(async {
