@@ -9,6 +9,7 @@ use pgpalisade_bench::ground::{Ground, ROLE};
 use pgpalisade_bench::statistics::percentile;
 use pgpalisade_bench::targets::Target;
 use pgpalisade_bench::{Error, cpu, memory};
+use tokio_postgres::error::SqlState;
 
 use crate::pgbench::{Pgbench, Run, Transaction};
 use crate::plan::{Turn, Workload};
@@ -104,8 +105,11 @@ fn wait_for_logins(ground: &mut Ground, run: &mut Run, clients: u16) -> Result<(
 /// Brings all clients to a halt, with the lock held.
 fn stand_still(ground: &mut Ground, run: &mut Run, clients: u16) -> Result<(), Error> {
     for _ in 1..ATTEMPTS {
-        lock(ground)?;
-        match wait_for_waiters(ground, run, clients) {
+        let stands = match lock(ground) {
+            Ok(()) => wait_for_waiters(ground, run, clients),
+            Err(error) => Err(error),
+        };
+        match stands {
             Err(Error::Round(_)) => {
                 ground.director().run("COMMIT")?;
                 pause(ground, warm_up(clients))?;
@@ -117,10 +121,22 @@ fn stand_still(ground: &mut Ground, run: &mut Run, clients: u16) -> Result<(), E
     wait_for_waiters(ground, run, clients)
 }
 
-/// It is granted when those that are in a transaction have ended it.
+/// It is granted when those that are in a transaction have ended it. They do not where pgbench waits for one client, which
+/// prepares a statement and waits for the lock: then it is given up.
 fn lock(ground: &mut Ground) -> Result<(), Error> {
     let director = ground.director();
-    director.run("BEGIN; LOCK TABLE pgbench_accounts IN ACCESS EXCLUSIVE MODE")
+    let limit = STANDSTILL_LIMIT.as_millis();
+    let locked = director.run(&format!(
+        "BEGIN; SET LOCAL lock_timeout = {limit}; LOCK TABLE pgbench_accounts IN ACCESS EXCLUSIVE MODE"
+    ));
+    match locked {
+        Err(Error::Sql { source, .. }) if source.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+            director.run("ROLLBACK")?;
+            let what = format!("no lock on pgbench_accounts within {STANDSTILL_LIMIT:?}");
+            Err(Error::Round(what))
+        }
+        other => other,
+    }
 }
 
 fn wait_for_waiters(ground: &mut Ground, run: &mut Run, clients: u16) -> Result<(), Error> {
