@@ -1,7 +1,7 @@
 //! Messages from the client.
 
 use super::header::{LARGE_BODY_MAX, SMALL_BODY_MAX};
-use super::{WireError, split_cstr};
+use super::{WireError, split_cstr, split_text};
 
 /// The type of a message from the client.
 ///
@@ -91,7 +91,7 @@ pub enum Target<'a> {
 ///
 /// [`WireError::Malformed`] where the NUL is missing or bytes follow it. PostgreSQL refuses both.
 pub fn query(body: &[u8]) -> Result<&[u8], WireError> {
-    match split_cstr(body) {
+    match split_text(body) {
         Some((text, [])) => Ok(text),
         _ => Err(WireError::Malformed(b'Q')),
     }
@@ -104,7 +104,7 @@ pub fn query(body: &[u8]) -> Result<&[u8], WireError> {
 /// [`WireError::Malformed`] where one of the two strings does not end.
 pub fn parse(body: &[u8]) -> Result<(&[u8], &[u8]), WireError> {
     let (name, rest) = split_cstr(body).ok_or(WireError::Malformed(b'P'))?;
-    let (text, _) = split_cstr(rest).ok_or(WireError::Malformed(b'P'))?;
+    let (text, _) = split_text(rest).ok_or(WireError::Malformed(b'P'))?;
     Ok((name, text))
 }
 

@@ -12,6 +12,8 @@ pub mod frontend;
 pub mod header;
 pub mod startup;
 
+use std::ffi::CStr;
+
 /// What is wrong with bytes that a peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
@@ -39,9 +41,15 @@ fn tag_name(tag: u8) -> String {
     }
 }
 
-/// Splits a NUL-terminated string off the front of `body`.
+/// Splits a NUL-terminated string off the front of `body`: a name, which is short.
 pub(crate) fn split_cstr(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = body.iter().position(|&byte| byte == 0)?;
     let (text, rest) = body.split_at_checked(end)?;
     Some((text, rest.get(1..)?))
+}
+
+/// The same of a text, which is long: many bytes are looked at in one step.
+fn split_text(body: &[u8]) -> Option<(&[u8], &[u8])> {
+    let text = CStr::from_bytes_until_nul(body).ok()?.to_bytes();
+    Some((text, body.get(text.len() + 1..)?))
 }
