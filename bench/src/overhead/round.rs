@@ -121,8 +121,8 @@ fn stand_still(ground: &mut Ground, run: &mut Run, clients: u16) -> Result<(), E
     wait_for_waiters(ground, run, clients)
 }
 
-/// It is granted when those that are in a transaction have ended it. They do not where pgbench waits for one client, which
-/// prepares a statement and waits for the lock: then it is given up.
+/// It is granted when those that are in a transaction have ended it. They do not where pgbench waits for one client,
+/// which prepares a statement and waits for the lock: then it is given up.
 fn lock(ground: &mut Ground) -> Result<(), Error> {
     let director = ground.director();
     let limit = STANDSTILL_LIMIT.as_millis();
