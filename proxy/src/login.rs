@@ -68,13 +68,14 @@ pub(crate) async fn serve_client(
     client_addr: SocketAddr,
 ) -> Option<Relay> {
     let socket = tokio::net::TcpStream::from_std(stream);
-    let mut client = match socket.and_then(|socket| Socket::tcp(socket, worker.tcp_keepalive)) {
-        Ok(client) => client,
-        Err(error) => {
-            tracing::debug!(client.addr = %client_addr, %error, "taking over a connection");
-            return None;
-        }
-    };
+    let mut client =
+        match socket.and_then(|socket| Socket::tcp(socket, worker.tcp_keepalive, &worker.sends)) {
+            Ok(client) => client,
+            Err(error) => {
+                tracing::debug!(client.addr = %client_addr, %error, "taking over a connection");
+                return None;
+            }
+        };
     let login = log_in(&worker, &mut client, client_addr);
     let outcome = tokio::select! {
         outcome = tokio::time::timeout(worker.login_timeout, login) => outcome,
@@ -373,7 +374,7 @@ impl Entry<'_> {
 }
 
 async fn connect(worker: &Worker) -> Result<Socket, LoginError> {
-    dial(&worker.upstream, worker.tcp_keepalive)
+    dial(&worker.upstream, worker.tcp_keepalive, &worker.sends)
         .await
         .map_err(|error| {
             tracing::warn!(upstream = %worker.upstream, %error, "connecting to PostgreSQL");
@@ -384,7 +385,7 @@ async fn connect(worker: &Worker) -> Result<Socket, LoginError> {
 /// Passes a cancel request on, as it is: the client has the server's own key. There is no answer.
 async fn forward_cancel(worker: &Worker, packet: &[u8]) {
     let forward = async {
-        let mut server = dial(&worker.upstream, worker.tcp_keepalive).await?;
+        let mut server = dial(&worker.upstream, worker.tcp_keepalive, &worker.sends).await?;
         server.write_all(packet).await?;
         let mut rest = BytesMut::new();
         // The server closes once the request was carried out.
@@ -437,7 +438,7 @@ async fn say_and_close(client: &mut Socket, fields: &ErrorFields<'_>) {
 async fn write_and_close(client: &mut Socket, out: &[u8]) {
     let write = async {
         if client.write_all(out).await.is_ok() {
-            client.shut_down_write().await;
+            client.shut_down_write();
         }
     };
     let _ = tokio::time::timeout(Duration::from_secs(1), write).await;

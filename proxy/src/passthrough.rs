@@ -80,7 +80,7 @@ impl Passthrough {
                     tracing::debug!(%error, "the end of an unfenced connection");
                 }
             }
-            _ => connection.client.shut_down_write().await,
+            _ => connection.client.shut_down_write(),
         }
         end
     }
@@ -107,7 +107,7 @@ impl Passthrough {
             let read_client = self.poll_client(cx)?;
             if !(read_server || read_client) {
                 return match &mut self.server_side {
-                    ServerSide::Closed(error) if self.client_outbox.is_empty() => {
+                    ServerSide::Closed(error) if self.client_outbox.is_done(&self.client) => {
                         Err(error.take().map_or(End::ServerClosed, End::ServerSocket))
                     }
                     _ => Ok(()),
@@ -125,7 +125,7 @@ impl Passthrough {
             self.on_deaf_server(&error);
         }
         let limit = self.worker.write_stall_timeout;
-        let (outbox, client) = (&mut self.client_outbox, &mut self.client);
+        let (outbox, client) = (&mut self.client_outbox, &self.client);
         Ok(self.stall.poll_flush(outbox, client, limit, cx)?)
     }
 

@@ -177,7 +177,7 @@ impl Relay {
             upstream,
             worker,
             process,
-            mut client,
+            client,
             label,
             ..
         } = self;
@@ -189,7 +189,7 @@ impl Relay {
                 worker.takeover.release(session.backend);
             }
         } else {
-            client.shut_down_write().await;
+            client.shut_down_write();
         }
     }
 
@@ -216,7 +216,9 @@ impl Relay {
                 continue;
             }
             return match self.gate {
-                Gate::Closing(why) if self.client_outbox.is_empty() => Err(End::Ended(why)),
+                Gate::Closing(why) if self.client_outbox.is_done(&self.client) => {
+                    Err(End::Ended(why))
+                }
                 _ => Ok(()),
             };
         }
@@ -267,7 +269,7 @@ impl Relay {
             tracing::debug!(%error, "writing to the server");
         }
         let limit = self.worker.write_stall_timeout;
-        let (outbox, client) = (&mut self.client_outbox, &mut self.client);
+        let (outbox, client) = (&mut self.client_outbox, &self.client);
         Ok(self.stall.poll_flush(outbox, client, limit, cx)?)
     }
 

@@ -102,6 +102,7 @@ pub async fn serve(
         login_timeout: config.login_timeout,
         write_stall_timeout: config.write_stall_timeout,
         tcp_keepalive: config.tcp_keepalive,
+        batching: config.batching,
         drain: CancellationToken::new(),
         abort: CancellationToken::new(),
     };

@@ -22,7 +22,7 @@ use crate::fence::{Fence, SessionFence};
 use crate::login;
 use crate::rejection_log::{RejectionLog, SessionLabel};
 use crate::takeover::Takeover;
-use crate::transport::Scratch;
+use crate::transport::{Batching, Scratch, SendBatch};
 
 /// Verdicts of one worker may take this many bytes.
 const VERDICT_CACHE_BYTES: usize = 16 * 1024 * 1024;
@@ -52,6 +52,8 @@ pub struct Shared {
     pub write_stall_timeout: Option<Duration>,
     /// Idle time before TCP keep-alive probes.
     pub tcp_keepalive: Option<Duration>,
+    /// How many sends go to the system in one call.
+    pub batching: Batching,
     /// Ends new logins and idle sessions.
     pub drain: CancellationToken,
     /// Ends everything at once.
@@ -71,6 +73,8 @@ pub struct Worker {
     pub classification: Classification,
     /// The buffer that all connections read into.
     pub scratch: RefCell<Scratch>,
+    /// What the connections have to send.
+    pub sends: Rc<SendBatch>,
     /// The record of rejections.
     pub rejections: RejectionLog,
     /// The protected server.
@@ -97,6 +101,7 @@ impl Worker {
             verdicts: RefCell::new(VerdictCache::new(VERDICT_CACHE_BYTES)),
             classification: shared.classification.clone(),
             scratch: RefCell::new(Scratch::default()),
+            sends: Rc::new(SendBatch::new(shared.batching)),
             rejections: shared.rejections.clone(),
             upstream: shared.upstream.clone(),
             login_timeout: shared.login_timeout,
@@ -237,8 +242,10 @@ fn local_runtime() -> io::Result<LocalRuntime> {
 
 async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Arc<AtomicUsize>) {
     let worker = Rc::new(Worker::new(&shared));
-    // It ends with the thread.
+    // Both end with the thread.
     tokio::task::spawn_local(follow_policy(Rc::clone(&worker), shared.fence.clone()));
+    let sends = Rc::clone(&worker.sends);
+    tokio::task::spawn_local(async move { sends.flush_after_each_turn().await });
     let tracker = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -269,4 +276,5 @@ async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Ar
         () = tracker.wait() => {}
         () = shared.abort.cancelled() => {}
     }
+    worker.sends.flush();
 }

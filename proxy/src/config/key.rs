@@ -35,6 +35,8 @@ pub enum Key {
     TcpKeepalive,
     /// Worker threads.
     Workers,
+    /// Whether sends go to the system together.
+    IoUring,
     /// Time that sessions get at shutdown.
     ShutdownGrace,
     /// Log filter.
@@ -88,7 +90,7 @@ const LIMITS: &str = "Limits";
 
 /// All keys with their descriptions, in the order of the help.
 #[rustfmt::skip] // One key, one row of aligned fields: it is a table.
-pub const KEYS: [(Key, KeySpec); 19] = [
+pub const KEYS: [(Key, KeySpec); 20] = [
     (Key::Listen, KeySpec {
         name: "listen", flag: "listen", env: "PGPALISADE_LISTEN", value_name: "IP:PORT", shape: Shape::List,
         default: Some("127.0.0.1:6432"), heading: ADDRESSES,
@@ -193,6 +195,13 @@ pub const KEYS: [(Key, KeySpec); 19] = [
         default: None, heading: LIMITS,
         help: "Worker threads [default: half of the cores, at least one]",
         more: "One serves some ten thousand statements a second. On a machine of its own, give the proxy all cores.",
+    }),
+    (Key::IoUring, KeySpec {
+        name: "io_uring", flag: "io-uring", env: "PGPALISADE_IO_URING", value_name: "auto|off", shape: Shape::Text,
+        default: Some("auto"), heading: LIMITS,
+        help: "Whether what several sessions have to send goes to the kernel in one call, by io_uring",
+        more: "It saves a fifth of the CPU time where many sessions are busy. auto: where the kernel has it and allows \
+               it, which Docker by default does not; without it nothing else changes.",
     }),
     (Key::ShutdownGrace, KeySpec {
         name: "shutdown.grace", flag: "shutdown-grace", env: "PGPALISADE_SHUTDOWN_GRACE", value_name: "TIME",

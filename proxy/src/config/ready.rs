@@ -16,6 +16,7 @@ use super::key::{KEYS, Key};
 use super::raw::{Environment, Item, RawConfig, RawValue};
 use super::secret::Secret;
 use crate::takeover::WitnessMode;
+use crate::transport::Batching;
 
 /// What `serve` needs to know. Made by [`Config::from_raw`] only.
 #[derive(Debug, Clone)]
@@ -53,6 +54,8 @@ pub struct Config {
     pub tcp_keepalive: Option<Duration>,
     /// Worker threads.
     pub workers: NonZeroUsize,
+    /// How many sends go to the system in one call.
+    pub batching: Batching,
     /// Time that open transactions get at shutdown.
     pub shutdown_grace: Duration,
     /// What is logged.
@@ -155,6 +158,7 @@ struct Parsed {
     write_stall_timeout: Option<Option<Duration>>,
     tcp_keepalive: Option<Option<Duration>>,
     workers: Option<NonZeroUsize>,
+    batching: Option<Batching>,
     shutdown_grace: Option<Duration>,
     log: Option<LogFilter>,
     log_format: Option<LogFormat>,
@@ -206,6 +210,7 @@ impl Parsed {
                 self.tcp_keepalive = Some(time_or_off(text, seconds(1), seconds(2 * 3600))?)
             }
             Key::Workers => self.workers = Some(count(text, 1024)?),
+            Key::IoUring => self.batching = Some(batching(text)?),
             Key::ShutdownGrace => {
                 self.shutdown_grace = Some(time(text, Duration::ZERO, seconds(3600))?)
             }
@@ -254,6 +259,7 @@ impl Parsed {
             write_stall_timeout: self.write_stall_timeout?,
             tcp_keepalive: self.tcp_keepalive?,
             workers: self.workers.unwrap_or_else(default_workers),
+            batching: self.batching?,
             shutdown_grace: self.shutdown_grace?,
             log: self.log?,
             log_format: self.log_format?,
@@ -313,6 +319,14 @@ fn witness(text: &str) -> Result<WitnessMode, String> {
     match text {
         "auto" => Ok(WitnessMode::Auto),
         "off" => Ok(WitnessMode::Off),
+        _ => Err(format!("{text:?}: write auto or off")),
+    }
+}
+
+fn batching(text: &str) -> Result<Batching, String> {
+    match text {
+        "auto" => Ok(Batching::Auto),
+        "off" => Ok(Batching::Off),
         _ => Err(format!("{text:?}: write auto or off")),
     }
 }

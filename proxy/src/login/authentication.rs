@@ -92,7 +92,7 @@ pub(super) async fn relay(
                 Ok(()) => {}
                 // The server has refused and said why; that has been passed on.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    client.shut_down_write().await;
+                    client.shut_down_write();
                     return Err(LoginError::Answered);
                 }
                 Err(error) => return Err(error.into()),
@@ -189,5 +189,5 @@ pub(super) async fn relay_refusal(client: &mut Socket, server: &mut Socket) {
         }
         bytes.clear();
     }
-    client.shut_down_write().await;
+    client.shut_down_write();
 }

@@ -86,7 +86,7 @@ impl Relay {
                 self.gate = Gate::Closing("the server ended the session");
             }
             (None, None) => {
-                if self.client_outbox.is_empty() {
+                if self.client_outbox.is_done(&self.client) {
                     return Err(end);
                 }
                 self.gate = Gate::Closing("the server closed the connection");

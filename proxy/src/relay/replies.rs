@@ -62,9 +62,9 @@ impl Relay {
             if body.len() < header.body_len && is_understood && header.body_len <= UNDERSTOOD_MAX {
                 break;
             }
-            let queued = self.client_outbox.len();
+            let queued = self.client_outbox.waiting();
             let way = self.on_message(header, body);
-            if self.client_outbox.len() > queued {
+            if self.client_outbox.waiting() > queued {
                 // What the message made the proxy say stands behind everything before it.
                 let own = self.client_outbox.tail().split_off(queued);
                 self.relay(bytes, sent, at)?;

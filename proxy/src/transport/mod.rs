@@ -1,10 +1,16 @@
 //! Sockets, and the bytes that wait on either side of them. The only place that reads and writes.
 
+mod line;
 mod outbox;
+mod send_batch;
 mod socket;
 mod stall;
+mod stream;
+#[cfg(test)]
+mod tests;
 
 pub use outbox::Outbox;
+pub use send_batch::{Batching, SendBatch};
 pub use socket::{Socket, dial};
 pub use stall::{Stall, Unsent};
 

@@ -9,21 +9,29 @@ use super::{OUTBOX_HIGH_WATER, Socket};
 
 /// Bytes on their way to one peer, in order.
 ///
-/// The common case never copies: [`Outbox::send`] hands the caller's slice to the socket, and only
-/// what the socket does not take is kept.
+/// Few bytes go out with those of other connections ([`SendBatch`](super::SendBatch)), many by themselves, and only what
+/// the socket does not take is kept here.
 #[derive(Debug, Default)]
 pub struct Outbox {
     waiting: BytesMut,
 }
 
 impl Outbox {
-    /// Sends `bytes` behind whatever waits, as far as the socket takes them, and keeps the rest.
+    /// Sends `bytes` behind whatever waits, at the latest when the worker's other connections had their turn.
     ///
     /// # Errors
     ///
-    /// The socket's own errors.
+    /// The socket's own errors, of this or of an earlier send.
     #[inline]
     pub fn send(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
+        match self.waiting.is_empty() && socket.send_later(bytes) {
+            true => Ok(()),
+            false => self.send_now(socket, bytes),
+        }
+    }
+
+    fn send_now(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
+        self.settle(socket)?;
         if !self.waiting.is_empty() {
             self.waiting.extend_from_slice(bytes);
             return Ok(());
@@ -38,34 +46,44 @@ impl Outbox {
         Ok(())
     }
 
+    /// Sends what is queued. What the socket does not take of it stands in front of what waits.
+    fn settle(&mut self, socket: &Socket) -> io::Result<()> {
+        let mut returned = socket.settle()?;
+        if !returned.is_empty() {
+            returned.extend_from_slice(&self.waiting);
+            self.waiting = returned;
+        }
+        Ok(())
+    }
+
     /// A place to write a message of the proxy's own, behind whatever waits.
     pub const fn tail(&mut self) -> &mut BytesMut {
         &mut self.waiting
     }
 
-    /// Sends what waits; `Ready` where nothing is left, and then the memory is given back.
+    /// Sends what waits; `Ready` where nothing is left, and then the memory is given back. What is queued to be sent with
+    /// others does not wait: see [`Outbox::poll_send_all`].
     ///
     /// # Errors
     ///
-    /// The socket's own errors.
+    /// The socket's own errors, of this or of an earlier send.
     #[inline]
-    pub fn poll_flush(
-        &mut self,
-        socket: &mut Socket,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
+    pub fn poll_flush(&mut self, socket: &Socket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        socket.belongs_to(cx);
         // It has memory only while something waits, or has just been sent.
-        match self.waiting.capacity() {
-            0 => Poll::Ready(Ok(())),
-            _ => self.poll_flush_waiting(socket, cx),
+        match self.waiting.capacity() == 0 && !socket.has_returned() {
+            true => Poll::Ready(Ok(())),
+            false => self.poll_send_all(socket, cx),
         }
     }
 
-    fn poll_flush_waiting(
-        &mut self,
-        socket: &mut Socket,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
+    /// Sends what waits and what is queued; `Ready` where the system has all of it.
+    ///
+    /// # Errors
+    ///
+    /// The socket's own errors, of this or of an earlier send.
+    pub fn poll_send_all(&mut self, socket: &Socket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.settle(socket)?;
         while !self.waiting.is_empty() {
             match socket.poll_write(cx, &self.waiting) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -80,14 +98,15 @@ impl Outbox {
 
     /// Bytes that wait.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether nothing waits.
+    /// Whether nothing is left to be sent, or nothing can be sent any more. Sends what is queued; where the socket does not
+    /// take all of that, the task is woken to go on with it.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+    pub fn is_done(&mut self, socket: &Socket) -> bool {
+        self.settle(socket).is_err() || self.waiting.is_empty()
     }
 
     /// Whether more may be added; if not, the other side must not be read.

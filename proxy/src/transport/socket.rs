@@ -1,18 +1,18 @@
 //! A connected stream socket, by TCP or through the file system.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use rustix::net::{self, RecvFlags, SendFlags};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncWrite, Interest};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::coop;
 
+use super::line::{Line, Standing};
+use super::send_batch::{PART_MAX, SendBatch};
+use super::stream::Stream;
 use crate::config::UpstreamAddr;
 
 /// A peer that answers nothing, not even TCP's own probes, is given up after about the configured
@@ -23,47 +23,14 @@ const KEEPALIVE_PROBES: u32 = 5;
 /// How much one read brings while a session logs in.
 const LOGIN_CHUNK: usize = 4 * 1024;
 
-#[derive(Debug)]
-enum Stream {
-    /// Over the network.
-    Tcp(TcpStream),
-    /// Through the file system.
-    Unix(UnixStream),
-}
-
-impl Stream {
-    /// Runs `io` where the socket is not known to be unready, and takes it as unready where `io` says `WouldBlock`.
-    #[inline]
-    fn try_io<R>(&self, interest: Interest, io: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
-        match self {
-            Self::Tcp(stream) => stream.try_io(interest, io),
-            Self::Unix(stream) => stream.try_io(interest, io),
-        }
-    }
-
-    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Tcp(stream) => stream.poll_read_ready(cx),
-            Self::Unix(stream) => stream.poll_read_ready(cx),
-        }
-    }
-
-    #[inline]
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
-    }
-}
-
 /// A connected stream socket.
 ///
 /// Reading and writing go to the system directly, with tokio only for the waiting: its own way to read costs as much
 /// as all that the relay does with a message (docs/decisions/0009).
 #[derive(Debug)]
 pub struct Socket {
-    stream: Stream,
+    line: Rc<Line>,
+    sends: Rc<SendBatch>,
     wakeup: Wakeup,
 }
 
@@ -98,7 +65,11 @@ impl Socket {
     /// # Errors
     ///
     /// The socket's own errors.
-    pub fn tcp(stream: TcpStream, keepalive: Option<Duration>) -> io::Result<Self> {
+    pub fn tcp(
+        stream: TcpStream,
+        keepalive: Option<Duration>,
+        sends: &Rc<SendBatch>,
+    ) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         if let Some(idle) = keepalive {
             let keepalive = TcpKeepalive::new()
@@ -107,18 +78,22 @@ impl Socket {
                 .with_retries(KEEPALIVE_PROBES);
             SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
         }
-        Ok(Self::new(Stream::Tcp(stream)))
+        Ok(Self::new(Stream::Tcp(stream), sends))
     }
 
     /// Takes a stream through the file system.
-    #[must_use]
-    pub fn unix(stream: UnixStream) -> Self {
-        Self::new(Stream::Unix(stream))
+    ///
+    /// # Errors
+    ///
+    /// The system's own, where it has no place left to wait for it.
+    pub fn unix(stream: UnixStream, sends: &Rc<SendBatch>) -> io::Result<Self> {
+        Ok(Self::new(Stream::unix(stream)?, sends))
     }
 
-    fn new(stream: Stream) -> Self {
+    fn new(stream: Stream, sends: &Rc<SendBatch>) -> Self {
         Self {
-            stream,
+            line: Rc::new(Line::new(stream)),
+            sends: Rc::clone(sends),
             wakeup: Wakeup::default(),
         }
     }
@@ -139,7 +114,7 @@ impl Socket {
             if self.wakeup.is_due_to(cx.waker()) {
                 return Poll::Pending;
             }
-            match self.stream.poll_read_ready(cx) {
+            match self.line.stream.poll_read_ready(cx) {
                 Poll::Ready(ready) => ready?,
                 Poll::Pending => {
                     // A task that has used its time up is told to wait without being noted down at the socket.
@@ -154,13 +129,14 @@ impl Socket {
 
     #[inline]
     fn try_read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let Self { stream, wakeup } = self;
+        let Self { line, wakeup, .. } = self;
+        let stream = &line.stream;
         let mut part = 0;
-        let read = stream.try_io(Interest::READABLE, || {
+        let read = stream.try_read(|| {
             // Where the socket is ready, its task has been woken.
             wakeup.is_due = false;
             let room = buf.len();
-            match net::recv(stream.as_fd(), buf, RecvFlags::empty())?.0 {
+            match stream.recv(buf)? {
                 // That was all there was: more of it is another event. It saves the call that finds nothing.
                 read if (1..room).contains(&read) => {
                     part = read;
@@ -180,23 +156,58 @@ impl Socket {
     /// # Errors
     ///
     /// The socket's own errors.
-    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.stream {
-            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+    pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            match self.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+            ready!(self.line.stream.poll_room(cx))?;
         }
     }
 
-    /// Writes a part of `bytes` as far as the socket takes it now.
+    /// Writes a part of `bytes` as far as the socket takes it now. Nothing is queued that has to go first.
     ///
     /// # Errors
     ///
     /// The socket's own errors; `WouldBlock` where it takes nothing.
-    #[inline]
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.try_io(Interest::WRITABLE, || {
-            Ok(net::send(self.stream.as_fd(), bytes, SendFlags::NOSIGNAL)?)
-        })
+        debug_assert_eq!(self.line.standing(), Standing::Sent);
+        self.line.stream.try_send(bytes)
+    }
+
+    /// Has a few bytes sent together with what others send, at the end of the worker's turn. Says whether it did: not
+    /// where they are too many, nor where others have to go first.
+    #[inline]
+    pub(super) fn send_later(&self, bytes: &[u8]) -> bool {
+        bytes.len() <= PART_MAX && self.sends.push(&self.line, bytes)
+    }
+
+    /// Notes which task to wake where bytes that were queued have come back.
+    #[inline]
+    pub(super) fn belongs_to(&self, cx: &Context<'_>) {
+        self.line.belongs_to(cx);
+    }
+
+    /// Whether bytes have come back.
+    #[inline]
+    pub(super) fn has_returned(&self) -> bool {
+        self.line.standing() == Standing::Returned
+    }
+
+    /// Sends what is queued, and gives what the socket did not take of it.
+    ///
+    /// # Errors
+    ///
+    /// The socket's own errors.
+    pub(super) fn settle(&self) -> io::Result<BytesMut> {
+        if self.line.standing() == Standing::Queued {
+            self.sends.flush();
+        }
+        match self.line.standing() {
+            Standing::Returned => self.line.take_returned(),
+            Standing::Sent | Standing::Queued => Ok(BytesMut::new()),
+        }
     }
 
     /// Reads at least one byte more into `buf`. Cancel safe: either bytes are in `buf` or none were taken.
@@ -233,13 +244,10 @@ impl Socket {
         Ok(())
     }
 
-    /// Tells the peer that nothing more follows.
-    pub async fn shut_down_write(&mut self) {
-        let result = std::future::poll_fn(|cx| match &mut self.stream {
-            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-        });
-        if let Err(error) = result.await {
+    /// Tells the peer that nothing more follows what was sent.
+    pub fn shut_down_write(&self) {
+        let settled = self.settle().map(drop);
+        if let Err(error) = settled.and_then(|()| self.line.stream.shut_down_write()) {
             tracing::trace!(%error, "closing a socket");
         }
     }
@@ -250,12 +258,17 @@ impl Socket {
 /// # Errors
 ///
 /// What the system says of the last address tried.
-pub async fn dial(addr: &UpstreamAddr, keepalive: Option<Duration>) -> io::Result<Socket> {
+pub async fn dial(
+    addr: &UpstreamAddr,
+    keepalive: Option<Duration>,
+    sends: &Rc<SendBatch>,
+) -> io::Result<Socket> {
     match addr {
         UpstreamAddr::Tcp { host, port } => {
-            Socket::tcp(TcpStream::connect((host.as_str(), *port)).await?, keepalive)
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            Socket::tcp(stream, keepalive, sends)
         }
-        UpstreamAddr::Unix(path) => Ok(Socket::unix(UnixStream::connect(path).await?)),
+        UpstreamAddr::Unix(path) => Socket::unix(UnixStream::connect(path).await?, sends),
     }
 }
 
@@ -265,6 +278,7 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
+    use crate::transport::Batching;
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -272,7 +286,11 @@ mod tests {
     fn pair() -> (Socket, std::os::unix::net::UnixStream) {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        (Socket::unix(UnixStream::from_std(ours).unwrap()), theirs)
+        let sends = Rc::new(SendBatch::new(Batching::Off));
+        (
+            Socket::unix(UnixStream::from_std(ours).unwrap(), &sends).unwrap(),
+            theirs,
+        )
     }
 
     async fn read(socket: &mut Socket) -> Vec<u8> {

@@ -34,24 +34,21 @@ impl Stall {
     pub fn poll_flush(
         &mut self,
         outbox: &mut Outbox,
-        client: &mut Socket,
+        client: &Socket,
         limit: Option<Duration>,
         cx: &mut Context<'_>,
     ) -> Result<(), Unsent> {
-        let waiting = outbox.len();
-        if waiting == 0 {
-            return Ok(());
-        }
+        let waiting = outbox.waiting();
         match outbox.poll_flush(client, cx) {
+            Poll::Ready(Ok(())) => {
+                self.0 = None;
+                return Ok(());
+            }
             Poll::Ready(Err(error)) => return Err(Unsent::Socket(error)),
-            Poll::Ready(Ok(())) => self.0 = None,
-            Poll::Pending if outbox.len() < waiting => self.0 = None,
+            Poll::Pending if outbox.waiting() < waiting => self.0 = None,
             Poll::Pending => {}
         }
-        match limit {
-            Some(limit) if !outbox.is_empty() => self.check(limit, cx),
-            _ => Ok(()),
-        }
+        limit.map_or(Ok(()), |limit| self.check(limit, cx))
     }
 
     fn check(&mut self, limit: Duration, cx: &mut Context<'_>) -> Result<(), Unsent> {

@@ -82,7 +82,7 @@ impl Upstream {
     /// The socket's own errors.
     #[inline]
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.outbox.poll_flush(&mut self.socket, cx)
+        self.outbox.poll_flush(&self.socket, cx)
     }
 
     /// Reads what the server has sent: see [`Socket::poll_read`].
@@ -102,7 +102,7 @@ impl Upstream {
     /// The socket's own errors. The caller bounds the wait.
     pub async fn terminate(mut self) -> io::Result<()> {
         own::terminate(self.outbox.tail());
-        std::future::poll_fn(|cx| self.poll_flush(cx)).await?;
+        std::future::poll_fn(|cx| self.outbox.poll_send_all(&self.socket, cx)).await?;
         let mut rest = BytesMut::new();
         while self.socket.read_more(&mut rest).await.is_ok() {
             rest.clear();

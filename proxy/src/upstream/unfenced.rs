@@ -50,7 +50,7 @@ impl Unfenced {
     /// The socket's own errors.
     #[inline]
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.outbox.poll_flush(&mut self.socket, cx)
+        self.outbox.poll_flush(&self.socket, cx)
     }
 
     /// Reads what the server has sent: see [`Socket::poll_read`].
@@ -70,8 +70,8 @@ impl Unfenced {
     ///
     /// The socket's own errors. The caller bounds the wait.
     pub async fn finish(mut self) -> io::Result<()> {
-        std::future::poll_fn(|cx| self.poll_flush(cx)).await?;
-        self.socket.shut_down_write().await;
+        std::future::poll_fn(|cx| self.outbox.poll_send_all(&self.socket, cx)).await?;
+        self.socket.shut_down_write();
         let mut rest = BytesMut::new();
         while self.socket.read_more(&mut rest).await.is_ok() {
             rest.clear();

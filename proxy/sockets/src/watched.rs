@@ -1,0 +1,81 @@
+//! A socket that wakes its task for one reason only.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A socket that tokio watches for one of both: that something has arrived, or that it has room. tokio's own sockets are
+/// watched for both.
+#[derive(Debug)]
+pub struct Watched {
+    socket: AsyncFd<OwnedFd>,
+    interest: Interest,
+}
+
+impl Watched {
+    /// Has a socket watched for something to read.
+    ///
+    /// # Errors
+    ///
+    /// The system's own.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime that does I/O.
+    pub fn to_read(socket: OwnedFd) -> io::Result<Self> {
+        Self::new(socket, Interest::READABLE)
+    }
+
+    /// Has a socket watched for room. A clone of a descriptor may be watched beside its original.
+    ///
+    /// # Errors
+    ///
+    /// The system's own.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime that does I/O.
+    pub fn to_write(socket: OwnedFd) -> io::Result<Self> {
+        Self::new(socket, Interest::WRITABLE)
+    }
+
+    fn new(socket: OwnedFd, interest: Interest) -> io::Result<Self> {
+        // SAFETY: the descriptor is owned and thus open, for as long as the `AsyncFd` is. Nothing here gives the `AsyncFd`
+        // or its content away for writing, so that nobody can put another descriptor in its place.
+        let socket = unsafe { AsyncFd::register_with_interest(socket, interest)? };
+        Ok(Self { socket, interest })
+    }
+
+    /// Runs `io` where the socket is not known to be unready, and takes it as unready where `io` says `WouldBlock`.
+    ///
+    /// # Errors
+    ///
+    /// Those of `io`; `WouldBlock` where it was not run.
+    #[inline]
+    pub fn try_io<R>(&self, io: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        self.socket.try_io(self.interest, |_| io())
+    }
+
+    /// Waits until the socket is not known to be unready.
+    ///
+    /// # Errors
+    ///
+    /// The runtime's, where it is ending.
+    pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let _guard = ready!(match self.interest {
+            Interest::WRITABLE => self.socket.poll_write_ready(cx),
+            _ => self.socket.poll_read_ready(cx),
+        })?;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsFd for Watched {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

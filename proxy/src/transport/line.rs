@@ -1,0 +1,99 @@
+//! A stream, and what has become of its bytes that were to be sent together with those of others.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::task::{Context, Waker};
+
+use bytes::BytesMut;
+
+use super::stream::Stream;
+
+/// Where bytes of a line are, of those that were given to a [`SendBatch`](super::SendBatch).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// With the system.
+    Sent,
+    /// In the batch.
+    Queued,
+    /// Back: the socket had no room for all of them, or failed. What is sent next stands behind them.
+    Returned,
+}
+
+/// A stream that its socket shares with the batch, so that it is open as long as bytes of it are there.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) stream: Stream,
+    standing: Cell<Standing>,
+    returned: RefCell<io::Result<BytesMut>>,
+    /// The task to wake when something has returned.
+    task: RefCell<Option<Waker>>,
+}
+
+impl Line {
+    pub(super) fn new(stream: Stream) -> Self {
+        Self {
+            stream,
+            standing: Cell::new(Standing::Sent),
+            returned: RefCell::new(Ok(BytesMut::new())),
+            task: RefCell::new(None),
+        }
+    }
+
+    #[inline]
+    pub(super) const fn standing(&self) -> Standing {
+        self.standing.get()
+    }
+
+    #[inline]
+    pub(super) fn queue(&self) {
+        self.standing.set(Standing::Queued);
+    }
+
+    /// Notes whom to wake.
+    #[inline]
+    pub(super) fn belongs_to(&self, cx: &Context<'_>) {
+        let mut task = self.task.borrow_mut();
+        if !task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+            *task = Some(cx.waker().clone());
+        }
+    }
+
+    /// Takes note of what the system did with `bytes`, which were queued.
+    #[inline]
+    pub(super) fn on_sent(&self, bytes: &[u8], sent: io::Result<usize>) {
+        match sent {
+            Ok(sent) if sent == bytes.len() => self.standing.set(Standing::Sent),
+            other => self.on_returned(bytes, other),
+        }
+    }
+
+    #[cold]
+    fn on_returned(&self, bytes: &[u8], sent: io::Result<usize>) {
+        let rest = match sent {
+            Ok(sent) => Ok(bytes.get(sent..).unwrap_or_default()),
+            Err(error) if is_no_fault(&error) => Ok(bytes),
+            Err(error) => Err(error),
+        };
+        *self.returned.borrow_mut() = rest.map(BytesMut::from);
+        self.standing.set(Standing::Returned);
+        if let Some(task) = &*self.task.borrow() {
+            task.wake_by_ref();
+        }
+    }
+
+    /// What has returned: bytes that are still to be sent.
+    ///
+    /// # Errors
+    ///
+    /// The socket's own errors.
+    pub(super) fn take_returned(&self) -> io::Result<BytesMut> {
+        self.standing.set(Standing::Sent);
+        self.returned.replace(Ok(BytesMut::new()))
+    }
+}
+
+/// A socket without room, or a call that a signal has cut short.
+fn is_no_fault(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, WouldBlock};
+    matches!(error.kind(), WouldBlock | Interrupted)
+}

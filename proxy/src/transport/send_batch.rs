@@ -1,0 +1,170 @@
+//! What the connections of one worker have to send in one turn of it, sent with one call.
+//!
+//! A small message is not sent at once: it waits until the tasks that were ready have run. The kernel then takes all of
+//! them together, and the processes that they wake do not push the worker aside after each one
+//! (`docs/decisions/0011`). Where io_uring is not to be had, each is a call by itself, in the same place.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::os::fd::AsFd as _;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use pgpalisade_sockets::SendRing;
+
+use super::line::{Line, Standing};
+
+/// More than this is sent at once: to copy it costs as much as a call.
+pub(super) const PART_MAX: usize = 4 * 1024;
+
+/// Sends that may wait for each other. It bounds how long the first of them waits: for so many turns of sessions.
+const PARTS_MAX: u32 = 32;
+
+/// Bytes of all of them.
+const BYTES_MAX: usize = 32 * 1024;
+
+/// How many sends go to the system in one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Batching {
+    /// All that the connections of a worker have in one turn, where the kernel has io_uring and allows it.
+    Auto,
+    /// One.
+    Off,
+}
+
+/// What waits to be sent.
+#[derive(Debug)]
+pub struct SendBatch {
+    queue: RefCell<Queue>,
+    /// Wakes [`SendBatch::flush_after_each_turn`].
+    flusher: RefCell<Option<Waker>>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    /// Without one, each part is sent by itself.
+    ring: Option<SendRing>,
+    parts: Vec<Part>,
+    /// The bytes of all parts, one behind the other.
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Part {
+    line: Rc<Line>,
+    /// It begins where the one before it ends.
+    end: usize,
+}
+
+impl SendBatch {
+    /// An empty one.
+    #[must_use]
+    pub fn new(batching: Batching) -> Self {
+        let ring = match batching {
+            Batching::Off => None,
+            Batching::Auto => SendRing::new(PARTS_MAX)
+                .inspect_err(|error| {
+                    tracing::info!(%error, "io_uring cannot be used here: a system call for each message that is sent");
+                })
+                .ok(),
+        };
+        Self {
+            queue: RefCell::new(Queue {
+                ring,
+                parts: Vec::with_capacity(PARTS_MAX as usize),
+                bytes: Vec::with_capacity(BYTES_MAX),
+            }),
+            flusher: RefCell::default(),
+        }
+    }
+
+    /// Queues at most [`PART_MAX`] bytes, where the line has none that would have to go first. Says whether it did.
+    #[inline]
+    pub(super) fn push(&self, line: &Rc<Line>, bytes: &[u8]) -> bool {
+        let mut queue = self.queue.borrow_mut();
+        match line.standing() {
+            Standing::Sent => queue.push(line, bytes),
+            Standing::Queued if queue.extend(line, bytes) => return true,
+            // A line has one part at a time: what the system does not take of it has to be in front of what follows.
+            Standing::Queued | Standing::Returned => return false,
+        }
+        if queue.parts.len() == 1
+            && let Some(flusher) = &*self.flusher.borrow()
+        {
+            flusher.wake_by_ref();
+        }
+        true
+    }
+
+    /// Sends all that is there.
+    pub fn flush(&self) {
+        self.queue.borrow_mut().send();
+    }
+
+    /// Sends what the tasks have queued that were ready at one time. It never ends.
+    ///
+    /// The first of them to queue something wakes it. The runtime of a worker runs its tasks in the order in which they
+    /// were woken, so that it runs behind the others.
+    pub fn flush_after_each_turn(&self) -> impl Future<Output = ()> {
+        std::future::poll_fn(|cx| {
+            let mut flusher = self.flusher.borrow_mut();
+            if !flusher
+                .as_ref()
+                .is_some_and(|own| own.will_wake(cx.waker()))
+            {
+                *flusher = Some(cx.waker().clone());
+            }
+            drop(flusher);
+            self.flush();
+            Poll::Pending
+        })
+    }
+}
+
+impl Queue {
+    fn push(&mut self, line: &Rc<Line>, bytes: &[u8]) {
+        let is_full = self.parts.len() == PARTS_MAX as usize;
+        if is_full || self.bytes.len() + bytes.len() > BYTES_MAX {
+            self.send();
+        }
+        self.bytes.extend_from_slice(bytes);
+        line.queue();
+        self.parts.push(Part {
+            line: Rc::clone(line),
+            end: self.bytes.len(),
+        });
+    }
+
+    /// Adds to the part of a line, where nothing stands behind it.
+    fn extend(&mut self, line: &Rc<Line>, bytes: &[u8]) -> bool {
+        let fits = self.bytes.len() + bytes.len() <= BYTES_MAX;
+        match self.parts.last_mut() {
+            Some(last) if fits && Rc::ptr_eq(&last.line, line) => {
+                self.bytes.extend_from_slice(bytes);
+                last.end = self.bytes.len();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn send(&mut self) {
+        let (all, mut start) = (self.bytes.as_slice(), 0);
+        let parts = self.parts.iter().map(move |part| {
+            let own = all.get(start..part.end).unwrap_or_default();
+            start = part.end;
+            (&*part.line, own)
+        });
+        match &mut self.ring {
+            Some(ring) if parts.len() > 1 => {
+                let sockets = parts.clone().map(|(line, own)| (line.stream.as_fd(), own));
+                for ((line, own), sent) in parts.zip(ring.send(sockets)) {
+                    line.on_sent(own, sent);
+                }
+            }
+            _ => parts.for_each(|(line, own)| line.on_sent(own, line.stream.send(own))),
+        }
+        self.parts.clear();
+        self.bytes.clear();
+    }
+}

@@ -1,0 +1,120 @@
+//! The two kinds of connected stream sockets, and their plain calls. None of them waits.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll};
+
+use pgpalisade_sockets::Watched;
+use rustix::net::{self, RecvFlags, SendFlags};
+use socket2::SockRef;
+use tokio::io::Interest;
+use tokio::net::{TcpStream, UnixStream};
+
+#[derive(Debug)]
+pub(super) enum Stream {
+    /// Over the network.
+    Tcp(TcpStream),
+    /// Through the file system.
+    Unix(Unix),
+}
+
+/// A socket of the file system says that it has room whenever its peer has read something, full or not before
+/// (`unix_write_space` in Linux). A worker that asks for that is woken by each message a second time, for nothing. So it
+/// is asked for only while a write waits.
+#[derive(Debug)]
+pub(super) struct Unix {
+    stream: Watched,
+    /// The same socket, while a write waits.
+    room: RefCell<Option<Watched>>,
+}
+
+impl Stream {
+    pub(super) fn unix(stream: UnixStream) -> io::Result<Self> {
+        Ok(Self::Unix(Unix {
+            stream: Watched::to_read(OwnedFd::from(stream.into_std()?))?,
+            room: RefCell::new(None),
+        }))
+    }
+
+    /// Runs `read` where the socket is not known to have nothing, and takes it as such where `read` says `WouldBlock`.
+    #[inline]
+    pub(super) fn try_read<R>(&self, read: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        match self {
+            Self::Tcp(stream) => stream.try_io(Interest::READABLE, read),
+            Self::Unix(unix) => unix.stream.try_io(read),
+        }
+    }
+
+    pub(super) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => stream.poll_read_ready(cx),
+            Self::Unix(unix) => unix.stream.poll_ready(cx),
+        }
+    }
+
+    /// Sends a part of `bytes`, where the socket is not known to be full.
+    pub(super) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_io(Interest::WRITABLE, || self.send(bytes)),
+            Self::Unix(unix) => unix.try_send(|| self.send(bytes)),
+        }
+    }
+
+    /// Waits for room, after a send that found none.
+    pub(super) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => stream.poll_write_ready(cx),
+            Self::Unix(unix) => unix.poll_room(cx),
+        }
+    }
+
+    #[inline]
+    pub(super) fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(net::recv(self.as_fd(), buf, RecvFlags::empty())?.0)
+    }
+
+    #[inline]
+    pub(super) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(net::send(self.as_fd(), bytes, SendFlags::NOSIGNAL)?)
+    }
+
+    pub(super) fn shut_down_write(&self) -> io::Result<()> {
+        SockRef::from(&self.as_fd()).shutdown(Shutdown::Write)
+    }
+}
+
+impl Unix {
+    fn try_send(&self, send: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
+        let mut room = self.room.borrow_mut();
+        let sent = match &*room {
+            Some(room) => room.try_io(send),
+            None => send(),
+        }?;
+        *room = None;
+        Ok(sent)
+    }
+
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut room = self.room.borrow_mut();
+        match &*room {
+            Some(room) => room.poll_ready(cx),
+            // It is watched from now on, and says at once if there is room already.
+            None => {
+                let socket = self.stream.as_fd().try_clone_to_owned()?;
+                room.insert(Watched::to_write(socket)?).poll_ready(cx)
+            }
+        }
+    }
+}
+
+impl AsFd for Stream {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(unix) => unix.stream.as_fd(),
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Sending through an outbox, with io_uring and without.
+
+use std::io::Read as _;
+use std::os::unix::net::UnixStream as Peer;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+
+use super::{Batching, Outbox, SendBatch, Socket};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+struct Line {
+    socket: Socket,
+    outbox: Outbox,
+    peer: Peer,
+}
+
+impl Line {
+    fn new(sends: &Rc<SendBatch>) -> Self {
+        let (ours, peer) = Peer::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        peer.set_nonblocking(true).unwrap();
+        let socket = Socket::unix(UnixStream::from_std(ours).unwrap(), sends).unwrap();
+        Self {
+            socket,
+            outbox: Outbox::default(),
+            peer,
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.outbox.send(&self.socket, bytes).unwrap();
+    }
+
+    async fn flush(&mut self) -> std::io::Result<()> {
+        let flush = std::future::poll_fn(|cx| self.outbox.poll_flush(&self.socket, cx));
+        tokio::time::timeout(PATIENCE, flush)
+            .await
+            .expect("not woken")
+    }
+
+    /// Polls once, as a session does at each turn.
+    async fn look(&mut self) -> Poll<std::io::Result<()>> {
+        std::future::poll_fn(|cx| Poll::Ready(self.outbox.poll_flush(&self.socket, cx))).await
+    }
+
+    /// What is there now.
+    fn received(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut chunk = [0; 64 * 1024];
+        loop {
+            match self.peer.read(&mut chunk) {
+                Ok(read @ 1..) => bytes.extend_from_slice(&chunk[..read]),
+                _ => return bytes,
+            }
+        }
+    }
+}
+
+/// Runs a test with and without a ring.
+fn both<F: Future<Output = ()> + 'static>(test: impl Fn(Rc<SendBatch>) -> F) {
+    for batching in [Batching::Auto, Batching::Off] {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build_local(Default::default());
+        let test = test(Rc::new(SendBatch::new(batching)));
+        runtime.unwrap().block_on(test);
+    }
+}
+
+#[test]
+fn few_bytes_wait_for_the_end_of_the_turn_and_many_do_not() {
+    both(async |sends| {
+        let (mut one, mut other) = (Line::new(&sends), Line::new(&sends));
+        one.send(b"a");
+        one.send(b"c");
+        other.send(b"b");
+        assert_eq!((one.received(), other.received()), (vec![], vec![]));
+        sends.flush();
+        assert_eq!(one.received(), b"ac");
+        assert_eq!(other.received(), b"b");
+        one.send(&[b'x'; 5000]);
+        assert_eq!(one.received(), [b'x'; 5000]);
+    });
+}
+
+#[test]
+fn bytes_stay_in_order_however_they_are_sent() {
+    both(async |sends| {
+        let (mut one, mut other) = (Line::new(&sends), Line::new(&sends));
+        let mut sent = Vec::new();
+        // Behind the other one's, as an addition to its own, and too large for the batch.
+        for (number, len) in [1, 2, 4096, 3, 4097, 5, 30_000, 4096, 4096, 1]
+            .into_iter()
+            .enumerate()
+        {
+            let bytes = vec![b'a' + u8::try_from(number).unwrap(); len];
+            if number % 3 == 0 {
+                other.send(b"-");
+            }
+            one.send(&bytes);
+            sent.extend(bytes);
+        }
+        one.outbox.tail().extend_from_slice(b"own");
+        one.send(b"behind");
+        sent.extend(b"ownbehind");
+        one.flush().await.unwrap();
+        sends.flush();
+        assert!(one.received() == sent);
+        assert_eq!(other.received(), b"----");
+    });
+}
+
+#[test]
+fn what_a_socket_does_not_take_comes_back_and_goes_first() {
+    both(async |sends| {
+        let (mut full, mut other) = (Line::new(&sends), Line::new(&sends));
+        let mut sent = 0;
+        // Until nothing more is taken. Each time another socket has something too.
+        while !full.socket.has_returned() {
+            assert!(full.look().await.is_ready());
+            full.send(&[b'x'; 1000]);
+            other.send(b"y");
+            sends.flush();
+            assert_eq!(other.received(), b"y");
+            sent += 1000;
+        }
+        full.send(b"z");
+        assert!(full.look().await.is_pending());
+        assert!(full.outbox.waiting() > 0);
+        let mut received = full.received();
+        full.flush().await.unwrap();
+        assert_eq!(full.outbox.waiting(), 0);
+        received.extend(full.received());
+        assert_eq!(received.len(), sent + 1);
+        assert!(received.ends_with(b"xz"));
+        // From now on it is as before.
+        full.send(b"1");
+        full.send(b"2");
+        sends.flush();
+        assert_eq!(full.received(), b"12");
+    });
+}
+
+/// A session that has nothing else to do sleeps: what comes back wakes it.
+#[test]
+fn a_task_is_woken_for_what_came_back() {
+    both(async |sends| {
+        let Line {
+            socket,
+            mut outbox,
+            mut peer,
+        } = Line::new(&sends);
+        while socket.try_write(&[b'x'; 1000]).is_ok() {}
+        let session = tokio::task::spawn_local(async move {
+            let mut is_queued = false;
+            std::future::poll_fn(|cx| {
+                let flushed = outbox.poll_flush(&socket, cx);
+                if std::mem::replace(&mut is_queued, true) {
+                    return flushed;
+                }
+                outbox.send(&socket, b"y").unwrap();
+                Poll::Pending
+            })
+            .await
+            .unwrap();
+        });
+        tokio::task::yield_now().await;
+        sends.flush();
+        tokio::task::yield_now().await;
+        let reading = std::thread::spawn(move || {
+            let mut received = Vec::new();
+            peer.set_nonblocking(false).unwrap();
+            peer.read_to_end(&mut received).unwrap();
+            received
+        });
+        tokio::time::timeout(PATIENCE, session)
+            .await
+            .expect("not woken")
+            .unwrap();
+        assert!(reading.join().unwrap().ends_with(b"xy"));
+    });
+}
+
+#[test]
+fn a_peer_that_has_gone_is_found_out_at_the_next_turn() {
+    both(async |sends| {
+        let (mut gone, mut other) = (Line::new(&sends), Line::new(&sends));
+        gone.peer.shutdown(std::net::Shutdown::Both).unwrap();
+        gone.send(b"a");
+        other.send(b"b");
+        sends.flush();
+        assert_eq!(other.received(), b"b");
+        let error = gone.flush().await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+    });
+}
+
+#[test]
+fn a_session_may_end_before_the_turn_does() {
+    both(async |sends| {
+        let (mut one, mut other) = (Line::new(&sends), Line::new(&sends));
+        one.send(b"last words");
+        other.send(b"b");
+        drop(one.socket);
+        let mut text = String::new();
+        sends.flush();
+        one.peer.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "last words");
+        other.send(b"c");
+        other.socket.shut_down_write();
+        assert_eq!(other.received(), b"bc");
+        assert_eq!(other.peer.read(&mut [0]).unwrap(), 0);
+    });
+}
+
+#[test]
+fn any_number_of_sessions_may_send() {
+    both(async |sends| {
+        let mut lines: Vec<_> = (0..100).map(|_| Line::new(&sends)).collect();
+        for (number, line) in (0_u8..).zip(&mut lines) {
+            line.send(&vec![number; 4000]);
+        }
+        sends.flush();
+        for (number, line) in (0_u8..).zip(&mut lines) {
+            assert_eq!(line.received(), vec![number; 4000]);
+        }
+    });
+}
+
+/// The runtime of a worker has to run its tasks in the order in which they were woken, or the batch is of one.
+#[test]
+fn the_batch_is_sent_when_all_tasks_that_were_ready_have_run() {
+    both(async |sends| {
+        let flusher = Rc::clone(&sends);
+        tokio::task::spawn_local(async move { flusher.flush_after_each_turn().await });
+        tokio::task::yield_now().await;
+        for _ in 0..3 {
+            let lines: Vec<_> = (0..3).map(|_| Line::new(&sends)).collect();
+            let mut peers: Vec<_> = lines
+                .iter()
+                .map(|line| line.peer.try_clone().unwrap())
+                .collect();
+            for mut line in lines {
+                let mut first = peers[0].try_clone().unwrap();
+                tokio::task::spawn_local(async move {
+                    // While a task of the turn runs, nothing is sent.
+                    assert!(first.read(&mut [0]).is_err());
+                    line.send(b"x");
+                    assert!(first.read(&mut [0]).is_err());
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            for peer in &mut peers {
+                assert_eq!(peer.read(&mut [0; 2]).unwrap(), 1);
+            }
+        }
+    });
+}
