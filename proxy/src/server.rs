@@ -102,7 +102,7 @@ pub async fn serve(
         login_timeout: config.login_timeout,
         write_stall_timeout: config.write_stall_timeout,
         tcp_keepalive: config.tcp_keepalive,
-        batching: config.batching,
+        batching: config.batching.as_allowed(),
         drain: CancellationToken::new(),
         abort: CancellationToken::new(),
     };

@@ -1,12 +1,17 @@
 //! The relay on epoll, level triggered: one read and one write for what has arrived, with one buffer for all.
+//!
+//! The writes are a call each, where the bytes were read, or all that one wake-up has brought are handed to a ring in
+//! one call, as the proxy does it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
+
+use pgpalisade_sockets::SendRing;
 
 use crate::intake::{Arrivals, CLIENT, Pair, READ_CHUNK, SERVER};
 
@@ -21,7 +26,32 @@ struct Connection {
     waits_for: [EventFlags; 2],
 }
 
-pub(crate) fn run(arrivals: Arrivals) -> io::Result<()> {
+/// When what was read is sent.
+pub(crate) enum Sends {
+    AtOnce,
+    Together,
+}
+
+/// Most writes of one call, as in the proxy.
+const TOGETHER_MAX: usize = 32;
+
+/// What was read, and is not sent yet.
+struct Batch {
+    ring: SendRing,
+    /// Connection, side to send to, and the end of its bytes: they begin where those before it end.
+    parts: Vec<(usize, usize, usize)>,
+    bytes: Vec<u8>,
+}
+
+pub(crate) fn run(arrivals: Arrivals, sends: Sends) -> io::Result<()> {
+    let mut batch = match sends {
+        Sends::AtOnce => None,
+        Sends::Together => Some(Batch {
+            ring: SendRing::new(TOGETHER_MAX as u32)?,
+            parts: Vec::new(),
+            bytes: Vec::new(),
+        }),
+    };
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(
         &epoll,
@@ -48,13 +78,61 @@ pub(crate) fn run(arrivals: Arrivals) -> io::Result<()> {
             let Some(connection) = connections[index].as_mut() else {
                 continue;
             };
-            let lives = connection.on_event(side, event.flags, &mut scratch).is_ok()
+            let place = batch.as_mut().map(|batch| (batch, index));
+            let lives = connection
+                .on_event(side, event.flags, &mut scratch, place)
+                .is_ok()
                 && connection.open != [false, false]
                 && connection.wait(&epoll, index).is_ok();
             if !lives {
                 connections[index] = None;
             }
+            if let Some(batch) = batch
+                .as_mut()
+                .filter(|batch| batch.parts.len() == TOGETHER_MAX)
+            {
+                batch.send(&epoll, &mut connections);
+            }
         }
+        if let Some(batch) = &mut batch {
+            batch.send(&epoll, &mut connections);
+        }
+    }
+}
+
+impl Batch {
+    fn send(&mut self, epoll: &OwnedFd, connections: &mut [Option<Connection>]) {
+        let mut start = 0;
+        let parts = self.parts.iter().map(|&(index, side, end)| {
+            let own = &self.bytes[std::mem::replace(&mut start, end)..end];
+            (index, side, own)
+        });
+        // A connection that has ended since is left out.
+        let parts: Vec<_> = parts.filter(|part| connections[part.0].is_some()).collect();
+        let sockets = parts.iter().filter_map(|&(index, side, own)| {
+            Some((connections[index].as_ref()?.sockets[side].as_fd(), own))
+        });
+        let sent: Vec<_> = self.ring.send(sockets).collect();
+        for (&(index, side, own), sent) in parts.iter().zip(sent) {
+            let Some(connection) = connections[index].as_mut() else {
+                continue;
+            };
+            let rest = match sent {
+                Ok(sent) if sent == own.len() => continue,
+                Ok(sent) => Some(&own[sent..]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(own),
+                Err(_) => None,
+            };
+            let lives = rest.is_some_and(|rest| {
+                connection.unsent[side].extend_from_slice(rest);
+                connection.wait(epoll, index).is_ok()
+            });
+            if !lives {
+                connections[index] = None;
+            }
+        }
+        self.parts.clear();
+        self.bytes.clear();
     }
 }
 
@@ -94,6 +172,7 @@ impl Connection {
         side: usize,
         flags: EventFlags,
         scratch: &mut [u8],
+        batch: Option<(&mut Batch, usize)>,
     ) -> Result<(), Errno> {
         if flags.intersects(EventFlags::OUT | EventFlags::ERR) && !self.unsent[side].is_empty() {
             let sent = write(&self.sockets[side], &self.unsent[side])?;
@@ -111,6 +190,11 @@ impl Connection {
             Ok(0) => {
                 self.open[side] = false;
                 self.end_side(side)
+            }
+            Ok(read) if let Some((batch, index)) = batch => {
+                batch.bytes.extend_from_slice(&scratch[..read]);
+                batch.parts.push((index, other, batch.bytes.len()));
+                Ok(())
             }
             Ok(read) => {
                 let sent = write(&self.sockets[other], &scratch[..read])?;

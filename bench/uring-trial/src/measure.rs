@@ -19,7 +19,7 @@ const USAGE: &str = "usage: uring-trial [OPTION VALUE]...
   --clients LIST       1,16,64,256
   --protocols LIST     simple,prepared (also: extended)
   --upstreams LIST     tcp,unix
-  --relays LIST        epoll:1,ring:1,ring-multishot:1,ring-hybrid:1,tokio:1,tokio:2 (KIND:THREADS)
+  --relays LIST        epoll:1,epoll-batch:1,ring:1,ring-multishot:1,ring-hybrid:1,tokio:1,tokio:2 (KIND:THREADS)
   --rounds N           5
   --seconds N          2, for each round
   --scale N            10, of pgbench's tables
@@ -74,7 +74,9 @@ impl Options {
             clients: vec![1, 16, 64, 256],
             protocols: list("simple,prepared")?,
             upstreams: list("tcp,unix")?,
-            relays: list("epoll:1,ring:1,ring-multishot:1,ring-hybrid:1,tokio:1,tokio:2")?,
+            relays: list(
+                "epoll:1,epoll-batch:1,ring:1,ring-multishot:1,ring-hybrid:1,tokio:1,tokio:2",
+            )?,
             rounds: 5,
             seconds: 2,
             scale: 10,

@@ -14,6 +14,8 @@ use crate::{by_epoll, by_ring, by_ring_multishot, by_tokio};
 pub(crate) enum Kind {
     /// epoll; one buffer for all connections.
     Epoll,
+    /// epoll for the waiting, and all sends of a wake-up in one entry into a ring.
+    EpollBatch,
     /// io_uring: receive into a buffer of the direction's own, then send linked to the next receive.
     Ring,
     /// io_uring: multishot receive into buffers that all connections share, sends in the ring.
@@ -25,8 +27,9 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Epoll,
+        Self::EpollBatch,
         Self::Ring,
         Self::RingMultishot,
         Self::RingHybrid,
@@ -36,6 +39,7 @@ impl Kind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Epoll => "epoll",
+            Self::EpollBatch => "epoll-batch",
             Self::Ring => "ring",
             Self::RingMultishot => "ring-multishot",
             Self::RingHybrid => "ring-hybrid",
@@ -79,7 +83,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 fn serve(kind: Kind, threads: usize, port: u16, upstream: &Upstream) -> io::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     let (body, nonblocking): (fn(Arrivals) -> io::Result<()>, _) = match kind {
-        Kind::Epoll => (by_epoll::run, Nonblocking::Yes),
+        Kind::Epoll => (
+            |a| by_epoll::run(a, by_epoll::Sends::AtOnce),
+            Nonblocking::Yes,
+        ),
+        Kind::EpollBatch => (
+            |a| by_epoll::run(a, by_epoll::Sends::Together),
+            Nonblocking::Yes,
+        ),
         Kind::Ring => (by_ring::run, Nonblocking::No),
         Kind::RingMultishot => (
             |a| by_ring_multishot::run(a, by_ring_multishot::Sends::InRing),

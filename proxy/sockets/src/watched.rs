@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A socket that tokio watches for one of both: that something has arrived, or that it has room. tokio's own sockets are
-/// watched for both.
+/// A socket that tokio watches for one of both: that something has arrived, or that it has room. tokio's own sockets
+/// are watched for both.
 #[derive(Debug)]
 pub struct Watched {
     socket: AsyncFd<OwnedFd>,
@@ -43,8 +43,8 @@ impl Watched {
     }
 
     fn new(socket: OwnedFd, interest: Interest) -> io::Result<Self> {
-        // SAFETY: the descriptor is owned and thus open, for as long as the `AsyncFd` is. Nothing here gives the `AsyncFd`
-        // or its content away for writing, so that nobody can put another descriptor in its place.
+        // SAFETY: the descriptor is owned and thus open, for as long as the `AsyncFd` is. Nothing here gives the
+        // `AsyncFd` or its content away for writing, so that nobody can put another descriptor in its place.
         let socket = unsafe { AsyncFd::register_with_interest(socket, interest)? };
         Ok(Self { socket, interest })
     }

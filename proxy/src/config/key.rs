@@ -200,7 +200,7 @@ pub const KEYS: [(Key, KeySpec); 20] = [
         name: "io_uring", flag: "io-uring", env: "PGPALISADE_IO_URING", value_name: "auto|off", shape: Shape::Text,
         default: Some("auto"), heading: LIMITS,
         help: "Whether what several sessions have to send goes to the kernel in one call, by io_uring",
-        more: "It saves a fifth of the CPU time where many sessions are busy. auto: where the kernel has it and allows \
+        more: "It saves a sixth of the CPU time where many sessions are busy. auto: where the kernel has it and allows \
                it, which Docker by default does not; without it nothing else changes.",
     }),
     (Key::ShutdownGrace, KeySpec {

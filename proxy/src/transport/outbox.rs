@@ -9,8 +9,8 @@ use super::{OUTBOX_HIGH_WATER, Socket};
 
 /// Bytes on their way to one peer, in order.
 ///
-/// Few bytes go out with those of other connections ([`SendBatch`](super::SendBatch)), many by themselves, and only what
-/// the socket does not take is kept here.
+/// Few bytes go out with those of other connections ([`SendBatch`](super::SendBatch)), many by themselves, and only
+/// what the socket does not take is kept here.
 #[derive(Debug, Default)]
 pub struct Outbox {
     waiting: BytesMut,
@@ -61,8 +61,8 @@ impl Outbox {
         &mut self.waiting
     }
 
-    /// Sends what waits; `Ready` where nothing is left, and then the memory is given back. What is queued to be sent with
-    /// others does not wait: see [`Outbox::poll_send_all`].
+    /// Sends what waits; `Ready` where nothing is left, and then the memory is given back. What is queued to be sent
+    /// with others does not wait: see [`Outbox::poll_send_all`].
     ///
     /// # Errors
     ///
@@ -102,8 +102,8 @@ impl Outbox {
         self.waiting.len()
     }
 
-    /// Whether nothing is left to be sent, or nothing can be sent any more. Sends what is queued; where the socket does not
-    /// take all of that, the task is woken to go on with it.
+    /// Whether nothing is left to be sent, or nothing can be sent any more. Sends what is queued; where the socket
+    /// does not take all of that, the task is woken to go on with it.
     #[must_use]
     pub fn is_done(&mut self, socket: &Socket) -> bool {
         self.settle(socket).is_err() || self.waiting.is_empty()

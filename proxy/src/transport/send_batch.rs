@@ -32,6 +32,23 @@ pub enum Batching {
     Off,
 }
 
+impl Batching {
+    /// What the kernel allows of it. Where that is less, the log says so.
+    #[must_use]
+    pub fn as_allowed(self) -> Self {
+        match self {
+            Self::Off => Self::Off,
+            Self::Auto => SendRing::new(PARTS_MAX).map_or_else(
+                |error| {
+                    tracing::info!(%error, "no io_uring here: a system call for each message that is sent");
+                    Self::Off
+                },
+                |_| Self::Auto,
+            ),
+        }
+    }
+}
+
 /// What waits to be sent.
 #[derive(Debug)]
 pub struct SendBatch {
@@ -62,11 +79,7 @@ impl SendBatch {
     pub fn new(batching: Batching) -> Self {
         let ring = match batching {
             Batching::Off => None,
-            Batching::Auto => SendRing::new(PARTS_MAX)
-                .inspect_err(|error| {
-                    tracing::info!(%error, "io_uring cannot be used here: a system call for each message that is sent");
-                })
-                .ok(),
+            Batching::Auto => SendRing::new(PARTS_MAX).ok(),
         };
         Self {
             queue: RefCell::new(Queue {

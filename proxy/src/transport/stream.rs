@@ -21,8 +21,8 @@ pub(super) enum Stream {
 }
 
 /// A socket of the file system says that it has room whenever its peer has read something, full or not before
-/// (`unix_write_space` in Linux). A worker that asks for that is woken by each message a second time, for nothing. So it
-/// is asked for only while a write waits.
+/// (`unix_write_space` in Linux). A worker that asks for that is woken by each message a second time, for nothing. So
+/// it is asked for only while a write waits.
 #[derive(Debug)]
 pub(super) struct Unix {
     stream: Watched,

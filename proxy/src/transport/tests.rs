@@ -62,11 +62,15 @@ impl Line {
 
 /// Runs a test with and without a ring.
 fn both<F: Future<Output = ()> + 'static>(test: impl Fn(Rc<SendBatch>) -> F) {
+    if Batching::Auto.as_allowed() == Batching::Off {
+        println!("no io_uring here: tested without it only");
+    }
     for batching in [Batching::Auto, Batching::Off] {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build_local(Default::default());
-        let test = test(Rc::new(SendBatch::new(batching)));
-        runtime.unwrap().block_on(test);
+        runtime
+            .unwrap()
+            .block_on(test(Rc::new(SendBatch::new(batching))));
     }
 }
 
