@@ -118,3 +118,35 @@ impl AsFd for Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    /// As long as it is watched for room, it wakes the worker for each message that its peer reads.
+    #[tokio::test]
+    async fn a_unix_socket_is_watched_for_room_only_while_a_write_waits() {
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let stream = Stream::unix(UnixStream::from_std(ours).unwrap()).unwrap();
+        let Stream::Unix(unix) = &stream else {
+            unreachable!();
+        };
+        let mut sent = 0;
+        while let Ok(part) = stream.try_send(&[0; 1024]) {
+            sent += part;
+        }
+        assert!(unix.room.borrow().is_none());
+        let waits = std::future::poll_fn(|cx| Poll::Ready(stream.poll_room(cx).is_pending()));
+        assert!(waits.await);
+        assert!(unix.room.borrow().is_some());
+        theirs.read_exact(&mut vec![0; sent]).unwrap();
+        std::future::poll_fn(|cx| stream.poll_room(cx))
+            .await
+            .unwrap();
+        assert_eq!(stream.try_send(b"x").unwrap(), 1);
+        assert!(unix.room.borrow().is_none());
+    }
+}

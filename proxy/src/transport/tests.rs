@@ -87,6 +87,10 @@ fn few_bytes_wait_for_the_end_of_the_turn_and_many_do_not() {
         assert_eq!(other.received(), b"b");
         one.send(&[b'x'; 5000]);
         assert_eq!(one.received(), [b'x'; 5000]);
+        for _ in 0..10 {
+            one.send(&[b'y'; 4096]);
+        }
+        assert!(!one.received().is_empty());
     });
 }
 
@@ -131,6 +135,7 @@ fn what_a_socket_does_not_take_comes_back_and_goes_first() {
             assert_eq!(other.received(), b"y");
             sent += 1000;
         }
+        full.outbox.tail().extend_from_slice(b"own");
         full.send(b"z");
         assert!(full.look().await.is_pending());
         assert!(full.outbox.waiting() > 0);
@@ -138,8 +143,8 @@ fn what_a_socket_does_not_take_comes_back_and_goes_first() {
         full.flush().await.unwrap();
         assert_eq!(full.outbox.waiting(), 0);
         received.extend(full.received());
-        assert_eq!(received.len(), sent + 1);
-        assert!(received.ends_with(b"xz"));
+        assert_eq!(received.len(), sent + 4);
+        assert!(received.ends_with(b"xownz"));
         // From now on it is as before.
         full.send(b"1");
         full.send(b"2");
@@ -188,6 +193,37 @@ fn a_task_is_woken_for_what_came_back() {
     });
 }
 
+/// Where the socket is full the task sleeps, and is not asked again and again.
+#[test]
+fn a_slow_reader_costs_few_turns() {
+    both(async |sends| {
+        let Line {
+            socket,
+            mut outbox,
+            mut peer,
+        } = Line::new(&sends);
+        const LEN: usize = 4 << 20;
+        outbox.send(&socket, &[b'x'; LEN]).unwrap();
+        peer.set_nonblocking(false).unwrap();
+        let reading = std::thread::spawn(move || {
+            let (mut left, mut chunk) = (LEN, [0; 64 * 1024]);
+            while left > 0 {
+                left -= peer.read(&mut chunk).unwrap();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let mut polls = 0;
+        let sending = std::future::poll_fn(|cx| {
+            polls += 1;
+            outbox.poll_flush(&socket, cx)
+        });
+        let sent = tokio::time::timeout(PATIENCE, sending).await;
+        sent.expect("not woken").unwrap();
+        assert!(polls <= LEN / (64 * 1024), "{polls} turns");
+        reading.join().unwrap();
+    });
+}
+
 #[test]
 fn a_peer_that_has_gone_is_found_out_at_the_next_turn() {
     both(async |sends| {
@@ -224,12 +260,14 @@ fn a_session_may_end_before_the_turn_does() {
 fn any_number_of_sessions_may_send() {
     both(async |sends| {
         let mut lines: Vec<_> = (0..100).map(|_| Line::new(&sends)).collect();
-        for (number, line) in (0_u8..).zip(&mut lines) {
-            line.send(&vec![number; 4000]);
-        }
-        sends.flush();
-        for (number, line) in (0_u8..).zip(&mut lines) {
-            assert_eq!(line.received(), vec![number; 4000]);
+        for len in [1, 4000] {
+            for (number, line) in (0_u8..).zip(&mut lines) {
+                line.send(&vec![number; len]);
+            }
+            sends.flush();
+            for (number, line) in (0_u8..).zip(&mut lines) {
+                assert_eq!(line.received(), vec![number; len]);
+            }
         }
     });
 }
