@@ -14,6 +14,17 @@ use super::{OUTBOX_HIGH_WATER, Socket};
 #[derive(Debug, Default)]
 pub struct Outbox {
     waiting: BytesMut,
+    reason: Reason,
+}
+
+/// Why bytes wait.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Reason {
+    /// They have just been written: they may go out with those of other connections.
+    #[default]
+    New,
+    /// The socket had no room. They are tried by themselves, so that it shows whether they move.
+    NoRoom,
 }
 
 impl Outbox {
@@ -41,8 +52,10 @@ impl Outbox {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error),
         };
-        self.waiting
-            .extend_from_slice(bytes.get(sent..).unwrap_or_default());
+        if let Some(rest @ [_, ..]) = bytes.get(sent..) {
+            self.waiting.extend_from_slice(rest);
+            self.reason = Reason::NoRoom;
+        }
         Ok(())
     }
 
@@ -52,6 +65,7 @@ impl Outbox {
         if !returned.is_empty() {
             returned.extend_from_slice(&self.waiting);
             self.waiting = returned;
+            self.reason = Reason::NoRoom;
         }
         Ok(())
     }
@@ -73,8 +87,21 @@ impl Outbox {
         // It has memory only while something waits, or has just been sent.
         match self.waiting.capacity() == 0 && !socket.has_returned() {
             true => Poll::Ready(Ok(())),
-            false => self.poll_send_all(socket, cx),
+            false => self.poll_flush_waiting(socket, cx),
         }
+    }
+
+    fn poll_flush_waiting(
+        &mut self,
+        socket: &Socket,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let is_new = self.reason == Reason::New && !self.waiting.is_empty();
+        if is_new && socket.send_later(&self.waiting) {
+            self.waiting = BytesMut::new();
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_send_all(socket, cx)
     }
 
     /// Sends what waits and what is queued; `Ready` where the system has all of it.
@@ -89,10 +116,13 @@ impl Outbox {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(sent)) => self.waiting.advance(sent),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    self.reason = Reason::NoRoom;
+                    return Poll::Pending;
+                }
             }
         }
-        self.waiting = BytesMut::new();
+        *self = Self::default();
         Poll::Ready(Ok(()))
     }
 
