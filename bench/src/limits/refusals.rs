@@ -79,57 +79,32 @@ impl Shape {
     }
 }
 
+/// Numbers of sessions whose statements are on their way at one time. With one, the processor falls asleep between two
+/// statements, and how deep decides what they cost.
+const SESSIONS: [usize; 2] = [1, 16];
+
 struct Row {
-    shape: Shape,
+    name: String,
     done: Done,
     /// Times that the kernel has put PostgreSQL's process of the session on a processor.
     runs: u64,
     records: u64,
 }
 
-/// One session without a token writes again and again.
+/// Sessions without a token write again and again.
 pub(crate) fn measure(effort: &Effort, stop: &CancellationToken) -> Result<Report, Error> {
     let mut ground = Ground::start(16, &[], stop)?;
     ground.director().run(TABLE)?;
     let target = Target::start(Kind::NoToken, Link::Tcp, &ground)?;
-    let mut client = Client::login(&target, Appetite::Small, stop)?;
-    let pid = client
-        .run(Batch::new().query("SELECT pg_backend_pid()").bytes())?
-        .value;
-    let pid: u32 = pid.and_then(|pid| pid.parse().ok()).unwrap_or_default();
-    let prepared = Batch::new()
-        .parse(
-            "p",
-            "INSERT INTO ledger VALUES (1, 250, 'rent of november')",
-        )
-        .sync();
-    client.run(prepared.bytes())?.expect(0, "preparing")?;
+    let most = SESSIONS.into_iter().max().unwrap_or(1);
+    let logins = (0..most).map(|_| Session::login(&target, stop));
+    let mut sessions = logins.collect::<Result<Vec<_>, Error>>()?;
     let mut rows = Vec::new();
-    for shape in Shape::ALL {
-        say(
-            NAME,
-            &format!("{} refusals, {}", effort.refusals, shape.name()),
-        );
-        let requests: Vec<Vec<u8>> = (0..effort.refusals)
-            .map(|number| shape.request(number))
-            .collect();
-        let records_before = records(&target);
-        let runs_before = runs_of(pid)?;
-        let done = timed(&target, || {
-            for request in &requests {
-                refused(client.run(request)?)?;
-            }
-            Ok(requests.len() as u64)
-        })?;
-        let runs = runs_of(pid)? - runs_before;
-        // They are written a moment later.
-        std::thread::sleep(Duration::from_millis(300));
-        rows.push(Row {
-            shape,
-            done,
-            runs,
-            records: records(&target) - records_before,
-        });
+    for count in SESSIONS {
+        for shape in Shape::ALL {
+            let busy = sessions.get_mut(..count).unwrap_or_default();
+            rows.push(row(effort, &target, shape, busy)?);
+        }
     }
     let written = ground.director().number("SELECT count(*) FROM ledger")?;
     if written != 0 {
@@ -138,6 +113,69 @@ pub(crate) fn measure(effort: &Effort, stop: &CancellationToken) -> Result<Repor
         )));
     }
     Ok(report(effort, &rows))
+}
+
+struct Session {
+    client: Client,
+    /// PostgreSQL's process.
+    pid: u32,
+}
+
+impl Session {
+    fn login(target: &Target, stop: &CancellationToken) -> Result<Self, Error> {
+        let mut client = Client::login(target, Appetite::Small, stop)?;
+        let pid = Batch::new().query("SELECT pg_backend_pid()");
+        let pid = client.run(pid.bytes())?.value;
+        let prepared = Batch::new()
+            .parse(
+                "p",
+                "INSERT INTO ledger VALUES (1, 250, 'rent of november')",
+            )
+            .sync();
+        client.run(prepared.bytes())?.expect(0, "preparing")?;
+        Ok(Self {
+            client,
+            pid: pid.and_then(|pid| pid.parse().ok()).unwrap_or_default(),
+        })
+    }
+}
+
+/// Each of the sessions sends a statement, and then each reads its answer; and so on.
+fn row(
+    effort: &Effort,
+    target: &Target,
+    shape: Shape,
+    sessions: &mut [Session],
+) -> Result<Row, Error> {
+    let name = match sessions.len() {
+        1 => shape.name().to_owned(),
+        count => format!("{}, {count} sessions", shape.name()),
+    };
+    say(NAME, &format!("{} refusals, {name}", effort.refusals));
+    let requests = (0..effort.refusals).map(|number| shape.request(number));
+    let requests: Vec<Vec<u8>> = requests.collect();
+    let records_before = records(target);
+    let runs_before = runs_of(sessions)?;
+    let done = timed(target, || {
+        for requests in requests.chunks(sessions.len()) {
+            for (session, request) in sessions.iter_mut().zip(requests) {
+                session.client.send(request)?;
+            }
+            for (session, _) in sessions.iter_mut().zip(requests) {
+                refused(session.client.until_ready()?)?;
+            }
+        }
+        Ok(requests.len() as u64)
+    })?;
+    let runs = runs_of(sessions)? - runs_before;
+    // They are written a moment later.
+    std::thread::sleep(Duration::from_millis(300));
+    Ok(Row {
+        name,
+        done,
+        runs,
+        records: records(target) - records_before,
+    })
 }
 
 fn refused(answer: crate::client::Answer) -> Result<(), Error> {
@@ -157,33 +195,35 @@ fn records(target: &Target) -> u64 {
     lines.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// How often a process of one thread has run: the third number of `/proc/PID/schedstat`.
-fn runs_of(pid: u32) -> Result<u64, Error> {
-    let path = format!("/proc/{pid}/schedstat");
-    let text = fs::read_to_string(&path).map_err(Error::system(format!("cannot read {path}")))?;
-    let runs = text
-        .split_whitespace()
-        .nth(2)
-        .and_then(|runs| runs.parse().ok());
-    runs.ok_or(Error::NotUnderstood { what: path, text })
+/// How often the processes of the sessions have run, of one thread each: the third number of `/proc/PID/schedstat`.
+fn runs_of(sessions: &[Session]) -> Result<u64, Error> {
+    let runs = sessions.iter().map(|session| {
+        let path = format!("/proc/{}/schedstat", session.pid);
+        let text =
+            fs::read_to_string(&path).map_err(Error::system(format!("cannot read {path}")))?;
+        let runs = text.split_whitespace().nth(2);
+        let runs = runs.and_then(|runs| runs.parse::<u64>().ok());
+        runs.ok_or(Error::NotUnderstood { what: path, text })
+    });
+    runs.sum()
 }
 
 fn report(effort: &Effort, rows: &[Row]) -> Report {
     let title = format!(
-        "{} refused INSERTs of a session without a token, one after the other",
+        "{} refused INSERTs of sessions without a token, one at a time of each",
         effort.refusals
     );
     let mut report = Report::new(NAME, "protocol", title);
     let ours = Kind::NoToken.name();
     for row in rows {
-        let at = (ours, row.shape.name());
+        let at = (ours, row.name.as_str());
         report.figure(at, RATE, &[row.done.rate()], 0);
         report.figure(at, CPU, &[row.done.micros_each()], 1);
         report.figure(at, RUNS, &[row.runs as f64], 0);
         report.figure(at, RECORDS, &[row.records as f64], 0);
     }
     for row in rows {
-        let (name, micros) = (row.shape.name(), row.done.micros_each());
+        let (name, micros) = (&row.name, row.done.micros_each());
         let what = format!("a refusal below {GOAL_MICROS} us of CPU, {name}");
         report.goal(
             what,
@@ -192,7 +232,7 @@ fn report(effort: &Effort, rows: &[Row]) -> Report {
         );
     }
     for row in rows {
-        let what = format!("PostgreSQL is not touched, {}", row.shape.name());
+        let what = format!("PostgreSQL is not touched, {}", row.name);
         let measured = format!("its process ran {} times", row.runs);
         report.goal(what, measured, Verdict::of(|| row.runs == 0));
     }
