@@ -20,6 +20,8 @@ pub(crate) struct Effort {
     pub(crate) scopes: Vec<u32>,
     /// Refused statements of each kind.
     pub(crate) refusals: u32,
+    /// Time for PostgreSQL to have done with what a session did before it is refused.
+    pub(crate) settle: Duration,
     /// Transactions of which the WAL is compared.
     pub(crate) transactions: u32,
 }
@@ -44,6 +46,8 @@ impl Effort {
             sessions: vec![1_000, 5_000],
             scopes: vec![1, 10, 100, 1_000, 10_000, 100_000],
             refusals: 50_000,
+            // It writes a session's statistics up to ten seconds after its last statement (PGSTAT_IDLE_INTERVAL).
+            settle: Duration::from_secs(11),
             transactions: 2_000,
         }
     }
@@ -58,6 +62,7 @@ impl Effort {
             sessions: vec![4, 12],
             scopes: vec![1, 20],
             refusals: 200,
+            settle: Duration::ZERO,
             transactions: 50,
         }
     }

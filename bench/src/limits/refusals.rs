@@ -99,6 +99,7 @@ pub(crate) fn measure(effort: &Effort, stop: &CancellationToken) -> Result<Repor
     let most = SESSIONS.into_iter().max().unwrap_or(1);
     let logins = (0..most).map(|_| Session::login(&target, stop));
     let mut sessions = logins.collect::<Result<Vec<_>, Error>>()?;
+    std::thread::sleep(effort.settle);
     let mut rows = Vec::new();
     for count in SESSIONS {
         for shape in Shape::ALL {
