@@ -23,6 +23,13 @@ const PARTS_MAX: u32 = 32;
 /// Bytes of all of them.
 const BYTES_MAX: usize = 32 * 1024;
 
+/// So many sends in a row without company, and the next ones are made at once: where one session is busy at a time,
+/// to wait for others costs a fifth of the worker's instructions, and brings nothing.
+const ALONE: u32 = 8;
+
+/// Of those, every so manieth waits all the same, to see whether there is company now.
+const LOOK_EVERY: u32 = 8;
+
 /// How many sends go to the system in one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Batching {
@@ -64,6 +71,8 @@ struct Queue {
     parts: Vec<Part>,
     /// The bytes of all parts, one behind the other.
     bytes: Vec<u8>,
+    /// Sends in a row that had no company.
+    alone: u32,
 }
 
 #[derive(Debug)]
@@ -86,16 +95,19 @@ impl SendBatch {
                 ring,
                 parts: Vec::with_capacity(PARTS_MAX as usize),
                 bytes: Vec::with_capacity(BYTES_MAX),
+                alone: 0,
             }),
             flusher: RefCell::default(),
         }
     }
 
-    /// Queues at most [`PART_MAX`] bytes, where the line has none that would have to go first. Says whether it did.
+    /// Queues at most [`PART_MAX`] bytes, where others may have something to send too, and the line has nothing that
+    /// would have to go first. Says whether it did.
     #[inline]
     pub(super) fn push(&self, line: &Rc<Line>, bytes: &[u8]) -> bool {
         let mut queue = self.queue.borrow_mut();
         match line.standing() {
+            Standing::Sent if queue.is_quiet() => return false,
             Standing::Sent => queue.push(line, bytes),
             Standing::Queued if queue.extend(line, bytes) => return true,
             // A line has one part at a time: what the system does not take of it has to be in front of what follows.
@@ -135,6 +147,17 @@ impl SendBatch {
 }
 
 impl Queue {
+    /// Whether nobody else is likely to send anything in this turn; then nothing is queued. Counts the send that is
+    /// made at once then.
+    #[inline]
+    fn is_quiet(&mut self) -> bool {
+        let is_quiet = self.alone >= ALONE && !self.alone.is_multiple_of(LOOK_EVERY);
+        if is_quiet {
+            self.alone = self.alone.wrapping_add(1).max(ALONE);
+        }
+        is_quiet
+    }
+
     fn push(&mut self, line: &Rc<Line>, bytes: &[u8]) {
         let is_full = self.parts.len() == PARTS_MAX as usize;
         if is_full || self.bytes.len() + bytes.len() > BYTES_MAX {
@@ -177,6 +200,11 @@ impl Queue {
             }
             _ => parts.for_each(|(line, own)| line.on_sent(own, line.stream.send(own))),
         }
+        self.alone = match self.parts.len() {
+            0 => self.alone,
+            1 => self.alone.wrapping_add(1),
+            _ => 0,
+        };
         self.parts.clear();
         self.bytes.clear();
     }

@@ -94,6 +94,46 @@ fn few_bytes_wait_for_the_end_of_the_turn_and_many_do_not() {
     });
 }
 
+/// Whether others send something is looked at from time to time.
+#[test]
+fn a_session_that_is_alone_is_not_held_up() {
+    both(async |sends| {
+        let (mut one, mut other) = (Line::new(&sends), Line::new(&sends));
+        let at_once = |one: &mut Line| {
+            one.send(b"x");
+            let is_sent = one.received() == b"x";
+            sends.flush();
+            assert_eq!(one.received(), if is_sent { vec![] } else { b"x".to_vec() });
+            is_sent
+        };
+        for _ in 0..8 {
+            assert!(!at_once(&mut one));
+        }
+        for _ in 0..3 {
+            assert!(!at_once(&mut one));
+            for _ in 0..7 {
+                assert!(at_once(&mut one));
+            }
+        }
+        one.send(b"x");
+        other.send(b"y");
+        sends.flush();
+        assert_eq!(
+            (one.received(), other.received()),
+            (b"x".into(), b"y".into())
+        );
+        for _ in 0..8 {
+            assert!(!at_once(&mut one));
+        }
+        // Behind what waits already, everything waits.
+        for _ in 0..16 {
+            other.send(b"y");
+            assert!(!at_once(&mut one));
+            assert_eq!(other.received(), b"y");
+        }
+    });
+}
+
 /// What the proxy itself says to several clients goes out together too.
 #[test]
 fn own_messages_wait_for_the_end_of_the_turn_and_are_forgotten_then() {
