@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::squeue::Entry;
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, Probe, opcode, types};
 
 /// `MSG_DONTWAIT | MSG_NOSIGNAL` (send(2)). With the first one the kernel completes a send before the call that hands
 /// it over ends (`io_sendmsg_prep` and `io_queue_async` in Linux), and `EAGAIN` is an answer, not a reason to wait.
@@ -37,9 +37,14 @@ impl SendRing {
     /// # Errors
     ///
     /// What the kernel says: `EPERM` and `ENOSYS` where io_uring is forbidden (Docker's seccomp profile,
-    /// `kernel.io_uring_disabled`) or not there.
+    /// `kernel.io_uring_disabled`) or not there. `EINVAL` or `Unsupported` where it cannot send: before Linux 5.6.
     pub fn new(sends_max: u32) -> io::Result<Self> {
         let ring = IoUring::new(sends_max)?;
+        let mut known = Probe::new();
+        ring.submitter().register_probe(&mut known)?;
+        if !known.is_supported(opcode::Send::CODE) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let entries = Vec::with_capacity(sends_max as usize);
         Ok(Self {
             ring,
