@@ -276,5 +276,4 @@ async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Ar
         () = tracker.wait() => {}
         () = shared.abort.cancelled() => {}
     }
-    worker.sends.flush();
 }
