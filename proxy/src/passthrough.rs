@@ -67,6 +67,12 @@ impl Passthrough {
             server_side: ServerSide::Open,
             stall: Stall::default(),
         };
+        std::future::poll_fn(|cx| {
+            connection.client.belongs_to(cx);
+            connection.server.belongs_to(cx);
+            Poll::Ready(())
+        })
+        .await;
         if let Err(end) = connection.begin(&ends.client_carry, &ends.server_carry) {
             return end;
         }

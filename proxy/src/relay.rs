@@ -171,6 +171,13 @@ impl Relay {
 
     /// Runs the session to its end, and takes its record off the register where that is safe.
     pub async fn run(mut self) {
+        // One task drives both sockets to the end.
+        std::future::poll_fn(|cx| {
+            self.client.belongs_to(cx);
+            self.upstream.belongs_to(cx);
+            Poll::Ready(())
+        })
+        .await;
         let end = std::future::poll_fn(|cx| self.poll(cx)).await;
         let quiet = self.ledger.is_empty() && self.upstream.admitted() == 0;
         let Self {

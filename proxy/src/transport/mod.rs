@@ -1,8 +1,8 @@
 //! Sockets, and the bytes that wait on either side of them. The only place that reads and writes.
 
-mod line;
 mod outbox;
 mod send_batch;
+mod shared_stream;
 mod socket;
 mod stall;
 mod stream;

@@ -83,7 +83,6 @@ impl Outbox {
     /// The socket's own errors, of this or of an earlier send.
     #[inline]
     pub fn poll_flush(&mut self, socket: &Socket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        socket.belongs_to(cx);
         // It has memory only while something waits, or has just been sent.
         match self.waiting.capacity() == 0 && !socket.has_returned() {
             true => Poll::Ready(Ok(())),

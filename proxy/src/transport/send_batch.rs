@@ -12,7 +12,7 @@ use std::task::{Poll, Waker};
 
 use pgpalisade_sockets::SendRing;
 
-use super::line::{Line, Standing};
+use super::shared_stream::{SharedStream, Standing};
 
 /// More than this is sent at once: to copy it costs as much as a call.
 pub(super) const PART_MAX: usize = 4 * 1024;
@@ -77,7 +77,7 @@ struct Queue {
 
 #[derive(Debug)]
 struct Part {
-    line: Rc<Line>,
+    shared: Rc<SharedStream>,
     /// It begins where the one before it ends.
     end: usize,
 }
@@ -101,16 +101,20 @@ impl SendBatch {
         }
     }
 
-    /// Queues at most [`PART_MAX`] bytes, where others may have something to send too, and the line has nothing that
+    /// Queues at most [`PART_MAX`] bytes, where others may have something to send too, and the stream has nothing that
     /// would have to go first. Says whether it did.
     #[inline]
-    pub(super) fn push(&self, line: &Rc<Line>, bytes: &[u8]) -> bool {
+    pub(super) fn push(&self, shared: &Rc<SharedStream>, bytes: &[u8]) -> bool {
+        debug_assert!(
+            shared.has_task(),
+            "nobody would be woken for what came back"
+        );
         let mut queue = self.queue.borrow_mut();
-        match line.standing() {
+        match shared.standing() {
             Standing::Sent if queue.is_quiet() => return false,
-            Standing::Sent => queue.push(line, bytes),
-            Standing::Queued if queue.extend(line, bytes) => return true,
-            // A line has one part at a time: what the system does not take of it has to be in front of what follows.
+            Standing::Sent => queue.push(shared, bytes),
+            Standing::Queued if queue.extend(shared, bytes) => return true,
+            // A stream has one part at a time: what the system does not take of it has to be in front of what follows.
             Standing::Queued | Standing::Returned => return false,
         }
         if queue.parts.len() == 1
@@ -158,24 +162,24 @@ impl Queue {
         is_quiet
     }
 
-    fn push(&mut self, line: &Rc<Line>, bytes: &[u8]) {
+    fn push(&mut self, shared: &Rc<SharedStream>, bytes: &[u8]) {
         let is_full = self.parts.len() == PARTS_MAX as usize;
         if is_full || self.bytes.len() + bytes.len() > BYTES_MAX {
             self.send();
         }
         self.bytes.extend_from_slice(bytes);
-        line.queue();
+        shared.queue();
         self.parts.push(Part {
-            line: Rc::clone(line),
+            shared: Rc::clone(shared),
             end: self.bytes.len(),
         });
     }
 
-    /// Adds to the part of a line, where nothing stands behind it.
-    fn extend(&mut self, line: &Rc<Line>, bytes: &[u8]) -> bool {
+    /// Adds to the part of a stream, where nothing stands behind it.
+    fn extend(&mut self, shared: &Rc<SharedStream>, bytes: &[u8]) -> bool {
         let fits = self.bytes.len() + bytes.len() <= BYTES_MAX;
         match self.parts.last_mut() {
-            Some(last) if fits && Rc::ptr_eq(&last.line, line) => {
+            Some(last) if fits && Rc::ptr_eq(&last.shared, shared) => {
                 self.bytes.extend_from_slice(bytes);
                 last.end = self.bytes.len();
                 true
@@ -189,16 +193,18 @@ impl Queue {
         let parts = self.parts.iter().map(move |part| {
             let own = all.get(start..part.end).unwrap_or_default();
             start = part.end;
-            (&*part.line, own)
+            (&*part.shared, own)
         });
         match &mut self.ring {
             Some(ring) if parts.len() > 1 => {
-                let sockets = parts.clone().map(|(line, own)| (line.stream.as_fd(), own));
-                for ((line, own), sent) in parts.zip(ring.send(sockets)) {
-                    line.on_sent(own, sent);
+                let sockets = parts
+                    .clone()
+                    .map(|(shared, own)| (shared.stream.as_fd(), own));
+                for ((shared, own), sent) in parts.zip(ring.send(sockets)) {
+                    shared.on_sent(own, sent);
                 }
             }
-            _ => parts.for_each(|(line, own)| line.on_sent(own, line.stream.send(own))),
+            _ => parts.for_each(|(shared, own)| shared.on_sent(own, shared.stream.send(own))),
         }
         self.alone = match self.parts.len() {
             0 => self.alone,

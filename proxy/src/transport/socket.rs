@@ -10,8 +10,8 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::coop;
 
-use super::line::{Line, Standing};
 use super::send_batch::{PART_MAX, SendBatch};
+use super::shared_stream::{SharedStream, Standing};
 use super::stream::Stream;
 use crate::config::UpstreamAddr;
 
@@ -29,7 +29,7 @@ const LOGIN_CHUNK: usize = 4 * 1024;
 /// as all that the relay does with a message (docs/decisions/0009).
 #[derive(Debug)]
 pub struct Socket {
-    line: Rc<Line>,
+    shared: Rc<SharedStream>,
     sends: Rc<SendBatch>,
     wakeup: Wakeup,
 }
@@ -92,7 +92,7 @@ impl Socket {
 
     fn new(stream: Stream, sends: &Rc<SendBatch>) -> Self {
         Self {
-            line: Rc::new(Line::new(stream)),
+            shared: Rc::new(SharedStream::new(stream)),
             sends: Rc::clone(sends),
             wakeup: Wakeup::default(),
         }
@@ -114,7 +114,7 @@ impl Socket {
             if self.wakeup.is_due_to(cx.waker()) {
                 return Poll::Pending;
             }
-            match self.line.stream.poll_read_ready(cx) {
+            match self.shared.stream.poll_read_ready(cx) {
                 Poll::Ready(ready) => ready?,
                 Poll::Pending => {
                     // A task that has used its time up is told to wait without being noted down at the socket.
@@ -129,8 +129,8 @@ impl Socket {
 
     #[inline]
     fn try_read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let Self { line, wakeup, .. } = self;
-        let stream = &line.stream;
+        let Self { shared, wakeup, .. } = self;
+        let stream = &shared.stream;
         let mut part = 0;
         let read = stream.try_read(|| {
             // Where the socket is ready, its task has been woken.
@@ -162,7 +162,7 @@ impl Socket {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 written => return Poll::Ready(written),
             }
-            ready!(self.line.stream.poll_room(cx))?;
+            ready!(self.shared.stream.poll_room(cx))?;
         }
     }
 
@@ -172,27 +172,27 @@ impl Socket {
     ///
     /// The socket's own errors; `WouldBlock` where it takes nothing.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        debug_assert_eq!(self.line.standing(), Standing::Sent);
-        self.line.stream.try_send(bytes)
+        debug_assert_eq!(self.shared.standing(), Standing::Sent);
+        self.shared.stream.try_send(bytes)
     }
 
     /// Has a few bytes sent together with what others send, at the end of the worker's turn. Says whether it did: not
     /// where they are too many, nor where others have to go first.
     #[inline]
     pub(super) fn send_later(&self, bytes: &[u8]) -> bool {
-        bytes.len() <= PART_MAX && self.sends.push(&self.line, bytes)
+        bytes.len() <= PART_MAX && self.sends.push(&self.shared, bytes)
     }
 
-    /// Notes which task to wake where bytes that were queued have come back.
-    #[inline]
-    pub(super) fn belongs_to(&self, cx: &Context<'_>) {
-        self.line.belongs_to(cx);
+    /// Notes which task to wake where bytes that were queued have come back: the one that drives the socket from now on,
+    /// before it sends anything through an [`Outbox`](super::Outbox).
+    pub fn belongs_to(&self, cx: &Context<'_>) {
+        self.shared.belongs_to(cx);
     }
 
     /// Whether bytes have come back.
     #[inline]
     pub(super) fn has_returned(&self) -> bool {
-        self.line.standing() == Standing::Returned
+        self.shared.standing() == Standing::Returned
     }
 
     /// Sends what is queued, and gives what the socket did not take of it.
@@ -201,11 +201,11 @@ impl Socket {
     ///
     /// The socket's own errors.
     pub(super) fn settle(&self) -> io::Result<BytesMut> {
-        if self.line.standing() == Standing::Queued {
+        if self.shared.standing() == Standing::Queued {
             self.sends.flush();
         }
-        match self.line.standing() {
-            Standing::Returned => self.line.take_returned(),
+        match self.shared.standing() {
+            Standing::Returned => self.shared.take_returned(),
             Standing::Sent | Standing::Queued => Ok(BytesMut::new()),
         }
     }
@@ -247,7 +247,7 @@ impl Socket {
     /// Tells the peer that nothing more follows what was sent.
     pub fn shut_down_write(&self) {
         let settled = self.settle().map(drop);
-        if let Err(error) = settled.and_then(|()| self.line.stream.shut_down_write()) {
+        if let Err(error) = settled.and_then(|()| self.shared.stream.shut_down_write()) {
             tracing::trace!(%error, "closing a socket");
         }
     }

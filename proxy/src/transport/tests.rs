@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::os::unix::net::UnixStream as Peer;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::net::UnixStream;
@@ -12,18 +12,19 @@ use super::{Batching, Outbox, SendBatch, Socket};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-struct Line {
+struct Connection {
     socket: Socket,
     outbox: Outbox,
     peer: Peer,
 }
 
-impl Line {
+impl Connection {
     fn new(sends: &Rc<SendBatch>) -> Self {
         let (ours, peer) = Peer::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         peer.set_nonblocking(true).unwrap();
         let socket = Socket::unix(UnixStream::from_std(ours).unwrap(), sends).unwrap();
+        socket.belongs_to(&Context::from_waker(Waker::noop()));
         Self {
             socket,
             outbox: Outbox::default(),
@@ -77,7 +78,7 @@ fn both<F: Future<Output = ()> + 'static>(test: impl Fn(Rc<SendBatch>) -> F) {
 #[test]
 fn few_bytes_wait_for_the_end_of_the_turn_and_many_do_not() {
     both(async |sends| {
-        let (mut one, mut other) = (Line::new(&sends), Line::new(&sends));
+        let (mut one, mut other) = (Connection::new(&sends), Connection::new(&sends));
         one.send(b"a");
         one.send(b"c");
         other.send(b"b");
@@ -98,8 +99,8 @@ fn few_bytes_wait_for_the_end_of_the_turn_and_many_do_not() {
 #[test]
 fn a_session_that_is_alone_is_not_held_up() {
     both(async |sends| {
-        let (mut one, mut other) = (Line::new(&sends), Line::new(&sends));
-        let at_once = |one: &mut Line| {
+        let (mut one, mut other) = (Connection::new(&sends), Connection::new(&sends));
+        let at_once = |one: &mut Connection| {
             one.send(b"x");
             let is_sent = one.received() == b"x";
             sends.flush();
@@ -138,7 +139,7 @@ fn a_session_that_is_alone_is_not_held_up() {
 #[test]
 fn own_messages_wait_for_the_end_of_the_turn_and_are_forgotten_then() {
     both(async |sends| {
-        let mut one = Line::new(&sends);
+        let mut one = Connection::new(&sends);
         one.outbox.tail().extend_from_slice(b"own");
         assert!(one.look().await.is_ready());
         assert_eq!((one.outbox.waiting(), one.received()), (0, vec![]));
@@ -153,7 +154,7 @@ fn own_messages_wait_for_the_end_of_the_turn_and_are_forgotten_then() {
 #[test]
 fn bytes_stay_in_order_however_they_are_sent() {
     both(async |sends| {
-        let (mut one, mut other) = (Line::new(&sends), Line::new(&sends));
+        let (mut one, mut other) = (Connection::new(&sends), Connection::new(&sends));
         let mut sent = Vec::new();
         // Behind the other one's, as an addition to its own, and too large for the batch.
         for (number, len) in [1, 2, 4096, 3, 4097, 5, 30_000, 4096, 4096, 1]
@@ -180,7 +181,7 @@ fn bytes_stay_in_order_however_they_are_sent() {
 #[test]
 fn what_a_socket_does_not_take_comes_back_and_goes_first() {
     both(async |sends| {
-        let (mut full, mut other) = (Line::new(&sends), Line::new(&sends));
+        let (mut full, mut other) = (Connection::new(&sends), Connection::new(&sends));
         let mut sent = 0;
         // Until nothing more is taken. Each time another socket has something too.
         while !full.socket.has_returned() {
@@ -217,15 +218,16 @@ fn what_a_socket_does_not_take_comes_back_and_goes_first() {
 #[test]
 fn a_task_is_woken_for_what_came_back() {
     both(async |sends| {
-        let Line {
+        let Connection {
             socket,
             mut outbox,
             mut peer,
-        } = Line::new(&sends);
+        } = Connection::new(&sends);
         while socket.try_write(&[b'x'; 1000]).is_ok() {}
         let session = tokio::task::spawn_local(async move {
             let mut is_queued = false;
             std::future::poll_fn(|cx| {
+                socket.belongs_to(cx);
                 let flushed = outbox.poll_flush(&socket, cx);
                 if std::mem::replace(&mut is_queued, true) {
                     return flushed;
@@ -257,11 +259,11 @@ fn a_task_is_woken_for_what_came_back() {
 #[test]
 fn a_slow_reader_costs_few_turns() {
     both(async |sends| {
-        let Line {
+        let Connection {
             socket,
             mut outbox,
             mut peer,
-        } = Line::new(&sends);
+        } = Connection::new(&sends);
         const LEN: usize = 4 << 20;
         outbox.send(&socket, &[b'x'; LEN]).unwrap();
         peer.set_nonblocking(false).unwrap();
@@ -287,7 +289,7 @@ fn a_slow_reader_costs_few_turns() {
 #[test]
 fn a_peer_that_has_gone_is_found_out_at_the_next_turn() {
     both(async |sends| {
-        let (mut gone, mut other) = (Line::new(&sends), Line::new(&sends));
+        let (mut gone, mut other) = (Connection::new(&sends), Connection::new(&sends));
         gone.peer.shutdown(std::net::Shutdown::Both).unwrap();
         gone.send(b"a");
         other.send(b"b");
@@ -301,7 +303,7 @@ fn a_peer_that_has_gone_is_found_out_at_the_next_turn() {
 #[test]
 fn a_session_may_end_before_the_turn_does() {
     both(async |sends| {
-        let (mut one, mut other) = (Line::new(&sends), Line::new(&sends));
+        let (mut one, mut other) = (Connection::new(&sends), Connection::new(&sends));
         one.send(b"last words");
         other.send(b"b");
         drop(one.socket);
@@ -319,14 +321,14 @@ fn a_session_may_end_before_the_turn_does() {
 #[test]
 fn any_number_of_sessions_may_send() {
     both(async |sends| {
-        let mut lines: Vec<_> = (0..100).map(|_| Line::new(&sends)).collect();
+        let mut connections: Vec<_> = (0..100).map(|_| Connection::new(&sends)).collect();
         for len in [1, 4000] {
-            for (number, line) in (0_u8..).zip(&mut lines) {
-                line.send(&vec![number; len]);
+            for (number, connection) in (0_u8..).zip(&mut connections) {
+                connection.send(&vec![number; len]);
             }
             sends.flush();
-            for (number, line) in (0_u8..).zip(&mut lines) {
-                assert_eq!(line.received(), vec![number; len]);
+            for (number, connection) in (0_u8..).zip(&mut connections) {
+                assert_eq!(connection.received(), vec![number; len]);
             }
         }
     });
@@ -340,17 +342,17 @@ fn the_batch_is_sent_when_all_tasks_that_were_ready_have_run() {
         tokio::task::spawn_local(async move { flusher.flush_after_each_turn().await });
         tokio::task::yield_now().await;
         for _ in 0..3 {
-            let lines: Vec<_> = (0..3).map(|_| Line::new(&sends)).collect();
-            let mut peers: Vec<_> = lines
+            let connections: Vec<_> = (0..3).map(|_| Connection::new(&sends)).collect();
+            let mut peers: Vec<_> = connections
                 .iter()
-                .map(|line| line.peer.try_clone().unwrap())
+                .map(|connection| connection.peer.try_clone().unwrap())
                 .collect();
-            for mut line in lines {
+            for mut connection in connections {
                 let mut first = peers[0].try_clone().unwrap();
                 tokio::task::spawn_local(async move {
                     // While a task of the turn runs, nothing is sent.
                     assert!(first.read(&mut [0]).is_err());
-                    line.send(b"x");
+                    connection.send(b"x");
                     assert!(first.read(&mut [0]).is_err());
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 });

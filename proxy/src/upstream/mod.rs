@@ -68,6 +68,11 @@ impl Upstream {
         self.outbox.tail()
     }
 
+    /// Notes which task to wake: see [`Socket::belongs_to`].
+    pub fn belongs_to(&self, cx: &Context<'_>) {
+        self.socket.belongs_to(cx);
+    }
+
     /// Whether more may be sent; if not, the client must not be read.
     #[inline]
     #[must_use]

@@ -8,7 +8,7 @@ use bytes::BytesMut;
 
 use super::stream::Stream;
 
-/// Where bytes of a line are, of those that were given to a [`SendBatch`](super::SendBatch).
+/// Where bytes of a stream are, of those that were given to a [`SendBatch`](super::SendBatch).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// With the system.
@@ -21,7 +21,7 @@ pub(super) enum Standing {
 
 /// A stream that its socket shares with the batch, so that it is open as long as bytes of it are there.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct SharedStream {
     pub(super) stream: Stream,
     standing: Cell<Standing>,
     returned: RefCell<io::Result<BytesMut>>,
@@ -29,7 +29,7 @@ pub(super) struct Line {
     task: RefCell<Option<Waker>>,
 }
 
-impl Line {
+impl SharedStream {
     pub(super) fn new(stream: Stream) -> Self {
         Self {
             stream,
@@ -50,12 +50,12 @@ impl Line {
     }
 
     /// Notes whom to wake.
-    #[inline]
     pub(super) fn belongs_to(&self, cx: &Context<'_>) {
-        let mut task = self.task.borrow_mut();
-        if !task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
-            *task = Some(cx.waker().clone());
-        }
+        *self.task.borrow_mut() = Some(cx.waker().clone());
+    }
+
+    pub(super) fn has_task(&self) -> bool {
+        self.task.borrow().is_some()
     }
 
     /// Takes note of what the system did with `bytes`, which were queued.
