@@ -79,3 +79,42 @@ impl AsFd for Watched {
         self.socket.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// `EPOLLIN` and `EPOLLOUT` (epoll_ctl(2)).
+    const ARRIVALS: u32 = 1;
+    const ROOM: u32 = 4;
+
+    /// What this process has the kernel watch a socket for, of these two: `tfd` and `events` in `/proc/PID/fdinfo`
+    /// (proc(5)). tokio holds its epoll instance by more than one descriptor, and each of them says it.
+    fn watched_for(socket: &Watched) -> Vec<u32> {
+        let fd = socket.as_fd().as_raw_fd().to_string();
+        let files = fs::read_dir("/proc/self/fdinfo").unwrap();
+        let texts = files.filter_map(|file| fs::read_to_string(file.ok()?.path()).ok());
+        let text: String = texts.collect();
+        let events = text.lines().filter_map(|line| {
+            let mut words = line.strip_prefix("tfd:")?.split_whitespace();
+            (words.next()? == fd).then_some(words.nth(1)?)
+        });
+        let asked = events.map(|events| u32::from_str_radix(events, 16).unwrap());
+        let mut asked: Vec<u32> = asked.map(|events| events & (ARRIVALS | ROOM)).collect();
+        asked.dedup();
+        asked
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_watched_for_one_thing() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let reads = Watched::to_read(ours.into()).unwrap();
+        assert_eq!(watched_for(&reads), [ARRIVALS]);
+        let writes = Watched::to_write(theirs.into()).unwrap();
+        assert_eq!(watched_for(&writes), [ROOM]);
+    }
+}
