@@ -250,7 +250,7 @@ fn imports_follow_the_data() {
     );
 }
 
-/// The two leaves know neither each other nor the proxy.
+/// The leaves know neither each other nor the proxy.
 #[test]
 fn leaves_know_nobody() {
     let root = repository();
@@ -267,6 +267,14 @@ fn leaves_know_nobody() {
             "token-authority",
             ["pgpalisade-policies", "pgpalisade_policies", "pgpalisade ="],
         ),
+        (
+            "proxy/sockets",
+            [
+                "pgpalisade-policies",
+                "pgpalisade-authority",
+                "pgpalisade =",
+            ],
+        ),
     ] {
         let manifest = std::fs::read_to_string(root.join(leaf).join("Cargo.toml")).unwrap();
         for name in forbidden {
@@ -276,6 +284,22 @@ fn leaves_know_nobody() {
             );
         }
     }
+}
+
+/// The compiler refuses it elsewhere by a lint of the workspace, but a crate may leave that out.
+#[test]
+fn unsafe_code_is_in_one_crate() {
+    // Put together here, so that this file does not find itself.
+    let word = ["unsafe", " {"].concat();
+    check("`unsafe` is in proxy/sockets only", |path, text| {
+        if path.starts_with("proxy/sockets") || path.starts_with("bench/uring-trial") {
+            return Vec::new();
+        }
+        let found = numbered(text).filter(|(_, line)| line.contains(&word));
+        found
+            .map(|(number, line)| (number, line.trim().to_owned()))
+            .collect()
+    });
 }
 
 /// A permit is proof only while nobody else can make one.
