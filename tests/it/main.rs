@@ -14,6 +14,7 @@ mod bench;
 mod fencing;
 mod garbage;
 mod inspect;
+mod io_uring;
 mod open_files;
 mod policy;
 mod policy_examples;

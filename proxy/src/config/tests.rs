@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
+use crate::transport::Batching;
 
 fn key(name: &str) -> Key {
     Key::by_name(name).expect("a key").0
@@ -67,6 +68,7 @@ fn defaults() {
     assert_eq!(config.max_connections.get(), 5000);
     assert_eq!(config.rejection_log, None);
     assert_eq!(config.rejection_literals, Literals::Remove);
+    assert_eq!(config.batching, Batching::Auto);
     assert_eq!(config.log, LogFilter("info".into()));
     assert_eq!(config.log_format, LogFormat::Auto);
 }
@@ -84,6 +86,7 @@ rejection_literals = "keep"
 login_timeout = "10s"
 write_stall_timeout = 0
 workers = 3
+io_uring = "off"
 log = "debug"
 [takeover]
 timeout = "200ms"
@@ -103,6 +106,7 @@ keepalive = "off"
     assert_eq!(config.takeover_timeout, Duration::from_millis(200));
     assert_eq!(config.max_connections.get(), 1000);
     assert_eq!(config.workers.get(), 3);
+    assert_eq!(config.batching, Batching::Off);
     assert_eq!(config.write_stall_timeout, None);
     assert_eq!(config.tcp_keepalive, None);
     assert_eq!(config.shutdown_grace, Duration::ZERO);
@@ -204,7 +208,11 @@ max = 0
 [nonsense]
 x = 1
 ";
-    let env = [("PGPALISADE_WORKERS", "many"), ("PGPALISADE_UPSTREM", "x")];
+    let env = [
+        ("PGPALISADE_WORKERS", "many"),
+        ("PGPALISADE_UPSTREM", "x"),
+        ("PGPALISADE_IO_URING", "on"),
+    ];
     let got = errors(
         text,
         &env,
@@ -222,6 +230,7 @@ x = 1
         "pgpalisade.toml:4: listen: 127.0.0.1:1 is given twice",
         "pgpalisade.toml:7: takeover.timeout: \"5\" needs a unit: write 5s, 5ms or 5min",
         "PGPALISADE_WORKERS: workers: \"many\" is out of range: write a number from 1 to 1024",
+        "PGPALISADE_IO_URING: io_uring: \"on\": write auto or off",
         "--takeover-timeout: takeover.timeout: \"1ms\" is out of range: write 100ms to 10min",
         "--barrier: barrier: \"local\" is not in this version: write cluster",
         "configuration: authority is not set: give --authority, PGPALISADE_AUTHORITY or the key \"authority\" \
