@@ -114,6 +114,24 @@ impl Ground {
         self.connections
     }
 
+    /// Waits, unless the run is ended.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`].
+    pub fn pause(&self, time: Duration) -> Result<(), Error> {
+        let start = Instant::now();
+        loop {
+            let left = time.saturating_sub(start.elapsed());
+            if self.stop.is_cancelled() {
+                return Err(Error::Interrupted);
+            }
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(Duration::from_millis(100)));
+        }
+    }
+
     /// What ends the run.
     pub fn stop(&self) -> &CancellationToken {
         &self.stop

@@ -86,7 +86,7 @@ const SESSIONS: [usize; 2] = [1, 16];
 struct Row {
     name: String,
     done: Done,
-    /// Times that the kernel has put PostgreSQL's process of the session on a processor.
+    /// Times that the kernel has put the sessions' processes of PostgreSQL on a processor.
     runs: u64,
     records: u64,
 }
@@ -99,7 +99,9 @@ pub(crate) fn measure(effort: &Effort, stop: &CancellationToken) -> Result<Repor
     let most = SESSIONS.into_iter().max().unwrap_or(1);
     let logins = (0..most).map(|_| Session::login(&target, stop));
     let mut sessions = logins.collect::<Result<Vec<_>, Error>>()?;
-    std::thread::sleep(effort.settle);
+    let waits = format!("{:?} for PostgreSQL to be idle", effort.settle);
+    say(NAME, &waits);
+    ground.pause(effort.settle)?;
     let mut rows = Vec::new();
     for count in SESSIONS {
         for shape in Shape::ALL {
@@ -234,7 +236,7 @@ fn report(effort: &Effort, rows: &[Row]) -> Report {
     }
     for row in rows {
         let what = format!("PostgreSQL is not touched, {}", row.name);
-        let measured = format!("its process ran {} times", row.runs);
+        let measured = format!("its processes ran {} times", row.runs);
         report.goal(what, measured, Verdict::of(|| row.runs == 0));
     }
     report.remark(

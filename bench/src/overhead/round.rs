@@ -45,14 +45,14 @@ pub(crate) fn measure(
     let target = Target::start(lane.kind, lane.link, ground)?;
     let mut run = pgbench.start(&target, cell)?;
     wait_for_logins(ground, &mut run, cell.clients)?;
-    pause(ground, warm_up(cell.clients))?;
+    ground.pause(warm_up(cell.clients))?;
     stand_still(ground, &mut run, cell.clients)?;
     let before = Reading::of(&target)?;
 
     let begin = now();
     let start = Instant::now();
     ground.director().run("COMMIT")?;
-    pause(ground, Duration::from_secs_f64(seconds))?;
+    ground.pause(Duration::from_secs_f64(seconds))?;
     lock(ground)?;
     let time = start.elapsed();
     wait_for_waiters(ground, &mut run, cell.clients)?;
@@ -112,7 +112,7 @@ fn stand_still(ground: &mut Ground, run: &mut Run, clients: u16) -> Result<(), E
         match stands {
             Err(Error::Round(_)) => {
                 ground.director().run("COMMIT")?;
-                pause(ground, warm_up(clients))?;
+                ground.pause(warm_up(clients))?;
             }
             other => return other,
         }
@@ -154,20 +154,6 @@ fn wait_for_waiters(ground: &mut Ground, run: &mut Run, clients: u16) -> Result<
             )));
         }
         std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn pause(ground: &Ground, time: Duration) -> Result<(), Error> {
-    let start = Instant::now();
-    loop {
-        let left = time.saturating_sub(start.elapsed());
-        if ground.stop().is_cancelled() {
-            return Err(Error::Interrupted);
-        }
-        if left.is_zero() {
-            return Ok(());
-        }
-        std::thread::sleep(left.min(Duration::from_millis(100)));
     }
 }
 
