@@ -5,7 +5,7 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY>
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pgpalisade_policies::scan::NeedsParse;
@@ -125,8 +125,9 @@ pub struct Names {
     unnamed_statement: Meaning,
     unnamed_portal: Meaning,
     server_unnamed: ServerUnnamed,
-    statements: HashMap<Box<[u8]>, Meaning>,
-    portals: HashMap<Box<[u8]>, Meaning>,
+    // Ordered: they are few, so that to compare costs a quarter of hashing, and no choice of names makes it slow.
+    statements: BTreeMap<Box<[u8]>, Meaning>,
+    portals: BTreeMap<Box<[u8]>, Meaning>,
     bytes: usize,
 }
 
