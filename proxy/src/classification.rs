@@ -6,6 +6,8 @@ use std::time::Duration;
 use pgpalisade_policies::{Opaque, TextEncoding, Verdict, classify};
 use tokio::sync::Semaphore;
 
+use crate::timers::Timers;
+
 /// So many texts are classified at once, by the whole process: each may take a second and 130 MiB.
 const AT_ONCE: usize = 1;
 
@@ -16,20 +18,25 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct Classification {
     places: Arc<Semaphore>,
-}
-
-impl Default for Classification {
-    fn default() -> Self {
-        Self {
-            places: Arc::new(Semaphore::new(AT_ONCE)),
-        }
-    }
+    timers: Timers,
 }
 
 impl Classification {
+    /// With what measures its times.
+    #[must_use]
+    pub fn new(timers: Timers) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(AT_ONCE)),
+            timers,
+        }
+    }
+
     /// What the text does. To be awaited on a tokio runtime.
     pub async fn of(self, text: Vec<u8>, encoding: TextEncoding) -> Arc<Verdict> {
-        let turn = tokio::time::timeout(WAIT_MAX, self.places.acquire_owned()).await;
+        let turn = self
+            .timers
+            .timeout(WAIT_MAX, self.places.acquire_owned())
+            .await;
         let Ok(Ok(place)) = turn else {
             return Arc::new(Verdict::opaque(Opaque::Parser));
         };

@@ -35,6 +35,7 @@ pub mod server;
 pub mod session;
 pub mod store;
 pub mod takeover;
+pub mod timers;
 pub mod transport;
 pub mod upstream;
 pub mod wire;

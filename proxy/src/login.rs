@@ -24,6 +24,7 @@ use crate::relay::{LoggedIn, Relay, Wanted, declare, describe_session, identify}
 use crate::session::access::AccessMode;
 use crate::session::settings::Settings;
 use crate::takeover::Identified;
+use crate::timers::Timers;
 use crate::transport::{Socket, dial};
 use crate::upstream::{Unfenced, Upstream};
 use crate::wire::WireError;
@@ -78,7 +79,7 @@ pub(crate) async fn serve_client(
         };
     let login = log_in(&worker, &mut client, client_addr);
     let outcome = tokio::select! {
-        outcome = tokio::time::timeout(worker.login_timeout, login) => outcome,
+        outcome = worker.timers.timeout(worker.login_timeout, login) => outcome,
         () = worker.drain.cancelled() => return None,
     };
     match outcome {
@@ -91,7 +92,7 @@ pub(crate) async fn serve_client(
             let end = Passthrough::run(worker, stream.with_client(client)).await;
             tracing::info!(client.addr = %client_addr, user, %end, "a replication connection ended");
         }
-        Ok(Err(error)) => refuse(&mut client, client_addr, &error).await,
+        Ok(Err(error)) => refuse(&worker.timers, &mut client, client_addr, &error).await,
         Err(_) => {
             tracing::info!(client.addr = %client_addr, "login timeout");
             let fields = ErrorFields {
@@ -101,7 +102,7 @@ pub(crate) async fn serve_client(
                 detail: "",
                 hint: "",
             };
-            say_and_close(&mut client, &fields).await;
+            say_and_close(&worker.timers, &mut client, &fields).await;
         }
     }
     None
@@ -394,14 +395,14 @@ async fn forward_cancel(worker: &Worker, packet: &[u8]) {
             _ => Ok(()),
         }
     };
-    match tokio::time::timeout(CANCEL_TIMEOUT, forward).await {
+    match worker.timers.timeout(CANCEL_TIMEOUT, forward).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, "forwarding a cancel request"),
         Err(_) => tracing::warn!("forwarding a cancel request took too long"),
     }
 }
 
-async fn refuse(client: &mut Socket, client_addr: SocketAddr, error: &LoginError) {
+async fn refuse(timers: &Timers, client: &mut Socket, client_addr: SocketAddr, error: &LoginError) {
     let (sqlstate, message) = match error {
         LoginError::ClientLeft | LoginError::Answered | LoginError::Io(_) => {
             tracing::debug!(client.addr = %client_addr, %error, "no session");
@@ -411,7 +412,7 @@ async fn refuse(client: &mut Socket, client_addr: SocketAddr, error: &LoginError
             tracing::info!(client.addr = %client_addr, %error, "login refused");
             let mut out = BytesMut::new();
             rejection.encode(Severity::Fatal, &mut out);
-            write_and_close(client, &out).await;
+            write_and_close(timers, client, &out).await;
             return;
         }
         LoginError::Protocol(_) | LoginError::EarlyData(_) => ("08P01", error.to_string()),
@@ -425,21 +426,21 @@ async fn refuse(client: &mut Socket, client_addr: SocketAddr, error: &LoginError
         detail: "",
         hint: "",
     };
-    say_and_close(client, &fields).await;
+    say_and_close(timers, client, &fields).await;
 }
 
-async fn say_and_close(client: &mut Socket, fields: &ErrorFields<'_>) {
+async fn say_and_close(timers: &Timers, client: &mut Socket, fields: &ErrorFields<'_>) {
     let mut out = BytesMut::new();
     encode::error_response(&mut out, fields);
-    write_and_close(client, &out).await;
+    write_and_close(timers, client, &out).await;
 }
 
 /// A client that does not read its error is not waited for.
-async fn write_and_close(client: &mut Socket, out: &[u8]) {
+async fn write_and_close(timers: &Timers, client: &mut Socket, out: &[u8]) {
     let write = async {
         if client.write_all(out).await.is_ok() {
             client.shut_down_write();
         }
     };
-    let _ = tokio::time::timeout(Duration::from_secs(1), write).await;
+    let _ = timers.timeout(Duration::from_secs(1), write).await;
 }

@@ -81,8 +81,12 @@ impl Passthrough {
             // It has sent what it wanted to be done: that arrives, though nobody waits for an answer.
             End::ClientLeft => {
                 let finished = connection.server.finish();
-                let limit = connection.worker.close_timeout;
-                if let Ok(Err(error)) = tokio::time::timeout(limit, finished).await {
+                let Worker {
+                    timers,
+                    close_timeout,
+                    ..
+                } = &*connection.worker;
+                if let Ok(Err(error)) = timers.timeout(*close_timeout, finished).await {
                     tracing::debug!(%error, "the end of an unfenced connection");
                 }
             }
@@ -130,7 +134,7 @@ impl Passthrough {
         {
             self.on_deaf_server(&error);
         }
-        let limit = self.worker.write_stall_timeout;
+        let limit = &self.worker.write_stall_limit;
         let (outbox, client) = (&mut self.client_outbox, &self.client);
         Ok(self.stall.poll_flush(outbox, client, limit, cx)?)
     }

@@ -191,8 +191,10 @@ impl Relay {
         tracing::debug!(client.addr = %label.client_addr, user = label.user, %end, "session ended");
         if matches!(end, End::ClientLeft) {
             // "Normally" ended means: nothing was in flight, and the server has closed its side.
-            let closed = tokio::time::timeout(worker.close_timeout, upstream.terminate()).await;
-            if let (true, Ok(Ok(())), Process::Known(session)) = (quiet, closed, process) {
+            let closed = worker
+                .timers
+                .timeout(worker.close_timeout, upstream.terminate());
+            if let (true, Ok(Ok(())), Process::Known(session)) = (quiet, closed.await, process) {
                 worker.takeover.release(session.backend);
             }
         } else {
@@ -275,7 +277,7 @@ impl Relay {
             // The server may have said why it closed; that is read before the socket is given up.
             tracing::debug!(%error, "writing to the server");
         }
-        let limit = self.worker.write_stall_timeout;
+        let limit = &self.worker.write_stall_limit;
         let (outbox, client) = (&mut self.client_outbox, &self.client);
         Ok(self.stall.poll_flush(outbox, client, limit, cx)?)
     }

@@ -20,6 +20,7 @@ use crate::policy_file::Reloads;
 use crate::rejection_log::RejectionLog;
 use crate::store::{self, Store, StoreError};
 use crate::takeover::{BarrierKind, StartError, StoreLock, Takeover, TakeoverOptions};
+use crate::timers::Timers;
 use crate::worker::{Accepted, Shared, WorkerHandle};
 
 /// How long a listener rests after an accept that failed: most often the process has no file
@@ -93,9 +94,10 @@ pub async fn serve(
         };
         tokio::spawn(reloads.run(signals.reload, shutdown.clone()));
     }
+    let timers = Timers::of_this_runtime();
     let shared = Shared {
         fence,
-        classification: Classification::default(),
+        classification: Classification::new(timers.clone()),
         takeover,
         rejections,
         upstream: config.upstream.clone(),
@@ -103,6 +105,7 @@ pub async fn serve(
         write_stall_timeout: config.write_stall_timeout,
         tcp_keepalive: config.tcp_keepalive,
         batching: config.batching.as_allowed(),
+        timers,
         drain: CancellationToken::new(),
         abort: CancellationToken::new(),
     };

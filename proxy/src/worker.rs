@@ -22,7 +22,8 @@ use crate::fence::{Fence, SessionFence};
 use crate::login;
 use crate::rejection_log::{RejectionLog, SessionLabel};
 use crate::takeover::Takeover;
-use crate::transport::{Batching, Scratch, SendBatch};
+use crate::timers::Timers;
+use crate::transport::{Batching, Scratch, SendBatch, StallLimit};
 
 /// Verdicts of one worker may take this many bytes.
 const VERDICT_CACHE_BYTES: usize = 16 * 1024 * 1024;
@@ -54,6 +55,8 @@ pub struct Shared {
     pub tcp_keepalive: Option<Duration>,
     /// How many sends go to the system in one call.
     pub batching: Batching,
+    /// What measures these times.
+    pub timers: Timers,
     /// Ends new logins and idle sessions.
     pub drain: CancellationToken,
     /// Ends everything at once.
@@ -82,11 +85,13 @@ pub struct Worker {
     /// Time from connecting to the end of the login.
     pub login_timeout: Duration,
     /// A client that takes no byte for this long is given up.
-    pub write_stall_timeout: Option<Duration>,
+    pub write_stall_limit: StallLimit,
     /// Idle time before TCP keep-alive probes.
     pub tcp_keepalive: Option<Duration>,
     /// How long the server may take to close after a goodbye.
     pub close_timeout: Duration,
+    /// What measures these times.
+    pub timers: Timers,
     /// Cancelled when `stopping` is set, to wake idle connections.
     pub drain: CancellationToken,
     /// Sessions end as soon as they are idle.
@@ -105,9 +110,13 @@ impl Worker {
             rejections: shared.rejections.clone(),
             upstream: shared.upstream.clone(),
             login_timeout: shared.login_timeout,
-            write_stall_timeout: shared.write_stall_timeout,
+            write_stall_limit: StallLimit {
+                time: shared.write_stall_timeout,
+                timers: shared.timers.clone(),
+            },
             tcp_keepalive: shared.tcp_keepalive,
             close_timeout: Duration::from_secs(5),
+            timers: shared.timers.clone(),
             drain: CancellationToken::new(),
             stopping: Cell::new(false),
         }
@@ -234,9 +243,10 @@ impl WorkerHandle {
     }
 }
 
+/// Without timers: see [`crate::timers`].
 fn local_runtime() -> io::Result<LocalRuntime> {
     tokio::runtime::Builder::new_current_thread()
-        .enable_all()
+        .enable_io()
         .build_local(LocalOptions::default())
 }
 

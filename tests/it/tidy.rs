@@ -302,6 +302,29 @@ fn unsafe_code_is_in_one_crate() {
     });
 }
 
+/// What runs on the threads of the workers, beside the stages of [`ARROW`].
+const ON_WORKERS: [&str; 5] = ["classification", "login", "passthrough", "relay", "worker"];
+
+/// The runtimes of the workers have no timers: to ask tokio for one panics there.
+#[test]
+fn workers_ask_timers_for_their_timers() {
+    const FORBIDDEN: [&str; 3] = ["time::sleep", "time::timeout", "time::interval"];
+    check("workers have `Timers`", |path, text| {
+        let inside = path.strip_prefix("proxy/src").ok();
+        let first = inside.and_then(|inside| inside.iter().next());
+        let first = first.unwrap_or_default().to_string_lossy();
+        let own = first.trim_end_matches(".rs");
+        if is_tests(path) || !(ARROW.contains(&own) || ON_WORKERS.contains(&own)) {
+            return Vec::new();
+        }
+        let found = numbered(before_tests(text))
+            .filter(|(_, line)| FORBIDDEN.iter().any(|word| line.contains(word)));
+        found
+            .map(|(number, line)| (number, line.trim().to_owned()))
+            .collect()
+    });
+}
+
 /// A permit is proof only while nobody else can make one.
 #[test]
 fn only_the_fence_makes_permits() {

@@ -12,7 +12,7 @@ mod tests;
 pub use outbox::Outbox;
 pub use send_batch::{Batching, SendBatch};
 pub use socket::{Socket, dial};
-pub use stall::{Stall, Unsent};
+pub use stall::{Stall, StallLimit, Unsent};
 
 /// How much one read may bring. A large result takes a quarter of the system calls that PostgreSQL's own 16 KiB would
 /// take, and the buffer is one for all connections of a worker.

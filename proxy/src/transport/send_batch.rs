@@ -24,7 +24,7 @@ const PARTS_MAX: u32 = 32;
 const BYTES_MAX: usize = 32 * 1024;
 
 /// So many sends in a row without company, and the next ones are made at once: where one session is busy at a time,
-/// to wait for others costs a fifth of the worker's instructions, and brings nothing.
+/// to wait for others costs a tenth of the worker's instructions, and brings nothing.
 const ALONE: u32 = 8;
 
 /// Of those, every so manieth waits all the same, to see whether there is company now.

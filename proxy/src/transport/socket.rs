@@ -183,8 +183,8 @@ impl Socket {
         bytes.len() <= PART_MAX && self.sends.push(&self.shared, bytes)
     }
 
-    /// Notes which task to wake where bytes that were queued have come back: the one that drives the socket from now on,
-    /// before it sends anything through an [`Outbox`](super::Outbox).
+    /// Notes which task to wake where bytes that were queued have come back: the one that drives the socket from now
+    /// on, before it sends anything through an [`Outbox`](super::Outbox).
     pub fn belongs_to(&self, cx: &Context<'_>) {
         self.shared.belongs_to(cx);
     }

@@ -10,10 +10,20 @@ use std::time::Duration;
 use tokio::time::Sleep;
 
 use super::{Outbox, Socket};
+use crate::timers::Timers;
 
 /// Runs while a client takes nothing.
 #[derive(Debug, Default)]
 pub struct Stall(Option<Pin<Box<Sleep>>>);
+
+/// How long a client may take nothing.
+#[derive(Debug)]
+pub struct StallLimit {
+    /// Without one it may take its time.
+    pub time: Option<Duration>,
+    /// What measures it.
+    pub timers: Timers,
+}
 
 /// Why nothing more is sent to a client.
 #[derive(Debug)]
@@ -25,7 +35,7 @@ pub enum Unsent {
 }
 
 impl Stall {
-    /// Sends what waits for a client, as far as its socket takes it. Without a limit it may take its time.
+    /// Sends what waits for a client, as far as its socket takes it.
     ///
     /// # Errors
     ///
@@ -35,7 +45,7 @@ impl Stall {
         &mut self,
         outbox: &mut Outbox,
         client: &Socket,
-        limit: Option<Duration>,
+        limit: &StallLimit,
         cx: &mut Context<'_>,
     ) -> Result<(), Unsent> {
         let waiting = outbox.waiting();
@@ -48,11 +58,17 @@ impl Stall {
             Poll::Pending if outbox.waiting() < waiting => self.0 = None,
             Poll::Pending => {}
         }
-        limit.map_or(Ok(()), |limit| self.check(limit, cx))
+        let time = limit.time;
+        time.map_or(Ok(()), |time| self.check(time, &limit.timers, cx))
     }
 
-    fn check(&mut self, limit: Duration, cx: &mut Context<'_>) -> Result<(), Unsent> {
-        let sleep = || Box::pin(tokio::time::sleep(limit));
+    fn check(
+        &mut self,
+        time: Duration,
+        timers: &Timers,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Unsent> {
+        let sleep = || Box::pin(timers.sleep(time));
         match self.0.get_or_insert_with(sleep).as_mut().poll(cx) {
             Poll::Ready(()) => Err(Unsent::Stalled),
             Poll::Pending => Ok(()),
