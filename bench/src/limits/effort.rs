@@ -20,7 +20,7 @@ pub(crate) struct Effort {
     pub(crate) scopes: Vec<u32>,
     /// Refused statements of each kind.
     pub(crate) refusals: u32,
-    /// Time for PostgreSQL to have done with what a session did before it is refused.
+    /// Time for PostgreSQL to have counted what sessions have done so far.
     pub(crate) settle: Duration,
     /// Transactions of which the WAL is compared.
     pub(crate) transactions: u32,
