@@ -353,6 +353,21 @@ fn an_idle_server_is_not_touched() {
     assert_eq!(wire.rows("SELECT 'works on'"), [["works on"]]);
 }
 
+/// What is refused before it is sent is answered behind what is still on its way.
+#[test]
+fn a_refusal_waits_for_the_answers_before_it() {
+    let stage = Stage::with(SETUP);
+    let mut wire = stage.plain();
+    let busy = || Batch::new().query("SELECT pg_sleep(0.2)");
+    wire.run(&Batch::new().parse("w", WRITE).sync());
+    let bound = Batch::new().bind("", "w", &[]).execute("", 0).sync();
+    for (refused, answer) in [(write().sync(), "1 2 n E ZI"), (bound, "2 E ZI")] {
+        wire.send(&busy().then(&refused));
+        assert_eq!(tags(&wire.until_ready()), "T D C ZI");
+        assert_eq!(tags(&wire.until_ready()), answer);
+    }
+}
+
 /// The unnamed statement that a refused Parse would have replaced is not run in its place.
 #[test]
 fn a_refused_parse_leaves_no_older_statement() {
