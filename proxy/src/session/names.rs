@@ -125,7 +125,7 @@ pub struct Names {
     unnamed_statement: Meaning,
     unnamed_portal: Meaning,
     server_unnamed: ServerUnnamed,
-    // Ordered: they are few, so that to compare costs a quarter of hashing, and no choice of names makes it slow.
+    // Ordered: they are few, so that to compare costs a third of hashing, and no choice of names makes it slow.
     statements: BTreeMap<Box<[u8]>, Meaning>,
     portals: BTreeMap<Box<[u8]>, Meaning>,
     bytes: usize,
