@@ -254,35 +254,12 @@ fn imports_follow_the_data() {
 #[test]
 fn leaves_know_nobody() {
     let root = repository();
-    for (leaf, forbidden) in [
-        (
-            "policies",
-            [
-                "pgpalisade-authority",
-                "pgpalisade_authority",
-                "pgpalisade =",
-            ],
-        ),
-        (
-            "token-authority",
-            ["pgpalisade-policies", "pgpalisade_policies", "pgpalisade ="],
-        ),
-        (
-            "proxy/sockets",
-            [
-                "pgpalisade-policies",
-                "pgpalisade-authority",
-                "pgpalisade =",
-            ],
-        ),
-    ] {
+    for leaf in ["policies", "token-authority", "proxy/sockets"] {
         let manifest = std::fs::read_to_string(root.join(leaf).join("Cargo.toml")).unwrap();
-        for name in forbidden {
-            assert!(
-                !manifest.lines().any(|line| line.starts_with(name)),
-                "{leaf}/Cargo.toml depends on {name}"
-            );
-        }
+        // One depends on itself, for its tests.
+        let others = |line: &&str| line.starts_with("pgpalisade") && !line.contains("path = \".\"");
+        let known = manifest.lines().find(others);
+        assert_eq!(known, None, "{leaf}/Cargo.toml");
     }
 }
 
@@ -290,12 +267,12 @@ fn leaves_know_nobody() {
 #[test]
 fn unsafe_code_is_in_one_crate() {
     // Put together here, so that this file does not find itself.
-    let word = ["unsafe", " {"].concat();
+    let words = ["{", "fn", "impl"].map(|what| ["unsafe ", what].concat());
     check("`unsafe` is in proxy/sockets only", |path, text| {
         if path.starts_with("proxy/sockets") || path.starts_with("bench/uring-trial") {
             return Vec::new();
         }
-        let found = numbered(text).filter(|(_, line)| line.contains(&word));
+        let found = numbered(text).filter(|(_, line)| words.iter().any(|word| line.contains(word)));
         found
             .map(|(number, line)| (number, line.trim().to_owned()))
             .collect()
