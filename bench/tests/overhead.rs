@@ -40,7 +40,7 @@ fn every_target_runs_and_the_files_are_whole() {
     let directory = tempfile::tempdir().unwrap();
     let arguments = [
         "--workloads=select,tpcb",
-        "--clients=4",
+        "--clients=1,4",
         "--protocols=prepared",
         "--rounds=1",
         "--seconds=0.2",
@@ -61,12 +61,17 @@ fn every_target_runs_and_the_files_are_whole() {
     );
     let missing = [programs::pgbouncer(), programs::haproxy()];
     let missing = missing.iter().filter(|found| found.is_err()).count();
-    // Reads: seven over TCP and five over unix sockets; writes: six. The head is a row too.
-    assert_eq!(table.rows.len(), 1 + 12 + 6 - 3 * missing, "{table:?}");
+    // Reads of one client, the same on one core, and of four: seven over TCP and five over unix sockets; writes of one
+    // and of four: six. The head is a row too.
+    assert_eq!(
+        table.rows.len(),
+        1 + 3 * 12 + 2 * 6 - 8 * missing,
+        "{table:?}"
+    );
     for row in &table.rows[1..] {
-        let [transactions, cpu, resident] = [6, 12, 14].map(|column| row[column].parse::<u64>());
+        let [transactions, cpu, resident] = [7, 13, 15].map(|column| row[column].parse::<u64>());
         assert!(transactions.unwrap() > 0, "{row:?}");
-        if row[3] == Kind::Direct.name() {
+        if row[4] == Kind::Direct.name() {
             assert!(cpu.is_err() && resident.is_err(), "{row:?}");
         } else {
             assert!(cpu.unwrap() > 0 && resident.unwrap() > 0, "{row:?}");
@@ -83,6 +88,7 @@ fn every_target_runs_and_the_files_are_whole() {
         "![CPU",
         "(plot.svg)",
         "debug: these figures say nothing",
+        "### select: 1 client on one core, prepared",
         "### tpcb: 4 clients, prepared",
     ] {
         assert!(page.contains(part), "{part}:\n{page}");

@@ -107,7 +107,7 @@ fn throughput(results: &Results, cell: Cell, peer: Kind) -> Option<Outcome> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Protocol;
+    use crate::plan::{Cores, Protocol};
     use crate::results::tests::{CELL, sample};
 
     /// Rounds of (tps, microseconds of CPU).
@@ -179,6 +179,7 @@ mod tests {
         let cell = |workload, clients| Cell {
             workload,
             clients,
+            cores: Cores::All,
             protocol: Protocol::Simple,
         };
         let mut results = Results::default();

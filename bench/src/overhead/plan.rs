@@ -64,18 +64,55 @@ impl fmt::Display for Protocol {
     }
 }
 
+/// Which processors pgbench, the proxy and PostgreSQL may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Cores {
+    /// All that there are.
+    All,
+    /// One, which they share. With one client they take turns anyway. What is left out is the price of waking another
+    /// processor, which is the host's and can be several times that of everything else.
+    One,
+}
+
+impl Cores {
+    /// As files say it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::One => "one",
+        }
+    }
+}
+
 /// What is compared inside of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cell {
     pub(crate) workload: Workload,
     pub(crate) clients: u16,
+    pub(crate) cores: Cores,
     pub(crate) protocol: Protocol,
+}
+
+impl Cell {
+    /// `1 client on one core`.
+    pub(crate) fn crowd(self) -> String {
+        let unit = if self.clients == 1 {
+            "client"
+        } else {
+            "clients"
+        };
+        let cores = match self.cores {
+            Cores::All => "",
+            Cores::One => " on one core",
+        };
+        format!("{} {unit}{cores}", self.clients)
+    }
 }
 
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let clients = self.clients;
-        write!(f, "{}, {clients} clients, {}", self.workload, self.protocol)
+        let crowd = self.crowd();
+        write!(f, "{}, {crowd}, {}", self.workload, self.protocol)
     }
 }
 
@@ -129,6 +166,14 @@ const OVER_UNIX: [Kind; 5] = [
     Kind::Relay,
 ];
 
+/// One client is measured on all processors and on one.
+fn cores(workload: Workload, clients: u16) -> &'static [Cores] {
+    match (workload, clients) {
+        (Workload::Select, 1) => &[Cores::All, Cores::One],
+        _ => &[Cores::All],
+    }
+}
+
 /// What is measured, and how much.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
@@ -148,11 +193,14 @@ impl Plan {
         let mut cells = Vec::new();
         for &workload in &self.workloads {
             for &clients in &self.clients {
-                cells.extend(self.protocols.iter().map(|&protocol| Cell {
-                    workload,
-                    clients,
-                    protocol,
-                }));
+                for &cores in cores(workload, clients) {
+                    cells.extend(self.protocols.iter().map(|&protocol| Cell {
+                        workload,
+                        clients,
+                        cores,
+                        protocol,
+                    }));
+                }
             }
         }
         cells
@@ -204,7 +252,7 @@ mod tests {
     #[test]
     fn everything() {
         let plan = plan();
-        assert_eq!(plan.cells().len(), 12);
+        assert_eq!(plan.cells().len(), 15);
         assert_eq!(plan.lanes(Workload::Select).len(), 12);
         let writing: Vec<String> = plan
             .lanes(Workload::Tpcb)
@@ -222,7 +270,15 @@ mod tests {
                 "relay"
             ]
         );
-        assert_eq!(plan.rounds_in_all(), (6 * 12 + 6 * 6) * 5);
+        // One client reads on all cores and on one.
+        assert_eq!(plan.rounds_in_all(), (9 * 12 + 6 * 6) * 5);
+        let crowds: Vec<String> = plan.cells().iter().map(|cell| cell.crowd()).collect();
+        let expect = ["1 client", "1 client on one core", "64 clients"];
+        assert_eq!([0, 3, 6].map(|at| crowds[at].as_str()), expect);
+        assert_eq!(
+            [9, 12].map(|at| crowds[at].as_str()),
+            ["1 client", "64 clients"]
+        );
         assert_eq!(plan.clients_max(), 64);
     }
 

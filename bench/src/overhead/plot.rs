@@ -3,7 +3,7 @@
 use pgpalisade_bench::svg::{Anchor, Svg};
 use pgpalisade_bench::targets::{Kind, Link};
 
-use crate::plan::{Cell, Lane, Protocol, Workload};
+use crate::plan::{Cell, Cores, Lane, Protocol, Workload};
 use crate::results::Results;
 
 /// Left of the first panel, for the numbers of its axis.
@@ -146,20 +146,24 @@ fn panel(svg: &mut Svg, row: &Row, protocol: Protocol, left: f64, top: f64) {
         .iter()
         .filter(|bar| bar.cell.protocol == protocol)
         .collect();
-    let mut clients: Vec<u16> = in_panel.iter().map(|bar| bar.cell.clients).collect();
-    clients.dedup();
-    let group = PANEL_WIDTH / clients.len().max(1) as f64;
-    for (count, place) in clients.iter().zip(0..) {
+    let mut cells: Vec<Cell> = in_panel.iter().map(|bar| bar.cell).collect();
+    cells.dedup();
+    let group = PANEL_WIDTH / cells.len().max(1) as f64;
+    for (cell, place) in cells.iter().zip(0..) {
         let start = left + f64::from(place) * group;
-        let bars = in_panel.iter().filter(|bar| bar.cell.clients == *count);
+        let bars = in_panel.iter().filter(|bar| bar.cell == *cell);
         let width = (group * 0.86) / BARS.len() as f64;
         for (bar, slot) in bars.zip(0..) {
             let x = start + group * 0.07 + f64::from(slot) * width;
             draw(svg, bar, x, width, &y);
         }
-        let unit = if *count == 1 { "client" } else { "clients" };
         let below = (start + group / 2.0, bottom + 16.0);
-        svg.text(below, Anchor::Middle, 11, &format!("{count} {unit}"));
+        let label = match cell.cores {
+            Cores::All => cell.crowd(),
+            // There is no room for more.
+            Cores::One => format!("{}, one core", cell.clients),
+        };
+        svg.text(below, Anchor::Middle, 11, &label);
     }
 }
 

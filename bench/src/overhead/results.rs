@@ -9,12 +9,13 @@ use pgpalisade_bench::statistics::{median, range};
 use pgpalisade_bench::targets::{Kind, Link};
 use pgpalisade_bench::{Error, cpu};
 
-use crate::plan::{Cell, Lane, Protocol, Turn, Workload};
+use crate::plan::{Cell, Cores, Lane, Protocol, Turn, Workload};
 
 /// The columns of the file. What has no process has none of the last five.
-pub(crate) const COLUMNS: [&str; 16] = [
+pub(crate) const COLUMNS: [&str; 17] = [
     "workload",
     "clients",
+    "cores",
     "protocol",
     "target",
     "link",
@@ -90,6 +91,7 @@ impl Sample {
         vec![
             cell.workload.to_string(),
             cell.clients.to_string(),
+            cell.cores.name().to_owned(),
             cell.protocol.to_string(),
             lane.kind.to_string(),
             lane.link.to_string(),
@@ -111,6 +113,7 @@ impl Sample {
         let [
             workload,
             clients,
+            cores,
             protocol,
             kind,
             link,
@@ -132,6 +135,7 @@ impl Sample {
         let cell = Cell {
             workload: Workload::from_str(workload, false).ok()?,
             clients: clients.parse().ok()?,
+            cores: Cores::from_str(cores, false).ok()?,
             protocol: Protocol::from_str(protocol, false).ok()?,
         };
         let lane = Lane {
@@ -319,6 +323,7 @@ pub(crate) mod tests {
     pub(crate) const CELL: Cell = Cell {
         workload: Workload::Select,
         clients: 16,
+        cores: Cores::All,
         protocol: Protocol::Simple,
     };
 
@@ -341,6 +346,7 @@ pub(crate) mod tests {
             ("select", "insert"),
             ("pgpalisade", "pgfence"),
             ("1.000000", "NaN"),
+            (",all,", ",two,"),
         ] {
             assert!(Results::parse(&text.replace(from, to)).is_err(), "{from}");
         }

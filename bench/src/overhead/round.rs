@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use pgpalisade_bench::affinity::OneProcessor;
 use pgpalisade_bench::ground::{Ground, ROLE};
 use pgpalisade_bench::statistics::percentile;
 use pgpalisade_bench::targets::Target;
@@ -12,7 +13,7 @@ use pgpalisade_bench::{Error, cpu, memory};
 use tokio_postgres::error::SqlState;
 
 use crate::pgbench::{Pgbench, Run, Transaction};
-use crate::plan::{Turn, Workload};
+use crate::plan::{Cores, Turn, Workload};
 use crate::results::{Counters, Sample};
 
 /// All clients log in within this, also 1,000 on a slow machine.
@@ -42,6 +43,11 @@ pub(crate) fn measure(
     if cell.workload == Workload::Tpcb {
         tidy_up(ground)?;
     }
+    let _one = match cell.cores {
+        Cores::All => None,
+        // Server processes of the sessions are started by the first one.
+        Cores::One => Some(OneProcessor::with(&[ground.postgres().pid()])?),
+    };
     let target = Target::start(lane.kind, lane.link, ground)?;
     let mut run = pgbench.start(&target, cell)?;
     wait_for_logins(ground, &mut run, cell.clients)?;

@@ -10,9 +10,10 @@ use crate::results::{Results, Summary};
 /// The head of the table.
 pub(crate) fn head() -> String {
     format!(
-        "{:<8} {:>7} {:<9} {:<20} {:<5} {:>8} {:>8} {:>9} {:>9} {:>10} {:>15} {:>9}\n",
+        "{:<8} {:>7} {:<5} {:<9} {:<20} {:<5} {:>8} {:>8} {:>9} {:>9} {:>10} {:>15} {:>9}\n",
         "workload",
         "clients",
+        "cores",
         "protocol",
         "target",
         "link",
@@ -36,9 +37,10 @@ pub(crate) fn lines(cell: Cell, results: &Results) -> String {
         // Writing to a String does not fail.
         let _ = writeln!(
             text,
-            "{:<8} {:>7} {:<9} {:<20} {:<5} {:>8.0} {:>8} {:>9.3} {:>9.3} {:>10} {:>15} {:>9}",
+            "{:<8} {:>7} {:<5} {:<9} {:<20} {:<5} {:>8.0} {:>8} {:>9.3} {:>9.3} {:>10} {:>15} {:>9}",
             cell.workload,
             cell.clients,
+            cell.cores.name(),
             cell.protocol,
             summary.lane.kind,
             summary.lane.link,
@@ -95,9 +97,9 @@ mod tests {
             .lines()
             .map(|line| line.split_whitespace().collect())
             .collect();
-        let direct = "select 16 simple direct tcp 2000 100.0 % 0.250 0.500 - - -";
+        let direct = "select 16 all simple direct tcp 2000 100.0 % 0.250 0.500 - - -";
         let bound =
-            "select 16 simple pgpalisade tcp 1500 75.0 % 0.250 0.500 15.0 (14.0..19.0) 4096";
+            "select 16 all simple pgpalisade tcp 1500 75.0 % 0.250 0.500 15.0 (14.0..19.0) 4096";
         assert_eq!(
             rows,
             [direct, bound].map(|row| row.split(' ').collect::<Vec<_>>())
