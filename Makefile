@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Everything is built once, with the dev profile, for both.
-# `make bench`, `make bench-takeover` and `make bench-micro` alone build for release.
+# `make release` and the benchmarks alone build for release. What they measure is what `make release` makes.
 
 CARGO ?= cargo
 # More flags for the demo, the bench or the proof: make demo ARGS=--keep, make proof ARGS='--minutes 5 --seed 7'
@@ -9,13 +9,14 @@ LIMITS_ARGS ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
 BINARY := $(abspath $(TARGET_DIR))/debug/pgpalisade
 PROOF := $(abspath $(TARGET_DIR))/debug/pgpalisade-proof
+RELEASE := $(abspath $(TARGET_DIR))/profiled/pgpalisade
 OVERHEAD := $(abspath $(TARGET_DIR))/release/overhead
 LIMITS := $(abspath $(TARGET_DIR))/release/limits
 MICRO := $(abspath $(TARGET_DIR))/release/micro
 TAKEOVER := $(abspath $(TARGET_DIR))/release/takeover
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof bench bench-limits bench-takeover bench-micro bench-uring check fuzz-build build packages bench-packages
+.PHONY: help demo test proof release bench bench-limits bench-takeover bench-micro bench-uring check fuzz-build build packages bench-packages
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -41,18 +42,22 @@ proof: export PGPALISADE_BIN := $(BINARY)
 proof: build ## The guarantee under faults, 30 minutes (ARGS='--minutes 5 --seed 7 --store postgres')
 	@"$(PROOF)" $(ARGS)
 
-# One build for both, so that the figures are of the proxy as it is now. It finds the proxy beside itself.
-bench: bench-packages ## Build for release, and measure the proxy beside its peers, 30 minutes (ARGS=--quick: three)
-	$(CARGO) build --release --locked --bins --package pgpalisade --package pgpalisade-bench
+release: packages ## Build the proxy to run in production: target/profiled/pgpalisade, 20 minutes
+	@CARGO="$(CARGO)" CARGO_TARGET_DIR="$(TARGET_DIR)" scripts/build-release
+
+bench bench-limits bench-takeover: export PGPALISADE_BIN := $(RELEASE)
+# One build for both, so that the figures are of the proxy as it is now.
+bench: bench-packages release ## Build for release, and measure the proxy beside its peers, an hour (ARGS=--quick: four minutes)
+	$(CARGO) build --release --locked --bins --package pgpalisade-bench
 	@"$(OVERHEAD)" $(ARGS)
 	@"$(LIMITS)" $(LIMITS_ARGS)
 
-bench-limits: bench-packages ## The second half of it: COPY, pipelines, idle sessions, scopes, refusals (ARGS=--help)
-	$(CARGO) build --release --locked --bins --package pgpalisade --package pgpalisade-bench
+bench-limits: bench-packages release ## The second half of it: COPY, pipelines, idle sessions, scopes, refusals (ARGS=--help)
+	$(CARGO) build --release --locked --bins --package pgpalisade-bench
 	@"$(LIMITS)" $(ARGS)
 
-bench-takeover: packages ## Build for release, and measure takeovers with each store (ARGS='--rounds 100')
-	$(CARGO) build --release --locked --bins --package pgpalisade --package pgpalisade-bench
+bench-takeover: packages release ## Build for release, and measure takeovers with each store (ARGS='--rounds 100')
+	$(CARGO) build --release --locked --bins --package pgpalisade-bench
 	@"$(TAKEOVER)" $(ARGS)
 
 bench-micro: packages ## Build for release, and measure the parts of the data path one by one (ARGS=--help)
