@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use pgpalisade_bench::Error;
+use pgpalisade_bench::affinity::OneProcessor;
 use pgpalisade_bench::ground::Ground;
 use pgpalisade_bench::targets::{Kind, Link, Target};
 use pgpalisade_tests::wire::Batch;
@@ -79,9 +80,37 @@ impl Shape {
     }
 }
 
-/// Numbers of sessions whose statements are on their way at one time. With one, the processor falls asleep between two
-/// statements, and how deep decides what they cost.
-const SESSIONS: [usize; 2] = [1, 16];
+/// Whose statements are on their way at one time, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Crowd {
+    /// One session, on all processors: between two statements one falls asleep, and how deep decides what they cost.
+    One,
+    /// One session, and the client, the proxy and PostgreSQL share a processor, which does not sleep.
+    OneOnOneCore,
+    /// Sixteen, on all processors.
+    Sixteen,
+}
+
+impl Crowd {
+    const ALL: [Self; 3] = [Self::One, Self::OneOnOneCore, Self::Sixteen];
+
+    fn sessions(self) -> usize {
+        match self {
+            Self::One | Self::OneOnOneCore => 1,
+            Self::Sixteen => 16,
+        }
+    }
+
+    /// The name of a series.
+    fn series(self, shape: Shape) -> String {
+        let more = match self {
+            Self::One => "",
+            Self::OneOnOneCore => ", one core",
+            Self::Sixteen => ", 16 sessions",
+        };
+        format!("{}{more}", shape.name())
+    }
+}
 
 struct Row {
     name: String,
@@ -95,19 +124,9 @@ struct Row {
 pub(crate) fn measure(effort: &Effort, stop: &CancellationToken) -> Result<Report, Error> {
     let mut ground = Ground::start(16, &[], stop)?;
     ground.director().run(TABLE)?;
-    let target = Target::start(Kind::NoToken, Link::Tcp, &ground)?;
-    let most = SESSIONS.into_iter().max().unwrap_or(1);
-    let logins = (0..most).map(|_| Session::login(&target, stop));
-    let mut sessions = logins.collect::<Result<Vec<_>, Error>>()?;
-    let waits = format!("{:?} for PostgreSQL to be idle", effort.settle);
-    say(NAME, &waits);
-    ground.pause(effort.settle)?;
     let mut rows = Vec::new();
-    for count in SESSIONS {
-        for shape in Shape::ALL {
-            let busy = sessions.get_mut(..count).unwrap_or_default();
-            rows.push(row(effort, &target, shape, busy)?);
-        }
+    for crowd in Crowd::ALL {
+        rows.extend(series(effort, &ground, crowd, stop)?);
     }
     let written = ground.director().number("SELECT count(*) FROM ledger")?;
     if written != 0 {
@@ -116,6 +135,29 @@ pub(crate) fn measure(effort: &Effort, stop: &CancellationToken) -> Result<Repor
         )));
     }
     Ok(report(effort, &rows))
+}
+
+/// All shapes, by sessions of a proxy of their own.
+fn series(
+    effort: &Effort,
+    ground: &Ground,
+    crowd: Crowd,
+    stop: &CancellationToken,
+) -> Result<Vec<Row>, Error> {
+    let _one = match crowd {
+        Crowd::One | Crowd::Sixteen => None,
+        Crowd::OneOnOneCore => Some(OneProcessor::with(&[ground.postgres().pid()])?),
+    };
+    let target = Target::start(Kind::NoToken, Link::Tcp, ground)?;
+    let logins = (0..crowd.sessions()).map(|_| Session::login(&target, stop));
+    let mut sessions = logins.collect::<Result<Vec<_>, Error>>()?;
+    let waits = format!("{:?} for PostgreSQL to be idle", effort.settle);
+    say(NAME, &waits);
+    ground.pause(effort.settle)?;
+    let shapes = Shape::ALL.into_iter();
+    shapes
+        .map(|shape| row(effort, &target, crowd.series(shape), shape, &mut sessions))
+        .collect()
 }
 
 struct Session {
@@ -147,13 +189,10 @@ impl Session {
 fn row(
     effort: &Effort,
     target: &Target,
+    name: String,
     shape: Shape,
     sessions: &mut [Session],
 ) -> Result<Row, Error> {
-    let name = match sessions.len() {
-        1 => shape.name().to_owned(),
-        count => format!("{}, {count} sessions", shape.name()),
-    };
     say(NAME, &format!("{} refusals, {name}", effort.refusals));
     let requests = (0..effort.refusals).map(|number| shape.request(number));
     let requests: Vec<Vec<u8>> = requests.collect();
