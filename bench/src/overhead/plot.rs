@@ -58,7 +58,8 @@ pub(crate) fn plot(results: &Results) -> String {
         }
     }
     let about = format!(
-        "medians of the rounds, whiskers from the least to the most; {}, {} cores, {}",
+        "medians of the rounds, whiskers from the least to the most, those of one client on all cores cut off; {}, {} \
+         cores, {}",
         results.note("cpu").unwrap_or("unknown processor"),
         results.note("cores").unwrap_or("?"),
         results.note("date").unwrap_or("undated"),
@@ -97,12 +98,11 @@ impl Row {
                 })
             }));
         }
-        let most = bars.iter().map(|bar| bar.range.1).fold(0.0, f64::max);
         Self {
             workload,
             link,
+            most: scale_end(most(&bars)),
             bars,
-            most: scale_end(most),
         }
     }
 
@@ -119,6 +119,19 @@ impl Row {
     }
 }
 
+/// The most of all bars but those of one client on all cores: it costs what the host takes for waking a core, many
+/// times what is to be compared, and everything else would be too small to see.
+fn most(bars: &[Bar]) -> f64 {
+    let is_cut = |bar: &&Bar| (bar.cell.clients, bar.cell.cores) == (1, Cores::All);
+    let most_of = |bars: &mut dyn Iterator<Item = &Bar>| {
+        let ends = bars.map(|bar| bar.range.1);
+        ends.reduce(f64::max)
+    };
+    most_of(&mut bars.iter().filter(|bar| !is_cut(bar)))
+        .or_else(|| most_of(&mut bars.iter()))
+        .unwrap_or_default()
+}
+
 /// A round number that is not below.
 fn scale_end(most: f64) -> f64 {
     let decade = 10_f64.powf(most.max(1.0).log10().floor());
@@ -132,7 +145,8 @@ fn scale_end(most: f64) -> f64 {
 
 fn panel(svg: &mut Svg, row: &Row, protocol: Protocol, left: f64, top: f64) {
     let bottom = top + PANEL_HEIGHT;
-    let y = |micros: f64| bottom - micros / row.most * PANEL_HEIGHT;
+    // What does not fit is cut.
+    let y = |micros: f64| bottom - micros.min(row.most) / row.most * PANEL_HEIGHT;
     let above = (left + PANEL_WIDTH / 2.0, top - 8.0);
     svg.text(above, Anchor::Middle, 12, protocol.name());
     for step in 0..=GRID {
@@ -256,5 +270,30 @@ mod tests {
             assert!(svg.contains(height), "{height}: {svg}");
         }
         assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
+    }
+
+    /// The host's price of waking a core says nothing of a proxy, and hides what does.
+    #[test]
+    fn one_client_on_all_cores_does_not_set_the_scale() {
+        let cell = |clients, cores| Cell {
+            clients,
+            cores,
+            ..CELL
+        };
+        let bound = |cell, micros| sample(cell, Lane::tcp(Kind::Bound), 1, 1000, micros);
+        let lone = bound(cell(1, Cores::All), 300);
+        let plot_of = |samples| {
+            plot(&Results {
+                notes: Vec::new(),
+                samples,
+            })
+        };
+        let others = [bound(cell(1, Cores::One), 40), bound(CELL, 20)];
+        let svg = plot_of(vec![lone, others[0], others[1]]);
+        // The scale is 40, and the first bar is cut there.
+        assert_eq!(svg.matches("height=\"200.0\"").count(), 2, "{svg}");
+        assert_eq!(svg.matches("height=\"100.0\"").count(), 1, "{svg}");
+        // Alone, it is drawn as it is: 300 of 400.
+        assert!(plot_of(vec![lone]).contains("height=\"150.0\""));
     }
 }
