@@ -146,6 +146,11 @@ pub enum Control {
         /// The name, as PostgreSQL parses it.
         name: Box<str>,
     },
+    /// FETCH and MOVE: they run a portal, which may be one of the protocol.
+    Fetch {
+        /// Its name, as PostgreSQL parses it.
+        portal: Box<str>,
+    },
     /// DEALLOCATE name
     Deallocate {
         /// The name, as PostgreSQL parses it.
@@ -416,6 +421,7 @@ impl Control {
             | Self::RollbackTo(name)
             | Self::SetFencing { value: name, .. }
             | Self::Execute { name }
+            | Self::Fetch { portal: name }
             | Self::Deallocate { name } => boxed(&**name),
             Self::Prepare { name, effects } => {
                 boxed(&**name) + counted::<Effects>() + effects.heap_bytes()

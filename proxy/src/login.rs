@@ -23,6 +23,7 @@ use crate::rejection_log::{Enforcement, SessionLabel};
 use crate::relay::{LoggedIn, Relay, Wanted, declare, describe_session, identify};
 use crate::session::access::AccessMode;
 use crate::session::settings::Settings;
+use crate::session::text_settings::TextSettings;
 use crate::takeover::Identified;
 use crate::timers::Timers;
 use crate::transport::{Socket, dial};
@@ -173,7 +174,7 @@ impl Session {
             settings: self.settings,
             identified: self.identified,
             access: self.access,
-            encoding: self.authenticated.encoding,
+            text_settings: TextSettings::new(self.authenticated.encoding),
             fence: self.fence,
         }
     }
@@ -225,6 +226,9 @@ async fn log_in(
         }));
     }
 
+    if startup == Access::ReadOnly && authenticated.reported != Access::ReadOnly {
+        return Err(entry.refused(Box::new(Rejection::read_only_mode_dropped())));
+    }
     let (token, identified) = match wanted {
         Some(wanted) => entry.bind(wanted, &mut server, &mut authenticated).await?,
         None => (None, None),

@@ -272,6 +272,18 @@ impl Rejection {
         )
     }
 
+    /// The session was to begin read-only, and the server says that it has not.
+    #[must_use]
+    pub fn read_only_mode_dropped() -> Self {
+        Self::new(
+            RejectionKind::TakeoverIncomplete,
+            "the session cannot be guarded: default_transaction_read_only did not reach PostgreSQL".to_owned(),
+            "The proxy has put it into the startup packet as \"on\", and the server has reported another value."
+                .to_owned(),
+            "Connect pgpalisade to PostgreSQL directly: a pooler in between that ignores startup parameters drops it.",
+        )
+    }
+
     /// The session is on a primary that a failover has deposed: what it would write is lost or, worse, believed.
     #[must_use]
     pub fn deposed_primary(scope: &Scope, token: Token) -> Self {

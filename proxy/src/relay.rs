@@ -5,10 +5,10 @@
 //! not read or does not send holds up nobody else. What a message means is decided in
 //! [`requests`] (from the client) and [`replies`] (from the server).
 
-mod ahead;
 mod backstop;
 mod copy;
 mod declaration;
+mod extended;
 mod judgement;
 mod progress;
 mod refusal;
@@ -26,9 +26,9 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
 use pgpalisade_authority::Mark;
-use pgpalisade_policies::{TextEncoding, Verdict};
+use pgpalisade_policies::Verdict;
 
-use crate::fence::{Guard, Holding, SessionFence, Wrote};
+use crate::fence::{Guard, Holding, SessionFence};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::session::access::AccessMode;
@@ -36,6 +36,7 @@ use crate::session::ledger::Ledger;
 use crate::session::names::Names;
 use crate::session::search_path::KnownPath;
 use crate::session::settings::Settings;
+use crate::session::text_settings::TextSettings;
 use crate::session::{Pipeline, Position};
 use crate::transport::{Outbox, Socket, Stall};
 use crate::upstream::Upstream;
@@ -48,7 +49,6 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 pub use state::{End, LoggedIn};
 
 pub(crate) use declaration::{Wanted, declare, describe_session, identify};
-pub(crate) use replies::encoding;
 
 use state::{CommittedMidway, Front, Gate, Process};
 
@@ -105,9 +105,8 @@ pub struct Relay {
     fence: SessionFence,
     search_path: KnownPath,
     access: AccessMode,
-    encoding: TextEncoding,
+    text_settings: TextSettings,
     position: Position,
-    wrote: Wrote,
     /// How sure read-only mode is, by what was sent in the open pipeline.
     guard: Guard,
     committed_midway: CommittedMidway,
@@ -153,12 +152,11 @@ impl Relay {
             fence: session.fence,
             search_path: KnownPath::default(),
             access: session.access,
-            encoding: session.encoding,
+            text_settings: session.text_settings,
             position: Position {
                 status: TransactionStatus::Idle,
                 pipeline: Pipeline::Closed,
             },
-            wrote: Wrote::No,
             guard: Guard::Sure,
             committed_midway: CommittedMidway::No,
             shown: judgement::ShownSettings::default(),

@@ -152,9 +152,11 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
         N::ExplainStmt(explain) => explain::look(explain)?,
         N::CopyStmt(copy) => copy::look(copy)?,
         N::DeclareCursorStmt(declare) => look_query(declare.query.as_deref())?,
-        N::FetchStmt(_) => Found {
+        N::FetchStmt(fetch) => Found {
             reads: Tables::Unknown,
-            ..Found::nothing()
+            ..Found::control(Control::Fetch {
+                portal: fetch.portalname.as_str().into(),
+            })
         },
         N::PrepareStmt(prepare) => names::prepare(prepare)?,
         N::ExecuteStmt(execute) => names::execute(execute)?,

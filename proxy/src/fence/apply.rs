@@ -70,6 +70,7 @@ impl SessionFence {
             | Control::ShowAccess(_)
             | Control::Prepare { .. }
             | Control::Execute { .. }
+            | Control::Fetch { .. }
             | Control::Deallocate { .. }
             | Control::DeallocateAll => {}
         }

@@ -9,12 +9,15 @@ mod plan;
 mod requirement;
 mod rules;
 pub mod scope_cell;
+mod situation;
+mod text_names;
 mod token_value;
 
 pub use holding::{Binding, Footing, Holding, Standing};
 pub use passage::Passage;
 pub use permit::{Basis, Permit};
-pub use plan::{Guard, Plan, Situation, Wrote};
-pub use requirement::Admission;
+pub use plan::{Plan, runs_a_name};
+pub use requirement::{Admission, Unguarded};
 pub use rules::{Fence, SessionFence};
+pub use situation::{Confirmed, Guard, Situation};
 pub use token_value::{SCOPES_MAX, TokenValue, TokenValueError};

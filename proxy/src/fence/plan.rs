@@ -10,76 +10,17 @@ use pgpalisade_policies::{
     Control, Effects, FencingVariable, Lifetime, Mode, ObjectName, SearchPath, Statement, Verdict,
 };
 
+use super::requirement::Unguarded;
 use super::requirement::Unmet;
+use super::situation::{Confirmed, Guard, Situation};
+use super::text_names::{InText, TextNames};
 use super::{Basis, Holding, Permit, SessionFence, TokenValue};
 use crate::rejection::Rejection;
 use crate::session::Pipeline;
-use crate::session::names::{Meaning, Names};
+use crate::session::ledger::Wrote;
+use crate::session::names::{Meaning, Name, Portals};
 use crate::session::settings::Settings;
 use crate::wire::backend::TransactionStatus;
-
-/// Whether the open transaction has been let write.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Wrote {
-    /// Nothing yet.
-    #[default]
-    No,
-    /// It may have.
-    Yes,
-}
-
-/// What is known of a session where a text arrives: everything before it has been answered, or does
-/// not matter to it.
-#[derive(Debug, Clone, Copy)]
-pub struct Situation<'a> {
-    /// Its token as PostgreSQL keeps it.
-    pub settings: &'a Settings<Arc<Holding>>,
-    /// Tokens that were accepted for it, whether in force or not.
-    pub accepted: &'a [Arc<Holding>],
-    /// What names stand for.
-    pub names: &'a Names,
-    /// The server's last word.
-    pub status: TransactionStatus,
-    /// Whether the open transaction has been let write.
-    pub wrote: Wrote,
-    /// Whether the text is part of a pipeline.
-    pub pipeline: Pipeline,
-    /// Where names without a schema are looked up.
-    pub path: SearchPath<'a>,
-    /// Whether read-only mode holds for it, where it may not write.
-    pub guard: Guard,
-}
-
-/// How sure it is that read-only mode holds for a session that may not write.
-///
-/// A function of the database may set `default_transaction_read_only`. That changes nothing for the transaction that it
-/// runs in, but for the next, and the server tells only with ReadyForQuery.
-/// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Guard {
-    /// The server has told, and nothing has run since.
-    #[default]
-    Sure,
-    /// Something has run that may have switched it off for the next transaction.
-    Ran,
-    /// And the next one has begun.
-    InDoubt,
-}
-
-impl Guard {
-    /// How it is behind a statement.
-    #[must_use]
-    pub fn after(self, statement: &Statement) -> Self {
-        let mut controls = statement.controls.iter();
-        let ends = controls.clone().any(ends_transaction);
-        let switches = statement.may_hide_a_write() || controls.any(sets_default_access);
-        match self {
-            Self::Sure if switches => Self::Ran,
-            Self::Ran if ends => Self::InDoubt,
-            guard => guard,
-        }
-    }
-}
 
 /// What is to be done with a text.
 #[derive(Debug)]
@@ -119,16 +60,20 @@ impl SessionFence {
     pub fn plan(&self, verdict: &Verdict, situation: &Situation<'_>) -> Plan {
         let mut walk = Walk {
             fence: self,
-            names: situation.names,
+            confirmed: situation.confirmed,
+            in_text: TextNames::default(),
             accepted: situation.accepted,
             path: situation.path,
-            guard: situation.guard,
+            guard: situation
+                .confirmed
+                .map_or(Guard::InDoubt, |confirmed| confirmed.guard()),
             settings: Cow::Borrowed(situation.settings),
             failed: situation.status == TransactionStatus::Failed,
             wrote: situation.wrote,
             basis: Basis::NotRequired,
             observed: None,
             alone: verdict.statements.len() == 1,
+            could_write: CouldWrite::No,
             local_is_lost: verdict.statements.len() == 1
                 && situation.status == TransactionStatus::Idle
                 && situation.pipeline == Pipeline::Closed,
@@ -152,7 +97,8 @@ impl SessionFence {
 /// One walk over the statements of a text, with the settings as they will be at each of them.
 struct Walk<'a> {
     fence: &'a SessionFence,
-    names: &'a Names,
+    confirmed: Option<Confirmed<'a>>,
+    in_text: TextNames<'a>,
     accepted: &'a [Arc<Holding>],
     path: SearchPath<'a>,
     guard: Guard,
@@ -163,12 +109,20 @@ struct Walk<'a> {
     observed: Option<Box<Rejection>>,
     /// The text has no other statement.
     alone: bool,
+    could_write: CouldWrite,
     /// It is a transaction of its own, in which a SET LOCAL does nothing but warn.
     local_is_lost: bool,
 }
 
-impl Walk<'_> {
-    fn step(&mut self, statement: &Statement) -> Result<(), Stop> {
+/// Whether the session could write anything at an earlier statement of the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CouldWrite {
+    No,
+    Yes,
+}
+
+impl<'a> Walk<'a> {
+    fn step(&mut self, statement: &'a Statement) -> Result<(), Stop> {
         if self.failed {
             if !statement.controls.iter().any(ends_failure) {
                 return Err(Stop::NothingRuns);
@@ -182,8 +136,15 @@ impl Walk<'_> {
         self.check_requirement(statement)?;
         self.check_backstop(statement)?;
         self.guard = self.guard.after(statement);
+        if self.fence.may_write(self.settings.token()) {
+            self.could_write = CouldWrite::Yes;
+            if statement.may_hide_a_write() {
+                self.wrote = Wrote::Yes;
+            }
+        }
         for control in &statement.controls {
             self.check_control(control)?;
+            self.in_text.apply(control);
             if !self.alone {
                 self.fence
                     .apply(control, self.accepted, self.settings.to_mut());
@@ -197,10 +158,13 @@ impl Walk<'_> {
 
     /// Read-only mode guards a session that may not write, as long as it is sure to be on.
     fn check_backstop(&mut self, statement: &Statement) -> Result<(), Stop> {
-        let holding = self.settings.token();
-        if self.guard == Guard::InDoubt
-            && statement.may_hide_a_write()
-            && let Some(rejection) = self.fence.unguarded(holding)
+        let why = match (self.guard, self.could_write) {
+            (Guard::InDoubt, _) => Unguarded::TransactionEnded,
+            (_, CouldWrite::Yes) => Unguarded::TokenLaidDown,
+            (Guard::Sure | Guard::Ran, CouldWrite::No) => return Ok(()),
+        };
+        if statement.may_hide_a_write()
+            && let Some(rejection) = self.fence.unguarded(self.settings.token(), why)
         {
             return self.refuse(rejection);
         }
@@ -213,10 +177,10 @@ impl Walk<'_> {
         for control in &statement.controls {
             match control {
                 // What its name stands for.
-                Control::Execute { name } => match self.names.statement(name.as_bytes()) {
-                    Some(meaning) => self.check_meaning(meaning)?,
-                    None => self.check(&Effects::unknown(None), None)?,
-                },
+                Control::Execute { name } => {
+                    self.check_execute(Name::statement(name.as_bytes()))?
+                }
+                Control::Fetch { portal } => self.check_fetch(Name::portal(portal.as_bytes()))?,
                 // A write where there is something to commit.
                 Control::Commit { .. } | Control::PrepareTransaction
                     if self.wrote == Wrote::Yes =>
@@ -234,11 +198,38 @@ impl Walk<'_> {
         Ok(())
     }
 
+    fn check_execute(&mut self, name: Name<'_>) -> Result<(), Stop> {
+        match self.in_text.find(name) {
+            InText::Effects(effects) => self.check(effects, None),
+            InText::Unknown => self.check(&Effects::unknown(None), None),
+            InText::Nothing => {
+                let meaning = self.confirmed.and_then(|confirmed| confirmed.find(name));
+                self.check_meaning(meaning.unwrap_or(&Meaning::Unknown))
+            }
+        }
+    }
+
+    /// What FETCH or MOVE runs, where the portal is one of the protocol. The query of a cursor was judged when it was
+    /// declared.
+    fn check_fetch(&mut self, name: Name<'_>) -> Result<(), Stop> {
+        let Some(confirmed) = self.confirmed else {
+            return self.check_meaning(&Meaning::Unknown);
+        };
+        match (confirmed.find(name), confirmed.portals()) {
+            (Some(meaning), _) => self.check_meaning(meaning),
+            (None, Portals::SomeUnknown) => self.check_meaning(&Meaning::Unknown),
+            (None, Portals::Known) => Ok(()),
+        }
+    }
+
     fn check_meaning(&mut self, meaning: &Meaning) -> Result<(), Stop> {
         match meaning.verdict() {
             Some(verdict) => {
                 for statement in &verdict.statements {
                     self.check(&statement.effects, None)?;
+                    if statement.controls.iter().any(runs_a_name) {
+                        self.check(&Effects::unknown(None), None)?;
+                    }
                 }
                 Ok(())
             }
@@ -338,15 +329,21 @@ impl Walk<'_> {
     }
 }
 
-const fn ends_transaction(control: &Control) -> bool {
+pub(super) const fn ends_transaction(control: &Control) -> bool {
     matches!(
         control,
         Control::Commit { .. } | Control::Rollback { .. } | Control::PrepareTransaction
     )
 }
 
+/// Whether it runs what a name stands for.
+#[must_use]
+pub const fn runs_a_name(control: &Control) -> bool {
+    matches!(control, Control::Execute { .. } | Control::Fetch { .. })
+}
+
 /// Whether it may change the mode of later transactions. A RESET goes back to what the session began with.
-const fn sets_default_access(control: &Control) -> bool {
+pub(super) const fn sets_default_access(control: &Control) -> bool {
     matches!(
         control,
         Control::ResetAll

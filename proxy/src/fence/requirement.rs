@@ -24,6 +24,28 @@ pub enum Admission {
     AskSearchPath(ObjectName),
 }
 
+/// Why PostgreSQL's read-only mode is not sure to keep a statement from writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unguarded {
+    /// What ran in an earlier transaction of the same request cycle may have switched it off.
+    TransactionEnded,
+    /// The transaction could write when it began.
+    TokenLaidDown,
+}
+
+impl fmt::Display for Unguarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TransactionEnded => {
+                "a transaction has ended before it in the same text or pipeline, so read-only mode is in doubt"
+            }
+            Self::TokenLaidDown => {
+                "the token was laid down before it in the same text, so the transaction is not read-only"
+            }
+        })
+    }
+}
+
 /// Why one statement does not just pass.
 #[derive(Debug)]
 pub(super) enum Unmet {
@@ -155,8 +177,7 @@ impl SessionFence {
     /// Why a session may not run a query behind the end of a transaction, while nobody knows whether read-only mode is
     /// still on; `None` where it needs none.
     #[must_use]
-    pub fn unguarded(&self, holding: Option<&Arc<Holding>>) -> Option<Rejection> {
-        let why = "a transaction has ended before it in the same text or pipeline, so read-only mode is in doubt";
+    pub fn unguarded(&self, holding: Option<&Arc<Holding>>, why: Unguarded) -> Option<Rejection> {
         let scope = self.rules().scope();
         if self.may_write(holding) {
             return None;

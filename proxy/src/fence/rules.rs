@@ -265,6 +265,16 @@ impl SessionFence {
         }
     }
 
+    /// A permit for a message of an extended-query pipeline whose layout PostgreSQL refuses.
+    #[must_use]
+    pub const fn admit_malformed(&self, tag: FrontendTag) -> Option<Permit> {
+        if tag.is_extended() {
+            Some(Permit::new(Basis::NotRequired))
+        } else {
+            None
+        }
+    }
+
     /// A permit for data, or the end of data, of a COPY that was admitted.
     ///
     /// # Errors

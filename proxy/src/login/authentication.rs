@@ -7,8 +7,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use pgpalisade_policies::{Access, TextEncoding};
 
 use super::LoginError;
-use crate::relay::encoding;
 use crate::session::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery};
+use crate::session::text_settings::encoding;
 use crate::transport::Socket;
 use crate::wire::backend::{self, tag};
 use crate::wire::encode;
@@ -49,7 +49,7 @@ pub(super) async fn relay(
 ) -> Result<Authenticated, LoginError> {
     let mut said = Authenticated {
         backend_pid: 0,
-        encoding: TextEncoding::AsciiSafe,
+        encoding: TextEncoding::Unsafe,
         reported: Access::ReadWrite,
         recovery: Recovery::Unknown,
         ready: Bytes::new(),

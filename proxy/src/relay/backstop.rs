@@ -1,13 +1,14 @@
 //! Keeping PostgreSQL's read-only mode up for a session that may not write, and taking it down for one that may.
 
-use pgpalisade_policies::{Statement, Verdict, WriteReason};
+use pgpalisade_policies::{Control, Statement, Verdict, WriteReason};
 
 use super::steps::{Judged, Refused, Step};
 use super::{Front, Relay};
-use crate::fence::Guard;
+use crate::fence::{Guard, Unguarded};
+use crate::rejection::Rejection;
 use crate::session::Pipeline;
 use crate::session::access::{Adjustment, Place, Standing};
-use crate::session::ledger::Request;
+use crate::session::in_flight::{Leave, Request};
 use crate::session::names::Meaning;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
@@ -32,7 +33,7 @@ impl Relay {
         }
         let adjustment = self.due_adjustment(self.standing())?;
         if adjustment == Adjustment::Lower {
-            // Only what runs a query needs it: see `lower_first`.
+            // Only what runs a query needs it: see `lower_due`.
             return None;
         }
         if tag.is_extended() {
@@ -59,21 +60,40 @@ impl Relay {
         self.access.adjustment(standing, place)
     }
 
-    /// A session that has lost its token inside a transaction: before it runs anything that could hide
-    /// a write, the transaction becomes read-only. A statement that only steers the session runs
-    /// without: in a pipeline some of them must not follow another statement.
-    pub(super) fn lower_first(&self, verdict: &Verdict) -> Option<Step> {
-        let steers = |statement: &Statement| !statement.controls.is_empty();
-        if verdict.statements.iter().all(steers)
+    /// What comes before something that could hide a write, where the session has lost its token inside a transaction:
+    /// the transaction becomes read-only.
+    pub(super) fn lower_due(&self) -> Option<Step> {
+        let standing = self.standing();
+        if standing == Standing::MayWrite
+            || !self.position.is_inside()
             || self.front == Front::Binds
             || self.position.status == TransactionStatus::Failed
+            || self.ledger.is_copying_in()
         {
             return None;
         }
-        match self.due_adjustment(self.standing()) {
-            Some(Adjustment::Lower) => Some(Step::Adjust(Adjustment::Lower)),
+        match (
+            self.access.adjustment(standing, Place::Inside),
+            self.ledger.is_empty(),
+        ) {
+            (Some(lower @ Adjustment::Lower), true) => Some(Step::Adjust(lower)),
+            (Some(Adjustment::Lower), false) => Some(Step::AwaitReplies),
             _ => None,
         }
+    }
+
+    /// The same for a text. A statement that only steers the session runs without: in a pipeline some of them must not
+    /// follow another statement. A COMMIT may run the query of a cursor that it keeps.
+    pub(super) fn lower_first(&self, verdict: &Verdict) -> Option<Step> {
+        let commits = |control: &Control| matches!(control, Control::Commit { .. });
+        let runs = |statement: &Statement| {
+            statement.may_hide_a_write() || statement.controls.iter().any(commits)
+        };
+        verdict
+            .statements
+            .iter()
+            .any(runs)
+            .then(|| self.lower_due())?
     }
 
     pub(super) fn standing(&self) -> Standing {
@@ -92,26 +112,14 @@ impl Relay {
         }
     }
 
-    /// Whether something in flight may have switched read-only mode off for a transaction that this request begins:
-    /// a function of the database can, and the server says so in its reply.
-    pub(super) fn backstop_in_doubt(&self, request: Request) -> bool {
-        if self.ledger.is_empty() || self.standing() == Standing::MayWrite {
-            return false;
-        }
-        let begins = request != Request::Execute || self.ledger.ends_transaction();
-        begins && self.ledger.may_hide_a_write()
-    }
-
     /// What comes before a Parse: it can run functions of the database, the checks of a domain in an array's literal.
-    pub(super) fn before_parse(&mut self, judged: &Judged<'_>) -> Option<Step> {
+    pub(super) fn before_parse(&mut self, judged: &Judged<'_>) -> Result<Leave, Step> {
         let statements = &judged.verdict.statements;
         let unread = |statement: &Statement| matches!(statement.why, Some(WriteReason::Opaque(_)));
-        let may_hide = |_: &Self| {
-            let may_read_one = has_literal(judged.text) || statements.iter().any(unread);
-            may_read_one && statements.iter().any(Statement::may_hide_a_write)
-        };
-        let step = self.before_running(may_hide);
-        if matches!(step, Some(Step::Refuse(..))) {
+        let may_read_one = has_literal(judged.text) || statements.iter().any(unread);
+        let may_run = may_read_one && statements.iter().any(Statement::may_hide_a_write);
+        let step = self.before_running(may_run);
+        if matches!(step, Err(Step::Refuse(..))) {
             self.judged_as(judged);
         }
         step
@@ -119,60 +127,52 @@ impl Relay {
 
     /// What comes before a Bind: the text is planned, for which functions that are said to be stable are run, and
     /// parameters are read, which checks those of a domain.
-    pub(super) fn before_bind(&mut self, statement: &[u8], body: &[u8]) -> Option<Step> {
-        if self.names.take_older(statement) {
-            return Some(Step::CloseUnnamed);
-        }
-        self.before_running(|relay| {
-            frontend::bind_parameters(body) != Some(0) || relay.may_hide_a_write(statement)
-        })
+    pub(super) fn before_bind(&mut self, meaning: &Meaning, body: &[u8]) -> Result<Leave, Step> {
+        let takes_some = frontend::bind_parameters(body) != Some(0);
+        self.before_running(takes_some || may_hide_a_write(meaning))
     }
 
     /// What comes before a Describe of a statement: its text may be read again, as by a Parse.
-    pub(super) fn before_describe(&mut self, statement: &[u8]) -> Option<Step> {
-        if self.names.take_older(statement) {
-            return Some(Step::CloseUnnamed);
-        }
-        self.before_running(|relay| relay.may_hide_a_write(statement))
-    }
-
-    fn may_hide_a_write(&self, statement: &[u8]) -> bool {
-        match self.names.statement(statement).and_then(Meaning::verdict) {
-            Some(verdict) => verdict.statements.iter().any(Statement::may_hide_a_write),
-            None => true,
-        }
+    pub(super) fn before_describe(&mut self, meaning: &Meaning) -> Result<Leave, Step> {
+        self.before_running(may_hide_a_write(meaning))
     }
 
     /// What comes before a message that prepares an Execute, where it may run a function of the database. What could
     /// hide in an Execute could hide there.
-    fn before_running(&mut self, may_run: impl FnOnce(&Self) -> bool) -> Option<Step> {
+    fn before_running(&mut self, may_run: bool) -> Result<Leave, Step> {
+        if !may_run {
+            return Ok(Leave::Read);
+        }
         if self.standing() == Standing::MayWrite {
             // It matters where the session loses its token before the pipeline ends.
-            if self.guard == Guard::Sure && self.access.is_read_only() && may_run(self) {
+            if self.guard == Guard::Sure && self.access.is_read_only() {
                 self.guard = Guard::Ran;
             }
-            return None;
+            self.text_settings.on_run();
+            return Ok(Leave::ReadUnguarded);
         }
-        if self.backstop_in_doubt(Request::Execute) {
-            return Some(Step::AwaitReplies);
+        if let Some(step) = self.lower_due() {
+            return Err(step);
         }
-        match self.guard_now() {
-            Guard::Ran => None,
-            Guard::Sure => {
-                if may_run(self) {
-                    self.guard = Guard::Ran;
-                }
-                None
-            }
-            Guard::InDoubt if !may_run(self) => None,
-            Guard::InDoubt => {
-                let rejection = self.fence.unguarded(self.settings.token())?;
-                Some(match self.ledger.is_empty() {
-                    true => Step::Refuse(Box::new(rejection), Refused::InPipeline),
-                    false => Step::AwaitReplies,
-                })
-            }
+        if self.guard_now() == Guard::InDoubt
+            && let Some(rejection) = self.unguarded()
+        {
+            return Err(match self.ledger.is_empty() {
+                true => Step::Refuse(Box::new(rejection), Refused::InPipeline),
+                false => Step::AwaitReplies,
+            });
         }
+        if self.guard == Guard::Sure {
+            self.guard = Guard::Ran;
+        }
+        self.text_settings.on_run();
+        Ok(Leave::Read)
+    }
+
+    /// The refusal of what may hide a write, while read-only mode is in doubt.
+    pub(super) fn unguarded(&self) -> Option<Rejection> {
+        let token = self.settings.token();
+        self.fence.unguarded(token, Unguarded::TransactionEnded)
     }
 
     /// What is left of read-only mode behind an Execute of something that does nothing to the session.
@@ -198,6 +198,13 @@ impl Relay {
         }
         self.due_adjustment(Standing::MayWrite)
     }
+}
+
+fn may_hide_a_write(meaning: &Meaning) -> bool {
+    meaning.verdict().is_none_or(|verdict| {
+        let mut statements = verdict.statements.iter();
+        statements.any(Statement::may_hide_a_write)
+    })
 }
 
 /// Whether a text has a string constant, also one in dollars. Nothing else is read by a function of its type when a

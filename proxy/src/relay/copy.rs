@@ -2,7 +2,7 @@
 
 use super::Relay;
 use super::steps::{Forward, Refused, Step};
-use crate::session::ledger::{InFlight, Request};
+use crate::session::in_flight::{InFlight, Request};
 use crate::wire::frontend::FrontendTag;
 
 impl Relay {

@@ -10,10 +10,10 @@ use pgpalisade_policies::{
 
 use super::steps::{Forward, Judged, Refused, Step, Then};
 use super::{Front, Relay};
-use crate::fence::{Admission, Guard, Permit, Plan, Situation, TokenValue};
+use crate::fence::{Admission, Confirmed, Guard, Permit, Plan, Situation, TokenValue, runs_a_name};
 use crate::rejection::Rejection;
-use crate::session::access::Adjustment;
-use crate::session::ledger::{InFlight, Request};
+use crate::session::access::{Adjustment, Standing};
+use crate::session::in_flight::{InFlight, Leave, Request};
 use crate::session::names::EXCERPT_MAX;
 use crate::wire::backend::TransactionStatus;
 
@@ -60,26 +60,19 @@ impl Relay {
             Ok(text) => text,
             Err(why) => return Ok(Arc::new(Verdict::opaque(why))),
         };
+        let encoding = self.text_settings.for_text(text, self.ledger.settled());
+        let encoding = encoding.ok_or(Step::AwaitReplies)?;
         let mut verdicts = self.worker.verdicts.borrow_mut();
-        if let Some(verdict) = verdicts.find(text, self.encoding) {
+        if let Some(verdict) = verdicts.find(text, encoding) {
             return Ok(verdict);
         }
         let verdict = match (self.classified.clone(), weigh(text)) {
             (Some(verdict), _) => verdict,
-            (None, Weight::Light) => Arc::new(classify(text, self.encoding)),
-            (None, Weight::Heavy) => return Err(Step::Classify(text.to_vec())),
+            (None, Weight::Light) => Arc::new(classify(text, encoding)),
+            (None, Weight::Heavy) => return Err(Step::Classify(text.to_vec(), encoding)),
         };
-        verdicts.keep(text, self.encoding, &verdict);
+        verdicts.keep(text, encoding, &verdict);
         Ok(verdict)
-    }
-
-    /// What comes before the question what a request does: a wait, or the refusal that its declaration has ended in.
-    fn before_effects(&mut self, request: Request, refused: Refused) -> Option<Step> {
-        if self.backstop_in_doubt(request) {
-            return Some(Step::AwaitReplies);
-        }
-        let rejection = self.refusal_on_hold.take()?;
-        Some(Step::Refuse(rejection, refused))
     }
 
     /// Decides a request of which nothing is known but its effects.
@@ -89,12 +82,15 @@ impl Relay {
         request: Request,
         refused: Refused,
     ) -> Step {
-        if let Some(step) = self.before_effects(request, refused) {
+        if let Some(rejection) = self.refusal_on_hold.take() {
+            return Step::Refuse(rejection, refused);
+        }
+        if let Some(step) = self.lower_due() {
             return step;
         }
         let token = self.settings.token();
         if self.guard_now() == Guard::InDoubt
-            && let Some(rejection) = self.fence.unguarded(token)
+            && let Some(rejection) = self.unguarded()
         {
             return match self.ledger.is_empty() {
                 true => Step::Refuse(Box::new(rejection), refused),
@@ -110,10 +106,11 @@ impl Relay {
                 if self.guard == Guard::Sure && request == Request::Execute {
                     self.guard = Guard::Ran;
                 }
-                let entry = Some(InFlight::client(request, None));
+                let mut entry = InFlight::client(request, None);
+                entry.leave = self.leave_for_reads();
                 Step::Forward(Forward {
                     observed,
-                    ..Forward::plain(permit, entry)
+                    ..Forward::plain(permit, Some(entry))
                 })
             }
             _ if waits => Step::AwaitReplies,
@@ -136,20 +133,19 @@ impl Relay {
     pub(super) fn decide(&mut self, judged: &Judged<'_>, request: Request) -> Step {
         let verdict = judged.verdict;
         let holds = touches_token(verdict);
+        let names = controls(verdict).any(runs_a_name) && self.permit_for_any().is_none();
         // A failed transaction may be over by the time that this text arrives.
         let failed = self.position.status == TransactionStatus::Failed;
-        if (holds || failed) && !self.ledger.is_empty() {
+        if (holds || names || failed) && !self.ledger.is_empty() {
             return Step::AwaitReplies;
         }
         let refused = match request {
             Request::Execute => Refused::InPipeline,
             _ => Refused::Whole,
         };
-        if let Some(step) = self.before_effects(request, refused) {
-            if matches!(step, Step::Refuse(..)) {
-                self.judged_as(judged);
-            }
-            return step;
+        if let Some(rejection) = self.refusal_on_hold.take() {
+            self.judged_as(judged);
+            return Step::Refuse(rejection, refused);
         }
         let (permit, observed) = match self.plan(judged, request, refused) {
             Ok(admitted) => admitted,
@@ -189,7 +185,10 @@ impl Relay {
             let statements = verdict.statements.iter();
             self.guard = statements.fold(self.guard_now(), Guard::after);
         }
-        let entry = InFlight::client(request, Some(Arc::clone(verdict)));
+        let mut entry = InFlight::client(request, Some(Arc::clone(verdict)));
+        if verdict.statements.iter().any(Statement::may_hide_a_write) {
+            entry.leave = self.leave_for_reads();
+        }
         Step::Forward(Forward {
             permit,
             entry: Some(entry),
@@ -221,16 +220,26 @@ impl Relay {
         Err(step)
     }
 
-    pub(super) fn situation(&self) -> Situation<'_> {
+    /// What a text is judged by: what the server has confirmed where that holds for it, else the worst that may be.
+    fn situation(&self) -> Situation<'_> {
         Situation {
             settings: &self.settings,
             accepted: &self.accepted,
-            names: &self.names,
             status: self.position.status,
-            wrote: self.wrote,
+            wrote: self.ledger.wrote(),
             pipeline: self.position.pipeline,
             path: self.search_path.get(),
-            guard: self.guard_now(),
+            confirmed: self.ledger.settled().map(|settled| {
+                Confirmed::new(settled, &self.names, &self.ledger, self.guard_now())
+            }),
+        }
+    }
+
+    /// What a read may do besides: a function of the database may write wherever the session may.
+    fn leave_for_reads(&self) -> Leave {
+        match self.standing() {
+            Standing::MayWrite => Leave::ReadUnguarded,
+            Standing::MayNotWrite => Leave::Read,
         }
     }
 

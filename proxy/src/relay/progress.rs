@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use pgpalisade_policies::{Access, TextEncoding};
+
 use super::judgement::SettingsToShow;
 use super::steps::Step;
 use super::{End, Gate, Process, Relay};
@@ -9,7 +11,7 @@ use crate::fence::{Binding, Standing};
 use crate::rejection::Rejection;
 use crate::rejection_log::Enforcement;
 use crate::session::access::Adjustment;
-use crate::session::ledger::Origin;
+use crate::session::in_flight::Origin;
 use crate::session::search_path::QUESTIONS;
 use crate::session::{Pipeline, access};
 use crate::upstream::own;
@@ -42,12 +44,7 @@ impl Relay {
             Step::Adjust(adjustment) => self.adjust(adjustment),
             Step::PublishSettings => self.publish_settings(),
             Step::AskSearchPath => self.ask_for_search_path(),
-            Step::CloseUnnamed => {
-                // The pipeline that the client's message begins: should that wait, a Flush brings the reply.
-                self.position.pipeline = Pipeline::Open;
-                own::close_unnamed(self.upstream.own_messages(), &mut self.ledger);
-            }
-            Step::Classify(text) => self.classify(text),
+            Step::Classify(text, encoding) => self.classify(text, encoding),
         }
         Ok(Message::Stays)
     }
@@ -82,6 +79,10 @@ impl Relay {
             self.gate = Gate::Lift;
         } else {
             self.access.adjust(adjustment);
+            if adjustment != Adjustment::Default(Access::ReadWrite) {
+                // Should it be cancelled, nothing may stand behind it that relies on it.
+                self.await_replies();
+            }
         }
     }
 
@@ -135,9 +136,9 @@ impl Relay {
     }
 
     /// Has a text classified on another thread.
-    fn classify(&mut self, text: Vec<u8>) {
+    fn classify(&mut self, text: Vec<u8>, encoding: TextEncoding) {
         let classification = self.worker.classification.clone();
-        let classifying = classification.of(text, self.encoding);
+        let classifying = classification.of(text, encoding);
         self.gate = Gate::Classification(Box::pin(classifying));
     }
 
@@ -237,6 +238,6 @@ fn describe(binding: &Binding, marks: &mut String, status: &mut String) {
 }
 
 /// The value of the setting in a report of the server.
-pub(super) fn reported_access(value: &[u8]) -> Option<pgpalisade_policies::Access> {
+pub(super) fn reported_access(value: &[u8]) -> Option<Access> {
     access::parse(value)
 }

@@ -2,7 +2,6 @@
 
 use bytes::BytesMut;
 
-use super::ahead::First;
 use super::judgement::LastJudged;
 use super::steps::Refused;
 use super::{CommittedMidway, End, Gate, Relay};
@@ -10,7 +9,7 @@ use crate::fence::Binding;
 use crate::rejection::Rejection;
 use crate::rejection_log::{Enforcement, RejectionKind};
 use crate::session::Pipeline;
-use crate::session::ledger::{InFlight, Request};
+use crate::session::in_flight::{InFlight, Request};
 use crate::upstream::own;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::encode::{self, Severity};
@@ -25,18 +24,6 @@ impl Relay {
                 let out = self.client_outbox.tail();
                 rejection.encode(Severity::Error, out);
                 encode::ready_for_query(out, TransactionStatus::Idle);
-            }
-            Refused::Series(series) => {
-                // As above, for the transaction that the series would have been.
-                let out = self.client_outbox.tail();
-                for reply in series.replies() {
-                    encode::reply(out, reply);
-                }
-                rejection.encode(Severity::Error, out);
-                encode::ready_for_query(out, TransactionStatus::Idle);
-                if series.first == First::Parse {
-                    self.names.refuse_unnamed();
-                }
             }
             Refused::Whole => {
                 let sync = InFlight::client(Request::Sync, None);

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement, TextEncoding};
+use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
 
 use super::progress::reported_access;
 use super::{CommittedMidway, End, Gate, Process, Relay};
-use crate::fence::Wrote;
 use crate::session::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery, value};
-use crate::session::ledger::{InFlight, NameChange, Origin, Reply};
-use crate::session::names::Meaning;
+use crate::session::command_tag;
+use crate::session::in_flight::{InFlight, Origin, Request};
+use crate::session::ledger::Reply;
 use crate::wire::backend::{self, TransactionStatus, first_column, tag};
-use crate::wire::encode::{self, Severity};
+use crate::wire::encode::{self, ErrorFields, Severity};
 use crate::wire::header::{self, HEADER_LEN, Header};
 
 /// Messages that the proxy understands are collected up to this size; longer ones (an error with a
@@ -180,8 +180,15 @@ impl Relay {
                 _ => Way::Relay,
             },
             other => {
-                if matches!(other, tag::PARSE_COMPLETE | tag::CLOSE_COMPLETE) {
-                    self.on_name_change();
+                if self.is_contradiction(other, &[]) {
+                    return self.on_contradiction(other, &[]);
+                }
+                if matches!(
+                    other,
+                    tag::PARSE_COMPLETE | tag::BIND_COMPLETE | tag::CLOSE_COMPLETE
+                ) && let Some(front) = self.ledger.front_mut()
+                {
+                    self.names.confirm(std::mem::take(&mut front.name));
                 }
                 match self.ledger.on_reply(other) {
                     Reply::Relay | Reply::Replace(_) => Way::Relay,
@@ -191,14 +198,53 @@ impl Relay {
         }
     }
 
+    /// Whether a reply shows that the server has done something else than was judged.
+    #[inline]
+    fn is_contradiction(&self, reply: u8, command_tag: &[u8]) -> bool {
+        let contradicts =
+            |request: &InFlight| command_tag::contradicts(request, reply, command_tag);
+        self.ledger.front().is_some_and(contradicts)
+    }
+
+    /// Ends the session on the spot, so that what it has open cannot be committed.
+    fn on_contradiction(&mut self, reply: u8, command_tag: &[u8]) -> Way {
+        self.upstream.abort();
+        let did = String::from_utf8_lossy(command_tag).into_owned();
+        tracing::error!(
+            client.addr = %self.label.client_addr,
+            user = self.label.user,
+            reply = %char::from(reply),
+            command_tag = did,
+            "PostgreSQL has done something else than the fence has judged: the session is ended"
+        );
+        self.end_session(
+            "a reply contradicts the judgement of its request",
+            &ErrorFields {
+                severity: Severity::Fatal,
+                sqlstate: "58000",
+                message: "terminating connection because PostgreSQL has done something else than pgpalisade has judged",
+                detail: &format!("The reply {did:?} does not fit the request."),
+                hint: "Report this as a defect of pgpalisade, with the statements of the session.",
+            },
+        );
+        Way::Drop
+    }
+
     fn on_ready(&mut self, body: &[u8]) -> Way {
+        if self
+            .ledger
+            .front()
+            .is_some_and(|front| front.request == Request::Query)
+        {
+            self.names.on_simple_query();
+        }
         let reply = self.ledger.on_reply(tag::READY_FOR_QUERY);
         // An unknown status is taken as the one in which least is possible.
         let status = TransactionStatus::from_body(body).unwrap_or(TransactionStatus::Failed);
         self.position.status = status;
         self.settings.on_ready(status);
         if status == TransactionStatus::Idle {
-            self.wrote = Wrote::No;
+            self.ledger.end_transaction();
             self.access.end_transaction();
             self.names.end_transaction();
             self.search_path.end_transaction();
@@ -213,33 +259,22 @@ impl Relay {
         }
     }
 
-    /// A Parse or Close has been carried out.
-    fn on_name_change(&mut self) {
-        match self
-            .ledger
-            .front_mut()
-            .and_then(|front| front.name.take())
-            .map(|name| *name)
-        {
-            Some(NameChange::CloseStatement(name)) => self.names.remove_statement(&name),
-            Some(NameChange::ClosePortal(name)) => self.names.remove_portal(&name),
-            Some(NameChange::Prepare(_)) | None => {}
-        }
-    }
-
     fn on_command_complete(&mut self, body: &[u8]) -> Way {
+        let command_tag = backend::command_tag(body);
+        if self.is_contradiction(tag::COMMAND_COMPLETE, command_tag) {
+            return self.on_contradiction(tag::COMMAND_COMPLETE, command_tag);
+        }
         if let Some((verdict, at)) = self.ledger.front().and_then(InFlight::position) {
             let verdict = Arc::clone(verdict);
             if let Some(statement) = verdict.statements.get(at) {
                 if statement.may_change_access_unseen() {
                     self.access.on_unseen_change();
                 }
-                let tag = backend::command_tag(body);
-                if commits(statement, tag) {
+                if commits(statement, command_tag) {
                     self.committed_midway = CommittedMidway::Yes;
                 }
                 for control in &statement.controls {
-                    self.on_control(control, tag);
+                    self.on_control(control, command_tag);
                 }
             }
         }
@@ -290,17 +325,16 @@ impl Relay {
             Control::ResetDefaultAccess | Control::ResetAll => self.access.on_reset(),
             Control::DiscardAll => {
                 self.access.on_reset();
-                self.names.remove_all_statements();
+                self.names.deallocated_all();
             }
             Control::SetFencing { .. } => self.shown.server_has_token = true,
             Control::Prepare { name, effects } => {
-                self.names
-                    .prepare(name.as_bytes(), Meaning::Sql(Arc::clone(effects)));
+                self.names.prepared(name, effects);
             }
             Control::Deallocate { name } => {
-                self.names.remove_statement(name.as_bytes());
+                self.names.deallocated(name);
             }
-            Control::DeallocateAll => self.names.remove_all_statements(),
+            Control::DeallocateAll => self.names.deallocated_all(),
             _ => {}
         }
     }
@@ -321,11 +355,6 @@ impl Relay {
             .front()
             .is_some_and(|front| front.origin == Origin::Proxy);
         let reply = self.ledger.on_reply(tag::ERROR);
-        for change in self.ledger.take_skipped() {
-            if let NameChange::Prepare(name) = change {
-                self.names.remove_statement(&name);
-            }
-        }
         match reply {
             // The session ends, whoever's request it was.
             _ if fatal => Way::Relay,
@@ -349,9 +378,7 @@ impl Relay {
         let Some((name, reported)) = backend::parameter_status(body) else {
             return Way::Relay;
         };
-        if name == b"client_encoding" {
-            self.encoding = encoding(reported);
-        }
+        self.text_settings.on_report(name, reported);
         if name == IN_HOT_STANDBY.as_bytes() {
             self.access.on_recovery(Recovery::reported(reported));
         }
@@ -399,34 +426,4 @@ fn commits(statement: &Statement, command_tag: &[u8]) -> bool {
     };
     statement.commits_inside == CommitsInside::Possibly
         || (command_tag != b"ROLLBACK" && statement.controls.iter().any(ends))
-}
-
-/// Whether bytes of a text that look like ASCII are ASCII in a client encoding.
-///
-/// In these six a character's second byte can be one of ASCII's, a backslash or a quote among them:
-/// <https://www.postgresql.org/docs/current/multibyte.html>
-#[must_use]
-pub(crate) fn encoding(name: &[u8]) -> TextEncoding {
-    const UNSAFE: [&str; 12] = [
-        "SJIS",
-        "SHIFT_JIS_2004",
-        "SHIFT_JIS",
-        "SHIFTJIS",
-        "MSKANJI",
-        "WIN932",
-        "BIG5",
-        "GBK",
-        "UHC",
-        "GB18030",
-        "JOHAB",
-        "WIN949",
-    ];
-    let safe = !UNSAFE
-        .iter()
-        .any(|unsafe_name| name.eq_ignore_ascii_case(unsafe_name.as_bytes()));
-    if safe {
-        TextEncoding::AsciiSafe
-    } else {
-        TextEncoding::Unsafe
-    }
 }

@@ -1,21 +1,17 @@
 //! Messages from the client: what each of them needs before it may be sent.
 
-use pgpalisade_policies::scan::{self, NeedsParse};
-use pgpalisade_policies::{Category, Class, Effects, MAX_PARSED, MAX_PARSED_INLINE, Opaque};
+use pgpalisade_policies::{Category, Effects, MAX_PARSED, MAX_PARSED_INLINE, Opaque};
 
-use super::ahead::First;
-use super::judgement::{excerpt, shows_settings};
 use super::progress::Message;
 use super::steps::{Forward, Judged, Refused, Step, Then};
 use super::{End, Front, Gate, Relay};
-use crate::fence::{Basis, Guard, Wrote};
+use crate::fence::{Basis, Guard};
 use crate::rejection_log::Enforcement;
 use crate::session::Pipeline;
-use crate::session::ledger::{InFlight, NameChange, Request};
-use crate::session::names::{Meaning, Noted};
+use crate::session::in_flight::{InFlight, Leave, Request};
 use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
-use crate::wire::frontend::{self, FrontendTag, Target};
+use crate::wire::frontend::{self, FrontendTag};
 use crate::wire::header::{self, HEADER_LEN, Header};
 
 /// A message that carries a text is collected up to this size: a text in it can be classified at once. The slack is
@@ -26,15 +22,13 @@ const LOOKED_AT_MAX: usize = MAX_PARSED_INLINE + NAMES_MAX;
 const COLLECTED_MAX: usize = MAX_PARSED + NAMES_MAX;
 
 /// Names of statements and portals must end within this many bytes of their message.
-const NAMES_MAX: usize = 16 * 1024;
+pub(super) const NAMES_MAX: usize = 16 * 1024;
 
 /// The message at the front of the client's bytes, as far as it has arrived.
 #[derive(Clone, Copy)]
 pub(super) struct Frame<'a> {
-    header: Header,
-    body: &'a [u8],
-    /// What has arrived behind it.
-    pub(super) behind: &'a [u8],
+    pub(super) header: Header,
+    pub(super) body: &'a [u8],
 }
 
 impl Frame<'_> {
@@ -105,11 +99,10 @@ impl Relay {
             }
             // What was decided before goes out first.
             self.pass_on(bytes, &mut sent, at)?;
-            let dropped = frame_len + step.behind();
             if self.take(step)? == Message::Dropped {
                 self.front = Front::Unknown;
                 self.classified = None;
-                self.client_discard = dropped;
+                self.client_discard = frame_len;
             }
         }
         self.pass_on(bytes, &mut sent, at)?;
@@ -139,14 +132,22 @@ impl Relay {
             then,
             observed,
         } = forward;
-        if matches!(permit.basis(), Basis::Token | Basis::Exempt) {
-            self.wrote = Wrote::Yes;
-        }
         if let Some(rejection) = observed {
             self.record(&rejection, Enforcement::Observed);
         }
+        let basis = permit.basis();
         self.upstream.admit(permit, frame_len);
-        if let Some(entry) = entry {
+        if let Some(mut entry) = entry {
+            if matches!(basis, Basis::Token | Basis::Exempt) {
+                entry.leave = Leave::Write;
+            }
+            match entry.request {
+                Request::Execute => self.text_settings.on_run(),
+                Request::Query | Request::FunctionCall | Request::Sync => {
+                    self.text_settings.on_cycle_sent();
+                }
+                _ => {}
+            }
             self.ledger.push(entry);
         }
         then
@@ -157,18 +158,18 @@ impl Relay {
         let body = bytes
             .get(HEADER_LEN..bytes.len().min(header.frame_len()))
             .unwrap_or_default();
-        let behind = bytes.get(header.frame_len()..).unwrap_or_default();
-        let frame = Frame {
-            header,
-            body,
-            behind,
-        };
+        let frame = Frame { header, body };
         let tag = match FrontendTag::from_byte(header.tag) {
             Ok(tag) => tag,
             Err(error) => return Step::Broken(error),
         };
         if self.ledger.is_skipping() && !matches!(tag, FrontendTag::Sync | FrontendTag::Terminate) {
             return Step::Discard;
+        }
+        // A request cycle of a session that does not hold all that it could need is judged by what is known at its
+        // start, so the one before must have been answered.
+        if tag.is_judged() && self.ledger.settled().is_none() && self.permit_for_any().is_none() {
+            return Step::AwaitReplies;
         }
         if let Some(step) = self.adjust_first(tag) {
             return step;
@@ -180,6 +181,7 @@ impl Relay {
             FrontendTag::Execute => self.look_at_execute(frame),
             FrontendTag::Describe | FrontendTag::Close => self.look_at_target(tag, frame),
             FrontendTag::Sync => self.look_at_sync(),
+            FrontendTag::Flush if frame.header.body_len > 0 => self.malformed(tag),
             FrontendTag::Flush => self.harmless(tag, None),
             FrontendTag::FunctionCall => self.look_at_function_call(),
             FrontendTag::CopyData | FrontendTag::CopyDone => self.look_at_copy_data(tag),
@@ -189,7 +191,7 @@ impl Relay {
         }
     }
 
-    fn harmless(&self, tag: FrontendTag, request: Option<Request>) -> Step {
+    pub(super) fn harmless(&self, tag: FrontendTag, request: Option<Request>) -> Step {
         let entry = request.map(|request| InFlight::client(request, None));
         match self.fence.admit_harmless(tag) {
             Some(permit) => Step::Forward(Forward::plain(permit, entry)),
@@ -199,7 +201,7 @@ impl Relay {
 
     /// Whether the rest of a message with a text is waited for. A session that may send whatever it likes does not
     /// wait for a long one.
-    fn collects(&self, frame: Frame<'_>) -> bool {
+    pub(super) fn collects(&self, frame: Frame<'_>) -> bool {
         let len = frame.header.body_len;
         let free = || self.fence.admit_any(self.settings.token()).is_some();
         !frame.is_whole() && (len <= LOOKED_AT_MAX || (len <= COLLECTED_MAX && !free()))
@@ -216,7 +218,6 @@ impl Relay {
         if let Ok(text) = text
             && let Some(permit) = self.fast_permit(text)
         {
-            self.names.on_simple_query();
             self.search_path.forget();
             return Step::Forward(Forward::plain(
                 permit,
@@ -234,169 +235,11 @@ impl Relay {
         };
         let step = self.decide(&judged, Request::Query);
         if matches!(step, Step::Forward(_)) {
-            self.names.on_simple_query();
             // A simple Query ends the transaction of a pipeline, with or without a Sync.
             self.position.pipeline = Pipeline::Closed;
             self.guard = Guard::Sure;
         }
         step
-    }
-
-    fn look_at_parse(&mut self, frame: Frame<'_>) -> Step {
-        if self.collects(frame) {
-            return Step::NeedBytes;
-        }
-        let Some((name, text)) = parse_prefix(frame) else {
-            return long_name(frame);
-        };
-        // Whether the name is free, the replies to a Close or an earlier Parse will tell.
-        if self.names.has_statement(name) && !self.ledger.is_empty() {
-            return Step::AwaitReplies;
-        }
-        let meaning = match text {
-            Ok(text) if name.is_empty() && self.fast_permit(text).is_some() => Meaning::Plain,
-            text => {
-                let verdict = match self.verdict(text) {
-                    Ok(verdict) => verdict,
-                    Err(step) => return step,
-                };
-                if shows_settings(&verdict)
-                    && let Some(step) = self.publish_first()
-                {
-                    return step;
-                }
-                self.shown.published = None;
-                let judged = Judged {
-                    verdict: &verdict,
-                    text: text.unwrap_or_default(),
-                };
-                if name.is_empty()
-                    && let Some(step) = self.refuse_ahead(First::Parse, &judged, frame.behind)
-                {
-                    return step;
-                }
-                if let Some(step) = self.before_parse(&judged) {
-                    return step;
-                }
-                let keeps = verdict.class() == Class::Write;
-                let excerpt = text.ok().filter(|_| keeps).map(|text| excerpt(text).into());
-                Meaning::Classified {
-                    verdict,
-                    excerpt,
-                    scan: text.map_or(NeedsParse::Yes, scan::needs_parse),
-                }
-            }
-        };
-        let change = match self.names.prepare(name, meaning) {
-            Noted::New => Some(NameChange::Prepare(name.into())),
-            Noted::No => None,
-        };
-        self.pipelined(FrontendTag::Parse, Request::Parse, change)
-    }
-
-    fn look_at_bind(&mut self, frame: Frame<'_>) -> Step {
-        match frontend::bind(frame.body) {
-            Some((portal, _)) if self.names.has_portal(portal) && !self.ledger.is_empty() => {
-                return Step::AwaitReplies;
-            }
-            Some((portal, statement)) => {
-                if let Some(step) = self.refuse_bound(portal, statement, frame) {
-                    return step;
-                }
-                if let Some(step) = self.before_bind(statement, frame.body) {
-                    return step;
-                }
-                self.names.bind(portal, statement);
-            }
-            None if frame.is_whole() => return Step::Broken(WireError::Malformed(b'B')),
-            None => return long_name(frame),
-        }
-        self.pipelined(FrontendTag::Bind, Request::Bind, None)
-    }
-
-    fn pipelined(
-        &mut self,
-        tag: FrontendTag,
-        request: Request,
-        change: Option<NameChange>,
-    ) -> Step {
-        self.position.pipeline = Pipeline::Open;
-        let mut step = self.harmless(tag, Some(request));
-        if let Step::Forward(Forward {
-            entry: Some(entry), ..
-        }) = &mut step
-        {
-            entry.name = change.map(Box::new);
-        }
-        step
-    }
-
-    fn look_at_target(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Step {
-        if !frame.is_whole() {
-            return Step::NeedBytes;
-        }
-        let target = match frontend::target(frame.header.tag, frame.body) {
-            Ok(target) => target,
-            Err(error) => return Step::Broken(error),
-        };
-        if tag == FrontendTag::Describe {
-            if let Target::Statement(name) = target
-                && let Some(step) = self.before_describe(name)
-            {
-                return step;
-            }
-            return self.pipelined(tag, Request::Describe, None);
-        }
-        // What is not known now, this Close does not close: a later Parse may come before its reply.
-        let change = match target {
-            Target::Statement(name) if self.names.has_statement(name) => {
-                Some(NameChange::CloseStatement(name.into()))
-            }
-            Target::Portal(name) if self.names.has_portal(name) => {
-                Some(NameChange::ClosePortal(name.into()))
-            }
-            Target::Statement(_) | Target::Portal(_) => None,
-        };
-        self.pipelined(tag, Request::Close, change)
-    }
-
-    fn look_at_execute(&mut self, frame: Frame<'_>) -> Step {
-        if !frame.is_whole() {
-            return Step::NeedBytes;
-        }
-        let portal = match frontend::execute(frame.body) {
-            Ok(portal) => portal,
-            Err(error) => return Step::Broken(error),
-        };
-        self.position.pipeline = Pipeline::Open;
-        if let Some(step) = self.fast_execute(portal) {
-            return step;
-        }
-        let meaning = self.names.portal(portal).cloned().unwrap_or_default();
-        match meaning.verdict() {
-            Some(verdict) => self.decide(
-                &Judged {
-                    verdict,
-                    text: meaning.excerpt(),
-                },
-                Request::Execute,
-            ),
-            None => self.decide_effects(&meaning.effects(), Request::Execute, Refused::InPipeline),
-        }
-    }
-
-    /// The way of nearly every Execute: as [`Relay::fast_permit`] for a text.
-    #[inline]
-    fn fast_execute(&mut self, portal: &[u8]) -> Option<Step> {
-        let meaning = self
-            .names
-            .portal(portal)
-            .filter(|meaning| meaning.is_plain())?;
-        let permit = self.permit_for_any()?;
-        self.guard = self.guard_after(meaning);
-        self.search_path.forget();
-        let entry = InFlight::client(Request::Execute, None);
-        Some(Step::Forward(Forward::plain(permit, Some(entry))))
     }
 
     fn look_at_function_call(&mut self) -> Step {
@@ -417,31 +260,5 @@ impl Relay {
             forward.then = Then::Settle;
         }
         step
-    }
-}
-
-/// Name and text of a Parse.
-type ParsePrefix<'a> = (&'a [u8], Result<&'a [u8], Opaque>);
-
-/// Name and text of a Parse; `None` where the name has not ended.
-fn parse_prefix(frame: Frame<'_>) -> Option<ParsePrefix<'_>> {
-    match frontend::parse(frame.body) {
-        Ok((name, text)) => Some((name, Ok(text))),
-        Err(_) => {
-            let end = frame.body.iter().position(|&byte| byte == 0)?;
-            let why = if frame.is_whole() {
-                Opaque::Nul
-            } else {
-                Opaque::TooLong
-            };
-            Some((frame.body.get(..end)?, Err(why)))
-        }
-    }
-}
-
-fn long_name(frame: Frame<'_>) -> Step {
-    match frame.is_whole() || frame.body.len() > NAMES_MAX {
-        true => Step::Broken(WireError::Malformed(frame.header.tag)),
-        false => Step::NeedBytes,
     }
 }

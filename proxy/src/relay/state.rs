@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use pgpalisade_policies::{TextEncoding, Verdict};
+use pgpalisade_policies::Verdict;
 
 use super::declaration::{Declared, Wanted};
 use crate::fence::{Holding, SessionFence};
@@ -14,6 +14,7 @@ use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::session::access::AccessMode;
 use crate::session::settings::Settings;
+use crate::session::text_settings::TextSettings;
 use crate::takeover::Identified;
 use crate::transport::{Socket, Unsent};
 use crate::upstream::Upstream;
@@ -124,8 +125,8 @@ pub struct LoggedIn {
     pub identified: Option<Identified>,
     /// What its transactions may do.
     pub access: AccessMode,
-    /// How its texts are encoded.
-    pub encoding: TextEncoding,
+    /// How the server reads its texts.
+    pub text_settings: TextSettings,
     /// What of the policy holds for it.
     pub fence: SessionFence,
 }

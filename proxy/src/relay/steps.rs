@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::Verdict;
+use pgpalisade_policies::{TextEncoding, Verdict};
 
-use super::ahead::Series;
 use crate::fence::{Permit, TokenValue};
 use crate::rejection::Rejection;
 use crate::session::access::Adjustment;
-use crate::session::ledger::InFlight;
+use crate::session::in_flight::InFlight;
 use crate::wire::WireError;
 
 /// What is to be done with the message at the front of the client's bytes.
@@ -36,22 +35,10 @@ pub(super) enum Step {
     Adjust(Adjustment),
     /// The server must learn what SHOW will ask for first.
     PublishSettings,
-    /// The server must forget its unnamed statement first.
-    CloseUnnamed,
     /// Its text must be classified first, on another thread.
-    Classify(Vec<u8>),
+    Classify(Vec<u8>, TextEncoding),
     /// The server must say where it looks for names without a schema first.
     AskSearchPath,
-}
-
-impl Step {
-    /// Bytes behind the message that have the same fate.
-    pub(super) const fn behind(&self) -> usize {
-        match self {
-            Self::Refuse(_, Refused::Series(series)) => series.behind,
-            _ => 0,
-        }
-    }
 }
 
 /// How a message is sent on.
@@ -94,9 +81,6 @@ pub(super) enum Refused {
     Whole,
     /// Execute: an error, and then everything is skipped up to Sync.
     InPipeline,
-    /// Parse or Bind, at the front of a series that ends with its Sync and of which nothing was sent: what the server
-    /// says to a statement that fails when it is executed.
-    Series(Series),
     /// CopyData, CopyDone: the COPY fails.
     CopyData,
 }

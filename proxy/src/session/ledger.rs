@@ -6,11 +6,12 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html>
 
+use pgpalisade_policies::AccessShow;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::marker::PhantomData;
 
-use pgpalisade_policies::{AccessShow, Control, Statement, Verdict};
-
+use super::in_flight::{InFlight, Origin, Request, access_show};
+use super::names::{Kind, Meaning, Name};
 use crate::rejection::Rejection;
 use crate::wire::backend::tag;
 
@@ -20,166 +21,8 @@ pub const IN_FLIGHT_MAX: usize = 16 * 1024;
 /// Room for so many entries is kept while nothing is in flight.
 const KEPT_WHEN_EMPTY: usize = 32;
 
-/// Whose message a request is, and so who gets the reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
-    /// The client's: the reply is relayed.
-    Client,
-    /// The proxy's own: the reply is swallowed.
-    Proxy,
-}
-
-/// What kind of request it is, and so what completes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Request {
-    /// Completed by ReadyForQuery.
-    Query,
-    /// Completed by ReadyForQuery.
-    FunctionCall,
-    /// Completed by ReadyForQuery.
-    Sync,
-    /// Completed by ParseComplete.
-    Parse,
-    /// Completed by BindComplete.
-    Bind,
-    /// Completed by CloseComplete.
-    Close,
-    /// Completed by RowDescription or NoData.
-    Describe,
-    /// Completed by CommandComplete, EmptyQueryResponse or PortalSuspended.
-    Execute,
-    /// CopyDone or CopyFail: has no reply, but ends the time in which the server ignores Sync.
-    CopyEnd,
-}
-
-impl Request {
-    const fn is_extended(self) -> bool {
-        matches!(
-            self,
-            Self::Parse | Self::Bind | Self::Close | Self::Describe | Self::Execute
-        )
-    }
-}
-
-/// A request in flight.
-#[derive(Debug)]
-pub struct InFlight {
-    /// What completes it.
-    pub request: Request,
-    /// Who gets the reply.
-    pub origin: Origin,
-    /// What it does, where the proxy needed to know.
-    pub verdict: Option<Arc<Verdict>>,
-    /// How many statements of the verdict have completed.
-    pub completed: usize,
-    /// The client's error in the place of the server's.
-    pub error: Option<Box<Rejection>>,
-    /// What its completion does to the session's names.
-    pub name: Option<Box<NameChange>>,
-    /// How the ledger counts it.
-    counts: Counts,
-}
-
-/// What a request in flight counts as, found out once.
-#[derive(Debug, Clone, Copy, Default)]
-struct Counts {
-    ends_transaction: bool,
-    may_hide_a_write: bool,
-}
-
-/// What a Parse or Close of a named statement does once the server has carried it out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NameChange {
-    /// The statement was noted when the Parse was sent; should it fail, there is none.
-    Prepare(Box<[u8]>),
-    /// The statement is gone.
-    CloseStatement(Box<[u8]>),
-    /// The portal is gone.
-    ClosePortal(Box<[u8]>),
-}
-
-impl InFlight {
-    /// A request of the client.
-    #[must_use]
-    pub const fn client(request: Request, verdict: Option<Arc<Verdict>>) -> Self {
-        Self {
-            request,
-            origin: Origin::Client,
-            verdict,
-            completed: 0,
-            error: None,
-            name: None,
-            counts: Counts {
-                ends_transaction: false,
-                may_hide_a_write: false,
-            },
-        }
-    }
-
-    /// A request of the proxy's own.
-    #[must_use]
-    pub const fn proxy(request: Request) -> Self {
-        Self {
-            request,
-            origin: Origin::Proxy,
-            verdict: None,
-            completed: 0,
-            error: None,
-            name: None,
-            counts: Counts {
-                ends_transaction: false,
-                may_hide_a_write: false,
-            },
-        }
-    }
-}
-
-impl InFlight {
-    /// The verdict on it, where it is known, and which of its statements the next reply is about.
-    #[inline]
-    #[must_use]
-    pub fn position(&self) -> Option<(&Arc<Verdict>, usize)> {
-        let at = match self.request {
-            Request::Query => self.completed,
-            _ => 0,
-        };
-        self.verdict.as_ref().map(|verdict| (verdict, at))
-    }
-
-    /// Whether it ends a transaction that is no block.
-    const fn ends_transaction(&self) -> bool {
-        matches!(self.request, Request::Query | Request::Sync)
-    }
-
-    /// Whether it may run a function of the database that writes, or that switches read-only mode off for the next
-    /// transaction. What prepares an Execute can run one too, and has no verdict with it.
-    fn may_hide_a_write(&self) -> bool {
-        self.origin == Origin::Client
-            && match &self.verdict {
-                Some(verdict) => verdict.statements.iter().any(Statement::may_hide_a_write),
-                None => matches!(
-                    self.request,
-                    Request::Query
-                        | Request::Parse
-                        | Request::Bind
-                        | Request::Describe
-                        | Request::Execute
-                ),
-            }
-    }
-
-    fn asks_for_access(&self) -> bool {
-        let mut statements = self.verdict.iter().flat_map(|verdict| &verdict.statements);
-        statements.any(|statement| access_show(statement).is_some())
-    }
-}
-
-fn access_show(statement: &Statement) -> Option<AccessShow> {
-    statement.controls.iter().find_map(|control| match control {
-        Control::ShowAccess(show) => Some(*show),
-        _ => None,
-    })
-}
+/// So many entries are looked at for what a name stands for.
+const LOOKED_BACK_MAX: usize = 64;
 
 /// What a reply from the server means, and where it goes.
 #[derive(Debug, PartialEq, Eq)]
@@ -192,18 +35,48 @@ pub enum Reply {
     Replace(Box<Rejection>),
 }
 
+/// What the requests in flight do to a name.
+#[derive(Debug)]
+pub enum Sent<'a> {
+    /// Nothing.
+    Nothing,
+    /// It was given a meaning since the last Sync, or none: should that fail, what is sent now is skipped.
+    Change(Option<&'a Meaning>),
+    /// That cannot be told before they are answered.
+    Unclear,
+}
+
+/// The proof that what the server has confirmed holds for a request that is sent now: whatever is in flight belongs to
+/// the same request cycle, which ends with ReadyForQuery, so the server skips the request where any of it fails.
+#[derive(Debug, Clone, Copy)]
+pub struct Settled<'a>(PhantomData<&'a Ledger>);
+
+/// Whether the open transaction may have written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Wrote {
+    /// Nothing yet.
+    #[default]
+    No,
+    /// It may have.
+    Yes,
+}
+
 /// Requests in flight, oldest first.
 #[derive(Debug, Default)]
 pub struct Ledger {
     in_flight: VecDeque<InFlight>,
     mode: Mode,
-    /// Changes of names that the server has skipped because of an error.
-    skipped: Vec<NameChange>,
     access_shows: AccessShows,
-    /// How many of those in flight end a transaction outside of a block.
+    /// How many of those in flight end a request cycle.
     ending: usize,
-    /// How many may hide a write.
-    hiding: usize,
+    /// How many may write.
+    writing: usize,
+    /// How many change the meaning of a statement's name.
+    naming: usize,
+    /// How many change the meaning of a portal's name.
+    binding: usize,
+    /// Whether something that was answered in the open transaction may have written.
+    wrote: Wrote,
 }
 
 /// Whether rows may have to be looked at.
@@ -248,12 +121,12 @@ impl Ledger {
         if entry.verdict.is_some() && entry.asks_for_access() {
             self.access_shows = AccessShows::Some;
         }
-        entry.counts = Counts {
-            ends_transaction: entry.ends_transaction(),
-            may_hide_a_write: entry.may_hide_a_write(),
-        };
-        self.ending += usize::from(entry.counts.ends_transaction);
-        self.hiding += usize::from(entry.counts.may_hide_a_write);
+        entry.counts = entry.counts();
+        let counts = entry.counts;
+        self.ending += usize::from(counts.ends_cycle);
+        self.writing += usize::from(counts.writes);
+        self.naming += usize::from(counts.changes_statements);
+        self.binding += usize::from(counts.changes_portals);
         self.in_flight.push_back(entry);
     }
 
@@ -263,8 +136,13 @@ impl Ledger {
             0 => self.in_flight.pop_front(),
             at => self.in_flight.remove(at),
         }?;
-        self.ending -= usize::from(entry.counts.ends_transaction);
-        self.hiding -= usize::from(entry.counts.may_hide_a_write);
+        self.ending -= usize::from(entry.counts.ends_cycle);
+        self.writing -= usize::from(entry.counts.writes);
+        self.naming -= usize::from(entry.counts.changes_statements);
+        self.binding -= usize::from(entry.counts.changes_portals);
+        if entry.counts.writes {
+            self.wrote = Wrote::Yes;
+        }
         if self.in_flight.is_empty() && self.in_flight.capacity() > KEPT_WHEN_EMPTY {
             self.in_flight = VecDeque::new();
         }
@@ -314,9 +192,7 @@ impl Ledger {
                 .front()
                 .is_some_and(|front| front.request != Request::Sync)
             {
-                let dropped = self.take(0);
-                self.skipped
-                    .extend(dropped.and_then(|entry| entry.name).map(|name| *name));
+                self.take(0);
             }
             self.mode = match self.in_flight.is_empty() {
                 true => Mode::SkippingToSync,
@@ -370,11 +246,6 @@ impl Ledger {
         }
     }
 
-    /// Changes of names that will not happen, since the last call.
-    pub fn take_skipped(&mut self) -> Vec<NameChange> {
-        std::mem::take(&mut self.skipped)
-    }
-
     /// The request that the next reply belongs to.
     #[inline]
     #[must_use]
@@ -412,16 +283,59 @@ impl Ledger {
         self.in_flight.is_empty()
     }
 
-    /// Whether something in flight ends a transaction that is no block.
+    /// The proof that what was confirmed holds for a request that is sent now, where it does.
+    #[inline]
     #[must_use]
-    pub fn ends_transaction(&self) -> bool {
-        self.ending > 0
+    pub const fn settled(&self) -> Option<Settled<'_>> {
+        match self.ending {
+            0 => Some(Settled(PhantomData)),
+            _ => None,
+        }
     }
 
-    /// Whether something of the client's in flight may hide a write.
+    /// Whether the transaction in which a request arrives that is sent now may have written.
     #[must_use]
-    pub fn may_hide_a_write(&self) -> bool {
-        self.hiding > 0
+    pub const fn wrote(&self) -> Wrote {
+        match self.writing {
+            0 => self.wrote,
+            _ => Wrote::Yes,
+        }
+    }
+
+    /// ReadyForQuery has told that no transaction is open.
+    #[inline]
+    pub const fn end_transaction(&mut self) {
+        self.wrote = Wrote::No;
+    }
+
+    /// What the requests in flight do to a name.
+    #[inline]
+    pub(super) fn sent(&self, name: Name<'_>) -> Sent<'_> {
+        let mut changing = match name.kind() {
+            Kind::Statement => self.naming,
+            Kind::Portal => self.binding,
+        };
+        // A simple Query destroys what has no name.
+        let may_be_destroyed = name.is_unnamed() && self.ending > 0;
+        if changing == 0 && !may_be_destroyed {
+            return Sent::Nothing;
+        }
+        for entry in self.in_flight.iter().rev().take(LOOKED_BACK_MAX) {
+            if let Some(meaning) = entry.name.of(name) {
+                return Sent::Change(meaning);
+            }
+            if entry.counts.ends_cycle || entry.may_change_statements() {
+                return Sent::Unclear;
+            }
+            changing -= usize::from(match name.kind() {
+                Kind::Statement => entry.counts.changes_statements,
+                Kind::Portal => entry.counts.changes_portals,
+            });
+            if changing == 0 && !may_be_destroyed {
+                return Sent::Nothing;
+            }
+        }
+        Sent::Unclear
     }
 
     /// Whether more may be sent before replies come.

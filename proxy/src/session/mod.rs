@@ -1,11 +1,14 @@
 //! What one connection is doing. Pure: no I/O, and no opinion on whether a message may pass.
 
 pub mod access;
+pub mod command_tag;
+pub mod in_flight;
 pub mod ledger;
 pub mod names;
 pub mod search_path;
 pub mod settings;
 pub mod startup_options;
+pub mod text_settings;
 
 use crate::wire::backend::TransactionStatus;
 

@@ -1,7 +1,9 @@
-//! Prepared statements and portals: what a name stands for, so that an Execute can be judged.
+//! Prepared statements and portals as PostgreSQL has confirmed them, so that an Execute can be judged.
 //!
-//! Statements of the protocol and of SQL (PREPARE, EXECUTE, DEALLOCATE) share one name space. A name
-//! that is not known, or that may stand for one of two texts, is a write.
+//! Statements of the protocol and of SQL (PREPARE, EXECUTE, DEALLOCATE) share one name space. What a Parse, Bind or
+//! Close does is noted when its reply comes: an error makes the server skip what was sent behind it, and then nothing
+//! happened. What is still in flight is known to the [ledger](super::ledger), so both are asked together: [`find`].
+//! A name that is not known, or that may stand for one of two texts, is a write.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY>
 
@@ -11,24 +13,88 @@ use std::sync::Arc;
 use pgpalisade_policies::scan::NeedsParse;
 use pgpalisade_policies::{Class, Effects, Verdict};
 
+use super::ledger::{Ledger, Sent};
+
 /// Names and excerpts of a session may take this many bytes together; what does not fit is unknown.
 const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// As much of a statement's text is kept for the rejection log.
 pub const EXCERPT_MAX: usize = 1024;
 
+/// Bytes of a name that PostgreSQL keeps and compares.
+/// <https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS>
+const NAME_BYTES: usize = 63;
+
+/// The name space of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Prepared statements.
+    Statement,
+    /// Portals, which are SQL's cursors.
+    Portal,
+}
+
+/// A name as PostgreSQL compares it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name<'a> {
+    kind: Kind,
+    bytes: &'a [u8],
+}
+
+impl<'a> Name<'a> {
+    /// The name of a prepared statement.
+    #[inline]
+    #[must_use]
+    pub fn statement(name: &'a [u8]) -> Self {
+        Self::new(Kind::Statement, name)
+    }
+
+    /// The name of a portal.
+    #[inline]
+    #[must_use]
+    pub fn portal(name: &'a [u8]) -> Self {
+        Self::new(Kind::Portal, name)
+    }
+
+    #[inline]
+    fn new(kind: Kind, name: &'a [u8]) -> Self {
+        Self {
+            kind,
+            bytes: name.get(..NAME_BYTES).unwrap_or(name),
+        }
+    }
+
+    /// Its name space.
+    #[inline]
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        self.kind
+    }
+
+    /// Whether it is that of the unnamed statement or portal.
+    #[inline]
+    #[must_use]
+    pub const fn is_unnamed(self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Whether it may be the same name as another, on the server.
+    #[must_use]
+    pub fn may_equal(self, other: Self) -> bool {
+        self == other || !(self.is_comparable() && other.is_comparable())
+    }
+
+    /// Whether other bytes are sure to be another name. The server converts a name from the client's encoding first.
+    fn is_comparable(self) -> bool {
+        self.bytes.is_ascii()
+    }
+}
+
 /// What a prepared statement or portal does, as far as the proxy looked.
 #[derive(Debug, Clone, Default)]
 pub enum Meaning {
     /// The text was classified.
-    Classified {
-        /// What the text does.
-        verdict: Arc<Verdict>,
-        /// The front of the text.
-        excerpt: Option<Arc<[u8]>>,
-        /// Whether a byte scan would have done: a session that may write anyway has nothing to learn from it.
-        scan: NeedsParse,
-    },
+    Classified(Arc<Classified>),
     /// A byte scan showed that the text does nothing to the session; read or write was not asked.
     Plain,
     /// Made by SQL PREPARE.
@@ -38,12 +104,23 @@ pub enum Meaning {
     Unknown,
 }
 
+/// A text that was classified.
+#[derive(Debug)]
+pub struct Classified {
+    /// What the text does.
+    pub verdict: Arc<Verdict>,
+    /// The front of the text.
+    pub excerpt: Option<Box<[u8]>>,
+    /// Whether a byte scan would have done: a session that may write anyway has nothing to learn from it.
+    pub scan: NeedsParse,
+}
+
 impl Meaning {
     /// The verdict, where there is one.
     #[must_use]
-    pub const fn verdict(&self) -> Option<&Arc<Verdict>> {
+    pub fn verdict(&self) -> Option<&Arc<Verdict>> {
         match self {
-            Self::Classified { verdict, .. } => Some(verdict),
+            Self::Classified(classified) => Some(&classified.verdict),
             Self::Plain | Self::Sql(_) | Self::Unknown => None,
         }
     }
@@ -51,26 +128,20 @@ impl Meaning {
     /// Whether executing it does nothing to the session, whatever it does to data.
     #[inline]
     #[must_use]
-    pub const fn is_plain(&self) -> bool {
-        matches!(
-            self,
-            Self::Plain
-                | Self::Classified {
-                    scan: NeedsParse::No,
-                    ..
-                }
-        )
+    pub fn is_plain(&self) -> bool {
+        match self {
+            Self::Plain => true,
+            Self::Classified(classified) => classified.scan == NeedsParse::No,
+            Self::Sql(_) | Self::Unknown => false,
+        }
     }
 
     /// The front of the text, where it was kept.
     #[must_use]
     pub fn excerpt(&self) -> &[u8] {
         match self {
-            Self::Classified {
-                excerpt: Some(excerpt),
-                ..
-            } => excerpt,
-            _ => &[],
+            Self::Classified(classified) => classified.excerpt.as_deref().unwrap_or_default(),
+            Self::Plain | Self::Sql(_) | Self::Unknown => &[],
         }
     }
 
@@ -78,7 +149,7 @@ impl Meaning {
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
-            Self::Classified { verdict, .. } => verdict.class(),
+            Self::Classified(classified) => classified.verdict.class(),
             Self::Sql(effects) => effects.class,
             Self::Plain | Self::Unknown => Class::Write,
         }
@@ -89,9 +160,7 @@ impl Meaning {
     pub fn effects(&self) -> Arc<Effects> {
         match self {
             Self::Sql(effects) => Arc::clone(effects),
-            Self::Classified { .. } | Self::Plain | Self::Unknown => {
-                Arc::new(Effects::unknown(None))
-            }
+            Self::Classified(_) | Self::Plain | Self::Unknown => Arc::new(Effects::unknown(None)),
         }
     }
 
@@ -100,23 +169,117 @@ impl Meaning {
     }
 }
 
-/// What noting a name has come to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Noted {
-    /// It is new, and known from now on.
-    New,
-    /// It keeps its old meaning, or there is no room for it: then it is not known.
-    No,
+/// What a message does to a name, once the server has confirmed it.
+#[derive(Debug, Default)]
+pub enum NameChange {
+    /// Nothing.
+    #[default]
+    None,
+    /// The unnamed statement stands for this.
+    UnnamedStatement(Meaning),
+    /// The unnamed portal stands for this.
+    UnnamedPortal(Meaning),
+    /// A name stands for this, or for nothing any more.
+    Named(Box<NamedChange>),
 }
 
-/// The unnamed statement that the server has, where it is another than the client takes it for.
+/// The change of one name.
+#[derive(Debug)]
+pub struct NamedChange {
+    kind: Kind,
+    name: Box<[u8]>,
+    meaning: Option<Meaning>,
+}
+
+impl NameChange {
+    /// A Parse or a Bind.
+    #[inline]
+    #[must_use]
+    pub fn set(name: Name<'_>, meaning: Meaning) -> Self {
+        match (name.kind, name.is_unnamed()) {
+            (Kind::Statement, true) => Self::UnnamedStatement(meaning),
+            (Kind::Portal, true) => Self::UnnamedPortal(meaning),
+            _ => Self::named(name, Some(meaning)),
+        }
+    }
+
+    /// A Close.
+    #[must_use]
+    pub fn close(name: Name<'_>) -> Self {
+        Self::named(name, None)
+    }
+
+    fn named(name: Name<'_>, meaning: Option<Meaning>) -> Self {
+        Self::Named(Box::new(NamedChange {
+            kind: name.kind,
+            name: name.bytes.into(),
+            meaning,
+        }))
+    }
+
+    /// The name space that it is about.
+    #[inline]
+    #[must_use]
+    pub fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::None => None,
+            Self::UnnamedStatement(_) => Some(Kind::Statement),
+            Self::UnnamedPortal(_) => Some(Kind::Portal),
+            Self::Named(change) => Some(change.kind),
+        }
+    }
+
+    /// What a name stands for behind it, where it is about that name; `Some(None)` where that is nothing.
+    #[inline]
+    #[must_use]
+    pub fn of(&self, name: Name<'_>) -> Option<Option<&Meaning>> {
+        match self {
+            Self::UnnamedStatement(meaning) if name == Name::statement(b"") => Some(Some(meaning)),
+            Self::UnnamedPortal(meaning) if name == Name::portal(b"") => Some(Some(meaning)),
+            Self::Named(change) if change.kind == name.kind && *change.name == *name.bytes => {
+                Some(change.meaning.as_ref())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A name that replies in flight may still give another meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unclear;
+
+/// What a name stands for where a message arrives that is sent now; `None` where it stands for nothing that is known.
+///
+/// That is what the server has confirmed, or what was sent since the last Sync: should that fail, the server skips the
+/// message as well.
+///
+/// # Errors
+///
+/// [`Unclear`] where a request in flight that does not decide about this message may change it.
+#[inline]
+pub fn find<'a>(
+    names: &'a Names,
+    ledger: &'a Ledger,
+    name: Name<'_>,
+) -> Result<Option<&'a Meaning>, Unclear> {
+    if !name.is_comparable() {
+        return Ok(None);
+    }
+    match ledger.sent(name) {
+        Sent::Nothing => Ok(names.get(name)),
+        Sent::Change(meaning) => Ok(meaning),
+        Sent::Unclear => Err(Unclear),
+    }
+}
+
+/// Whether every portal of the protocol is known by its name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum ServerUnnamed {
-    /// They agree.
+pub enum Portals {
+    /// A name that is not known is a cursor of SQL, or none.
     #[default]
-    Same,
-    /// The client's Parse of another one was refused before it was sent.
-    Older,
+    Known,
+    /// Some names could not be kept, or not be compared.
+    SomeUnknown,
 }
 
 /// The names of one session.
@@ -124,135 +287,134 @@ enum ServerUnnamed {
 pub struct Names {
     unnamed_statement: Meaning,
     unnamed_portal: Meaning,
-    server_unnamed: ServerUnnamed,
     // Ordered: they are few, so that to compare costs a third of hashing, and no choice of names makes it slow.
     statements: BTreeMap<Box<[u8]>, Meaning>,
     portals: BTreeMap<Box<[u8]>, Meaning>,
+    all_portals: Portals,
     bytes: usize,
 }
 
 impl Names {
-    /// A Parse, or a PREPARE that has completed. A name that exists keeps its meaning, as the server
-    /// refuses the new one.
-    pub fn prepare(&mut self, name: &[u8], meaning: Meaning) -> Noted {
-        if name.is_empty() {
-            self.unnamed_statement = meaning;
-            self.server_unnamed = ServerUnnamed::Same;
-            return Noted::No;
+    /// Takes note of a change that the server has confirmed.
+    #[inline]
+    pub fn confirm(&mut self, change: NameChange) {
+        match change {
+            NameChange::None => {}
+            NameChange::UnnamedStatement(meaning) => self.unnamed_statement = meaning,
+            NameChange::UnnamedPortal(meaning) => self.unnamed_portal = meaning,
+            NameChange::Named(change) => self.confirm_named(*change),
         }
+    }
+
+    fn confirm_named(&mut self, change: NamedChange) {
+        let NamedChange {
+            kind,
+            name,
+            meaning,
+        } = change;
+        match meaning {
+            None => drop(self.remove(Name::new(kind, &name))),
+            Some(_) if !Name::new(kind, &name).is_comparable() => self.on_unknown(kind),
+            Some(meaning) => self.insert(kind, name, meaning),
+        }
+    }
+
+    fn insert(&mut self, kind: Kind, name: Box<[u8]>, meaning: Meaning) {
+        // Only an unnamed one is replaced. That this name was thought to exist shows that it is not understood.
+        let meaning = match self.remove(Name::new(kind, &name)) {
+            Some(_) => Meaning::Unknown,
+            None => meaning,
+        };
         let bytes = name.len() + meaning.bytes();
-        if self.statements.contains_key(name) || self.bytes.saturating_add(bytes) > NAMES_BYTES_MAX
-        {
-            return Noted::No;
+        if self.bytes.saturating_add(bytes) > NAMES_BYTES_MAX {
+            return self.on_unknown(kind);
         }
         self.bytes += bytes;
-        self.statements.insert(name.into(), meaning);
-        Noted::New
+        self.of_kind(kind).insert(name, meaning);
     }
 
-    /// Whether a statement of this name is known.
-    #[must_use]
-    pub fn has_statement(&self, name: &[u8]) -> bool {
-        self.statements.contains_key(name)
-    }
-
-    /// Whether a portal of this name is known.
-    #[must_use]
-    pub fn has_portal(&self, name: &[u8]) -> bool {
-        self.portals.contains_key(name)
-    }
-
-    /// A Bind.
-    pub fn bind(&mut self, portal: &[u8], statement: &[u8]) {
-        let meaning = self.statement(statement).cloned().unwrap_or_default();
-        if portal.is_empty() {
-            self.unnamed_portal = meaning;
-        } else if self.bytes.saturating_add(portal.len()) <= NAMES_BYTES_MAX {
-            // A Bind of a portal that exists fails, so the first meaning may still be the right one.
-            let twice = self.portals.contains_key(portal);
-            if !twice {
-                self.bytes += portal.len();
-            }
-            let meaning = if twice { Meaning::Unknown } else { meaning };
-            self.portals.insert(portal.into(), meaning);
+    const fn on_unknown(&mut self, kind: Kind) {
+        if matches!(kind, Kind::Portal) {
+            self.all_portals = Portals::SomeUnknown;
         }
     }
 
-    /// A Parse of the unnamed statement was refused, and the server has not heard of it: it may still have the one
-    /// before.
-    pub fn refuse_unnamed(&mut self) {
-        self.unnamed_statement = Meaning::Unknown;
-        self.server_unnamed = ServerUnnamed::Older;
+    const fn of_kind(&mut self, kind: Kind) -> &mut BTreeMap<Box<[u8]>, Meaning> {
+        match kind {
+            Kind::Statement => &mut self.statements,
+            Kind::Portal => &mut self.portals,
+        }
     }
 
-    /// Whether the server may have another statement under this name than the client believes. Once: it must be closed
-    /// there before the name is used.
+    /// What a name stands for; `None` where that is not known. Private to the session, for it is not the whole truth
+    /// while something is in flight: see [`find`].
     #[inline]
-    pub fn take_older(&mut self, statement: &[u8]) -> bool {
-        statement.is_empty() && std::mem::take(&mut self.server_unnamed) == ServerUnnamed::Older
+    fn get(&self, name: Name<'_>) -> Option<&Meaning> {
+        match (name.kind, name.is_unnamed()) {
+            (Kind::Statement, true) => Some(&self.unnamed_statement),
+            (Kind::Portal, true) => Some(&self.unnamed_portal),
+            (Kind::Statement, false) => self.statements.get(name.bytes),
+            (Kind::Portal, false) => self.portals.get(name.bytes),
+        }
     }
 
-    /// What a prepared statement does; `None` where the name is not known.
+    /// Whether FETCH may mean a portal of the protocol by a name that is not known.
     #[must_use]
-    pub fn statement(&self, name: &[u8]) -> Option<&Meaning> {
-        match name {
-            [] => Some(&self.unnamed_statement),
-            name => self.statements.get(name),
-        }
+    pub const fn portals(&self) -> Portals {
+        self.all_portals
     }
 
-    /// What a portal does; `None` where the name is not known.
-    #[must_use]
-    pub fn portal(&self, name: &[u8]) -> Option<&Meaning> {
-        match name {
-            [] => Some(&self.unnamed_portal),
-            name => self.portals.get(name),
-        }
+    /// A PREPARE has completed.
+    pub fn prepared(&mut self, name: &str, effects: &Arc<Effects>) {
+        let meaning = Meaning::Sql(Arc::clone(effects));
+        self.confirm(NameChange::set(Name::statement(name.as_bytes()), meaning));
     }
 
-    /// A Close of a statement, or a DEALLOCATE, has completed; or a Parse has failed.
-    pub fn remove_statement(&mut self, name: &[u8]) {
-        if name.is_empty() {
-            self.unnamed_statement = Meaning::Unknown;
-        } else if let Some(meaning) = self.statements.remove(name) {
-            self.bytes = self.bytes.saturating_sub(name.len() + meaning.bytes());
+    /// A Close of a statement, or a DEALLOCATE, has completed.
+    pub fn deallocated(&mut self, name: &str) {
+        self.remove(Name::statement(name.as_bytes()));
+    }
+
+    fn remove(&mut self, name: Name<'_>) -> Option<Meaning> {
+        match (name.kind, name.is_unnamed()) {
+            (Kind::Statement, true) => return Some(std::mem::take(&mut self.unnamed_statement)),
+            (Kind::Portal, true) => return Some(std::mem::take(&mut self.unnamed_portal)),
+            _ => {}
         }
+        let meaning = self.of_kind(name.kind).remove(name.bytes)?;
+        self.bytes = self
+            .bytes
+            .saturating_sub(name.bytes.len() + meaning.bytes());
+        Some(meaning)
     }
 
     /// DEALLOCATE ALL, or DISCARD ALL, has completed.
-    pub fn remove_all_statements(&mut self) {
+    pub fn deallocated_all(&mut self) {
         self.statements.clear();
-        self.bytes = self.portals.keys().map(|name| name.len()).sum();
+        let portals = self.portals.iter();
+        self.bytes = portals
+            .map(|(name, meaning)| name.len() + meaning.bytes())
+            .sum();
     }
 
-    /// A Close of a portal has completed.
-    pub fn remove_portal(&mut self, name: &[u8]) {
-        if name.is_empty() {
-            self.unnamed_portal = Meaning::Unknown;
-        } else if self.portals.remove(name).is_some() {
-            self.bytes = self.bytes.saturating_sub(name.len());
-        }
-    }
-
-    /// A simple Query destroys the unnamed statement and portal.
+    /// A simple Query has run, which destroys the unnamed statement and portal.
     #[inline]
     pub fn on_simple_query(&mut self) {
-        self.server_unnamed = ServerUnnamed::Same;
-        if !matches!(self.unnamed_statement, Meaning::Unknown) {
-            self.unnamed_statement = Meaning::Unknown;
-            self.unnamed_portal = Meaning::Unknown;
-        }
+        self.unnamed_statement = Meaning::Unknown;
+        self.unnamed_portal = Meaning::Unknown;
     }
 
     /// Portals end with their transaction.
     #[inline]
     pub fn end_transaction(&mut self) {
         if !self.portals.is_empty() {
-            self.bytes = self
-                .bytes
-                .saturating_sub(self.portals.keys().map(|name| name.len()).sum());
-            self.portals.clear();
+            let portals = std::mem::take(&mut self.portals).into_iter();
+            let freed: usize = portals
+                .map(|(name, meaning)| name.len() + meaning.bytes())
+                .sum();
+            self.bytes = self.bytes.saturating_sub(freed);
         }
+        self.all_portals = Portals::Known;
     }
 }
 
@@ -268,80 +430,117 @@ mod tests {
         Meaning::Sql(Arc::new(Effects::unknown(None)))
     }
 
-    fn class(names: &Names, statement: &[u8]) -> Class {
-        names
-            .statement(statement)
-            .map_or(Class::Write, Meaning::class)
+    fn parsed(names: &mut Names, name: &[u8], meaning: Meaning) {
+        names.confirm(NameChange::set(Name::statement(name), meaning));
+    }
+
+    fn bound(names: &mut Names, name: &[u8], meaning: Meaning) {
+        names.confirm(NameChange::set(Name::portal(name), meaning));
+    }
+
+    fn class(names: &Names, name: Name<'_>) -> Class {
+        let ledger = Ledger::default();
+        let found = find(names, &ledger, name).unwrap();
+        found.map_or(Class::Write, Meaning::class)
     }
 
     #[test]
-    fn a_name_means_what_was_prepared_under_it() {
+    fn a_name_means_what_was_confirmed() {
+        let (s, p) = (Name::statement(b"s"), Name::portal(b"p"));
         let mut names = Names::default();
-        assert_eq!(class(&names, b"s"), Class::Write);
-        names.prepare(b"s", read());
-        assert_eq!(class(&names, b"s"), Class::Read);
-        names.bind(b"p", b"s");
-        assert_eq!(names.portal(b"p").map(Meaning::class), Some(Class::Read));
+        assert_eq!(class(&names, s), Class::Write);
+        parsed(&mut names, b"s", read());
+        assert_eq!(class(&names, s), Class::Read);
+        bound(&mut names, b"p", read());
+        assert_eq!(class(&names, p), Class::Read);
         names.end_transaction();
-        assert!(names.portal(b"p").is_none());
-    }
-
-    #[test]
-    fn a_name_keeps_its_meaning_until_it_is_closed() {
-        let mut names = Names::default();
-        assert_eq!(names.prepare(b"s", write()), Noted::New);
-        // Refused by the server: the name exists.
-        assert_eq!(names.prepare(b"s", read()), Noted::No);
-        assert_eq!(class(&names, b"s"), Class::Write);
-        names.remove_statement(b"s");
+        assert_eq!(class(&names, p), Class::Write);
+        assert_eq!(class(&names, s), Class::Read);
+        names.deallocated("s");
         assert_eq!(names.bytes, 0);
-        assert_eq!(names.prepare(b"s", read()), Noted::New);
-        assert_eq!(class(&names, b"s"), Class::Read);
-        names.remove_all_statements();
-        assert_eq!(class(&names, b"s"), Class::Write);
+        parsed(&mut names, b"s", write());
+        assert_eq!(class(&names, s), Class::Write);
+        names.deallocated_all();
+        assert_eq!(names.bytes, 0);
     }
 
     #[test]
-    fn an_unnamed_statement_that_was_refused_is_not_the_one_before() {
+    fn a_name_that_is_given_twice_is_not_understood() {
         let mut names = Names::default();
-        names.prepare(b"", read());
-        assert!(!names.take_older(b""));
-        names.refuse_unnamed();
-        assert_eq!(class(&names, b""), Class::Write);
-        assert!(!names.take_older(b"s"));
-        assert!(names.take_older(b""));
-        assert!(!names.take_older(b""));
-        // A new one takes its place, and a simple Query destroys it.
-        for replace in [
-            |names: &mut Names| _ = names.prepare(b"", read()),
-            Names::on_simple_query,
-        ] {
-            names.refuse_unnamed();
-            replace(&mut names);
-            assert!(!names.take_older(b""));
+        for give in [parsed, bound] {
+            give(&mut names, b"n", write());
+            give(&mut names, b"n", read());
+        }
+        assert_eq!(class(&names, Name::statement(b"n")), Class::Write);
+        assert_eq!(class(&names, Name::portal(b"n")), Class::Write);
+        // What has no name is replaced.
+        for give in [parsed, bound] {
+            give(&mut names, b"", write());
+            give(&mut names, b"", read());
+        }
+        assert_eq!(class(&names, Name::statement(b"")), Class::Read);
+        assert_eq!(class(&names, Name::portal(b"")), Class::Read);
+        names.on_simple_query();
+        assert_eq!(class(&names, Name::statement(b"")), Class::Write);
+        assert_eq!(class(&names, Name::portal(b"")), Class::Write);
+    }
+
+    #[test]
+    fn names_are_compared_as_postgresql_does() {
+        for (length, is_same) in [(62, false), (63, true), (64, true), (200, true)] {
+            let (a, b) = ("x".repeat(length), "x".repeat(length) + "y");
+            let mut names = Names::default();
+            parsed(&mut names, a.as_bytes(), read());
+            let expect = if is_same { Class::Read } else { Class::Write };
+            assert_eq!(
+                class(&names, Name::statement(b.as_bytes())),
+                expect,
+                "{length}"
+            );
         }
     }
 
     #[test]
-    fn a_portal_that_may_mean_two_things_is_a_write() {
+    fn a_name_that_the_server_may_read_otherwise_is_not_known() {
         let mut names = Names::default();
-        names.prepare(b"r", read());
-        names.prepare(b"w", write());
-        names.bind(b"p", b"w");
-        names.bind(b"p", b"r");
-        assert_eq!(names.portal(b"p").map(Meaning::class), Some(Class::Write));
-        names.remove_portal(b"p");
-        names.bind(b"p", b"r");
-        assert_eq!(names.portal(b"p").map(Meaning::class), Some(Class::Read));
-        assert_eq!(names.bytes, 3);
+        let name = "\u{e9}".as_bytes();
+        parsed(&mut names, name, read());
+        assert_eq!(class(&names, Name::statement(name)), Class::Write);
+        let mut ledger = Ledger::default();
+        let mut parse = crate::session::in_flight::InFlight::client(
+            crate::session::in_flight::Request::Parse,
+            None,
+        );
+        parse.name = NameChange::set(Name::statement(name), read());
+        ledger.push(parse);
+        assert!(
+            find(&names, &ledger, Name::statement(name))
+                .unwrap()
+                .is_none()
+        );
+        assert!(Name::statement(name).may_equal(Name::statement(b"a")));
+        assert_eq!(names.portals(), Portals::Known);
+        bound(&mut names, name, read());
+        assert_eq!(names.portals(), Portals::SomeUnknown);
+        names.end_transaction();
+        assert_eq!(names.portals(), Portals::Known);
     }
 
     #[test]
     fn memory_is_bounded() {
         let mut names = Names::default();
-        let long = vec![b'x'; NAMES_BYTES_MAX + 1];
-        names.prepare(&long, read());
-        assert_eq!(class(&names, &long), Class::Write);
+        let name = |at: usize| format!("{at:063}");
+        let room = NAMES_BYTES_MAX / NAME_BYTES;
+        for at in 0..room + 10 {
+            bound(&mut names, name(at).as_bytes(), read());
+        }
+        assert_eq!(class(&names, Name::portal(name(0).as_bytes())), Class::Read);
+        assert_eq!(
+            class(&names, Name::portal(name(room + 1).as_bytes())),
+            Class::Write
+        );
+        assert_eq!(names.portals(), Portals::SomeUnknown);
+        names.end_transaction();
         assert_eq!(names.bytes, 0);
     }
 }

@@ -63,6 +63,12 @@ impl Upstream {
         self.outbox.send(&self.socket, bytes)
     }
 
+    /// Sends nothing more, and lets the server see the end of the connection, at which it rolls back.
+    pub fn abort(&mut self) {
+        self.outbox = Outbox::default();
+        self.socket.shut_down_write();
+    }
+
     /// A place to write messages of the proxy's own: see [`own`].
     pub(crate) const fn own_messages(&mut self) -> &mut BytesMut {
         self.outbox.tail()

@@ -11,7 +11,8 @@ use postgres_protocol::message::frontend;
 use crate::rejection::Rejection;
 use crate::session::Pipeline;
 use crate::session::access::{Adjustment, DEFAULT_READ_ONLY, value};
-use crate::session::ledger::{InFlight, Ledger, Request};
+use crate::session::in_flight::{InFlight, Request};
+use crate::session::ledger::Ledger;
 
 /// The name of the proxy's prepared statement and portal. A client that used it would get an error.
 const NAME: &str = "pgpalisade";
@@ -92,13 +93,6 @@ pub(crate) fn probe(out: &mut BytesMut, ledger: &mut Ledger, pipeline: Pipeline)
     } else {
         flush(out);
     }
-}
-
-/// Closes the unnamed statement, which the next message is not to find. In a pipeline, or in front of one.
-pub(crate) fn close_unnamed(out: &mut BytesMut, ledger: &mut Ledger) {
-    let written = frontend::close(b'S', "", out);
-    debug_assert!(written.is_ok());
-    ledger.push(InFlight::proxy(Request::Close));
 }
 
 /// Writes a message that fails in the place of a refused request; the client gets `error`. Where

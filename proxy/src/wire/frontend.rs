@@ -53,6 +53,21 @@ impl FrontendTag {
         })
     }
 
+    /// Whether it is decided by what the session is known to be: it has a text, runs one, or names one.
+    #[inline]
+    #[must_use]
+    pub const fn is_judged(self) -> bool {
+        matches!(
+            self,
+            Self::Query
+                | Self::Parse
+                | Self::Bind
+                | Self::Describe
+                | Self::Execute
+                | Self::FunctionCall
+        )
+    }
+
     /// Whether the server takes this message as a part of an extended-query pipeline, which an error
     /// makes it skip up to the next Sync.
     #[must_use]

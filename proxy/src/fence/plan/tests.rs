@@ -1,12 +1,16 @@
 //! Sessions against texts: what is admitted, what must be declared first, what is refused.
 
 use pgpalisade_authority::{Mark, Token};
+use pgpalisade_policies::scan::NeedsParse;
 use pgpalisade_policies::{Chain, Effects, Mode, Policy, SearchPath, TextEncoding, Who, classify};
 
 use super::*;
 use crate::fence::scope_cell::ScopeCells;
-use crate::fence::{Admission, Binding, Fence, Footing, Guard, SCOPES_MAX};
+use crate::fence::{Admission, Binding, Confirmed, Fence, Footing, Guard, SCOPES_MAX};
 use crate::rejection_log::RejectionKind;
+use crate::session::in_flight::{InFlight, Request};
+use crate::session::ledger::Ledger;
+use crate::session::names::{Classified, NameChange, Names};
 use crate::wire::frontend::FrontendTag;
 
 use RejectionKind::{InvalidToken, NoToken, StaleToken};
@@ -33,6 +37,7 @@ struct Session {
     settings: Settings<Arc<Holding>>,
     accepted: Vec<Arc<Holding>>,
     names: Names,
+    ledger: Ledger,
     status: TransactionStatus,
     wrote: Wrote,
     pipeline: Pipeline,
@@ -84,13 +89,26 @@ impl Session {
     fn under(fence: SessionFence, token: &str) -> Self {
         let token = (!token.is_empty()).then(|| holding(&fence, token));
         let mut names = Names::default();
-        names.prepare(b"r", Meaning::Sql(Arc::new(Effects::none())));
-        names.prepare(b"w", Meaning::Sql(Arc::new(Effects::unknown(None))));
+        names.prepared("r", &Arc::new(Effects::none()));
+        names.prepared("w", &Arc::new(Effects::unknown(None)));
+        for (portal, text) in [
+            ("pr", "SELECT 1"),
+            ("pw", "INSERT INTO t VALUES (1) RETURNING a"),
+        ] {
+            let classified = Classified {
+                verdict: Arc::new(classify(text.as_bytes(), TextEncoding::AsciiSafe)),
+                excerpt: None,
+                scan: NeedsParse::No,
+            };
+            let meaning = Meaning::Classified(Arc::new(classified));
+            names.confirm(NameChange::set(Name::portal(portal.as_bytes()), meaning));
+        }
         Self {
             fence,
             settings: Settings::new(token.clone(), None),
             accepted: token.into_iter().collect(),
             names,
+            ledger: Ledger::default(),
             status: TransactionStatus::Idle,
             wrote: Wrote::No,
             pipeline: Pipeline::Closed,
@@ -126,21 +144,27 @@ impl Session {
         self
     }
 
+    /// With an earlier request cycle in flight.
+    fn unconfirmed(mut self) -> Self {
+        self.ledger.push(InFlight::client(Request::Sync, None));
+        self
+    }
+
     fn in_pipeline(mut self) -> Self {
         self.pipeline = Pipeline::Open;
         self
     }
 
     fn plan(&self, text: &str) -> Plan {
+        let confirmed = |settled| Confirmed::new(settled, &self.names, &self.ledger, self.guard);
         let situation = Situation {
             settings: &self.settings,
             accepted: &self.accepted,
-            names: &self.names,
             status: self.status,
             wrote: self.wrote,
             pipeline: self.pipeline,
             path: SearchPath::Unknown,
-            guard: self.guard,
+            confirmed: self.ledger.settled().map(confirmed),
         };
         let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
         self.fence.plan(&verdict, &situation)
@@ -214,7 +238,6 @@ fn reads_are_free_and_writes_need_the_current_token() {
         "BEGIN",
         "COMMIT",
         "ROLLBACK",
-        "BEGIN; SELECT 1; COMMIT",
         "RESET fencing.token",
         "RESET ALL",
         "DISCARD ALL",
@@ -225,6 +248,13 @@ fn reads_are_free_and_writes_need_the_current_token() {
     }
 }
 
+/// Whoever may write might have, by a function.
+#[test]
+fn the_end_of_a_transaction_that_may_have_written_needs_its_token() {
+    check("BEGIN; SELECT 1; COMMIT", [FREE, TOKEN, FREE, FREE, FREE]);
+    check("BEGIN; SELECT 1; ROLLBACK", [FREE, FREE, FREE, FREE, FREE]);
+}
+
 #[test]
 fn a_new_token_is_declared_and_a_known_one_is_not() {
     let all = |make: fn() -> Outcome| [make(), make(), make(), make(), make()];
@@ -233,10 +263,19 @@ fn a_new_token_is_declared_and_a_known_one_is_not() {
         "SELECT set_config('fencing.token', '6', false)",
         "SET fencing.token = 6; INSERT INTO t VALUES (1)",
         "BEGIN; SET LOCAL fencing.token = 6",
-        "SELECT 1; SET fencing.token = 6",
     ] {
         check(text, all(|| Declare("6")));
     }
+    check(
+        "SELECT 1; SET fencing.token = 6",
+        [
+            Declare("6"),
+            Refuse(InvalidToken),
+            Declare("6"),
+            Declare("6"),
+            Declare("6"),
+        ],
+    );
     for text in ["SET fencing.token = 4", "SET fencing.token = '5,billing=6'"] {
         check(text, all(|| Refuse(StaleToken)));
     }
@@ -402,7 +441,10 @@ fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
     ] {
         Session::new("").check(text, Refuse(NoToken));
         Session::new("4").check(text, Refuse(StaleToken));
-        Session::new("5").check(text, FREE);
+        assert!(
+            matches!(Session::new("5").plan(text), Plan::Admit(_, None)),
+            "{text}"
+        );
     }
     for text in [
         "BEGIN; SELECT 1; COMMIT",
@@ -422,6 +464,69 @@ fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
     pipeline.guard = Guard::InDoubt;
     pipeline.check("SELECT 1", Refuse(NoToken));
     pipeline.check("COMMIT", FREE);
+}
+
+/// A function may write behind a read, in a transaction that is not read-only.
+#[test]
+fn what_a_read_may_have_written_counts() {
+    for text in [
+        "SELECT f(); SET fencing.token = 6",
+        "BEGIN; SELECT f(); SET fencing.token = ''",
+        "DECLARE c CURSOR WITH HOLD FOR SELECT f(); SET fencing.token = ''",
+        "SAVEPOINT s; SELECT f(); RESET ALL",
+    ] {
+        let session = || Session::set("5").accepted("6");
+        session().check(text, Refuse(InvalidToken));
+        session()
+            .inside(Wrote::No)
+            .check(text, Refuse(InvalidToken));
+    }
+    for text in [
+        "SET fencing.token = ''; SELECT f()",
+        "RESET fencing.token; EXECUTE r",
+    ] {
+        Session::set("5").check(text, Refuse(NoToken));
+        Session::new("").check(text, FREE);
+    }
+    Session::set("5").check("SET fencing.token = ''; SHOW search_path", FREE);
+    // Under a token that is stale by now, what it may have written is not committed.
+    Session::new("4").check("SELECT f(); COMMIT", FREE);
+    Session::new("4")
+        .inside(Wrote::Yes)
+        .check("COMMIT", Refuse(StaleToken));
+}
+
+#[test]
+fn names_of_a_text_are_followed_through_it() {
+    for (text, expect) in [
+        (
+            "DEALLOCATE r; PREPARE r AS INSERT INTO t VALUES (1); EXECUTE r",
+            Refuse(NoToken),
+        ),
+        (
+            "DEALLOCATE ALL; PREPARE r AS DELETE FROM t; EXECUTE r",
+            Refuse(NoToken),
+        ),
+        ("DEALLOCATE r; EXECUTE r", Refuse(NoToken)),
+        ("DISCARD ALL; EXECUTE r", Refuse(NoToken)),
+        ("DEALLOCATE w; PREPARE w AS SELECT 1; EXECUTE w", FREE),
+        ("PREPARE n AS SELECT 1; EXECUTE n", FREE),
+        ("PREPARE n AS SELECT 1; EXECUTE r", FREE),
+        ("PREPARE \u{e9} AS SELECT 1; EXECUTE \u{e9}", FREE),
+        ("PREPARE \u{e9} AS SELECT 1; EXECUTE r", Refuse(NoToken)),
+        ("EXPLAIN ANALYZE EXECUTE w", Refuse(NoToken)),
+        ("FETCH pr", FREE),
+        ("FETCH pw", Refuse(NoToken)),
+        ("MOVE ALL IN pw", Refuse(NoToken)),
+        ("FETCH a_cursor_of_sql", FREE),
+    ] {
+        Session::new("").check(text, expect);
+    }
+    // Nothing is believed while the reply to an earlier cycle may change it.
+    for text in ["EXECUTE r", "FETCH pr", "FETCH a_cursor_of_sql"] {
+        Session::new("").unconfirmed().check(text, Refuse(NoToken));
+        Session::new("5").unconfirmed().check(text, TOKEN);
+    }
 }
 
 #[test]

@@ -2,13 +2,18 @@
 
 use pgpalisade_policies::{TextEncoding, classify};
 
+use super::super::in_flight::Leave;
+use super::super::names::NameChange;
 use super::*;
+use crate::rejection::Rejection;
+use std::sync::Arc;
 
 /// One thing that happens to the ledger.
 enum Event {
     /// Requests of the client, a letter each: `Q` Query, `F` FunctionCall, `S` Sync, `P` Parse,
-    /// `B` Bind, `C` Close, `D` Describe, `E` Execute, `c` CopyDone. A lower-case `p` is a Parse and
-    /// `s` a Sync of the proxy's own, `x` a Parse of the proxy's own that fails in the client's place.
+    /// `B` Bind, `C` Close, `D` Describe, `E` Execute, `c` CopyDone, `m` a malformed one.
+    /// A lower-case `p` is a Parse and `s` a Sync of the proxy's own, `x` a Parse of the proxy's
+    /// own that fails in the client's place.
     Sent(&'static str),
     /// Replies by their type bytes, all relayed.
     Relayed(&'static str),
@@ -38,6 +43,7 @@ fn request(letter: char) -> InFlight {
         'D' => InFlight::client(Request::Describe, None),
         'E' => InFlight::client(Request::Execute, None),
         'c' => InFlight::client(Request::CopyEnd, None),
+        'm' => InFlight::client(Request::Malformed, None),
         'p' => InFlight::proxy(Request::Parse),
         's' => InFlight::proxy(Request::Sync),
         'x' => InFlight {
@@ -62,6 +68,7 @@ fn letter(entry: &InFlight) -> char {
         (Request::Describe, _) => 'D',
         (Request::Execute, _) => 'E',
         (Request::CopyEnd, _) => 'c',
+        (Request::Malformed, _) => 'm',
     }
 }
 
@@ -78,11 +85,9 @@ fn check(events: &[Event]) {
                 let found: String = ledger.iter().map(letter).collect();
                 assert_eq!((&*found, ledger.mode), (*letters, *mode), "event {at}");
                 assert_eq!(ledger.is_empty(), letters.is_empty(), "event {at}");
-                // These two are counted, so what is left out once stays wrong.
-                let ends = letters.contains(['Q', 'S', 's']);
-                assert_eq!(ledger.ends_transaction(), ends, "event {at}");
-                let hides = letters.contains(['Q', 'P', 'B', 'D', 'E']);
-                assert_eq!(ledger.may_hide_a_write(), hides, "event {at}");
+                // Counted, so what is left out once stays wrong.
+                let ends = letters.contains(['Q', 'F', 'S', 's']);
+                assert_eq!(ledger.settled().is_none(), ends, "event {at}");
                 assert_eq!(ledger.is_skipping(), *mode == SkippingToSync, "event {at}");
                 assert_eq!(ledger.is_copying_in(), *mode == CopyIn, "event {at}");
             }
@@ -270,6 +275,19 @@ fn an_error_skips_to_the_next_sync() {
         Relayed("Z"),
         Now("PS", Normal),
     ]);
+}
+
+#[test]
+fn a_malformed_message_is_answered_by_an_error() {
+    check(&[
+        Sent("mBES"),
+        Now("mBES", Normal),
+        Relayed("E"),
+        Now("S", Normal),
+        Relayed("Z"),
+        Now("", Normal),
+    ]);
+    check(&[Sent("m"), Relayed("E"), Now("", SkippingToSync)]);
 }
 
 #[test]
@@ -488,31 +506,6 @@ fn messages_that_come_at_any_time_complete_nothing() {
 }
 
 #[test]
-fn names_that_an_error_skips_are_told_once() {
-    let named = |request, name| InFlight {
-        name: Some(Box::new(name)),
-        ..InFlight::client(request, None)
-    };
-    let prepare = |name: &[u8]| NameChange::Prepare(name.into());
-    let close = NameChange::CloseStatement(b"d"[..].into());
-    let mut ledger = Ledger::default();
-    ledger.push(named(Request::Parse, prepare(b"a")));
-    ledger.push(named(Request::Parse, prepare(b"b")));
-    ledger.push(request('B'));
-    ledger.push(named(Request::Parse, prepare(b"c")));
-    ledger.push(named(Request::Close, close.clone()));
-    ledger.push(request('S'));
-    ledger.push(named(Request::Parse, prepare(b"e")));
-    ledger.on_reply(tag::PARSE_COMPLETE);
-    assert_eq!(ledger.take_skipped(), []);
-    // The one that has failed, and what stood behind it, up to the Sync.
-    ledger.on_reply(tag::ERROR);
-    assert_eq!(ledger.take_skipped(), [prepare(b"b"), prepare(b"c"), close]);
-    assert_eq!(ledger.take_skipped(), []);
-    assert_eq!(ledger.iter().count(), 2);
-}
-
-#[test]
 fn the_queue_has_a_limit() {
     let mut ledger = Ledger::default();
     for _ in 1..IN_FLIGHT_MAX {
@@ -530,35 +523,116 @@ fn with_text(request: Request, text: &str) -> InFlight {
     InFlight::client(request, Some(Arc::new(verdict)))
 }
 
-/// What prepares an Execute is in flight without a verdict; where there is one, it decides.
+/// What was confirmed holds for a request while nothing of an earlier cycle is in flight.
 #[test]
-fn what_may_hide_a_write_is_counted() {
-    let cases = [
-        (with_text(Request::Query, "SELECT f()"), true),
-        (with_text(Request::Query, "BEGIN; SELECT f()"), true),
-        (with_text(Request::Query, "BEGIN"), false),
-        (with_text(Request::Execute, "SHOW search_path"), false),
-        (with_text(Request::Execute, "SELECT f()"), true),
-        (
-            InFlight {
-                origin: Origin::Proxy,
-                ..with_text(Request::Execute, "SELECT f()")
-            },
-            false,
-        ),
-    ];
-    for (entry, hides) in cases {
-        let (mut ledger, about) = (Ledger::default(), format!("{entry:?}"));
-        ledger.push(request('C'));
-        ledger.push(entry);
-        assert_eq!(ledger.may_hide_a_write(), hides, "{about}");
-        ledger.on_reply(tag::CLOSE_COMPLETE);
-        assert_eq!(ledger.may_hide_a_write(), hides, "{about}");
-        // CommandComplete is the end of an Execute, ReadyForQuery of a Query.
-        ledger.on_reply(tag::COMMAND_COMPLETE);
-        ledger.on_reply(tag::READY_FOR_QUERY);
-        assert!(!ledger.may_hide_a_write() && ledger.is_empty(), "{about}");
+fn a_request_is_settled_within_its_cycle() {
+    for (sent, expect) in [
+        ("", true),
+        ("P", true),
+        ("PBDE", true),
+        ("PBES", false),
+        ("Q", false),
+        ("F", false),
+        ("QP", false),
+        ("SPBE", false),
+        ("s", false),
+    ] {
+        let mut ledger = Ledger::default();
+        sent.chars().for_each(|one| ledger.push(request(one)));
+        assert_eq!(ledger.settled().is_some(), expect, "{sent}");
     }
+}
+
+/// A transaction has written from the moment on that a write is sent, and up to the ReadyForQuery that ends it.
+#[test]
+fn what_is_in_flight_counts_as_written() {
+    let write = |leave| InFlight {
+        leave,
+        ..request('E')
+    };
+    for (leave, expect) in [
+        (Leave::Read, Wrote::No),
+        (Leave::ReadUnguarded, Wrote::Yes),
+        (Leave::Write, Wrote::Yes),
+    ] {
+        let mut ledger = Ledger::default();
+        ledger.push(request('Q'));
+        ledger.push(write(leave));
+        assert_eq!(ledger.wrote(), expect, "{leave:?}");
+        // The end of an earlier transaction says nothing about it.
+        ledger.on_reply(tag::READY_FOR_QUERY);
+        ledger.end_transaction();
+        assert_eq!(ledger.wrote(), expect, "{leave:?}");
+        ledger.on_reply(tag::COMMAND_COMPLETE);
+        assert!(ledger.is_empty());
+        assert_eq!(ledger.wrote(), expect, "{leave:?}");
+        ledger.end_transaction();
+        assert_eq!(ledger.wrote(), Wrote::No);
+    }
+}
+
+/// What a name stands for by what is in flight: `p` means something, `-` nothing, `?` that it is not told, and a blank
+/// that nothing touches it.
+#[track_caller]
+fn check_sent(entries: Vec<InFlight>, name: Name<'_>, expect: char) {
+    let mut ledger = Ledger::default();
+    let about = format!("{entries:?}");
+    entries.into_iter().for_each(|entry| ledger.push(entry));
+    let found = match ledger.sent(name) {
+        super::Sent::Nothing => ' ',
+        super::Sent::Change(Some(_)) => 'p',
+        super::Sent::Change(None) => '-',
+        super::Sent::Unclear => '?',
+    };
+    assert_eq!(found, expect, "{about}");
+}
+
+#[test]
+fn a_name_is_what_was_sent_in_the_same_cycle() {
+    let parse = |name: &'static str| InFlight {
+        name: NameChange::set(Name::statement(name.as_bytes()), Meaning::Plain),
+        ..request('P')
+    };
+    let bind = |name: &'static str| InFlight {
+        name: NameChange::set(Name::portal(name.as_bytes()), Meaning::Plain),
+        ..request('B')
+    };
+    let close = |name: &'static str| InFlight {
+        name: NameChange::close(Name::statement(name.as_bytes())),
+        ..request('C')
+    };
+    let sync = || request('S');
+    let (s, unnamed) = (Name::statement(b"s"), Name::statement(b""));
+    check_sent(vec![], s, ' ');
+    check_sent(vec![parse("s")], s, 'p');
+    check_sent(vec![parse("s"), bind(""), request('E')], s, 'p');
+    check_sent(vec![parse("s"), close("s")], s, '-');
+    check_sent(vec![close("s"), parse("s")], s, 'p');
+    check_sent(vec![parse("t"), bind("s")], s, ' ');
+    check_sent(vec![parse("")], unnamed, 'p');
+    check_sent(vec![bind("")], Name::portal(b""), 'p');
+    check_sent(vec![bind("")], Name::portal(b"s"), ' ');
+    // An earlier cycle may fail without the server skipping what comes behind its Sync.
+    check_sent(vec![parse("s"), sync()], s, '?');
+    check_sent(vec![parse("t"), sync(), parse("u")], s, '?');
+    check_sent(vec![parse("s"), sync(), parse("s")], s, 'p');
+    check_sent(vec![bind("s"), sync(), bind("")], s, ' ');
+    // A simple Query destroys what has no name.
+    check_sent(vec![request('Q')], unnamed, '?');
+    check_sent(vec![request('Q')], s, ' ');
+    check_sent(vec![request('Q'), parse("")], unnamed, 'p');
+    for text in [
+        "PREPARE s AS SELECT 1",
+        "DEALLOCATE s",
+        "DEALLOCATE ALL",
+        "DISCARD ALL",
+    ] {
+        check_sent(vec![with_text(Request::Query, text)], s, '?');
+        check_sent(vec![with_text(Request::Execute, text)], s, '?');
+    }
+    check_sent(vec![with_text(Request::Query, "SELECT 1")], s, ' ');
+    let many = std::iter::repeat_with(|| bind("")).take(LOOKED_BACK_MAX);
+    check_sent(std::iter::once(parse("s")).chain(many).collect(), s, '?');
 }
 
 #[test]

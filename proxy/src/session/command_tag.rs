@@ -1,0 +1,179 @@
+//! A trip-wire behind the fence: what the server says that it has done is held against what was judged.
+//!
+//! Nothing here refuses a statement. A reply that contradicts the judgement of its request shows that the proxy has
+//! taken a name, an encoding or a place in a text for another than the server did.
+//!
+//! Source: CommandComplete in <https://www.postgresql.org/docs/current/protocol-message-formats.html>
+
+use pgpalisade_policies::Control;
+
+use super::in_flight::{InFlight, Leave, Origin, Request};
+use crate::wire::backend::tag;
+
+/// Tags of statements that change no data. Those that are followed by a number of rows end with a space.
+const READS: [&[u8]; 23] = [
+    b"SELECT ",
+    b"FETCH ",
+    b"MOVE ",
+    b"COPY ",
+    b"SHOW",
+    b"SET",
+    b"RESET",
+    b"SET CONSTRAINTS",
+    b"EXPLAIN",
+    b"DECLARE CURSOR",
+    b"CLOSE CURSOR",
+    b"CLOSE CURSOR ALL",
+    b"PREPARE",
+    b"DEALLOCATE",
+    b"DEALLOCATE ALL",
+    b"DISCARD ALL",
+    b"DISCARD PLANS",
+    b"DISCARD TEMP",
+    b"DISCARD SEQUENCES",
+    b"LISTEN",
+    b"UNLISTEN",
+    b"LOCK TABLE",
+    b"",
+];
+
+/// Tags of statements that begin, split or end a transaction.
+const TRANSACTION: [&[u8]; 7] = [
+    b"BEGIN",
+    b"START TRANSACTION",
+    b"COMMIT",
+    b"ROLLBACK",
+    b"SAVEPOINT",
+    b"RELEASE",
+    b"PREPARE TRANSACTION",
+];
+
+/// Whether a reply shows that the server has done something else than was judged.
+#[inline]
+#[must_use]
+pub fn contradicts(request: &InFlight, reply: u8, command_tag: &[u8]) -> bool {
+    if request.origin == Origin::Proxy {
+        return false;
+    }
+    match (reply, request.leave, &request.verdict) {
+        (_, Leave::Write, None) => false,
+        (tag::COMMAND_COMPLETE, ..) => is_other_command(request, command_tag),
+        (tag::COPY_IN_RESPONSE, Leave::Read | Leave::ReadUnguarded, _) => true,
+        _ => request.request == Request::Malformed,
+    }
+}
+
+fn is_other_command(request: &InFlight, command_tag: &[u8]) -> bool {
+    let statement = request
+        .position()
+        .and_then(|(verdict, at)| verdict.statements.get(at));
+    let controls = statement.map_or(&[][..], |statement| &statement.controls);
+    let is_judged = controls.iter().any(Control::is_transaction);
+    let is_told = TRANSACTION.contains(&command_tag);
+    // What a text that was not understood does, nobody has judged.
+    let is_known = statement.is_some_and(|statement| statement.kind != "unparsed");
+    let is_write = || !is_told && !READS.iter().any(|read| is_tag(read, command_tag));
+    match request.leave {
+        Leave::Write => is_known && is_judged != is_told,
+        Leave::Read | Leave::ReadUnguarded => is_judged != is_told || is_write(),
+    }
+}
+
+fn is_tag(tag: &[u8], told: &[u8]) -> bool {
+    match tag.last() {
+        Some(b' ') => told
+            .strip_prefix(tag)
+            .is_some_and(|rows| rows.iter().all(u8::is_ascii_digit)),
+        _ => tag == told,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pgpalisade_policies::{TextEncoding, classify};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, leave: Leave, command_tag: &str, expect: bool) {
+        let verdict = Arc::new(classify(text.as_bytes(), TextEncoding::AsciiSafe));
+        let mut request = InFlight::client(Request::Query, Some(verdict));
+        request.leave = leave;
+        let found = contradicts(&request, tag::COMMAND_COMPLETE, command_tag.as_bytes());
+        assert_eq!(found, expect, "{text}: {command_tag}");
+    }
+
+    #[test]
+    fn a_write_is_not_what_a_read_was_judged_as() {
+        for (text, tag) in [
+            ("SELECT 1", "SELECT 1"),
+            ("FETCH ALL FROM c", "FETCH 0"),
+            ("COPY t TO STDOUT", "COPY 12"),
+            ("BEGIN", "BEGIN"),
+            ("START TRANSACTION", "START TRANSACTION"),
+            ("COMMIT", "COMMIT"),
+            ("COMMIT", "ROLLBACK"),
+            ("ROLLBACK TO a", "ROLLBACK"),
+            ("SET a.b = 1", "SET"),
+            ("EXECUTE s", "SELECT 4"),
+            ("DISCARD ALL", "DISCARD ALL"),
+        ] {
+            check(text, Leave::Read, tag, false);
+        }
+        for (text, tag) in [
+            ("SELECT 1", "INSERT 0 1"),
+            ("SELECT 1", "UPDATE 1"),
+            ("SELECT 1", "MERGE 1"),
+            ("SELECT 1", "CREATE TABLE"),
+            ("SELECT 1", "SELECT"),
+            ("SELECT 1", "SELECT x"),
+            ("SELECT 1", "NOTIFY"),
+            ("SELECT 1", "BEGIN"),
+            ("SELECT 1", "COMMIT"),
+            ("COMMIT", "COMMIT PREPARED"),
+            ("PREPARE p AS SELECT 1", "PREPARE TRANSACTION"),
+            ("COMMIT", "SELECT 1"),
+            ("EXECUTE s", "DELETE 4"),
+        ] {
+            check(text, Leave::Read, tag, true);
+        }
+    }
+
+    #[test]
+    fn who_may_write_is_held_to_transactions_only() {
+        check(
+            "INSERT INTO t VALUES (1)",
+            Leave::Write,
+            "INSERT 0 1",
+            false,
+        );
+        check("SELECT 1", Leave::Write, "DELETE 1", false);
+        check("SELECT 1", Leave::Write, "COMMIT", true);
+        check("COMMIT", Leave::Write, "INSERT 0 1", true);
+        check("this is no statement", Leave::Write, "BEGIN", false);
+    }
+
+    #[test]
+    fn data_is_not_asked_for_by_a_read() {
+        let mut request = InFlight::client(Request::Query, None);
+        assert!(contradicts(&request, tag::COPY_IN_RESPONSE, b""));
+        assert!(contradicts(&request, tag::COMMAND_COMPLETE, b"INSERT 0 1"));
+        request.leave = Leave::Write;
+        assert!(!contradicts(&request, tag::COPY_IN_RESPONSE, b""));
+        assert!(!contradicts(&request, tag::COMMAND_COMPLETE, b"INSERT 0 1"));
+        let malformed = InFlight::client(Request::Malformed, None);
+        assert!(contradicts(&malformed, tag::CLOSE_COMPLETE, b""));
+        assert!(!contradicts(
+            &InFlight::client(Request::Close, None),
+            tag::CLOSE_COMPLETE,
+            b""
+        ));
+        assert!(!contradicts(
+            &InFlight::proxy(Request::Execute),
+            tag::COMMAND_COMPLETE,
+            b"SET"
+        ));
+    }
+}
