@@ -10,6 +10,7 @@
 //! - [`wire`]: a client that sends and reads protocol messages by hand.
 //! - [`held_relay`]: a TCP relay that can hold bytes back, to stop time between proxy and server.
 //! - [`programs`]: psql, pgbench and pg_dump as child processes.
+//! - [`mediation`]: conversations at random, and the database as the judge; `make mediation` runs it for long.
 //! - [`proof`]: leaders, faults at random, and a checker of the history; `make proof` runs it for long.
 //!
 //! With `PGPALISADE_TESTS_DIRECT=1` a [`proxy::Proxy`] is only a name for PostgreSQL itself. The
@@ -25,6 +26,7 @@
 pub mod etcd;
 pub mod held_relay;
 pub mod machine;
+pub mod mediation;
 pub mod policy;
 pub mod pooler;
 pub mod postgres;

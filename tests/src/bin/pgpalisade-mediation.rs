@@ -1,0 +1,54 @@
+//! The oracle of mediation as a command: runs conversations for as long as asked, and prints what came out.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use pgpalisade_tests::machine;
+use pgpalisade_tests::mediation::generator;
+use pgpalisade_tests::mediation::run::{Plan, run};
+
+/// Sessions that may not write say anything that the protocol and SQL have, and the database is the judge.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// The seed of the first conversation. Without it the clock gives one; it is printed.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// At most so many conversations.
+    #[arg(long, default_value_t = u64::MAX)]
+    conversations: u64,
+    /// For at most so many minutes.
+    #[arg(long, default_value_t = 60.0)]
+    minutes: f64,
+    /// How many at a time, each with servers of its own.
+    #[arg(long, default_value_t = 4)]
+    threads: usize,
+    /// Ends when so many conversations were found that do what they may not.
+    #[arg(long, default_value_t = 1)]
+    violations: usize,
+    /// Print the conversation of the seed, and run nothing.
+    #[arg(long)]
+    print: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let seed = arguments.seed.unwrap_or_else(machine::seed);
+    if arguments.print {
+        println!("{}", generator::conversation(seed));
+        return ExitCode::SUCCESS;
+    }
+    let plan = Plan {
+        seed,
+        conversations: arguments.conversations,
+        duration: Duration::from_secs_f64(arguments.minutes * 60.0),
+        threads: arguments.threads,
+        violations_max: arguments.violations,
+    };
+    let report = run(&plan);
+    print!("\nseed           {seed}\n{report}");
+    match report.violations.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}

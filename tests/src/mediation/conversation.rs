@@ -1,0 +1,303 @@
+//! What a client says, as data: it can be sent, printed, and made shorter.
+
+use std::fmt;
+
+use crate::wire::Batch;
+
+/// A session, and everything that it sends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conversation {
+    /// What the session may do, and where it runs.
+    pub session: Session,
+    /// More parameters of its startup packet.
+    pub startup: Vec<(String, String)>,
+    /// What it sends, in order.
+    pub steps: Vec<Step>,
+}
+
+/// Who speaks. Tokens in texts are relative: `@0` is the conversation's own number, `@1` the
+/// next. What is below 10 is stale in every scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Session {
+    /// Holds nothing, where every write needs the token of scope `default`.
+    Bare,
+    /// Holds the current token of scope `other`, which no write needs.
+    Elsewhere,
+    /// Holds nothing, where a policy lists the tables of two scopes.
+    Ungoverned,
+    /// Holds the current token of scope `b` there, and may write `b.jobs` and nothing else.
+    Neighbour,
+    /// Begins with `@0`, the current token. Others may take over, and it may move or lay its token down.
+    Holder,
+}
+
+impl Session {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Bare,
+        Self::Elsewhere,
+        Self::Ungoverned,
+        Self::Neighbour,
+        Self::Holder,
+    ];
+
+    /// Whether it runs where a policy lists tables.
+    pub const fn is_governed(self) -> bool {
+        matches!(self, Self::Ungoverned | Self::Neighbour)
+    }
+
+    /// Whether it may change nothing at all.
+    pub const fn is_strict(self) -> bool {
+        matches!(self, Self::Bare | Self::Elsewhere | Self::Ungoverned)
+    }
+
+    /// `fencing.token` of its startup packet.
+    pub const fn token(self) -> Option<&'static str> {
+        match self {
+            Self::Bare | Self::Ungoverned => None,
+            Self::Elsewhere => Some("other=@0"),
+            Self::Neighbour => Some("b=@0"),
+            Self::Holder => Some("@0"),
+        }
+    }
+}
+
+/// One thing that a client does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Puts a message behind those that are to be sent.
+    Say(Message),
+    /// Sends what is there, and waits for nothing.
+    Send,
+    /// Sends what is there, and waits for the answers that must come.
+    Wait,
+    /// Sends what is there; then another session declares this token of scope `default` and is answered.
+    Declare(&'static str),
+}
+
+/// Bytes of SQL.
+pub type Sql = Vec<u8>;
+
+/// The name of a statement or portal.
+pub type Name = Vec<u8>;
+
+/// What a Describe or Close is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A prepared statement.
+    Statement,
+    /// A portal.
+    Portal,
+}
+
+/// A frontend message.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// Statements in one text.
+    Query(Vec<Sql>),
+    /// Name and text.
+    Parse(Name, Sql),
+    /// Portal, statement, and values for its parameters.
+    Bind(Name, Name, Vec<Sql>),
+    /// Of a statement or portal.
+    Describe(Target, Name),
+    /// A portal, and how many rows; 0 means all.
+    Execute(Name, u32),
+    /// Of a statement or portal.
+    Close(Target, Name),
+    /// Asks for what the server holds back.
+    Flush,
+    /// Ends a pipeline.
+    Sync,
+    /// A function by its signature, which becomes its number, and its arguments.
+    FunctionCall(&'static str, Vec<&'static str>),
+    /// Data of a COPY.
+    CopyData(Sql),
+    /// Its end.
+    CopyDone,
+    /// Its end, without success.
+    CopyFail,
+    /// Type and body of what is not as the protocol has it.
+    Malformed(u8, Vec<u8>),
+}
+
+impl Message {
+    /// Whether ReadyForQuery follows, were nothing in front of it.
+    pub const fn ends_with_ready(&self) -> bool {
+        matches!(
+            self,
+            Self::Query(_)
+                | Self::Sync
+                | Self::FunctionCall(..)
+                | Self::Malformed(b'S' | b'Q' | b'F', _)
+        )
+    }
+
+    /// Its bytes behind `batch`. `number` is that of the conversation, `oid` knows functions.
+    pub fn onto(&self, batch: Batch, number: u64, oid: &dyn Fn(&str) -> u32) -> Batch {
+        let told = |sql: &[u8]| with_tokens(sql, number);
+        match self {
+            Self::Query(parts) => {
+                batch.message(b'Q', &terminated(&[&told(&parts.join(&b"; "[..]))]))
+            }
+            Self::Parse(name, sql) => batch.message(
+                b'P',
+                &[terminated(&[name, &told(sql)]), vec![0, 0]].concat(),
+            ),
+            Self::Bind(portal, statement, values) => {
+                let mut body = terminated(&[portal, statement]);
+                body.extend_from_slice(&[0, 0]);
+                body.extend_from_slice(
+                    &u16::try_from(values.len())
+                        .expect("few values")
+                        .to_be_bytes(),
+                );
+                for value in values {
+                    let value = told(value);
+                    body.extend_from_slice(
+                        &u32::try_from(value.len()).expect("short").to_be_bytes(),
+                    );
+                    body.extend_from_slice(&value);
+                }
+                body.extend_from_slice(&[0, 0]);
+                batch.message(b'B', &body)
+            }
+            Self::Describe(target, name) => batch.message(b'D', &targeted(*target, name)),
+            Self::Execute(portal, rows) => batch.message(
+                b'E',
+                &[terminated(&[portal]), rows.to_be_bytes().to_vec()].concat(),
+            ),
+            Self::Close(target, name) => batch.message(b'C', &targeted(*target, name)),
+            Self::Flush => batch.flush(),
+            Self::Sync => batch.sync(),
+            Self::FunctionCall(function, arguments) => {
+                batch.function_call(oid(function), arguments)
+            }
+            Self::CopyData(data) => batch.copy_data(data),
+            Self::CopyDone => batch.copy_done(),
+            Self::CopyFail => batch.copy_fail("enough"),
+            Self::Malformed(tag, body) => batch.message(*tag, body),
+        }
+    }
+}
+
+fn targeted(target: Target, name: &[u8]) -> Vec<u8> {
+    let byte = match target {
+        Target::Statement => b'S',
+        Target::Portal => b'P',
+    };
+    [vec![byte], terminated(&[name])].concat()
+}
+
+fn terminated(strings: &[&[u8]]) -> Vec<u8> {
+    strings
+        .iter()
+        .flat_map(|text| [text, &[0][..]].concat())
+        .collect()
+}
+
+/// The text with the conversation's tokens in it.
+pub fn with_tokens(text: &[u8], number: u64) -> Vec<u8> {
+    let mut told = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, behind)) = rest.split_first() {
+        let token = match (byte, behind.first()) {
+            (b'@', Some(digit @ b'0'..=b'9')) => Some(number + u64::from(digit - b'0')),
+            _ => None,
+        };
+        match token {
+            Some(token) => {
+                told.extend_from_slice(token.to_string().as_bytes());
+                rest = &behind[1..];
+            }
+            None => {
+                told.push(byte);
+                rest = behind;
+            }
+        }
+    }
+    told
+}
+
+impl fmt::Display for Conversation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "session {:?}", self.session)?;
+        if let Some(token) = self.session.token() {
+            write!(f, " fencing.token={token}")?;
+        }
+        for (name, value) in &self.startup {
+            write!(f, " {name}={value}")?;
+        }
+        for step in &self.steps {
+            match step {
+                Step::Say(message) => write!(f, "\n    {message}")?,
+                Step::Send => f.write_str("\n  sent")?,
+                Step::Wait => f.write_str("\n  sent, answered")?,
+                Step::Declare(token) => write!(f, "\n  sent; another session declares {token}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Query(parts) => write!(f, "Query {}", shown(&parts.join(&b"; "[..]))),
+            Self::Parse(name, sql) => write!(f, "Parse {} {}", named(name), shown(sql)),
+            Self::Bind(portal, statement, values) => {
+                write!(f, "Bind {} to {}", named(portal), named(statement))?;
+                values
+                    .iter()
+                    .try_for_each(|value| write!(f, " {}", shown(value)))
+            }
+            Self::Describe(target, name) => write!(f, "Describe {target:?} {}", named(name)),
+            Self::Execute(portal, rows) => write!(f, "Execute {} rows {rows}", named(portal)),
+            Self::Close(target, name) => write!(f, "Close {target:?} {}", named(name)),
+            Self::FunctionCall(function, arguments) => {
+                write!(f, "FunctionCall {function} {arguments:?}")
+            }
+            Self::CopyData(data) => write!(f, "CopyData {}", shown(data)),
+            Self::Malformed(tag, body) => {
+                write!(
+                    f,
+                    "'{}' with the body {}",
+                    char::from(*tag),
+                    body.escape_ascii()
+                )
+            }
+            Self::Flush => f.write_str("Flush"),
+            Self::Sync => f.write_str("Sync"),
+            Self::CopyDone => f.write_str("CopyDone"),
+            Self::CopyFail => f.write_str("CopyFail"),
+        }
+    }
+}
+
+/// A text as it reads; what is not ASCII as `\xE9`.
+fn shown(text: &[u8]) -> String {
+    let mut line = String::new();
+    for &byte in text {
+        match byte {
+            b' '..=b'~' => line.push(char::from(byte)),
+            byte => line.push_str(&format!("<{byte:02x}>")),
+        }
+    }
+    line
+}
+
+/// A name, of a long one its ends and length.
+fn named(name: &[u8]) -> String {
+    match name {
+        [] => "\"\"".to_owned(),
+        name if name.len() > 20 => {
+            format!(
+                "\"{}...{}\"({} bytes)",
+                shown(&name[..2]),
+                shown(&name[name.len() - 3..]),
+                name.len()
+            )
+        }
+        name => format!("\"{}\"", shown(name)),
+    }
+}

@@ -1,0 +1,437 @@
+//! Beginnings of ways around the fence: what was found once, with everything in it that may vary.
+//!
+//! They are named after the belief that they try: what the proxy takes a session for, and PostgreSQL does not.
+
+use rand::Rng;
+
+use super::conversation::{Message, Name, Session, Sql, Step, Target};
+use super::generator::Generator;
+use super::words::{Kind, in_function, once_in, one};
+
+impl Generator {
+    /// One of them.
+    pub fn fragment(&mut self) {
+        if self.words.session == Session::Holder {
+            match self.random.random_range(0..3) {
+                0 => self.moves_in_a_transaction(),
+                1 => self.lays_down(),
+                _ => self.deposed(),
+            }
+            return;
+        }
+        match self.random.random_range(0..9) {
+            0 => self.names_that_are_cut(),
+            1 => self.encoding_in_flight(),
+            2 => self.skipped(),
+            3 => self.portal_as_cursor(),
+            4 => self.name_made_anew(),
+            5 => self.default_in_flight(),
+            6 => self.malformed_then_anything(),
+            7 => self.lays_down(),
+            _ => self.held_cursor(),
+        }
+    }
+
+    /// Something between two steps of a way: mostly nothing, or the end of a packet.
+    fn pause(&mut self) {
+        match self.random.random_range(0..12) {
+            0 => self.steps.push(Step::Send),
+            1..=2 => self.steps.push(Step::Wait),
+            3 => {
+                self.say(Message::Sync);
+                self.steps.push(Step::Wait);
+            }
+            4 => self.say(Message::Sync),
+            5 => self.say(Message::Flush),
+            _ => {}
+        }
+    }
+
+    fn sync(&mut self) {
+        self.say(Message::Sync);
+        if once_in(&mut self.random, 2) {
+            self.steps.push(Step::Wait);
+        }
+    }
+
+    fn piercing(&mut self) -> Sql {
+        self.words.piercing_query(&mut self.random)
+    }
+
+    /// A statement that is believed to be a read, and what follows where it was one that lifts read-only mode.
+    fn payload(&mut self) -> Sql {
+        match self.random.random_range(0..3) {
+            0 => self.of(Kind::Lift),
+            _ => self.words.piercing(&mut self.random),
+        }
+    }
+
+    fn execute(&mut self, name: &Name) {
+        self.say(Message::Bind(Vec::new(), name.clone(), Vec::new()));
+        self.say(Message::Execute(Vec::new(), 0));
+        self.sync();
+    }
+
+    /// Two names, one statement.
+    fn names_that_are_cut(&mut self) {
+        let (one_name, other) = (
+            self.words.name(&mut self.random),
+            self.words.name(&mut self.random),
+        );
+        let payload = self.payload();
+        self.say(Message::Parse(one_name.clone(), "SELECT 1".into()));
+        self.pause();
+        self.say(Message::Close(Target::Statement, other.clone()));
+        self.pause();
+        self.say(Message::Parse(other.clone(), payload));
+        self.pause();
+        let name = one(&mut self.random, &[&one_name, &other]).clone();
+        match once_in(&mut self.random, 3) {
+            true => {
+                self.sync();
+                self.query([b"EXECUTE \"", &name[..], b"\""].concat());
+            }
+            false => self.execute(&name),
+        }
+        self.hidden();
+    }
+
+    fn hidden(&mut self) {
+        let sql = self.of(Kind::Hidden);
+        self.deliver(sql);
+    }
+
+    /// The encoding changes, and the next text is read in it.
+    fn encoding_in_flight(&mut self) {
+        if once_in(&mut self.random, 3) {
+            self.query("BEGIN");
+            self.pause();
+        }
+        let set = self.words.encoding(&mut self.random);
+        self.deliver(set);
+        self.pause();
+        if once_in(&mut self.random, 3) {
+            let reset = one(
+                &mut self.random,
+                &[
+                    "ROLLBACK",
+                    "COMMIT",
+                    "RESET ALL",
+                    "DISCARD ALL",
+                    "ROLLBACK TO s",
+                ],
+            );
+            self.query(reset);
+            self.pause();
+        }
+        let payload = match self.words.session {
+            Session::Neighbour => self.piercing(),
+            _ => self.payload(),
+        };
+        let text = self.words.smuggled_with(&mut self.random, &payload);
+        self.deliver(text);
+        self.pause();
+        self.hidden();
+    }
+
+    /// What follows an error is skipped: the statement or portal is still the one before.
+    fn skipped(&mut self) {
+        let (name, portal) = (self.any_name(), self.any_name());
+        let payload = self.piercing();
+        let block = once_in(&mut self.random, 2);
+        if block {
+            self.query("BEGIN");
+        }
+        self.say(Message::Parse(name.clone(), payload));
+        if once_in(&mut self.random, 2) {
+            self.say(Message::Bind(portal.clone(), name.clone(), Vec::new()));
+        }
+        if block {
+            self.say(Message::Parse(b"save".to_vec(), "SAVEPOINT s".into()));
+            self.execute(&b"save".to_vec());
+        } else {
+            self.sync();
+        }
+        self.pause();
+        match once_in(&mut self.random, 3) {
+            true => self.say(Message::Bind(
+                b"q".to_vec(),
+                b"nothing".to_vec(),
+                Vec::new(),
+            )),
+            false => {
+                let error = self.of(Kind::Error);
+                self.say(Message::Parse(b"e".to_vec(), error));
+                self.say(Message::Bind(b"e".to_vec(), b"e".to_vec(), Vec::new()));
+                self.say(Message::Execute(b"e".to_vec(), 0));
+            }
+        }
+        self.say(Message::Parse(name.clone(), "SELECT 1".into()));
+        self.say(Message::Bind(portal.clone(), name.clone(), Vec::new()));
+        self.sync();
+        if block {
+            self.say(Message::Parse(b"back".to_vec(), "ROLLBACK TO s".into()));
+            self.execute(&b"back".to_vec());
+        }
+        if once_in(&mut self.random, 2) {
+            self.say(Message::Bind(portal.clone(), name, Vec::new()));
+        }
+        self.say(Message::Execute(portal, 0));
+        self.sync();
+    }
+
+    /// A portal of the protocol, run by FETCH or MOVE.
+    fn portal_as_cursor(&mut self) {
+        self.query("BEGIN");
+        self.pause();
+        let name = self.words.name(&mut self.random);
+        let portal = if name.is_empty() { b"p".to_vec() } else { name };
+        let payload = self.piercing();
+        self.say(Message::Parse(Vec::new(), payload));
+        self.say(Message::Bind(portal.clone(), Vec::new(), Vec::new()));
+        if once_in(&mut self.random, 2) {
+            self.say(Message::Describe(Target::Portal, portal.clone()));
+        }
+        self.pause();
+        let verb = one(
+            &mut self.random,
+            &[
+                "FETCH \"",
+                "FETCH ALL FROM \"",
+                "MOVE \"",
+                "MOVE ALL FROM \"",
+            ],
+        );
+        let sql = [verb.as_bytes(), &portal, b"\""].concat();
+        match once_in(&mut self.random, 2) {
+            true => {
+                self.say(Message::Parse(b"f".to_vec(), sql));
+                self.execute(&b"f".to_vec());
+            }
+            false => {
+                self.sync();
+                self.query(sql);
+            }
+        }
+        self.query("COMMIT");
+    }
+
+    /// A name of SQL that stands for something else before it is executed.
+    fn name_made_anew(&mut self) {
+        let name = self.words.quoted(&mut self.random);
+        let payload = self.piercing();
+        self.query([b"PREPARE ", &name[..], b" AS SELECT 1"].concat());
+        self.breathe();
+        let function = once_in(&mut self.random, 4);
+        let gone = match self.random.random_range(0..4) {
+            0 => b"DEALLOCATE ALL".to_vec(),
+            1 => b"DISCARD ALL".to_vec(),
+            _ => [b"DEALLOCATE ", &name[..]].concat(),
+        };
+        let made = [b"PREPARE ", &name[..], b" AS ", &payload].concat();
+        let parts = vec![gone, made, [b"EXECUTE ", &name[..]].concat()];
+        let parts: Vec<Sql> = parts
+            .into_iter()
+            .enumerate()
+            .map(|(at, sql)| {
+                if function && at < 2 {
+                    in_function(&sql)
+                } else {
+                    sql
+                }
+            })
+            .collect();
+        match self.random.random_range(0..3) {
+            0 => self.say(Message::Query(parts)),
+            1 => {
+                for sql in parts {
+                    self.query(sql);
+                    self.pause();
+                }
+            }
+            _ => {
+                for sql in parts {
+                    self.extended(sql);
+                }
+                self.sync();
+            }
+        }
+    }
+
+    /// The default of later transactions changes, and is reported only at the end of a request.
+    fn default_in_flight(&mut self) {
+        let lift = self.of(Kind::Lift);
+        let hidden = self.of(Kind::Hidden);
+        let mut parts: Vec<Sql> = vec!["BEGIN".into(), lift, "COMMIT".into(), hidden];
+        if once_in(&mut self.random, 3) {
+            parts.insert(2, self.statement());
+        }
+        if once_in(&mut self.random, 3) {
+            parts.remove(0);
+        }
+        match self.random.random_range(0..4) {
+            0 => self.say(Message::Query(parts)),
+            1 => {
+                for sql in parts {
+                    self.extended(sql);
+                }
+                self.sync();
+            }
+            _ => {
+                for sql in parts {
+                    self.query(sql);
+                    if once_in(&mut self.random, 6) {
+                        self.pause();
+                    }
+                }
+            }
+        }
+    }
+
+    /// The server has answered an error where the proxy knows of no request.
+    fn malformed_then_anything(&mut self) {
+        let message = self.malformed();
+        self.say(message);
+        self.pause();
+        for _ in 0..self.random.random_range(0..3) {
+            let sql = self.of(Kind::Read);
+            self.deliver(sql);
+        }
+        self.sync();
+        match once_in(&mut self.random, 2) {
+            true => self.default_in_flight(),
+            false => self.skipped(),
+        }
+    }
+
+    /// A cursor that is run when the transaction ends.
+    fn held_cursor(&mut self) {
+        let name = self.words.quoted(&mut self.random);
+        let query = match self.words.session {
+            Session::Neighbour => self.piercing(),
+            _ => self.of(Kind::Hidden),
+        };
+        self.query("BEGIN");
+        self.query([b"DECLARE ", &name[..], b" CURSOR WITH HOLD FOR ", &query].concat());
+        self.pause();
+        let middle = self.statement();
+        self.deliver(middle);
+        self.pause();
+        self.query("COMMIT");
+        self.query([b"FETCH ", &name[..]].concat());
+    }
+
+    /// The token goes, and what was begun under it goes on.
+    fn lays_down(&mut self) {
+        let down = one(
+            &mut self.random,
+            &[
+                "SET fencing.token = ''",
+                "SET LOCAL fencing.token = ''",
+                "SELECT set_config('fencing.token', '', false)",
+                "SET fencing.token = '5'",
+            ],
+        );
+        let hidden = self.of(Kind::Hidden);
+        let mut parts: Vec<Sql> = vec![down.into(), hidden.clone()];
+        match self.random.random_range(0..4) {
+            0 => {}
+            1 => parts.insert(0, "BEGIN".into()),
+            2 => {
+                parts = vec![
+                    "BEGIN".into(),
+                    [&b"DECLARE h CURSOR WITH HOLD FOR "[..], &hidden].concat(),
+                    down.into(),
+                    "COMMIT".into(),
+                ];
+            }
+            _ => {
+                parts = vec![
+                    "BEGIN".into(),
+                    "SAVEPOINT s".into(),
+                    hidden,
+                    "ROLLBACK TO s".into(),
+                    down.into(),
+                ];
+                parts.push(self.of(Kind::Hidden));
+            }
+        }
+        self.sequence(parts);
+        if once_in(&mut self.random, 2) {
+            self.query("COMMIT");
+        }
+    }
+
+    /// One text, or one after the other.
+    fn sequence(&mut self, parts: Vec<Sql>) {
+        match self.random.random_range(0..3) {
+            0 => self.say(Message::Query(parts)),
+            _ => {
+                for sql in parts {
+                    self.deliver(sql);
+                    self.pause();
+                }
+            }
+        }
+    }
+
+    fn written(&mut self) -> Sql {
+        one(
+            &mut self.random,
+            &[
+                "INSERT INTO log VALUES ('x')",
+                "SELECT w()",
+                "TABLE v",
+                "SELECT !!! 1",
+            ],
+        )
+        .into()
+    }
+
+    /// A transaction writes under one token and goes on under the next, which another session declares too.
+    fn moves_in_a_transaction(&mut self) {
+        let mut parts: Vec<Sql> = vec!["BEGIN".into()];
+        if once_in(&mut self.random, 4) {
+            parts.push("SAVEPOINT s".into());
+        }
+        parts.push(self.written());
+        if once_in(&mut self.random, 4) {
+            parts.push(self.statement());
+        }
+        if once_in(&mut self.random, 4) {
+            parts.push("ROLLBACK TO s".into());
+        }
+        let next = one(
+            &mut self.random,
+            &[
+                "SET fencing.token = '@1'",
+                "SET LOCAL fencing.token = '@1'",
+                "SELECT set_config('fencing.token', '@1', false)",
+            ],
+        );
+        parts.push(next.into());
+        self.sequence(parts);
+        let by = one(&mut self.random, &["@1", "@1", "@2"]);
+        self.steps.push(Step::Declare(by));
+        self.query("COMMIT");
+    }
+
+    /// Another session takes over while something is open, or on its way.
+    fn deposed(&mut self) {
+        if once_in(&mut self.random, 2) {
+            self.query("BEGIN");
+        }
+        for _ in 0..self.random.random_range(1..4) {
+            let sql = match once_in(&mut self.random, 2) {
+                true => self.written(),
+                false => self.statement(),
+            };
+            self.deliver(sql);
+        }
+        self.pause();
+        self.steps.push(Step::Declare("@1"));
+        let sql = self.written();
+        self.deliver(sql);
+        self.query("COMMIT");
+    }
+}

@@ -1,0 +1,333 @@
+//! Makes a conversation from a seed.
+//!
+//! Each conversation has few names and few kinds of statements, so that what belongs together meets; and one in two
+//! has a [fragment](super::fragments) in it, the beginning of a way around, with anything else in between.
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use super::conversation::{Conversation, Message, Name, Session, Sql, Step, Target};
+use super::words::{ENCODINGS, Kind, Words, once_in, one};
+
+/// Names that are one in PostgreSQL's 63 bytes, that nearly are, and short ones.
+fn long_names() -> Vec<Name> {
+    let stem = "n".repeat(62);
+    let cut = format!("{stem}o");
+    [
+        stem.clone(),
+        cut.clone(),
+        format!("{cut}a"),
+        format!("{cut}b"),
+        format!("{cut}{}", "c".repeat(137)),
+        format!("{stem}\u{e9}"),
+        format!("{stem}\u{e8}"),
+    ]
+    .map(String::into_bytes)
+    .to_vec()
+}
+
+/// What a conversation is made with.
+#[derive(Debug)]
+pub struct Generator {
+    /// All choices.
+    pub random: StdRng,
+    /// What its statements have in common.
+    pub words: Words,
+    /// What it has come to.
+    pub steps: Vec<Step>,
+    kinds: Vec<Kind>,
+}
+
+/// The conversation of a seed.
+pub fn conversation(seed: u64) -> Conversation {
+    let mut random = StdRng::seed_from_u64(seed);
+    let session = one(&mut random, &Session::ALL);
+    let names = match random.random_range(0..4) {
+        0 => long_names()
+            .choose_multiple(&mut random, 3)
+            .cloned()
+            .collect(),
+        1 => vec![b"s".to_vec(), b"z".to_vec(), "z\u{e9}".into()],
+        2 => vec![Vec::new(), b"s".to_vec()],
+        _ => vec![b"s".to_vec()],
+    };
+    let encodings = [
+        one(&mut random, &ENCODINGS[..7]),
+        one(&mut random, &ENCODINGS),
+    ];
+    let kinds = Kind::ALL
+        .into_iter()
+        .filter(|_| once_in(&mut random, 3))
+        .collect();
+    let startup = startup(&mut random, session);
+    let mut generator = Generator {
+        random,
+        words: Words {
+            session,
+            names,
+            encodings,
+        },
+        steps: Vec::new(),
+        kinds,
+    };
+    generator.write();
+    Conversation {
+        session,
+        startup,
+        steps: generator.steps,
+    }
+}
+
+fn startup(random: &mut StdRng, session: Session) -> Vec<(String, String)> {
+    let owned = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+    match random.random_range(0..24) {
+        0 => owned("client_encoding", one(random, &ENCODINGS)),
+        1 => owned("options", "-c standard_conforming_strings=off"),
+        2 => owned("options", "-c default_transaction_read_only=off"),
+        3 if session.is_strict() => owned("default_transaction_read_only", "off"),
+        _ => Vec::new(),
+    }
+}
+
+impl Generator {
+    fn write(&mut self) {
+        let fragment_at = match once_in(&mut self.random, 2) {
+            true => Some(self.random.random_range(0..4)),
+            false => None,
+        };
+        for at in 0..self.random.random_range(2..7) {
+            if fragment_at == Some(at) {
+                self.fragment();
+            } else {
+                self.item();
+            }
+            self.breathe();
+        }
+        if fragment_at.is_some_and(|at| at >= 2) {
+            self.fragment();
+        }
+        self.end();
+    }
+
+    /// The end of what is open, so that what waits for a COMMIT is committed; and a hidden write, which passes where
+    /// read-only mode is off by now.
+    fn end(&mut self) {
+        self.say(Message::Sync);
+        if once_in(&mut self.random, 2) {
+            self.steps.push(Step::Wait);
+        }
+        self.query("COMMIT");
+        if once_in(&mut self.random, 2) {
+            self.steps.push(Step::Wait);
+        }
+        let probe = self.of(Kind::Hidden);
+        self.query(probe);
+    }
+
+    /// Says one thing.
+    pub fn say(&mut self, message: Message) {
+        self.steps.push(Step::Say(message));
+    }
+
+    /// One text with one statement.
+    pub fn query(&mut self, sql: impl Into<Sql>) {
+        self.say(Message::Query(vec![sql.into()]));
+    }
+
+    /// A name of this conversation, or none.
+    pub fn any_name(&mut self) -> Name {
+        match once_in(&mut self.random, 3) {
+            true => Vec::new(),
+            false => self.words.name(&mut self.random),
+        }
+    }
+
+    /// A statement of any kind of this conversation.
+    pub fn statement(&mut self) -> Sql {
+        let kind = match self.kinds.choose(&mut self.random) {
+            Some(kind) if !once_in(&mut self.random, 5) => *kind,
+            _ => one(&mut self.random, &Kind::ALL),
+        };
+        self.words.statement(&mut self.random, kind)
+    }
+
+    /// A statement of this kind.
+    pub fn of(&mut self, kind: Kind) -> Sql {
+        self.words.statement(&mut self.random, kind)
+    }
+
+    /// Maybe the end of a packet, with or without waiting for the answers.
+    pub fn breathe(&mut self) {
+        match self.random.random_range(0..10) {
+            0..=3 => self.steps.push(Step::Wait),
+            4 => self.steps.push(Step::Send),
+            5 => {
+                self.say(Message::Sync);
+                self.steps.push(Step::Wait);
+            }
+            _ => {}
+        }
+    }
+
+    /// A statement in one of the ways in which it can be sent.
+    pub fn deliver(&mut self, sql: Sql) {
+        match self.random.random_range(0..5) {
+            0..=2 => self.query(sql),
+            3 => {
+                self.extended(sql);
+                self.say(Message::Sync);
+            }
+            _ => self.extended(sql),
+        }
+    }
+
+    /// Parse, Bind, Execute.
+    pub fn extended(&mut self, sql: Sql) {
+        let (name, portal) = match once_in(&mut self.random, 3) {
+            true => (self.any_name(), self.any_name()),
+            false => (Vec::new(), Vec::new()),
+        };
+        self.say(Message::Parse(name.clone(), sql));
+        if once_in(&mut self.random, 5) {
+            self.say(Message::Describe(Target::Statement, name.clone()));
+        }
+        self.say(Message::Bind(portal.clone(), name, Vec::new()));
+        let rows = one(&mut self.random, &[0, 0, 1]);
+        self.say(Message::Execute(portal, rows));
+    }
+
+    fn item(&mut self) {
+        match self.random.random_range(0..20) {
+            0..=8 => {
+                let count = one(&mut self.random, &[1, 1, 1, 2, 2, 3, 4]);
+                let parts = (0..count).map(|_| self.statement()).collect();
+                self.say(Message::Query(parts));
+            }
+            9..=11 => {
+                let sql = self.statement();
+                self.extended(sql);
+                if once_in(&mut self.random, 2) {
+                    self.say(Message::Sync);
+                }
+            }
+            12..=16 => self.piece(),
+            17 => self.parameters(),
+            18 => self.copying(),
+            _ => {
+                let message = self.malformed();
+                self.say(message);
+            }
+        }
+    }
+
+    /// One message of the extended protocol.
+    fn piece(&mut self) {
+        let name = self.any_name();
+        let target = one(&mut self.random, &[Target::Statement, Target::Portal]);
+        let message = match self.random.random_range(0..14) {
+            0..=3 => Message::Parse(name, self.statement()),
+            4..=5 => Message::Bind(self.any_name(), name, Vec::new()),
+            6..=7 => Message::Execute(name, one(&mut self.random, &[0, 0, 1, 2])),
+            8 => Message::Close(target, name),
+            9 => Message::Describe(target, name),
+            10 => Message::Flush,
+            11 => self.call(),
+            _ => Message::Sync,
+        };
+        self.say(message);
+    }
+
+    /// A value that the text does not show.
+    fn parameters(&mut self) {
+        let encoding = self.words.encodings[0];
+        let (text, value) = one(
+            &mut self.random,
+            &[
+                ("SELECT set_config('client_encoding', $1, false)", encoding),
+                ("SELECT sets('client_encoding', $1)", encoding),
+                ("SELECT set_config('fencing.token', $1, false)", "5"),
+                (
+                    "SELECT set_config($1, 'off', false)",
+                    "default_transaction_read_only",
+                ),
+                ("SELECT sets($1, 'off')", "default_transaction_read_only"),
+                ("SELECT $1::d", "x"),
+                ("SELECT runs($1)", "SET default_transaction_read_only = off"),
+            ],
+        );
+        self.say(Message::Parse(Vec::new(), text.into()));
+        self.say(Message::Bind(Vec::new(), Vec::new(), vec![value.into()]));
+        self.say(Message::Execute(Vec::new(), 0));
+        self.say(Message::Sync);
+    }
+
+    /// The messages of a COPY, whether one is under way or not.
+    fn copying(&mut self) {
+        if once_in(&mut self.random, 2) {
+            let sql = self.of(Kind::Copy);
+            self.deliver(sql);
+            self.breathe();
+        }
+        for _ in 0..self.random.random_range(0..3) {
+            let data = one(&mut self.random, &["x\n", "\\.\n", "x\ty\n"]);
+            self.say(Message::CopyData(data.into()));
+        }
+        let end = one(&mut self.random, &[0, 1, 2]);
+        match end {
+            0 => self.say(Message::CopyDone),
+            1 => self.say(Message::CopyFail),
+            _ => {}
+        }
+    }
+
+    fn call(&mut self) -> Message {
+        let (function, arguments): (&str, &[&str]) = one(
+            &mut self.random,
+            &[
+                ("w()", &[][..]),
+                ("lo_create(oid)", &["0"]),
+                ("pg_notify(text, text)", &["news", "x"]),
+                (
+                    "sets(text, text)",
+                    &["default_transaction_read_only", "off"],
+                ),
+                ("txid_current()", &[]),
+            ],
+        );
+        if self.words.session == Session::Neighbour && function == "w()" {
+            return Message::FunctionCall("txid_current()", Vec::new());
+        }
+        Message::FunctionCall(function, arguments.to_vec())
+    }
+
+    /// A message that PostgreSQL answers with an error and no more.
+    pub fn malformed(&mut self) -> Message {
+        let (tag, body): (u8, &[u8]) = one(
+            &mut self.random,
+            &[
+                (b'H', &b"x"[..]),
+                (b'H', b"\0\0\0\0"),
+                (b'S', b"x"),
+                (b'D', b"X\0"),
+                (b'D', b"S"),
+                (b'D', b"Ss"),
+                (b'D', b"Ss\0x"),
+                (b'C', b"X\0"),
+                (b'C', b"P"),
+                (b'C', b"Ss\0x"),
+                (b'E', b"\0"),
+                (b'E', b"\0\0\0\0\0\0"),
+                (b'E', b"s"),
+                (b'B', b"\0\0"),
+                (b'B', b"\0\0\0\0\0\0\0\0\0"),
+                (b'P', b"s\0SELECT 1"),
+                (b'P', b"\0SELECT 1\0"),
+                (b'Q', b"SELECT 1"),
+                (b'Q', b"SELECT 1\0x"),
+                (b'F', b"\0\0"),
+            ],
+        );
+        Message::Malformed(tag, body.to_vec())
+    }
+}

@@ -1,0 +1,183 @@
+//! What a conversation has changed in the database, and whether its session was allowed that.
+//!
+//! Nobody else is on the server, so it is enough to look before and after:
+//! - [`super::conversation::Session::is_strict`]: nothing at all. No transaction id, and nothing in the write-ahead log but what reading
+//!   leaves there. Rows, sequences, catalogs, large objects and notifications each take a transaction id; a WAL message
+//!   need not.
+//! - [`super::conversation::Session::Neighbour`]: no row of any table but `b.jobs`, no sequence, catalog, large object, notification or WAL
+//!   message.
+//! - [`super::conversation::Session::Holder`]: each new row of `log` has a token that the session has had, `@0` or more. And G1 with G2:
+//!   what another session's answered declaration of `n` did not find, with a token below `n`, never comes.
+
+use super::world::{WATCHED, World};
+use crate::wire::{Message, Wire};
+
+/// How far the server has come: the next transaction id, and the end of its log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters {
+    xid: String,
+    lsn: String,
+}
+
+/// What a declaration found: its token, and the rows that were there when it was answered.
+#[derive(Clone, Debug)]
+pub struct Found {
+    token: u64,
+    rows: Vec<[String; 2]>,
+}
+
+/// Looks at one world.
+#[derive(Debug)]
+pub struct Judge {
+    /// Sees what is common to all databases.
+    outside: Wire,
+    /// In the database of the conversations; it hears notifications.
+    inside: Wire,
+}
+
+/// Of one line each; the notifications come by themselves.
+const BELONGS_TO_OTHERS: &str = "
+    SELECT 'a.jobs', coalesce(string_agg(t::text || xmin::text, ';'), '') FROM a.jobs t
+    UNION ALL SELECT 'log', coalesce(string_agg(t::text || xmin::text, ';'), '') FROM log t
+    UNION ALL SELECT 'counter', last_value::text || is_called::text FROM counter
+    UNION ALL SELECT 'large objects', count(*)::text FROM pg_largeobject_metadata
+    UNION ALL SELECT 'relations', count(*)::text FROM pg_class
+    UNION ALL SELECT 'functions', count(*)::text FROM pg_proc";
+
+/// The log's records that say that something was done.
+const RECORDS: &str = "
+    SELECT resource_manager || ' ' || record_type || ' ' || count(*)::text
+    FROM pg_get_wal_records_info('$from', '$to')
+    WHERE resource_manager NOT IN ('XLOG', 'Standby') AND record_type NOT IN ('PRUNE', 'VACUUM', 'VISIBLE')
+    GROUP BY resource_manager, record_type ORDER BY 1";
+
+impl Judge {
+    /// A judge of this world.
+    pub fn new(world: &World) -> Self {
+        Self {
+            outside: world.admin("postgres"),
+            inside: inside(world),
+        }
+    }
+
+    /// How far the server has come.
+    pub fn counters(&mut self) -> Counters {
+        let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot()), pg_current_wal_insert_lsn()";
+        let [xid, lsn] = pair(self.outside.rows(sql).concat());
+        Counters { xid, lsn }
+    }
+
+    /// What was written between two looks, as far as it is a change; empty where it is none.
+    pub fn written(&mut self, before: &Counters, after: &Counters) -> Vec<String> {
+        let mut found = Vec::new();
+        if before.lsn != after.lsn {
+            let sql = RECORDS
+                .replace("$from", &before.lsn)
+                .replace("$to", &after.lsn);
+            // Two positions in one page header have no record between them.
+            let answer = self.outside.query(&sql);
+            found.extend(
+                answer
+                    .iter()
+                    .filter(|message| message.tag == b'D')
+                    .flat_map(Message::row),
+            );
+        }
+        if before.xid != after.xid {
+            found.insert(0, "a transaction id".to_owned());
+        }
+        found
+    }
+
+    /// What the token of scope `b` is not for.
+    pub fn belonging_to_others(&mut self) -> Vec<String> {
+        self.inside
+            .rows(BELONGS_TO_OTHERS)
+            .into_iter()
+            .map(|row| row.join(" "))
+            .collect()
+    }
+
+    /// How many notifications have come since.
+    pub fn notifications(&mut self) -> usize {
+        // A notification is told before the answer to what comes after its commit.
+        let answer = [self.inside.query("SELECT 1"), self.inside.query("SELECT 1")].concat();
+        answer.iter().filter(|message| message.tag == b'A').count()
+    }
+
+    /// The rows of `log`: by whom, and their token.
+    pub fn rows(&mut self) -> Vec<[String; 2]> {
+        let sql = "SELECT xmin::text, coalesce(token, '') FROM log";
+        self.inside.rows(sql).into_iter().map(pair).collect()
+    }
+
+    /// What the declaration of this token has found, which was just answered.
+    pub fn found_by(&mut self, token: &str) -> Option<Found> {
+        let token = token.parse().ok()?;
+        Some(Found {
+            token,
+            rows: self.rows(),
+        })
+    }
+
+    /// The rows that a holder of `number` and more must not have written.
+    pub fn wrong_rows(
+        &mut self,
+        before: &[[String; 2]],
+        number: u64,
+        found: &[Found],
+    ) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let rows = self.rows();
+        for row in rows.iter().filter(|row| !before.contains(row)) {
+            let [_, token] = row;
+            match token.parse::<u64>() {
+                Ok(token) if token >= number => {}
+                _ => wrong.push(format!(
+                    "a row with the token '{token}', which holds nothing"
+                )),
+            }
+        }
+        for found in found {
+            for row in rows.iter().filter(|row| !found.rows.contains(row)) {
+                if row[1].parse::<u64>().is_ok_and(|token| token < found.token) {
+                    wrong.push(format!(
+                        "a row with the token {}, after {} was declared and answered",
+                        row[1], found.token
+                    ));
+                }
+            }
+        }
+        wrong
+    }
+
+    /// Makes the tables what they were, after writes that were allowed.
+    pub fn clean(&mut self) {
+        let sql = "TRUNCATE log, a.jobs, b.jobs; INSERT INTO log VALUES ('first'); INSERT INTO a.jobs VALUES ('first')";
+        self.inside.ok(sql);
+    }
+
+    /// Makes the database what it was, whatever was written.
+    pub fn restore(&mut self, world: &World) {
+        self.inside.send(&crate::wire::Batch::new().terminate());
+        self.inside.until_closed();
+        world.restore(WATCHED);
+        self.inside = inside(world);
+    }
+}
+
+/// What a session has done that it may not: before and after in the words of the judge.
+pub fn differences(before: &[String], after: &[String]) -> Vec<String> {
+    let new = after.iter().filter(|line| !before.contains(line));
+    new.map(|line| format!("changed: {line}")).collect()
+}
+
+fn inside(world: &World) -> Wire {
+    let mut wire = world.admin(WATCHED);
+    wire.ok("LISTEN news");
+    wire
+}
+
+fn pair(row: Vec<String>) -> [String; 2] {
+    row.try_into().expect("two columns")
+}

@@ -1,0 +1,194 @@
+//! Many conversations, on as many servers as there are threads.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::conversation::Conversation;
+use super::generator;
+use super::shrinker::shrink;
+use super::trial::Trial;
+
+/// One in so many conversations is looked at for needless refusals.
+const LOOKED_AT: u64 = 10;
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed of the first conversation; the others follow it one by one.
+    pub seed: u64,
+    /// At most so many.
+    pub conversations: u64,
+    /// For at most so long.
+    pub duration: Duration,
+    /// How many at a time.
+    pub threads: usize,
+    /// It ends with so many violations.
+    pub violations_max: usize,
+}
+
+/// A conversation that has done what it may not.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Makes the conversation as it was.
+    pub seed: u64,
+    /// What it has changed.
+    pub what: Vec<String>,
+    /// The shortest one that does it; as it was, where it did not do it again.
+    pub shortest: Conversation,
+    /// Whether it did it again.
+    pub repeats: bool,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// How many conversations were run.
+    pub conversations: u64,
+    /// Those that did what they may not.
+    pub violations: Vec<Violation>,
+    /// Sessions that stopped answering.
+    pub silent: Vec<u64>,
+    /// How many requests were refused or failed, by SQLSTATE.
+    pub errors: BTreeMap<String, u64>,
+    /// Refusals that were looked at, by reason: how many, how many of them needless, and one of these.
+    pub refusals: BTreeMap<String, (u64, u64, String)>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Runs conversations until there are enough, time is over or something was found.
+pub fn run(plan: &Plan) -> Report {
+    let report = Mutex::new(Report::default());
+    let next = AtomicU64::new(0);
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..plan.threads {
+            scope.spawn(|| run_thread(plan, &next, begun, &report));
+        }
+    });
+    let mut report = report.into_inner().expect("the report");
+    report.took = begun.elapsed();
+    report
+}
+
+fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Report>) {
+    let mut trial = Trial::start();
+    loop {
+        let found = report.lock().expect("the report").violations.len();
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        if at >= plan.conversations
+            || begun.elapsed() >= plan.duration
+            || found >= plan.violations_max
+        {
+            return;
+        }
+        let seed = plan.seed.wrapping_add(at);
+        let conversation = generator::conversation(seed);
+        let outcome = trial.run(&conversation);
+        let refusal = match at % LOOKED_AT {
+            0 if !outcome.is_violation() => trial.assess(&conversation, &outcome.heard),
+            _ => None,
+        };
+        let violation = outcome
+            .is_violation()
+            .then(|| violation(&mut trial, seed, &conversation, outcome.violations));
+        let mut report = report.lock().expect("the report");
+        report.conversations += 1;
+        if outcome.heard.end == super::runner::End::Silent {
+            report.silent.push(seed);
+        }
+        for told in outcome.heard.errors {
+            *report.errors.entry(told.sqlstate).or_default() += 1;
+        }
+        if let Some(refusal) = refusal {
+            let entry = report.refusals.entry(refusal.reason).or_default();
+            entry.0 += 1;
+            if refusal.needless {
+                entry.1 += 1;
+                entry.2 = refusal.what;
+            }
+        }
+        if let Some(violation) = violation {
+            println!("{violation}\n");
+            report.violations.push(violation);
+        }
+    }
+}
+
+fn violation(
+    trial: &mut Trial,
+    seed: u64,
+    conversation: &Conversation,
+    what: Vec<String>,
+) -> Violation {
+    let repeats = (0..5).any(|_| trial.run(conversation).is_violation());
+    let shortest = match repeats {
+        true => shrink(conversation, &mut |shorter| {
+            trial.run(shorter).is_violation()
+        }),
+        false => conversation.clone(),
+    };
+    Violation {
+        seed,
+        what,
+        shortest,
+        repeats,
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "VIOLATION with seed {}: {}",
+            self.seed,
+            self.what.join(", ")
+        )?;
+        if !self.repeats {
+            writeln!(f, "it did not do it again; this is all of it:")?;
+        }
+        write!(f, "{}", self.shortest)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.took.as_secs_f64();
+        writeln!(f, "conversations  {} in {seconds:.0} s", self.conversations)?;
+        writeln!(f, "violations     {}", self.violations.len())?;
+        writeln!(
+            f,
+            "silent         {} {:?}",
+            self.silent.len(),
+            self.silent.iter().take(5).collect::<Vec<_>>()
+        )?;
+        writeln!(f, "errors told")?;
+        for (sqlstate, count) in &self.errors {
+            writeln!(f, "  {sqlstate} {count}")?;
+        }
+        let all: u64 = self.refusals.values().map(|(count, ..)| count).sum();
+        let needless: u64 = self
+            .refusals
+            .values()
+            .map(|(_, needless, _)| needless)
+            .sum();
+        writeln!(
+            f,
+            "refusals       {all} looked at, {needless} of them needless"
+        )?;
+        let mut reasons: Vec<_> = self.refusals.iter().collect();
+        reasons.sort_by_key(|(_, (count, needless, _))| {
+            (std::cmp::Reverse(*needless), std::cmp::Reverse(*count))
+        });
+        for (reason, (count, needless, example)) in reasons {
+            writeln!(f, "  {needless:>5} of {count:>5}  {reason}")?;
+            if !example.is_empty() {
+                writeln!(f, "                  {example}")?;
+            }
+        }
+        Ok(())
+    }
+}
