@@ -19,7 +19,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use counts::RejectionCounts;
-pub use record::{Enforcement, RejectionKind, RejectionRecord, SessionLabel};
+pub use record::{
+    Enforcement, RejectionKind, RejectionRecord, SessionLabel, readable, without_controls,
+};
 pub use statement::{MAX_STATEMENT, StatementText};
 
 use crate::config::Literals;

@@ -11,6 +11,9 @@ use super::statement::{StatementText, boundary_at_most};
 /// Longest name in a record. PostgreSQL's own names have at most 63 bytes; a client may send more before it is told so.
 const MAX_NAME: usize = 256;
 
+/// Longest name in a text that others read.
+const SHOWN_NAME: usize = 63;
+
 /// Why the fence refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectionKind {
@@ -176,6 +179,23 @@ impl Serialize for RejectionRecord {
 pub(super) fn rfc3339(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time)
         .map_or_else(|_| String::from("unknown"), |time| format!("{time:.6}"))
+}
+
+/// A name that a client has chosen, fit for a text that others read: no longer than PostgreSQL's own names, and
+/// without what a terminal obeys.
+pub fn readable(name: &str) -> String {
+    let shown: String = name.chars().take(SHOWN_NAME).collect();
+    without_controls(&shown)
+}
+
+/// The text without control characters and without those that change the direction of what follows.
+pub fn without_controls(text: &str) -> String {
+    let visible = |c: char| match c {
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => '?',
+        c if c.is_control() => '?',
+        c => c,
+    };
+    text.chars().map(visible).collect()
 }
 
 pub(super) fn clip(name: &str) -> &str {
