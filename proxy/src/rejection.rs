@@ -263,7 +263,8 @@ impl Rejection {
     pub fn mark_not_copied(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
         let rejection = Self::new(
             RejectionKind::TakeoverIncomplete,
-            "the takeover is not complete: the mark could not be copied into the cluster".to_owned(),
+            "the takeover is not complete: the mark could not be copied into the cluster"
+                .to_owned(),
             format!("{why}."),
             "Declare the token again. If this goes on, look at the table pgpalisade.mark in the control connection's \
                 database: it may be locked, or the disk full.",

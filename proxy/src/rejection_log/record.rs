@@ -133,8 +133,15 @@ pub struct SessionLabel {
     pub application_name: Option<String>,
     /// Address of the client.
     pub client_addr: SocketAddr,
-    /// Process id of its backend, once known.
+    /// Process id of its backend, once PostgreSQL has authenticated the client.
     pub backend_pid: Option<i32>,
+}
+
+impl SessionLabel {
+    /// Whether the user is who it says. Before that anybody can write any name.
+    pub const fn is_authenticated(&self) -> bool {
+        self.backend_pid.is_some()
+    }
 }
 
 impl RejectionRecord {
@@ -148,7 +155,7 @@ impl RejectionRecord {
 impl Serialize for RejectionRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let session = &self.session;
-        let mut line = serializer.serialize_struct("RejectionRecord", 16)?;
+        let mut line = serializer.serialize_struct("RejectionRecord", 17)?;
         line.serialize_field("time", &rfc3339(self.time))?;
         line.serialize_field("kind", self.kind.as_str())?;
         line.serialize_field("sqlstate", self.kind.sqlstate())?;
@@ -165,6 +172,7 @@ impl Serialize for RejectionRecord {
         )?;
         line.serialize_field("client_addr", &session.client_addr)?;
         line.serialize_field("backend_pid", &session.backend_pid)?;
+        line.serialize_field("authenticated", &session.is_authenticated())?;
         line.serialize_field("statement_class", &self.statement_class)?;
         line.serialize_field(
             "statement",
@@ -191,7 +199,10 @@ pub fn readable(name: &str) -> String {
 /// The text without control characters and without those that change the direction of what follows.
 pub fn without_controls(text: &str) -> String {
     let visible = |c: char| match c {
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => '?',
+        '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' => '?',
         c if c.is_control() => '?',
         c => c,
     };

@@ -277,7 +277,9 @@ fn rejection(scope: Option<&Scope>, token: Option<Token>, error: DeclareError) -
             Rejection::wrong_cluster(scope, &error)
         }
         (error @ DeclareError::Backend { .. }, _, _) => Rejection::backend_unknown(&error),
-        (error @ DeclareError::Witness { .. }, scope, _) => Rejection::mark_not_copied(scope, &error),
+        (error @ DeclareError::Witness { .. }, scope, _) => {
+            Rejection::mark_not_copied(scope, &error)
+        }
         (error, scope, _) => Rejection::takeover_incomplete(scope, &error),
     }
 }

@@ -41,6 +41,13 @@ impl Frame<'_> {
     pub(super) const fn is_whole(&self) -> bool {
         self.body.len() == self.header.body_len
     }
+
+    const fn why_not_collected(&self) -> Opaque {
+        match self.header.body_len <= COLLECTED_MAX {
+            true => Opaque::NoRoom,
+            false => Opaque::TooLong,
+        }
+    }
 }
 
 impl Relay {
@@ -90,6 +97,7 @@ impl Relay {
                 Step::Forward(forward) => {
                     self.front = Front::Unknown;
                     self.classified = None;
+                    self.collecting.done();
                     // Another policy may let pass what was to be refused.
                     self.refusal_on_hold = None;
                     at += frame_len.min(rest.len());
@@ -109,6 +117,7 @@ impl Relay {
             if self.take(step)? == Message::Dropped {
                 self.front = Front::Unknown;
                 self.classified = None;
+                self.collecting.done();
                 self.client_discard = dropped;
             }
         }
@@ -199,10 +208,13 @@ impl Relay {
 
     /// Whether the rest of a message with a text is waited for. A session that may send whatever it likes does not
     /// wait for a long one.
-    fn collects(&self, frame: Frame<'_>) -> bool {
+    fn collects(&mut self, frame: Frame<'_>) -> bool {
         let len = frame.header.body_len;
         let free = || self.fence.admit_any(self.settings.token()).is_some();
-        !frame.is_whole() && (len <= LOOKED_AT_MAX || (len <= COLLECTED_MAX && !free()))
+        let wanted =
+            !frame.is_whole() && (len <= LOOKED_AT_MAX || (len <= COLLECTED_MAX && !free()));
+        let (budget, timers) = (&self.worker.collected, &self.worker.timers);
+        wanted && self.collecting.may_wait(len, budget, timers)
     }
 
     fn look_at_query(&mut self, frame: Frame<'_>) -> Step {
@@ -211,7 +223,7 @@ impl Relay {
         }
         let text = match frame.is_whole() {
             true => frontend::query(frame.body).map_err(|_| Opaque::Nul),
-            false => Err(Opaque::TooLong),
+            false => Err(frame.why_not_collected()),
         };
         if let Ok(text) = text
             && let Some(permit) = self.fast_permit(text)
@@ -432,7 +444,7 @@ fn parse_prefix(frame: Frame<'_>) -> Option<ParsePrefix<'_>> {
             let why = if frame.is_whole() {
                 Opaque::Nul
             } else {
-                Opaque::TooLong
+                frame.why_not_collected()
             };
             Some((frame.body.get(..end)?, Err(why)))
         }

@@ -230,7 +230,10 @@ impl Barriers {
 impl Running {
     fn note(&self, left: &[Backend], why: &str) {
         self.progress.send_modify(|progress| {
-            if let Progress::Running { left: l, why: w, .. } = progress {
+            if let Progress::Running {
+                left: l, why: w, ..
+            } = progress
+            {
                 *l = left.to_vec();
                 *w = why.to_owned();
             }

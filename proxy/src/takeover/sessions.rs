@@ -91,7 +91,11 @@ impl fmt::Display for Holdout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = readable(&self.user);
         let pid = self.backend.pid;
-        write!(f, "server process {pid} (user {user}, {} since {})", self.state, self.since)
+        write!(
+            f,
+            "server process {pid} (user {user}, {} since {})",
+            self.state, self.since
+        )
     }
 }
 
