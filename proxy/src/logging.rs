@@ -55,15 +55,12 @@ pub fn init(filter: &LogFilter, format: LogFormat) -> Result<LogGuard, LoggingEr
     let buffer = Buffer::default();
     let layer = fmt::layer().with_writer(buffer.clone());
     let layer = if json {
-        layer
-            .json()
-            .flatten_event(true)
-            .with_filter(storms.clone())
-            .boxed()
+        layer.json().flatten_event(true).boxed()
     } else {
         let colour = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        layer.with_ansi(colour).with_filter(storms.clone()).boxed()
+        layer.with_ansi(colour).boxed()
     };
-    registry().with(layer).with(filter).try_init()?;
+    let calmed = registry().with(layer).with(storms.clone());
+    calmed.with(filter).try_init()?;
     Ok(buffer.write_to(out, storms)?)
 }

@@ -5,6 +5,7 @@
 
 mod authentication;
 mod opening;
+mod refusal;
 
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdTcpStream};
@@ -26,14 +27,13 @@ use crate::relay::{LoggedIn, Relay, Wanted, declare, describe_session, identify}
 use crate::session::access::AccessMode;
 use crate::session::settings::Settings;
 use crate::takeover::Identified;
-use crate::timers::Timers;
 use crate::transport::{Socket, dial};
 use crate::upstream::{Unfenced, Upstream};
 use crate::wire::WireError;
-use crate::wire::encode::{self, ErrorFields, Severity};
 use crate::worker::Worker;
 use authentication::Authenticated;
 use opening::{Opening, StartupRequest};
+use refusal::refuse;
 
 /// How long a cancel request may take. The client waits for nothing but the end of the connection.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -431,56 +431,4 @@ async fn forward_cancel(worker: &Worker, packet: &[u8]) {
         Ok(Err(error)) => tracing::warn!(%error, "forwarding a cancel request"),
         Err(_) => tracing::warn!("forwarding a cancel request took too long"),
     }
-}
-
-async fn refuse(timers: &Timers, client: &mut Socket, client_addr: SocketAddr, error: &LoginError) {
-    let (sqlstate, message) = match error {
-        LoginError::ClientLeft
-        | LoginError::Answered
-        | LoginError::NoStartup(_)
-        | LoginError::Io(_) => {
-            tracing::debug!(client.addr = %client_addr, %error, "no session");
-            return;
-        }
-        LoginError::Refused(rejection) => {
-            tracing::info!(client.addr = %client_addr, %error, "login refused");
-            let mut out = BytesMut::new();
-            rejection.encode(Severity::Fatal, &mut out);
-            write_and_close(timers, client, &out).await;
-            return;
-        }
-        LoginError::Protocol(_) | LoginError::EarlyData(_) => ("08P01", error.to_string()),
-        LoginError::Unreachable(_) => ("08006", error.to_string()),
-        LoginError::Unanswered => ("57014", error.to_string()),
-        LoginError::Full => ("53300", error.to_string()),
-    };
-    let detail = match error {
-        LoginError::Full => "pgpalisade has reached connections.max.",
-        _ => "",
-    };
-    tracing::info!(client.addr = %client_addr, %error, "login refused");
-    let fields = ErrorFields {
-        severity: Severity::Fatal,
-        sqlstate,
-        message: &message,
-        detail,
-        hint: "",
-    };
-    say_and_close(timers, client, &fields).await;
-}
-
-async fn say_and_close(timers: &Timers, client: &mut Socket, fields: &ErrorFields<'_>) {
-    let mut out = BytesMut::new();
-    encode::error_response(&mut out, fields);
-    write_and_close(timers, client, &out).await;
-}
-
-/// A client that does not read its error is not waited for.
-async fn write_and_close(timers: &Timers, client: &mut Socket, out: &[u8]) {
-    let write = async {
-        if client.write_all(out).await.is_ok() {
-            client.shut_down_write();
-        }
-    };
-    let _ = timers.timeout(Duration::from_secs(1), write).await;
 }

@@ -278,7 +278,7 @@ fn texts_that_never_end() {
     first.ok(&long);
     // Who holds none gets none, and is told so.
     let mut plain = stage.plain();
-    let refused = plain.query(&format!("SELECT '{}'", "x".repeat(300_000)));
+    let refused = plain.query(&format!("SELECT '{}'", "x".repeat(800_000)));
     assert_eq!(refused[0].sqlstate(), "PF002", "{}", pretty(&refused));
     let detail = refused[0].field(b'D').unwrap();
     assert!(detail.contains("too many long texts"), "{detail}");
@@ -297,7 +297,7 @@ fn texts_that_never_end() {
         begin.elapsed()
     );
     wait_for("room", || {
-        let answer = plain.query(&format!("SELECT '{}'", "x".repeat(300_000)));
+        let answer = plain.query(&format!("SELECT '{}'", "x".repeat(800_000)));
         (answer[0].tag == b'T').then_some(())
     });
 }

@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 use dashmap::DashMap;
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
-use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
-use tracing_subscriber::layer::{Context, Filter};
+use tracing_subscriber::layer::{Context, Layer};
 
 /// Lines of one kind that are written in [`WINDOW`].
 const FIRST: u64 = 50;
@@ -108,15 +107,7 @@ impl Visit for Kind {
     }
 }
 
-impl<S: Subscriber> Filter<S> for Storms {
-    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        true
-    }
-
-    fn callsite_enabled(&self, _: &'static Metadata<'static>) -> Interest {
-        Interest::always()
-    }
-
+impl<S: Subscriber> Layer<S> for Storms {
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let metadata = event.metadata();
         // Who asks for more than the default wants to see it all.
@@ -145,7 +136,7 @@ mod tests {
     use std::io::{self, Write};
     use std::sync::Mutex;
 
-    use tracing_subscriber::layer::{Layer, SubscriberExt};
+    use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
 
@@ -171,9 +162,11 @@ mod tests {
         let writer = captured.clone();
         let layer = tracing_subscriber::fmt::layer()
             .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .with_filter(storms.clone());
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            .with_writer(move || writer.clone());
+        let subscriber = tracing_subscriber::registry()
+            .with(layer)
+            .with(storms.clone());
+        tracing::subscriber::with_default(subscriber, || {
             for kind in ["often", "seldom"] {
                 let times = if kind == "often" { FIRST + 17 } else { FIRST };
                 for _ in 0..times {

@@ -76,15 +76,7 @@ pub(super) async fn relay(
                     return Ok(said);
                 }
                 tag::AUTHENTICATION => {
-                    match backend::authentication_kind(body) {
-                        Some(OK) => {
-                            progress = Progress::Starting;
-                            arrival.answered();
-                        }
-                        // The last word of a SCRAM exchange is the server's.
-                        Some(SASL_FINAL) => {}
-                        _ => arrival.owes(),
-                    }
+                    progress = on_authentication(body, arrival);
                     out.extend_from_slice(&message);
                 }
                 tag::PARAMETER_STATUS => {
@@ -122,6 +114,20 @@ pub(super) async fn relay(
             () = arrival.given_up() => return Err(LoginError::Unanswered),
         }
     }
+}
+
+/// Follows whose turn it is.
+fn on_authentication(body: &[u8], arrival: &mut Arrival) -> Progress {
+    match backend::authentication_kind(body) {
+        Some(OK) => {
+            arrival.answered();
+            return Progress::Starting;
+        }
+        // The last word of a SCRAM exchange is the server's.
+        Some(SASL_FINAL) => {}
+        _ => arrival.owes(),
+    }
+    Progress::Authenticating
 }
 
 /// Sync: ReadyForQuery answers it, and nothing else happens in a session that is idle.
