@@ -108,7 +108,7 @@ impl Visit for Kind {
 }
 
 impl<S: Subscriber> Layer<S> for Storms {
-    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
         // Who asks for more than the default wants to see it all.
         if *metadata.level() > Level::INFO {
