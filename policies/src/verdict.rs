@@ -174,6 +174,8 @@ pub enum CommitsInside {
 pub enum Opaque {
     /// Longer than [`MAX_PARSED`](crate::MAX_PARSED).
     TooLong,
+    /// So many long texts were arriving that it was not kept until it was whole.
+    NoRoom,
     /// Has a NUL byte.
     Nul,
     /// Is not UTF-8.
@@ -239,6 +241,7 @@ impl fmt::Display for Opaque {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TooLong => "it is too long to be parsed",
+            Self::NoRoom => "it is long, and too many long texts were arriving at the same time",
             Self::Nul => "it contains a NUL byte",
             Self::NotUtf8 => "it is not UTF-8",
             Self::Encoding => "the client encoding can hide ASCII bytes inside other characters",

@@ -3,7 +3,7 @@
 //! # Layout, in the order in which a message passes
 //!
 //! - [`server`] accepts connections and hands them to [`worker`] threads; [`login`] brings a client through
-//!   PostgreSQL's own authentication.
+//!   PostgreSQL's own authentication, and [`arrivals`] says who gives way meanwhile.
 //! - [`transport`]: sockets, and the bytes that wait on either side of them.
 //! - [`wire`]: bytes to messages and back, without I/O.
 //! - [`session`]: what one connection is doing: replies due, the token as PostgreSQL keeps it, names.
@@ -17,9 +17,11 @@
 //! `inspect` looks at all of it for `check` and `status`; `bench` measures it as a client does; [`config`], [`cli`],
 //! [`logging`] and [`demo`] are the program around it. `ARCHITECTURE.md` has the map and the invariants.
 
+pub mod arrivals;
 mod bench;
 mod classification;
 pub mod cli;
+pub mod collected;
 pub mod config;
 pub mod demo;
 pub mod fence;

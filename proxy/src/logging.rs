@@ -1,11 +1,26 @@
 //! The log: to standard error, as text on a terminal and as JSON lines otherwise.
+//!
+//! Nobody who logs waits for standard error: lines go to a buffer with a limit, and a thread of its own writes them.
+//! What finds no room is counted and told of. Of lines that come in a storm, the first ones are written and the
+//! others counted.
 
-use std::io::IsTerminal;
+mod storm;
+mod writer;
 
-use tracing_subscriber::EnvFilter;
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::config::{LogFilter, LogFormat};
+use storm::Storms;
+use writer::Buffer;
+
+pub use writer::LogGuard;
 
 /// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -16,28 +31,36 @@ pub enum LoggingError {
     /// There is a log already.
     #[error("the log is set up already")]
     Twice(#[from] tracing_subscriber::util::TryInitError),
+    /// The system gives no thread, or no second handle of standard error.
+    #[error("the log cannot be started")]
+    Start(#[from] io::Error),
 }
 
-/// Sets up the log of this process. To be called once, by `main`.
+/// Sets up the log of this process. To be called once. What waits is written when the guard is dropped.
 ///
 /// # Errors
 /// Where there is a log already.
-pub fn init(filter: &LogFilter, format: LogFormat) -> Result<(), LoggingError> {
+pub fn init(filter: &LogFilter, format: LogFormat) -> Result<LogGuard, LoggingError> {
     let filter = EnvFilter::try_new(filter.as_str())?;
-    let terminal = std::io::stderr().is_terminal();
+    let stderr = io::stderr();
+    let terminal = stderr.is_terminal();
     let json = match format {
         LogFormat::Auto => !terminal,
         LogFormat::Text => false,
         LogFormat::Json => true,
     };
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    if json {
-        subscriber.json().flatten_event(true).finish().try_init()?;
+    // A handle of its own: who writes to it holds no lock that a panic's message would wait for.
+    let out = File::from(stderr.as_fd().try_clone_to_owned()?);
+    let storms = Storms::default();
+    let buffer = Buffer::default();
+    let layer = fmt::layer().with_writer(buffer.clone());
+    let layer = if json {
+        layer.json().flatten_event(true).boxed()
     } else {
         let colour = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        subscriber.with_ansi(colour).finish().try_init()?;
-    }
-    Ok(())
+        layer.with_ansi(colour).boxed()
+    };
+    let calmed = registry().with(layer).with(storms.clone());
+    calmed.with(filter).try_init()?;
+    Ok(buffer.write_to(out, storms)?)
 }

@@ -5,6 +5,7 @@
 
 mod authentication;
 mod opening;
+mod refusal;
 
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdTcpStream};
@@ -15,7 +16,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Access, Mode};
+use tokio::sync::OwnedSemaphorePermit;
 
+use crate::arrivals::Arrival;
 use crate::fence::{Holding, Passage, SessionFence, TokenValue};
 use crate::passthrough::{Ends, Passthrough};
 use crate::rejection::Rejection;
@@ -25,14 +28,13 @@ use crate::session::access::AccessMode;
 use crate::session::settings::Settings;
 use crate::session::text_settings::TextSettings;
 use crate::takeover::Identified;
-use crate::timers::Timers;
 use crate::transport::{Socket, dial};
 use crate::upstream::{Unfenced, Upstream};
 use crate::wire::WireError;
-use crate::wire::encode::{self, ErrorFields, Severity};
 use crate::worker::Worker;
 use authentication::Authenticated;
 use opening::{Opening, StartupRequest};
+use refusal::refuse;
 
 /// How long a cancel request may take. The client waits for nothing but the end of the connection.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,6 +48,15 @@ enum LoginError {
     /// Nothing more is to be done: a cancel request was forwarded, or the server refused and said why.
     #[error("the connection was answered")]
     Answered,
+    /// What came is no startup packet, or none came in time: PostgreSQL closes without a word.
+    #[error("no startup packet came: {0}")]
+    NoStartup(Silence),
+    /// The client did not answer PostgreSQL in time.
+    #[error("canceling authentication due to timeout")]
+    Unanswered,
+    /// As many sessions as there may be.
+    #[error("sorry, too many clients already")]
+    Full,
     /// The client broke the protocol.
     #[error("{0}")]
     Protocol(#[from] WireError),
@@ -63,12 +74,22 @@ enum LoginError {
     Io(#[from] io::Error),
 }
 
+/// What came instead of a startup packet.
+#[derive(Debug, thiserror::Error)]
+enum Silence {
+    #[error(transparent)]
+    Nonsense(WireError),
+    #[error("nothing, for too long or while too many others came")]
+    Nothing,
+}
+
 /// Serves one client from its first byte to its login, and to its end where that makes it no session.
 pub(crate) async fn serve_client(
     worker: Rc<Worker>,
     stream: StdTcpStream,
     client_addr: SocketAddr,
-) -> Option<Relay> {
+) -> Option<(Relay, OwnedSemaphorePermit)> {
+    let mut arrival = worker.arrivals.enter();
     let socket = tokio::net::TcpStream::from_std(stream);
     let mut client =
         match socket.and_then(|socket| Socket::tcp(socket, worker.tcp_keepalive, &worker.sends)) {
@@ -78,16 +99,18 @@ pub(crate) async fn serve_client(
                 return None;
             }
         };
-    let login = log_in(&worker, &mut client, client_addr);
+    let login = log_in(&worker, &mut client, client_addr, &mut arrival);
     let outcome = tokio::select! {
         outcome = worker.timers.timeout(worker.login_timeout, login) => outcome,
         () = worker.drain.cancelled() => return None,
     };
+    drop(arrival);
     match outcome {
-        Ok(Ok(Established::Session(session))) => {
-            return Some(Relay::new(Rc::clone(&worker), session.with_client(client)));
+        Ok(Ok((Established::Session(session), place))) => {
+            let session = Relay::new(Rc::clone(&worker), session.with_client(client));
+            return Some((session, place));
         }
-        Ok(Ok(Established::Replication(stream))) => {
+        Ok(Ok((Established::Replication(stream), _place))) => {
             let user = stream.user.clone();
             tracing::info!(client.addr = %client_addr, user, "a replication connection begins: it is not fenced");
             let end = Passthrough::run(worker, stream.with_client(client)).await;
@@ -95,34 +118,16 @@ pub(crate) async fn serve_client(
         }
         Ok(Err(error)) => refuse(&worker.timers, &mut client, client_addr, &error).await,
         Err(_) => {
-            tracing::info!(client.addr = %client_addr, "login timeout");
-            let fields = ErrorFields {
-                severity: Severity::Fatal,
-                sqlstate: "57014",
-                message: "canceling authentication due to timeout",
-                detail: "",
-                hint: "",
-            };
-            say_and_close(&worker.timers, &mut client, &fields).await;
+            refuse(
+                &worker.timers,
+                &mut client,
+                client_addr,
+                &LoginError::Unanswered,
+            )
+            .await;
         }
     }
     None
-}
-
-/// Tells a client that no place is left, without waiting for anything.
-pub(crate) fn refuse_too_many(stream: &tokio::net::TcpStream) {
-    let mut out = BytesMut::new();
-    let fields = ErrorFields {
-        severity: Severity::Fatal,
-        sqlstate: "53300",
-        message: "sorry, too many clients already",
-        detail: "pgpalisade has reached connections.max.",
-        hint: "",
-    };
-    encode::error_response(&mut out, &fields);
-    if let Err(error) = stream.try_write(&out) {
-        tracing::debug!(%error, "refusing a connection");
-    }
 }
 
 /// What a login has led to, without its client's socket.
@@ -184,24 +189,51 @@ async fn log_in(
     worker: &Worker,
     client: &mut Socket,
     client_addr: SocketAddr,
-) -> Result<Established, LoginError> {
+    arrival: &mut Arrival,
+) -> Result<(Established, OwnedSemaphorePermit), LoginError> {
     let mut carry = BytesMut::new();
-    let request = startup_request(worker, client, &mut carry).await?;
+    let request = startup_request(worker, client, &mut carry, arrival).await?;
+    let place = arrival.place().await.ok_or(LoginError::Full)?;
+    let established = establish(worker, client, carry, &request, client_addr, arrival).await?;
+    Ok((established, place))
+}
+
+/// What the transactions of a session may do at its start.
+fn access_mode(asked: Access, startup: Access, authenticated: &Authenticated) -> AccessMode {
+    let mut access = match startup {
+        // A session that was not made read-only has what the server itself reports.
+        Access::ReadWrite => AccessMode::new(authenticated.reported, authenticated.reported),
+        Access::ReadOnly => AccessMode::new(asked, startup),
+    };
+    access.on_recovery(authenticated.recovery);
+    access
+}
+
+/// Has PostgreSQL authenticate a client, and the tokens of its startup packet accepted.
+async fn establish(
+    worker: &Worker,
+    client: &mut Socket,
+    mut carry: BytesMut,
+    request: &StartupRequest,
+    client_addr: SocketAddr,
+    arrival: &mut Arrival,
+) -> Result<Established, LoginError> {
     let label = request.label(client_addr);
     let fence = worker.fence_for(&label);
     let mut entry = Entry {
         worker,
         label,
         fence,
+        observed: Vec::new(),
     };
     let scope = entry.unless_observed(request.scope())?;
     // A token in a scope that has no name is none.
     let wanted = match &scope {
-        Some(scope) => entry.wanted_tokens(&request, scope.as_ref())?,
+        Some(scope) => entry.wanted_tokens(request, scope.as_ref())?,
         None => None,
     };
     let scope = scope.flatten();
-    let passage = entry.passage(&request, wanted.as_ref())?;
+    let passage = entry.passage(request, wanted.as_ref())?;
 
     let startup = if passage.is_some() || wanted.is_some() || entry.fence.may_write(None) {
         Access::ReadWrite
@@ -214,8 +246,8 @@ async fn log_in(
         .await?;
     let asked = request.asked_access();
     let mut authenticated =
-        authentication::relay(client, &mut carry, &mut server, asked, startup).await?;
-    entry.label.backend_pid = Some(authenticated.backend_pid);
+        authentication::relay(client, &mut carry, &mut server, asked, startup, arrival).await?;
+    entry.on_authenticated(authenticated.backend_pid);
     if let Some(passage) = passage {
         client.write_all(&authenticated.ready).await?;
         return Ok(Established::Replication(Stream {
@@ -234,13 +266,7 @@ async fn log_in(
         None => (None, None),
     };
     client.write_all(&authenticated.ready).await?;
-    // A session that was not made read-only reports what the server itself has.
-    let (asked, startup) = match startup {
-        Access::ReadWrite => (authenticated.reported, authenticated.reported),
-        Access::ReadOnly => (asked, Access::ReadOnly),
-    };
-    let mut access = AccessMode::new(asked, startup);
-    access.on_recovery(authenticated.recovery);
+    let access = access_mode(asked, startup, &authenticated);
     let Entry { label, fence, .. } = entry;
     Ok(Established::Session(Box::new(Session {
         upstream: Upstream::new(server),
@@ -259,8 +285,11 @@ async fn startup_request(
     worker: &Worker,
     client: &mut Socket,
     carry: &mut BytesMut,
+    arrival: &mut Arrival,
 ) -> Result<StartupRequest, LoginError> {
-    match opening::read(client, carry).await? {
+    let opening = arrival.unless_given_up(opening::read(client, carry)).await;
+    arrival.answered();
+    match opening.unwrap_or(Err(LoginError::NoStartup(Silence::Nothing)))? {
         Opening::Startup(request) => return Ok(request),
         Opening::Cancel(packet) => forward_cancel(worker, &packet).await,
         Opening::OtherVersion(packet) => {
@@ -277,9 +306,18 @@ struct Entry<'a> {
     worker: &'a Worker,
     label: SessionLabel,
     fence: SessionFence,
+    /// What was let pass, to be on record once it is proved who it is.
+    observed: Vec<Rejection>,
 }
 
 impl Entry<'_> {
+    fn on_authenticated(&mut self, backend_pid: i32) {
+        self.label.backend_pid = Some(backend_pid);
+        for rejection in std::mem::take(&mut self.observed) {
+            self.record(&rejection, Enforcement::Observed);
+        }
+    }
+
     fn record(&self, rejection: &Rejection, enforcement: Enforcement) {
         let record = rejection.record(&self.label, None, None, enforcement);
         self.worker.rejections.record(record);
@@ -287,7 +325,7 @@ impl Entry<'_> {
 
     /// Carries a refusal out, or lets it pass where it is only observed. It is on record in both cases.
     fn unless_observed<T>(
-        &self,
+        &mut self,
         answer: Result<T, Box<Rejection>>,
     ) -> Result<Option<T>, LoginError> {
         let rejection = match answer {
@@ -296,7 +334,7 @@ impl Entry<'_> {
         };
         match self.fence.mode_of(&rejection) {
             Mode::Observe => {
-                self.record(&rejection, Enforcement::Observed);
+                self.observed.push(*rejection);
                 Ok(None)
             }
             Mode::Enforce => {
@@ -307,7 +345,7 @@ impl Entry<'_> {
     }
 
     fn wanted_tokens(
-        &self,
+        &mut self,
         request: &StartupRequest,
         scope: Option<&Scope>,
     ) -> Result<Option<Wanted>, LoginError> {
@@ -325,7 +363,7 @@ impl Entry<'_> {
 
     /// SQL and streams of a replication connection pass no fence: it is exempt as a whole, or there is none.
     fn passage(
-        &self,
+        &mut self,
         request: &StartupRequest,
         wanted: Option<&Wanted>,
     ) -> Result<Option<Passage>, LoginError> {
@@ -334,9 +372,7 @@ impl Entry<'_> {
             opening::Replication::Yes => {
                 let admitted = self.fence.admit_replication(wanted.map(Wanted::value));
                 let (passage, observed) = admitted.map_err(|rejection| self.refused(rejection))?;
-                if let Some(rejection) = observed {
-                    self.record(&rejection, Enforcement::Observed);
-                }
+                self.observed.extend(observed.map(|rejection| *rejection));
                 Ok(Some(passage))
             }
         }
@@ -404,47 +440,4 @@ async fn forward_cancel(worker: &Worker, packet: &[u8]) {
         Ok(Err(error)) => tracing::warn!(%error, "forwarding a cancel request"),
         Err(_) => tracing::warn!("forwarding a cancel request took too long"),
     }
-}
-
-async fn refuse(timers: &Timers, client: &mut Socket, client_addr: SocketAddr, error: &LoginError) {
-    let (sqlstate, message) = match error {
-        LoginError::ClientLeft | LoginError::Answered | LoginError::Io(_) => {
-            tracing::debug!(client.addr = %client_addr, %error, "no session");
-            return;
-        }
-        LoginError::Refused(rejection) => {
-            tracing::info!(client.addr = %client_addr, %error, "login refused");
-            let mut out = BytesMut::new();
-            rejection.encode(Severity::Fatal, &mut out);
-            write_and_close(timers, client, &out).await;
-            return;
-        }
-        LoginError::Protocol(_) | LoginError::EarlyData(_) => ("08P01", error.to_string()),
-        LoginError::Unreachable(_) => ("08006", error.to_string()),
-    };
-    tracing::info!(client.addr = %client_addr, %error, "login refused");
-    let fields = ErrorFields {
-        severity: Severity::Fatal,
-        sqlstate,
-        message: &message,
-        detail: "",
-        hint: "",
-    };
-    say_and_close(timers, client, &fields).await;
-}
-
-async fn say_and_close(timers: &Timers, client: &mut Socket, fields: &ErrorFields<'_>) {
-    let mut out = BytesMut::new();
-    encode::error_response(&mut out, fields);
-    write_and_close(timers, client, &out).await;
-}
-
-/// A client that does not read its error is not waited for.
-async fn write_and_close(timers: &Timers, client: &mut Socket, out: &[u8]) {
-    let write = async {
-        if client.write_all(out).await.is_ok() {
-            client.shut_down_write();
-        }
-    };
-    let _ = timers.timeout(Duration::from_secs(1), write).await;
 }

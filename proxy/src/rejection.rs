@@ -9,7 +9,7 @@ use pgpalisade_policies::{Class, ObjectName};
 
 use crate::fence::SCOPES_MAX;
 use crate::rejection_log::{
-    Enforcement, RejectionKind, RejectionRecord, SessionLabel, StatementText,
+    Enforcement, RejectionKind, RejectionRecord, SessionLabel, StatementText, without_controls,
 };
 use crate::takeover::Bound;
 use crate::wire::encode::{self, ErrorFields, Severity};
@@ -258,6 +258,23 @@ impl Rejection {
         }
     }
 
+    /// The old sessions are gone, but the cluster did not take the copy of the mark.
+    #[must_use]
+    pub fn mark_not_copied(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
+        let rejection = Self::new(
+            RejectionKind::TakeoverIncomplete,
+            "the takeover is not complete: the mark could not be copied into the cluster"
+                .to_owned(),
+            format!("{why}."),
+            "Declare the token again. If this goes on, look at the table pgpalisade.mark in the control connection's \
+                database: it may be locked, or the disk full.",
+        );
+        match scope {
+            Some(scope) => rejection.about(scope, None, None),
+            None => rejection,
+        }
+    }
+
     /// The session's server process cannot be watched, so nobody could end it at a takeover.
     #[must_use]
     pub fn backend_unknown(why: &dyn fmt::Display) -> Self {
@@ -439,7 +456,8 @@ impl Rejection {
 }
 
 fn raised(scope: &Scope, token: Token, mark: &Mark) -> String {
-    let by = &mark.raised_by;
+    // Of an older version, it may hold what a terminal obeys.
+    let by = without_controls(&mark.raised_by);
     if mark.token <= token {
         // Only an operator can do that.
         return format!(

@@ -28,6 +28,7 @@ use bytes::{Buf, BytesMut};
 use pgpalisade_authority::Mark;
 use pgpalisade_policies::Verdict;
 
+use crate::collected::Collecting;
 use crate::fence::{Guard, Holding, SessionFence};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
@@ -86,6 +87,8 @@ pub struct Relay {
     drop_front: bool,
     /// What earlier looks at that message have found out.
     front: Front,
+    /// Room for it, while more of it must arrive.
+    collecting: Collecting,
     /// The verdict on its text, where that was reached on another thread.
     classified: Option<Arc<Verdict>>,
     gate: Gate,
@@ -140,6 +143,7 @@ impl Relay {
             client_discard: 0,
             drop_front: false,
             front: Front::Unknown,
+            collecting: Collecting::default(),
             classified: None,
             gate: Gate::Open,
             ledger: Ledger::default(),
@@ -324,6 +328,7 @@ impl Relay {
         let worker = Rc::clone(&self.worker);
         let mut scratch = worker.scratch.borrow_mut();
         let read = match self.client.poll_read(cx, scratch.room()) {
+            Poll::Pending if self.collecting.is_late(cx) => return Ok(self.on_late_message()),
             Poll::Pending => return Ok(Side::Drained),
             Poll::Ready(Ok(read @ 1..)) => read,
             Poll::Ready(closed) => return Err(client_end(closed)),
@@ -336,6 +341,24 @@ impl Relay {
         }
         self.client_carry.extend_from_slice(bytes);
         self.on_carried()
+    }
+
+    /// The client has stopped in the middle of a message whose beginning is kept.
+    fn on_late_message(&mut self) -> Side {
+        tracing::info!(client.addr = %self.label.client_addr, "a message did not arrive whole in time");
+        self.client_carry = BytesMut::new();
+        self.collecting.done();
+        self.end_session(
+            "a message did not arrive whole",
+            &ErrorFields {
+                severity: Severity::Fatal,
+                sqlstate: "54000",
+                message: "terminating connection because a message did not arrive whole in time",
+                detail: "A text is read when all of it is there, and what has come of it takes memory until then.",
+                hint: "",
+            },
+        );
+        Side::Read
     }
 
     /// Looks at the bytes of the client that are kept.

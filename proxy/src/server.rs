@@ -8,14 +8,14 @@ use std::time::Duration;
 use pgpalisade_authority::Authority;
 use pgpalisade_policies::Policy;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::arrivals::Arrivals;
 use crate::classification::Classification;
 use crate::config::{Barrier, Config};
 use crate::fence::Fence;
-use crate::login;
 use crate::policy_file::Reloads;
 use crate::rejection_log::RejectionLog;
 use crate::store::{self, Store, StoreError};
@@ -97,6 +97,11 @@ pub async fn serve(
     let timers = Timers::of_this_runtime();
     let shared = Shared {
         fence,
+        arrivals: Arrivals::new(
+            config.max_connections.get(),
+            config.login_timeout,
+            timers.clone(),
+        ),
         classification: Classification::new(timers.clone()),
         takeover,
         rejections,
@@ -115,16 +120,13 @@ pub async fn serve(
             .collect::<io::Result<Vec<_>>>()
             .map_err(ServeError::Worker)?,
     );
-    let places = Arc::new(Semaphore::new(config.max_connections.get()));
-
     let accepting = TaskTracker::new();
     let addresses = listeners
         .iter()
         .filter_map(|listener| listener.local_addr().ok())
         .collect();
     for listener in listeners {
-        let (workers, places) = (Arc::clone(&workers), Arc::clone(&places));
-        accepting.spawn(accept(listener, workers, places, shutdown.clone()));
+        accepting.spawn(accept(listener, Arc::clone(&workers), shutdown.clone()));
     }
     // Nobody has to wait for it.
     let _ = ready.send(addresses);
@@ -154,7 +156,6 @@ async fn start_takeover(
 async fn accept(
     listener: TcpListener,
     workers: Arc<Vec<WorkerHandle>>,
-    places: Arc<Semaphore>,
     shutdown: CancellationToken,
 ) {
     loop {
@@ -163,7 +164,7 @@ async fn accept(
             () = shutdown.cancelled() => return,
         };
         match accepted {
-            Ok((stream, client_addr)) => hand_over(stream, client_addr, &workers, &places),
+            Ok((stream, client_addr)) => hand_over(stream, client_addr, &workers),
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -172,23 +173,12 @@ async fn accept(
     }
 }
 
-fn hand_over(
-    stream: TcpStream,
-    client_addr: SocketAddr,
-    workers: &[WorkerHandle],
-    places: &Arc<Semaphore>,
-) {
-    let Ok(place) = Arc::clone(places).try_acquire_owned() else {
-        tracing::warn!(client.addr = %client_addr, "connections.max is reached: refusing a connection");
-        login::refuse_too_many(&stream);
-        return;
-    };
+fn hand_over(stream: TcpStream, client_addr: SocketAddr, workers: &[WorkerHandle]) {
     let least_busy = workers.iter().min_by_key(|worker| worker.connections());
     match (stream.into_std(), least_busy) {
         (Ok(stream), Some(worker)) => worker.serve(Accepted {
             stream,
             client_addr,
-            place,
         }),
         (Err(error), _) => tracing::warn!(%error, "handing a connection to a worker"),
         (Ok(_), None) => tracing::error!("there is no worker"),

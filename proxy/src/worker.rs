@@ -12,11 +12,13 @@ use std::time::Duration;
 
 use pgpalisade_policies::{VerdictCache, Who};
 use tokio::runtime::{LocalOptions, LocalRuntime};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::arrivals::Arrivals;
 use crate::classification::Classification;
+use crate::collected::Budget;
 use crate::config::UpstreamAddr;
 use crate::fence::{Fence, SessionFence};
 use crate::login;
@@ -27,6 +29,12 @@ use crate::transport::{Batching, Scratch, SendBatch, StallLimit};
 
 /// Verdicts of one worker may take this many bytes.
 const VERDICT_CACHE_BYTES: usize = 16 * 1024 * 1024;
+
+/// What has arrived of texts that are not whole may take this many bytes in one worker.
+const COLLECTED_BYTES: usize = 32 * 1024 * 1024;
+
+/// Time from the first look at such a text to its last byte.
+const COLLECTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// PostgreSQL's grammar recurses; `pgpalisade_policies::PARSER_STACK` must always be left.
 const STACK_BYTES: usize = 2 * pgpalisade_policies::PARSER_STACK;
@@ -47,6 +55,8 @@ pub struct Shared {
     pub rejections: RejectionLog,
     /// The protected server.
     pub upstream: UpstreamAddr,
+    /// Connections that have not logged in, and the places for those that do.
+    pub arrivals: Arrivals,
     /// Time from connecting to the end of the login.
     pub login_timeout: Duration,
     /// A client that takes no byte for this long is given up.
@@ -82,6 +92,10 @@ pub struct Worker {
     pub rejections: RejectionLog,
     /// The protected server.
     pub upstream: UpstreamAddr,
+    /// Connections that have not logged in, of all workers.
+    pub arrivals: Arrivals,
+    /// Room for texts that have not arrived whole.
+    pub collected: Budget,
     /// Time from connecting to the end of the login.
     pub login_timeout: Duration,
     /// A client that takes no byte for this long is given up.
@@ -109,6 +123,8 @@ impl Worker {
             sends: Rc::new(SendBatch::new(shared.batching)),
             rejections: shared.rejections.clone(),
             upstream: shared.upstream.clone(),
+            arrivals: shared.arrivals.clone(),
+            collected: Budget::new(COLLECTED_BYTES, COLLECTED_WITHIN),
             login_timeout: shared.login_timeout,
             write_stall_limit: StallLimit {
                 time: shared.write_stall_timeout,
@@ -154,19 +170,14 @@ pub struct Accepted {
     pub stream: TcpStream,
     /// Its other end.
     pub client_addr: SocketAddr,
-    /// Its place among the connections that are allowed.
-    pub place: OwnedSemaphorePermit,
 }
 
-/// The place of a connection that is being served.
-struct Place {
-    connections: Arc<AtomicUsize>,
-    _allowed: OwnedSemaphorePermit,
-}
+/// A connection that is being served.
+struct Counted(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -264,17 +275,14 @@ async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Ar
         };
         let Some(accepted) = accepted else { break };
         let (worker, sessions) = (Rc::clone(&worker), tracker.clone());
-        let place = Place {
-            connections: Arc::clone(&connections),
-            _allowed: accepted.place,
-        };
+        let counted = Counted(Arc::clone(&connections));
         tracker.spawn_local(async move {
             let served = login::serve_client(worker, accepted.stream, accepted.client_addr);
-            if let Some(session) = served.await {
+            if let Some((session, place)) = served.await {
                 // As a task of its own, which is as large as a session and not as a login.
                 sessions.spawn_local(async move {
                     session.run().await;
-                    drop(place);
+                    drop((place, counted));
                 });
             }
         });

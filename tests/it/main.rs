@@ -11,6 +11,7 @@
 
 mod authority_down;
 mod bench;
+mod crowd;
 mod fencing;
 mod garbage;
 mod inspect;

@@ -39,7 +39,7 @@ struct OnlyLooked;
 /// Looks, and does it where that was said.
 pub(super) fn run(args: &RecoverArgs) -> Result<(), Failure> {
     let config = configuration(&args.settings)?;
-    logging::init(&config.log, config.log_format).map_err(failed)?;
+    let _log = logging::init(&config.log, config.log_format).map_err(failed)?;
     run_to_end(recover(&config, args))?
 }
 

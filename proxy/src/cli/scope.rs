@@ -94,7 +94,7 @@ struct Record<'a> {
 pub(super) fn run(args: &ScopeArgs) -> Result<(), Failure> {
     let ScopeCommand::Repair(args) = &args.command;
     let config = configuration(&args.settings)?;
-    logging::init(&config.log, config.log_format).map_err(failed)?;
+    let _log = logging::init(&config.log, config.log_format).map_err(failed)?;
     run_to_end(repair(&config, args))?
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_policies::Policy;
+use pgpalisade_policies::{Mode, Policy};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -45,7 +45,18 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
         }
         None => Policy::default(),
     };
-    logging::init(&config.log, config.log_format).map_err(failed)?;
+    let _log = logging::init(&config.log, config.log_format).map_err(failed)?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        upstream = %config.upstream,
+        authority = %config.authority,
+        policy = config.policy.as_deref().map(|path| path.display().to_string()),
+        mode = match config.mode {
+            Mode::Enforce => "enforce",
+            Mode::Observe => "observe: nothing is refused",
+        },
+        "pgpalisade starts"
+    );
     open_files::raise_limit(&config);
     let rejections = RejectionLog::open(config.rejection_log.as_deref(), config.rejection_literals)
         .map_err(failed)?;
@@ -56,6 +67,9 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let result = runtime.block_on(serve(config, policy, rejections));
     // Nothing that still runs may hold up the end.
     runtime.shutdown_timeout(Duration::from_millis(100));
+    if result.is_ok() {
+        tracing::info!("stopped");
+    }
     result
 }
 

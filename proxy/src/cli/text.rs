@@ -4,11 +4,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-/// The text without control characters: names in PostgreSQL may hold any, and a terminal would obey them.
-pub(super) fn plain(text: &str) -> String {
-    let visible = |c: char| if c.is_control() { '?' } else { c };
-    text.chars().map(visible).collect()
-}
+/// Names in PostgreSQL may hold any character, and a terminal would obey some.
+pub(super) use crate::rejection_log::without_controls as plain;
 
 /// Prints one object and a line break.
 pub(super) fn print_json(value: &impl Serialize) -> io::Result<()> {

@@ -7,6 +7,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use pgpalisade_policies::{Access, TextEncoding};
 
 use super::LoginError;
+use crate::arrivals::Arrival;
 use crate::session::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery};
 use crate::session::text_settings::encoding;
 use crate::transport::Socket;
@@ -17,6 +18,11 @@ use crate::wire::header::{self, HEADER_LEN, Header};
 
 /// What the client may send ahead of the end of the login.
 const AHEAD_MAX: usize = 64 * 1024;
+
+/// Kinds of authentication messages that a client does not answer:
+/// <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
+const OK: i32 = 0;
+const SASL_FINAL: i32 = 12;
 
 /// What the server said on the way.
 pub(super) struct Authenticated {
@@ -46,6 +52,7 @@ pub(super) async fn relay(
     server: &mut Socket,
     asked: Access,
     startup: Access,
+    arrival: &mut Arrival,
 ) -> Result<Authenticated, LoginError> {
     let mut said = Authenticated {
         backend_pid: 0,
@@ -68,8 +75,8 @@ pub(super) async fn relay(
                     said.server_carry = bytes;
                     return Ok(said);
                 }
-                tag::AUTHENTICATION if backend::authentication_kind(body) == Some(0) => {
-                    progress = Progress::Starting;
+                tag::AUTHENTICATION => {
+                    progress = on_authentication(body, arrival);
                     out.extend_from_slice(&message);
                 }
                 tag::PARAMETER_STATUS => {
@@ -84,7 +91,7 @@ pub(super) async fn relay(
         }
         client.write_all(&out).await?;
         if matches!(progress, Progress::Authenticating) {
-            send_answers(carry, server).await?;
+            send_answers(carry, server, arrival).await?;
         }
         let reads_client = carry.len() < AHEAD_MAX;
         tokio::select! {
@@ -104,8 +111,23 @@ pub(super) async fn relay(
                 }
                 Err(error) => return Err(error.into()),
             },
+            () = arrival.given_up() => return Err(LoginError::Unanswered),
         }
     }
+}
+
+/// Follows whose turn it is.
+fn on_authentication(body: &[u8], arrival: &mut Arrival) -> Progress {
+    match backend::authentication_kind(body) {
+        Some(OK) => {
+            arrival.answered();
+            return Progress::Starting;
+        }
+        // The last word of a SCRAM exchange is the server's.
+        Some(SASL_FINAL) => {}
+        _ => arrival.owes(),
+    }
+    Progress::Authenticating
 }
 
 /// Sync: ReadyForQuery answers it, and nothing else happens in a session that is idle.
@@ -169,12 +191,17 @@ fn next_message(bytes: &mut BytesMut) -> Result<Option<Bytes>, LoginError> {
 
 /// Sends the client's authentication messages. Whatever else it has sent already waits for the end
 /// of the login.
-async fn send_answers(carry: &mut BytesMut, server: &mut Socket) -> Result<(), LoginError> {
+async fn send_answers(
+    carry: &mut BytesMut,
+    server: &mut Socket,
+    arrival: &mut Arrival,
+) -> Result<(), LoginError> {
     while let Some(header) = header::parse(carry, frontend::body_max)?
         && header.tag == b'p'
         && carry.len() >= header.frame_len()
     {
         let message = carry.split_to(header.frame_len());
+        arrival.answered();
         server.write_all(&message).await?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::Access;
 
-use super::LoginError;
+use super::{LoginError, Silence};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::session::access::{self, DEFAULT_READ_ONLY};
@@ -48,7 +48,7 @@ pub(super) async fn read(client: &mut Socket, carry: &mut BytesMut) -> Result<Op
     let mut declined: Vec<StartupPacket<'static>> = Vec::new();
     loop {
         let packet = read_packet(client, carry).await?;
-        let (kind, name) = match startup::parse(&packet)? {
+        let (kind, name) = match parse(&packet)? {
             StartupPacket::SslRequest => (StartupPacket::SslRequest, "SSL"),
             StartupPacket::GssEncRequest => (StartupPacket::GssEncRequest, "GSSAPI encryption"),
             StartupPacket::CancelRequest => return Ok(Opening::Cancel(packet)),
@@ -81,9 +81,19 @@ pub(super) async fn read(client: &mut Socket, carry: &mut BytesMut) -> Result<Op
     }
 }
 
+/// PostgreSQL says nothing to a packet whose length is wrong, and what is wrong to one that is malformed.
+fn parse(packet: &[u8]) -> Result<StartupPacket<'_>, LoginError> {
+    startup::parse(packet).map_err(|error| match error {
+        WireError::Length { .. } => LoginError::NoStartup(Silence::Nonsense(error)),
+        error => LoginError::Protocol(error),
+    })
+}
+
 async fn read_packet(client: &mut Socket, carry: &mut BytesMut) -> Result<Bytes, LoginError> {
     loop {
-        if let Some(len) = startup::packet_len(carry)?
+        let len = startup::packet_len(carry);
+        let len = len.map_err(|error| LoginError::NoStartup(Silence::Nonsense(error)))?;
+        if let Some(len) = len
             && carry.len() >= len
         {
             return Ok(carry.copy_to_bytes(len));

@@ -12,6 +12,7 @@ const KINDS: usize = RejectionKind::ALL.len();
 pub(super) struct Counters {
     refused: [AtomicU64; KINDS],
     observed: [AtomicU64; KINDS],
+    unproved: AtomicU64,
     dropped: AtomicU64,
 }
 
@@ -24,6 +25,10 @@ impl Counters {
         if let Some(counter) = counters.get(kind.index()) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    pub(super) fn count_unproved(&self) {
+        self.unproved.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn count_dropped(&self) {
@@ -39,6 +44,7 @@ impl Counters {
         RejectionCounts {
             refused: read(&self.refused),
             observed: read(&self.observed),
+            unproved: self.unproved.load(Ordering::Relaxed),
             dropped: self.dropped.load(Ordering::Relaxed),
         }
     }
@@ -49,6 +55,7 @@ impl Counters {
 pub struct RejectionCounts {
     refused: [u64; KINDS],
     observed: [u64; KINDS],
+    unproved: u64,
     dropped: u64,
 }
 
@@ -64,13 +71,18 @@ impl RejectionCounts {
         self.counts(enforced).iter().sum()
     }
 
+    /// Those before the login was authenticated. They are in no other count.
+    pub const fn unproved(&self) -> u64 {
+        self.unproved
+    }
+
     /// Records that came too fast to be written to the file or the log.
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }
 
     pub(super) fn is_zero(&self) -> bool {
-        self.total(Enforcement::Refused) + self.total(Enforcement::Observed) == 0
+        self.total(Enforcement::Refused) + self.total(Enforcement::Observed) + self.unproved == 0
     }
 
     /// For people: `3 (no_token 2, policy 1)`.

@@ -3,6 +3,9 @@
 //! In observe mode every write of an application can be a record, so what was only observed is no event of its own
 //! unless the log is at level DEBUG: an INFO event says how many there are, with the first one and then at most once
 //! a minute. The file has them all, as far as its writer keeps up.
+//!
+//! What is refused before a login was authenticated is marked so, and only the first ones are recorded: nobody has
+//! proved the name in them, and they must not crowd out the others.
 
 mod counts;
 mod record;
@@ -10,6 +13,7 @@ pub mod report;
 mod statement;
 #[cfg(test)]
 mod tests;
+mod unproved;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -19,11 +23,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use counts::RejectionCounts;
-pub use record::{Enforcement, RejectionKind, RejectionRecord, SessionLabel};
+pub use record::{
+    Enforcement, RejectionKind, RejectionRecord, SessionLabel, readable, without_controls,
+};
 pub use statement::{MAX_STATEMENT, StatementText};
 
 use crate::config::Literals;
 use counts::Counters;
+use unproved::Unproved;
 use writer::{Sink, Writer};
 
 /// Records that wait for the writer. At about 2 KiB each this is some 8 MiB: seconds of a storm of rejections,
@@ -73,6 +80,7 @@ struct Shared {
     counters: Counters,
     /// Records that found the queue full and that the writer has not told of yet.
     dropped: AtomicU64,
+    unproved: Unproved,
     reopen: AtomicBool,
 }
 
@@ -133,15 +141,20 @@ impl RejectionLog {
         let Some(queue) = &self.inner.queue else {
             return;
         };
-        self.inner
-            .shared
-            .counters
-            .count(record.kind, record.enforced);
+        let shared = &self.inner.shared;
+        if record.session.is_authenticated() {
+            shared.counters.count(record.kind, record.enforced);
+        } else {
+            shared.counters.count_unproved();
+            if !shared.unproved.admits() {
+                return;
+            }
+        }
         match queue.try_send(Message::Record(Box::new(record))) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                self.inner.shared.counters.count_dropped();
-                self.inner.shared.dropped.fetch_add(1, Ordering::Relaxed);
+                shared.counters.count_dropped();
+                shared.dropped.fetch_add(1, Ordering::Relaxed);
                 // The writer may have emptied the queue since: then it must be told of the count.
                 self.wake();
             }

@@ -11,6 +11,9 @@ use super::statement::{StatementText, boundary_at_most};
 /// Longest name in a record. PostgreSQL's own names have at most 63 bytes; a client may send more before it is told so.
 const MAX_NAME: usize = 256;
 
+/// Longest name in a text that others read.
+const SHOWN_NAME: usize = 63;
+
 /// Why the fence refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectionKind {
@@ -130,8 +133,15 @@ pub struct SessionLabel {
     pub application_name: Option<String>,
     /// Address of the client.
     pub client_addr: SocketAddr,
-    /// Process id of its backend, once known.
+    /// Process id of its backend, once PostgreSQL has authenticated the client.
     pub backend_pid: Option<i32>,
+}
+
+impl SessionLabel {
+    /// Whether the user is who it says. Before that anybody can write any name.
+    pub const fn is_authenticated(&self) -> bool {
+        self.backend_pid.is_some()
+    }
 }
 
 impl RejectionRecord {
@@ -145,7 +155,7 @@ impl RejectionRecord {
 impl Serialize for RejectionRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let session = &self.session;
-        let mut line = serializer.serialize_struct("RejectionRecord", 16)?;
+        let mut line = serializer.serialize_struct("RejectionRecord", 17)?;
         line.serialize_field("time", &rfc3339(self.time))?;
         line.serialize_field("kind", self.kind.as_str())?;
         line.serialize_field("sqlstate", self.kind.sqlstate())?;
@@ -162,6 +172,7 @@ impl Serialize for RejectionRecord {
         )?;
         line.serialize_field("client_addr", &session.client_addr)?;
         line.serialize_field("backend_pid", &session.backend_pid)?;
+        line.serialize_field("authenticated", &session.is_authenticated())?;
         line.serialize_field("statement_class", &self.statement_class)?;
         line.serialize_field(
             "statement",
@@ -176,6 +187,26 @@ impl Serialize for RejectionRecord {
 pub(super) fn rfc3339(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time)
         .map_or_else(|_| String::from("unknown"), |time| format!("{time:.6}"))
+}
+
+/// A name that a client has chosen, fit for a text that others read: no longer than PostgreSQL's own names, and
+/// without what a terminal obeys.
+pub fn readable(name: &str) -> String {
+    let shown: String = name.chars().take(SHOWN_NAME).collect();
+    without_controls(&shown)
+}
+
+/// The text without control characters and without those that change the direction of what follows.
+pub fn without_controls(text: &str) -> String {
+    let visible = |c: char| match c {
+        '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' => '?',
+        c if c.is_control() => '?',
+        c => c,
+    };
+    text.chars().map(visible).collect()
 }
 
 pub(super) fn clip(name: &str) -> &str {

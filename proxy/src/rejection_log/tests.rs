@@ -71,7 +71,8 @@ fn a_record_is_one_json_line() {
         "time": "2023-11-14T22:13:20.123456Z", "kind": "stale_token", "sqlstate": "PF001", "scope": "default",
         "token": 33, "mark": 34, "raised_at": "2023-11-14T22:13:20.000000Z", "raised_by": "app@10.0.0.2",
         "user": "app", "database": "shop\n", "application_name": null, "client_addr": "10.0.0.1:5000",
-        "backend_pid": 77, "statement_class": "write", "statement": "INSERT INTO t VALUES (?)", "enforced": true,
+        "backend_pid": 77, "authenticated": true,
+        "statement_class": "write", "statement": "INSERT INTO t VALUES (?)", "enforced": true,
     });
     assert_eq!(lines(&line), [expect]);
 }

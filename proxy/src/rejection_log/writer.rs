@@ -6,11 +6,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvError, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::record::{Enforcement, RejectionRecord, rfc3339};
-use super::{Message, RejectionLogError, Shared};
+use super::{Message, RejectionLogError, Shared, unproved};
 
 /// How often a flood is told of the records that were dropped, at most. A note for each gap would be a second flood.
 const DROPPED_EVERY: Duration = Duration::from_secs(1);
@@ -71,6 +71,8 @@ pub(super) struct Writer {
     dropped_told: Option<Instant>,
     /// When the log was last told of observed ones.
     observed_told: Option<Instant>,
+    /// When both were last told of those before authentication.
+    unproved_told: Instant,
 }
 
 impl Sink {
@@ -111,17 +113,21 @@ impl Writer {
             missing: 0,
             dropped_told: None,
             observed_told: None,
+            unproved_told: Instant::now(),
         }
     }
 
     /// Writes until the last handle is gone and the queue is empty.
     pub(super) fn run(mut self, queue: &Receiver<Message>) {
-        while let Ok(message) = self.next(queue) {
+        while let Some(message) = self.next(queue) {
             if self.shared.reopen.swap(false, Ordering::Acquire) {
                 self.reopen();
             }
             if is_due(self.dropped_told, DROPPED_EVERY) {
                 self.report_dropped();
+            }
+            if self.unproved_told.elapsed() >= unproved::WINDOW {
+                self.report_unproved();
             }
             if let Message::Record(record) = message {
                 self.emit(&record);
@@ -129,24 +135,48 @@ impl Writer {
             }
         }
         self.report_dropped();
+        self.report_unproved();
         self.write_missing();
         self.report_counts();
     }
 
-    /// Waits for the next message. Before it waits it tells what was dropped.
-    fn next(&mut self, queue: &Receiver<Message>) -> Result<Message, RecvError> {
+    /// Waits for the next message; `None` where no more can come. Before it waits it tells what was dropped.
+    fn next(&mut self, queue: &Receiver<Message>) -> Option<Message> {
         match queue.try_recv() {
             Err(TryRecvError::Empty) => {}
-            Err(TryRecvError::Disconnected) => return Err(RecvError),
-            Ok(message) => return Ok(message),
+            Err(TryRecvError::Disconnected) => return None,
+            Ok(message) => return Some(message),
         }
         self.report_dropped();
         std::thread::sleep(REST);
         match queue.try_recv() {
-            Err(TryRecvError::Empty) => queue.recv(),
-            Err(TryRecvError::Disconnected) => Err(RecvError),
-            Ok(message) => Ok(message),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return None,
+            Ok(message) => return Some(message),
         }
+        match queue.recv_timeout(unproved::WINDOW) {
+            Ok(message) => Some(message),
+            Err(RecvTimeoutError::Timeout) => Some(Message::Wake),
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    /// Those before authentication that were not recorded, in one line.
+    fn report_unproved(&mut self) {
+        self.unproved_told = Instant::now();
+        let left_out = self.shared.unproved.take_left_out();
+        if left_out == 0 {
+            return;
+        }
+        tracing::warn!(
+            target: TARGET,
+            left_out,
+            "more was refused before the login was authenticated than is recorded"
+        );
+        self.write_missing();
+        let time = rfc3339(SystemTime::now());
+        let line = serde_json::json!({ "time": time, "unauthenticated": left_out });
+        self.write_line(&line.to_string());
     }
 
     fn reopen(&mut self) {
@@ -189,6 +219,7 @@ impl Writer {
                 target: TARGET,
                 refused = %counts.by_kind(Enforcement::Refused),
                 observed = %counts.by_kind(Enforcement::Observed),
+                unauthenticated = counts.unproved(),
                 dropped = counts.dropped(),
                 "rejections in all"
             );
@@ -198,7 +229,12 @@ impl Writer {
     /// The event in the log.
     fn emit(&mut self, record: &RejectionRecord) {
         match record.enforced {
-            Enforcement::Refused => event!(WARN, record, "rejected"),
+            Enforcement::Refused if record.session.is_authenticated() => {
+                event!(WARN, record, "rejected");
+            }
+            Enforcement::Refused => {
+                event!(WARN, record, "rejected before the login was authenticated");
+            }
             Enforcement::Observed => {
                 event!(DEBUG, record, "observed, not rejected");
                 self.report_observed();

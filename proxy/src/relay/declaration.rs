@@ -8,7 +8,7 @@ use pgpalisade_policies::{Mode, TokenBounds};
 use super::{Front, Gate, Process, Relay};
 use crate::fence::{Binding, Fence, Footing, Holding, SessionFence, TokenValue};
 use crate::rejection::Rejection;
-use crate::rejection_log::{Enforcement, RejectionKind, SessionLabel};
+use crate::rejection_log::{Enforcement, RejectionKind, SessionLabel, readable};
 use crate::takeover::{Declare, DeclareError, Identified, Purpose, Takeover};
 use crate::upstream::own;
 use crate::wire::encode::Severity;
@@ -277,6 +277,9 @@ fn rejection(scope: Option<&Scope>, token: Option<Token>, error: DeclareError) -
             Rejection::wrong_cluster(scope, &error)
         }
         (error @ DeclareError::Backend { .. }, _, _) => Rejection::backend_unknown(&error),
+        (error @ DeclareError::Witness { .. }, scope, _) => {
+            Rejection::mark_not_copied(scope, &error)
+        }
         (error, scope, _) => Rejection::takeover_incomplete(scope, &error),
     }
 }
@@ -290,7 +293,9 @@ pub(crate) fn describe_session(label: &SessionLabel) -> String {
         client_addr,
         ..
     } = label;
-    match application_name {
+    // Other clients and terminals are shown it.
+    let (user, database) = (readable(user), readable(database));
+    match application_name.as_deref().map(readable) {
         Some(name) => format!("{user}@{client_addr} ({name}, database {database})"),
         None => format!("{user}@{client_addr} (database {database})"),
     }

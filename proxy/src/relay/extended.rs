@@ -207,7 +207,7 @@ fn parse_prefix(frame: Frame<'_>) -> Option<ParsePrefix<'_>> {
             let why = if frame.is_whole() {
                 Opaque::Nul
             } else {
-                Opaque::TooLong
+                frame.why_not_collected()
             };
             Some((frame.body.get(..end)?, Err(why)))
         }

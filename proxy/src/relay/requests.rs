@@ -35,6 +35,13 @@ impl Frame<'_> {
     pub(super) const fn is_whole(&self) -> bool {
         self.body.len() == self.header.body_len
     }
+
+    pub(super) const fn why_not_collected(&self) -> Opaque {
+        match self.header.body_len <= COLLECTED_MAX {
+            true => Opaque::NoRoom,
+            false => Opaque::TooLong,
+        }
+    }
 }
 
 impl Relay {
@@ -84,6 +91,7 @@ impl Relay {
                 Step::Forward(forward) => {
                     self.front = Front::Unknown;
                     self.classified = None;
+                    self.collecting.done();
                     // Another policy may let pass what was to be refused.
                     self.refusal_on_hold = None;
                     at += frame_len.min(rest.len());
@@ -102,6 +110,7 @@ impl Relay {
             if self.take(step)? == Message::Dropped {
                 self.front = Front::Unknown;
                 self.classified = None;
+                self.collecting.done();
                 self.client_discard = frame_len;
             }
         }
@@ -201,10 +210,13 @@ impl Relay {
 
     /// Whether the rest of a message with a text is waited for. A session that may send whatever it likes does not
     /// wait for a long one.
-    pub(super) fn collects(&self, frame: Frame<'_>) -> bool {
+    pub(super) fn collects(&mut self, frame: Frame<'_>) -> bool {
         let len = frame.header.body_len;
         let free = || self.fence.admit_any(self.settings.token()).is_some();
-        !frame.is_whole() && (len <= LOOKED_AT_MAX || (len <= COLLECTED_MAX && !free()))
+        let wanted =
+            !frame.is_whole() && (len <= LOOKED_AT_MAX || (len <= COLLECTED_MAX && !free()));
+        let (budget, timers) = (&self.worker.collected, &self.worker.timers);
+        wanted && self.collecting.may_wait(len, budget, timers)
     }
 
     fn look_at_query(&mut self, frame: Frame<'_>) -> Step {
@@ -213,7 +225,7 @@ impl Relay {
         }
         let text = match frame.is_whole() {
             true => frontend::query(frame.body).map_err(|_| Opaque::Nul),
-            false => Err(Opaque::TooLong),
+            false => Err(frame.why_not_collected()),
         };
         if let Ok(text) = text
             && let Some(permit) = self.fast_permit(text)

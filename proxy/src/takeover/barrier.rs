@@ -13,6 +13,7 @@ use tokio_postgres::error::SqlState;
 
 use super::control::Control;
 use super::error::{ControlError, DeclareError};
+use super::sessions::Holdout;
 use super::{in_time, sessions};
 
 /// Pauses before the first looks, and the least one before those that follow.
@@ -22,6 +23,8 @@ const LAST_PAUSE: Duration = Duration::from_millis(5);
 /// end. So the more are left, the longer the pause, up to a limit.
 const PAUSE_PER_SESSION: Duration = Duration::from_micros(250);
 const PAUSE_MAX: Duration = Duration::from_millis(25);
+/// Longer than this, and it is found out what they do.
+const LOOK_CLOSER: Duration = Duration::from_millis(200);
 /// Longer than this, and the old sessions are told again.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// A pause before the next attempt after an error of the control connection.
@@ -46,7 +49,12 @@ pub(super) struct Barrier {
 /// How far a barrier is.
 #[derive(Debug, Clone)]
 enum Progress {
-    Running { left: Vec<Backend>, why: String },
+    Running {
+        left: Vec<Backend>,
+        why: String,
+        /// Some of those that are left, once they have taken long.
+        holdouts: Vec<Holdout>,
+    },
     Done(Result<(), DeclareError>),
 }
 
@@ -117,6 +125,7 @@ impl Barriers {
         let (sender, progress) = watch::channel(Progress::Running {
             left: left.clone(),
             why,
+            holdouts: Vec::new(),
         });
         running.insert(barrier.clone(), progress.clone());
         drop(running);
@@ -128,6 +137,9 @@ impl Barriers {
         let barriers = Arc::clone(self);
         tokio::spawn(async move {
             let result = barriers.drain(&running, left).await;
+            if let Err(error) = &result {
+                running.log(error);
+            }
             barriers.lock().remove(&running.barrier);
             running.progress.send_replace(Progress::Done(result));
             sessions::report_prepared(&barriers.control, Instant::now() + TELL_AGAIN).await;
@@ -189,6 +201,7 @@ impl Barriers {
         loop {
             sessions::terminate(&self.control, &left, running.deadline).await?;
             let told = Instant::now();
+            let mut looked_closer = None;
             while told.elapsed() < TELL_AGAIN {
                 let many = PAUSE_PER_SESSION
                     .saturating_mul(u32::try_from(left.len()).unwrap_or(u32::MAX))
@@ -205,6 +218,10 @@ impl Barriers {
                     return Ok(());
                 }
                 running.note(&left, "they were told to end and are still there");
+                if looked_closer.is_none() && told.elapsed() >= LOOK_CLOSER {
+                    let seen = sessions::holdouts(&self.control, &left, running.deadline).await?;
+                    looked_closer = Some(running.name(seen));
+                }
             }
         }
     }
@@ -212,8 +229,31 @@ impl Barriers {
 
 impl Running {
     fn note(&self, left: &[Backend], why: &str) {
-        let (left, why) = (left.to_vec(), why.to_owned());
-        self.progress.send_replace(Progress::Running { left, why });
+        self.progress.send_modify(|progress| {
+            if let Progress::Running {
+                left: l, why: w, ..
+            } = progress
+            {
+                *l = left.to_vec();
+                *w = why.to_owned();
+            }
+        });
+    }
+
+    fn name(&self, seen: Vec<Holdout>) {
+        self.progress.send_modify(|progress| {
+            if let Progress::Running { holdouts, .. } = progress {
+                *holdouts = seen;
+            }
+        });
+    }
+
+    fn log(&self, error: &DeclareError) {
+        let Barrier { scope, rank, .. } = &self.barrier;
+        tracing::warn!(%scope, token = rank.token.get(), %error, "a takeover is not completed");
+        for holdout in self.progress.borrow().holdouts() {
+            holdout.log(scope, rank.token);
+        }
     }
 
     fn why(&self, text: String) {
@@ -225,11 +265,29 @@ impl Running {
     }
 }
 
+impl Progress {
+    /// Those who were looked at closer and are still left.
+    fn holdouts(&self) -> Vec<&Holdout> {
+        match self {
+            Self::Running { left, holdouts, .. } => {
+                let still = |holdout: &&Holdout| left.contains(&holdout.backend);
+                holdouts.iter().filter(still).collect()
+            }
+            Self::Done(_) => Vec::new(),
+        }
+    }
+}
+
 fn incomplete(barrier: &Barrier, progress: &Progress) -> DeclareError {
-    let (left, why) = match progress {
-        Progress::Running { left, why } => (left.clone(), why.clone()),
+    let (left, mut why) = match progress {
+        Progress::Running { left, why, .. } => (left.clone(), why.clone()),
         Progress::Done(_) => (Vec::new(), "the answer came too late".to_owned()),
     };
+    let mut before = ": ";
+    for holdout in progress.holdouts() {
+        why.push_str(&format!("{before}{holdout}"));
+        before = ", ";
+    }
     DeclareError::Incomplete {
         scope: barrier.scope.clone(),
         token: barrier.rank.token,

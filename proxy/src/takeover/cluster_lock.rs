@@ -1,20 +1,28 @@
 //! One cluster, one authority: the advisory lock by which the proxies of a cluster see each other.
 //!
 //! Every control connection takes a session lock (fixed class, identity of its authority as object) and
-//! *then* looks who
-//! else holds one. Of two that come at once, at least one sees the other. Locks are kept per database, so
-//! the look covers all
-//! of them (<https://www.postgresql.org/docs/15/view-pg-locks.html>).
+//! *then* looks who else holds one. Of two that come at once, at least one sees the other. Locks are kept per
+//! database, so the look covers all of them (<https://www.postgresql.org/docs/15/view-pg-locks.html>).
+//!
+//! Any role may take any advisory lock. So one counts only where its holder has the rights of a control role, and
+//! where somebody else is in the way, the lock is taken in one of many other classes, which nobody can guess.
 
 use pgpalisade_authority::AuthorityId;
+use rand::Rng;
 use tokio_postgres::Client;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::control::answer;
 use super::error::{ControlError, Holder, StartError};
 
 /// "pgpa": the class of our locks.
 const CLASS: u32 = 0x7067_7061;
+
+/// "pg" and any 16 bits: the classes that are used where somebody holds the lock in the first one who may not.
+const SPARE_CLASSES: std::ops::RangeInclusive<u32> = 0x7067_0000..=0x7067_ffff;
+
+/// How many of them are tried. To hold them all takes more locks than a server has room for.
+const SPARE_TRIES: usize = 8;
 
 /// How the lock is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,16 +42,24 @@ pub(crate) struct Proxy {
     pub(crate) holder: Holder,
     /// When that was made, microseconds since the Unix epoch; `None` where it is hidden.
     pub(crate) since: Option<i64>,
+    /// How it holds the lock.
+    pub(crate) lock: StoreLock,
 }
 
-const LOOK: &str = "SELECT l.objid::pg_catalog.int8, l.pid, a.application_name, \
+/// Whoever has the rights of a control role is believed to be a proxy; an application should not have them.
+const MAY_SERVE: &str = "coalesce(a.usesysid = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user) \
+    OR (pg_catalog.pg_has_role(a.usesysid, 'pg_signal_backend', 'USAGE') \
+    AND pg_catalog.pg_has_role(a.usesysid, 'pg_read_all_stats', 'USAGE')), false)";
+
+const LOOK: &str = "l.objid::pg_catalog.int8, l.pid, a.application_name, \
     a.client_addr::pg_catalog.text, d.datname::pg_catalog.text, \
-    (extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8 \
+    (extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8, l.mode = 'ExclusiveLock', \
+    a.usename::pg_catalog.text \
     FROM pg_catalog.pg_locks l \
     LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
     LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database \
-    WHERE l.locktype = 'advisory' AND l.classid = $1 AND l.objsubid = 2 AND l.granted \
-    AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid() ORDER BY l.pid";
+    WHERE l.locktype = 'advisory' AND l.classid BETWEEN $1 AND $2 AND l.objsubid = 2 AND l.granted \
+    AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()";
 
 /// Takes the lock and looks. On an error the caller closes the connection, which frees the lock.
 pub(super) async fn take(
@@ -51,11 +67,47 @@ pub(super) async fn take(
     ours: AuthorityId,
     kind: StoreLock,
 ) -> Result<(), StartError> {
+    let taken = try_lock(client, CLASS, ours, kind).await?;
+    let seen = look_around(client, ours).await?;
+    if taken {
+        return seen.admits(ours, kind);
+    }
+    // Held in a way that excludes ours, here or in another database. By a proxy, or by somebody who may not.
+    seen.admits(ours, kind)?;
+    take_spare(client, ours, kind).await?;
+    look_around(client, ours).await?.admits(ours, kind)
+}
+
+/// Takes the lock where nobody can have expected it.
+async fn take_spare(client: &Client, ours: AuthorityId, kind: StoreLock) -> Result<(), StartError> {
+    let squatters = strangers(client, ours).await.map_err(StartError::Control)?;
+    let (holder, user) = squatters.into_iter().next().unwrap_or_default();
+    tracing::warn!(
+        holder = %holder,
+        user = user.unwrap_or_default(),
+        "a session without the rights of a control role holds the lock by which proxies see each other; another one is \
+         taken"
+    );
+    for _ in 0..SPARE_TRIES {
+        let class = rand::rng().random_range(SPARE_CLASSES);
+        if class != CLASS && try_lock(client, class, ours, kind).await? {
+            return Ok(());
+        }
+    }
+    Err(StartError::Taken { ours, holder })
+}
+
+async fn try_lock(
+    client: &Client,
+    class: u32,
+    ours: AuthorityId,
+    kind: StoreLock,
+) -> Result<bool, StartError> {
     let take = match kind {
         StoreLock::Exclusive => "SELECT pg_catalog.pg_try_advisory_lock($1, $2)",
         StoreLock::Shared => "SELECT pg_catalog.pg_try_advisory_lock_shared($1, $2)",
     };
-    let (class, object) = (CLASS.cast_signed(), ours.short().cast_signed());
+    let (class, object) = (class.cast_signed(), ours.short().cast_signed());
     let rows = client
         .query_typed(take, &[(&class, Type::INT4), (&object, Type::INT4)])
         .await
@@ -63,8 +115,32 @@ pub(super) async fn take(
     let row = rows
         .first()
         .ok_or(StartError::Control(ControlError::Lost))?;
-    let taken: bool = answer(row, 0).map_err(StartError::Control)?;
-    let mut same = None;
+    answer(row, 0).map_err(StartError::Control)
+}
+
+/// Proxies with our authority.
+#[derive(Default)]
+struct Seen {
+    any: Option<Holder>,
+    exclusive: Option<Holder>,
+}
+
+impl Seen {
+    /// A lock in another class does not exclude ours by itself, so what it would exclude is decided here.
+    fn admits(self, ours: AuthorityId, kind: StoreLock) -> Result<(), StartError> {
+        let in_the_way = match kind {
+            StoreLock::Exclusive => self.any,
+            StoreLock::Shared => self.exclusive,
+        };
+        match in_the_way {
+            None => Ok(()),
+            Some(holder) => Err(StartError::Taken { ours, holder }),
+        }
+    }
+}
+
+async fn look_around(client: &Client, ours: AuthorityId) -> Result<Seen, StartError> {
+    let mut seen = Seen::default();
     for proxy in proxies(client).await.map_err(StartError::Control)? {
         if proxy.authority != ours.short() {
             return Err(StartError::OtherAuthority {
@@ -73,22 +149,37 @@ pub(super) async fn take(
                 holder: proxy.holder,
             });
         }
-        same = Some(proxy.holder);
+        if proxy.lock == StoreLock::Exclusive {
+            seen.exclusive = Some(proxy.holder.clone());
+        }
+        seen.any = Some(proxy.holder);
     }
-    match (taken, kind, same) {
-        (true, StoreLock::Shared, _) | (true, StoreLock::Exclusive, None) => Ok(()),
-        // Held exclusively, here or in another database.
-        (_, _, holder) => Err(StartError::Taken {
-            ours,
-            holder: holder.unwrap_or_default(),
-        }),
-    }
+    Ok(seen)
 }
 
 /// Every other proxy of the cluster. Takes no lock.
 pub(crate) async fn proxies(client: &Client) -> Result<Vec<Proxy>, ControlError> {
-    let rows = client.query_typed(LOOK, &[(&CLASS, Type::OID)]).await?;
+    let sql = format!("SELECT {LOOK} AND {MAY_SERVE} ORDER BY l.pid");
+    let (first, last) = SPARE_CLASSES.into_inner();
+    let params: [(&(dyn ToSql + Sync), Type); 2] = [(&first, Type::OID), (&last, Type::OID)];
+    let rows = client.query_typed(&sql, &params).await?;
     rows.iter().map(read).collect()
+}
+
+/// Who holds our lock and is no proxy, with their users.
+async fn strangers(
+    client: &Client,
+    ours: AuthorityId,
+) -> Result<Vec<(Holder, Option<String>)>, ControlError> {
+    let sql = format!("SELECT {LOOK} AND NOT {MAY_SERVE} AND l.objid = $3 ORDER BY l.pid LIMIT 1");
+    let params: [(&(dyn ToSql + Sync), Type); 3] = [
+        (&CLASS, Type::OID),
+        (&CLASS, Type::OID),
+        (&ours.short(), Type::OID),
+    ];
+    let rows = client.query_typed(&sql, &params).await?;
+    let stranger = |row| Ok((read(row)?.holder, answer(row, 7)?));
+    rows.iter().map(stranger).collect()
 }
 
 fn read(row: &tokio_postgres::Row) -> Result<Proxy, ControlError> {
@@ -102,6 +193,10 @@ fn read(row: &tokio_postgres::Row) -> Result<Proxy, ControlError> {
             database: answer(row, 4)?,
         },
         since: answer(row, 5)?,
+        lock: match answer(row, 6)? {
+            true => StoreLock::Exclusive,
+            false => StoreLock::Shared,
+        },
     })
 }
 

@@ -339,6 +339,11 @@ impl Inner {
                 outcome,
                 lower,
             } => {
+                if outcome == Outcome::Raised {
+                    let old = self.cells.cell(&scope).mark().map(Token::get);
+                    let (token, by, sessions) = (mark.token.get(), &mark.raised_by, lower.len());
+                    tracing::info!(%scope, token, old, by, sessions, "the mark is raised");
+                }
                 // From here on the old sessions of this proxy are refused; the barrier ends them all.
                 self.cells.note(&scope, &mark);
                 if purpose != Purpose::Admit {

@@ -3,20 +3,26 @@
 //! (<https://www.postgresql.org/docs/15/monitoring-stats.html#MONITORING-STATS-VIEWS>).
 
 use std::collections::BTreeSet;
+use std::fmt;
 
-use pgpalisade_authority::{Backend, Cluster};
+use pgpalisade_authority::{Backend, Cluster, Scope, Token};
 use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::Identified;
 use super::control::{Control, STARTED_US, answer};
 use super::error::{BackendFault, ControlError, DeclareError};
+use crate::config::Literals;
+use crate::rejection_log::{StatementText, readable};
 
 /// The sessions that are asked about, from two arrays.
 const OLD: &str = "ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS o(pid, started)";
 
 /// What pg_stat_activity shows, without the names of users and databases that it looks up: a look costs half as much.
 const SESSIONS: &str = "pg_catalog.pg_stat_get_activity(NULL)";
+
+/// Of sessions that do not end, this many are named.
+const HOLDOUTS_NAMED: usize = 3;
 
 /// Both halves of the sessions, as the two arrays of [`OLD`].
 fn halves(backends: &[Backend]) -> (Vec<i32>, Vec<i64>) {
@@ -67,6 +73,82 @@ pub(super) async fn alive(
         })
         .collect();
     Ok((alive?, cluster))
+}
+
+/// A session that was told to end and is still there.
+#[derive(Debug, Clone)]
+pub(super) struct Holdout {
+    pub(super) backend: Backend,
+    user: String,
+    state: String,
+    since: String,
+    waits_for: String,
+    query: String,
+}
+
+/// For whoever declares. What the session executes is another client's business.
+impl fmt::Display for Holdout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = readable(&self.user);
+        let pid = self.backend.pid;
+        write!(
+            f,
+            "server process {pid} (user {user}, {} since {})",
+            self.state, self.since
+        )
+    }
+}
+
+impl Holdout {
+    /// All that is known of it, in the proxy's own log.
+    pub(super) fn log(&self, scope: &Scope, token: Token) {
+        let query = StatementText::new(self.query.as_bytes(), Literals::Remove);
+        tracing::warn!(
+            %scope,
+            %token,
+            pid = self.backend.pid,
+            user = readable(&self.user),
+            state = self.state,
+            since = self.since,
+            waits_for = self.waits_for,
+            query = query.as_str(),
+            "a server process was told to end and does not"
+        );
+    }
+}
+
+/// What is known of sessions that do not end: of the first ones.
+pub(super) async fn holdouts(
+    control: &Control,
+    backends: &[Backend],
+    deadline: Instant,
+) -> Result<Vec<Holdout>, ControlError> {
+    let sql = format!(
+        "SELECT o.pid, o.started, coalesce(pg_catalog.pg_get_userbyid(a.usesysid)::pg_catalog.text, '?'), \
+         coalesce(a.state, '?'), coalesce(pg_catalog.to_char(coalesce(a.state_change, a.backend_start) \
+         AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC', '?'), \
+         coalesce(a.wait_event_type || ':' || a.wait_event, 'nothing'), coalesce(a.query, '') \
+         FROM {OLD} JOIN {SESSIONS} a ON a.pid = o.pid \
+         WHERE {STARTED_US} = o.started ORDER BY a.backend_start LIMIT {HOLDOUTS_NAMED}"
+    );
+    let (pids, started) = halves(backends);
+    let params: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&pids, Type::INT4_ARRAY), (&started, Type::INT8_ARRAY)];
+    let rows = control.query(&sql, &params, deadline).await?;
+    let holdout = |row| {
+        Ok(Holdout {
+            backend: Backend {
+                pid: answer(row, 0)?,
+                started_us: answer(row, 1)?,
+            },
+            user: answer(row, 2)?,
+            state: answer(row, 3)?,
+            since: answer(row, 4)?,
+            waits_for: answer(row, 5)?,
+            query: answer(row, 6)?,
+        })
+    };
+    rows.iter().map(holdout).collect()
 }
 
 /// The session behind a pid. Asked with it, the function makes one row; the view would make one of every session, which

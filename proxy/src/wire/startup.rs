@@ -56,7 +56,8 @@ pub fn packet_len(buf: &[u8]) -> Result<Option<usize>, WireError> {
 ///
 /// # Errors
 ///
-/// [`WireError::Malformed`] for a packet that is no startup packet.
+/// [`WireError::Malformed`] for a packet that is no startup packet, [`WireError::Length`] for a cancel request without
+/// a key.
 pub fn parse(packet: &[u8]) -> Result<StartupPacket<'_>, WireError> {
     let malformed = WireError::Malformed(0);
     let Some(&[_, _, _, _, a, b, c, d]) = packet.first_chunk::<8>() else {
@@ -64,7 +65,10 @@ pub fn parse(packet: &[u8]) -> Result<StartupPacket<'_>, WireError> {
     };
     match u32::from_be_bytes([a, b, c, d]) {
         CANCEL_REQUEST if packet.len() >= 16 => Ok(StartupPacket::CancelRequest),
-        CANCEL_REQUEST => Err(malformed),
+        CANCEL_REQUEST => Err(WireError::Length {
+            tag: 0,
+            length: i32::try_from(packet.len()).unwrap_or(i32::MAX),
+        }),
         SSL_REQUEST if packet.len() == 8 => Ok(StartupPacket::SslRequest),
         GSSENC_REQUEST if packet.len() == 8 => Ok(StartupPacket::GssEncRequest),
         version if version >> 16 == 3 => {

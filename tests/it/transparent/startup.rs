@@ -177,6 +177,31 @@ fn startup_packets_near_the_limit() {
     );
 }
 
+/// What is no startup packet is closed as PostgreSQL closes it: without a word.
+#[test]
+fn nonsense_instead_of_a_startup_packet() {
+    let stage = Stage::start();
+    let packet = |code: u32| [8_u32.to_be_bytes(), code.to_be_bytes()].concat();
+    for bytes in [
+        b"GET / HTTP/1.1\r\nHost: db\r\n\r\n".to_vec(),
+        // ClientHello, as to a server that speaks TLS from the first byte.
+        [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &[7; 64]].concat(),
+        vec![0; 8],
+        vec![0xff; 16],
+        7_u32.to_be_bytes().to_vec(),
+        10_005_u32.to_be_bytes().to_vec(),
+        // A cancel request without a key.
+        packet(80_877_102),
+    ] {
+        let answer = |endpoint| {
+            let mut wire = Wire::connect(&endpoint);
+            wire.send_bytes(&bytes);
+            wire.until_closed()
+        };
+        compare(answer(stage.postgres.tcp()), answer(stage.proxy.endpoint()));
+    }
+}
+
 /// SSL and GSS encryption are answered `N`, and the session goes on in the clear on the same connection.
 #[test]
 fn encryption_requests_are_declined() {

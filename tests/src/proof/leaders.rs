@@ -17,7 +17,8 @@ pub const LEAD: &str = "lead";
 #[derive(Debug)]
 pub struct Leaders {
     binary: PathBuf,
-    running: Mutex<Vec<Running>>,
+    /// `None` once the run has ended: whoever was elected a moment before comes too late.
+    running: Mutex<Option<Vec<Running>>>,
     failed: Mutex<Vec<String>>,
 }
 
@@ -33,13 +34,18 @@ impl Leaders {
     pub fn new() -> Self {
         Self {
             binary: machine::profile_dir().join("pgpalisade-proof"),
-            running: Mutex::default(),
+            running: Mutex::new(Some(Vec::new())),
             failed: Mutex::default(),
         }
     }
 
-    /// Starts one. It ends by itself where this process is gone, since its input ends then.
+    /// Starts one. It ends by itself where this process is gone, since its input ends then. After [`Self::end`] nobody
+    /// is started: what such a leader wrote would be checked by nobody.
     pub fn start(&self, task: &Task) {
+        let mut running = self.running.lock().expect("leaders");
+        let Some(running) = running.as_mut() else {
+            return;
+        };
         let task_text = serde_json::to_string(task).expect("a task is JSON");
         let child = Command::new(&self.binary)
             .args([LEAD, &task_text])
@@ -47,7 +53,7 @@ impl Leaders {
             .stdout(Stdio::null())
             .spawn()
             .expect("start a leader");
-        self.running.lock().expect("leaders").push(Running {
+        running.push(Running {
             leader: task.leader,
             scope: task.scope.clone(),
             child,
@@ -57,6 +63,9 @@ impl Leaders {
     /// How many of a scope run. Those that have ended are let go.
     pub fn count(&self, scope: &str) -> usize {
         let mut running = self.running.lock().expect("leaders");
+        let Some(running) = running.as_mut() else {
+            return 0;
+        };
         running.retain_mut(|leader| {
             let ended = leader.child.try_wait().expect("look at a leader");
             if let Some(status) = ended
@@ -77,6 +86,7 @@ impl Leaders {
     /// Sends a signal to one of those that run, and says to which.
     pub fn signal_one(&self, choice: usize, signal: Signal) -> Option<u32> {
         let running = self.running.lock().expect("leaders");
+        let running = running.as_ref()?;
         let one = running.get(choice.checked_rem(running.len())?)?;
         machine::signal(one.child.id(), signal);
         Some(one.leader)
@@ -85,15 +95,17 @@ impl Leaders {
     /// Lets one go on, if it is still there.
     pub fn resume(&self, leader: u32) {
         let running = self.running.lock().expect("leaders");
-        if let Some(one) = running.iter().find(|one| one.leader == leader) {
+        let mut all = running.iter().flatten();
+        if let Some(one) = all.find(|one| one.leader == leader) {
             machine::signal(one.child.id(), Signal::CONT);
         }
     }
 
-    /// Ends all of them, and says which had failed by themselves.
+    /// Ends all of them for good, and says which had failed by themselves.
     pub fn end(&self) -> Vec<String> {
         self.count("");
-        for mut leader in self.running.lock().expect("leaders").drain(..) {
+        let running = self.running.lock().expect("leaders").take();
+        for mut leader in running.into_iter().flatten() {
             machine::signal(leader.child.id(), Signal::KILL);
             machine::reap(&mut leader.child, Duration::from_secs(10));
         }
@@ -110,5 +122,48 @@ impl Default for Leaders {
 impl Drop for Leaders {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An election that is under way when the run stops.
+    #[test]
+    fn nobody_is_elected_after_the_end() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let mut leaders = Leaders::new();
+        leaders.binary = "/bin/sh".into();
+        let task = |leader| Task {
+            leader,
+            scope: "alpha".to_owned(),
+            token: 1,
+            proxies: Vec::new(),
+            direct: PathBuf::new(),
+            history: dir.path().join(format!("leader-{leader}.jsonl")),
+            seed: 1,
+            sessions: 1,
+            lifetime: Duration::from_secs(1),
+            patience: Duration::from_secs(1),
+        };
+        leaders.start(&task(1));
+        let started = leaders
+            .running
+            .lock()
+            .expect("leaders")
+            .as_ref()
+            .map(Vec::len);
+        assert_eq!(started, Some(1));
+        leaders.end();
+        leaders.start(&task(2));
+        let started = leaders
+            .running
+            .lock()
+            .expect("leaders")
+            .as_ref()
+            .map(Vec::len);
+        assert_eq!(started, None, "a leader was started after the end");
+        assert_eq!(leaders.signal_one(0, Signal::CONT), None);
     }
 }

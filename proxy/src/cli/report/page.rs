@@ -51,6 +51,10 @@ fn head(summary: &Summary) -> String {
     for (count, what) in [
         (read.filtered_out, "records that the flags leave out"),
         (read.dropped, "records that the proxy dropped"),
+        (
+            read.unauthenticated,
+            "refusals before the login was authenticated",
+        ),
         (read.foreign_lines, "lines that are no records"),
         (read.torn_ends, "last lines that are not complete"),
     ] {

@@ -16,6 +16,11 @@ const MAX_LINE: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) enum Line {
     Record(Box<Record>),
+    /// So many refusals before a login was authenticated.
+    Unauthenticated {
+        time: Timestamp,
+        records: u64,
+    },
     /// So many records are missing.
     Dropped {
         time: Timestamp,
@@ -49,6 +54,9 @@ pub(super) struct Record {
 struct Fields {
     time: Option<String>,
     dropped: Option<u64>,
+    authenticated: Option<bool>,
+    /// How many were not recorded.
+    unauthenticated: Option<u64>,
     kind: Option<String>,
     sqlstate: Option<String>,
     scope: Option<String>,
@@ -69,10 +77,17 @@ pub(super) fn parse(line: &[u8]) -> Line {
         return Line::Foreign;
     };
     let time: Option<Timestamp> = fields.time.as_deref().and_then(|time| time.parse().ok());
-    match (time, fields.dropped, &fields.kind) {
-        (Some(time), Some(records), _) => Line::Dropped { time, records },
-        (Some(time), None, Some(_)) => Line::Record(Box::new(fields.into_record(time))),
-        _ => Line::Foreign,
+    let Some(time) = time else {
+        return Line::Foreign;
+    };
+    match (fields.dropped, fields.unauthenticated, &fields.kind) {
+        (Some(records), _, _) => Line::Dropped { time, records },
+        (None, Some(records), _) => Line::Unauthenticated { time, records },
+        (None, None, Some(_)) if fields.authenticated == Some(false) => {
+            Line::Unauthenticated { time, records: 1 }
+        }
+        (None, None, Some(_)) => Line::Record(Box::new(fields.into_record(time))),
+        (None, None, None) => Line::Foreign,
     }
 }
 

@@ -63,6 +63,8 @@ pub struct Understood {
     pub filtered_out: u64,
     /// Records that the proxy could not write, by its own notes.
     pub dropped: u64,
+    /// Refusals before the login was authenticated, under names that nobody has proved. They are in no other count.
+    pub unauthenticated: u64,
     /// Lines that are none of a rejection log.
     pub foreign_lines: u64,
     /// Inputs that end in the middle of a line, as while a line is being written.
@@ -73,7 +75,7 @@ impl Understood {
     /// Whether anything read was a line of a rejection log.
     #[must_use]
     pub const fn is_a_log(&self) -> bool {
-        self.records + self.filtered_out + self.dropped > 0
+        self.records + self.filtered_out + self.dropped + self.unauthenticated > 0
     }
 }
 
@@ -149,6 +151,11 @@ impl Report {
                         here.dropped = here.dropped.saturating_add(records);
                     }
                 }
+                (_, Line::Unauthenticated { time, records }) => {
+                    if self.filter.takes_time(time) {
+                        here.unauthenticated = here.unauthenticated.saturating_add(records);
+                    }
+                }
                 (_, Line::Record(record)) if self.filter.takes(&record) => {
                     here.records += 1;
                     self.count(*record);
@@ -160,6 +167,7 @@ impl Report {
         all.records += here.records;
         all.filtered_out += here.filtered_out;
         all.dropped = all.dropped.saturating_add(here.dropped);
+        all.unauthenticated = all.unauthenticated.saturating_add(here.unauthenticated);
         all.foreign_lines += here.foreign_lines;
         all.torn_ends += here.torn_ends;
         Ok(here)

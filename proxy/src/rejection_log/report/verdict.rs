@@ -260,6 +260,14 @@ fn cautions(understood: &Understood, others: &Count) -> Vec<String> {
             understood.dropped
         ));
     }
+    if understood.unauthenticated > 0 {
+        cautions.push(format!(
+            "{} refusals came before the login was authenticated. Whoever reaches the proxy can cause them, in any \
+             name, so they are not counted. An application whose connection string has a wrong token is among them: \
+             its lines in the log have \"authenticated\": false.",
+            understood.unauthenticated
+        ));
+    }
     if understood.foreign_lines > 0 {
         cautions.push(format!(
             "{} lines could not be read as records. Who is not listed may be among them.",

@@ -1,0 +1,219 @@
+//! Lines on their way to standard error, and the thread that waits for it in everybody's place.
+
+use std::io::{self, Write};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::storm::Storms;
+
+/// Lines that wait take at most this many bytes: some thousand of them.
+const BUFFER_MAX: usize = 1024 * 1024;
+
+/// How long the end of the process waits for what is not written yet.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often it is told what was left out, while something was.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// Lines that wait for the writer. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Buffer(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<u8>,
+    /// Lines that found no room.
+    dropped: u64,
+    end: End,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum End {
+    #[default]
+    Open,
+    Closed,
+}
+
+/// Writes what waits when it is dropped, at most for a second.
+#[derive(Debug)]
+pub struct LogGuard {
+    buffer: Buffer,
+    ended: Receiver<()>,
+}
+
+impl Buffer {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the thread.
+    pub(super) fn write_to(
+        self,
+        mut out: impl Write + Send + 'static,
+        storms: Storms,
+    ) -> io::Result<LogGuard> {
+        let (end, ended) = mpsc::sync_channel(0);
+        let buffer = self.clone();
+        std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || {
+                while let Some(lines) = buffer.next(&storms) {
+                    // Nobody is left to be told where it fails.
+                    let _ = out.write_all(&lines);
+                }
+                drop(end);
+            })?;
+        Ok(LogGuard {
+            buffer: self,
+            ended,
+        })
+    }
+
+    /// Waits for lines, and says in lines of the log's own what is missing among them.
+    fn next(&self, storms: &Storms) -> Option<Vec<u8>> {
+        loop {
+            let mut state = self.lock();
+            if state.waiting.is_empty() && state.dropped == 0 && state.end == End::Open {
+                let waited = self.0.changed.wait_timeout(state, TELL_EVERY);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            let dropped = std::mem::take(&mut state.dropped);
+            let (mut lines, end) = (std::mem::take(&mut state.waiting), state.end);
+            drop(state);
+            // These come back to the buffer, which has room now.
+            if dropped > 0 {
+                tracing::warn!(
+                    dropped,
+                    "lines of this log came faster than they could be written"
+                );
+            }
+            storms.tell_old();
+            if end == End::Closed {
+                storms.tell_all();
+                lines.append(&mut self.lock().waiting);
+            }
+            match (lines.is_empty(), end) {
+                (false, _) => return Some(lines),
+                (true, End::Closed) => return None,
+                (true, End::Open) => {}
+            }
+        }
+    }
+}
+
+impl<'a> MakeWriter<'a> for Buffer {
+    type Writer = &'a Self;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        self
+    }
+}
+
+/// A line is one write.
+impl Write for &Buffer {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut state = self.lock();
+        if state.waiting.len() + line.len() > BUFFER_MAX {
+            state.dropped += 1;
+        } else {
+            state.waiting.extend_from_slice(line);
+        }
+        drop(state);
+        self.0.changed.notify_one();
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for LogGuard {
+    fn drop(&mut self) {
+        self.buffer.lock().end = End::Closed;
+        self.buffer.0.changed.notify_one();
+        // Told by the thread's end. Whoever does not read the log is not waited for.
+        let _ = self.ended.recv_timeout(FLUSH_TIMEOUT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Standard error that takes a line only when it is told to.
+    struct Pipe {
+        goes_on: Receiver<()>,
+        taken: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.goes_on.recv();
+            self.taken.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn start() -> (Buffer, LogGuard, Sender<()>, Arc<Mutex<Vec<u8>>>) {
+        let (go_on, goes_on) = channel();
+        let taken = Arc::default();
+        let pipe = Pipe {
+            goes_on,
+            taken: Arc::clone(&taken),
+        };
+        let buffer = Buffer::default();
+        let guard = buffer.clone().write_to(pipe, Storms::default()).unwrap();
+        (buffer, guard, go_on, taken)
+    }
+
+    #[test]
+    fn what_waits_is_bounded_and_nobody_waits() {
+        let (buffer, guard, go_on, taken) = start();
+        let line = [b'x'; 1023];
+        let begin = Instant::now();
+        for _ in 0..10_000 {
+            buffer.make_writer().write_all(&line).unwrap();
+        }
+        assert!(begin.elapsed() < Duration::from_secs(5));
+        assert!(buffer.lock().waiting.len() <= BUFFER_MAX);
+        let dropped = buffer.lock().dropped;
+        assert!(dropped > 5_000, "{dropped}");
+        drop(go_on);
+        drop(guard);
+        let written = taken.lock().unwrap().len() as u64 / 1023;
+        assert_eq!(written + dropped, 10_000);
+    }
+
+    #[test]
+    fn the_end_waits_for_what_is_not_written_and_not_for_ever() {
+        let (buffer, guard, go_on, taken) = start();
+        buffer.make_writer().write_all(b"last words\n").unwrap();
+        drop(go_on);
+        drop(guard);
+        assert_eq!(*taken.lock().unwrap(), b"last words\n");
+
+        let (buffer, guard, _nobody_reads, taken) = start();
+        buffer.make_writer().write_all(b"last words\n").unwrap();
+        let begin = Instant::now();
+        drop(guard);
+        assert!(begin.elapsed() < 3 * FLUSH_TIMEOUT);
+        assert!(taken.lock().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,436 @@
+//! No client can hold up the others, by silence, by noise, or by taking what it does not need.
+
+use std::collections::VecDeque;
+use std::io::Read;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pgpalisade_tests::machine::{self, Signal, free_port, signal, wait_for};
+use pgpalisade_tests::postgres::{Auth, Postgres};
+use pgpalisade_tests::programs::{program, stdout};
+use pgpalisade_tests::proxy::{Options, Proxy, subcommand};
+use pgpalisade_tests::stage::{Stage, leader};
+use pgpalisade_tests::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
+
+const SETUP: &str = "CREATE TABLE jobs (id int)";
+const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+
+/// A login that the proxy refuses before PostgreSQL has seen it.
+fn refused_before_authentication(endpoint: &Endpoint, user: &str) -> Message {
+    let mut wire = Wire::connect(endpoint);
+    let parameters = [("user", user), ("fencing.token", "no number")];
+    wire.startup(PROTOCOL_3_0, &parameters);
+    wire.until_closed().swap_remove(0)
+}
+
+/// Whoever has started the proxy does not read its log any more.
+#[test]
+fn a_log_that_nobody_reads() {
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let mut proxy = Proxy::start(&postgres);
+    proxy.terminate();
+    let port = free_port();
+    let mut child = proxy
+        .subcommand("serve")
+        .args(["--listen", &format!("127.0.0.1:{port}"), "--log=debug"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let endpoint = Endpoint::Tcp(([127, 0, 0, 1], port).into());
+    wait_for("the proxy", || Wire::try_connect(&endpoint).ok());
+    let mut first = leader(&endpoint, "1");
+    // Several times what the pipe holds and the buffer in front of it, at some 100 bytes each.
+    for number in 0..15_000 {
+        drop(Wire::connect(&endpoint));
+        if number % 1_000 == 0 {
+            first.ok("INSERT INTO jobs VALUES (1)");
+        }
+    }
+    first.ok("INSERT INTO jobs VALUES (1)");
+    let mut second = leader(&endpoint, "2");
+    second.ok("INSERT INTO jobs VALUES (2)");
+    // Once there is room again, it says what is missing.
+    let mut stderr = child.stderr.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        stderr.read_to_string(&mut text).unwrap();
+        text
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    signal(child.id(), Signal::TERM);
+    let ended = machine::reap(&mut child, Duration::from_secs(15));
+    let text = reader.join().unwrap();
+    assert!(ended.success(), "{ended}");
+    assert!(text.contains("came faster than they could be written"));
+    assert!(text.contains("stopped"), "not written to its end");
+}
+
+/// The same, and the proxy is told to end: it does not wait for its reader either.
+#[test]
+fn the_end_does_not_wait_for_who_reads_the_log() {
+    let postgres = Postgres::start();
+    let mut proxy = Proxy::start(&postgres);
+    proxy.terminate();
+    let port = free_port();
+    let mut child = proxy
+        .subcommand("serve")
+        .args(["--listen", &format!("127.0.0.1:{port}"), "--log=debug"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let endpoint = Endpoint::Tcp(([127, 0, 0, 1], port).into());
+    wait_for("the proxy", || Wire::try_connect(&endpoint).ok());
+    for _ in 0..2_000 {
+        drop(Wire::connect(&endpoint));
+    }
+    signal(child.id(), Signal::TERM);
+    let begin = Instant::now();
+    let ended = machine::reap(&mut child, Duration::from_secs(15));
+    assert!(ended.success(), "{ended} after {:?}", begin.elapsed());
+}
+
+/// Whoever reaches the proxy can be refused in any name, as often as it likes.
+#[test]
+fn refusals_before_authentication_are_few_and_apart() {
+    const NOISE: u64 = 1_000;
+    let mut stage = Stage::with(SETUP);
+    let endpoint = stage.proxy.endpoint();
+    for number in 0..NOISE {
+        let user = format!("nobody{number}");
+        let answer = refused_before_authentication(&endpoint, &user);
+        assert_eq!(answer.sqlstate(), "PF003");
+    }
+    let refused = stage.plain().query("INSERT INTO jobs VALUES (1)");
+    assert_eq!(refused[0].sqlstate(), "PF002");
+    stage.proxy.terminate();
+    let (mut recorded, mut real, mut summed_up) = (0, 0, 0);
+    for record in stage.proxy.rejections() {
+        match (&record["authenticated"], &record["unauthenticated"]) {
+            (serde_json::Value::Bool(false), _) => recorded += 1,
+            (serde_json::Value::Bool(true), _) => real += 1,
+            (_, left_out) => summed_up += left_out.as_u64().unwrap(),
+        }
+    }
+    assert!((1..=100).contains(&recorded), "{recorded} records");
+    assert_eq!((real, recorded + summed_up), (1, NOISE));
+    let output = stage.proxy.output();
+    let lines = output
+        .lines()
+        .filter(|line| line.contains("login refused"))
+        .count();
+    assert!((1..=250).contains(&lines), "{lines} lines");
+    let report = subcommand("report")
+        .arg(stage.proxy.rejection_log())
+        .arg("--json")
+        .output()
+        .unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(report["read"]["records"], 1, "{report:#}");
+    assert_eq!(report["read"]["unauthenticated"], NOISE);
+    assert_eq!(report["users"]["rows"].as_array().unwrap().len(), 1);
+}
+
+/// The log has the first ones, the record all.
+#[test]
+fn a_storm_of_refusals_does_not_fill_the_log() {
+    const STORM: usize = 3_000;
+    let mut stage = Stage::with(SETUP);
+    let mut wire = stage.plain();
+    for _ in 0..STORM {
+        wire.query("INSERT INTO jobs VALUES (1)");
+    }
+    wait_for("the records", || {
+        (stage.proxy.rejections().len() == STORM).then_some(())
+    });
+    stage.proxy.terminate();
+    let output = stage.proxy.output();
+    let lines = output
+        .lines()
+        .filter(|line| line.contains("\"rejected\""))
+        .count();
+    assert!((1..=500).contains(&lines), "{lines} lines");
+    assert!(
+        output.contains("rejected (no_token)"),
+        "nobody has counted the others"
+    );
+}
+
+/// 10,000 connections that say nothing, far more than there may be: a leader who speaks is served all the time.
+#[test]
+fn silent_connections_keep_no_leader_out() {
+    const SILENT: usize = 10_000;
+    let stage = Stage::with_flags(SETUP, &[("--connections-max", "20")]);
+    let endpoint = stage.proxy.endpoint();
+    let flood_ended = AtomicBool::new(false);
+    let (logins, slowest) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut open = VecDeque::new();
+            for _ in 0..SILENT {
+                open.push_back(Wire::connect(&endpoint));
+                // Far more than the proxy keeps; the test has files of its own to open.
+                if open.len() > 600 {
+                    open.pop_front();
+                }
+            }
+            flood_ended.store(true, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_secs(1));
+        });
+        let (mut logins, mut slowest) = (0, Duration::ZERO);
+        let mut after = 0;
+        while after < 20 {
+            after += usize::from(flood_ended.load(Ordering::Relaxed));
+            let begin = Instant::now();
+            let token = (logins + 1).to_string();
+            leader(&endpoint, &token).ok("INSERT INTO jobs VALUES (1)");
+            slowest = slowest.max(begin.elapsed());
+            logins += 1;
+        }
+        (logins, slowest)
+    });
+    println!("{logins} logins, the slowest took {slowest:?}");
+    assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+}
+
+/// A place is for who logs in: a client that leaves PostgreSQL's question unanswered gives way.
+#[test]
+fn half_logins_keep_no_leader_out() {
+    let postgres = Postgres::start_with(Auth::Scram, &["password_encryption=scram-sha-256"]);
+    postgres.sql("CREATE ROLE app LOGIN PASSWORD 'secret'");
+    let proxy = Proxy::start_with(Options::new(&postgres).flag("--connections-max", "2"));
+    let _half: Vec<Wire> = (0..2)
+        .map(|_| {
+            let mut wire = Wire::connect(&proxy.endpoint());
+            wire.startup(PROTOCOL_3_0, &[("user", "app"), ("database", "postgres")]);
+            assert_eq!(wire.read().tag, b'R');
+            wire
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(1_100));
+    let endpoint = proxy.endpoint();
+    let mut psql = program("psql", &proxy.endpoint());
+    psql.args(["-XAtc", "SELECT 1", "-U", "app", "postgres"])
+        .env("PGPASSWORD", "secret");
+    assert_eq!(stdout(&psql.output().unwrap()).trim(), "1");
+}
+
+/// Who asks for TLS first is told in the clear why there is no place.
+#[test]
+fn no_place_is_left() {
+    let stage = Stage::with_flags(SETUP, &[("--connections-max", "2")]);
+    let (_one, two) = (stage.plain(), stage.plain());
+    for encryption in [&SSL_REQUEST[..], &[]] {
+        let mut wire = Wire::connect(&stage.proxy.endpoint());
+        if !encryption.is_empty() {
+            wire.send_bytes(encryption);
+            assert_eq!(wire.read_byte(), Some(b'N'));
+        }
+        wire.startup(PROTOCOL_3_0, &[("user", "postgres")]);
+        let answer = wire.until_closed();
+        assert_eq!(answer[0].sqlstate(), "53300", "{}", pretty(&answer));
+        assert_eq!(answer[0].severity(), "FATAL");
+    }
+    drop(two);
+    wait_for("the place to be free", || {
+        let mut wire = Wire::connect(&stage.proxy.endpoint());
+        wire.startup(PROTOCOL_3_0, &[("user", "postgres")]);
+        (wire.until_ready().last()?.tag == b'Z').then_some(())
+    });
+}
+
+/// A Query of this size, of which all but the last byte is sent.
+fn half_sent(text_len: usize) -> Vec<u8> {
+    let mut bytes = Batch::new()
+        .query(&format!("SELECT '{}'", "x".repeat(text_len)))
+        .bytes()
+        .to_vec();
+    bytes.pop();
+    bytes
+}
+
+/// 150 clients each stop in the middle of a text of nearly 1 MiB.
+#[test]
+fn texts_that_never_end() {
+    let stage = Stage::with_flags(SETUP, &[("--workers", "1"), ("--connections-max", "200")]);
+    stage
+        .postgres
+        .sql("ALTER SYSTEM SET log_min_messages = 'warning'");
+    let mut first = stage.leader("1");
+    first.ok("INSERT INTO jobs VALUES (1)");
+    let before = stage.proxy.resident_kib();
+    let text = half_sent(1_000_000);
+    let mut greedy: Vec<Wire> = (0..90).map(|_| stage.plain()).collect();
+    for wire in &mut greedy {
+        wire.set_write_patience(Duration::from_secs(2));
+        wire.send_bytes(&text);
+    }
+    let grown = stage.proxy.resident_kib().saturating_sub(before);
+    println!("{grown} KiB for 90 texts of 1,000,000 bytes");
+    assert!(grown < 48 * 1024, "the proxy grew by {grown} KiB");
+    // Who holds the token is not looked at: it needs no room.
+    let long = format!(
+        "INSERT INTO jobs VALUES (length('{}'))",
+        "x".repeat(300_000)
+    );
+    first.ok(&long);
+    // Who holds none gets none, and is told so.
+    let mut plain = stage.plain();
+    let refused = plain.query(&format!("SELECT '{}'", "x".repeat(800_000)));
+    assert_eq!(refused[0].sqlstate(), "PF002", "{}", pretty(&refused));
+    let detail = refused[0].field(b'D').unwrap();
+    assert!(detail.contains("too many long texts"), "{detail}");
+    // Short ones need no room.
+    assert_eq!(plain.rows("SELECT 1"), [["1"]]);
+    // It does not last: in 30 s they are told to go.
+    let begin = Instant::now();
+    let last = greedy.iter_mut().find_map(|wire| {
+        wire.set_patience(Duration::from_secs(40));
+        let answer = wire.try_read().ok()?;
+        (answer.sqlstate() == "54000").then_some(answer)
+    });
+    assert!(
+        last.is_some(),
+        "nobody was told to go in {:?}",
+        begin.elapsed()
+    );
+    wait_for("room", || {
+        let answer = plain.query(&format!("SELECT '{}'", "x".repeat(800_000)));
+        (answer[0].tag == b'T').then_some(())
+    });
+}
+
+/// Any role can take the lock by which proxies see each other.
+#[test]
+fn a_lock_of_somebody_who_may_not_serve() {
+    let mut stage = Stage::with("CREATE ROLE app LOGIN");
+    let direct = stage.postgres.tcp();
+    let app = || Wire::login(&direct, &[("user", "app"), ("database", "postgres")]);
+    // As another authority.
+    let mut other = app();
+    other.ok("SELECT pg_advisory_lock(1885827169, 12345)");
+    let renew = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity \
+                 WHERE application_name = 'pgpalisade control'";
+    assert_eq!(stage.postgres.value(renew), "t");
+    drop(stage.leader("1"));
+    // As our own, which the embedded store takes exclusively.
+    let ours = "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND classid = 1885827169 AND objid <> 12345";
+    let object = stage.postgres.value(ours);
+    stage.proxy.terminate();
+    for lock in ["pg_advisory_lock", "pg_advisory_lock_shared"] {
+        let mut same = app();
+        same.ok(&format!(
+            "SELECT {lock}(1885827169, {object}::oid::int8::int4)"
+        ));
+        stage.proxy.restart();
+        drop(stage.leader("2"));
+        let output = stage.proxy.output();
+        assert!(
+            output.contains("without the rights of a control role"),
+            "{output}"
+        );
+        // A second authority still sees the first.
+        let refused = second_authority(&stage.postgres);
+        assert!(
+            refused.contains("all proxies of a cluster must share one authority"),
+            "{refused}"
+        );
+        stage.proxy.terminate();
+    }
+}
+
+/// What a proxy with a store of its own says.
+fn second_authority(postgres: &Postgres) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let output = subcommand("serve")
+        .args(["--listen", &format!("127.0.0.1:{}", free_port())])
+        .args([
+            "--upstream",
+            &format!("postgres://127.0.0.1:{}", postgres.port()),
+        ])
+        .args(["--control", &postgres.admin_dsn()])
+        .args(["--authority", &format!("embedded:{}", dir.path().display())])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The copy of the marks admits nobody, so it waits for no standby.
+#[test]
+fn a_takeover_while_the_standby_is_away() {
+    let postgres = Postgres::start();
+    postgres.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+    postgres.sql("SELECT pg_reload_conf()");
+    wait_for("the setting", || {
+        (postgres.value("SHOW synchronous_standby_names") == "nobody").then_some(())
+    });
+    let proxy = Proxy::start_with(Options::new(&postgres).flag("--takeover-timeout", "2s"));
+    for token in ["1", "2"] {
+        drop(leader(&proxy.endpoint(), token));
+    }
+    assert_eq!(postgres.value("SELECT token FROM pgpalisade.mark"), "2");
+    // Where it cannot be written at all, nobody looks for sessions that are left.
+    let mut admin = postgres.admin();
+    admin.ok("BEGIN; LOCK TABLE pgpalisade.mark");
+    let mut wire = Wire::login(&proxy.endpoint(), &[("user", "postgres")]);
+    let answer = wire.query("SET fencing.token = 3");
+    assert_eq!(answer[0].sqlstate(), "PF006", "{}", pretty(&answer));
+    let text = pretty(&answer);
+    assert!(
+        text.contains("could not be copied into the cluster"),
+        "{text}"
+    );
+}
+
+/// Who declares is told whose server process does not end, and not what it executes.
+#[test]
+fn the_server_process_that_does_not_end_is_named() {
+    let stage = Stage::with_flags(SETUP, &[("--takeover-timeout", "2s")]);
+    let mut old = stage.leader("33");
+    old.ok("BEGIN; SELECT 'a secret'");
+    let pid = old.backend_pid();
+    signal(pid, Signal::STOP);
+    let answer = stage.plain().query("SET fencing.token = 34");
+    signal(pid, Signal::CONT);
+    let detail = answer[0].field(b'D').unwrap();
+    assert_eq!(answer[0].sqlstate(), "PF006", "{}", pretty(&answer));
+    let named = format!("server process {pid} (user postgres, idle in transaction since 20");
+    assert!(detail.contains(&named), "{detail}");
+    assert!(
+        !detail.contains("SELECT") && !detail.contains("secret"),
+        "{detail}"
+    );
+    let output = wait_for("the log", || {
+        let output = stage.proxy.output();
+        let told = output.contains("was told to end and does not");
+        told.then_some(output)
+    });
+    assert!(output.contains("BEGIN; SELECT ?"), "{output}");
+    assert!(!output.contains("secret"), "{output}");
+}
+
+/// What a client calls itself is shown to others, on their terminals.
+#[test]
+fn names_are_shown_without_what_a_terminal_obeys() {
+    let stage = Stage::with("CREATE ROLE \"a\u{1b}[2Jb\" LOGIN");
+    let mut old = stage.leader("1");
+    let name = format!("x\u{1b}]0;y\u{7}\u{202e}{}", "z".repeat(500));
+    let parameters = [
+        ("user", "a\u{1b}[2Jb"),
+        ("database", "postgres"),
+        ("application_name", &name),
+        ("fencing.token", "2"),
+    ];
+    let _new = Wire::login(&stage.proxy.endpoint(), &parameters);
+    let answer = old.query("SELECT 1");
+    let detail = answer[0].field(b'D').unwrap();
+    assert!(detail.contains("by a?[2Jb@"), "{detail}");
+    assert!(detail.contains("(x?]0;y??z"), "{detail}");
+    assert!(
+        !detail.chars().any(|c| c.is_control() || c == '\u{202e}'),
+        "{detail:?}"
+    );
+    assert!(detail.len() < 400, "{detail}");
+}
