@@ -220,12 +220,7 @@ async fn establish(
 ) -> Result<Established, LoginError> {
     let label = request.label(client_addr);
     let fence = worker.fence_for(&label);
-    let mut entry = Entry {
-        worker,
-        label,
-        fence,
-        observed: Vec::new(),
-    };
+    let mut entry = Entry::new(worker, label, fence);
     let scope = entry.unless_observed(request.scope())?;
     // A token in a scope that has no name is none.
     let wanted = match &scope {
@@ -310,7 +305,16 @@ struct Entry<'a> {
     observed: Vec<Rejection>,
 }
 
-impl Entry<'_> {
+impl<'a> Entry<'a> {
+    const fn new(worker: &'a Worker, label: SessionLabel, fence: SessionFence) -> Self {
+        Self {
+            worker,
+            label,
+            fence,
+            observed: Vec::new(),
+        }
+    }
+
     fn on_authenticated(&mut self, backend_pid: i32) {
         self.label.backend_pid = Some(backend_pid);
         for rejection in std::mem::take(&mut self.observed) {

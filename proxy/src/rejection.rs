@@ -67,6 +67,11 @@ impl Rejection {
         self
     }
 
+    fn about_any(mut self, scope: Option<&Scope>) -> Self {
+        self.scope = scope.cloned();
+        self
+    }
+
     /// The session's token is below the mark.
     #[must_use]
     pub fn stale(scope: &Scope, token: Token, mark: Mark) -> Self {
@@ -222,10 +227,7 @@ impl Rejection {
             "Try again. Sessions that have declared a token go on; only new declarations wait \
                 for the authority.",
         );
-        match scope {
-            Some(scope) => rejection.about(scope, None, None),
-            None => rejection,
-        }
+        rejection.about_any(scope)
     }
 
     /// The same, for a session that cannot go on under its older token.
@@ -252,10 +254,7 @@ impl Rejection {
             format!("{why}."),
             "Declare the token again. If this goes on, look at the proxy's log and its control connection.",
         );
-        match scope {
-            Some(scope) => rejection.about(scope, None, None),
-            None => rejection,
-        }
+        rejection.about_any(scope)
     }
 
     /// The old sessions are gone, but the cluster did not take the copy of the mark.
@@ -269,10 +268,7 @@ impl Rejection {
             "Declare the token again. If this goes on, look at the table pgpalisade.mark in the control connection's \
                 database: it may be locked, or the disk full.",
         );
-        match scope {
-            Some(scope) => rejection.about(scope, None, None),
-            None => rejection,
-        }
+        rejection.about_any(scope)
     }
 
     /// The session's server process cannot be watched, so nobody could end it at a takeover.
@@ -325,10 +321,7 @@ impl Rejection {
             "Connect again. If this goes on, point the proxy's upstream and control connection to the new primary; \
                 where this server is the right one, run \"pgpalisade recover\".",
         );
-        match scope {
-            Some(scope) => rejection.about(scope, None, None),
-            None => rejection,
-        }
+        rejection.about_any(scope)
     }
 
     /// Refused whatever the session holds.

@@ -322,7 +322,7 @@ fn a_lock_of_somebody_who_may_not_serve() {
     for lock in ["pg_advisory_lock", "pg_advisory_lock_shared"] {
         let mut same = app();
         same.ok(&format!(
-            "SELECT {lock}(1885827169, {object}::oid::int8::int4)"
+            "SELECT {lock}(1885827169, {object}::int8::bit(32)::int4)"
         ));
         stage.proxy.restart();
         drop(stage.leader("2"));
