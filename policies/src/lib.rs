@@ -24,7 +24,8 @@ mod walk;
 
 pub use cache::{CacheStats, VerdictCache};
 pub use classify::{
-    MAX_PARSED, MAX_PARSED_INLINE, PARSER_STACK, TextEncoding, Weight, classify, weigh,
+    Lexing, MAX_PARSED, MAX_PARSED_INLINE, PARSER_STACK, StandardStrings, TextEncoding, Weight,
+    classify, weigh,
 };
 pub use effects::{Category, Effects, ObjectName, Tables, UnknownCategory};
 pub use policy::{
@@ -33,6 +34,6 @@ pub use policy::{
     SessionRule, TokenBounds, Who, nearest,
 };
 pub use verdict::{
-    Access, AccessShow, Chain, Class, CommitsInside, Control, FencingShow, FencingVariable,
-    Lifetime, Opaque, Statement, Verdict, WriteReason,
+    Access, AccessShow, Chain, Class, CommitsInside, Computes, Control, FencingShow,
+    FencingVariable, Lifetime, Mistake, Opaque, Statement, Verdict, WriteReason,
 };

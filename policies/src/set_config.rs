@@ -1,11 +1,12 @@
-//! Calls of set_config that bind. Those that would lift read-only mode are found by the walk.
+//! Calls of set_config that bind. Those that would lift read-only mode, and those that only seem to declare a token,
+//! are found by the walk.
 //!
 //! <https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-ADMIN-SET>
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{FuncCall, Node, SelectStmt, SetOperation, TypeName};
 
-use crate::settings::{Literal, Setting, literal, parse_bool};
+use crate::settings::{Literal, Setting, literal, parse_bool, reserved};
 use crate::verdict::{Control, Lifetime};
 
 /// The settings of `SELECT set_config(...), ...`, where the whole statement is nothing else and every argument is a
@@ -98,8 +99,10 @@ fn set_config_call(call: &FuncCall) -> Option<Target> {
         Literal::Text(_) => Lifetime::Session,
         Literal::Integer(_) | Literal::Float(_) => return None,
     };
-    let Setting::Fencing(variable) = Setting::named(name) else {
-        return Some(Target::Harmless);
+    let variable = match Setting::named(name) {
+        Setting::Fencing(variable) => variable,
+        Setting::Reserved => return Some(Target::Binds(Control::Mistake(reserved(name)))),
+        _ => return Some(Target::Harmless),
     };
     Some(Target::Binds(match value {
         Some(value) => Control::SetFencing {
