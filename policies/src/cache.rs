@@ -158,22 +158,12 @@ impl VerdictCache {
         }
     }
 
-    fn find_text(
-        &mut self,
-        hash: u64,
-        text: &[u8],
-        lexing: Lexing,
-    ) -> Option<Arc<Verdict>> {
+    fn find_text(&mut self, hash: u64, text: &[u8], lexing: Lexing) -> Option<Arc<Verdict>> {
         let entry = self.entry(hash)?;
         (entry.lexing == lexing && *entry.text == *text).then(|| entry.used())
     }
 
-    fn find_form(
-        &mut self,
-        hash: u64,
-        text: &[u8],
-        lexing: Lexing,
-    ) -> Option<Arc<Verdict>> {
+    fn find_form(&mut self, hash: u64, text: &[u8], lexing: Lexing) -> Option<Arc<Verdict>> {
         let form = self.form_hash(text, lexing)?;
         let entry = self.entry(form)?;
         let alike = entry.form == Some(form)
@@ -458,10 +448,7 @@ mod tests {
         let mut cache = VerdictCache::new(1 << 20);
         let text = "select 'é'".as_bytes();
         assert_eq!(cache.get_or_classify(text, SAFE).class(), Class::Read);
-        assert_eq!(
-            cache.get_or_classify(text, UNSAFE).class(),
-            Class::Write
-        );
+        assert_eq!(cache.get_or_classify(text, UNSAFE).class(), Class::Write);
         assert_eq!(cache.get_or_classify(text, SAFE).class(), Class::Read);
         assert_eq!(cache.stats().hits, 1);
     }

@@ -29,9 +29,9 @@ pub use classify::{
 };
 pub use effects::{Category, Effects, ObjectName, Tables, UnknownCategory};
 pub use policy::{
-    Backstop, DEFAULT_SCOPE, Decision, Mode, POLICY_BYTES_MAX, POLICY_KEYS, Policy, PolicyErrors,
-    PolicyKey, Reason, Remark, Requirement, ScopeId, ScopeSet, SearchPath, SessionPolicy,
-    SessionRule, TokenBounds, Who, nearest,
+    Backstop, DEFAULT_SCOPE, Decision, MayNotDeclare, Mode, POLICY_BYTES_MAX, POLICY_KEYS, Policy,
+    PolicyErrors, PolicyKey, PreparedTransactions, Reason, Remark, Requirement, ScopeId, ScopeSet,
+    SearchPath, SessionPolicy, SessionRule, TokenBounds, Who, nearest,
 };
 pub use verdict::{
     Access, AccessShow, Chain, Class, CommitsInside, Computes, Control, FencingShow,

@@ -18,8 +18,7 @@ pub(super) fn mistake(block: &DoStmt) -> Option<Mistake> {
     }
     // PL/pgSQL has the lexer of SQL.
     let tokens = pg_query::scan(&lower).ok()?.tokens;
-    let is_comment =
-        |kind: i32| kind == Token::SqlComment as i32 || kind == Token::CComment as i32;
+    let is_comment = |kind: i32| kind == Token::SqlComment as i32 || kind == Token::CComment as i32;
     let words: Vec<&str> = tokens
         .iter()
         .filter(|token| !is_comment(token.token))

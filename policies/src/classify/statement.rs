@@ -8,9 +8,7 @@ use crate::effects::{Category, Effects, ObjectName, Tables};
 use crate::kinds;
 use crate::set_config;
 use crate::settings;
-use crate::verdict::{
-    Class, CommitsInside, Computes, Control, Mistake, Statement, WriteReason,
-};
+use crate::verdict::{Class, CommitsInside, Computes, Control, Mistake, Statement, WriteReason};
 use crate::walk::{ANY_SETTING, Contents, Role, UnknownShape, examine};
 
 /// What a statement was found to do.
@@ -214,7 +212,13 @@ fn look_select(select: &SelectStmt) -> Result<Found, UnknownShape> {
     let controls = set_config::of_select(select);
     let contents = examine(select, Role::Read)?;
     let computes = contents.computes;
-    let found = Found::from(contents);
+    let mut found = Found::from(contents);
+    if found.why == Some(WriteReason::ComputedSetting)
+        && let Some(setting) = set_config::is_of_pg_dump(select)
+    {
+        found.why = None;
+        found.settings = vec![setting.into()];
+    }
     Ok(Found {
         // What binds is no mistake.
         mistake: found.mistake.filter(|_| controls.is_empty()),

@@ -874,6 +874,34 @@ fn names_below_fencing_are_ours() {
 }
 
 #[test]
+fn pg_dump_reads() {
+    let text = "SELECT set_config(name, 'view, foreign-table', false) FROM pg_settings \
+                WHERE name = 'restrict_nonsystem_relation_kind'";
+    check(text, Read);
+    let settings = &of(text).statements[0].effects.settings;
+    assert_eq!(&**settings, ["restrict_nonsystem_relation_kind".into()]);
+    for (part, other) in [
+        ("restrict_nonsystem_relation_kind", "transaction_read_only"),
+        ("WHERE name =", "WHERE name <>"),
+        ("WHERE name =", "WHERE setting ="),
+        ("(name,", "(setting,"),
+        ("(name,", "(lower(name),"),
+        ("pg_settings", "my.pg_settings"),
+        ("pg_settings", "pg_settings, others"),
+        ("'view, foreign-table'", "writes()"),
+        ("WHERE", "FOR UPDATE -- WHERE"),
+        (
+            "= 'restrict_nonsystem_relation_kind'",
+            "= 'restrict_nonsystem_relation_kind' OR true",
+        ),
+    ] {
+        let changed = text.replace(part, other);
+        assert_ne!(changed, text);
+        check(&changed, Write);
+    }
+}
+
+#[test]
 fn constants_compute_nothing() {
     let computes = |text: &str| of(text).statements[0].computes;
     for text in [

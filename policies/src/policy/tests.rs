@@ -317,7 +317,8 @@ allow = [\"ddl\", \"replication\"]
         words(&app, Category::Ddl),
         "The policy refuses ddl ([defaults], line 2)"
     );
-    let nothing = "The policy refuses replication (as where nothing is said)";
+    let nothing =
+        "The policy refuses replication by default, and allow = [\"replication\"] allows it";
     assert_eq!(words(&app, Category::Replication), nothing);
     assert_eq!(app.allows(Category::Call), Ok(()));
 

@@ -7,9 +7,9 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::{SAFE, UNSAFE, of};
+use crate::classify;
 use crate::effects::Tables;
 use crate::verdict::Class;
-use crate::classify;
 
 /// A text, and what is in it.
 #[derive(Clone, Debug, Default)]
