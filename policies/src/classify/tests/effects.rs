@@ -720,7 +720,7 @@ fn statements_that_name_tables() {
 /// Statements of which the text does not say what they touch, by category.
 #[test]
 fn t11_statements_that_name_no_table() {
-    let kinds: [(&str, &[&str]); 10] = [
+    let kinds: [(&str, &[&str]); 11] = [
         (
             "ddl",
             &[
