@@ -256,3 +256,37 @@ fn constants_before_the_end_of_a_transaction() {
     );
     assert_refused(&mut wire, "SELECT 1; COMMIT; SELECT hidden(1)", "25006");
 }
+
+/// What a backslash means the server has told, so a text with one is no riddle.
+#[test]
+fn a_backslash_is_read_as_the_server_reads_it() {
+    let stage = stage("");
+    let mut wire = stage.plain();
+    for first in 0..=255_u8 {
+        let literal = format!("{first:02x}{:02x}", first.wrapping_mul(37));
+        wire.ok(&format!("SELECT '\\x{literal}'::bytea"));
+    }
+    wire.ok("SELECT 'C:\\dir\\'");
+    assert_refused(
+        &mut wire,
+        "SELECT 'a\\'; INSERT INTO notes VALUES (1) --'",
+        "PF002",
+    );
+    wire.ok("SET standard_conforming_strings = off");
+    wire.ok("SELECT 'a\\'; INSERT INTO notes VALUES (1) --'");
+    assert_refused(
+        &mut wire,
+        "SELECT 'a\\''; INSERT INTO notes VALUES (1); --'",
+        "PF002",
+    );
+    // In one packet with the SET nobody knows.
+    wire.ok("RESET standard_conforming_strings");
+    let both = Batch::new()
+        .query("SET standard_conforming_strings = off")
+        .query("SELECT 'a\\''; INSERT INTO notes VALUES (1); --'");
+    wire.send(&both);
+    assert_passes(&wire.until_ready());
+    let answer = wire.until_ready();
+    assert!(pretty(&answer).contains("PF002"), "{}", pretty(&answer));
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "0");
+}
