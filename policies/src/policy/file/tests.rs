@@ -87,7 +87,8 @@ write = \"allow\"
 9:18: defaults.refuse: \"copy-programm\" is no kind of statement (did you mean \"copy-program\"?)
 9:35: defaults.refuse: is a number (write kinds of statements)
 9:38: defaults.refuse: \"xyzzy\" is no kind of statement (write some of: ddl, roles, server, maintenance, truncate, \
-copy-program, copy-file, do, call, lock, notify, prepare-transaction, prepared-transactions, function-call, replication, unparsed)
+copy-program, copy-file, do, call, lock, notify, prepare-transaction, prepared-transactions, function-call, \
+replication, unparsed)
 10:10: defaults refuses and allows \"ddl\" (take one away)
 13:12: tokens.max_step: 0 is out of range (write a number from 1 to 9223372036854775807)
 14:13: tokens.max_token: is a string (write a whole number from 1)
