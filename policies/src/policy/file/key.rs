@@ -40,7 +40,7 @@ pub const POLICY_KEYS: [PolicyKey; 33] = [
     key("defaults.reads", READS, "\"allow\""),
     key("defaults.mode", MODE, "\"enforce\""),
     key("defaults.scope", SCOPE, "\"default\""),
-    key("defaults.refuse", KINDS, "[\"replication\"]"),
+    key("defaults.refuse", KINDS, "[\"replication\", \"prepare-transaction\"]"),
     key("defaults.allow", KINDS, "none"),
     key("defaults.unknown_tables", UNKNOWN, "\"every-scope\""),
     key("defaults.declare", DECLARE, "\"session\", any scope"),
