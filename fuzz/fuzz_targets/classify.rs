@@ -9,17 +9,19 @@
 use libfuzzer_sys::fuzz_target;
 use pgpalisade_policies::scan::{NeedsParse, needs_parse};
 use pgpalisade_policies::{
-    Class, CommitsInside, Control, Effects, MAX_PARSED_INLINE, Statement, Tables, TextEncoding,
-    VerdictCache, classify,
+    Class, CommitsInside, Control, Effects, Lexing, MAX_PARSED_INLINE, StandardStrings, Statement,
+    Tables, TextEncoding, VerdictCache, classify,
 };
+
+const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
 
 fuzz_target!(|data: &[u8]| {
     // What is longer is not for the cache to classify.
     if data.len() > MAX_PARSED_INLINE {
         return;
     }
-    let safe = classify(data, TextEncoding::AsciiSafe);
-    let not_safe = classify(data, TextEncoding::Unsafe);
+    let safe = classify(data, SAFE);
+    let not_safe = classify(data, Lexing::with_unknown_strings(TextEncoding::Unsafe));
     assert!(not_safe.class() >= safe.class());
     if data.is_ascii() {
         assert_eq!(safe, not_safe);
@@ -30,11 +32,11 @@ fuzz_target!(|data: &[u8]| {
 
     let mut cache = VerdictCache::new(1 << 20);
     for _ in 0..2 {
-        assert_eq!(*cache.get_or_classify(data, TextEncoding::AsciiSafe), safe);
+        assert_eq!(*cache.get_or_classify(data, SAFE), safe);
     }
     for other in [with_other_digits(data), with_other_strings(data)] {
-        let verdict = classify(&other, TextEncoding::AsciiSafe);
-        assert_eq!(*cache.get_or_classify(&other, TextEncoding::AsciiSafe), verdict);
+        let verdict = classify(&other, SAFE);
+        assert_eq!(*cache.get_or_classify(&other, SAFE), verdict);
     }
     assert!(cache.stats().bytes <= cache.capacity());
 

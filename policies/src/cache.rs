@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::sync::Arc;
 
 use crate::allocation::{boxed, counted};
-use crate::classify::{MAX_PARSED_INLINE, TextEncoding, classify};
+use crate::classify::{Lexing, MAX_PARSED_INLINE, classify};
 use crate::form::{Constant, has_form, parts};
 use crate::verdict::{Opaque, Verdict};
 
@@ -45,8 +45,8 @@ pub struct CacheStats {
 /// last goes first.
 #[derive(Debug)]
 pub struct VerdictCache {
-    /// To a slot, from the hash of text and encoding, and from that of form and encoding. Of two entries with one hash
-    /// the later one is kept.
+    /// To a slot, from the hash of text and lexing settings, and from that of form and lexing settings. Of two entries
+    /// with one hash the later one is kept.
     index: HashMap<u64, usize, BuildHasherDefault<AlreadyHashed>>,
     slots: Vec<Option<Entry>>,
     free: Vec<usize>,
@@ -65,7 +65,7 @@ struct Entry {
     /// The hash of the text's form, where it has one with constants to leave out.
     form: Option<u64>,
     text: Box<[u8]>,
-    encoding: TextEncoding,
+    lexing: Lexing,
     verdict: Arc<Verdict>,
     cost: usize,
     use_since: Use,
@@ -110,24 +110,24 @@ impl VerdictCache {
     /// The verdict on `text`, from the cache or else by [`classify`]. Never takes long: what is longer than
     /// [`MAX_PARSED_INLINE`] and not in the cache is not understood here, and must be classified elsewhere and
     /// [kept](Self::keep).
-    pub fn get_or_classify(&mut self, text: &[u8], encoding: TextEncoding) -> Arc<Verdict> {
-        if let Some(verdict) = self.find(text, encoding) {
+    pub fn get_or_classify(&mut self, text: &[u8], lexing: Lexing) -> Arc<Verdict> {
+        if let Some(verdict) = self.find(text, lexing) {
             return verdict;
         }
         if text.len() > MAX_PARSED_INLINE {
             return Arc::new(Verdict::opaque(Opaque::TooLong));
         }
-        let verdict = Arc::new(classify(text, encoding));
-        self.keep(text, encoding, &verdict);
+        let verdict = Arc::new(classify(text, lexing));
+        self.keep(text, lexing, &verdict);
         verdict
     }
 
     /// The verdict on `text`, if it is here, or that on another text of its form.
-    pub fn find(&mut self, text: &[u8], encoding: TextEncoding) -> Option<Arc<Verdict>> {
-        let hash = self.hash(text, encoding);
-        let found = match self.find_text(hash, text, encoding) {
+    pub fn find(&mut self, text: &[u8], lexing: Lexing) -> Option<Arc<Verdict>> {
+        let hash = self.hash(text, lexing);
+        let found = match self.find_text(hash, text, lexing) {
             Some(verdict) => Some(verdict),
-            None => self.find_form(hash, text, encoding),
+            None => self.find_form(hash, text, lexing),
         };
         match found {
             Some(_) => self.stats.hits += 1,
@@ -137,10 +137,10 @@ impl VerdictCache {
     }
 
     /// Keeps what [`classify`] has said, where there is room: a quarter of the cache for one text at most.
-    pub fn keep(&mut self, text: &[u8], encoding: TextEncoding, verdict: &Arc<Verdict>) {
-        let hash = self.hash(text, encoding);
-        let form = self.form_hash(text, encoding);
-        self.keep_as((hash, form), text, encoding, verdict);
+    pub fn keep(&mut self, text: &[u8], lexing: Lexing, verdict: &Arc<Verdict>) {
+        let hash = self.hash(text, lexing);
+        let form = self.form_hash(text, lexing);
+        self.keep_as((hash, form), text, lexing, verdict);
     }
 
     /// Bytes that it may hold.
@@ -158,26 +158,16 @@ impl VerdictCache {
         }
     }
 
-    fn find_text(
-        &mut self,
-        hash: u64,
-        text: &[u8],
-        encoding: TextEncoding,
-    ) -> Option<Arc<Verdict>> {
+    fn find_text(&mut self, hash: u64, text: &[u8], lexing: Lexing) -> Option<Arc<Verdict>> {
         let entry = self.entry(hash)?;
-        (entry.encoding == encoding && *entry.text == *text).then(|| entry.used())
+        (entry.lexing == lexing && *entry.text == *text).then(|| entry.used())
     }
 
-    fn find_form(
-        &mut self,
-        hash: u64,
-        text: &[u8],
-        encoding: TextEncoding,
-    ) -> Option<Arc<Verdict>> {
-        let form = self.form_hash(text, encoding)?;
+    fn find_form(&mut self, hash: u64, text: &[u8], lexing: Lexing) -> Option<Arc<Verdict>> {
+        let form = self.form_hash(text, lexing)?;
         let entry = self.entry(form)?;
         let alike = entry.form == Some(form)
-            && entry.encoding == encoding
+            && entry.lexing == lexing
             && parts(&entry.text).eq(parts(text));
         let verdict = alike.then(|| entry.used())?;
         self.stats.hits_by_form += 1;
@@ -185,7 +175,7 @@ impl VerdictCache {
         if let Some(seen) = self.seen.get_mut(place)
             && std::mem::replace(seen, hash) == hash
         {
-            self.keep_as((hash, None), text, encoding, &verdict);
+            self.keep_as((hash, None), text, lexing, &verdict);
         }
         Some(verdict)
     }
@@ -194,7 +184,7 @@ impl VerdictCache {
         &mut self,
         (hash, form): (u64, Option<u64>),
         text: &[u8],
-        encoding: TextEncoding,
+        lexing: Lexing,
         verdict: &Arc<Verdict>,
     ) {
         let places = PLACE_IN_INDEX * (1 + usize::from(form.is_some()));
@@ -205,7 +195,7 @@ impl VerdictCache {
                 hash,
                 form,
                 text: text.into(),
-                encoding,
+                lexing,
                 verdict: Arc::clone(verdict),
                 cost,
                 use_since: Use::Old,
@@ -218,18 +208,15 @@ impl VerdictCache {
         self.slots.get_mut(slot)?.as_mut()
     }
 
-    fn hash(&self, text: &[u8], encoding: TextEncoding) -> u64 {
+    fn hash(&self, text: &[u8], lexing: Lexing) -> u64 {
         let mut hasher = self.keys.build_hasher();
         hasher.write(text);
-        hasher.write_u8(match encoding {
-            TextEncoding::AsciiSafe => 0,
-            TextEncoding::Unsafe => 1,
-        });
+        hasher.write_u8(2 * lexing.number());
         hasher.finish()
     }
 
     /// `None` where no other text is known to have the same verdict.
-    fn form_hash(&self, text: &[u8], encoding: TextEncoding) -> Option<u64> {
+    fn form_hash(&self, text: &[u8], lexing: Lexing) -> Option<u64> {
         if !has_form(text) {
             return None;
         }
@@ -245,10 +232,7 @@ impl VerdictCache {
             });
         }
         // Other values than behind a text, so that no text has the hash of a form.
-        hasher.write_u8(match encoding {
-            TextEncoding::AsciiSafe => 2,
-            TextEncoding::Unsafe => 3,
-        });
+        hasher.write_u8(2 * lexing.number() + 1);
         (constants > 0).then(|| hasher.finish())
     }
 
@@ -333,10 +317,12 @@ impl Hasher for AlreadyHashed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TextEncoding;
     use crate::allocation::allocated;
     use crate::verdict::Class;
 
-    const SAFE: TextEncoding = TextEncoding::AsciiSafe;
+    const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
+    const UNSAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Unsafe);
 
     #[track_caller]
     fn check_books(cache: &VerdictCache) {
@@ -401,7 +387,7 @@ mod tests {
             );
         }
         let text = b"select a from t where id = 4712 and b = 'x'";
-        assert_eq!(cache.find(text, TextEncoding::Unsafe), None);
+        assert_eq!(cache.find(text, UNSAFE), None);
         let stats = cache.stats();
         let hits = (stats.hits, stats.hits_by_form, stats.misses);
         assert_eq!((hits, stats.entries), ((2, 1, 6), 1));
@@ -462,10 +448,7 @@ mod tests {
         let mut cache = VerdictCache::new(1 << 20);
         let text = "select 'é'".as_bytes();
         assert_eq!(cache.get_or_classify(text, SAFE).class(), Class::Read);
-        assert_eq!(
-            cache.get_or_classify(text, TextEncoding::Unsafe).class(),
-            Class::Write
-        );
+        assert_eq!(cache.get_or_classify(text, UNSAFE).class(), Class::Write);
         assert_eq!(cache.get_or_classify(text, SAFE).class(), Class::Read);
         assert_eq!(cache.stats().hits, 1);
     }
@@ -506,7 +489,7 @@ mod tests {
     #[test]
     fn two_keys_of_one_hash_are_told_apart() {
         let text = "select 'é'".as_bytes();
-        for (other, encoding) in [(&b"delete from t"[..], SAFE), (text, TextEncoding::Unsafe)] {
+        for (other, encoding) in [(&b"delete from t"[..], SAFE), (text, UNSAFE)] {
             let mut cache = VerdictCache::new(1 << 20);
             cache.get_or_classify(text, SAFE);
             // Give the entry the hash of the other key, as a collision would.
@@ -523,7 +506,7 @@ mod tests {
 
     #[test]
     fn two_forms_of_one_hash_are_told_apart() {
-        let (some, unsafe_one) = (&b"select 1"[..], TextEncoding::Unsafe);
+        let (some, unsafe_one) = (&b"select 1"[..], UNSAFE);
         for (other, encoding) in [
             (&b"delete from t limit 1"[..], SAFE),
             (b"select 2", unsafe_one),

@@ -1,5 +1,6 @@
 //! From a SQL text to a verdict.
 
+mod block;
 mod copy;
 mod explain;
 mod names;
@@ -32,16 +33,61 @@ pub enum TextEncoding {
     Unsafe,
 }
 
-/// What the text does. Never fails: what is not understood is one write of kind "unparsed".
-///
-/// Takes 5 to 20 microseconds for a short statement, and up to a second for the longest: [`weigh`] tells which.
-/// Holds for either value of `standard_conforming_strings`.
-#[must_use]
-pub fn classify(text: &[u8], encoding: TextEncoding) -> Verdict {
-    understand(text, encoding).unwrap_or_else(Verdict::opaque)
+/// What the session's `standard_conforming_strings` is.
+/// <https://www.postgresql.org/docs/current/runtime-config-compatible.html#GUC-STANDARD-CONFORMING-STRINGS>
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StandardStrings {
+    /// A backslash in a plain string is a character like any other.
+    On,
+    /// A backslash in a plain string begins an escape.
+    Off,
+    /// It may be either.
+    Unknown,
 }
 
-fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, Opaque> {
+/// The settings of a session on which the reading of its texts depends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lexing {
+    /// That of the client.
+    pub encoding: TextEncoding,
+    /// What a backslash means.
+    pub strings: StandardStrings,
+}
+
+impl Lexing {
+    /// For a session of which no more than its encoding is known.
+    #[must_use]
+    pub const fn with_unknown_strings(encoding: TextEncoding) -> Self {
+        Self {
+            encoding,
+            strings: StandardStrings::Unknown,
+        }
+    }
+
+    /// A number for each value, below 8.
+    pub(crate) const fn number(self) -> u8 {
+        let strings = match self.strings {
+            StandardStrings::On => 0,
+            StandardStrings::Off => 1,
+            StandardStrings::Unknown => 2,
+        };
+        match self.encoding {
+            TextEncoding::AsciiSafe => strings,
+            TextEncoding::Unsafe => strings + 3,
+        }
+    }
+}
+
+/// What the text does. Never fails: what is not understood is one write of kind "unparsed".
+///
+/// Takes 5 to 20 microseconds for a short statement, and up to a second for the longest: [`weigh`] tells which. A text
+/// with a backslash is parsed twice where `standard_conforming_strings` is not known.
+#[must_use]
+pub fn classify(text: &[u8], lexing: Lexing) -> Verdict {
+    understand(text, lexing).unwrap_or_else(Verdict::opaque)
+}
+
+fn understand(text: &[u8], lexing: Lexing) -> Result<Verdict, Opaque> {
     if text.len() > MAX_PARSED {
         return Err(Opaque::TooLong);
     }
@@ -49,23 +95,26 @@ fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, Opaque> {
         return Err(Opaque::Nul);
     }
     // PostgreSQL converts a text before it lexes it. ASCII alone comes out of that as it went in.
-    if encoding == TextEncoding::Unsafe && !text.is_ascii() {
+    if lexing.encoding == TextEncoding::Unsafe && !text.is_ascii() {
         return Err(Opaque::Encoding);
     }
     let text = str::from_utf8(text).map_err(|_| Opaque::NotUtf8)?;
     weight::check(text)?;
-    let verdict = parse(text, ParserOptions::DEFAULT);
-    if !text.contains('\\') {
-        return verdict;
-    }
+    let on = ParserOptions::DEFAULT;
     // Read so, each string with a backslash is worth a warning to the parser, which takes longer than to parse it.
     let off = ParserOptions::DISABLE_STANDARD_CONFORMING_STRINGS
         | ParserOptions::DISABLE_ESCAPE_STRING_WARNING;
-    let other = parse(text, off);
-    if verdict == other {
-        verdict
-    } else {
-        Err(Opaque::Backslash)
+    match lexing.strings {
+        StandardStrings::On => parse(text, on),
+        StandardStrings::Off => parse(text, off),
+        StandardStrings::Unknown if !text.contains('\\') => parse(text, on),
+        StandardStrings::Unknown => {
+            let verdict = parse(text, on);
+            match verdict == parse(text, off) {
+                true => verdict,
+                false => Err(Opaque::Backslash),
+            }
+        }
     }
 }
 

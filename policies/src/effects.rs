@@ -169,7 +169,9 @@ pub enum Category {
     Lock,
     /// NOTIFY.
     Notify,
-    /// PREPARE TRANSACTION, COMMIT PREPARED, ROLLBACK PREPARED.
+    /// PREPARE TRANSACTION.
+    PrepareTransaction,
+    /// COMMIT PREPARED, ROLLBACK PREPARED.
     PreparedTransactions,
     /// The protocol's FunctionCall.
     FunctionCall,
@@ -181,7 +183,7 @@ pub enum Category {
 
 impl Category {
     /// All of them, in the order of the documentation.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Ddl,
         Self::Roles,
         Self::Server,
@@ -193,6 +195,7 @@ impl Category {
         Self::Call,
         Self::Lock,
         Self::Notify,
+        Self::PrepareTransaction,
         Self::PreparedTransactions,
         Self::FunctionCall,
         Self::Replication,
@@ -214,6 +217,7 @@ impl Category {
             Self::Call => "call",
             Self::Lock => "lock",
             Self::Notify => "notify",
+            Self::PrepareTransaction => "prepare-transaction",
             Self::PreparedTransactions => "prepared-transactions",
             Self::FunctionCall => "function-call",
             Self::Replication => "replication",

@@ -24,15 +24,16 @@ mod walk;
 
 pub use cache::{CacheStats, VerdictCache};
 pub use classify::{
-    MAX_PARSED, MAX_PARSED_INLINE, PARSER_STACK, TextEncoding, Weight, classify, weigh,
+    Lexing, MAX_PARSED, MAX_PARSED_INLINE, PARSER_STACK, StandardStrings, TextEncoding, Weight,
+    classify, weigh,
 };
 pub use effects::{Category, Effects, ObjectName, Tables, UnknownCategory};
 pub use policy::{
-    Backstop, DEFAULT_SCOPE, Decision, Mode, POLICY_BYTES_MAX, POLICY_KEYS, Policy, PolicyErrors,
-    PolicyKey, Reason, Remark, Requirement, ScopeId, ScopeSet, SearchPath, SessionPolicy,
-    SessionRule, TokenBounds, Who, nearest,
+    Backstop, DEFAULT_SCOPE, Decision, MayNotDeclare, Mode, POLICY_BYTES_MAX, POLICY_KEYS, Policy,
+    PolicyErrors, PolicyKey, PreparedTransactions, Reason, Remark, Requirement, ScopeId, ScopeSet,
+    SearchPath, SessionPolicy, SessionRule, TokenBounds, Who, nearest,
 };
 pub use verdict::{
-    Access, AccessShow, Chain, Class, CommitsInside, Control, FencingShow, FencingVariable,
-    Lifetime, Opaque, Statement, Verdict, WriteReason,
+    Access, AccessShow, Chain, Class, CommitsInside, Computes, Control, FencingShow,
+    FencingVariable, Lifetime, Mistake, Opaque, Statement, Verdict, WriteReason,
 };

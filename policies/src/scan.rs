@@ -222,7 +222,7 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     use super::*;
-    use crate::{TextEncoding, classify};
+    use crate::{Lexing, TextEncoding, classify};
 
     #[track_caller]
     fn check(text: &[u8], expected: NeedsParse) {
@@ -479,7 +479,10 @@ mod tests {
                 }
             }
             let text: String = chars.into_iter().collect();
-            let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
+            let verdict = classify(
+                text.as_bytes(),
+                Lexing::with_unknown_strings(TextEncoding::AsciiSafe),
+            );
             // What PostgreSQL's grammar refuses, the server refuses too.
             let midway = verdict.kind() != "unparsed" && verdict.commits_midway();
             let inert = verdict.is_inert() && !midway;

@@ -1,11 +1,12 @@
-//! Calls of set_config that bind. Those that would lift read-only mode are found by the walk.
+//! Calls of set_config that bind. Those that would lift read-only mode, and those that only seem to declare a token,
+//! are found by the walk.
 //!
 //! <https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-ADMIN-SET>
 
 use pg_query::NodeEnum;
-use pg_query::protobuf::{FuncCall, Node, SelectStmt, SetOperation, TypeName};
+use pg_query::protobuf::{AExprKind, FuncCall, Node, SelectStmt, SetOperation, TypeName};
 
-use crate::settings::{Literal, Setting, literal, parse_bool};
+use crate::settings::{Literal, Setting, literal, parse_bool, reserved};
 use crate::verdict::{Control, Lifetime};
 
 /// The settings of `SELECT set_config(...), ...`, where the whole statement is nothing else and every argument is a
@@ -37,6 +38,69 @@ pub(crate) fn of_select(select: &SelectStmt) -> Vec<Control> {
         }
     }
     controls
+}
+
+/// The setting that pg_dump sets by a computed name, so that older servers pass it over:
+/// `SELECT set_config(name, 'view, foreign-table', false) FROM pg_settings WHERE name = '...'`.
+const BY_PG_DUMP: &str = "restrict_nonsystem_relation_kind";
+
+/// Whether it is that statement. The name is a column, and the WHERE leaves one value for it.
+pub(crate) fn is_of_pg_dump(select: &SelectStmt) -> Option<&'static str> {
+    let [target] = select.target_list.as_slice() else {
+        return None;
+    };
+    let [from] = select.from_clause.as_slice() else {
+        return None;
+    };
+    let rest_is_plain = select.with_clause.is_none()
+        && select.distinct_clause.is_empty()
+        && select.into_clause.is_none()
+        && select.group_clause.is_empty()
+        && select.having_clause.is_none()
+        && select.locking_clause.is_empty()
+        && select.op == SetOperation::SetopNone as i32;
+    let Some(NodeEnum::ResTarget(target)) = &target.node else {
+        return None;
+    };
+    let Some(NodeEnum::FuncCall(call)) = &target.val.as_ref()?.node else {
+        return None;
+    };
+    let [name, value, local] = call.args.as_slice() else {
+        return None;
+    };
+    let is_called = call.funcname.last().and_then(text_of) == Some("set_config");
+    let is_constant = literal(value).is_some() && literal(local).is_some();
+    let Some(NodeEnum::RangeVar(table)) = &from.node else {
+        return None;
+    };
+    let is_settings = table.relname == "pg_settings"
+        && (table.schemaname.is_empty() || table.schemaname == "pg_catalog");
+    let Some(NodeEnum::AExpr(compares)) = &select.where_clause.as_ref()?.node else {
+        return None;
+    };
+    let is_equal = compares.kind == AExprKind::AexprOp as i32
+        && matches!(compares.name.as_slice(), [only] if text_of(only) == Some("="));
+    let left = compares.lexpr.as_deref()?;
+    let right = compares.rexpr.as_deref().and_then(literal);
+    let is_known = matches!(right, Some(Literal::Text(text)) if text == BY_PG_DUMP);
+    let all = rest_is_plain
+        && is_called
+        && is_constant
+        && is_settings
+        && is_equal
+        && is_known
+        && is_name_column(name)
+        && is_name_column(left);
+    all.then_some(BY_PG_DUMP)
+}
+
+fn is_name_column(node: &Node) -> bool {
+    match &node.node {
+        Some(NodeEnum::ColumnRef(column)) => {
+            matches!(column.fields.as_slice(), [only] if text_of(only) == Some("name"))
+        }
+        _ => false,
+    }
 }
 
 enum Target {
@@ -98,8 +162,10 @@ fn set_config_call(call: &FuncCall) -> Option<Target> {
         Literal::Text(_) => Lifetime::Session,
         Literal::Integer(_) | Literal::Float(_) => return None,
     };
-    let Setting::Fencing(variable) = Setting::named(name) else {
-        return Some(Target::Harmless);
+    let variable = match Setting::named(name) {
+        Setting::Fencing(variable) => variable,
+        Setting::Reserved => return Some(Target::Binds(Control::Mistake(reserved(name)))),
+        _ => return Some(Target::Harmless),
     };
     Some(Target::Binds(match value {
         Some(value) => Control::SetFencing {

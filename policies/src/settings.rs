@@ -6,7 +6,7 @@ use pg_query::NodeEnum;
 use pg_query::protobuf::{Node, VariableSetKind, VariableSetStmt, a_const};
 
 use crate::verdict::{
-    Access, AccessShow, Control, FencingShow, FencingVariable, Lifetime, WriteReason,
+    Access, AccessShow, Control, FencingShow, FencingVariable, Lifetime, Mistake, WriteReason,
 };
 use crate::walk::ANY_SETTING;
 
@@ -25,6 +25,10 @@ impl Effect {
         }
     }
 
+    fn mistake(mistake: Mistake) -> Self {
+        Self::control(Control::Mistake(mistake))
+    }
+
     fn lifts() -> Self {
         Self {
             control: None,
@@ -37,6 +41,8 @@ impl Effect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setting {
     Fencing(FencingVariable),
+    /// Another one below `fencing.`, which is ours and which no session can set.
+    Reserved,
     TransactionReadOnly,
     DefaultReadOnly,
     Other,
@@ -49,6 +55,8 @@ impl Setting {
             Self::Fencing(FencingVariable::Token)
         } else if is("fencing.scope") {
             Self::Fencing(FencingVariable::Scope)
+        } else if below_fencing(name).is_some() {
+            Self::Reserved
         } else if is("transaction_read_only") {
             Self::TransactionReadOnly
         } else if is("default_transaction_read_only") {
@@ -76,14 +84,16 @@ pub(crate) fn variable_set(stmt: &VariableSetStmt) -> Effect {
             why: Some(WriteReason::Kind("SET")),
         },
         (_, Setting::Other) => Effect::default(),
+        (_, Setting::Reserved) => Effect::mistake(reserved(&stmt.name)),
         (VariableSetKind::VarSetValue, Setting::Fencing(variable)) => match stmt.args.as_slice() {
-            [only] => stored_text(only).map_or_else(Effect::default, |value| {
-                Effect::control(Control::SetFencing {
+            [only] => match stored_text(only) {
+                Some(value) => Effect::control(Control::SetFencing {
                     variable,
                     value,
                     lifetime,
-                })
-            }),
+                }),
+                None => Effect::mistake(Mistake::DoesNotDeclare(variable)),
+            },
             // More than one value: the server refuses it.
             _ => Effect::default(),
         },
@@ -91,8 +101,10 @@ pub(crate) fn variable_set(stmt: &VariableSetStmt) -> Effect {
             VariableSetKind::VarSetDefault | VariableSetKind::VarReset,
             Setting::Fencing(variable),
         ) => Effect::control(Control::ResetFencing { variable, lifetime }),
-        // FROM CURRENT gives the value that is there; it does not bind.
-        (VariableSetKind::VarSetCurrent, Setting::Fencing(_)) => Effect::default(),
+        // Gives the value that is there, whose lifetime it changes.
+        (VariableSetKind::VarSetCurrent, Setting::Fencing(variable)) => {
+            Effect::mistake(Mistake::DoesNotDeclare(variable))
+        }
         (VariableSetKind::VarSetValue, Setting::TransactionReadOnly) => access_of(&stmt.args)
             .map_or_else(Effect::lifts, |access| {
                 set_access(access, Scope::Transaction)
@@ -253,20 +265,45 @@ pub(crate) fn is_access_setting(name: &str) -> bool {
     )
 }
 
+/// What is wrong with giving a value to a [`Setting::Reserved`].
+pub(crate) fn reserved(name: &str) -> Mistake {
+    match below_fencing(name).and_then(fencing_show) {
+        Some(_) => Mistake::ShowOnly(name.into()),
+        None => Mistake::UnknownSetting(name.into()),
+    }
+}
+
+/// What a value for a setting does not do where it is not given by a statement of its own: by ALTER ROLE, say.
+pub(crate) fn elsewhere(stmt: &VariableSetStmt) -> Option<Mistake> {
+    match variable_set(stmt).control? {
+        Control::SetFencing { variable, .. } => Some(Mistake::DoesNotDeclare(variable)),
+        Control::Mistake(mistake) => Some(mistake),
+        _ => None,
+    }
+}
+
 /// What a SHOW has to do with the proxy, if anything.
 pub(crate) fn show(name: &str) -> Option<Control> {
     match Setting::named(name) {
         Setting::TransactionReadOnly => Some(Control::ShowAccess(AccessShow::Transaction)),
         Setting::DefaultReadOnly => Some(Control::ShowAccess(AccessShow::Default)),
-        Setting::Fencing(_) | Setting::Other => fencing_show(name).map(Control::ShowFencing),
+        Setting::Fencing(_) | Setting::Reserved | Setting::Other => {
+            let shown = fencing_show(below_fencing(name)?).map(Control::ShowFencing);
+            let unknown = || Control::Mistake(Mistake::UnknownSetting(name.into()));
+            Some(shown.unwrap_or_else(unknown))
+        }
     }
 }
 
-/// The variable that a SHOW asks the proxy for.
-fn fencing_show(name: &str) -> Option<FencingShow> {
-    let (_, what) = name
-        .split_at_checked("fencing.".len())
-        .filter(|(class, _)| class.eq_ignore_ascii_case("fencing."))?;
+/// What follows `fencing.` in a name that begins so.
+fn below_fencing(name: &str) -> Option<&str> {
+    name.split_at_checked("fencing.".len())
+        .filter(|(class, _)| class.eq_ignore_ascii_case("fencing."))
+        .map(|(_, what)| what)
+}
+
+/// The variable that a SHOW asks the proxy for, by its name below `fencing.`.
+fn fencing_show(what: &str) -> Option<FencingShow> {
     let is = |known: &str| what.eq_ignore_ascii_case(known);
     if is("token") {
         Some(FencingShow::Token)

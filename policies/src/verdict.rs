@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::allocation::{boxed, counted};
 use crate::effects::{Category, Effects};
-use crate::settings::is_access_setting;
+use crate::settings::{Setting, is_access_setting, reserved};
 use crate::walk::ANY_SETTING;
 
 /// Whether a statement may change data. `Read < Write`, so the strongest of several is their maximum.
@@ -52,6 +52,40 @@ pub enum FencingVariable {
     Token,
     /// `fencing.scope`
     Scope,
+}
+
+impl FencingVariable {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Token => "fencing.token",
+            Self::Scope => "fencing.scope",
+        }
+    }
+}
+
+/// Something that looks like a declaration, or a question, and is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// There is no setting of this name, which begins with `fencing.`.
+    UnknownSetting(Box<str>),
+    /// The setting of this name can be shown and not be set.
+    ShowOnly(Box<str>),
+    /// The setting would get a value inside PostgreSQL, and the session would hold no token by it: the value is not
+    /// in the text, or the statement is another one than SET and a plain SELECT of set_config.
+    DoesNotDeclare(FencingVariable),
+}
+
+impl Mistake {
+    /// What is wrong with giving a value to the setting of this name; `None` where nothing is.
+    #[must_use]
+    pub fn in_setting(name: &str) -> Option<Self> {
+        match Setting::named(name) {
+            Setting::Reserved => Some(reserved(name)),
+            _ => None,
+        }
+    }
 }
 
 /// What a SHOW of ours asks for.
@@ -129,6 +163,8 @@ pub enum Control {
     DiscardAll,
     /// RESET default_transaction_read_only, SET .. TO DEFAULT
     ResetDefaultAccess,
+    /// What names a setting of ours and does nothing by it.
+    Mistake(Mistake),
     /// SHOW of a variable that the proxy answers.
     ShowFencing(FencingShow),
     /// SHOW of a variable that the server answers, and in which the client is to see its own doing only.
@@ -265,6 +301,18 @@ pub struct Statement {
     pub commits_inside: CommitsInside,
     /// Why it is a write; `None` for a read.
     pub why: Option<WriteReason>,
+    /// What it computes.
+    pub computes: Computes,
+}
+
+/// What running a statement may compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Computes {
+    /// Nothing: it is a SELECT or VALUES of constants. No function, operator, cast, table or parameter is in it, so no
+    /// code of a user's can run.
+    Nothing,
+    /// Whatever is behind its names.
+    Anything,
 }
 
 impl Statement {
@@ -290,6 +338,9 @@ impl Statement {
     /// where it reads a literal it can run the checks of a domain.
     #[must_use]
     pub fn may_hide_a_write(&self) -> bool {
+        if self.computes == Computes::Nothing {
+            return false;
+        }
         const STEERING: [&str; 14] = [
             "BEGIN",
             "COMMIT",
@@ -306,8 +357,8 @@ impl Statement {
             "CLOSE CURSOR",
             "LOCK TABLE",
         ];
-        // A SELECT has controls where it is nothing but set_config of literals.
-        let sets = self.kind == "SELECT" && !self.controls.is_empty();
+        // Its controls are those of a SELECT that is nothing but set_config of literals.
+        let sets = self.kind == "SELECT" && self.controls.iter().any(Control::is_fencing);
         !sets && !STEERING.contains(&self.kind)
     }
 }
@@ -323,6 +374,7 @@ impl Verdict {
                 controls: Box::default(),
                 commits_inside: CommitsInside::Possibly,
                 why: Some(WriteReason::Opaque(why)),
+                computes: Computes::Anything,
             }]),
         }
     }
@@ -404,6 +456,11 @@ impl Control {
         )
     }
 
+    /// Does it give a value to one of our settings?
+    const fn is_fencing(&self) -> bool {
+        matches!(self, Self::SetFencing { .. } | Self::ResetFencing { .. })
+    }
+
     /// Does it say all that its statement does to the access mode?
     const fn tells_access(&self) -> bool {
         matches!(
@@ -425,7 +482,10 @@ impl Control {
             | Self::SetFencing { value: name, .. }
             | Self::Execute { name }
             | Self::Fetch { portal: name }
-            | Self::Deallocate { name } => boxed(&**name),
+            | Self::Deallocate { name }
+            | Self::Mistake(Mistake::UnknownSetting(name) | Mistake::ShowOnly(name)) => {
+                boxed(&**name)
+            }
             Self::Prepare { name, effects } => {
                 boxed(&**name) + counted::<Effects>() + effects.heap_bytes()
             }

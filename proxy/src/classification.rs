@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_policies::{Opaque, TextEncoding, Verdict, classify};
+use pgpalisade_policies::{Lexing, Opaque, Verdict, classify};
 use tokio::sync::Semaphore;
 
 use crate::timers::Timers;
@@ -32,7 +32,7 @@ impl Classification {
     }
 
     /// What the text does. To be awaited on a tokio runtime.
-    pub async fn of(self, text: Vec<u8>, encoding: TextEncoding) -> Arc<Verdict> {
+    pub async fn of(self, text: Vec<u8>, lexing: Lexing) -> Arc<Verdict> {
         let turn = self
             .timers
             .timeout(WAIT_MAX, self.places.acquire_owned())
@@ -41,7 +41,7 @@ impl Classification {
             return Arc::new(Verdict::opaque(Opaque::Parser));
         };
         let classified = tokio::task::spawn_blocking(move || {
-            let verdict = classify(&text, encoding);
+            let verdict = classify(&text, lexing);
             drop(place);
             verdict
         });

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Access, Mode};
+use pgpalisade_policies::{Access, Lifetime, Mode};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::arrivals::Arrival;
@@ -179,7 +179,7 @@ impl Session {
             settings: self.settings,
             identified: self.identified,
             access: self.access,
-            text_settings: TextSettings::new(self.authenticated.encoding),
+            text_settings: TextSettings::new(self.authenticated.lexing),
             fence: self.fence,
         }
     }
@@ -221,6 +221,7 @@ async fn establish(
     let label = request.label(client_addr);
     let fence = worker.fence_for(&label);
     let mut entry = Entry::new(worker, label, fence);
+    entry.unless_observed(request.check_names())?;
     let scope = entry.unless_observed(request.scope())?;
     // A token in a scope that has no name is none.
     let wanted = match &scope {
@@ -358,8 +359,13 @@ impl<'a> Entry<'a> {
                 return Ok(None);
             };
             let scope = scope.unwrap_or_else(|| self.fence.default_scope());
-            TokenValue::parse(&text, scope)
-                .map_err(|error| Box::new(Rejection::invalid_value("fencing.token", &text, &error)))
+            let value = TokenValue::parse(&text, scope).map_err(|error| {
+                Box::new(Rejection::invalid_value("fencing.token", &text, &error))
+            })?;
+            if let Some(value) = &value {
+                self.fence.may_declare_all(value, Lifetime::Session)?;
+            }
+            Ok(value)
         };
         let value = self.unless_observed(read())?.flatten();
         Ok(value.map(|value| Wanted::new(&self.fence, value)))

@@ -1,5 +1,7 @@
 //! A refusal by the fence, as the client sees it and as it is recorded.
 
+mod declaring;
+
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -92,6 +94,9 @@ impl Rejection {
     /// The token is further than the policy allows.
     #[must_use]
     pub fn out_of_bounds(scope: &Scope, token: Token, mark: Option<Mark>, bound: Bound) -> Self {
+        if let Bound::MaxScopes(most) = bound {
+            return Self::too_many_scopes(scope, token, most);
+        }
         let message = format!("fencing token {token} is out of bounds for scope \"{scope}\"");
         let at = match &mark {
             Some(mark) => format!("the mark is {}", mark.rank()),
@@ -105,6 +110,9 @@ impl Rejection {
             Bound::MaxStep(most) => format!(
                 "The session's token is {token}, {at}, and max_step of scope \"{scope}\" allows one declaration to \
                     raise it by {most}. Nothing was changed."
+            ),
+            bound @ (Bound::Pace(_) | Bound::MaxScopes(_)) => format!(
+                "The session's token is {token}, {at}, and {bound} of scope \"{scope}\". Nothing was changed."
             ),
         };
         let hint = "Look where the token comes from: it is not the next one of this election. Where the election has \

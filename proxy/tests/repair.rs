@@ -25,6 +25,8 @@ use tokio_util::sync::CancellationToken;
 const NONE: TokenBounds = TokenBounds {
     max_step: None,
     max_token: None,
+    prepared: None,
+    max_scopes: None,
 };
 
 fn token(value: u64) -> Token {

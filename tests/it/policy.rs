@@ -2,8 +2,10 @@
 //! comes into force.
 
 mod bounds;
+mod declare;
 mod long_texts;
 mod observe;
+mod prepared;
 mod reload;
 mod replication;
 mod search_path;

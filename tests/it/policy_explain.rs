@@ -137,6 +137,31 @@ fn kinds_are_refused() {
     );
 }
 
+/// What the proxy does where the policy has nothing against it: read-only mode, doubt about it, and declarations.
+#[test]
+fn it_says_what_the_proxy_does() {
+    let outcomes = |sql: &str| -> Vec<String> {
+        let statements = explain("app", &[], sql);
+        let outcomes = statements
+            .iter()
+            .map(|one| one["outcome"].as_str().unwrap().to_owned());
+        outcomes.collect()
+    };
+    let hidden = "passes; a write that it hides PostgreSQL refuses (25006)";
+    assert_eq!(outcomes("SELECT f()"), [hidden]);
+    assert_eq!(outcomes("SELECT 1; COMMIT; SELECT 2"), ["passes"; 3]);
+    let doubtful = outcomes("SELECT f(); COMMIT; SELECT f()");
+    assert_eq!(&doubtful[..2], [hidden, "passes"]);
+    assert!(doubtful[2].starts_with("refused: PF002, a transaction ends before it"));
+    let seems = outcomes("SELECT set_config('fencing.token', $1, false)");
+    assert!(seems[0].starts_with("refused: PF003, "), "{seems:?}");
+    assert!(outcomes("SET fencing.tokn = 34")[0].starts_with("refused: PF003, "));
+    assert_eq!(
+        outcomes("SET fencing.token = 34; SELECT f()"),
+        ["passes"; 2]
+    );
+}
+
 #[test]
 fn the_text_names_what_it_found() {
     let file = File::new(FILE);
@@ -147,6 +172,7 @@ fn the_text_names_what_it_found() {
 session    no rule matches: [defaults]
 scope      default
 read-only  until it holds the current token of default or jobs or mail
+declares   any scope
 
 1.         INSERT
 class      write: INSERT counts as a write

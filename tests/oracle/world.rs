@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 
-use pgpalisade_policies::{Class, Control, TextEncoding, WriteReason, classify};
+use pgpalisade_policies::{Class, Control, Lexing, TextEncoding, WriteReason, classify};
 use pgpalisade_tests::postgres::{Auth, Postgres};
 use pgpalisade_tests::proxy::Proxy;
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, Endpoint, Message, Wire};
 
 use super::corpus::WORLD;
+
+const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
 
 /// A line for every table, sequence and system catalog with a checksum of its rows, and for what the catalogs do not
 /// hold: replication slots, prepared transactions, settings in files.
@@ -185,7 +187,7 @@ pub(crate) fn class_of(script: &[String]) -> Class {
     let mut prepared = HashMap::new();
     let mut class = Class::Read;
     for text in script {
-        let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
+        let verdict = classify(text.as_bytes(), SAFE);
         for statement in &verdict.statements {
             class = class.max(statement.effects.class);
             for control in &statement.controls {
@@ -206,7 +208,7 @@ pub(crate) fn class_of(script: &[String]) -> Class {
 
 /// Why a text is a write, in words.
 pub(crate) fn why(text: &str) -> String {
-    let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
+    let verdict = classify(text.as_bytes(), SAFE);
     verdict
         .why()
         .map_or_else(|| "it is a read".to_owned(), WriteReason::to_string)

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use pgpalisade_policies::{TextEncoding, VerdictCache, classify};
+use pgpalisade_policies::{Lexing, TextEncoding, VerdictCache, classify};
 
 use crate::cases::classification::heaviest_of_all;
 
@@ -12,19 +12,21 @@ const CAPACITY: usize = 16 << 20;
 /// Many more texts than it can hold.
 const TEXTS: usize = 60_000;
 
+const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
+
 /// Fills a cache with texts that are all different, and says what it holds then, and what the process has grown by.
 /// Then classifies the text that makes the most work.
 pub(crate) fn report() -> String {
     let mut text = String::new();
     // The parser's own memory is there before, as in a proxy that has been at work.
     let mut cache = VerdictCache::new(CAPACITY);
-    cache.get_or_classify(b"SELECT 1", TextEncoding::AsciiSafe);
+    cache.get_or_classify(b"SELECT 1", SAFE);
     let before = status("VmRSS:");
     for number in 0..TEXTS {
         let text = format!(
             "INSERT INTO jobs_{number} (id, note) SELECT id, note FROM queue_{number} WHERE id = $1"
         );
-        cache.get_or_classify(text.as_bytes(), TextEncoding::AsciiSafe);
+        cache.get_or_classify(text.as_bytes(), SAFE);
     }
     let stats = cache.stats();
     let goal = match stats.bytes <= CAPACITY && stats.evictions > 0 {
@@ -47,7 +49,7 @@ pub(crate) fn report() -> String {
     // The peak is counted from here on: <https://man7.org/linux/man-pages/man5/proc_pid_clear_refs.5.html>
     if std::fs::write("/proc/self/clear_refs", "5").is_ok() {
         let before = status("VmRSS:");
-        drop(classify(heaviest.as_bytes(), TextEncoding::AsciiSafe));
+        drop(classify(heaviest.as_bytes(), SAFE));
         if let Some(grown) = grown(before, status("VmHWM:")) {
             let _ = writeln!(
                 text,

@@ -29,10 +29,7 @@ pub(super) fn look(explain: &ExplainStmt) -> Result<Found, UnknownShape> {
         NodeEnum::ExecuteStmt(_) => inner,
         _ if executes == Executes::Nothing => planned(inner),
         // What ANALYZE executes of set_config does not bind.
-        _ => Found {
-            controls: Vec::new(),
-            ..inner
-        },
+        _ => inner.inside(),
     };
     Ok(match executes {
         Executes::Nothing | Executes::TheStatement => found,

@@ -10,11 +10,13 @@ use crate::walk::{Role, UnknownShape, examine};
 
 /// By itself it does nothing.
 pub(super) fn prepare(prepare: &PrepareStmt) -> Result<Found, UnknownShape> {
-    let effects = look_query(prepare.query.as_deref())?.effects();
-    Ok(Found::control(Control::Prepare {
+    let query = look_query(prepare.query.as_deref())?;
+    let mistake = query.mistake.clone();
+    let prepare = Found::control(Control::Prepare {
         name: prepare.name.as_str().into(),
-        effects: Arc::new(effects),
-    }))
+        effects: Arc::new(query.effects()),
+    });
+    Ok(Found { mistake, ..prepare })
 }
 
 /// What its arguments do; the rest is what the name stands for.

@@ -3,12 +3,12 @@
 use pg_query::protobuf::{DiscardMode, LockStmt, Node, SelectStmt, VariableSetStmt};
 use pg_query::{LockMode, NodeEnum};
 
-use super::{copy, explain, names, transaction, utility};
+use super::{block, copy, explain, names, transaction, utility};
 use crate::effects::{Category, Effects, ObjectName, Tables};
 use crate::kinds;
 use crate::set_config;
 use crate::settings;
-use crate::verdict::{Class, CommitsInside, Control, Statement, WriteReason};
+use crate::verdict::{Class, CommitsInside, Computes, Control, Mistake, Statement, WriteReason};
 use crate::walk::{ANY_SETTING, Contents, Role, UnknownShape, examine};
 
 /// What a statement was found to do.
@@ -23,6 +23,9 @@ pub(super) struct Found {
     pub(super) reads: Tables,
     pub(super) functions: Box<[ObjectName]>,
     pub(super) settings: Vec<Box<str>>,
+    /// What seems to declare a token in it.
+    pub(super) mistake: Option<Mistake>,
+    pub(super) computes: Computes,
 }
 
 impl Found {
@@ -37,6 +40,8 @@ impl Found {
             reads: Tables::none(),
             functions: Box::default(),
             settings: Vec::new(),
+            mistake: None,
+            computes: Computes::Anything,
         }
     }
 
@@ -59,6 +64,21 @@ impl Found {
 
     pub(super) fn because(self, why: Option<WriteReason>) -> Self {
         Self { why, ..self }
+    }
+
+    /// It is a part of another statement, so that what it does to the session is not followed.
+    pub(super) fn inside(self) -> Self {
+        let seems = self.controls.iter().find_map(|control| match control {
+            Control::SetFencing { variable, .. } => Some(Mistake::DoesNotDeclare(*variable)),
+            Control::Mistake(mistake) => Some(mistake.clone()),
+            _ => None,
+        });
+        Self {
+            mistake: self.mistake.or(seems),
+            controls: Vec::new(),
+            computes: Computes::Anything,
+            ..self
+        }
     }
 
     pub(super) fn named(self, kind: &'static str) -> Self {
@@ -109,6 +129,9 @@ impl From<Contents> for Found {
             reads: contents.reads,
             functions: contents.functions,
             settings: contents.settings,
+            mistake: contents.mistake,
+            // A part of the statement may be all that was looked at.
+            computes: Computes::Anything,
         }
     }
 }
@@ -119,8 +142,10 @@ pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> 
         .ok_or(UnknownShape)?;
     let mut found = look(node)?;
     let kind = found.kind.unwrap_or_else(|| kinds::name(node));
-    let controls = std::mem::take(&mut found.controls).into();
+    let mut controls = std::mem::take(&mut found.controls);
+    controls.extend(found.mistake.take().map(Control::Mistake));
     let why = found.why.clone();
+    let computes = found.computes;
     let effects = found.effects();
     let commits_inside = match effects.class {
         Class::Read => CommitsInside::No,
@@ -129,9 +154,10 @@ pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> 
     Ok(Statement {
         effects,
         kind,
-        controls,
+        controls: controls.into(),
         commits_inside,
         why,
+        computes,
     })
 }
 
@@ -171,14 +197,42 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
         | N::UnlistenStmt(_)
         | N::ConstraintsSetStmt(_) => Found::nothing(),
         N::LockStmt(lock) => look_lock(lock)?,
+        N::DoStmt(do_block) => Found {
+            mistake: block::mistake(do_block),
+            ..utility::look(node)?
+        },
+        N::AlterRoleSetStmt(alter) => set_elsewhere(node, alter.setstmt.as_ref())?,
+        N::AlterDatabaseSetStmt(alter) => set_elsewhere(node, alter.setstmt.as_ref())?,
+        N::AlterSystemStmt(alter) => set_elsewhere(node, alter.setstmt.as_ref())?,
         other => utility::look(other)?,
     })
 }
 
 fn look_select(select: &SelectStmt) -> Result<Found, UnknownShape> {
+    let controls = set_config::of_select(select);
+    let contents = examine(select, Role::Read)?;
+    let computes = contents.computes;
+    let mut found = Found::from(contents);
+    if found.why == Some(WriteReason::ComputedSetting)
+        && let Some(setting) = set_config::is_of_pg_dump(select)
+    {
+        found.why = None;
+        found.settings = vec![setting.into()];
+    }
     Ok(Found {
-        controls: set_config::of_select(select),
-        ..Found::from(examine(select, Role::Read)?)
+        // What binds is no mistake.
+        mistake: found.mistake.filter(|_| controls.is_empty()),
+        controls,
+        computes,
+        ..found
+    })
+}
+
+/// A SET that is a part of another statement.
+fn set_elsewhere(node: &NodeEnum, set: Option<&VariableSetStmt>) -> Result<Found, UnknownShape> {
+    Ok(Found {
+        mistake: set.and_then(settings::elsewhere),
+        ..utility::look(node)?
     })
 }
 

@@ -28,16 +28,23 @@ mod generated;
 
 use std::time::{Duration, Instant};
 
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
 use super::weight::OPERATOR_RUN_MAX;
 use super::*;
 use crate::verdict::{
-    Access, AccessShow, Chain, Class, Control, FencingShow, FencingVariable, Lifetime,
+    Access, AccessShow, Chain, Class, Computes, Control, FencingShow, FencingVariable, Lifetime,
+    Mistake,
 };
 
 use Class::{Read, Write};
 
+const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
+const UNSAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Unsafe);
+
 fn of(text: &str) -> Verdict {
-    classify(text.as_bytes(), TextEncoding::AsciiSafe)
+    classify(text.as_bytes(), SAFE)
 }
 
 #[track_caller]
@@ -62,8 +69,8 @@ fn check_all(texts: &[&str], expected: Class) {
 }
 
 #[track_caller]
-fn check_opaque(text: &[u8], encoding: TextEncoding, why: Opaque) {
-    let verdict = classify(text, encoding);
+fn check_opaque(text: &[u8], lexing: Lexing, why: Opaque) {
+    let verdict = classify(text, lexing);
     assert_eq!(
         verdict,
         Verdict::opaque(why),
@@ -78,6 +85,13 @@ fn check_opaque(text: &[u8], encoding: TextEncoding, why: Opaque) {
         ),
         (Write, true, true)
     );
+}
+
+const NO_DECLARATION: Mistake = Mistake::DoesNotDeclare(FencingVariable::Token);
+
+#[track_caller]
+fn check_mistake(text: &str, mistake: Mistake) {
+    check_controls(text, &[Control::Mistake(mistake)]);
 }
 
 #[track_caller]
@@ -173,18 +187,17 @@ fn plain_reads_and_writes() {
 
 #[test]
 fn t1_what_does_not_parse_is_a_write() {
-    use TextEncoding::{AsciiSafe, Unsafe};
-    check_opaque(b"selec 1", AsciiSafe, Opaque::Syntax);
-    check_opaque(b"select 1; selec 1", AsciiSafe, Opaque::Syntax);
+    check_opaque(b"selec 1", SAFE, Opaque::Syntax);
+    check_opaque(b"select 1; selec 1", SAFE, Opaque::Syntax);
     check_opaque(
         b"START_REPLICATION SLOT x LOGICAL 0/0",
-        AsciiSafe,
+        SAFE,
         Opaque::Syntax,
     );
-    check_opaque(b"select 1\0delete from t", AsciiSafe, Opaque::Nul);
-    check_opaque(b"select '\xff'", AsciiSafe, Opaque::NotUtf8);
-    check_opaque("select 'é'".as_bytes(), Unsafe, Opaque::Encoding);
-    assert_eq!(classify(b"select 1", Unsafe).class(), Read);
+    check_opaque(b"select 1\0delete from t", SAFE, Opaque::Nul);
+    check_opaque(b"select '\xff'", SAFE, Opaque::NotUtf8);
+    check_opaque("select 'é'".as_bytes(), UNSAFE, Opaque::Encoding);
+    assert_eq!(classify(b"select 1", UNSAFE).class(), Read);
     assert_eq!(of("select 'é'").class(), Read);
 }
 
@@ -328,9 +341,10 @@ fn t9_explain() {
     check_controls("explain execute p", &execute);
     check_controls("explain analyze execute p(1)", &execute);
     check("explain analyze execute p(nextval('s'))", Write);
-    check_controls(
+    check_controls("explain select set_config('fencing.token', '3', true)", &[]);
+    check_mistake(
         "explain analyze select set_config('fencing.token', '34', false)",
-        &[],
+        NO_DECLARATION,
     );
 }
 
@@ -427,31 +441,59 @@ fn t14_set_is_found_wherever_it_stands() {
 
 #[test]
 fn t16_t17_lexing_that_depends_on_the_session() {
-    use TextEncoding::{AsciiSafe, Unsafe};
     check_opaque(
         b"SELECT 'a\\'' ; DELETE FROM t9; -- '",
-        AsciiSafe,
+        SAFE,
         Opaque::Backslash,
     );
-    check_opaque(b"select 'C:\\'", AsciiSafe, Opaque::Backslash);
-    check_opaque(b"set fencing.token = '3\\4'", AsciiSafe, Opaque::Backslash);
+    check_opaque(b"select 'C:\\'", SAFE, Opaque::Backslash);
+    check_opaque(b"set fencing.token = '3\\4'", SAFE, Opaque::Backslash);
     check("select 'a\\b'", Read);
     check("select e'a\\'b'", Read);
     check_opaque(
         b"SELECT E'\x83\\' ; DELETE FROM t --'",
-        Unsafe,
+        UNSAFE,
         Opaque::Encoding,
     );
     check_opaque(
         b"SELECT E'\x83\\' ; DELETE FROM t --'",
-        AsciiSafe,
+        SAFE,
         Opaque::NotUtf8,
     );
 }
 
 #[test]
+fn a_backslash_is_no_doubt_where_its_meaning_is_known() {
+    const SEED: u64 = 4;
+    let known = |strings| Lexing { strings, ..SAFE };
+    let (on, off) = (known(StandardStrings::On), known(StandardStrings::Off));
+    let class = |text: &str, lexing| classify(text.as_bytes(), lexing).class();
+    assert_eq!(class("select 'C:\\dir\\'", on), Read);
+    assert_eq!(class("select 'C:\\dir\\'", off), Write);
+    let hidden = "SELECT 'a\\'' ; DELETE FROM t9; -- '";
+    assert_eq!((class(hidden, on), class(hidden, off)), (Read, Write));
+    let shown = "SELECT 'a\\'; DELETE FROM t9; --'";
+    assert_eq!((class(shown, on), class(shown, off)), (Write, Read));
+
+    let mut random = StdRng::seed_from_u64(SEED);
+    let literal = |random: &mut StdRng| -> String {
+        let bytes: [u8; 16] = random.random();
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    let texts: Vec<String> = (0..256)
+        .map(|_| format!("select '\\x{}'::bytea", literal(&mut random)))
+        .collect();
+    let refused = |lexing| {
+        let writes = texts.iter().filter(|text| class(text, lexing) == Write);
+        writes.count()
+    };
+    assert_eq!(refused(on), 0, "seed {SEED}");
+    assert!(refused(SAFE) > 64, "the texts show nothing, seed {SEED}");
+}
+
+#[test]
 fn t19_long_texts_are_writes() {
-    let safe = TextEncoding::AsciiSafe;
+    let safe = SAFE;
     let string = |length: usize| format!("select '{}'", "x y ".repeat(length / 4));
     let fits = string(MAX_PARSED - 16);
     assert_eq!(
@@ -650,8 +692,7 @@ fn set_fencing() {
     check_token("SET fencing.token = $$34$$", "34", Session);
     check_token("SET fencing.token = e'3\\x34'", "34", Session);
     check_controls("SET fencing.token = 1, 2", &[]);
-    check_controls("SET fencing.token FROM CURRENT", &[]);
-    check_controls("SET fencing.tokens = 1", &[]);
+    check_mistake("SET fencing.token FROM CURRENT", NO_DECLARATION);
     check_controls("SET x.fencing.token = 1", &[]);
     for text in [
         "SET fencing.token = 34",
@@ -750,13 +791,149 @@ fn set_config_binds_as_a_whole_select_only() {
         "select set_config('fencing.token', '34', 1)",
         "select set_config('fencing.token', '3' || '4', false)",
         "select set_config('fencing.token', '34', false) over ()",
-        "select \"SET_CONFIG\"('fencing.token', '34', false)",
         "values (set_config('fencing.token', '34', false))",
         "copy (select set_config('fencing.token', '34', false)) to stdout",
         "declare c cursor for select set_config('fencing.token', '34', false)",
+        "select set_config('fencing.token', $1, false)",
+        "select set_config('fencing.token', $1::text, $2)",
+        "select set_config('Fencing.TOKEN', (30+4)::text, false)",
+        "select 1 where set_config('fencing.token', '34', false) = '34'",
+        "select * from set_config('fencing.token', '34', false)",
+        "select set_config('search_path', '', false), set_config('fencing.token', $1, false)",
+    ] {
+        check_mistake(text, NO_DECLARATION);
+        check(text, Read);
+    }
+    check_controls("select \"SET_CONFIG\"('fencing.token', '34', false)", &[]);
+    check_controls("select current_setting('fencing.token')", &[]);
+    check_controls("select current_setting('fencing.token', true)::int", &[]);
+}
+
+#[test]
+fn what_only_seems_to_declare_is_found_in_other_statements() {
+    for text in [
+        "insert into t select set_config('fencing.token', $1, true)",
+        "update t set a = set_config('fencing.token', '34', false)",
+        "create table t as select set_config('fencing.token', '34', false)",
+        "create view v as select set_config('fencing.token', '34', false)",
+        "call p(set_config('fencing.token', '34', false))",
+        "alter role app set fencing.token = 34",
+        "alter role app in database d set fencing.token = 34",
+        "alter database d set fencing.token to '34'",
+        "alter system set fencing.token = 34",
+        "do $$ begin perform set_config('fencing.token', '34', false); end $$",
+        "do $$ begin /* x */ SET LOCAL Fencing.Token = 34; end $$",
+        "do language plpgsql 'begin if true then set fencing.token to 34; end if; end'",
+    ] {
+        check_mistake(text, NO_DECLARATION);
+        check(text, Write);
+    }
+    let prepare = of("prepare p as select set_config('fencing.token', $1, false)");
+    let controls = &prepare.statements[0].controls;
+    assert!(matches!(
+        &**controls,
+        [Control::Prepare { .. }, Control::Mistake(NO_DECLARATION)]
+    ));
+    for text in [
+        "alter role app reset fencing.token",
+        "alter role app set search_path = x",
+        "do $$ begin raise notice '%', current_setting('fencing.token'); end $$",
+        "do $$ begin update t set fencing.token = 34; end $$",
+        "do $$ begin raise notice 'set_config(fencing.token)'; end $$",
+        "do $$ begin -- set fencing.token = 34\n end $$",
+        "do $$ begin perform set_config('search_path', current_setting('fencing.scope'), true); end $$",
     ] {
         check_controls(text, &[]);
-        check(text, Read);
+    }
+}
+
+#[test]
+fn names_below_fencing_are_ours() {
+    let unknown = |name: &str| Mistake::UnknownSetting(name.into());
+    for text in [
+        "SET fencing.tokn = 34",
+        "SET LOCAL fencing.tokn to default",
+        "RESET fencing.tokn",
+        "SHOW fencing.tokn",
+        "select set_config('fencing.tokn', '34', false)",
+        "select set_config('fencing.tokn', $1, false)",
+        "select 1 where set_config('fencing.tokn', '34', true) = 'x'",
+        "do $$ begin perform set_config('fencing.tokn', '34', false); end $$",
+        "alter role app set fencing.tokn = 34",
+    ] {
+        check_mistake(text, unknown("fencing.tokn"));
+    }
+    check_mistake("SET FENCING.Other = 1", unknown("fencing.other"));
+    check_mistake("SET \"Fencing.x\" = 1", unknown("Fencing.x"));
+    check_mistake("SET fencing.token.x = 1", unknown("fencing.token.x"));
+    let shown = |name: &str| Mistake::ShowOnly(name.into());
+    check_mistake("SET fencing.mark = 1", shown("fencing.mark"));
+    check_mistake("RESET fencing.status", shown("fencing.status"));
+    check_controls("SET my.fencing = 1", &[]);
+    check_controls("SET fencing = 1", &[]);
+}
+
+#[test]
+fn pg_dump_reads() {
+    let text = "SELECT set_config(name, 'view, foreign-table', false) FROM pg_settings \
+                WHERE name = 'restrict_nonsystem_relation_kind'";
+    check(text, Read);
+    let settings = &of(text).statements[0].effects.settings;
+    assert_eq!(&**settings, ["restrict_nonsystem_relation_kind".into()]);
+    for (part, other) in [
+        ("restrict_nonsystem_relation_kind", "transaction_read_only"),
+        ("WHERE name =", "WHERE name <>"),
+        ("WHERE name =", "WHERE setting ="),
+        ("(name,", "(setting,"),
+        ("(name,", "(lower(name),"),
+        ("pg_settings", "my.pg_settings"),
+        ("pg_settings", "pg_settings, others"),
+        ("'view, foreign-table'", "writes()"),
+        ("WHERE", "FOR UPDATE -- WHERE"),
+        (
+            "= 'restrict_nonsystem_relation_kind'",
+            "= 'restrict_nonsystem_relation_kind' OR true",
+        ),
+    ] {
+        let changed = text.replace(part, other);
+        assert_ne!(changed, text);
+        check(&changed, Write);
+    }
+}
+
+#[test]
+fn constants_compute_nothing() {
+    let computes = |text: &str| of(text).statements[0].computes;
+    for text in [
+        "select 1",
+        "select 1, 'x' as a, null, 1.5, true, b'01'",
+        "values (1, 'a'), (2, 'b')",
+        "select",
+        "select 1 union all select 2 limit 1",
+    ] {
+        assert_eq!(computes(text), Computes::Nothing, "{text}");
+        assert!(!of(text).statements[0].may_hide_a_write(), "{text}");
+    }
+    for text in [
+        "select f()",
+        "select 1 + 1",
+        "select -a",
+        "select 'x'::d",
+        "select date '2020-01-01'",
+        "select $1",
+        "select a from t",
+        "table t",
+        "select current_user",
+        "select 1 where exists (select f())",
+        "select array[1]",
+        "select 1 order by 1",
+        "execute p(1)",
+        "explain analyze select 1",
+        "declare c cursor for select 1",
+        "do 'begin end'",
+    ] {
+        assert_eq!(computes(text), Computes::Anything, "{text}");
+        assert!(of(text).statements[0].may_hide_a_write(), "{text}");
     }
 }
 
@@ -771,7 +948,6 @@ fn show_fencing() {
         check_controls(text, &[Control::ShowFencing(show)]);
         check(text, Read);
     }
-    check_controls("show fencing.other", &[]);
     check_controls("show all", &[]);
 }
 
@@ -806,7 +982,7 @@ fn show_of_the_access_mode() {
 #[test]
 fn changes_of_the_access_mode_that_no_control_tells() {
     let unseen = |text: &str| {
-        let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
+        let verdict = classify(text.as_bytes(), SAFE);
         verdict.statements[0].may_change_access_unseen()
     };
     for text in [
@@ -926,7 +1102,7 @@ fn hostile_texts_are_answered_on_a_small_stack() {
 fn answer_all(texts: &[String]) {
     for text in texts {
         let start = Instant::now();
-        let class = classify(text.as_bytes(), TextEncoding::AsciiSafe).class();
+        let class = classify(text.as_bytes(), SAFE).class();
         let took = start.elapsed();
         let begin: String = text.chars().take(40).collect();
         assert!(
@@ -941,7 +1117,7 @@ fn answer_all(texts: &[String]) {
 fn long_runs_of_operator_characters_are_not_parsed() {
     let run = |length: usize| format!("select 1 /*{}*/", "-".repeat(length - 4));
     check(&run(OPERATOR_RUN_MAX), Read);
-    let safe = TextEncoding::AsciiSafe;
+    let safe = SAFE;
     check_opaque(run(OPERATOR_RUN_MAX + 1).as_bytes(), safe, Opaque::Parser);
     check_opaque("/*".repeat(30_000).as_bytes(), safe, Opaque::Parser);
 }

@@ -24,10 +24,14 @@ pub(super) fn look(stmt: &TransactionStmt) -> Found {
         }
         K::TransStmtPrepare => Found {
             controls: vec![Control::PrepareTransaction],
-            ..of_prepared_ones("PREPARE TRANSACTION")
+            ..of_prepared_ones("PREPARE TRANSACTION", Category::PrepareTransaction)
         },
-        K::TransStmtCommitPrepared => of_prepared_ones("COMMIT PREPARED"),
-        K::TransStmtRollbackPrepared => of_prepared_ones("ROLLBACK PREPARED"),
+        K::TransStmtCommitPrepared => {
+            of_prepared_ones("COMMIT PREPARED", Category::PreparedTransactions)
+        }
+        K::TransStmtRollbackPrepared => {
+            of_prepared_ones("ROLLBACK PREPARED", Category::PreparedTransactions)
+        }
         K::Undefined => Found::unknown(WriteReason::Kind("TRANSACTION")),
     }
 }
@@ -41,8 +45,8 @@ fn begin(stmt: &TransactionStmt) -> Found {
 }
 
 /// What such a transaction has written, its text does not say.
-fn of_prepared_ones(kind: &'static str) -> Found {
+fn of_prepared_ones(kind: &'static str, category: Category) -> Found {
     Found::unknown(WriteReason::Kind(kind))
-        .in_category(Category::PreparedTransactions)
+        .in_category(category)
         .named(kind)
 }

@@ -34,6 +34,7 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
         reads,
         functions: contents.functions,
         settings: contents.settings,
+        mistake: contents.mistake,
         ..Found::nothing()
     })
 }

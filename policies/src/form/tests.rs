@@ -15,9 +15,9 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::functions::names_that_look_at_argument;
-use crate::{Class, TextEncoding, VerdictCache, classify};
+use crate::{Class, Lexing, TextEncoding, VerdictCache, classify};
 
-const SAFE: TextEncoding = TextEncoding::AsciiSafe;
+const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
 
 /// The form as a text: `{n}` for a number, `{s}` for a string. `None` where the text has none, or no constant.
 fn form(text: &str) -> Option<String> {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use toml::Spanned;
 
-use super::file::{Draft, RuleDraft, ScopeDraft, Section};
+use super::declare::{Declarable, DeclareFor, Declarers, Holders, Scopes as ScopesMayBe};
+use super::file::{Declare, Draft, Listing, RuleDraft, ScopeDraft, Section};
 use super::listing::Tables;
 use super::remark::Lines;
 use super::tables::Listed;
@@ -13,6 +14,9 @@ use super::terms::{By, Follows, Reads, Said, SessionRule, Terms, Writes};
 use super::warn::warnings;
 use super::{DEFAULT_SCOPE, Mode, Modes, Policy, Rule, ScopeId, TokenBounds};
 use crate::effects::Category;
+
+/// How many scopes sessions may make that the policy does not name: a store with a small quota holds so many.
+const MAX_SCOPES: u64 = 10_000;
 
 impl Default for Policy {
     fn default() -> Self {
@@ -47,11 +51,14 @@ impl Policy {
         };
         Self {
             scopes: scopes.names,
+            ids: names.ids,
             tables: Tables::new(listed),
             table_scopes: scopes.with_tables,
             modes: scopes.modes,
             bounds: bounds(&draft.scopes, draft.tokens),
             default_bounds: draft.tokens,
+            max_scopes: draft.max_scopes.unwrap_or(MAX_SCOPES),
+            declarers: declarers(draft, lines),
             defaults: Arc::new(defaults),
             rules: patterns.zip(rules).map(rule).collect(),
             warnings: warnings(draft, lines),
@@ -133,13 +140,16 @@ fn default_terms(section: &Section, scope: ScopeId, lines: &Lines<'_>) -> Terms 
         (*category.get_ref(), By::Defaults { line })
     });
     let mut refused: Vec<(Category, By)> = said.collect();
-    if !refused
-        .iter()
-        .any(|(kind, _)| *kind == Category::Replication)
-    {
-        refused.push((Category::Replication, By::Nobody));
+    for category in [Category::Replication, Category::PrepareTransaction] {
+        if !refused.iter().any(|(kind, _)| *kind == category) {
+            refused.push((category, By::Nobody));
+        }
     }
     take_away(&mut refused, &section.allow);
+    let by = |written: &Spanned<Declare>| By::Defaults {
+        line: lines.line(&written.span()),
+    };
+    let (declarable, declare_for) = declares(section, by, Default::default());
     Terms {
         rule: None,
         writes: by_defaults(section.writes.as_ref(), lines),
@@ -149,6 +159,8 @@ fn default_terms(section: &Section, scope: ScopeId, lines: &Lines<'_>) -> Terms 
         mode: None,
         scope,
         refused: refused.into(),
+        declarable,
+        declare_for,
         follows: Follows::default(),
     }
 }
@@ -170,6 +182,8 @@ fn rule_terms(
     take_away(&mut inherited, &section.allow);
     refused.extend(inherited);
     let scope = section.scope.as_deref();
+    let inherited = (defaults.declarable.clone(), defaults.declare_for);
+    let (declarable, declare_for) = declares(section, |_| By::Rule, inherited);
     Terms {
         rule: Some(SessionRule {
             name: rule.name.clone(),
@@ -182,6 +196,8 @@ fn rule_terms(
         mode: value(section.mode.as_ref()),
         scope: scope.map_or(defaults.scope, |scope| names.id(scope)),
         refused: refused.into(),
+        declarable,
+        declare_for,
         follows: Follows::default(),
     }
 }
@@ -201,12 +217,53 @@ fn modes(draft: &Draft) -> Modes {
     }
 }
 
+fn declarers(draft: &Draft, lines: &Lines<'_>) -> Declarers {
+    let holders = draft.scopes.iter().filter_map(|scope| {
+        let holders = scope.holders.as_ref()?;
+        let (who, line) = (holders.get_ref().clone(), lines.line(&holders.span()));
+        Some((scope.name.get_ref().clone(), Holders { who, line }))
+    });
+    let listed = draft.scopes_may_be.as_ref();
+    Declarers {
+        holders: holders.collect(),
+        scopes: match listed.filter(|said| *said.get_ref() == Listing::Listed) {
+            Some(said) => ScopesMayBe::Listed {
+                line: lines.line(&said.span()),
+            },
+            None => ScopesMayBe::Any,
+        },
+    }
+}
+
+/// Which scopes, and for how long: a value says one of them, and leaves the other as it was.
+fn declares(
+    section: &Section,
+    by: impl Fn(&Spanned<Declare>) -> By,
+    otherwise: (Said<Declarable>, Said<DeclareFor>),
+) -> (Said<Declarable>, Said<DeclareFor>) {
+    let (declarable, declare_for) = otherwise;
+    let Some(written) = &section.declare else {
+        return (declarable, declare_for);
+    };
+    let by = by(written);
+    match written.get_ref() {
+        Declare::For(value) => (declarable, Said { value: *value, by }),
+        Declare::Scopes(scopes) => {
+            let scopes = scopes.iter().map(|scope| scope.get_ref().clone());
+            let value = Declarable::Listed(scopes.collect());
+            (Said { value, by }, declare_for)
+        }
+    }
+}
+
 fn bounds(scopes: &[ScopeDraft], general: TokenBounds) -> BTreeMap<Box<str>, TokenBounds> {
     let own = scopes.iter().filter_map(|scope| {
         let own = scope.bounds;
         let complete = TokenBounds {
             max_step: own.max_step.or(general.max_step),
             max_token: own.max_token.or(general.max_token),
+            prepared: own.prepared.or(general.prepared),
+            max_scopes: None,
         };
         let name = scope.name.get_ref().clone();
         (own != TokenBounds::default()).then_some((name, complete))
@@ -253,17 +310,19 @@ impl SharedScopes {
 
 impl Scopes {
     fn follows(&mut self, terms: &Terms) -> Follows {
-        let refuses_a_text = terms
-            .refused
-            .iter()
-            // That is a connection of its own kind, and no text.
-            .any(|(kind, _)| *kind != Category::Replication);
+        // The first is a connection of its own kind, and no text. The second has a control, so that no text with it
+        // passes without a look; and read-only mode does not stand in its way.
+        let looked_at =
+            |kind: Category| !matches!(kind, Category::Replication | Category::PrepareTransaction);
+        let refuses_a_text = terms.refused.iter().any(|(kind, _)| looked_at(*kind));
         let refuses = refuses_a_text || terms.writes.value == Writes::Refuse;
+        let refuses_more = terms.refuses(Category::PrepareTransaction).is_some();
         let (for_writes, for_reads) = (for_writes(terms), for_reads(terms));
         let all = self.set(for_writes.max(for_reads));
         let for_writes = self.set(for_writes);
 
-        let observes_refusals = refuses && self.modes.of(terms, None) == Mode::Observe;
+        let observes = self.modes.of(terms, None) == Mode::Observe;
+        let observes_refusals = refuses && observes;
         let observed = for_writes.observed(terms) > 0 || observes_refusals;
         let free = terms.writes.value == Writes::Allow;
         // Where refusals are looked at as if they needed tokens, these are the scopes.
@@ -272,7 +331,7 @@ impl Scopes {
         Follows {
             unlooked: (!refuses).then_some(all.scopes),
             read_only_until: (!free && !observed).then_some(for_writes.scopes),
-            enforced_behind_refusals: observes_refusals && !all_observed,
+            enforced_behind_refusals: observes && (refuses || refuses_more) && !all_observed,
         }
     }
 

@@ -413,6 +413,11 @@ impl SessionPolicy {
     }
 
     fn refusal(&self, what: &str, by: By) -> Reason {
+        if matches!(by, By::Nobody) {
+            return Reason::new(format!(
+                "The policy refuses {what} by default, and allow = [\"{what}\"] allows it"
+            ));
+        }
         let source = self.terms().source(by);
         Reason::new(format!("The policy refuses {what} ({source})"))
     }

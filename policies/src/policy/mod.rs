@@ -11,9 +11,11 @@
 //! | `listing` | which scopes list a table: as fast with many as with few |
 //! | `terms`, `session` | what holds for a session |
 //! | `decide` | what a statement needs, and why |
+//! | `declare` | who may declare which scope, and for how long |
 
 mod compile;
 mod decide;
+mod declare;
 mod file;
 mod glob;
 mod listing;
@@ -28,16 +30,18 @@ mod tests;
 mod warn;
 mod who;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 pub use decide::Decision;
+pub use declare::MayNotDeclare;
 pub use file::{POLICY_BYTES_MAX, POLICY_KEYS, PolicyKey, nearest};
 pub use remark::{PolicyErrors, Remark};
 pub use requirement::{Reason, Requirement, ScopeSet, SearchPath};
 pub use session::{Backstop, SessionPolicy, Who};
 pub use terms::SessionRule;
 
+use declare::Declarers;
 use listing::Tables;
 use terms::Terms;
 use who::WhoPattern;
@@ -67,13 +71,29 @@ pub enum Mode {
     Observe,
 }
 
-/// How far one declaration may go.
+/// How far one declaration may go, and what it does with what is in its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenBounds {
     /// How far one declaration may raise a mark that there is; `None`: as far as it likes.
     pub max_step: Option<u64>,
     /// The highest token that is accepted; `None`: the highest that there is.
     pub max_token: Option<u64>,
+    /// What a takeover does with prepared transactions; `None`: it reports them.
+    pub prepared: Option<PreparedTransactions>,
+    /// How many scopes there may be for this one to be made, where the policy does not name it.
+    pub max_scopes: Option<u64>,
+}
+
+/// What a takeover does with the prepared transactions that it finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PreparedTransactions {
+    /// It names them in the log.
+    #[default]
+    Report,
+    /// It fails while there are older ones.
+    Refuse,
+    /// It rolls older ones back.
+    RollBack,
 }
 
 /// The rules of one proxy. The default holds without a policy file: every write needs the current token of scope
@@ -81,6 +101,8 @@ pub struct TokenBounds {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     scopes: Vec<Box<str>>,
+    /// Their places.
+    ids: HashMap<Box<str>, ScopeId>,
     tables: Tables,
     /// The scopes that list tables, in their order.
     table_scopes: Box<[ScopeId]>,
@@ -88,6 +110,8 @@ pub struct Policy {
     /// Bounds of scopes that have some of their own, complete.
     bounds: BTreeMap<Box<str>, TokenBounds>,
     default_bounds: TokenBounds,
+    max_scopes: u64,
+    declarers: Declarers,
     defaults: Arc<Terms>,
     rules: Vec<Rule>,
     warnings: Vec<Remark>,
@@ -145,13 +169,38 @@ impl Policy {
     #[must_use]
     pub fn bounds(&self, scope: &str) -> TokenBounds {
         let own = self.bounds.get(scope).copied();
-        own.unwrap_or(self.default_bounds)
+        let most = self.max_scopes.saturating_add(self.scopes.len() as u64);
+        TokenBounds {
+            max_scopes: (!self.names(scope)).then_some(most),
+            ..own.unwrap_or(self.default_bounds)
+        }
     }
 
     /// What is legal in its file but may surprise, from the top.
     #[must_use]
     pub fn warnings(&self) -> &[Remark] {
         &self.warnings
+    }
+
+    /// Whether it names this scope.
+    #[must_use]
+    pub fn names(&self, scope: &str) -> bool {
+        self.ids.contains_key(scope)
+    }
+
+    /// Whether it says anything about who may declare.
+    #[must_use]
+    pub fn says_who_may_declare(&self) -> bool {
+        let mut terms = self
+            .rules
+            .iter()
+            .map(|rule| &rule.terms)
+            .chain([&self.defaults]);
+        self.needs_identity() || terms.any(|terms| terms.says_what_it_declares())
+    }
+
+    fn needs_identity(&self) -> bool {
+        !self.declarers.holders.is_empty()
     }
 
     fn name_of(&self, scope: ScopeId) -> &str {

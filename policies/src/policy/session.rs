@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::declare::Identity;
 use super::terms::{SessionRule, Terms};
 use super::{Mode, Policy, ScopeId};
 
@@ -24,6 +25,8 @@ pub struct Who<'a> {
 pub struct SessionPolicy {
     policy: Arc<Policy>,
     terms: Arc<Terms>,
+    /// Kept where a scope names its holders.
+    identity: Option<Arc<Identity>>,
 }
 
 /// When PostgreSQL's own read-only mode guards a session against writes that no text shows.
@@ -46,6 +49,7 @@ impl Policy {
         SessionPolicy {
             policy: Arc::clone(self),
             terms: Arc::clone(terms),
+            identity: self.needs_identity().then(|| Arc::new(Identity::of(who))),
         }
     }
 }
@@ -100,6 +104,10 @@ impl SessionPolicy {
 
     pub(super) fn mode_of(&self, scope: ScopeId) -> Mode {
         self.mode(Some(self.policy.name_of(scope)))
+    }
+
+    pub(super) const fn identity(&self) -> Option<&Arc<Identity>> {
+        self.identity.as_ref()
     }
 
     pub(super) fn terms(&self) -> &Terms {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::declare::{Declarable, DeclareFor};
 use super::{Mode, ScopeId};
 use crate::effects::Category;
 
@@ -89,6 +90,8 @@ pub(super) struct Terms {
     pub(super) mode: Option<Mode>,
     pub(super) scope: ScopeId,
     pub(super) refused: Box<[(Category, By)]>,
+    pub(super) declarable: Said<Declarable>,
+    pub(super) declare_for: Said<DeclareFor>,
     pub(super) follows: Follows,
 }
 

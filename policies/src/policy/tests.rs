@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::effects::{Category, Effects, ObjectName, Tables};
+use crate::scan::{NeedsParse, needs_parse};
 use crate::verdict::Class;
 
 const NOBODY: Who<'_> = Who {
@@ -129,7 +130,12 @@ fn without_a_file_writes_need_the_token_and_reads_nothing() {
     assert_eq!(session.mode(Some("default")), Mode::Enforce);
     assert_eq!(session.rule(), None);
     assert_eq!(session.policy().scopes(), [DEFAULT_SCOPE.into()]);
-    assert_eq!(session.policy().bounds("x"), TokenBounds::default());
+    let others = TokenBounds {
+        max_scopes: Some(10_001),
+        ..TokenBounds::default()
+    };
+    assert_eq!(session.policy().bounds("x"), others);
+    assert_eq!(session.policy().bounds("default"), TokenBounds::default());
 }
 
 const SCOPES: &str = "\
@@ -317,7 +323,8 @@ allow = [\"ddl\", \"replication\"]
         words(&app, Category::Ddl),
         "The policy refuses ddl ([defaults], line 2)"
     );
-    let nothing = "The policy refuses replication (as where nothing is said)";
+    let nothing =
+        "The policy refuses replication by default, and allow = [\"replication\"] allows it";
     assert_eq!(words(&app, Category::Replication), nothing);
     assert_eq!(app.allows(Category::Call), Ok(()));
 
@@ -548,6 +555,12 @@ fn a_requirement_without_table_scopes_does_not_allocate() {
 /// Every statement that a session may send unlooked is one that needs nothing beyond the scopes it holds.
 #[test]
 fn unlooked_sessions_need_no_look() {
+    for text in [
+        "PREPARE TRANSACTION 'x'",
+        "select 1; prepare /**/ transaction 'x'",
+    ] {
+        assert_eq!(needs_parse(text.as_bytes()), NeedsParse::Yes, "{text}");
+    }
     let statements: Vec<Effects> = [
         write(&["jobs.queue", "public.orders", "a.outbox"]),
         write(&["cron_lock"]),
@@ -561,6 +574,8 @@ fn unlooked_sessions_need_no_look() {
         Category::ALL
             .into_iter()
             .filter(|c| *c != Category::Replication)
+            // Every text with it gets a look: below.
+            .filter(|c| *c != Category::PrepareTransaction)
             .map(kind),
     )
     .collect();

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use toml::Spanned;
 
-use super::Mode;
 use super::file::{Draft, Section, shadowed};
 use super::remark::{Lines, Remark};
-use super::terms::Writes;
+use super::terms::{Reads, Writes};
+use super::{Mode, PreparedTransactions};
 use crate::effects::Category;
 
 /// All of it, from the top of the file.
@@ -36,6 +36,7 @@ pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
                        (allow it for a role of its own, with REPLICATION and no rights on tables)";
         warn(&at, message);
     }
+    who_may_declare(draft, &mut warn);
     for scope in &draft.scopes {
         if let Some(at) = is(scope.mode.as_ref(), Mode::Observe) {
             let key = format!("scope.{}.mode", scope.name.get_ref());
@@ -68,6 +69,50 @@ pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
     }
     found.sort_by_key(|remark| (remark.line, remark.column));
     found
+}
+
+/// What concerns declarations.
+fn who_may_declare(draft: &Draft, warn: &mut impl FnMut(&Range<usize>, &str)) {
+    let mut sections = draft.rules.iter().map(|rule| &rule.section);
+    let said = sections.any(|section| section.declare.is_some())
+        || draft.defaults.declare.is_some()
+        || draft.scopes.iter().any(|scope| scope.holders.is_some());
+    if let [_, second, ..] = draft.scopes.as_slice()
+        && !said
+    {
+        let message = "there are several scopes, and every session may declare each of them: whoever can connect can \
+                       depose any leader (write holders below [scope.NAME], or declare in [[session]])";
+        warn(&second.name.span(), message);
+    }
+    for rule in &draft.rules {
+        let section = &rule.section;
+        let reads = section.reads.as_ref().or(draft.defaults.reads.as_ref());
+        if section.declare.is_none()
+            && is(section.writes.as_ref(), Writes::Refuse).is_some()
+            && is(reads, Reads::Current).is_some()
+        {
+            let message = "reads = \"current\" needs a token, and writes = \"refuse\" lets these sessions declare none \
+                           (write declare = [\"NAME\"] with the scopes that they may read)";
+            warn(&rule.at.span(), message);
+        }
+    }
+    let rolls_back = |prepared| prepared == Some(PreparedTransactions::RollBack);
+    let own = draft
+        .scopes
+        .iter()
+        .find(|scope| rolls_back(scope.bounds.prepared));
+    if let Some(scope) = own.or_else(|| {
+        draft
+            .scopes
+            .get(1)
+            .filter(|_| rolls_back(draft.tokens.prepared))
+    }) && draft.scopes.len() > 1
+    {
+        let message = "PostgreSQL does not say for which scope a transaction was prepared: prepared_transactions = \
+                       \"roll-back\" rolls back those of every scope that are older than the takeover \
+                       (write \"refuse\", or let one scope alone prepare transactions)";
+        warn(&scope.name.span(), message);
+    }
 }
 
 fn observed(key: &str, whom: &str) -> String {

@@ -8,7 +8,21 @@ use super::trace::Trace;
 use super::{At, FirstArg, Role, UnknownShape, Walk};
 use crate::effects::{Category, ObjectName};
 use crate::functions;
-use crate::verdict::WriteReason;
+use crate::verdict::{Computes, WriteReason};
+
+/// What a query of constants consists of. PostgreSQL runs nothing for it but its own types' input and output.
+const CONSTANTS: [&str; 10] = [
+    "Node",
+    "SelectStmt",
+    "ResTarget",
+    "AConst",
+    "Integer",
+    "Float",
+    "Boolean",
+    "String",
+    "BitString",
+    "List",
+];
 
 /// The fields of a message, or the elements of a list.
 pub(super) struct Fields<'a> {
@@ -51,6 +65,9 @@ impl Of {
     /// A message of this name begins.
     pub(super) fn enter(walk: &mut Walk, name: &'static str) -> Self {
         let at = std::mem::replace(&mut walk.at, At::Inside);
+        if !CONSTANTS.contains(&name) {
+            walk.computes = Computes::Anything;
+        }
         match name {
             "RangeVar" => return Self::RangeVar(RangeVar::default()),
             "FuncCall" => {

@@ -15,8 +15,8 @@ use serde::ser;
 
 use crate::effects::{Category, ObjectName, Tables};
 use crate::functions::{self, Reach};
-use crate::settings::Setting;
-use crate::verdict::WriteReason;
+use crate::settings::{Setting, reserved};
+use crate::verdict::{Computes, Mistake, WriteReason};
 use scope::Scopes;
 use trace::{Token, Trace};
 
@@ -46,6 +46,10 @@ pub(crate) struct Contents {
     pub(crate) functions: Box<[ObjectName]>,
     /// Those that `set_config` changes.
     pub(crate) settings: Vec<Box<str>>,
+    /// The first call of `set_config` for a setting below `fencing.`. The walk does not know whether it binds.
+    pub(crate) mistake: Option<Mistake>,
+    /// What running it as a query computes.
+    pub(crate) computes: Computes,
 }
 
 /// Examines a statement. Tables that it names itself, and not in a query inside, are there for `direct`. The error
@@ -67,6 +71,8 @@ pub(crate) fn examine<T: Serialize + ?Sized>(
         unseen: Unseen::Nothing,
         functions: Vec::new(),
         settings: Vec::new(),
+        mistake: None,
+        computes: Computes::Nothing,
     };
     node.serialize(&mut walk)?;
     Ok(walk.finish())
@@ -105,6 +111,8 @@ struct Walk {
     unseen: Unseen,
     functions: Vec<ObjectName>,
     settings: Vec<Box<str>>,
+    mistake: Option<Mistake>,
+    computes: Computes,
 }
 
 /// Where the walk stands.
@@ -197,7 +205,15 @@ impl Walk {
             Some(Setting::TransactionReadOnly | Setting::DefaultReadOnly) => {
                 self.found(WriteReason::LiftsReadOnly);
             }
-            Some(Setting::Fencing(_) | Setting::Other) => {}
+            Some(Setting::Fencing(variable)) => {
+                let mistake = Mistake::DoesNotDeclare(variable);
+                self.mistake.get_or_insert(mistake);
+            }
+            Some(Setting::Reserved) => {
+                let mistake = name.map(reserved);
+                self.mistake = self.mistake.take().or(mistake);
+            }
+            Some(Setting::Other) => {}
         }
         self.settings
             .push(name.unwrap_or(ANY_SETTING).to_ascii_lowercase().into());
@@ -221,6 +237,8 @@ impl Walk {
             reads,
             functions: functions.into(),
             settings: self.settings,
+            mistake: self.mistake,
+            computes: self.computes,
         }
     }
 }

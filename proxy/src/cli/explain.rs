@@ -8,15 +8,17 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Class, Control, Effects, FencingVariable, Mode, ObjectName, Policy, Requirement, ScopeId,
-    SearchPath, SessionPolicy, Statement, Tables, TextEncoding, Who, classify,
+    Backstop, Class, Control, Effects, FencingVariable, Lexing, Mode, ObjectName, Policy,
+    Requirement, ScopeId, SearchPath, SessionPolicy, StandardStrings, Statement, Tables,
+    TextEncoding, Who, classify,
 };
 
 use super::explained::{Explained, ExplainedSession, ExplainedStatement};
 use super::text::print_json;
 use super::{Failure, failed};
-use crate::fence::TokenValue;
+use crate::fence::{Guard, TokenValue};
 use crate::policy_file;
+use crate::rejection::Rejection;
 
 /// Longer than any text that is parsed, which is what there is to explain.
 const SQL_BYTES_MAX: u64 = 1024 * 1024;
@@ -78,7 +80,12 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     });
     let mut holder = Holder::new(&session, args.token.as_deref())?;
     let sql = text(&args.sql).map_err(failed)?;
-    let verdict = classify(&sql, TextEncoding::AsciiSafe);
+    // As in a session that has changed nothing about it.
+    let lexing = Lexing {
+        encoding: TextEncoding::AsciiSafe,
+        strings: StandardStrings::On,
+    };
+    let verdict = classify(&sql, lexing);
     let mut prepared = HashMap::new();
     let statements = verdict.statements.iter().map(|statement| {
         let path = match &schemas {
@@ -86,6 +93,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
             None => SearchPath::Unknown,
         };
         let explained = explain(&session, path, statement, &holder, &prepared);
+        holder.guard = holder.guard.after(statement);
         follow(statement, &mut holder, &mut prepared);
         explained
     });
@@ -122,8 +130,9 @@ fn schema(written: &str, user: &str) -> Box<str> {
     }
 }
 
-/// The tokens that the session holds where a statement stands.
+/// The tokens that the session holds where a statement stands, and whether it is surely read-only without.
 struct Holder {
+    guard: Guard,
     session_scope: Scope,
     startup: Vec<Scope>,
     now: Vec<Scope>,
@@ -137,6 +146,7 @@ impl Holder {
         let value = TokenValue::parse(token.unwrap_or_default(), &session_scope);
         let startup = scopes(value.map_err(|error| usage(&error))?);
         Ok(Self {
+            guard: Guard::default(),
             session_scope,
             now: startup.clone(),
             startup,
@@ -202,7 +212,9 @@ fn explain(
     });
     let effects = executed.as_ref().unwrap_or(&statement.effects);
     let decision = session.decision(effects, path);
-    let (outcome, mode) = outcome(session, &decision.requirement, holder);
+    let (outcome, mode) = refused_for_controls(session, statement, holder)
+        .or_else(|| read_only(session, statement, &decision.requirement, holder))
+        .unwrap_or_else(|| outcome(session, &decision.requirement, holder));
     ExplainedStatement {
         kind: statement.kind,
         class: match effects.class {
@@ -256,24 +268,86 @@ fn needs(session: &SessionPolicy, requirement: &Requirement) -> String {
     }
 }
 
+const fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enforce => "enforce",
+        Mode::Observe => "observe",
+    }
+}
+
+fn refused(mode: Mode, why: &str) -> (String, &'static str) {
+    match mode {
+        Mode::Enforce => (format!("refused: {why}"), mode_name(mode)),
+        Mode::Observe => (format!("passes, recorded as: {why}"), mode_name(mode)),
+    }
+}
+
+/// What is refused for what it would do to the session: it only seems to declare, or declares what it may not.
+fn refused_for_controls(
+    session: &SessionPolicy,
+    statement: &Statement,
+    holder: &Holder,
+) -> Option<(String, &'static str)> {
+    statement.controls.iter().find_map(|control| match control {
+        Control::Mistake(mistake) => {
+            let why = Rejection::mistake(mistake).message;
+            Some(refused(session.mode(None), &format!("PF003, {why}")))
+        }
+        Control::SetFencing {
+            variable: FencingVariable::Token,
+            value,
+            lifetime,
+        } => match TokenValue::parse(value, &holder.session_scope) {
+            Err(error) => Some(refused(session.mode(None), &format!("PF003, {error}"))),
+            Ok(value) => scopes(value).iter().find_map(|scope| {
+                let why = session.may_declare(scope.as_str(), *lifetime).err()?.why;
+                Some(refused(
+                    session.mode(Some(scope.as_str())),
+                    &format!("PF005, {why}"),
+                ))
+            }),
+        },
+        _ => None,
+    })
+}
+
+/// What becomes of a statement that the policy lets pass, in a session that PostgreSQL keeps read-only.
+fn read_only(
+    session: &SessionPolicy,
+    statement: &Statement,
+    requirement: &Requirement,
+    holder: &Holder,
+) -> Option<(String, &'static str)> {
+    let Backstop::UntilHolding(scopes) = session.backstop() else {
+        return None;
+    };
+    let mut open = scopes.iter().map(|scope| scope_name(session, *scope));
+    let is_free = matches!(requirement, Requirement::Free);
+    if !is_free || !statement.may_hide_a_write() || open.any(|scope| holder.holds(scope)) {
+        return None;
+    }
+    Some(match holder.guard {
+        Guard::InDoubt => {
+            let why = "PF002, a transaction ends before it in the same text, so read-only mode is in doubt";
+            refused(Mode::Enforce, why)
+        }
+        Guard::Sure | Guard::Ran => (
+            "passes; a write that it hides PostgreSQL refuses (25006)".to_owned(),
+            mode_name(session.mode(None)),
+        ),
+    })
+}
+
 /// What happens, and the mode that decides it.
 fn outcome(
     session: &SessionPolicy,
     requirement: &Requirement,
     holder: &Holder,
 ) -> (String, &'static str) {
-    let mode_name = |mode| match mode {
-        Mode::Enforce => "enforce",
-        Mode::Observe => "observe",
-    };
-    let refused = |mode, why: String| match mode {
-        Mode::Enforce => (format!("refused: {why}"), mode_name(mode)),
-        Mode::Observe => (format!("passes, recorded as: {why}"), mode_name(mode)),
-    };
     let general = session.mode(None);
     match requirement {
         Requirement::Free => ("passes".to_owned(), mode_name(general)),
-        Requirement::Refuse(_) => refused(general, "PF005, refused by the policy".to_owned()),
+        Requirement::Refuse(_) => refused(general, "PF005, refused by the policy"),
         Requirement::NeedsSearchPath(_) => {
             ("depends on the search path".to_owned(), mode_name(general))
         }
@@ -287,7 +361,7 @@ fn outcome(
                 .find(|name| mode(name) == Mode::Enforce)
                 .or(missing.first().copied());
             if let Some(name) = first {
-                return refused(mode(name), format!("PF002, no token for scope {name:?}"));
+                return refused(mode(name), &format!("PF002, no token for scope {name:?}"));
             }
             let enforced = names().any(|name| mode(name) == Mode::Enforce);
             let (words, mode) = match enforced {

@@ -23,6 +23,8 @@ pub(super) struct ExplainedSession {
     scope: String,
     /// Read-only until it holds the current token of one of these; null where it never is.
     read_only_until: Option<Vec<String>>,
+    /// Which scopes it may declare, in words.
+    declares: String,
     warnings: Vec<String>,
 }
 
@@ -62,6 +64,7 @@ impl ExplainedSession {
                 Backstop::Off => None,
                 Backstop::UntilHolding(scopes) => Some(scopes.iter().map(name).collect()),
             },
+            declares: session.declares(),
             warnings: warnings.map(ToString::to_string).collect(),
         }
     }
@@ -88,9 +91,14 @@ impl Explained {
             ),
         };
         line(&mut text, "read-only", &read_only);
+        line(&mut text, "declares", &session.declares);
         for (index, statement) in self.statements.iter().enumerate() {
             text.push('\n');
             statement.describe(index + 1, &mut text);
+        }
+        let is_refused = |one: &ExplainedStatement| one.outcome.starts_with("refused");
+        if self.statements.len() > 1 && self.statements.iter().any(is_refused) {
+            text.push_str("\nOne statement is refused, so the whole text is.\n");
         }
         if self.statements.is_empty() {
             text.push_str("\nThe text has no statement: it passes.\n");

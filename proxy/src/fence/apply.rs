@@ -66,6 +66,7 @@ impl SessionFence {
             | Control::SetTransactionAccess(_)
             | Control::SetDefaultAccess(_)
             | Control::ResetDefaultAccess
+            | Control::Mistake(_)
             | Control::ShowFencing(_)
             | Control::ShowAccess(_)
             | Control::Prepare { .. }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Control, Effects, FencingVariable, Lifetime, Mode, ObjectName, SearchPath, Statement, Verdict,
+    Control, Effects, FencingVariable, Lifetime, Mistake, Mode, ObjectName, SearchPath, Statement,
+    Verdict,
 };
 
 use super::requirement::Unguarded;
@@ -230,11 +231,26 @@ impl<'a> Walk<'a> {
                     if statement.controls.iter().any(runs_a_name) {
                         self.check(&Effects::unknown(None), None)?;
                     }
+                    self.check_executed(statement)?;
                 }
                 Ok(())
             }
             None => self.check(&meaning.effects(), None),
         }
+    }
+
+    /// EXECUTE of a statement of the protocol does not bind: only the messages of the protocol do.
+    fn check_executed(&mut self, statement: &Statement) -> Result<(), Stop> {
+        statement
+            .controls
+            .iter()
+            .try_for_each(|control| match control {
+                Control::SetFencing { variable, .. } => {
+                    self.refuse(Rejection::mistake(&Mistake::DoesNotDeclare(*variable)))
+                }
+                Control::Mistake(mistake) => self.refuse(Rejection::mistake(mistake)),
+                _ => Ok(()),
+            })
     }
 
     fn check(&mut self, effects: &Effects, why: Option<&dyn fmt::Display>) -> Result<(), Stop> {
@@ -254,20 +270,20 @@ impl<'a> Walk<'a> {
             Control::SetFencing {
                 variable: FencingVariable::Scope,
                 value,
-                ..
-            } if !value.is_empty() => match Scope::from_str(value) {
-                Ok(_) => Ok(()),
-                Err(error) => self.refuse(Rejection::invalid_value("fencing.scope", value, &error)),
-            },
+                lifetime,
+            } if !value.is_empty() => self.check_scope(value, *lifetime),
             Control::SetFencing {
                 variable: FencingVariable::Scope,
                 ..
             } => Ok(()),
+            Control::Mistake(mistake) => self.refuse(Rejection::mistake(mistake)),
             Control::SetFencing {
                 lifetime: Lifetime::Local,
                 ..
             } if self.local_is_lost => Ok(()),
-            Control::SetFencing { value, .. } => self.check_token(value),
+            Control::SetFencing {
+                value, lifetime, ..
+            } => self.check_token(value, *lifetime),
             Control::ResetFencing {
                 variable: FencingVariable::Token,
                 ..
@@ -286,7 +302,17 @@ impl<'a> Walk<'a> {
             .refuse_or_observe(Box::new(rejection), &mut self.observed)?)
     }
 
-    fn check_token(&mut self, text: &str) -> Result<(), Stop> {
+    fn check_scope(&mut self, text: &str, lifetime: Lifetime) -> Result<(), Stop> {
+        match Scope::from_str(text) {
+            Ok(scope) => match self.fence.may_declare(&scope, None, lifetime) {
+                Ok(()) => Ok(()),
+                Err(rejection) => self.refuse(*rejection),
+            },
+            Err(error) => self.refuse(Rejection::invalid_value("fencing.scope", text, &error)),
+        }
+    }
+
+    fn check_token(&mut self, text: &str, lifetime: Lifetime) -> Result<(), Stop> {
         let scope = self.fence.session_scope(&self.settings);
         let value = match TokenValue::parse(text, scope) {
             Ok(Some(value)) => value,
@@ -295,10 +321,15 @@ impl<'a> Walk<'a> {
                 return self.refuse(Rejection::invalid_value("fencing.token", text, &error));
             }
         };
+        if let Err(rejection) = self.fence.may_declare_all(&value, lifetime) {
+            self.refuse(*rejection)?;
+            // It is only observed: the SET passes, and declares nothing.
+            return self.check_change(change(self.settings.token(), None));
+        }
         for (scope, token) in value.tokens() {
             // Where it is only observed, the declaration says so, once.
             let enforced = self.fence.mode(Some(scope)) == Mode::Enforce;
-            if enforced && let Some(mark) = self.fence.fence().cell(scope).mark_above(*token) {
+            if enforced && let Some(mark) = self.fence.fence().mark_above(scope, *token) {
                 return self.refuse(Rejection::stale(scope, *token, mark));
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Class, Effects, Mode, ObjectName, Requirement, ScopeId, ScopeSet, SearchPath,
+    Class, Effects, Lifetime, Mode, ObjectName, Requirement, ScopeId, ScopeSet, SearchPath,
 };
 
 use super::{Basis, Holding, Permit, SCOPES_MAX, SessionFence, Standing, TokenValue};
@@ -149,7 +149,9 @@ impl SessionFence {
     fn check_accepted(&self, holding: Option<&Arc<Holding>>) -> Result<(), Unmet> {
         match holding {
             Some(holding) if !holding.bindings().iter().all(|one| self.is_accepted(one)) => {
-                Err(Unmet::Declare(holding.value()))
+                let value = holding.value();
+                self.may_declare_all(&value, Lifetime::Local)?;
+                Err(Unmet::Declare(value))
             }
             _ => Ok(()),
         }

@@ -3,8 +3,10 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use pgpalisade_authority::{Scope, ScopeError};
-use pgpalisade_policies::{Backstop, DEFAULT_SCOPE, Mode, Policy, ScopeId, SessionPolicy, Who};
+use pgpalisade_authority::{Mark, Scope, ScopeError, Token};
+use pgpalisade_policies::{
+    Backstop, DEFAULT_SCOPE, Lifetime, Mode, Policy, ScopeId, SessionPolicy, Who,
+};
 
 use super::requirement::Unmet;
 use super::scope_cell::{ScopeCell, ScopeCells};
@@ -60,6 +62,12 @@ impl Fence {
     #[must_use]
     pub fn cell(&self, scope: &Scope) -> Arc<ScopeCell> {
         self.cells.cell(scope)
+    }
+
+    /// The mark of a scope, where it is known to stand above a token.
+    #[must_use]
+    pub fn mark_above(&self, scope: &Scope, token: Token) -> Option<Mark> {
+        self.cells.find(scope)?.mark_above(token)
     }
 
     /// The cell in use of a scope that the policy names.
@@ -240,7 +248,39 @@ impl SessionFence {
     pub fn opens(&self, value: &TokenValue) -> bool {
         let opening = self.opening().unwrap_or_default();
         let mut tokens = value.tokens().iter();
-        tokens.any(|(scope, _)| self.is_among(opening, &self.fence.cell(scope)))
+        tokens.any(|(scope, _)| {
+            let cell = self.fence.cells.find(scope);
+            cell.is_some_and(|cell| self.is_among(opening, &cell))
+        })
+    }
+
+    /// Whether the session may declare a scope, and keep it for so long.
+    ///
+    /// # Errors
+    ///
+    /// What the client is told.
+    pub fn may_declare(
+        &self,
+        scope: &Scope,
+        token: Option<Token>,
+        lifetime: Lifetime,
+    ) -> Result<(), Box<Rejection>> {
+        let allowed = self.rules.may_declare(scope.as_str(), lifetime);
+        allowed.map_err(|why| Box::new(Rejection::may_not_declare(scope, token, &why)))
+    }
+
+    /// The same for all scopes of a value.
+    ///
+    /// # Errors
+    ///
+    /// What the client is told.
+    pub fn may_declare_all(
+        &self,
+        value: &TokenValue,
+        lifetime: Lifetime,
+    ) -> Result<(), Box<Rejection>> {
+        let mut tokens = value.tokens().iter();
+        tokens.try_for_each(|(scope, token)| self.may_declare(scope, Some(*token), lifetime))
     }
 
     /// A permit for a message that can change no data by its type alone.

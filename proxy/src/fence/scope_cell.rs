@@ -210,6 +210,16 @@ impl ScopeCells {
         Arc::clone(&self.cells.entry(scope.clone()).or_insert_with(new))
     }
 
+    /// The cell of a scope, where there is one. A name that a client makes up gets none by being looked for.
+    pub fn find(&self, scope: &Scope) -> Option<Arc<ScopeCell>> {
+        self.cells.get(scope).map(|cell| Arc::clone(&cell))
+    }
+
+    /// How many scopes there are: those that have a mark, and those that a policy names.
+    pub fn count(&self) -> usize {
+        self.cells.len()
+    }
+
     /// Takes note of a mark, in whatever way it became known. One of a lower rank changes nothing. One of a later
     /// incarnation retires the cell, and a new one takes its place.
     pub fn note(&self, scope: &Scope, mark: &Mark) {

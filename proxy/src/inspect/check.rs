@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use pgpalisade_authority::{Mark, Scope};
+use pgpalisade_policies::Policy;
 
 use super::cluster::{self, Server, Witness};
 use super::connection::{Connection, greet};
@@ -14,6 +15,7 @@ use super::finding::{self as id, Finding, Verdict};
 use super::step_within;
 use super::store;
 use crate::config::Config;
+use crate::policy_file;
 use crate::takeover::prepare::Rights;
 use crate::takeover::{ControlError, WitnessMode, prepare, witness};
 
@@ -46,6 +48,7 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let within = step_within(config);
     let report = &mut Report { tell };
     report.add(id::CONFIG, Verdict::ok("every value is valid"));
+    report.add(id::DECLARE, who_may_declare(config));
     report.add(id::UPSTREAM, upstream(config, within).await);
     let control = match connect(config, within).await {
         Ok(control) => {
@@ -74,6 +77,31 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
         }
         None => report.skip(&authority::CHECKS, WITHOUT_CONTROL),
     }
+}
+
+/// Nothing shows a pooler in front of the proxy, so this is said in any case.
+fn who_may_declare(config: &Config) -> Verdict {
+    const POOLERS: &str = "behind a pooler in transaction or statement mode a session-level SET is unsafe unless the \
+                           policy says declare = \"transaction\"";
+    let policy = match config.policy.as_deref().map(policy_file::read) {
+        None => Policy::default(),
+        Some(Ok(policy)) => policy,
+        Some(Err(errors)) => {
+            let first = errors.to_string();
+            let first = first.lines().next().unwrap_or_default().to_owned();
+            return Verdict::fail(
+                first,
+                "\"pgpalisade check --policy FILE\" tells all that is wrong with it",
+            );
+        }
+    };
+    Verdict::ok(match policy.says_who_may_declare() {
+        true => format!("the policy says who may declare; {POOLERS}"),
+        false => format!(
+            "EVERY session may declare EVERY scope, and so end its leader: where more than one team shares this \
+             proxy, write holders and declare into the policy first; {POOLERS}"
+        ),
+    })
 }
 
 const WITHOUT_CONTROL: &str = "not looked at: there is no control connection";

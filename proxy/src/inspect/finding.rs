@@ -29,8 +29,9 @@ pub(crate) struct Finding {
 }
 
 /// Names of the checks, in the order in which they run. Scripts know them: none may change its meaning.
-pub(crate) const CHECKS: [&str; 17] = [
+pub(crate) const CHECKS: [&str; 18] = [
     CONFIG,
+    DECLARE,
     UPSTREAM,
     CONTROL,
     PRIMARY,
@@ -50,6 +51,7 @@ pub(crate) const CHECKS: [&str; 17] = [
 ];
 
 pub(super) const CONFIG: &str = "config";
+pub(super) const DECLARE: &str = "declare";
 pub(super) const UPSTREAM: &str = "upstream";
 pub(super) const CONTROL: &str = "control";
 pub(super) const PRIMARY: &str = "primary";

@@ -4,12 +4,12 @@
 use std::io;
 
 use bytes::{Buf, Bytes, BytesMut};
-use pgpalisade_policies::{Access, TextEncoding};
+use pgpalisade_policies::{Access, Lexing, TextEncoding};
 
 use super::LoginError;
 use crate::arrivals::Arrival;
 use crate::session::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery};
-use crate::session::text_settings::encoding;
+use crate::session::text_settings::report;
 use crate::transport::Socket;
 use crate::wire::backend::{self, tag};
 use crate::wire::encode;
@@ -28,8 +28,8 @@ const SASL_FINAL: i32 = 12;
 pub(super) struct Authenticated {
     /// Its process id, as it told the client.
     pub backend_pid: i32,
-    /// The client's encoding.
-    pub encoding: TextEncoding,
+    /// How the server reads its texts.
+    pub lexing: Lexing,
     /// What it reported for the backstop's setting.
     pub reported: Access,
     /// Whether it is a standby.
@@ -56,7 +56,7 @@ pub(super) async fn relay(
 ) -> Result<Authenticated, LoginError> {
     let mut said = Authenticated {
         backend_pid: 0,
-        encoding: TextEncoding::Unsafe,
+        lexing: Lexing::with_unknown_strings(TextEncoding::Unsafe),
         reported: Access::ReadWrite,
         recovery: Recovery::Unknown,
         ready: Bytes::new(),
@@ -162,8 +162,10 @@ impl Authenticated {
         startup: Access,
         out: &mut BytesMut,
     ) {
+        if let Some((name, reported)) = backend::parameter_status(body) {
+            report(&mut self.lexing, name, reported);
+        }
         match backend::parameter_status(body) {
-            Some((b"client_encoding", name)) => self.encoding = encoding(name),
             Some((name, reported)) if name == IN_HOT_STANDBY.as_bytes() => {
                 self.recovery = Recovery::reported(reported);
             }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use bytes::{Buf, Bytes, BytesMut};
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::Access;
+use pgpalisade_policies::{Access, Mistake};
 
 use super::{LoginError, Silence};
 use crate::rejection::Rejection;
@@ -124,6 +124,15 @@ impl StartupRequest {
     /// The value of `fencing.token`, where there is one.
     pub(super) fn token_text(&self) -> Result<Option<String>, Box<Rejection>> {
         self.text("fencing.token")
+    }
+
+    /// Whether each of its settings below `fencing.` is one that can be set.
+    pub(super) fn check_names(&self) -> Result<(), Box<Rejection>> {
+        let mut names = self.settings.iter().map(|(name, _)| name.as_str());
+        match names.find_map(Mistake::in_setting) {
+            Some(mistake) => Err(Box::new(Rejection::mistake(&mistake))),
+            None => Ok(()),
+        }
     }
 
     /// The value of `fencing.scope`.

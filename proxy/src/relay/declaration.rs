@@ -276,6 +276,9 @@ fn rejection(scope: Option<&Scope>, token: Option<Token>, error: DeclareError) -
         (error @ DeclareError::WrongCluster { .. }, scope, _) => {
             Rejection::wrong_cluster(scope, &error)
         }
+        (error @ DeclareError::Prepared { .. }, Some(scope), _) => {
+            Rejection::prepared_transactions_left(scope, &error)
+        }
         (error @ DeclareError::Backend { .. }, _, _) => Rejection::backend_unknown(&error),
         (error @ DeclareError::Witness { .. }, scope, _) => {
             Rejection::mark_not_copied(scope, &error)

@@ -60,18 +60,18 @@ impl Relay {
             Ok(text) => text,
             Err(why) => return Ok(Arc::new(Verdict::opaque(why))),
         };
-        let encoding = self.text_settings.for_text(text, self.ledger.settled());
-        let encoding = encoding.ok_or(Step::AwaitReplies)?;
+        let lexing = self.text_settings.for_text(text, self.ledger.settled());
+        let lexing = lexing.ok_or(Step::AwaitReplies)?;
         let mut verdicts = self.worker.verdicts.borrow_mut();
-        if let Some(verdict) = verdicts.find(text, encoding) {
+        if let Some(verdict) = verdicts.find(text, lexing) {
             return Ok(verdict);
         }
         let verdict = match (self.classified.clone(), weigh(text)) {
             (Some(verdict), _) => verdict,
-            (None, Weight::Light) => Arc::new(classify(text, encoding)),
-            (None, Weight::Heavy) => return Err(Step::Classify(text.to_vec(), encoding)),
+            (None, Weight::Light) => Arc::new(classify(text, lexing)),
+            (None, Weight::Heavy) => return Err(Step::Classify(text.to_vec(), lexing)),
         };
-        verdicts.keep(text, encoding, &verdict);
+        verdicts.keep(text, lexing, &verdict);
         Ok(verdict)
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use pgpalisade_policies::{Access, TextEncoding};
+use pgpalisade_policies::{Access, Lexing};
 
 use super::judgement::SettingsToShow;
 use super::steps::Step;
@@ -44,7 +44,7 @@ impl Relay {
             Step::Adjust(adjustment) => self.adjust(adjustment),
             Step::PublishSettings => self.publish_settings(),
             Step::AskSearchPath => self.ask_for_search_path(),
-            Step::Classify(text, encoding) => self.classify(text, encoding),
+            Step::Classify(text, lexing) => self.classify(text, lexing),
         }
         Ok(Message::Stays)
     }
@@ -136,9 +136,9 @@ impl Relay {
     }
 
     /// Has a text classified on another thread.
-    fn classify(&mut self, text: Vec<u8>, encoding: TextEncoding) {
+    fn classify(&mut self, text: Vec<u8>, lexing: Lexing) {
         let classification = self.worker.classification.clone();
-        let classifying = classification.of(text, encoding);
+        let classifying = classification.of(text, lexing);
         self.gate = Gate::Classification(Box::pin(classifying));
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::{TextEncoding, Verdict};
+use pgpalisade_policies::{Lexing, Verdict};
 
 use crate::fence::{Permit, TokenValue};
 use crate::rejection::Rejection;
@@ -36,7 +36,7 @@ pub(super) enum Step {
     /// The server must learn what SHOW will ask for first.
     PublishSettings,
     /// Its text must be classified first, on another thread.
-    Classify(Vec<u8>, TextEncoding),
+    Classify(Vec<u8>, Lexing),
     /// The server must say where it looks for names without a schema first.
     AskSearchPath,
 }

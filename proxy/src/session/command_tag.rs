@@ -92,13 +92,16 @@ fn is_tag(tag: &[u8], told: &[u8]) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use pgpalisade_policies::{TextEncoding, classify};
+    use pgpalisade_policies::{Lexing, TextEncoding, classify};
 
     use super::*;
 
     #[track_caller]
     fn check(text: &str, leave: Leave, command_tag: &str, expect: bool) {
-        let verdict = Arc::new(classify(text.as_bytes(), TextEncoding::AsciiSafe));
+        let verdict = Arc::new(classify(
+            text.as_bytes(),
+            Lexing::with_unknown_strings(TextEncoding::AsciiSafe),
+        ));
         let mut request = InFlight::client(Request::Query, Some(verdict));
         request.leave = leave;
         let found = contradicts(&request, tag::COMMAND_COMPLETE, command_tag.as_bytes());

@@ -5,12 +5,14 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
 
-use pgpalisade_policies::TextEncoding;
+use pgpalisade_policies::{Lexing, StandardStrings, TextEncoding};
 
 use super::ledger::Settled;
 
 /// The setting of the client's encoding.
 const CLIENT_ENCODING: &[u8] = b"client_encoding";
+/// The setting of what a backslash means in a plain string.
+const STANDARD_STRINGS: &[u8] = b"standard_conforming_strings";
 
 /// Whether anything has run since the last ReadyForQuery that may have changed a setting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,14 +25,14 @@ enum Ran {
 /// How the server reads the texts of a session.
 #[derive(Debug)]
 pub struct TextSettings {
-    reported: TextEncoding,
+    reported: Lexing,
     ran: Ran,
 }
 
 impl TextSettings {
     /// As they were reported at login.
     #[must_use]
-    pub const fn new(reported: TextEncoding) -> Self {
+    pub const fn new(reported: Lexing) -> Self {
         Self {
             reported,
             ran: Ran::Nothing,
@@ -39,9 +41,7 @@ impl TextSettings {
 
     /// The server has reported a setting.
     pub fn on_report(&mut self, name: &[u8], value: &[u8]) {
-        if name == CLIENT_ENCODING {
-            self.reported = encoding(value);
-        }
+        report(&mut self.reported, name, value);
     }
 
     /// Something is sent that may run a SET or a function.
@@ -59,15 +59,32 @@ impl TextSettings {
     /// How the server will read a text that is sent now; `None` where that is known only once everything in flight was
     /// answered.
     #[must_use]
-    pub fn for_text(&self, text: &[u8], settled: Option<Settled<'_>>) -> Option<TextEncoding> {
+    pub fn for_text(&self, text: &[u8], settled: Option<Settled<'_>>) -> Option<Lexing> {
+        let known = settled.filter(|_| self.ran == Ran::Nothing);
         if text.is_ascii() {
-            // The same in every encoding.
-            return Some(self.reported);
+            // The same in every encoding, and mostly with every value of the other one.
+            return Some(match known {
+                Some(_) => self.reported,
+                None => Lexing::with_unknown_strings(self.reported.encoding),
+            });
         }
         settled.map(|_| match self.ran {
             Ran::Nothing => self.reported,
-            Ran::Something => TextEncoding::Unsafe,
+            Ran::Something => Lexing::with_unknown_strings(TextEncoding::Unsafe),
         })
+    }
+}
+
+/// Takes note of a setting that the server has reported.
+pub fn report(reported: &mut Lexing, name: &[u8], value: &[u8]) {
+    if name == CLIENT_ENCODING {
+        reported.encoding = encoding(value);
+    } else if name == STANDARD_STRINGS {
+        reported.strings = match value {
+            b"on" => StandardStrings::On,
+            b"off" => StandardStrings::Off,
+            _ => StandardStrings::Unknown,
+        };
     }
 }
 

@@ -142,7 +142,6 @@ impl Barriers {
             }
             barriers.lock().remove(&running.barrier);
             running.progress.send_replace(Progress::Done(result));
-            sessions::report_prepared(&barriers.control, Instant::now() + TELL_AGAIN).await;
         });
         Wait::Own(progress)
     }

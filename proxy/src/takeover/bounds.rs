@@ -7,7 +7,8 @@ use pgpalisade_policies::TokenBounds;
 
 use super::Declare;
 use super::error::DeclareError;
-use crate::fence::scope_cell::ScopeCell;
+use super::pace::{Pace, WINDOW};
+use crate::fence::scope_cell::{ScopeCell, ScopeCells};
 
 /// What a token went beyond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +17,10 @@ pub enum Bound {
     MaxToken(u64),
     /// How far one declaration may raise a mark.
     MaxStep(u64),
+    /// The same, by several declarations in a short time.
+    Pace(u64),
+    /// How many scopes there may be.
+    MaxScopes(u64),
 }
 
 impl fmt::Display for Bound {
@@ -23,6 +28,12 @@ impl fmt::Display for Bound {
         match self {
             Self::MaxToken(most) => write!(f, "max_token is {most}"),
             Self::MaxStep(most) => write!(f, "max_step is {most}"),
+            Self::Pace(most) => write!(
+                f,
+                "max_step allows all declarations of {} s together to raise the mark by {most}",
+                WINDOW.as_secs()
+            ),
+            Self::MaxScopes(most) => write!(f, "there may be {most} scopes"),
         }
     }
 }
@@ -31,13 +42,39 @@ impl fmt::Display for Bound {
 /// that would raise the mark: so no raise, and no repair that lowers the mark, can come between the look and the
 /// write. A cached mark would not do, for before this proxy has heard of a repair, the poison token itself is no step
 /// at all.
-pub(super) fn check_token(declare: &Declare, cell: &ScopeCell) -> Result<(), DeclareError> {
+pub(super) fn check_token(declare: &Declare, cell: Option<&ScopeCell>) -> Result<(), DeclareError> {
     match declare.bounds.max_token {
         Some(most) if declare.token.get() > most => Err(DeclareError::OutOfBounds {
-            mark: cell.mark_detail(),
+            mark: cell.and_then(ScopeCell::mark_detail),
             bound: Bound::MaxToken(most),
         }),
         _ => Ok(()),
+    }
+}
+
+/// Refuses a scope that is new where there are enough, and a mark that rises too far in a short time, as far as this
+/// proxy knows.
+pub(super) fn check_growth(
+    declare: &Declare,
+    cells: &ScopeCells,
+    pace: &Pace,
+) -> Result<(), DeclareError> {
+    let cell = cells.find(&declare.scope);
+    let mark = cell.and_then(|cell| cell.mark_detail());
+    let bound = match (&mark, declare.bounds) {
+        (None, bounds) => {
+            let count = cells.count() as u64;
+            let most = bounds.max_scopes.filter(|most| count >= *most);
+            most.map(Bound::MaxScopes)
+        }
+        (Some(mark), bounds) => {
+            let too_fast = |most: &u64| !pace.allows(&declare.scope, declare.token, mark, *most);
+            bounds.max_step.filter(too_fast).map(Bound::Pace)
+        }
+    };
+    match bound {
+        Some(bound) => Err(DeclareError::OutOfBounds { mark, bound }),
+        None => Ok(()),
     }
 }
 

@@ -209,6 +209,16 @@ pub enum DeclareError {
         /// What the marks are for.
         recorded: Cluster,
     },
+    /// Prepared transactions of earlier tokens are left.
+    #[error("prepared transactions that are older than the mark of scope {scope} are left: {}; {why}", left.join(", "))]
+    Prepared {
+        /// The scope.
+        scope: Scope,
+        /// Each with its owner and database.
+        left: Vec<String>,
+        /// Why they are left.
+        why: String,
+    },
     /// The mark could not be copied into the cluster.
     #[error("the mark of scope {scope} could not be written to the cluster's witness: {why}")]
     Witness {

@@ -7,7 +7,9 @@ pub(crate) mod cluster_lock;
 mod confirm;
 pub(crate) mod control;
 pub(crate) mod error;
+mod pace;
 pub(crate) mod prepare;
+mod prepared;
 mod reaper;
 mod recover;
 mod release;
@@ -39,6 +41,7 @@ use crate::fence::scope_cell::ScopeCells;
 use barrier::{Barrier, Barriers};
 use confirm::Confirmer;
 use control::{Control, Plan};
+use pace::Pace;
 use reaper::Reaper;
 use release::Releases;
 use watch::Watcher;
@@ -151,6 +154,7 @@ struct Inner {
     barriers: Arc<Barriers>,
     releases: Arc<Releases>,
     witness: Arc<Witness>,
+    pace: Pace,
     _tasks: DropGuard,
 }
 
@@ -234,6 +238,7 @@ impl Takeover {
             barriers,
             releases,
             witness,
+            pace: Pace::default(),
             _tasks: guard,
         };
         Ok(Self {
@@ -268,12 +273,13 @@ impl Takeover {
     ///
     /// Bounded by the timeout. Goes on to its end when the caller's future is dropped.
     pub async fn declare(&self, declare: Declare) -> Result<Mark, DeclareError> {
-        let cell = self.inner.cells.cell(&declare.scope);
-        bounds::check_token(&declare, &cell)?;
+        let cell = self.inner.cells.find(&declare.scope);
+        bounds::check_token(&declare, cell.as_deref())?;
         // The cache only rejects. What it rejects is looked up soon after: it may be behind a repair.
-        if let Some(mark) = cell.mark_above(declare.token) {
+        if let Some(mark) = cell.and_then(|cell| cell.mark_above(declare.token)) {
             return Err(DeclareError::Stale { mark });
         }
+        bounds::check_growth(&declare, &self.inner.cells, &self.inner.pace)?;
         let inner = Arc::clone(&self.inner);
         self.run(async move { inner.declare(declare).await }).await
     }
@@ -350,7 +356,10 @@ impl Inner {
                     self.witness.record_later(scope, mark.clone(), deadline);
                     return Ok(mark);
                 }
+                let known = (&scope, &mark);
+                let prepared = bounds.prepared.unwrap_or_default();
                 if outcome == Outcome::Current && lower.is_empty() {
+                    prepared::meet(&self.control, prepared, known, deadline).await?;
                     // A takeover that was completed before: its token binds without the control connection.
                     self.witness.record_later(scope, mark.clone(), deadline);
                     return Ok(mark);
@@ -361,10 +370,20 @@ impl Inner {
                     cluster,
                 };
                 self.barriers.pass(&barrier, &lower, deadline).await?;
+                let known = (&barrier.scope, &mark);
+                prepared::meet(&self.control, prepared, known, deadline).await?;
+                self.report_prepared();
                 self.witness.record(&barrier.scope, &mark, deadline).await?;
                 self.check_incarnation(&barrier.scope, mark)
             }
         }
+    }
+
+    /// Names in the log what a takeover leaves. Nobody waits for it.
+    fn report_prepared(&self) {
+        let control = self.control.clone();
+        let deadline = Instant::now() + self.timeout;
+        tokio::spawn(async move { prepared::report(&control, deadline).await });
     }
 
     /// While the barrier ran the scope may have been repaired. The session is then one of those that the repair ends,

@@ -180,23 +180,3 @@ pub(super) async fn identify(
         }),
     }
 }
-
-/// Prepared transactions outlive their sessions, so a takeover does not end them: it names them.
-pub(super) async fn report_prepared(control: &Control, deadline: Instant) {
-    let sql = "SELECT gid, owner::pg_catalog.text, database::pg_catalog.text \
-               FROM pg_catalog.pg_prepared_xacts ORDER BY prepared LIMIT 20";
-    let rows = match control.query(sql, &[], deadline).await {
-        Ok(rows) => rows,
-        Err(error) => return tracing::warn!(%error, "prepared transactions are not known"),
-    };
-    for row in &rows {
-        let text = |column| answer::<String>(row, column).unwrap_or_default();
-        let (gid, owner, database) = (text(0), text(1), text(2));
-        tracing::warn!(
-            gid,
-            owner,
-            database,
-            "a prepared transaction outlives this takeover; only the current token can finish it"
-        );
-    }
-}

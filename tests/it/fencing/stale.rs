@@ -1,6 +1,7 @@
 //! The old leader (token 33) at every point where a takeover by 34 can find it.
 
 use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, pretty, tags};
 
@@ -284,7 +285,8 @@ fn commit_and_chain() {
 /// A prepared transaction outlives its session; ending it needs the current token.
 #[test]
 fn commit_of_a_prepared_transaction() {
-    let stage = Stage::with(SETUP);
+    let policy = PolicyFile::new("[defaults]\nallow = [\"prepare-transaction\"]\n");
+    let stage = Stage::governed(SETUP, &policy);
     let mut old = stage.leader("33");
     old.ok("BEGIN; INSERT INTO jobs VALUES (1); PREPARE TRANSACTION 'two'");
     let mut new = take_over(&stage, "34");

@@ -46,7 +46,10 @@ fn an_exempt_user() {
 /// No token helps where a rule refuses every write, and the backstop stays up.
 #[test]
 fn a_user_that_only_reads() {
-    let stage = stage("[[session]]\nmatch = { user = \"reporting\" }\nwrites = \"refuse\"\n");
+    let rule = "[[session]]\nmatch = { user = \"reporting\" }\nwrites = \"refuse\"\n";
+    let mut stranger = stage(rule).user("reporting");
+    assert_refused(&mut stranger, "SET fencing.token = 33", "PF005");
+    let stage = stage(&format!("{rule}declare = [\"default\"]\n"));
     let mut reporting = stage.user("reporting");
     for _ in 0..2 {
         reporting.ok("SELECT * FROM notes");

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use pgpalisade::fence::scope_cell::ScopeCells;
 use pgpalisade::fence::{
-    Binding, Fence, Footing, Guard, Holding, Plan, SessionFence, Situation, Wrote,
+    Binding, Confirmed, Fence, Footing, Guard, Holding, Plan, SessionFence, Situation,
 };
 use pgpalisade::session::Pipeline;
+use pgpalisade::session::ledger::Ledger;
 use pgpalisade::session::names::Names;
 use pgpalisade::session::settings::Settings;
 use pgpalisade::wire::backend::TransactionStatus;
@@ -66,6 +67,7 @@ struct Session {
     fence: SessionFence,
     settings: Settings<Arc<Holding>>,
     names: Names,
+    ledger: Ledger,
     verdicts: VerdictCache,
 }
 
@@ -95,6 +97,7 @@ impl Session {
             fence,
             settings: Settings::new(holding, None),
             names: Names::default(),
+            ledger: Ledger::default(),
             verdicts: VerdictCache::new(16 << 20),
         })
     }
@@ -105,15 +108,15 @@ impl Session {
 
     /// As `relay/judgement.rs` asks for a text, idle and outside of a transaction.
     fn plan(&self, verdict: &Verdict) -> Plan {
+        let confirmed = |settled| Confirmed::new(settled, &self.names, &self.ledger, Guard::Sure);
         let situation = Situation {
             settings: &self.settings,
             accepted: &[],
-            names: &self.names,
             status: TransactionStatus::Idle,
-            wrote: Wrote::No,
+            wrote: self.ledger.wrote(),
             pipeline: Pipeline::Closed,
             path: PATH,
-            guard: Guard::Sure,
+            confirmed: self.ledger.settled().map(confirmed),
         };
         self.fence.plan(verdict, &situation)
     }

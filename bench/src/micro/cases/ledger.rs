@@ -2,7 +2,8 @@
 
 use std::hint::black_box;
 
-use pgpalisade::session::ledger::{InFlight, Ledger, Request};
+use pgpalisade::session::in_flight::{InFlight, Request};
+use pgpalisade::session::ledger::Ledger;
 use pgpalisade::wire::backend::tag;
 
 use super::{Case, Made, repeat};

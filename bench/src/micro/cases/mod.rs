@@ -10,7 +10,7 @@ mod requirement;
 use std::error::Error;
 use std::time::Instant;
 
-use pgpalisade_policies::TextEncoding;
+use pgpalisade_policies::{Lexing, TextEncoding};
 
 use crate::timing::Run;
 
@@ -48,7 +48,7 @@ const _: () = assert!(INSERT.len() == 100);
 /// What pgbench -S sends.
 const POINT_SELECT: &str = "SELECT abalance FROM pgbench_accounts WHERE aid = $1";
 
-const SAFE: TextEncoding = TextEncoding::AsciiSafe;
+const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
 
 /// All of them, in the order of the table.
 pub(crate) fn cases() -> Vec<Case> {

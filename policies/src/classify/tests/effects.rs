@@ -534,7 +534,7 @@ fn t26_settings() {
         ("savepoint a", "read"),
         (
             "prepare transaction 'x'",
-            "write; writes: ?; reads: ?; cat: prepared-transactions",
+            "write; writes: ?; reads: ?; cat: prepare-transaction",
         ),
         (
             "commit prepared 'x'",
@@ -720,7 +720,7 @@ fn statements_that_name_tables() {
 /// Statements of which the text does not say what they touch, by category.
 #[test]
 fn t11_statements_that_name_no_table() {
-    let kinds: [(&str, &[&str]); 10] = [
+    let kinds: [(&str, &[&str]); 11] = [
         (
             "ddl",
             &[
@@ -842,6 +842,7 @@ fn t11_statements_that_name_no_table() {
         ),
         ("truncate", &["truncate a cascade"]),
         ("do", &["do $$ begin delete from t; end $$"]),
+        ("prepare-transaction", &["prepare transaction 'x'"]),
         ("prepared-transactions", &["commit prepared 'x'"]),
         ("call", &[]),
         ("lock", &[]),

@@ -6,10 +6,10 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::of;
+use super::{SAFE, UNSAFE, of};
+use crate::classify;
 use crate::effects::Tables;
 use crate::verdict::Class;
-use crate::{TextEncoding, classify};
 
 /// A text, and what is in it.
 #[derive(Clone, Debug, Default)]
@@ -281,8 +281,8 @@ fn spoilt_texts_are_writes() {
             }
         }
         let encoding = match maker.random.random_bool(0.5) {
-            true => TextEncoding::AsciiSafe,
-            false => TextEncoding::Unsafe,
+            true => SAFE,
+            false => UNSAFE,
         };
         let verdict = classify(&bytes, encoding);
         let parses = str::from_utf8(&bytes).is_ok_and(|text| pg_query::parse(text, 0).is_ok());

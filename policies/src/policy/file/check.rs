@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use toml::Spanned;
 
-use super::draft::{Draft, RuleDraft, ScopeDraft, Section};
+use super::draft::{Declare, Draft, Listing, RuleDraft, ScopeDraft, Section};
+use super::key::nearest;
 use super::reader::Reader;
 use crate::effects::Category;
+use crate::policy::DEFAULT_SCOPE;
 
 pub(super) fn check(draft: &Draft, reader: &mut Reader<'_>) {
     contradictions("defaults", &draft.defaults, reader);
@@ -15,6 +17,37 @@ pub(super) fn check(draft: &Draft, reader: &mut Reader<'_>) {
     }
     scopes_of_the_same_tables(&draft.scopes, reader);
     names_of_two_rules(&draft.rules, reader);
+    let listed = draft.scopes_may_be.as_ref().map(Spanned::get_ref);
+    if listed == Some(&Listing::Listed) {
+        declared_but_not_listed(draft, reader);
+    }
+}
+
+/// Scopes that may be declared and cannot exist.
+fn declared_but_not_listed(draft: &Draft, reader: &mut Reader<'_>) {
+    let sections = draft.rules.iter().map(|rule| &rule.section);
+    let sections = || sections.clone().chain([&draft.defaults]);
+    let own = draft.scopes.iter().map(|scope| &**scope.name.get_ref());
+    let used = sections().filter_map(|section| section.scope.as_deref());
+    let known: Vec<&str> = own.chain(used).chain([DEFAULT_SCOPE]).collect();
+    for section in sections() {
+        let Some(Declare::Scopes(scopes)) = section.declare.as_ref().map(Spanned::get_ref) else {
+            continue;
+        };
+        for scope in scopes {
+            let name = &**scope.get_ref();
+            if !known.contains(&name) {
+                let to_do = match nearest(name, known.iter().copied()) {
+                    Some(near) => format!("did you mean {near:?}?"),
+                    None => format!("add [scope.{name}], or take the name away"),
+                };
+                let message = format!(
+                    "declare names scope {name:?}, which tokens.scopes = \"listed\" does not let exist ({to_do})"
+                );
+                reader.error(&scope.span(), message);
+            }
+        }
+    }
 }
 
 /// A kind that is refused and allowed in one breath.

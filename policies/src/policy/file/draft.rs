@@ -3,6 +3,7 @@
 use toml::Spanned;
 
 use crate::effects::Category;
+use crate::policy::declare::DeclareFor;
 use crate::policy::tables::TablePattern;
 use crate::policy::terms::{Reads, UnknownTables, Writes};
 use crate::policy::who::WhoPattern;
@@ -13,6 +14,8 @@ use crate::policy::{Mode, TokenBounds};
 pub(in crate::policy) struct Draft {
     pub(in crate::policy) defaults: Section,
     pub(in crate::policy) tokens: TokenBounds,
+    pub(in crate::policy) max_scopes: Option<u64>,
+    pub(in crate::policy) scopes_may_be: Option<Spanned<Listing>>,
     /// In the order of the file.
     pub(in crate::policy) scopes: Vec<ScopeDraft>,
     /// In the order of the file.
@@ -29,6 +32,23 @@ pub(in crate::policy) struct Section {
     pub(in crate::policy) refuse: Vec<Spanned<Category>>,
     pub(in crate::policy) allow: Vec<Spanned<Category>>,
     pub(in crate::policy) unknown_tables: Option<Spanned<UnknownTables>>,
+    pub(in crate::policy) declare: Option<Spanned<Declare>>,
+}
+
+/// Which scopes may exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::policy) enum Listing {
+    Any,
+    Listed,
+}
+
+/// What may be declared.
+#[derive(Debug)]
+pub(in crate::policy) enum Declare {
+    /// For so long.
+    For(DeclareFor),
+    /// These scopes, perhaps none.
+    Scopes(Vec<Spanned<Box<str>>>),
 }
 
 /// One `[scope.NAME]`.
@@ -38,6 +58,7 @@ pub(in crate::policy) struct ScopeDraft {
     pub(in crate::policy) tables: Vec<Spanned<TablePattern>>,
     pub(in crate::policy) mode: Option<Spanned<Mode>>,
     pub(in crate::policy) bounds: TokenBounds,
+    pub(in crate::policy) holders: Option<Spanned<WhoPattern>>,
 }
 
 /// One `[[session]]`.

@@ -27,26 +27,34 @@ const KINDS: &str = "kinds of statements";
 const UNKNOWN: &str = "\"every-scope\" or \"session-scope\"";
 const NUMBER: &str = "a whole number from 1";
 const NAMES: &str = "a name or a list of names, each with * for any characters";
+const DECLARE: &str = "\"session\", \"transaction\" or a list of scopes";
+const PREPARED: &str = "\"report\", \"refuse\" or \"roll-back\"";
 const DEFAULTS: &str = "what [defaults] says";
 const TOKENS: &str = "what [tokens] says";
 const ANY: &str = "any";
 
 /// All keys that a policy file may have, in the order of the documentation.
 #[rustfmt::skip] // One key, one row: it is a table.
-pub const POLICY_KEYS: [PolicyKey; 26] = [
+pub const POLICY_KEYS: [PolicyKey; 33] = [
     key("defaults.writes", WRITES, "\"token\""),
     key("defaults.reads", READS, "\"allow\""),
     key("defaults.mode", MODE, "\"enforce\""),
     key("defaults.scope", SCOPE, "\"default\""),
-    key("defaults.refuse", KINDS, "[\"replication\"]"),
+    key("defaults.refuse", KINDS, "[\"replication\", \"prepare-transaction\"]"),
     key("defaults.allow", KINDS, "none"),
     key("defaults.unknown_tables", UNKNOWN, "\"every-scope\""),
+    key("defaults.declare", DECLARE, "\"session\", any scope"),
     key("tokens.max_step", NUMBER, "no limit"),
     key("tokens.max_token", NUMBER, "no limit"),
+    key("tokens.scopes", "\"any\" or \"listed\"", "\"any\""),
+    key("tokens.max_scopes", NUMBER, "10000"),
+    key("tokens.prepared_transactions", PREPARED, "\"report\""),
     key("scope.NAME.tables", "a pattern schema.table or a list of them", "none"),
     key("scope.NAME.mode", MODE, DEFAULTS),
     key("scope.NAME.max_step", NUMBER, TOKENS),
     key("scope.NAME.max_token", NUMBER, TOKENS),
+    key("scope.NAME.holders", "a table as session.match", "any session"),
+    key("scope.NAME.prepared_transactions", PREPARED, TOKENS),
     key("session.match.user", NAMES, ANY),
     key("session.match.database", NAMES, ANY),
     key("session.match.application_name", NAMES, ANY),
@@ -59,6 +67,7 @@ pub const POLICY_KEYS: [PolicyKey; 26] = [
     key("session.refuse", KINDS, "none more"),
     key("session.allow", KINDS, "none"),
     key("session.unknown_tables", UNKNOWN, DEFAULTS),
+    key("session.declare", DECLARE, DEFAULTS),
     key("session.match", "a table of these four", "must be there"),
 ];
 
@@ -104,12 +113,12 @@ mod tests {
     fn tables_have_their_keys() {
         let names = |table| names_in(table).collect::<Vec<_>>();
         assert_eq!(names(""), ["defaults", "tokens", "scope", "session"]);
-        assert_eq!(names("tokens"), ["max_step", "max_token"]);
+        assert_eq!(names("tokens").len(), 5);
         assert_eq!(
             names("session.match"),
             ["user", "database", "application_name", "network"]
         );
-        assert_eq!(names("scope.NAME").len(), 4);
+        assert_eq!(names("scope.NAME").len(), 6);
     }
 
     #[test]

@@ -10,18 +10,19 @@ pub(super) mod tests;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
+use super::declare::DeclareFor;
 use super::glob::Glob;
 use super::network::Network;
 use super::remark::{Fault, Lines, PolicyErrors, Remark};
 use super::tables::TablePattern;
 use super::terms::{Reads, UnknownTables, Writes};
 use super::who::WhoPattern;
-use super::{Mode, Policy, TokenBounds};
+use super::{Mode, Policy, PreparedTransactions, TokenBounds};
 use crate::effects::Category;
 use reader::{Name, Reader};
 
 pub(super) use check::shadowed;
-pub(super) use draft::{Draft, RuleDraft, ScopeDraft, Section};
+pub(super) use draft::{Declare, Draft, Listing, RuleDraft, ScopeDraft, Section};
 pub use key::{POLICY_KEYS, PolicyKey, nearest};
 
 /// A policy file is a page of text, or as many lines as there are scopes; more is a mistake (a log, a device).
@@ -41,6 +42,17 @@ const WRITES: [(&str, Writes); 3] = [
 const UNKNOWN_TABLES: [(&str, UnknownTables); 2] = [
     ("every-scope", UnknownTables::EveryScope),
     ("session-scope", UnknownTables::SessionScope),
+];
+
+const DECLARE: [(&str, DeclareFor); 2] = [
+    ("session", DeclareFor::Session),
+    ("transaction", DeclareFor::Transaction),
+];
+const SCOPES: [(&str, Listing); 2] = [("any", Listing::Any), ("listed", Listing::Listed)];
+const PREPARED: [(&str, PreparedTransactions); 3] = [
+    ("report", PreparedTransactions::Report),
+    ("refuse", PreparedTransactions::Refuse),
+    ("roll-back", PreparedTransactions::RollBack),
 ];
 
 type Key<'a> = Spanned<DeString<'a>>;
@@ -101,10 +113,9 @@ impl Reader<'_> {
                 "defaults" => draft.defaults = self.defaults(value),
                 "tokens" => {
                     let to_do = "write it below [tokens]";
-                    if let Some(table) = self.table("tokens", value, to_do) {
-                        for (key, value) in from_the_top(table) {
-                            self.bound("tokens", "tokens", key, value, &mut draft.tokens);
-                        }
+                    let table = self.table("tokens", value, to_do);
+                    for (key, value) in table.into_iter().flat_map(from_the_top) {
+                        self.tokens(key, value, &mut draft);
                     }
                 }
                 "scope" => draft.scopes = self.scopes(value),
@@ -113,6 +124,15 @@ impl Reader<'_> {
             }
         }
         draft
+    }
+
+    fn tokens(&mut self, key: &Key<'_>, value: &Value<'_>, draft: &mut Draft) {
+        let same = |key| Name { key, written: key };
+        match &**key.get_ref() {
+            "scopes" => draft.scopes_may_be = self.word(same("tokens.scopes"), value, &SCOPES),
+            "max_scopes" => draft.max_scopes = self.number(same("tokens.max_scopes"), value),
+            _ => self.bound("tokens", "tokens", key, value, &mut draft.tokens),
+        }
     }
 
     fn defaults(&mut self, value: &Value<'_>) -> Section {
@@ -140,11 +160,30 @@ impl Reader<'_> {
             "scope" => section.scope = self.scope(name, value),
             "refuse" => section.refuse = self.list(name, value, category),
             "allow" => section.allow = self.list(name, value, category),
+            "declare" => section.declare = self.declare(name, value),
             _ => self.unknown(table, table, key),
         }
     }
 
-    /// `max_step` or `max_token`. `table` is where it is, in the table of keys and as it was written.
+    fn declare(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<Spanned<Declare>> {
+        let declare = match value.get_ref() {
+            // Nothing is something that a list of scopes can say.
+            DeValue::Array(array) if array.is_empty() => Declare::Scopes(Vec::new()),
+            DeValue::Array(_) => {
+                let check = self.check_scope;
+                Declare::Scopes(self.list(name, value, |text| {
+                    check(text).map_err(|why| {
+                        Fault::new(format!("{text:?} is no name of a scope"), why)
+                    })?;
+                    Ok(Box::from(text))
+                }))
+            }
+            _ => Declare::For(self.word(name, value, &DECLARE)?.into_inner()),
+        };
+        Some(Spanned::new(value.span(), declare))
+    }
+
+    /// A key that `[tokens]` and a scope both have. `table` is where it is, in the table of keys and as it was written.
     fn bound(
         &mut self,
         table: &str,
@@ -164,6 +203,10 @@ impl Reader<'_> {
         match &**key.get_ref() {
             "max_step" => bounds.max_step = self.number(name, value),
             "max_token" => bounds.max_token = self.number(name, value),
+            "prepared_transactions" => {
+                let word = self.word(name, value, &PREPARED);
+                bounds.prepared = word.map(Spanned::into_inner);
+            }
             _ => self.unknown(table, written, key),
         }
     }
@@ -202,6 +245,7 @@ impl Reader<'_> {
             tables: Vec::new(),
             mode: None,
             bounds: TokenBounds::default(),
+            holders: None,
         };
         for (key, value) in from_the_top(table) {
             let written_key = format!("{written}.{}", key.get_ref());
@@ -214,6 +258,11 @@ impl Reader<'_> {
                     scope.tables = self.list(name("scope.NAME.tables"), value, TablePattern::parse);
                 }
                 "mode" => scope.mode = self.word(name("scope.NAME.mode"), value, &MODES),
+                "holders" => {
+                    let mut who = WhoPattern::default();
+                    self.who(&written_key, value, &mut who);
+                    scope.holders = Some(Spanned::new(value.span(), who));
+                }
                 _ => self.bound("scope.NAME", &written, key, value, &mut scope.bounds),
             }
         }
@@ -256,7 +305,7 @@ impl Reader<'_> {
                 written: "session.name",
             };
             match &**key.get_ref() {
-                "match" => self.who(value, &mut rule.who),
+                "match" => self.who("session.match", value, &mut rule.who),
                 "name" => {
                     let text = self.text(name, value, rule_name);
                     rule.name = text.map(Spanned::into_inner);
@@ -272,21 +321,29 @@ impl Reader<'_> {
         Some(rule)
     }
 
-    fn who(&mut self, value: &Value<'_>, who: &mut WhoPattern) {
-        let to_do = "write match = { user = \"...\" }";
-        let Some(table) = self.table("session.match", value, to_do) else {
+    /// `session.match`, or the holders of a scope, which are written alike.
+    fn who(&mut self, written: &str, value: &Value<'_>, who: &mut WhoPattern) {
+        let (_, last) = written.rsplit_once('.').unwrap_or_default();
+        let to_do = format!("write {last} = {{ user = \"...\" }}");
+        let Some(table) = self.table(written, value, &to_do) else {
             return;
         };
         if table.is_empty() {
-            let message = "session.match is empty (name a user, database, application_name or network; \
-                           what is to hold for everybody belongs below [defaults])";
+            let what = match last {
+                "match" => "what is to hold for everybody belongs below [defaults]",
+                _ => "leave the key out where everybody may hold it",
+            };
+            let message = format!(
+                "{written} is empty (name a user, database, application_name or network; {what})"
+            );
             self.error(&value.span(), message);
         }
         for (key, value) in from_the_top(table) {
-            let written = format!("session.match.{}", key.get_ref());
+            let known = format!("session.match.{}", key.get_ref());
+            let written_key = format!("{written}.{}", key.get_ref());
             let name = Name {
-                key: &written,
-                written: &written,
+                key: &known,
+                written: &written_key,
             };
             match &**key.get_ref() {
                 "user" => who.user = self.globs(name, value, nonempty_glob),
@@ -298,7 +355,7 @@ impl Reader<'_> {
                     let read = self.list(name, value, Network::parse);
                     who.network = read.into_iter().map(Spanned::into_inner).collect();
                 }
-                _ => self.unknown("session.match", "session.match", key),
+                _ => self.unknown("session.match", written, key),
             }
         }
     }

@@ -87,7 +87,8 @@ write = \"allow\"
 9:18: defaults.refuse: \"copy-programm\" is no kind of statement (did you mean \"copy-program\"?)
 9:35: defaults.refuse: is a number (write kinds of statements)
 9:38: defaults.refuse: \"xyzzy\" is no kind of statement (write some of: ddl, roles, server, maintenance, truncate, \
-copy-program, copy-file, do, call, lock, notify, prepared-transactions, function-call, replication, unparsed)
+copy-program, copy-file, do, call, lock, notify, prepare-transaction, prepared-transactions, function-call, \
+replication, unparsed)
 10:10: defaults refuses and allows \"ddl\" (take one away)
 13:12: tokens.max_step: 0 is out of range (write a number from 1 to 9223372036854775807)
 14:13: tokens.max_token: is a string (write a whole number from 1)
@@ -196,7 +197,7 @@ fn every_key_of_the_table_is_read() {
             key.name
         );
         assert!(
-            found[0].contains(key.values) || name == "match",
+            found[0].contains(key.values) || ["match", "holders"].contains(&name),
             "{}: {found:?}",
             key.name
         );
@@ -269,8 +270,14 @@ fn numbers_are_taken_as_toml_writes_them() {
     let bounds = |max_step, max_token| TokenBounds {
         max_step: Some(max_step),
         max_token: Some(max_token),
+        prepared: None,
+        max_scopes: None,
     };
-    assert_eq!(policy.bounds("other"), bounds(1000, 255));
+    let other = TokenBounds {
+        max_scopes: Some(10_002),
+        ..bounds(1000, 255)
+    };
+    assert_eq!(policy.bounds("other"), other);
     assert_eq!(policy.bounds("a"), bounds(5, 255));
     refuse(
         "[tokens]\nmax_step = 9223372036854775808\n",
@@ -474,4 +481,191 @@ fn the_table_of_keys_is_that_of_the_documentation() {
             "docs/policies.md has no row for {category}"
         );
     }
+}
+
+const WHO: &str = "\
+[tokens]
+scopes = \"listed\"
+[scope.jobs]
+holders = { user = [\"lead*\"], network = \"10.0.0.0/8\" }
+[scope.bills]
+[defaults]
+declare = \"transaction\"
+[[session]]
+match = { user = \"reports\" }
+writes = \"refuse\"
+[[session]]
+match = { user = \"lead2\" }
+declare = [\"bills\"]
+[[session]]
+match = { user = \"lead3\" }
+declare = \"session\"
+[[session]]
+match = { user = \"none\" }
+declare = []
+";
+
+#[test]
+fn who_may_declare_what_and_for_how_long() {
+    use crate::verdict::Lifetime::{Local, Session};
+    let policy = std::sync::Arc::new(parse(WHO).unwrap());
+    assert_eq!(policy.warnings(), []);
+    let check = |user: &str, scope: &str, lifetime, refused: Option<&str>| {
+        let who = crate::Who {
+            user,
+            database: "d",
+            application_name: None,
+            client: Some([10, 1, 2, 3].into()),
+        };
+        let answer = policy.for_session(&who).may_declare(scope, lifetime);
+        match (answer, refused) {
+            (Ok(()), None) => {}
+            (Err(why), Some(part)) if why.why.contains(part) => {}
+            (answer, _) => panic!("{user} {scope} {lifetime:?}: {answer:?}"),
+        }
+    };
+    check("lead1", "jobs", Local, None);
+    check(
+        "lead1",
+        "jobs",
+        Session,
+        Some("declare = \"transaction\" ([defaults], line 7)"),
+    );
+    check(
+        "other",
+        "jobs",
+        Local,
+        Some("who may hold scope \"jobs\" (line 4)"),
+    );
+    check("other", "bills", Local, None);
+    check("other", "default", Local, None);
+    check(
+        "other",
+        "new",
+        Local,
+        Some("tokens.scopes = \"listed\", line 2"),
+    );
+    check(
+        "reports",
+        "bills",
+        Local,
+        Some("writes = \"refuse\" (session rule 1, line 8)"),
+    );
+    check("lead2", "bills", Local, None);
+    check("lead2", "bills", Session, Some("transaction"));
+    check(
+        "lead2",
+        "jobs",
+        Local,
+        Some("lets these sessions declare bills (session rule 2, line 11)"),
+    );
+    check("lead3", "jobs", Session, None);
+    check("none", "bills", Local, Some("declare no scope"));
+    let free = std::sync::Arc::new(Policy::default());
+    let who = crate::Who {
+        user: "x",
+        database: "x",
+        application_name: None,
+        client: None,
+    };
+    assert_eq!(
+        free.for_session(&who).may_declare("anything", Session),
+        Ok(())
+    );
+}
+
+#[test]
+fn holders_are_matched_as_sessions_are() {
+    let policy = std::sync::Arc::new(
+        parse("[scope.a]\nholders = { application_name = \"cron*\", database = \"d\" }\n").unwrap(),
+    );
+    let may = |application_name, database, client: Option<[u8; 4]>| {
+        let who = crate::Who {
+            user: "u",
+            database,
+            application_name,
+            client: client.map(Into::into),
+        };
+        let session = policy.for_session(&who);
+        session.may_declare("a", crate::Lifetime::Session).is_ok()
+    };
+    assert!(may(Some("cron-1"), "d", None));
+    assert!(!may(Some("cron-1"), "e", None));
+    assert!(!may(None, "d", None));
+}
+
+#[test]
+fn what_is_wrong_about_declaring_is_said() {
+    refuse(
+        "[defaults]\ndeclare = \"sesion\"\n",
+        &[
+            "2:11: defaults.declare: \"sesion\" is none of its values",
+            "did you mean \"session\"?",
+        ],
+    );
+    refuse(
+        "[defaults]\ndeclare = true\n",
+        &[
+            "2:11: ",
+            "write \"session\", \"transaction\" or a list of scopes",
+        ],
+    );
+    refuse(
+        "[defaults]\ndeclare = [\"a b\"]\n",
+        &["2:12: ", "is no name of a scope"],
+    );
+    refuse(
+        "[tokens]\nscopes = \"list\"\n",
+        &["2:10: tokens.scopes: \"list\"", "did you mean \"listed\"?"],
+    );
+    refuse("[tokens]\nmax_scopes = 0\n", &["2:14: ", "out of range"]);
+    refuse(
+        "[tokens]\nprepared_transactions = \"rollback\"\n",
+        &["2:25: ", "did you mean \"roll-back\"?"],
+    );
+    refuse(
+        "[scope.a]\nholders = { usr = \"x\" }\n",
+        &["2:13: unknown key \"scope.a.holders.usr\" (did you mean \"user\"?)"],
+    );
+    refuse(
+        "[scope.a]\nholders = {}\n",
+        &["2:11: scope.a.holders is empty"],
+    );
+    refuse(
+        "[scope.a]\nholders = \"x\"\n",
+        &[
+            "2:11: scope.a.holders is not a table",
+            "write holders = { user",
+        ],
+    );
+    refuse(
+        "[tokens]\nscopes = \"listed\"\n[scope.jobs]\n[defaults]\ndeclare = [\"job\"]\n",
+        &["5:12: ", "did you mean \"jobs\"?"],
+    );
+}
+
+#[test]
+fn what_surprises_about_declaring_is_warned_of() {
+    let warned = |text: &str| -> Vec<String> {
+        let policy = parse(text).unwrap();
+        policy.warnings().iter().map(ToString::to_string).collect()
+    };
+    let several = warned("[scope.a]\n[scope.b]\n");
+    assert!(
+        matches!(several.as_slice(), [one] if one.contains("2:8: ") && one.contains("depose any leader")),
+        "{several:?}"
+    );
+    assert_eq!(
+        warned("[scope.a]\n[scope.b]\nholders = { user = \"b\" }\n").len(),
+        0
+    );
+    assert_eq!(warned("[scope.a]\n").len(), 0);
+    let reader =
+        "[[session]]\nmatch = { user = \"r\" }\nreads = \"current\"\nwrites = \"refuse\"\n";
+    assert_eq!(warned(reader).len(), 1);
+    assert_eq!(warned(&format!("{reader}declare = [\"a\"]\n")).len(), 0);
+    let rolls =
+        "[defaults]\ndeclare = []\n[tokens]\nprepared_transactions = \"roll-back\"\n[scope.a]\n";
+    assert_eq!(warned(rolls).len(), 0);
+    assert_eq!(warned(&format!("{rolls}[scope.b]\n")).len(), 1);
 }

@@ -2,7 +2,9 @@
 
 use pgpalisade_authority::{Mark, Token};
 use pgpalisade_policies::scan::NeedsParse;
-use pgpalisade_policies::{Chain, Effects, Mode, Policy, SearchPath, TextEncoding, Who, classify};
+use pgpalisade_policies::{
+    Chain, Effects, Lexing, Mode, Policy, SearchPath, TextEncoding, Who, classify,
+};
 
 use super::*;
 use crate::fence::scope_cell::ScopeCells;
@@ -27,6 +29,8 @@ enum Outcome {
 
 use Outcome::{Admit, Declare, Refuse};
 
+const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
+
 const FREE: Outcome = Admit(Basis::NotRequired);
 const TOKEN: Outcome = Admit(Basis::Token);
 const FAILED: Outcome = Admit(Basis::FailedTransaction);
@@ -45,7 +49,8 @@ struct Session {
 }
 
 fn fence() -> SessionFence {
-    fence_of(Policy::default(), &Arc::default())
+    let policy = "[defaults]\nallow = [\"prepare-transaction\"]\n";
+    fence_of(Policy::parse(policy, &|_| Ok(())).unwrap(), &Arc::default())
 }
 
 fn fence_of(policy: Policy, cells: &Arc<ScopeCells>) -> SessionFence {
@@ -96,7 +101,7 @@ impl Session {
             ("pw", "INSERT INTO t VALUES (1) RETURNING a"),
         ] {
             let classified = Classified {
-                verdict: Arc::new(classify(text.as_bytes(), TextEncoding::AsciiSafe)),
+                verdict: Arc::new(classify(text.as_bytes(), SAFE)),
                 excerpt: None,
                 scan: NeedsParse::No,
             };
@@ -166,7 +171,7 @@ impl Session {
             path: SearchPath::Unknown,
             confirmed: self.ledger.settled().map(confirmed),
         };
-        let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
+        let verdict = classify(text.as_bytes(), SAFE);
         self.fence.plan(&verdict, &situation)
     }
 
@@ -182,7 +187,7 @@ impl Session {
     }
 
     fn apply(&mut self, text: &str) {
-        let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
+        let verdict = classify(text.as_bytes(), SAFE);
         for control in verdict.statements.iter().flat_map(|one| &one.controls) {
             self.fence
                 .apply(control, &self.accepted, &mut self.settings);

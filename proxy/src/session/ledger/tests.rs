@@ -1,6 +1,6 @@
 //! Conversations in the order in which both sides send: what is in flight, and where each reply goes.
 
-use pgpalisade_policies::{TextEncoding, classify};
+use pgpalisade_policies::{Lexing, TextEncoding, classify};
 
 use super::super::in_flight::Leave;
 use super::super::names::NameChange;
@@ -519,7 +519,10 @@ fn the_queue_has_a_limit() {
 }
 
 fn with_text(request: Request, text: &str) -> InFlight {
-    let verdict = classify(text.as_bytes(), TextEncoding::AsciiSafe);
+    let verdict = classify(
+        text.as_bytes(),
+        Lexing::with_unknown_strings(TextEncoding::AsciiSafe),
+    );
     InFlight::client(request, Some(Arc::new(verdict)))
 }
 

@@ -1,0 +1,218 @@
+//! Who may declare which scope, and for how long.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::session::{SessionPolicy, Who};
+use super::terms::{By, Said, Terms};
+use super::who::WhoPattern;
+use crate::verdict::Lifetime;
+
+/// Which scopes the sessions of a rule may declare.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Declarable {
+    /// Any.
+    #[default]
+    Any,
+    /// These.
+    Listed(Arc<[Box<str>]>),
+}
+
+/// For how long the sessions of a rule may declare.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum DeclareFor {
+    /// For the session, or for a transaction.
+    #[default]
+    Session,
+    /// For a transaction only: the server connection may serve another client in the next.
+    Transaction,
+}
+
+/// The sessions that may declare a scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Holders {
+    pub(super) who: WhoPattern,
+    /// Where the file says so.
+    pub(super) line: u32,
+}
+
+/// Which scopes there may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Scopes {
+    /// Any that a session declares.
+    #[default]
+    Any,
+    /// Those that the policy names, since this line says so.
+    Listed { line: u32 },
+}
+
+/// Who may declare, in one policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Declarers {
+    /// Of scopes that name them.
+    pub(super) holders: BTreeMap<Box<str>, Holders>,
+    pub(super) scopes: Scopes,
+}
+
+/// A session, kept for scopes that name their holders.
+#[derive(Debug)]
+pub(super) struct Identity {
+    user: Box<str>,
+    database: Box<str>,
+    application_name: Option<Box<str>>,
+    client: Option<IpAddr>,
+}
+
+impl Identity {
+    pub(super) fn of(who: &Who<'_>) -> Self {
+        Self {
+            user: who.user.into(),
+            database: who.database.into(),
+            application_name: who.application_name.map(Into::into),
+            client: who.client,
+        }
+    }
+
+    fn who(&self) -> Who<'_> {
+        Who {
+            user: &self.user,
+            database: &self.database,
+            application_name: self.application_name.as_deref(),
+            client: self.client,
+        }
+    }
+}
+
+/// Why a session may not declare a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MayNotDeclare {
+    /// The reason, as a sentence without its period.
+    pub why: String,
+    /// What to do, with the key of the policy file.
+    pub hint: String,
+}
+
+impl SessionPolicy {
+    /// Whether the session may declare a token of this scope, and keep it for so long.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn may_declare(&self, scope: &str, lifetime: Lifetime) -> Result<(), MayNotDeclare> {
+        let policy = self.policy();
+        if let Scopes::Listed { line } = policy.declarers.scopes
+            && !policy.names(scope)
+        {
+            return Err(MayNotDeclare {
+                why: format!(
+                    "The policy names no scope {scope:?}, and no other may exist (tokens.scopes = \"listed\", line \
+                     {line})"
+                ),
+                hint: format!(
+                    "Correct the name, or have an operator add [scope.{scope}] to the policy."
+                ),
+            });
+        }
+        self.terms().may_declare(scope)?;
+        if let Some(holders) = policy.declarers.holders.get(scope) {
+            let is_one = |identity: &Arc<Identity>| holders.who.matches(&identity.who());
+            if !self.identity().is_some_and(is_one) {
+                return Err(MayNotDeclare {
+                    why: format!(
+                        "The policy says who may hold scope {scope:?} (line {}), and this session is not among them",
+                        holders.line
+                    ),
+                    hint: format!(
+                        "Connect as one that may lead, or have an operator change holders of [scope.{scope}] in the \
+                         policy."
+                    ),
+                });
+            }
+        }
+        self.terms().may_declare_for(lifetime)
+    }
+
+    /// In words, which scopes the session may declare.
+    #[must_use]
+    pub fn declares(&self) -> String {
+        let terms = self.terms();
+        let mut words = match &terms.declarable.value {
+            _ if terms.declares_nothing_by_default() => "nothing".to_owned(),
+            Declarable::Any => "any scope".to_owned(),
+            Declarable::Listed(scopes) if scopes.is_empty() => "nothing".to_owned(),
+            Declarable::Listed(scopes) => scopes.join(", "),
+        };
+        let declarers = &self.policy().declarers;
+        if !declarers.holders.is_empty() && words != "nothing" {
+            words.push_str(", but scopes with holders only as one of them");
+        }
+        if terms.declare_for.value == DeclareFor::Transaction && words != "nothing" {
+            words.push_str(", for a transaction only");
+        }
+        words
+    }
+}
+
+impl Terms {
+    /// Sessions that can write nothing have no use for a token, unless the file says so.
+    fn declares_nothing_by_default(&self) -> bool {
+        self.refuses_all_writes() && !matches!(self.declarable.by, By::Rule)
+    }
+
+    pub(super) fn says_what_it_declares(&self) -> bool {
+        !matches!(
+            (self.declarable.by, self.declare_for.by),
+            (By::Nobody, By::Nobody)
+        )
+    }
+
+    fn may_declare(&self, scope: &str) -> Result<(), MayNotDeclare> {
+        let hint = |place: &str| {
+            format!(
+                "An operator can let these sessions declare it: declare = [\"{scope}\"] in {place}."
+            )
+        };
+        if self.declares_nothing_by_default() {
+            let source = self.source(self.writes.by);
+            return Err(MayNotDeclare {
+                why: format!(
+                    "These sessions may write nothing, so they may declare nothing: writes = \"refuse\" ({source})"
+                ),
+                hint: hint("that rule of the policy"),
+            });
+        }
+        let Said { value, by } = &self.declarable;
+        match value {
+            Declarable::Listed(scopes) if !scopes.iter().any(|one| **one == *scope) => {
+                let source = self.source(*by);
+                let which = match &**scopes {
+                    [] => "no scope".to_owned(),
+                    scopes => scopes.join(", "),
+                };
+                Err(MayNotDeclare {
+                    why: format!("The policy lets these sessions declare {which} ({source})"),
+                    hint: hint("a rule of the policy that matches them"),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn may_declare_for(&self, lifetime: Lifetime) -> Result<(), MayNotDeclare> {
+        match (self.declare_for.value, lifetime) {
+            (DeclareFor::Session, _) | (_, Lifetime::Local) => Ok(()),
+            (DeclareFor::Transaction, Lifetime::Session) => {
+                let source = self.source(self.declare_for.by);
+                Err(MayNotDeclare {
+                    why: format!(
+                        "A pooler may lend this connection to another client, so what is set for the session belongs \
+                         to nobody: declare = \"transaction\" ({source})"
+                    ),
+                    hint: "Write BEGIN; SET LOCAL fencing.token = 34; ...; COMMIT, each time."
+                        .to_owned(),
+                })
+            }
+        }
+    }
+}

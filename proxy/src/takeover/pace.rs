@@ -1,0 +1,107 @@
+//! How far a mark may rise in a short time: `max_step` bounds one declaration, and without this many small ones could
+//! go any way.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pgpalisade_authority::{Incarnation, Mark, Scope, Token};
+use tokio::time::Instant;
+
+/// In this time the declarations of a scope together may raise its mark by `max_step`.
+pub(super) const WINDOW: Duration = Duration::from_secs(10);
+/// With so many windows, those that are over are thrown away.
+const WINDOWS: usize = 1024;
+
+/// The windows of the scopes whose marks have risen lately, as this proxy knows them.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    windows: Mutex<HashMap<Scope, Window>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    began: Instant,
+    /// The mark at its begin.
+    from: u64,
+    incarnation: Incarnation,
+}
+
+impl Window {
+    fn is_over(&self, now: Instant) -> bool {
+        now.duration_since(self.began) >= WINDOW
+    }
+}
+
+impl Pace {
+    /// Whether a declaration would take the mark too far from where it was at the begin of the window, which begins
+    /// with the first that raises it. `mark` is the one that is known; one that is behind makes the answer stricter.
+    ///
+    /// A repair begins another window.
+    pub(super) fn allows(&self, scope: &Scope, token: Token, mark: &Mark, max_step: u64) -> bool {
+        self.allows_at(Instant::now(), scope, token, mark, max_step)
+    }
+
+    fn allows_at(
+        &self,
+        now: Instant,
+        scope: &Scope,
+        token: Token,
+        mark: &Mark,
+        max_step: u64,
+    ) -> bool {
+        if token <= mark.token {
+            return true;
+        }
+        let fresh = Window {
+            began: now,
+            from: mark.token.get(),
+            incarnation: mark.incarnation,
+        };
+        let mut windows = self.lock();
+        if windows.len() >= WINDOWS {
+            windows.retain(|_, window| !window.is_over(now));
+        }
+        let window = windows.entry(scope.clone()).or_insert(fresh);
+        if window.is_over(now) || window.incarnation != mark.incarnation {
+            *window = fresh;
+        }
+        token.get() <= window.from.saturating_add(max_step)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Scope, Window>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(token: u64) -> Mark {
+        Mark::new(Token::new(token).unwrap(), 1, "a test".to_owned())
+    }
+
+    #[test]
+    fn small_steps_go_no_further_than_one_large_one() {
+        let pace = Pace::default();
+        let scope = Scope::new("jobs").unwrap();
+        let began = Instant::now();
+        let allows = |token: u64, known: u64, now| {
+            pace.allows_at(now, &scope, Token::new(token).unwrap(), &mark(known), 10)
+        };
+        assert!(allows(15, 10, began));
+        assert!(allows(20, 15, began));
+        assert!(
+            !allows(21, 20, began),
+            "10 above where the window began is 20"
+        );
+        assert!(allows(20, 20, began), "equal raises nothing");
+        let later = began + WINDOW;
+        assert!(allows(30, 20, later));
+        assert!(!allows(31, 30, later));
+        let mut repaired = mark(3);
+        repaired.incarnation = Incarnation::new(1);
+        assert!(pace.allows_at(later, &scope, Token::new(13).unwrap(), &repaired, 10));
+    }
+}

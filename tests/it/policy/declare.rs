@@ -1,0 +1,292 @@
+//! Who may declare which scope and for how long, and what only seems to declare.
+
+use std::time::{Duration, Instant};
+
+use pgpalisade_tests::policy::PolicyFile;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
+
+use super::{SETUP, assert_passes, assert_refused};
+
+const POLICY: &str = "[scope.jobs]\nholders = { user = \"lead*\" }\n\
+    [[session]]\nmatch = { user = \"reports\" }\nwrites = \"refuse\"\n\
+    [[session]]\nmatch = { user = \"pooled\" }\ndeclare = \"transaction\"\n";
+
+fn stage(policy: &str) -> Stage {
+    let roles = "CREATE ROLE leader SUPERUSER LOGIN; CREATE ROLE reports SUPERUSER LOGIN; \
+                 CREATE ROLE pooled SUPERUSER LOGIN";
+    Stage::governed(&format!("{SETUP}; {roles}"), &PolicyFile::new(policy))
+}
+
+/// The SQLSTATE that a login with this token ends in.
+fn login(stage: &Stage, user: &str, name: &str, value: &str) -> Option<String> {
+    let mut wire = Wire::connect(&stage.proxy.endpoint());
+    wire.startup(
+        PROTOCOL_3_0,
+        &[("user", user), ("database", "postgres"), (name, value)],
+    );
+    let answer = wire.until_closed();
+    let error = answer.iter().find(|message| message.tag == b'E');
+    error.map(Message::sqlstate)
+}
+
+#[test]
+fn only_holders_declare_a_scope() {
+    let stage = stage(POLICY);
+    let mut leader = stage.user("leader");
+    leader.ok("SET fencing.token = 'jobs=33'");
+    let mut other = stage.user("postgres");
+    for sql in [
+        "SET fencing.token = 'jobs=34'",
+        "SET fencing.scope = 'jobs'",
+        "SELECT set_config('fencing.token', 'default=1,jobs=34', false)",
+        "BEGIN; SET LOCAL fencing.token = 'jobs=34'",
+    ] {
+        assert_refused(&mut other, sql, "PF005");
+    }
+    let refused = other.extended("SET fencing.token = 'jobs=34'");
+    assert!(
+        pretty(&refused).contains("holders of [scope.jobs]"),
+        "{}",
+        pretty(&refused)
+    );
+    for (name, value) in [
+        ("fencing.token", "jobs=34"),
+        ("options", "-c fencing.token=jobs=34"),
+    ] {
+        assert_eq!(
+            login(&stage, "postgres", name, value).as_deref(),
+            Some("PF005")
+        );
+    }
+    other.ok("SET fencing.token = 7");
+    // The leader was not ended, and nothing was raised.
+    leader.ok("SET fencing.scope = 'jobs'");
+    assert_eq!(leader.rows("SHOW fencing.mark"), [["33"]]);
+}
+
+#[test]
+fn who_may_write_nothing_declares_nothing() {
+    let stage = stage(POLICY);
+    let mut reports = stage.user("reports");
+    assert_refused(&mut reports, "SET fencing.token = 34", "PF005");
+    assert_eq!(
+        login(&stage, "reports", "fencing.token", "34").as_deref(),
+        Some("PF005")
+    );
+    reports.ok("SELECT * FROM notes");
+    let file = PolicyFile::new(POLICY);
+    let stage = Stage::governed(SETUP, &file);
+    let mut plain = stage.plain();
+    plain.ok("SET fencing.token = 34");
+    file.reload(&stage.proxy, "[defaults]\ndeclare = []\n");
+    assert_refused(&mut plain, "SET fencing.token = 35", "PF005");
+    // What it holds, it holds.
+    plain.ok("INSERT INTO notes VALUES (1)");
+}
+
+#[test]
+fn behind_a_pooler_a_token_is_for_a_transaction() {
+    let stage = stage(POLICY);
+    let mut pooled = stage.user("pooled");
+    for sql in [
+        "SET fencing.token = 33",
+        "SET SESSION fencing.token = 33",
+        "SET fencing.scope = 'other'",
+        "SELECT set_config('fencing.token', '33', false)",
+    ] {
+        assert_refused(&mut pooled, sql, "PF005");
+    }
+    assert_eq!(
+        login(&stage, "pooled", "fencing.token", "33").as_deref(),
+        Some("PF005")
+    );
+    pooled.ok("BEGIN; SET LOCAL fencing.token = 33; INSERT INTO notes VALUES (1); COMMIT");
+    pooled.ok("BEGIN");
+    pooled.ok("SELECT set_config('fencing.token', '33', true)");
+    pooled.ok("INSERT INTO notes VALUES (2)");
+    pooled.ok("COMMIT");
+    // The next client of the connection has nothing of it, although the value was accepted.
+    assert_refused(&mut pooled, "INSERT INTO notes VALUES (3)", "PF002");
+    assert_refused(&mut pooled, "SET fencing.token = 33", "PF005");
+    pooled.ok("SET fencing.token = ''");
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "2");
+}
+
+#[test]
+fn where_it_is_observed_the_set_passes_and_declares_nothing() {
+    let policy = format!("[defaults]\nmode = \"observe\"\n{POLICY}");
+    let stage = stage(&policy);
+    let mut other = stage.user("postgres");
+    other.ok("SET fencing.token = 'jobs=34'");
+    let mut leader = stage.user("leader");
+    leader.ok("SET fencing.token = 'jobs=1'");
+    leader.ok("SET fencing.scope = 'jobs'");
+    assert_eq!(leader.rows("SHOW fencing.mark"), [["1"]]);
+    let records = stage.proxy.rejections();
+    assert!(
+        records
+            .iter()
+            .any(|one| one["sqlstate"] == "PF005" && one["enforced"] == false),
+        "{records:?}"
+    );
+}
+
+#[test]
+fn scopes_are_listed_or_limited() {
+    let stage = stage("[tokens]\nscopes = \"listed\"\n[scope.jobs]\n");
+    let mut wire = stage.plain();
+    wire.ok("SET fencing.token = 'jobs=1,default=1'");
+    assert_refused(&mut wire, "SET fencing.token = 'job=2'", "PF005");
+    let limited = self::stage("[tokens]\nmax_scopes = 3\n[scope.jobs]\n");
+    let mut wire = limited.plain();
+    for at in 1..=3 {
+        wire.ok(&format!("SET fencing.token = 's{at}=1'"));
+    }
+    assert_refused(&mut wire, "SET fencing.token = 's4=1'", "PF005");
+    wire.ok("SET fencing.token = 's3=2,jobs=1,default=1'");
+}
+
+/// Many small steps go no further than one large one, for a time.
+#[test]
+fn max_step_holds_over_time() {
+    let stage = stage("[tokens]\nmax_step = 10\n");
+    let mut wire = stage.plain();
+    wire.ok("SET fencing.token = 100");
+    wire.ok("SET fencing.token = 106");
+    let began = Instant::now();
+    assert_refused(&mut wire, "SET fencing.token = 112", "PF003");
+    let answer = wire.query("SET fencing.token = 112");
+    assert!(
+        pretty(&answer).contains("of 10 s together"),
+        "{}",
+        pretty(&answer)
+    );
+    wire.ok("SET fencing.token = 110");
+    loop {
+        let answer = wire.query("SET fencing.token = 112");
+        if answer.iter().all(|message| message.tag != b'E') {
+            break;
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "{}",
+            pretty(&answer)
+        );
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(began.elapsed() > Duration::from_secs(8));
+}
+
+/// What a driver sends where SET takes no parameters.
+#[test]
+fn what_only_seems_to_declare_is_refused() {
+    let stage = stage("");
+    let mut wire = stage.plain();
+    let batch = Batch::new()
+        .parse("", "SELECT set_config('fencing.token', $1, false)")
+        .bind("", "", &[Some("33")])
+        .execute("", 0)
+        .sync();
+    let answer = wire.run(&batch);
+    let error = answer.iter().find(|message| message.tag == b'E');
+    assert_eq!(
+        error.map(Message::sqlstate).as_deref(),
+        Some("PF003"),
+        "{}",
+        pretty(&answer)
+    );
+    assert!(
+        pretty(&answer).contains("SET fencing.token = 34"),
+        "{}",
+        pretty(&answer)
+    );
+    for sql in [
+        "SELECT set_config('fencing.token', (30+4)::text, false)",
+        "SELECT 1, set_config('fencing.token', '34', false)",
+        "WITH x AS (SELECT set_config('fencing.token', '34', false)) SELECT * FROM x",
+        "SELECT * FROM set_config('fencing.token', '34', false)",
+        "PREPARE p AS SELECT set_config('fencing.token', $1, false)",
+        "SET fencing.tokn = 34",
+        "RESET fencing.tokn",
+        "SHOW fencing.tokn",
+        "SET fencing.mark = 34",
+    ] {
+        assert_refused(&mut wire, sql, "PF003");
+    }
+    let answer = wire.query("SET fencing.tokn = 34");
+    assert!(
+        pretty(&answer).contains("Did you mean fencing.token?"),
+        "{}",
+        pretty(&answer)
+    );
+    assert_eq!(
+        login(&stage, "postgres", "fencing.tokn", "34").as_deref(),
+        Some("PF003")
+    );
+    assert_eq!(
+        login(&stage, "postgres", "options", "-c fencing.tokn=34").as_deref(),
+        Some("PF003")
+    );
+    wire.ok("SET fencing.token = 34");
+    let block = "DO $$ BEGIN PERFORM set_config('fencing.token', '35', false); END $$";
+    assert_refused(&mut wire, block, "PF003");
+    assert_eq!(
+        wire.rows("SELECT current_setting('fencing.token')"),
+        [["34"]]
+    );
+    for name in ["token", "scope", "mark", "status"] {
+        wire.ok(&format!("SHOW fencing.{name}"));
+    }
+    assert_passes(&wire.extended("SELECT set_config('fencing.token', '35', false)"));
+    assert_eq!(wire.rows("SHOW fencing.mark"), [["35"]]);
+}
+
+/// Constants run no code of a user's, so they leave no doubt behind a COMMIT in the same text.
+#[test]
+fn constants_before_the_end_of_a_transaction() {
+    let stage = stage("");
+    let mut wire = stage.plain();
+    wire.ok("SELECT 1; COMMIT; SELECT 2");
+    wire.ok("SELECT 1; COMMIT; SELECT count(*) FROM notes");
+    assert_refused(
+        &mut wire,
+        "SELECT hidden(1) WHERE false; COMMIT; SELECT hidden(1)",
+        "PF002",
+    );
+    assert_refused(&mut wire, "SELECT 1; COMMIT; SELECT hidden(1)", "25006");
+}
+
+/// What a backslash means the server has told, so a text with one is no riddle.
+#[test]
+fn a_backslash_is_read_as_the_server_reads_it() {
+    let stage = stage("");
+    let mut wire = stage.plain();
+    for first in 0..=255_u8 {
+        let literal = format!("{first:02x}{:02x}", first.wrapping_mul(37));
+        wire.ok(&format!("SELECT '\\x{literal}'::bytea"));
+    }
+    wire.ok("SELECT 'C:\\dir\\'");
+    assert_refused(
+        &mut wire,
+        "SELECT 'a\\'; INSERT INTO notes VALUES (1) --'",
+        "PF002",
+    );
+    wire.ok("SET standard_conforming_strings = off");
+    wire.ok("SELECT 'a\\'; INSERT INTO notes VALUES (1) --'");
+    assert_refused(
+        &mut wire,
+        "SELECT 'a\\''; INSERT INTO notes VALUES (1); --'",
+        "PF002",
+    );
+    // In one packet with the SET nobody knows.
+    wire.ok("RESET standard_conforming_strings");
+    let both = Batch::new()
+        .query("SET standard_conforming_strings = off")
+        .query("SELECT 'a\\''; INSERT INTO notes VALUES (1); --'");
+    wire.send(&both);
+    assert_passes(&wire.until_ready());
+    let answer = wire.until_ready();
+    assert!(pretty(&answer).contains("PF002"), "{}", pretty(&answer));
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "0");
+}

@@ -1,0 +1,111 @@
+//! Prepared transactions: refused by default, and what a takeover does with those that it finds.
+
+use pgpalisade_tests::policy::PolicyFile;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Wire, pretty};
+
+use super::{SETUP, assert_refused};
+
+const ALLOWED: &str = "[defaults]\nallow = [\"prepare-transaction\"]\n";
+
+fn stage(takeover: &str) -> Stage {
+    let policy = format!("{ALLOWED}[tokens]\nprepared_transactions = \"{takeover}\"\n");
+    Stage::governed(SETUP, &PolicyFile::new(&policy))
+}
+
+fn prepare(stage: &Stage) {
+    let mut old = stage.leader("33");
+    old.ok("BEGIN; INSERT INTO notes VALUES (1)");
+    old.ok("PREPARE TRANSACTION 'it''s left'");
+}
+
+#[test]
+fn preparing_is_refused_by_default() {
+    let stage = Stage::with(SETUP);
+    let mut leader = stage.leader("33");
+    leader.ok("BEGIN; INSERT INTO notes VALUES (1)");
+    let answer = leader.query("PREPARE TRANSACTION 'x'");
+    let error = answer
+        .iter()
+        .find(|message| message.tag == b'E')
+        .expect("an error");
+    assert_eq!(error.sqlstate(), "PF005");
+    let told = pretty(&answer);
+    assert!(told.contains("prepare-transaction"), "{told}");
+    leader.ok("ROLLBACK");
+    assert_eq!(
+        stage
+            .postgres
+            .value("SELECT count(*) FROM pg_prepared_xacts"),
+        "0"
+    );
+}
+
+#[test]
+fn a_takeover_refuses_while_older_ones_are_left() {
+    let stage = stage("refuse");
+    prepare(&stage);
+    let mut new = stage.plain();
+    for _ in 0..2 {
+        let answer = new.query("SET fencing.token = 34");
+        let told = pretty(&answer);
+        assert!(told.contains("PF006") && told.contains("s left"), "{told}");
+    }
+    assert_refused(&mut new, "INSERT INTO notes VALUES (2)", "PF002");
+    stage.postgres.sql("ROLLBACK PREPARED 'it''s left'");
+    new.ok("SET fencing.token = 34");
+    // Its own do not stand in the way of its other sessions.
+    new.ok("BEGIN; INSERT INTO notes VALUES (3)");
+    new.ok("PREPARE TRANSACTION 'own'");
+    let mut other = stage.leader("34");
+    other.ok("COMMIT PREPARED 'own'");
+    assert_eq!(
+        stage
+            .postgres
+            .value("SELECT string_agg(id::text, ',') FROM notes"),
+        "3"
+    );
+}
+
+#[test]
+fn a_takeover_rolls_older_ones_back() {
+    let stage = stage("roll-back");
+    prepare(&stage);
+    let mut new = stage.leader("34");
+    assert_eq!(
+        stage
+            .postgres
+            .value("SELECT count(*) FROM pg_prepared_xacts"),
+        "0"
+    );
+    new.ok("BEGIN; INSERT INTO notes VALUES (3)");
+    new.ok("PREPARE TRANSACTION 'own'");
+    let mut other = stage.leader("34");
+    other.ok("COMMIT PREPARED 'own'");
+    assert_eq!(
+        stage
+            .postgres
+            .value("SELECT string_agg(id::text, ',') FROM notes"),
+        "3"
+    );
+}
+
+/// What cannot be rolled back from where the control connection is stands in the way.
+#[test]
+fn one_in_another_database_is_named() {
+    let stage = stage("roll-back");
+    stage.postgres.sql("CREATE DATABASE elsewhere");
+    let parameters = [("user", "postgres"), ("database", "elsewhere")];
+    let mut direct = Wire::login(&stage.postgres.socket(), &parameters);
+    direct.ok("BEGIN; CREATE TABLE t ()");
+    direct.ok("PREPARE TRANSACTION 'far'");
+    let mut new = stage.plain();
+    let answer = new.query("SET fencing.token = 34");
+    let told = pretty(&answer);
+    assert!(
+        told.contains("PF006") && told.contains("another database"),
+        "{told}"
+    );
+    direct.ok("ROLLBACK PREPARED 'far'");
+    new.ok("SET fencing.token = 34");
+}
