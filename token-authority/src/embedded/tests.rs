@@ -311,6 +311,26 @@ async fn requests_that_wait_together_share_a_commit() {
     assert_eq!(store.sessions().await.unwrap().len(), 50);
 }
 
+/// What is written to a file that has no name any more is gone at the next start.
+#[tokio::test]
+async fn a_file_that_is_removed_or_replaced_takes_no_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path()).unwrap();
+    store.enrol(CLUSTER).await.unwrap();
+    declare(&store, 1, 1).await.unwrap();
+    let copy = dir.path().join("copy");
+    fs::copy(file(dir.path()), &copy).unwrap();
+    fs::remove_file(file(dir.path())).unwrap();
+    let removed = declare(&store, 2, 2).await.unwrap_err();
+    assert!(matches!(removed, AuthorityError::WentBack(_)), "{removed}");
+    fs::rename(copy, file(dir.path())).unwrap();
+    let replaced = declare(&store, 3, 3).await.unwrap_err();
+    assert!(
+        matches!(replaced, AuthorityError::WentBack(_)),
+        "{replaced}"
+    );
+}
+
 #[tokio::test]
 async fn a_failed_step_undoes_its_transaction_and_the_store_goes_on() {
     let dir = tempfile::tempdir().unwrap();
