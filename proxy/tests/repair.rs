@@ -136,10 +136,6 @@ impl Authority for Deaf {
         self.0.drained(scope, rank, gone)
     }
 
-    fn release(&self, backend: Backend) -> Answer<'_, ()> {
-        self.0.release(backend)
-    }
-
     fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
         self.0.forget(gone)
     }

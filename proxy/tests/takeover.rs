@@ -636,7 +636,6 @@ async fn without_a_control_connection_only_takeovers_fail() {
 struct Slow {
     store: Arc<Embedded>,
     declare: Duration,
-    forget: Duration,
 }
 
 impl Authority for Slow {
@@ -684,15 +683,8 @@ impl Authority for Slow {
         self.store.drained(scope, rank, gone)
     }
 
-    fn release(&self, backend: Backend) -> Answer<'_, ()> {
-        Box::pin(async move { self.forget(&[backend]).await })
-    }
-
     fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
-        Box::pin(async move {
-            tokio::time::sleep(self.forget).await;
-            self.store.forget(gone).await
-        })
+        self.store.forget(gone)
     }
 
     fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>> {
@@ -705,31 +697,6 @@ impl Authority for Slow {
 }
 
 #[tokio::test]
-async fn a_release_is_through_before_the_session_declares_again() {
-    let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let forget = Duration::from_millis(50);
-    let slow = Slow {
-        store: Arc::clone(&store),
-        declare: Duration::ZERO,
-        forget,
-    };
-    let cancel = CancellationToken::new();
-    let takeover = Takeover::start(options(&postgres), Arc::new(slow), cancel)
-        .await
-        .unwrap();
-    let (_client, backend) = declared(&postgres, &takeover, "postgres", 1).await;
-    for _ in 0..5 {
-        takeover.release(backend);
-        declare(&takeover, 1, backend).await.unwrap();
-        tokio::time::sleep(forget * 2).await;
-        assert_eq!(registered(&store).await, [backend]);
-    }
-    takeover.release(backend);
-    eventually_registered(&store, &[]).await;
-}
-
-#[tokio::test]
 async fn an_authority_that_does_not_answer_is_an_error_in_time() {
     let postgres = Postgres::start(&[]).await;
     let store = store(&postgres);
@@ -737,7 +704,6 @@ async fn an_authority_that_does_not_answer_is_an_error_in_time() {
     let slow = Slow {
         store: Arc::clone(&store),
         declare: never,
-        forget: Duration::ZERO,
     };
     let timeout = Duration::from_millis(300);
     let options = TakeoverOptions {

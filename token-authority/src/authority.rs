@@ -50,10 +50,11 @@ pub trait Authority: Send + Sync + 'static {
         gone: &'a [Backend],
     ) -> Answer<'a, Drained>;
 
-    /// Removes all records of a session that has ended normally, in every scope.
-    fn release(&self, backend: Backend) -> Answer<'_, ()>;
-
-    /// Removes all records of sessions that were seen to be gone, in every scope. Unknown ones are no error.
+    /// Removes all records of sessions that have ended, in every scope. Unknown ones are no error.
+    ///
+    /// A session that has ended never comes back, for no other has its process id and its start. So this stays true
+    /// however late it comes, and however often. Nothing else removes a record, but [`Self::drained`], which is about
+    /// such sessions too.
     fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()>;
 
     /// Every registered session, for the reaper.
@@ -132,7 +133,7 @@ pub struct Declaration<'a> {
 /// The answer to a declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Declared {
-    /// The token is below the mark. Nothing has changed.
+    /// The token is below the mark, which has not changed.
     Stale {
         /// The mark that stands above it.
         mark: Mark,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pgpalisade_authority::{Scope, Token};
 use pgpalisade_policies::{Mode, TokenBounds};
+use tokio::time::Instant;
 
 use super::{Front, Gate, Process, Relay};
 use crate::fence::{Binding, Fence, Footing, Holding, SessionFence, TokenValue};
@@ -29,6 +30,43 @@ pub(crate) struct Wanted {
 struct Terms {
     purpose: Purpose,
     bounds: TokenBounds,
+}
+
+/// The tokens that a session has declared without an answer, the highest of each scope. The register may get the
+/// session there at any time from then on, so it must not declare a lower one: a takeover would spare it.
+#[derive(Debug, Default)]
+pub(super) struct Unanswered(Vec<(Scope, Token)>);
+
+/// Too many to remember.
+struct TooMany;
+
+impl Unanswered {
+    /// The first scope in which a value is lower.
+    fn forbid(&self, value: &TokenValue) -> Option<&Scope> {
+        let mut tokens = value.tokens().iter();
+        let lower = |(scope, token): &&(Scope, Token)| {
+            let mut known = self.0.iter();
+            known.any(|(other, higher)| scope == other && token < higher)
+        };
+        let (forbidden, _) = tokens.find(lower)?;
+        self.0
+            .iter()
+            .map(|(scope, _)| scope)
+            .find(|scope| *scope == forbidden)
+    }
+
+    fn note(&mut self, value: &TokenValue) -> Result<(), TooMany> {
+        for (scope, token) in value.tokens() {
+            if let Some((_, highest)) = self.0.iter_mut().find(|(known, _)| known == scope) {
+                *highest = (*highest).max(*token);
+            } else if self.0.len() < ACCEPTED_MAX {
+                self.0.push((scope.clone(), *token));
+            } else {
+                return Err(TooMany);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What has come of a declaration: the refusals that were only observed, or the one that counts.
@@ -89,6 +127,10 @@ impl SessionFence {
 impl Relay {
     /// Takes the next step towards the acceptance of a value. The message is looked at again after each.
     pub(super) fn declare(&mut self, value: TokenValue) {
+        if let Some(scope) = self.unanswered.forbid(&value) {
+            let why = "An earlier declaration of a higher token has had no answer";
+            return self.end_unanswered(Rejection::authority_unavailable(Some(scope), &why));
+        }
         let takeover = self.worker.takeover.clone();
         let wanted = Wanted::new(&self.fence, value);
         let identified = match self.process {
@@ -144,12 +186,13 @@ impl Relay {
                 }
                 self.accept(&wanted, Some(identified));
             }
-            Err(rejection)
-                if rejection.kind == RejectionKind::AuthorityUnavailable
-                    && self.may_be_replaced(wanted.value()) =>
-            {
-                self.end_unanswered(*rejection);
-                return false;
+            Err(rejection) if rejection.kind == RejectionKind::AuthorityUnavailable => {
+                let noted = self.unanswered.note(wanted.value());
+                if noted.is_err() || self.may_be_replaced(wanted.value()) {
+                    self.end_unanswered(*rejection);
+                    return false;
+                }
+                self.refusal_on_hold = Some(rejection);
             }
             Err(rejection) => self.refusal_on_hold = Some(rejection),
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use pgpalisade_policies::Verdict;
+use tokio::time::Instant;
 
 use super::declaration::{Declared, Wanted};
 use crate::fence::{Holding, SessionFence};

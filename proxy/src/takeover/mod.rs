@@ -279,8 +279,7 @@ impl Takeover {
     }
 
     /// Tells that a session has ended normally: nothing in flight, Terminate sent, and the server closed
-    /// its end. Does not
-    /// wait. A declaration of the same session that comes later is taken later.
+    /// its end. Does not wait. No other session is released: one that lives stays on the register, whatever it holds.
     pub fn release(&self, backend: Backend) {
         self.inner.releases.push(backend);
     }

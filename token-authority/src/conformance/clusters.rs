@@ -72,7 +72,7 @@ pub(super) async fn old_timelines_are_refused(store: &dyn Authority) {
     declaration.cluster = promoted;
     let declared = store.declare(&declaration).await.expect("declare answers");
     accepted(declared);
-    store.release(a).await.expect("release answers");
+    store.forget(&[a]).await.expect("forget answers");
     // Also: an operator can go back.
     store.recover(CLUSTER, &[]).await.expect("recover answers");
     assert_eq!(on_record(store).await, Some(CLUSTER));

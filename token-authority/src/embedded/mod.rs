@@ -170,10 +170,6 @@ impl Authority for Embedded {
         Box::pin(self.call(move |tables| tables.drained(&scope, rank, &gone)))
     }
 
-    fn release(&self, backend: Backend) -> Answer<'_, ()> {
-        Box::pin(self.call(move |tables| tables.forget(&[backend])))
-    }
-
     fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
         let gone = gone.to_vec();
         Box::pin(self.call(move |tables| tables.forget(&gone)))

@@ -141,7 +141,7 @@ impl<'txn> Tables<'txn> {
         }
         let known = self.mark_row(scope)?;
         let (mut row, outcome) = match MarkRow::judge(known, declaration, now) {
-            Judged::Stale(row) => return Ok(Declared::Stale { mark: row.mark() }),
+            Judged::Stale(row) => return self.stale(declaration, row, now),
             Judged::TooFar(row) => return Ok(Declared::TooFar { mark: row.mark() }),
             Judged::Join(row) => (row, Outcome::Current),
             Judged::Raise(row) => {

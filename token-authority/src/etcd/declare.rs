@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, GetResponse, TxnOp, TxnOpResponse};
+use etcd_client::{Compare, CompareOp, GetResponse, Txn, TxnOp, TxnOpResponse};
 
 use super::keys::{self, Keys};
 use super::marks::Known;

@@ -250,11 +250,6 @@ impl Authority for Postgres {
         }))
     }
 
-    fn release(&self, backend: Backend) -> Answer<'_, ()> {
-        let gone = vec![backend];
-        Box::pin(self.step(1, move |reply| Job::Forget(Forget { gone, reply })))
-    }
-
     fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
         let gone = gone.to_vec();
         Box::pin(self.step(1, move |reply| Job::Forget(Forget { gone, reply })))

@@ -195,7 +195,7 @@ async fn upgrade(link: &Link, options: &Options) -> Result<(), LinkError> {
             RAISE EXCEPTION 'the store is upgraded already' USING ERRCODE = '{ALREADY_MADE}';
          END IF;"
     );
-    run(link, options, &guard, &[UPGRADE, FUNCTIONS]).await
+    run(link, options, &guard, &[script, FUNCTIONS]).await
 }
 
 /// Runs scripts under the lock, if the guard, of PL/pgSQL, lets them.
