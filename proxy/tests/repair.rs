@@ -47,7 +47,10 @@ async fn start(postgres: &Postgres, authority: Arc<dyn Authority>) -> Result<Tak
 async fn session(postgres: &Postgres, takeover: &Takeover, user: &str) -> (Client, Identified) {
     let client = postgres.connect(user).await;
     let pid = client.query_one("SELECT pg_backend_pid()", &[]).await;
-    let session = takeover.identify(pid.unwrap().get(0)).await.unwrap();
+    let session = takeover
+        .identify(pid.unwrap().get(0), takeover.deadline())
+        .await
+        .unwrap();
     (client, session)
 }
 
@@ -65,6 +68,7 @@ async fn declare(
             session,
             by: "a test".to_owned(),
             bounds,
+            deadline: takeover.deadline(),
         })
         .await
 }

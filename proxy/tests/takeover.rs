@@ -56,6 +56,7 @@ async fn declare_for(
             session,
             by,
             bounds: TokenBounds::default(),
+            deadline: takeover.deadline(),
         })
         .await
 }
@@ -67,7 +68,10 @@ fn identified(takeover: &Takeover, backend: Backend) -> Identified {
 }
 
 async fn identify(takeover: &Takeover, pid: i32) -> Result<Backend, DeclareError> {
-    takeover.identify(pid).await.map(|found| found.backend)
+    takeover
+        .identify(pid, takeover.deadline())
+        .await
+        .map(|found| found.backend)
 }
 
 async fn pid(client: &Client) -> i32 {

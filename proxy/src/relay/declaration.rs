@@ -133,28 +133,37 @@ impl Relay {
         }
         let takeover = self.worker.takeover.clone();
         let wanted = Wanted::new(&self.fence, value);
-        let identified = match self.process {
+        // One deadline for the search of the process and for the declaration.
+        let (identified, deadline) = match self.process {
             Process::Unknown => {
-                let identifying = Box::pin(identify(takeover, self.backend_pid));
-                self.gate = Gate::Identification(wanted, identifying);
+                let deadline = takeover.deadline();
+                let identifying = Box::pin(identify(takeover, self.backend_pid, deadline));
+                self.gate = Gate::Identification(wanted, deadline, identifying);
                 return;
             }
-            Process::Found(identified) | Process::Known(identified) => identified,
+            Process::Found(identified, deadline) if deadline > Instant::now() => {
+                (identified, deadline)
+            }
+            Process::Found(identified, _) | Process::Known(identified) => {
+                (identified, takeover.deadline())
+            }
         };
         self.process = Process::Known(identified);
         let by = describe_session(&self.label);
-        let declaring = Box::pin(declare(takeover, wanted.clone(), identified, by));
+        let declaring = Box::pin(declare(takeover, wanted.clone(), identified, by, deadline));
         self.gate = Gate::Declaration(wanted, identified, declaring);
     }
 
     /// Says whether the gate opens.
     pub(super) fn on_identified(&mut self, answer: Result<Identified, Box<Rejection>>) -> bool {
-        let Gate::Identification(wanted, _) = std::mem::replace(&mut self.gate, Gate::Open) else {
+        let Gate::Identification(wanted, deadline, _) =
+            std::mem::replace(&mut self.gate, Gate::Open)
+        else {
             return false;
         };
         match answer {
             Ok(identified) => {
-                self.process = Process::Found(identified);
+                self.process = Process::Found(identified, deadline);
                 let out = self.upstream.own_messages();
                 own::probe(out, &mut self.ledger, self.position.pipeline);
                 self.gate = Gate::Replies;
@@ -268,8 +277,12 @@ impl Relay {
 /// # Errors
 ///
 /// What the client is told.
-pub(crate) async fn identify(takeover: Takeover, pid: i32) -> Result<Identified, Box<Rejection>> {
-    let found = takeover.identify(pid).await;
+pub(crate) async fn identify(
+    takeover: Takeover,
+    pid: i32,
+    deadline: Instant,
+) -> Result<Identified, Box<Rejection>> {
+    let found = takeover.identify(pid, deadline).await;
     found.map_err(|error| Box::new(rejection(None, None, error)))
 }
 
@@ -283,6 +296,7 @@ pub(crate) async fn declare(
     wanted: Wanted,
     session: Identified,
     by: String,
+    deadline: Instant,
 ) -> Declared {
     let mut observed = Vec::new();
     for ((scope, token), terms) in wanted.value.tokens().iter().zip(&wanted.terms) {
@@ -293,12 +307,18 @@ pub(crate) async fn declare(
             purpose: terms.purpose,
             bounds: terms.bounds,
             by: by.clone(),
+            deadline,
         };
         if let Err(error) = takeover.declare(declare).await {
             let rejection = rejection(Some(scope), Some(*token), error);
+            let is_away = rejection.kind == RejectionKind::AuthorityUnavailable;
             match terms.purpose {
                 Purpose::Admit => return Err(Box::new(rejection)),
                 Purpose::Observe | Purpose::ObserveUnregistered => observed.push(rejection),
+            }
+            // The next scope would have no answer either. Where it is enforced, that is its refusal.
+            if is_away && wanted.is_only_observed() {
+                break;
             }
         }
     }

@@ -104,6 +104,8 @@ pub struct Declare {
     pub by: String,
     /// What the policy allows in this scope.
     pub bounds: TokenBounds,
+    /// From [`Takeover::deadline`]: one for all that a session declares at once.
+    pub deadline: Instant,
 }
 
 /// What a declaration is for.
@@ -251,14 +253,19 @@ impl Takeover {
         self.inner.control.cluster()
     }
 
+    /// When a declaration that begins now has to be answered: all of it, whatever number of scopes it is for.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        Instant::now() + self.inner.timeout
+    }
+
     /// Finds the server session behind the pid that the server told at login. The answer stays true for as
     /// long as the session lives.
     ///
     /// Errors: [`DeclareError::Backend`] where a pooler sits in between or rights are missing,
     /// [`DeclareError::Control`].
-    pub async fn identify(&self, pid: i32) -> Result<Identified, DeclareError> {
+    pub async fn identify(&self, pid: i32, deadline: Instant) -> Result<Identified, DeclareError> {
         let control = self.inner.control.clone();
-        let deadline = Instant::now() + self.inner.timeout;
         self.run(async move { sessions::identify(&control, pid, deadline).await })
             .await
     }
@@ -266,7 +273,7 @@ impl Takeover {
     /// Declares a token. On success the session may write: no session with a lower token is left. The mark is
     /// the declared token.
     ///
-    /// Bounded by the timeout. Goes on to its end when the caller's future is dropped.
+    /// Bounded by its deadline. Goes on to its end when the caller's future is dropped.
     pub async fn declare(&self, declare: Declare) -> Result<Mark, DeclareError> {
         let cell = self.inner.cells.cell(&declare.scope);
         bounds::check_token(&declare, &cell)?;
@@ -306,13 +313,12 @@ impl Inner {
             purpose,
             by,
             bounds,
+            deadline,
         } = declare;
         let backend = match purpose {
             Purpose::Admit | Purpose::Observe => backend,
             Purpose::ObserveUnregistered => NOBODY,
         };
-        let deadline = Instant::now() + self.timeout;
-        self.releases.wait_for(backend, deadline).await?;
         let by = format!("{by} via {}", self.declared_by);
         let declaration = Declaration {
             scope: &scope,
