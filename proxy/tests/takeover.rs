@@ -15,7 +15,7 @@ use pgpalisade::takeover::{
 };
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
-    Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
+    Enrolled, IfStale, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
 };
 use pgpalisade_policies::TokenBounds;
 use support::Postgres;
@@ -755,6 +755,7 @@ async fn any_proxy_finishes_a_barrier() {
         cluster: one.cluster().unwrap(),
         by: "",
         max_step: None,
+        if_stale: IfStale::Refuse,
     };
     store.declare(&raise).await.unwrap();
     old.batch_execute("SELECT 1").await.unwrap();

@@ -31,7 +31,7 @@ pub trait Authority: Send + Sync + 'static {
     ///
     /// - another cluster on record than the declaration's, or another timeline, or none: nothing changes,
     ///   [`Declared::OtherCluster`];
-    /// - mark above the token: nothing changes, [`Declared::Stale`];
+    /// - mark above the token: [`Declared::Stale`], and what [`IfStale`] says;
     /// - mark equal: the session is registered, [`Outcome::Current`];
     /// - mark below by more than the declaration allows: nothing changes, [`Declared::TooFar`];
     /// - mark below, or none: the mark rises and the session is registered, [`Outcome::Raised`].
@@ -128,6 +128,18 @@ pub struct Declaration<'a> {
     pub by: &'a str,
     /// How far the token may be above the mark, where the scope has one. `None`: any distance.
     pub max_step: Option<u64>,
+    /// What becomes of the session where the token is below the mark.
+    pub if_stale: IfStale,
+}
+
+/// What becomes of a session that declares a token below the mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfStale {
+    /// Nothing changes.
+    Refuse,
+    /// It may go on, for its refusal is only observed. So it is registered at its own rank, and the scope is not
+    /// drained any more: the next takeover ends it. The mark stays.
+    Register,
 }
 
 /// The answer to a declaration.

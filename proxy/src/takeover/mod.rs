@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::{
-    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Mark, Outcome, Scope, Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, IfStale, Mark, Outcome,
+    Scope, Token,
 };
 use pgpalisade_policies::TokenBounds;
 use tokio::runtime::Handle;
@@ -113,11 +114,22 @@ pub struct Declare {
 pub enum Purpose {
     /// The session is to write: it goes on the register, and every session with a lower token is ended first.
     Admit,
-    /// Only to see what would be refused: the mark rises and the session goes on the register, but nobody is ended.
+    /// Only to see what would be refused: the mark rises and the session goes on the register, at its own token where
+    /// that is stale, but nobody is ended.
     /// A later takeover by a proxy that enforces the scope ends the session.
     Observe,
     /// As [`Self::Observe`], of a session that no takeover may end: it stays off the register.
     ObserveUnregistered,
+}
+
+impl Purpose {
+    /// A stale session that is only observed goes on, and a takeover that is enforced has to find it.
+    const fn if_stale(self) -> IfStale {
+        match self {
+            Self::Observe => IfStale::Register,
+            Self::Admit | Self::ObserveUnregistered => IfStale::Refuse,
+        }
+    }
 }
 
 /// Stands on the register for sessions that no takeover may end. No server process has this id, so whoever looks for it
@@ -277,8 +289,11 @@ impl Takeover {
     pub async fn declare(&self, declare: Declare) -> Result<Mark, DeclareError> {
         let cell = self.inner.cells.cell(&declare.scope);
         bounds::check_token(&declare, &cell)?;
-        // The cache only rejects. What it rejects is looked up soon after: it may be behind a repair.
-        if let Some(mark) = cell.mark_above(declare.token) {
+        // The cache only rejects. What it rejects is looked up soon after: it may be behind a repair. One that is only
+        // observed goes on all the same, so the authority has to know of it.
+        if declare.purpose != Purpose::Observe
+            && let Some(mark) = cell.mark_above(declare.token)
+        {
             return Err(DeclareError::Stale { mark });
         }
         let inner = Arc::clone(&self.inner);
@@ -327,6 +342,7 @@ impl Inner {
             cluster,
             by: &by,
             max_step: bounds.max_step,
+            if_stale: purpose.if_stale(),
         };
         let declared = in_time(self.authority.declare(&declaration), deadline).await?;
         match declared {

@@ -133,6 +133,7 @@ impl Authority for Embedded {
             cluster,
             by,
             max_step,
+            if_stale,
         } = *declaration;
         let (own_scope, by) = (scope.clone(), cut_by(by).to_owned());
         Box::pin(async move {
@@ -144,6 +145,7 @@ impl Authority for Embedded {
                     cluster,
                     by: &by,
                     max_step,
+                    if_stale,
                 };
                 tables.declare(&declaration, now_us())
             };

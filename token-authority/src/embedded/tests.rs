@@ -8,7 +8,7 @@ use redb::Database;
 
 use super::tables::META;
 use super::*;
-use crate::{Incarnation, Repair, Token};
+use crate::{IfStale, Incarnation, Repair, Token};
 
 fn open_error(dir: &Path) -> OpenError {
     Embedded::open(dir).map(|_| ()).expect_err("must not open")
@@ -35,6 +35,7 @@ fn declaration(scope: &Scope, value: u64, pid: i32) -> Declaration<'_> {
         cluster: CLUSTER,
         by: "test",
         max_step: None,
+        if_stale: IfStale::Refuse,
     }
 }
 

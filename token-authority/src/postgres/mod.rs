@@ -220,6 +220,7 @@ impl Authority for Postgres {
             cluster,
             by,
             max_step,
+            if_stale,
         } = *declaration;
         let (scope, by) = (scope.clone(), cut_by(by).to_owned());
         Box::pin(self.step(1, move |reply| {
@@ -230,6 +231,7 @@ impl Authority for Postgres {
                 cluster,
                 by,
                 max_step,
+                if_stale,
                 reply,
             })
         }))
