@@ -397,7 +397,8 @@ impl<'a> Entry<'a> {
     ) -> Result<(Option<Arc<Holding>>, Option<Identified>), LoginError> {
         let takeover = &self.worker.takeover;
         let fence = self.fence.fence();
-        let found = identify(takeover.clone(), authenticated.backend_pid).await;
+        let deadline = takeover.deadline();
+        let found = identify(takeover.clone(), authenticated.backend_pid, deadline).await;
         let identified = match found {
             Err(rejection) if wanted.is_only_observed() => {
                 self.record(&rejection, Enforcement::Observed);
@@ -408,7 +409,7 @@ impl<'a> Entry<'a> {
         // The id may be another session's by now: an answer behind the search shows that it was ours at the time.
         authenticated.probe(server).await?;
         let by = describe_session(&self.label);
-        let declared = declare(takeover.clone(), wanted.clone(), identified, by).await;
+        let declared = declare(takeover.clone(), wanted.clone(), identified, by, deadline).await;
         for observed in declared.map_err(|rejection| self.refused(rejection))? {
             self.record(&observed, Enforcement::Observed);
         }

@@ -49,6 +49,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 pub use state::{End, LoggedIn};
 
+use declaration::Unanswered;
 pub(crate) use declaration::{Wanted, declare, describe_session, identify};
 
 use state::{CommittedMidway, Front, Gate, Process};
@@ -98,6 +99,7 @@ pub struct Relay {
     settings: Settings<Arc<Holding>>,
     /// Tokens accepted for this session.
     accepted: Vec<Arc<Holding>>,
+    unanswered: Unanswered,
     process: Process,
     /// Why a declaration was not accepted: the message that it was for is refused.
     refusal_on_hold: Option<Box<Rejection>>,
@@ -149,6 +151,7 @@ impl Relay {
             ledger: Ledger::default(),
             settings: session.settings,
             accepted,
+            unanswered: Unanswered::default(),
             process: session.identified.map_or(Process::Unknown, Process::Known),
             refusal_on_hold: None,
             names: Names::default(),
@@ -246,7 +249,7 @@ impl Relay {
     fn poll_closed_gate(&mut self, cx: &mut Context<'_>) -> bool {
         let opens = match &mut self.gate {
             Gate::Replies => self.ledger.is_empty(),
-            Gate::Identification(_, identifying) => match identifying.as_mut().poll(cx) {
+            Gate::Identification(_, _, identifying) => match identifying.as_mut().poll(cx) {
                 Poll::Ready(answer) => self.on_identified(answer),
                 Poll::Pending => false,
             },

@@ -49,7 +49,10 @@ async fn start(postgres: &Postgres, authority: Arc<dyn Authority>) -> Result<Tak
 async fn session(postgres: &Postgres, takeover: &Takeover, user: &str) -> (Client, Identified) {
     let client = postgres.connect(user).await;
     let pid = client.query_one("SELECT pg_backend_pid()", &[]).await;
-    let session = takeover.identify(pid.unwrap().get(0)).await.unwrap();
+    let session = takeover
+        .identify(pid.unwrap().get(0), takeover.deadline())
+        .await
+        .unwrap();
     (client, session)
 }
 
@@ -67,6 +70,7 @@ async fn declare(
             session,
             by: "a test".to_owned(),
             bounds,
+            deadline: takeover.deadline(),
         })
         .await
 }
@@ -136,10 +140,6 @@ impl Authority for Deaf {
         gone: &'a [Backend],
     ) -> Answer<'a, Drained> {
         self.0.drained(scope, rank, gone)
-    }
-
-    fn release(&self, backend: Backend) -> Answer<'_, ()> {
-        self.0.release(backend)
     }
 
     fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {

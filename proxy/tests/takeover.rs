@@ -15,7 +15,7 @@ use pgpalisade::takeover::{
 };
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
-    Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
+    Enrolled, IfStale, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
 };
 use pgpalisade_policies::TokenBounds;
 use support::Postgres;
@@ -56,6 +56,7 @@ async fn declare_for(
             session,
             by,
             bounds: TokenBounds::default(),
+            deadline: takeover.deadline(),
         })
         .await
 }
@@ -67,7 +68,10 @@ fn identified(takeover: &Takeover, backend: Backend) -> Identified {
 }
 
 async fn identify(takeover: &Takeover, pid: i32) -> Result<Backend, DeclareError> {
-    takeover.identify(pid).await.map(|found| found.backend)
+    takeover
+        .identify(pid, takeover.deadline())
+        .await
+        .map(|found| found.backend)
 }
 
 async fn pid(client: &Client) -> i32 {
@@ -636,7 +640,6 @@ async fn without_a_control_connection_only_takeovers_fail() {
 struct Slow {
     store: Arc<Embedded>,
     declare: Duration,
-    forget: Duration,
 }
 
 impl Authority for Slow {
@@ -684,15 +687,8 @@ impl Authority for Slow {
         self.store.drained(scope, rank, gone)
     }
 
-    fn release(&self, backend: Backend) -> Answer<'_, ()> {
-        Box::pin(async move { self.forget(&[backend]).await })
-    }
-
     fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
-        Box::pin(async move {
-            tokio::time::sleep(self.forget).await;
-            self.store.forget(gone).await
-        })
+        self.store.forget(gone)
     }
 
     fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>> {
@@ -705,31 +701,6 @@ impl Authority for Slow {
 }
 
 #[tokio::test]
-async fn a_release_is_through_before_the_session_declares_again() {
-    let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let forget = Duration::from_millis(50);
-    let slow = Slow {
-        store: Arc::clone(&store),
-        declare: Duration::ZERO,
-        forget,
-    };
-    let cancel = CancellationToken::new();
-    let takeover = Takeover::start(options(&postgres), Arc::new(slow), cancel)
-        .await
-        .unwrap();
-    let (_client, backend) = declared(&postgres, &takeover, "postgres", 1).await;
-    for _ in 0..5 {
-        takeover.release(backend);
-        declare(&takeover, 1, backend).await.unwrap();
-        tokio::time::sleep(forget * 2).await;
-        assert_eq!(registered(&store).await, [backend]);
-    }
-    takeover.release(backend);
-    eventually_registered(&store, &[]).await;
-}
-
-#[tokio::test]
 async fn an_authority_that_does_not_answer_is_an_error_in_time() {
     let postgres = Postgres::start(&[]).await;
     let store = store(&postgres);
@@ -737,7 +708,6 @@ async fn an_authority_that_does_not_answer_is_an_error_in_time() {
     let slow = Slow {
         store: Arc::clone(&store),
         declare: never,
-        forget: Duration::ZERO,
     };
     let timeout = Duration::from_millis(300);
     let options = TakeoverOptions {
@@ -785,6 +755,7 @@ async fn any_proxy_finishes_a_barrier() {
         cluster: one.cluster().unwrap(),
         by: "",
         max_step: None,
+        if_stale: IfStale::Refuse,
     };
     store.declare(&raise).await.unwrap();
     old.batch_execute("SELECT 1").await.unwrap();

@@ -88,10 +88,6 @@ impl Authority for InTurn {
         self.next().drained(scope, rank, gone)
     }
 
-    fn release(&self, backend: Backend) -> Answer<'_, ()> {
-        self.next().release(backend)
-    }
-
     fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
         self.next().forget(gone)
     }

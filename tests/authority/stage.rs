@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use pgpalisade_authority::etcd::Options;
 use pgpalisade_authority::{
-    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Etcd, Registered, Scope,
-    Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Etcd, IfStale, Registered,
+    Scope, Token,
 };
 use pgpalisade_tests::etcd;
 
@@ -58,6 +58,7 @@ pub(crate) async fn declare(
         cluster: CLUSTER,
         by: "test",
         max_step: None,
+        if_stale: IfStale::Refuse,
     };
     store.declare(&declaration).await
 }

@@ -53,13 +53,13 @@ impl Scene {
     /// What holds while the authority is away: G5, G6 and G7.
     fn assert_away(&mut self, before: u32) {
         let begin = Instant::now();
-        let answer = self.plain.query("SET fencing.token = 35");
+        // An equal token too: a session is registered or it does not write.
+        let answer = self.plain.query("SET fencing.token = 34");
         let took = begin.elapsed();
         assert_eq!(answer[0].sqlstate(), "PF004", "{}", pretty(&answer));
         assert!(took < TIMEOUT + SLACK, "{took:?}");
-        // An equal token too: a session is registered or it does not write.
         assert_eq!(
-            self.plain.query("SET fencing.token = 34")[0].sqlstate(),
+            self.plain.query("SET fencing.token = 35")[0].sqlstate(),
             "PF004"
         );
         let answer = self.plain.query("INSERT INTO jobs DEFAULT VALUES");
@@ -170,4 +170,59 @@ fn a_declaration_without_an_answer() {
     assert_eq!(answer[0].severity(), "ERROR", "{}", pretty(&answer));
     other.ok("INSERT INTO jobs DEFAULT VALUES");
     etcd.resume(0);
+}
+
+/// One that has had no answer may also be taken later, when the session has declared a lower one: that takes its place
+/// no more.
+#[test]
+fn less_than_a_declaration_without_an_answer() {
+    let etcd = Etcd::start(1);
+    let mut scene = Scene::with(etcd.authority());
+    etcd.pause(0);
+    let answer = scene.plain.query("SET fencing.token = 36");
+    assert_eq!(answer[0].severity(), "ERROR", "{}", pretty(&answer));
+    etcd.resume(0);
+    wait_for("the authority to be back", || {
+        let mut other = Wire::login(
+            &scene.proxy.endpoint(),
+            &[("user", "postgres"), ("database", "postgres")],
+        );
+        let answer = other.query("SET fencing.token = 'billing=7'");
+        (answer[0].tag != b'E').then_some(())
+    });
+    let answer = scene.plain.query("SET fencing.token = 35");
+    assert_eq!(answer[0].severity(), "FATAL", "{}", pretty(&answer));
+    assert_eq!(answer[0].sqlstate(), "PF004", "{}", pretty(&answer));
+    assert!(answer[1].is_closed(), "{}", pretty(&answer));
+}
+
+/// A session that has laid its token down stays on the register. So it takes the same token up again without a step of
+/// the authority, and a takeover ends it, token or not.
+#[test]
+fn a_token_that_was_laid_down() {
+    let etcd = Etcd::start(1);
+    let mut scene = Scene::with(etcd.authority());
+    let set = "SET fencing.token = 34";
+    scene.plain.ok(set);
+    scene.plain.ok("RESET fencing.token");
+    let answer = scene.plain.query("INSERT INTO jobs DEFAULT VALUES");
+    assert_eq!(answer[0].sqlstate(), "PF002", "{}", pretty(&answer));
+    etcd.pause(0);
+    scene.plain.ok(set);
+    scene.plain.ok("INSERT INTO jobs DEFAULT VALUES");
+    scene.plain.ok("RESET fencing.token");
+    scene
+        .plain
+        .ok("BEGIN; SET LOCAL fencing.token = 34; INSERT INTO jobs DEFAULT VALUES; COMMIT");
+    etcd.resume(0);
+    wait_for("a takeover", || {
+        let mut next = Wire::login(
+            &scene.proxy.endpoint(),
+            &[("user", "postgres"), ("database", "postgres")],
+        );
+        let answer = next.query("SET fencing.token = 35");
+        (answer[0].tag != b'E').then_some(())
+    });
+    let answer = scene.plain.query("SELECT 1");
+    assert_eq!(answer[0].severity(), "FATAL", "{}", pretty(&answer));
 }

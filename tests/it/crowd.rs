@@ -210,7 +210,6 @@ fn half_logins_keep_no_leader_out() {
         })
         .collect();
     std::thread::sleep(Duration::from_millis(1_100));
-    let endpoint = proxy.endpoint();
     let mut psql = program("psql", &proxy.endpoint());
     psql.args(["-XAtc", "SELECT 1", "-U", "app", "postgres"])
         .env("PGPASSWORD", "secret");

@@ -22,8 +22,9 @@ pub(crate) enum Guard {
     RecordsThenLook,
     /// `Relay::run` takes a record off only where nothing was in flight.
     ReleaseQuietOnly,
-    /// `Releases::wait_for`: a session that declares again waits for its own release.
-    ReleaseThenDeclare,
+    /// `Relay::run` is the only place that takes the record of a session off: once the session has ended. Then what
+    /// is said of it, that it is gone, stays true, however late it is heard.
+    ReleaseEndedOnly,
     /// `Takeover::declare`: the cached mark refuses, and admits nobody.
     CacheOnlyRefuses,
     /// The cached mark rises after the authority's answer, not in the hope of it.
@@ -39,7 +40,24 @@ pub(crate) enum Guard {
     /// **The code does not have this one yet.** What `Takeover::identify` finds under the pid is the session
     /// that asked, not one that has the pid by now.
     IdentityProven,
-    /// **The code does not have this one yet.** A session whose declaration got no answer does not go on under
-    /// the token that it had: the authority may have moved it up.
-    UnansweredUnbinds,
+    /// A session whose declaration got no answer does not go on under a lower token: the authority may have moved it
+    /// up, or do so later. `Relay::end_unanswered`.
+    UnansweredEnds,
+    /// Nor does it declare a lower one afterwards. `Relay::unanswered`.
+    UnansweredIsNoted,
+    /// `Tables::declare`: a stale session whose declaration is only observed is on the register at its own token.
+    ObservedRegister,
+    /// `Tables::declare`: where that is done, the scope is not drained any more.
+    ObservedUndrain,
+    /// **The code does not have this one yet.** `Tables::declare` refuses a session of another postmaster than the
+    /// one on record.
+    PostmasterOnRecord,
+    /// **The code does not have this one yet.** `Cluster::follows`: a postmaster that began earlier never takes the
+    /// place of a later one.
+    PostmasterOnlyRises,
+    /// **The code does not have this one yet.** `witness::compare` refuses an authority whose epoch is behind the
+    /// cluster's.
+    EpochCompared,
+    /// `Recovery::perform` ends every session of the cluster first.
+    RecoverEndsAll,
 }

@@ -3,9 +3,10 @@
 use stateright::Property;
 
 use crate::Play;
-use crate::registry::Answer;
+use crate::registry::{Answer, COPY, Purpose};
 use crate::world::{
-    Backend, Barrier, Broken, Declaring, Link, ProxyLife, Reach, Reaper, Release, Work, World,
+    Backend, Backup, Barrier, Broken, Declaring, Link, Mode, ProxyLife, Reach, Reaper, Release,
+    Stray, Work, World,
 };
 
 type Holds = fn(&Play, &World) -> bool;
@@ -118,14 +119,18 @@ pub(crate) const MOVERS: Reaches = &[
         "the authority moves a session up and is not heard",
         |_, w| {
             let moved = &w.sessions[0];
-            let quiet = moved.is_ready() && moved.declaring == Declaring::No;
-            quiet && w.authority.now.records[0] == 2 && w.proxies[0].cache < 2
+            let ended = moved.link == Link::Closed && moved.is_living();
+            ended && w.authority.now.records[0] == 2 && w.proxies[0].cache < 2
         },
     ),
-    ("a session declares while its release is in line", |_, w| {
-        let session = &w.sessions[0];
-        session.release == Release::Pending && session.declaring == Declaring::Asked(1)
-    }),
+    (
+        "a session takes up again a token that it laid down",
+        |_, w| {
+            let again = &w.sessions[0];
+            let clear = matches!(again.declaring, Declaring::Cleared(1));
+            clear && again.bound == 0 && again.accepted.has(1)
+        },
+    ),
 ];
 
 pub(crate) const THREE_TOKENS: Reaches = &[
@@ -168,6 +173,78 @@ pub(crate) const REUSED_PIDS: Reaches = &[
             let [_, gone, new] = &w.sessions;
             let asks = gone.declaring == Declaring::Asked(2) && gone.backend == Backend::Gone;
             asks && new.is_living() && new.pid == gone.pid
+        },
+    ),
+];
+
+pub(crate) const LATE_MESSAGES: Reaches = &[
+    (
+        "a declaration reaches the authority after its session has ended",
+        |_, w| {
+            let gone = w.sessions[0].backend == Backend::Gone;
+            gone && matches!(w.stray, Some(Stray::Declare(sent)) if sent.id == 0)
+        },
+    ),
+    (
+        "the news that a session is gone comes after its release was answered",
+        |_, w| {
+            let released = w.sessions[0].release == Release::No;
+            released && matches!(w.stray, Some(Stray::Forget(gone)) if gone.has(0))
+        },
+    ),
+    ("the news that a barrier is through comes twice", |_, w| {
+        matches!(w.stray, Some(Stray::Drained { token: 2, .. })) && w.answered == 2
+    }),
+];
+
+pub(crate) const OBSERVED: Reaches = &[
+    (
+        "a stale session writes while that is only observed",
+        |_, w| {
+            let stale = w.sessions[0].bound < w.authority.now.mark;
+            stale && w.mode == Mode::Observe && w.sessions[0].work == Work::InFlight
+        },
+    ),
+    (
+        "its write is in flight while the policy is enforced",
+        |_, w| {
+            let noted = w.sessions[0].footing == Purpose::Observe;
+            noted && w.mode == Mode::Enforce && w.sessions[0].work == Work::InFlight
+        },
+    ),
+    ("a takeover ends what was only observed", |_, w| {
+        let ended = w.sessions[0].backend == Backend::Gone;
+        ended && w.answered > 0 && w.sessions[0].link == Link::Open
+    }),
+];
+
+pub(crate) const COPIED: Reaches = &[
+    ("the copy takes the place of the cluster", |_, w| {
+        w.authority.now.postmaster == COPY && w.sessions[0].bound == 1
+    }),
+    (
+        "the proxy of the copy forgets a session that lives",
+        |_, w| {
+            let lives = w.sessions[0].is_living() && w.sessions[0].bound == 1;
+            lives && w.authority.now.postmaster == COPY && w.authority.now.records[0] == 0
+        },
+    ),
+    ("a takeover on the cluster", |_, w| w.answered == 2),
+];
+
+pub(crate) const RESTORED: Reaches = &[
+    ("the authority has the mark, and not the session", |_, w| {
+        let restored = w.backup == Backup::Restored && w.authority.now.mark == 1;
+        restored && w.sessions[1].bound == 1 && w.authority.now.records[1] == 0
+    }),
+    ("a takeover after a recovery", |_, w| {
+        w.backup == Backup::Restored && w.answered == 2 && w.witness.epoch == 2
+    }),
+    (
+        "a takeover after a restore that has lost nothing",
+        |_, w| {
+            let lives = w.backup == Backup::Restored && w.sessions[0].is_living();
+            lives && w.sessions[2].declaring == Declaring::Waiting(2)
         },
     ),
 ];

@@ -45,8 +45,10 @@ impl std::fmt::Debug for Set {
 /// The answer to a declaration. As `Declared`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
-    /// The mark is above the token. Nothing has changed.
+    /// The mark is above the token. It has not changed.
     Stale { mark: Token },
+    /// Another postmaster is on record. Nothing has changed.
+    OtherPostmaster,
     /// On the register. These have to be gone first.
     Accepted { lower: Set },
 }
@@ -58,6 +60,27 @@ pub(crate) enum Drained {
     No,
 }
 
+/// What a declaration is for. As `Purpose`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Purpose {
+    Admit,
+    Observe,
+}
+
+/// The number of a postmaster, in the order in which they began.
+pub(crate) type Postmaster = u8;
+/// The one of the cluster. That of a copy of its storage begins later, for the copy is made of what it has written.
+pub(crate) const ORIGINAL: Postmaster = 1;
+pub(crate) const COPY: Postmaster = 2;
+
+/// A declaration as it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Declaration {
+    pub(crate) token: Token,
+    pub(crate) id: Id,
+    pub(crate) purpose: Purpose,
+}
+
 /// What is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Registry {
@@ -65,6 +88,10 @@ pub(crate) struct Registry {
     pub(crate) drained: Drained,
     /// The token of each registered session, 0 where it has no record.
     pub(crate) records: [Token; SESSIONS],
+    /// The postmaster on record.
+    pub(crate) postmaster: Postmaster,
+    /// Counts up now and then, and the cluster's witness with it.
+    pub(crate) epoch: u8,
 }
 
 impl Registry {
@@ -72,6 +99,8 @@ impl Registry {
         mark: 0,
         drained: Drained::No,
         records: [0; SESSIONS],
+        postmaster: ORIGINAL,
+        epoch: 0,
     };
 
     pub(crate) fn sessions(&self) -> Set {
@@ -87,11 +116,21 @@ impl Registry {
         &mut self,
         fence: &Fence,
         known: &Self,
-        token: Token,
-        id: Id,
+        declaration: Declaration,
         pids: &[Pid; SESSIONS],
     ) -> Answer {
+        let Declaration { token, id, purpose } = declaration;
+        // Every backend that declares is one of the original's.
+        if known.postmaster != ORIGINAL && fence.keeps(Guard::PostmasterOnRecord) {
+            return Answer::OtherPostmaster;
+        }
         if known.mark > token {
+            if purpose == Purpose::Observe && fence.keeps(Guard::ObservedRegister) {
+                self.register(fence, token, id, pids);
+                if fence.keeps(Guard::ObservedUndrain) {
+                    self.drained = Drained::No;
+                }
+            }
             return Answer::Stale { mark: known.mark };
         }
         if self.mark < token {
@@ -106,7 +145,19 @@ impl Registry {
             Drained::Yes | Drained::No => known.lower(token),
         };
         let lower = Set::of(|other| lower.has(other) && other != id);
+        if lower.is_empty() && self.lower(token).is_empty() {
+            self.drained = Drained::Yes;
+        }
         Answer::Accepted { lower }
+    }
+
+    /// `Tables::enrol`. Says whether the postmaster is on record now.
+    pub(crate) fn enrol(&mut self, fence: &Fence, postmaster: Postmaster) -> bool {
+        if self.postmaster > postmaster && fence.keeps(Guard::PostmasterOnlyRises) {
+            return false;
+        }
+        self.postmaster = postmaster;
+        true
     }
 
     /// Never down: a record that is as high stays as it is.

@@ -31,6 +31,7 @@ pub(crate) const TWO_PROXIES: Scene = Scene {
     ],
     mortal: Some(0),
     reaper: Some(1),
+    copy: None,
     troubles: &[],
     reaches: promises::TWO_PROXIES,
 };
@@ -53,6 +54,7 @@ pub(crate) const MOVERS: Scene = Scene {
     ],
     mortal: None,
     reaper: None,
+    copy: None,
     troubles: &[Trouble::Outages, Trouble::LayingDown, Trouble::Timeouts],
     reaches: promises::MOVERS,
 };
@@ -79,6 +81,7 @@ pub(crate) const THREE_TOKENS: Scene = Scene {
     ],
     mortal: None,
     reaper: None,
+    copy: None,
     troubles: &[Trouble::Timeouts],
     reaches: promises::THREE_TOKENS,
 };
@@ -105,6 +108,7 @@ pub(crate) const THREE_PROXIES: Scene = Scene {
     ],
     mortal: Some(1),
     reaper: None,
+    copy: None,
     troubles: &[],
     reaches: promises::THREE_PROXIES,
 };
@@ -131,6 +135,100 @@ pub(crate) const REUSED_PIDS: Scene = Scene {
     ],
     mortal: None,
     reaper: None,
+    copy: None,
     troubles: &[Trouble::Outsider(1)],
     reaches: promises::REUSED_PIDS,
+};
+
+/// As the movers, and messages come twice and late.
+pub(crate) const LATE_MESSAGES: Scene = Scene {
+    name: "late messages",
+    parts: [
+        MOVERS.parts[0],
+        Part {
+            role: Role::Successor,
+            ..MOVERS.parts[1]
+        },
+        ABSENT,
+    ],
+    troubles: &[Trouble::Outages, Trouble::LayingDown, Trouble::Strays],
+    reaches: promises::LATE_MESSAGES,
+    ..MOVERS
+};
+
+/// A holder's token is stale, and that is only observed. Then it is enforced.
+pub(crate) const OBSERVED: Scene = Scene {
+    name: "observed",
+    parts: [
+        Part {
+            proxy: 0,
+            tokens: &[1],
+            role: Role::Holder,
+        },
+        Part {
+            proxy: 1,
+            tokens: &[2],
+            role: Role::Successor,
+        },
+        Part {
+            proxy: 2,
+            tokens: &[2],
+            role: Role::Successor,
+        },
+    ],
+    mortal: None,
+    reaper: None,
+    copy: None,
+    troubles: &[Trouble::Observing],
+    reaches: promises::OBSERVED,
+};
+
+/// A proxy serves a copy of the cluster's storage with the same authority.
+pub(crate) const COPIED: Scene = Scene {
+    name: "copied cluster",
+    parts: [
+        Part {
+            proxy: 0,
+            tokens: &[1],
+            role: Role::Holder,
+        },
+        Part {
+            proxy: 1,
+            tokens: &[2],
+            role: Role::Successor,
+        },
+        ABSENT,
+    ],
+    mortal: Some(0),
+    reaper: Some(2),
+    copy: Some(2),
+    troubles: &[Trouble::Timeouts],
+    reaches: promises::COPIED,
+};
+
+/// The authority is restored to a copy that has the same mark, and fewer sessions.
+pub(crate) const RESTORED: Scene = Scene {
+    name: "restored authority",
+    parts: [
+        Part {
+            proxy: 0,
+            tokens: &[1],
+            role: Role::Successor,
+        },
+        Part {
+            proxy: 0,
+            tokens: &[1],
+            role: Role::Holder,
+        },
+        Part {
+            proxy: 1,
+            tokens: &[2],
+            role: Role::Successor,
+        },
+    ],
+    mortal: Some(0),
+    reaper: None,
+    copy: None,
+    troubles: &[Trouble::Restores],
+    reaches: promises::RESTORED,
 };

@@ -1,9 +1,12 @@
 //! The steps of a session. Each returns `None` where it cannot happen.
 
 use crate::guards::Guard;
-use crate::registry::{Answer, Id, Token};
+use crate::registry::{Answer, Declaration, Id, Purpose, Registry, Set, Token};
 use crate::step::Session as Step;
-use crate::world::{Backend, Barrier, Broken, Declaring, Fence, Link, Release, Work, World};
+use crate::world::{
+    Backend, Backup, Barrier, Broken, Declaring, Fence, Joined, Link, Mode, Release, Stray, Tokens,
+    Trouble, Work, World,
+};
 
 pub(crate) fn take(fence: &Fence, world: &mut World, id: Id, step: Step) -> Option<()> {
     match step {
@@ -27,6 +30,7 @@ pub(crate) fn take(fence: &Fence, world: &mut World, id: Id, step: Step) -> Opti
         Step::OutsiderEnds => outsider_ends(world, id),
         Step::Release => release(fence, world, id, Release::No),
         Step::ReleaseUnheard => release(fence, world, id, Release::Pending),
+        Step::Stray => stray(world, id),
         Step::RegisterLate => register_late(fence, world, id),
         Step::Expire => expire(world, id),
     }
@@ -45,6 +49,7 @@ fn by_proxy(fence: &Fence, world: &World, id: Id) -> Option<()> {
 fn connect(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     by_proxy(fence, world, id)?;
     when(world.sessions[id].link == Link::Away && !fence.scene.parts[id].tokens.is_empty())?;
+    serves(fence, world)?;
     let taken = |pid| world.sessions.iter().any(|s| s.is_living() && s.pid == pid);
     let pid = (1..).find(|pid| !taken(*pid))?;
     let session = &mut world.sessions[id];
@@ -54,18 +59,42 @@ fn connect(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     Some(())
 }
 
+/// A proxy that finds the authority behind the witness at its start does not serve. Where the authority was restored
+/// every proxy has to start, for one that runs has seen more than there is.
+fn serves(fence: &Fence, world: &World) -> Option<()> {
+    let Registry { mark, epoch, .. } = world.authority.now;
+    let behind = epoch < world.witness.epoch && fence.keeps(Guard::EpochCompared);
+    when(world.backup != Backup::Restored || (mark >= world.witness.mark && !behind))
+}
+
 fn ask(fence: &Fence, world: &mut World, id: Id, token: Token) -> Option<()> {
     by_proxy(fence, world, id)?;
     let proxy = &mut world.proxies[fence.scene.parts[id].proxy];
     let session = &mut world.sessions[id];
-    when(session.is_ready() && session.declaring == Declaring::No && session.bound != token)?;
-    if token < proxy.cache {
+    let counts = session.footing == Purpose::Admit || world.mode == Mode::Observe;
+    when(session.is_ready() && session.declaring == Declaring::No)?;
+    when(session.bound != token || !counts)?;
+    if token < session.unanswered {
+        session.link = Link::Closed;
+        session.tidy();
+        return Some(());
+    }
+    session.purpose = match world.mode {
+        Mode::Enforce => Purpose::Admit,
+        Mode::Observe => Purpose::Observe,
+    };
+    if token < proxy.cache && world.mode == Mode::Enforce {
         // Refused at once. That is all that the cache may do.
         when(token >= world.authority.now.mark)?;
         world.breaks(Broken::SelfFenced);
         return Some(());
     }
     session.declaring = Declaring::Asked(token);
+    // Accepted for this session before, and it has been on the register ever since.
+    if session.accepted.has(token) && session.purpose == Purpose::Admit {
+        session.declaring = Declaring::Cleared(token);
+        return Some(());
+    }
     if token == proxy.cache && !fence.keeps(Guard::CacheOnlyRefuses) {
         session.declaring = Declaring::Cleared(token);
     }
@@ -94,18 +123,59 @@ fn decide(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     };
     when(world.is_up())?;
     let released = world.sessions[id].release == Release::No;
-    when(released || !fence.keeps(Guard::ReleaseThenDeclare))?;
+    when(released || fence.keeps(Guard::ReleaseEndedOnly))?;
     let Some(backend) = identify(fence, world, id) else {
         world.sessions[id].declaring = Declaring::No;
         return Some(());
     };
-    let pids = world.pids();
-    let authority = &mut world.authority;
-    let known = authority.lagging.unwrap_or(authority.now);
-    let answer = authority.now.declare(fence, &known, token, backend, &pids);
+    let answer = declare(fence, world, declaration(world, token, id, backend));
     world.sessions[id].declaring = Declaring::Answered(token, answer);
     if by_proxy(fence, world, id).is_none() {
         world.sessions[id].declaring = Declaring::No;
+    }
+    Some(())
+}
+
+const fn declaration(world: &World, token: Token, by: Id, id: Id) -> Declaration {
+    let purpose = world.sessions[by].purpose;
+    Declaration { token, id, purpose }
+}
+
+fn declare(fence: &Fence, world: &mut World, declaration: Declaration) -> Answer {
+    let pids = world.pids();
+    let authority = &mut world.authority;
+    let known = authority.lagging.unwrap_or(authority.now);
+    let before = authority.now.records;
+    let answer = authority.now.declare(fence, &known, declaration, &pids);
+    if authority.now.records != before && fence.has(Trouble::Restores) {
+        world.witness.joined = Joined::Some;
+    }
+    answer
+}
+
+/// What is on its way to the authority for this session is on its way twice.
+fn stray(world: &mut World, id: Id) -> Option<()> {
+    when(world.stray.is_none())?;
+    let session = &world.sessions[id];
+    let message = match (session.declaring, session.release) {
+        (Declaring::Asked(token), _) => Stray::Declare(declaration(world, token, id, id)),
+        (_, Release::Pending) => Stray::Forget(Set::of(|other| other == id)),
+        _ => return None,
+    };
+    world.stray = Some(message);
+    Some(())
+}
+
+/// A stray reaches the authority. Nobody hears the answer.
+pub(crate) fn arrive(fence: &Fence, world: &mut World) -> Option<()> {
+    when(world.is_up())?;
+    match world.stray.take()? {
+        Stray::Declare(declaration) => _ = declare(fence, world, declaration),
+        Stray::Forget(gone) => {
+            let pids = world.pids();
+            world.authority.now.forget(fence, gone, &pids);
+        }
+        Stray::Drained { token, gone } => _ = world.authority.now.drained(fence, token, gone),
     }
     Some(())
 }
@@ -128,9 +198,17 @@ fn unreachable(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
 /// The proxy cannot know whether the authority has moved the session up.
 fn unanswered(fence: &Fence, world: &mut World, id: Id) {
     let session = &mut world.sessions[id];
+    let (Declaring::Asked(token) | Declaring::Answered(token, _)) = session.declaring else {
+        return;
+    };
     session.declaring = Declaring::No;
-    if fence.keeps(Guard::UnansweredUnbinds) {
-        (session.bound, session.earlier) = (0, 0);
+    if session.purpose == Purpose::Observe {
+        session.declaring = Declaring::Cleared(token);
+    } else if session.may_be_lower_than(token) && fence.keeps(Guard::UnansweredEnds) {
+        session.link = Link::Closed;
+        session.tidy();
+    } else if fence.keeps(Guard::UnansweredIsNoted) {
+        session.unanswered = session.unanswered.max(token);
     }
 }
 
@@ -142,9 +220,17 @@ fn hear(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     let proxy = &mut world.proxies[fence.scene.parts[id].proxy];
     let session = &mut world.sessions[id];
     match answer {
+        Answer::OtherPostmaster => session.declaring = Declaring::No,
         Answer::Stale { mark } => {
             proxy.cache = proxy.cache.max(mark);
-            session.declaring = Declaring::No;
+            session.declaring = match session.purpose {
+                Purpose::Admit => Declaring::No,
+                Purpose::Observe => Declaring::Cleared(token),
+            };
+        }
+        Answer::Accepted { .. } if session.purpose == Purpose::Observe => {
+            proxy.cache = proxy.cache.max(token);
+            session.declaring = Declaring::Cleared(token);
         }
         Answer::Accepted { lower } => {
             if fence.keeps(Guard::CacheRisesFirst) {
@@ -176,10 +262,19 @@ fn bind(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     if session.link == Link::Open && session.is_living() {
         session.earlier = session.bound;
         session.bound = token;
+        session.footing = session.purpose;
+        if session.purpose == Purpose::Observe {
+            session.earlier = 0;
+            return Some(());
+        }
+        session.accepted = session.accepted.with(token);
         if !fence.keeps(Guard::RegisterFirst) {
             session.declaring = Declaring::Unregistered(token);
         }
         world.answered = world.answered.max(token);
+        if fence.has(Trouble::Restores) {
+            world.witness.mark = world.witness.mark.max(token);
+        }
     }
     Some(())
 }
@@ -189,6 +284,12 @@ fn check(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     let cache = world.proxies[fence.scene.parts[id].proxy].cache;
     let session = &world.sessions[id];
     when(session.is_ready() && session.bound > 0)?;
+    if world.mode == Mode::Observe {
+        world.sessions[id].work = Work::Permitted;
+        return Some(());
+    }
+    // What was only observed is declared anew first. `Footing::Noted`.
+    when(session.footing == Purpose::Admit)?;
     let no_answer = !fence.keeps(Guard::WritesDoNotAsk) && !world.is_up();
     if session.bound < cache || no_answer {
         when(session.bound >= world.authority.now.mark)?;
@@ -233,7 +334,10 @@ fn lay_down(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     let session = &mut world.sessions[id];
     when(session.is_ready() && session.bound > 0)?;
     (session.bound, session.earlier) = (0, 0);
-    session.release = Release::Pending;
+    if !fence.keeps(Guard::ReleaseEndedOnly) {
+        session.accepted = Tokens::default();
+        session.release = Release::Pending;
+    }
     Some(())
 }
 
@@ -312,7 +416,7 @@ fn outsider_ends(world: &mut World, id: Id) -> Option<()> {
 fn release(fence: &Fence, world: &mut World, id: Id, then: Release) -> Option<()> {
     when(world.is_up() && world.sessions[id].release == Release::Pending)?;
     let pids = world.pids();
-    let only = crate::registry::Set::of(|other| other == id);
+    let only = Set::of(|other| other == id);
     world.authority.now.forget(fence, only, &pids);
     world.sessions[id].release = then;
     Some(())

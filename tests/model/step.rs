@@ -3,7 +3,7 @@
 
 use crate::guards::Guard;
 use crate::registry::{Id, Token};
-use crate::world::{Fence, ProxyId, Role, Trouble, World};
+use crate::world::{Fence, PROXIES, ProxyId, Role, Trouble, World};
 
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,29 @@ pub(crate) enum Step {
     ComeBack,
     /// Reads of the authority catch up.
     CatchUp,
+    /// A message that the network has kept reaches the authority.
+    Arrive,
+    /// What is on its way to the authority from a barrier or a reaper is on its way twice.
+    Stray(ProxyId, Token),
+    /// The policy that only observed is enforced. `Worker::fence_for`.
+    Reload,
+    /// The control connection of a proxy is made, or made anew. `prepare::enrol`.
+    Enrol(ProxyId),
+    /// A proxy raises the epoch of the authority, then that of the witness. The code does not do that yet.
+    RaiseEpoch,
+    /// The authority is backed up, restored, and recovered after that.
+    Restoring(Restoring),
+}
+
+/// An operator's steps. `takeover/recover.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Restoring {
+    Backup,
+    /// Never so soon that no proxy has raised the epoch after the last session registered: that is what the epoch
+    /// cannot see, and why the operator's manual wants a recovery after every restore.
+    Restore,
+    EndAll,
+    Recover,
 }
 
 /// Steps of a session, in the order of its life.
@@ -48,7 +71,7 @@ pub(crate) enum Session {
     Commit,
     /// Snapshots have it, and the client its answer.
     Show,
-    /// RESET: the session has no token any more. `Relay::release_if_unbound`.
+    /// RESET: the session has no token any more, and stays on the register.
     LayDown,
     /// ROLLBACK of the SET: the token from before it. `Settings`.
     FallBack,
@@ -66,6 +89,8 @@ pub(crate) enum Session {
     Release,
     /// The same, but the proxy does not hear of it and will do it again.
     ReleaseUnheard,
+    /// What is on its way to the authority is on its way twice.
+    Stray,
     /// Without a guard: the session is registered after it was admitted.
     RegisterLate,
     /// Without a guard: the record has become too old.
@@ -132,7 +157,11 @@ impl Session {
                 Trouble::Outages => steps.extend([Self::DecideUnheard, Self::ReleaseUnheard]),
                 Trouble::Outsider(whose) if *whose == id => steps.push(Self::OutsiderEnds),
                 Trouble::LayingDown => steps.push(Self::LayDown),
-                Trouble::Outsider(_) | Trouble::Timeouts => {}
+                Trouble::Strays => steps.push(Self::Stray),
+                Trouble::Outsider(_)
+                | Trouble::Timeouts
+                | Trouble::Observing
+                | Trouble::Restores => {}
             }
         }
         match fence.without {
@@ -176,6 +205,32 @@ impl Step {
         if fence.has(Trouble::Outages) {
             steps.extend([Self::GoDown, Self::ComeBack]);
         }
+        if fence.has(Trouble::Strays) {
+            steps.push(Self::Arrive);
+            for part in &fence.scene.parts {
+                let strays = part
+                    .tokens
+                    .iter()
+                    .map(|token| Self::Stray(part.proxy, *token));
+                steps.extend(strays);
+            }
+        }
+        if fence.has(Trouble::Observing) {
+            steps.push(Self::Reload);
+        }
+        if fence.has(Trouble::Restores) {
+            let all = [
+                Restoring::Backup,
+                Restoring::Restore,
+                Restoring::EndAll,
+                Restoring::Recover,
+            ];
+            steps.extend(all.map(Self::Restoring));
+            steps.push(Self::RaiseEpoch);
+        }
+        if fence.scene.copy.is_some() {
+            steps.extend((0..PROXIES).map(Self::Enrol));
+        }
         if fence.without == Some(Guard::DecideByWriting) {
             steps.push(Self::CatchUp);
         }
@@ -195,6 +250,12 @@ impl Step {
             Self::GoDown => crate::takeover::go_down(&mut next)?,
             Self::ComeBack => crate::takeover::come_back(&mut next)?,
             Self::CatchUp => crate::takeover::catch_up(&mut next)?,
+            Self::Arrive => crate::session::arrive(fence, &mut next)?,
+            Self::Stray(proxy, token) => crate::takeover::stray(&mut next, proxy, token)?,
+            Self::Reload => crate::takeover::reload(&mut next)?,
+            Self::Enrol(proxy) => crate::takeover::enrol(fence, &mut next, proxy)?,
+            Self::RaiseEpoch => crate::restore::raise_epoch(&mut next)?,
+            Self::Restoring(step) => crate::restore::take(fence, &mut next, step)?,
         }
         Some(next)
     }

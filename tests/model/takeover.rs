@@ -1,11 +1,11 @@
 //! The steps of barriers, of the reaper, and of what befalls proxies and the authority.
 
 use crate::guards::Guard;
-use crate::registry::{Set, Token};
+use crate::registry::{COPY, ORIGINAL, Set, Token};
 use crate::step::{Barrier as BarrierStep, Reaper as ReaperStep};
 use crate::world::{
-    Backend, Barrier, Broken, Declaring, EndedMovers, Fence, Link, ProxyId, ProxyLife, Reach,
-    Reaper, Work, World,
+    Backend, Barrier, Broken, Declaring, EndedMovers, Enrolled, Fence, Link, Mode, ProxyId,
+    ProxyLife, Reach, Reaper, Stray, Work, World,
 };
 
 pub(crate) fn barrier(
@@ -106,7 +106,12 @@ pub(crate) fn reaper(
 ) -> Option<()> {
     let now = world.proxies[proxy].reaper;
     let runs = world.is_running(proxy);
-    let (living, records) = (world.living(), world.authority.now.sessions());
+    let runs = runs && world.proxies[proxy].enrolled == Enrolled::Yes;
+    let living = match fence.scene.copy == Some(proxy) {
+        true => Set::default(),
+        false => world.living(),
+    };
+    let records = world.authority.now.sessions();
     let gone = |records: Set, living: Set| match Set::of(|id| records.has(id) && !living.has(id)) {
         none if none.is_empty() => Reaper::Idle,
         records => Reaper::Gone { records },
@@ -182,6 +187,39 @@ pub(crate) fn come_back(world: &mut World) -> Option<()> {
         return None;
     }
     world.authority.reach = Reach::Up;
+    Some(())
+}
+
+/// What the barrier of this token, or the reaper, has sent to the authority.
+pub(crate) fn stray(world: &mut World, proxy: ProxyId, token: Token) -> Option<()> {
+    if world.stray.is_some() {
+        return None;
+    }
+    let Barrier::Gone { old } = world.proxies[proxy].barriers[usize::from(token)] else {
+        return None;
+    };
+    world.stray = Some(Stray::Drained { token, gone: old });
+    Some(())
+}
+
+pub(crate) fn reload(world: &mut World) -> Option<()> {
+    if world.mode == Mode::Enforce {
+        return None;
+    }
+    world.mode = Mode::Enforce;
+    Some(())
+}
+
+/// The proxy of the copy may try at any time, and so may the others: their connections break.
+pub(crate) fn enrol(fence: &Fence, world: &mut World, proxy: ProxyId) -> Option<()> {
+    let postmaster = match fence.scene.copy == Some(proxy) {
+        true => COPY,
+        false => ORIGINAL,
+    };
+    if !world.authority.now.enrol(fence, postmaster) {
+        return None;
+    }
+    world.proxies[proxy].enrolled = Enrolled::Yes;
     Some(())
 }
 

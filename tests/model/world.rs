@@ -2,7 +2,7 @@
 
 use crate::guards::Guard;
 use crate::promises::Reaches;
-use crate::registry::{Answer, Id, Pid, Registry, SESSIONS, Set, Token};
+use crate::registry::{Answer, Declaration, Id, Pid, Purpose, Registry, SESSIONS, Set, Token};
 
 /// Proxies in every scene; some have no session.
 pub(crate) const PROXIES: usize = 3;
@@ -40,6 +40,8 @@ pub(crate) struct Scene {
     pub(crate) mortal: Option<ProxyId>,
     /// The proxy whose reaper runs.
     pub(crate) reaper: Option<ProxyId>,
+    /// The proxy that serves a copy of the cluster's storage, with the same authority.
+    pub(crate) copy: Option<ProxyId>,
     pub(crate) troubles: &'static [Trouble],
     /// What happens in some run of it.
     pub(crate) reaches: Reaches,
@@ -56,6 +58,13 @@ pub(crate) enum Trouble {
     LayingDown,
     /// A declaration runs out of time.
     Timeouts,
+    /// What was sent to the authority is kept in the network, and arrives once more: late, and after what was sent
+    /// later.
+    Strays,
+    /// The policy begins with observing and is then enforced.
+    Observing,
+    /// The authority is restored from a backup.
+    Restores,
 }
 
 /// The model: a scene, played with all guards or without one.
@@ -95,10 +104,56 @@ pub(crate) struct World {
     pub(crate) authority: Authority,
     pub(crate) proxies: [Proxy; PROXIES],
     pub(crate) sessions: [Session; SESSIONS],
+    /// A message to the authority that the network still has.
+    pub(crate) stray: Option<Stray>,
+    pub(crate) mode: Mode,
+    pub(crate) backup: Backup,
+    pub(crate) witness: Witness,
     /// The highest token whose declaration was answered with success: from then on G1 and G2 are owed.
     pub(crate) answered: Token,
     /// The first promise that was broken. The run does not go on from there.
     pub(crate) broken: Option<Broken>,
+}
+
+/// A message of which the authority has had another copy, or has it yet to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Stray {
+    /// `Authority::declare`.
+    Declare(Declaration),
+    /// `Authority::forget`: these are gone.
+    Forget(Set),
+    /// `Authority::drained`.
+    Drained { token: Token, gone: Set },
+}
+
+/// What the policy says of refusals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Mode {
+    Enforce,
+    Observe,
+}
+
+/// A backup of the authority. There is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Backup {
+    None,
+    Made(Registry),
+    Restored,
+}
+
+/// What the cluster has seen of the authority. `takeover/witness.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Witness {
+    pub(crate) mark: Token,
+    pub(crate) epoch: u8,
+    pub(crate) joined: Joined,
+}
+
+/// Whether a session has come on the register since the epoch was raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Joined {
+    None,
+    Some,
 }
 
 /// A promise that was broken.
@@ -140,6 +195,14 @@ pub(crate) struct Proxy {
     /// The running barrier of each token. `Barriers::running`.
     pub(crate) barriers: [Barrier; TOKEN_MAX as usize + 1],
     pub(crate) reaper: Reaper,
+    pub(crate) enrolled: Enrolled,
+}
+
+/// Whether the authority has accepted the cluster of a proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Enrolled {
+    No,
+    Yes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -192,10 +255,32 @@ pub(crate) struct Session {
     pub(crate) work: Work,
     /// The token in force, 0 for none.
     pub(crate) bound: Token,
+    /// How the token in force was accepted. `Footing`.
+    pub(crate) footing: Purpose,
     /// The token that a ROLLBACK or RESET would bring back, 0 for none.
     pub(crate) earlier: Token,
+    /// The tokens that were accepted for it: declared again, they cost no step of the authority. `Relay::accepted`.
+    pub(crate) accepted: Tokens,
+    /// The highest token that it has declared without an answer, 0 for none. `Relay::unanswered`.
+    pub(crate) unanswered: Token,
+    /// What its last declaration was for.
+    pub(crate) purpose: Purpose,
     pub(crate) declaring: Declaring,
     pub(crate) release: Release,
+}
+
+/// A set of tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Tokens(u8);
+
+impl Tokens {
+    pub(crate) const fn has(self, token: Token) -> bool {
+        self.0 & (1 << token) != 0
+    }
+
+    pub(crate) const fn with(self, token: Token) -> Self {
+        Self(self.0 | 1 << token)
+    }
 }
 
 /// The proxy's two sockets of a session.
@@ -263,14 +348,23 @@ impl World {
             cache: 0,
             barriers: [Barrier::None; TOKEN_MAX as usize + 1],
             reaper: Reaper::Idle,
+            enrolled: Enrolled::Yes,
         };
+        let mut proxies = [proxy; PROXIES];
+        if let Some(copy) = fence.scene.copy {
+            proxies[copy].enrolled = Enrolled::No;
+        }
         let session = Session {
             link: Link::Away,
             backend: Backend::NotYet,
             pid: 0,
             work: Work::Idle,
             bound: 0,
+            footing: Purpose::Admit,
             earlier: 0,
+            accepted: Tokens::default(),
+            unanswered: 0,
+            purpose: Purpose::Admit,
             declaring: Declaring::No,
             release: Release::No,
         };
@@ -281,8 +375,19 @@ impl World {
                 lagging,
                 reach: Reach::Up,
             },
-            proxies: [proxy; PROXIES],
+            proxies,
             sessions: [session; SESSIONS],
+            stray: None,
+            mode: match fence.has(Trouble::Observing) {
+                true => Mode::Observe,
+                false => Mode::Enforce,
+            },
+            backup: Backup::None,
+            witness: Witness {
+                mark: 0,
+                epoch: 0,
+                joined: Joined::None,
+            },
             answered: 0,
             broken: None,
         }
@@ -323,10 +428,17 @@ impl Session {
             && matches!(self.declaring, Declaring::No | Declaring::Unregistered(_))
     }
 
+    /// Whether it holds a token below this one, or could take one up without asking.
+    pub(crate) fn may_be_lower_than(&self, token: Token) -> bool {
+        let holds = |held| held == self.bound || held == self.earlier || self.accepted.has(held);
+        (1..token).any(holds)
+    }
+
     /// What nobody can use any more is dropped, so that states that differ only in it are one.
     pub(crate) fn tidy(&mut self) {
         if self.link == Link::Closed && self.backend == Backend::Gone {
             (self.bound, self.earlier, self.work) = (0, 0, Work::Idle);
+            (self.accepted, self.footing) = (Tokens::default(), Purpose::Admit);
         }
     }
 }

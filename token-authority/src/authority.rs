@@ -31,7 +31,7 @@ pub trait Authority: Send + Sync + 'static {
     ///
     /// - another cluster on record than the declaration's, or another timeline, or none: nothing changes,
     ///   [`Declared::OtherCluster`];
-    /// - mark above the token: nothing changes, [`Declared::Stale`];
+    /// - mark above the token: [`Declared::Stale`], and what [`IfStale`] says;
     /// - mark equal: the session is registered, [`Outcome::Current`];
     /// - mark below by more than the declaration allows: nothing changes, [`Declared::TooFar`];
     /// - mark below, or none: the mark rises and the session is registered, [`Outcome::Raised`].
@@ -50,10 +50,11 @@ pub trait Authority: Send + Sync + 'static {
         gone: &'a [Backend],
     ) -> Answer<'a, Drained>;
 
-    /// Removes all records of a session that has ended normally, in every scope.
-    fn release(&self, backend: Backend) -> Answer<'_, ()>;
-
-    /// Removes all records of sessions that were seen to be gone, in every scope. Unknown ones are no error.
+    /// Removes all records of sessions that have ended, in every scope. Unknown ones are no error.
+    ///
+    /// A session that has ended never comes back, for no other has its process id and its start. So this stays true
+    /// however late it comes, and however often. Nothing else removes a record, but [`Self::drained`], which is about
+    /// such sessions too.
     fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()>;
 
     /// Every registered session, for the reaper.
@@ -127,12 +128,24 @@ pub struct Declaration<'a> {
     pub by: &'a str,
     /// How far the token may be above the mark, where the scope has one. `None`: any distance.
     pub max_step: Option<u64>,
+    /// What becomes of the session where the token is below the mark.
+    pub if_stale: IfStale,
+}
+
+/// What becomes of a session that declares a token below the mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfStale {
+    /// Nothing changes.
+    Refuse,
+    /// It may go on, for its refusal is only observed. So it is registered at its own rank, and the scope is not
+    /// drained any more: the next takeover ends it. The mark stays.
+    Register,
 }
 
 /// The answer to a declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Declared {
-    /// The token is below the mark. Nothing has changed.
+    /// The token is below the mark, which has not changed.
     Stale {
         /// The mark that stands above it.
         mark: Mark,

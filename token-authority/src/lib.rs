@@ -20,7 +20,7 @@ mod token;
 
 pub use authority::{
     Answer, Authority, AuthorityError, AuthorityId, Change, Declaration, Declared, Drained,
-    Enrolled, Outcome, Watch,
+    Enrolled, IfStale, Outcome, Watch,
 };
 pub use cluster::Cluster;
 pub use contents::Contents;

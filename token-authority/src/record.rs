@@ -133,6 +133,14 @@ impl MarkRow {
         }
     }
 
+    /// The rank of a token in the scope's present incarnation.
+    pub(crate) const fn rank_of(&self, token: Token) -> Rank {
+        Rank {
+            incarnation: self.incarnation,
+            token,
+        }
+    }
+
     /// A mark that has just been raised: nobody has looked yet which lower sessions are left.
     pub(crate) fn raised(mark: &Mark) -> Self {
         Self {

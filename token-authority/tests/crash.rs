@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use pgpalisade_authority::{
-    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Embedded, Scope, Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Embedded, IfStale, Scope,
+    Token,
 };
 
 const DIR: &str = "PGPALISADE_CRASH_TEST_DIR";
@@ -82,6 +83,7 @@ fn child_declares_for_ever() {
                         cluster: CLUSTER,
                         by: "child",
                         max_step: None,
+                        if_stale: IfStale::Refuse,
                     };
                     let answer = store.declare(&declaration).await.unwrap();
                     assert!(matches!(answer, Declared::Accepted { .. }));
@@ -114,6 +116,7 @@ fn child_fills_the_disk() {
             cluster: CLUSTER,
             by: "child",
             max_step: None,
+            if_stale: IfStale::Refuse,
         };
         match runtime.block_on(store.declare(&declaration)) {
             Ok(_) => acknowledged += 1,

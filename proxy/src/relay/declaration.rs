@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pgpalisade_authority::{Scope, Token};
 use pgpalisade_policies::{Mode, TokenBounds};
+use tokio::time::Instant;
 
 use super::{Front, Gate, Process, Relay};
 use crate::fence::{Binding, Fence, Footing, Holding, SessionFence, TokenValue};
@@ -29,6 +30,43 @@ pub(crate) struct Wanted {
 struct Terms {
     purpose: Purpose,
     bounds: TokenBounds,
+}
+
+/// The tokens that a session has declared without an answer, the highest of each scope. The register may get the
+/// session there at any time from then on, so it must not declare a lower one: a takeover would spare it.
+#[derive(Debug, Default)]
+pub(super) struct Unanswered(Vec<(Scope, Token)>);
+
+/// Too many to remember.
+struct TooMany;
+
+impl Unanswered {
+    /// The first scope in which a value is lower.
+    fn forbid(&self, value: &TokenValue) -> Option<&Scope> {
+        let mut tokens = value.tokens().iter();
+        let lower = |(scope, token): &&(Scope, Token)| {
+            let mut known = self.0.iter();
+            known.any(|(other, higher)| scope == other && token < higher)
+        };
+        let (forbidden, _) = tokens.find(lower)?;
+        self.0
+            .iter()
+            .map(|(scope, _)| scope)
+            .find(|scope| *scope == forbidden)
+    }
+
+    fn note(&mut self, value: &TokenValue) -> Result<(), TooMany> {
+        for (scope, token) in value.tokens() {
+            if let Some((_, highest)) = self.0.iter_mut().find(|(known, _)| known == scope) {
+                *highest = (*highest).max(*token);
+            } else if self.0.len() < ACCEPTED_MAX {
+                self.0.push((scope.clone(), *token));
+            } else {
+                return Err(TooMany);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What has come of a declaration: the refusals that were only observed, or the one that counts.
@@ -89,30 +127,43 @@ impl SessionFence {
 impl Relay {
     /// Takes the next step towards the acceptance of a value. The message is looked at again after each.
     pub(super) fn declare(&mut self, value: TokenValue) {
+        if let Some(scope) = self.unanswered.forbid(&value) {
+            let why = "An earlier declaration of a higher token has had no answer";
+            return self.end_unanswered(Rejection::authority_unavailable(Some(scope), &why));
+        }
         let takeover = self.worker.takeover.clone();
         let wanted = Wanted::new(&self.fence, value);
-        let identified = match self.process {
+        // One deadline for the search of the process and for the declaration.
+        let (identified, deadline) = match self.process {
             Process::Unknown => {
-                let identifying = Box::pin(identify(takeover, self.backend_pid));
-                self.gate = Gate::Identification(wanted, identifying);
+                let deadline = takeover.deadline();
+                let identifying = Box::pin(identify(takeover, self.backend_pid, deadline));
+                self.gate = Gate::Identification(wanted, deadline, identifying);
                 return;
             }
-            Process::Found(identified) | Process::Known(identified) => identified,
+            Process::Found(identified, deadline) if deadline > Instant::now() => {
+                (identified, deadline)
+            }
+            Process::Found(identified, _) | Process::Known(identified) => {
+                (identified, takeover.deadline())
+            }
         };
         self.process = Process::Known(identified);
         let by = describe_session(&self.label);
-        let declaring = Box::pin(declare(takeover, wanted.clone(), identified, by));
+        let declaring = Box::pin(declare(takeover, wanted.clone(), identified, by, deadline));
         self.gate = Gate::Declaration(wanted, identified, declaring);
     }
 
     /// Says whether the gate opens.
     pub(super) fn on_identified(&mut self, answer: Result<Identified, Box<Rejection>>) -> bool {
-        let Gate::Identification(wanted, _) = std::mem::replace(&mut self.gate, Gate::Open) else {
+        let Gate::Identification(wanted, deadline, _) =
+            std::mem::replace(&mut self.gate, Gate::Open)
+        else {
             return false;
         };
         match answer {
             Ok(identified) => {
-                self.process = Process::Found(identified);
+                self.process = Process::Found(identified, deadline);
                 let out = self.upstream.own_messages();
                 own::probe(out, &mut self.ledger, self.position.pipeline);
                 self.gate = Gate::Replies;
@@ -144,12 +195,13 @@ impl Relay {
                 }
                 self.accept(&wanted, Some(identified));
             }
-            Err(rejection)
-                if rejection.kind == RejectionKind::AuthorityUnavailable
-                    && self.may_be_replaced(wanted.value()) =>
-            {
-                self.end_unanswered(*rejection);
-                return false;
+            Err(rejection) if rejection.kind == RejectionKind::AuthorityUnavailable => {
+                let noted = self.unanswered.note(wanted.value());
+                if noted.is_err() || self.may_be_replaced(wanted.value()) {
+                    self.end_unanswered(*rejection);
+                    return false;
+                }
+                self.refusal_on_hold = Some(rejection);
             }
             Err(rejection) => self.refusal_on_hold = Some(rejection),
         }
@@ -225,8 +277,12 @@ impl Relay {
 /// # Errors
 ///
 /// What the client is told.
-pub(crate) async fn identify(takeover: Takeover, pid: i32) -> Result<Identified, Box<Rejection>> {
-    let found = takeover.identify(pid).await;
+pub(crate) async fn identify(
+    takeover: Takeover,
+    pid: i32,
+    deadline: Instant,
+) -> Result<Identified, Box<Rejection>> {
+    let found = takeover.identify(pid, deadline).await;
     found.map_err(|error| Box::new(rejection(None, None, error)))
 }
 
@@ -240,6 +296,7 @@ pub(crate) async fn declare(
     wanted: Wanted,
     session: Identified,
     by: String,
+    deadline: Instant,
 ) -> Declared {
     let mut observed = Vec::new();
     for ((scope, token), terms) in wanted.value.tokens().iter().zip(&wanted.terms) {
@@ -250,12 +307,18 @@ pub(crate) async fn declare(
             purpose: terms.purpose,
             bounds: terms.bounds,
             by: by.clone(),
+            deadline,
         };
         if let Err(error) = takeover.declare(declare).await {
             let rejection = rejection(Some(scope), Some(*token), error);
+            let is_away = rejection.kind == RejectionKind::AuthorityUnavailable;
             match terms.purpose {
                 Purpose::Admit => return Err(Box::new(rejection)),
                 Purpose::Observe | Purpose::ObserveUnregistered => observed.push(rejection),
+            }
+            // The next scope would have no answer either. Where it is enforced, that is its refusal.
+            if is_away && wanted.is_only_observed() {
+                break;
             }
         }
     }

@@ -6,7 +6,7 @@ use pgpalisade_policies::{Access, Lexing};
 
 use super::judgement::SettingsToShow;
 use super::steps::Step;
-use super::{End, Gate, Process, Relay};
+use super::{End, Gate, Relay};
 use crate::fence::{Binding, Standing};
 use crate::rejection::Rejection;
 use crate::rejection_log::Enforcement;
@@ -202,22 +202,6 @@ impl Relay {
             values.push(("fencing.token", String::new()));
         }
         values
-    }
-
-    /// A session that has lost its token and cannot write any more need not be ended at a takeover. One
-    /// that began with a token stays on the register: a RESET would bring that token back.
-    pub(super) fn release_if_unbound(&mut self) {
-        let quiet = !self.position.is_inside() && self.ledger.is_empty();
-        if quiet
-            && self.settings.token().is_none()
-            && self.settings.startup_token().is_none()
-            && self.access.is_read_only()
-            && let Process::Known(identified) = self.process
-        {
-            self.process = Process::Unknown;
-            self.accepted.clear();
-            self.worker.takeover.release(identified.backend);
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
 
 use super::progress::reported_access;
-use super::{CommittedMidway, End, Gate, Process, Relay};
+use super::{CommittedMidway, End, Gate, Relay};
 use crate::session::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery, value};
 use crate::session::command_tag;
 use crate::session::in_flight::{InFlight, Origin, Request};
@@ -250,9 +250,6 @@ impl Relay {
             self.search_path.end_transaction();
         }
         self.committed_midway = CommittedMidway::No;
-        if self.ledger.is_empty() && matches!(self.process, Process::Known(_)) {
-            self.release_if_unbound();
-        }
         match reply {
             Reply::Swallow => Way::Drop,
             Reply::Relay | Reply::Replace(_) => Way::Relay,

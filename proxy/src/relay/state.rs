@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use pgpalisade_policies::Verdict;
+use tokio::time::Instant;
 
 use super::declaration::{Declared, Wanted};
 use crate::fence::{Holding, SessionFence};
@@ -67,7 +68,8 @@ pub(super) enum Process {
     Unknown,
     /// A server process was found under that id. It may be another one that got the id after ours had ended, so a
     /// request is sent behind the search: once it is answered, ours was there at the time.
-    Found(Identified),
+    /// Until when the declaration that it was found for has to be answered.
+    Found(Identified, Instant),
     /// It is this one, and the session may be registered.
     Known(Identified),
 }
@@ -78,7 +80,7 @@ pub(super) enum Gate {
     /// Everything that was sent must be answered first.
     Replies,
     /// The server process must be found first.
-    Identification(Wanted, Identifying),
+    Identification(Wanted, Instant, Identifying),
     /// The tokens must be accepted first.
     Declaration(Wanted, Identified, Declaring),
     /// The message's text is being classified.

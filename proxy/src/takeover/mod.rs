@@ -23,7 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::{
-    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Mark, Outcome, Scope, Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, IfStale, Mark, Outcome,
+    Scope, Token,
 };
 use pgpalisade_policies::TokenBounds;
 use tokio::runtime::Handle;
@@ -107,6 +108,8 @@ pub struct Declare {
     pub by: String,
     /// What the policy allows in this scope.
     pub bounds: TokenBounds,
+    /// From [`Takeover::deadline`]: one for all that a session declares at once.
+    pub deadline: Instant,
 }
 
 /// What a declaration is for.
@@ -114,11 +117,22 @@ pub struct Declare {
 pub enum Purpose {
     /// The session is to write: it goes on the register, and every session with a lower token is ended first.
     Admit,
-    /// Only to see what would be refused: the mark rises and the session goes on the register, but nobody is ended.
+    /// Only to see what would be refused: the mark rises and the session goes on the register, at its own token where
+    /// that is stale, but nobody is ended.
     /// A later takeover by a proxy that enforces the scope ends the session.
     Observe,
     /// As [`Self::Observe`], of a session that no takeover may end: it stays off the register.
     ObserveUnregistered,
+}
+
+impl Purpose {
+    /// A stale session that is only observed goes on, and a takeover that is enforced has to find it.
+    const fn if_stale(self) -> IfStale {
+        match self {
+            Self::Observe => IfStale::Register,
+            Self::Admit | Self::ObserveUnregistered => IfStale::Refuse,
+        }
+    }
 }
 
 /// Stands on the register for sessions that no takeover may end. No server process has this id, so whoever looks for it
@@ -256,14 +270,19 @@ impl Takeover {
         self.inner.control.cluster()
     }
 
+    /// When a declaration that begins now has to be answered: all of it, whatever number of scopes it is for.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        Instant::now() + self.inner.timeout
+    }
+
     /// Finds the server session behind the pid that the server told at login. The answer stays true for as
     /// long as the session lives.
     ///
     /// Errors: [`DeclareError::Backend`] where a pooler sits in between or rights are missing,
     /// [`DeclareError::Control`].
-    pub async fn identify(&self, pid: i32) -> Result<Identified, DeclareError> {
+    pub async fn identify(&self, pid: i32, deadline: Instant) -> Result<Identified, DeclareError> {
         let control = self.inner.control.clone();
-        let deadline = Instant::now() + self.inner.timeout;
         self.run(async move { sessions::identify(&control, pid, deadline).await })
             .await
     }
@@ -271,12 +290,15 @@ impl Takeover {
     /// Declares a token. On success the session may write: no session with a lower token is left. The mark is
     /// the declared token.
     ///
-    /// Bounded by the timeout. Goes on to its end when the caller's future is dropped.
+    /// Bounded by its deadline. Goes on to its end when the caller's future is dropped.
     pub async fn declare(&self, declare: Declare) -> Result<Mark, DeclareError> {
         let cell = self.inner.cells.find(&declare.scope);
         bounds::check_token(&declare, cell.as_deref())?;
-        // The cache only rejects. What it rejects is looked up soon after: it may be behind a repair.
-        if let Some(mark) = cell.and_then(|cell| cell.mark_above(declare.token)) {
+        // The cache only rejects. What it rejects is looked up soon after: it may be behind a repair. One that is only
+        // observed goes on all the same, so the authority has to know of it.
+        if declare.purpose != Purpose::Observe
+            && let Some(mark) = cell.and_then(|cell| cell.mark_above(declare.token))
+        {
             return Err(DeclareError::Stale { mark });
         }
         bounds::check_growth(&declare, &self.inner.cells, &self.inner.pace)?;
@@ -285,8 +307,7 @@ impl Takeover {
     }
 
     /// Tells that a session has ended normally: nothing in flight, Terminate sent, and the server closed
-    /// its end. Does not
-    /// wait. A declaration of the same session that comes later is taken later.
+    /// its end. Does not wait. No other session is released: one that lives stays on the register, whatever it holds.
     pub fn release(&self, backend: Backend) {
         self.inner.releases.push(backend);
     }
@@ -313,13 +334,12 @@ impl Inner {
             purpose,
             by,
             bounds,
+            deadline,
         } = declare;
         let backend = match purpose {
             Purpose::Admit | Purpose::Observe => backend,
             Purpose::ObserveUnregistered => NOBODY,
         };
-        let deadline = Instant::now() + self.timeout;
-        self.releases.wait_for(backend, deadline).await?;
         let by = format!("{by} via {}", self.declared_by);
         let declaration = Declaration {
             scope: &scope,
@@ -328,6 +348,7 @@ impl Inner {
             cluster,
             by: &by,
             max_step: bounds.max_step,
+            if_stale: purpose.if_stale(),
         };
         let declared = in_time(self.authority.declare(&declaration), deadline).await?;
         match declared {

@@ -1,17 +1,16 @@
 //! Sessions that ended normally: their records are removed in the background, many at once.
 //!
-//! A session that declares again waits until its release is through, so the two cannot change places.
+//! Only of those that have ended. A removal may reach the authority late, or twice, and what it says stays true.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pgpalisade_authority::{Authority, AuthorityError, Backend};
+use pgpalisade_authority::{Authority, Backend};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::error::DeclareError;
 use super::in_time;
 
 /// Releases that may wait. Beyond that the reaper removes the records.
@@ -27,8 +26,6 @@ pub(super) struct Releases {
     waiting: Mutex<HashSet<Backend>>,
     /// Something is waiting.
     wake: Notify,
-    /// Some are through.
-    through: Notify,
 }
 
 impl Releases {
@@ -43,27 +40,7 @@ impl Releases {
         self.wake.notify_one();
     }
 
-    /// Returns when no release of this session is under way.
-    pub(super) async fn wait_for(
-        &self,
-        backend: Backend,
-        deadline: Instant,
-    ) -> Result<(), DeclareError> {
-        loop {
-            let through = self.through.notified();
-            if !self.lock().contains(&backend) {
-                return Ok(());
-            }
-            if timeout_at(deadline, through).await.is_err() {
-                let why = "an earlier release of this session is not through".to_owned();
-                return Err(DeclareError::Authority(AuthorityError::Unavailable(why)));
-            }
-        }
-    }
-
-    /// Removes the records, until `cancel`. A release that fails stays first in line: it may have been
-    /// taken, and
-    /// a later declaration must not be undone by it.
+    /// Removes the records, until `cancel`. A release that fails is tried again.
     pub(super) async fn run(
         self: Arc<Self>,
         authority: Arc<dyn Authority>,
@@ -82,8 +59,6 @@ impl Releases {
                 Ok(()) => {
                     let mut waiting = self.lock();
                     batch.iter().for_each(|backend| _ = waiting.remove(backend));
-                    drop(waiting);
-                    self.through.notify_waiters();
                 }
                 Err(error) => {
                     tracing::warn!(%error, "records of ended sessions wait to be removed");

@@ -1,6 +1,6 @@
 //! A write that is late: held on the wire, left behind by a killed proxy, or in a backend that will not die.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pgpalisade_tests::held_relay::{Direction, HeldRelay};
 use pgpalisade_tests::machine::{Signal, signal, wait_at_most, wait_for};
@@ -78,7 +78,7 @@ fn a_server_process_that_does_not_answer_is_not_declared() {
         (relay.held_bytes(Direction::ToServer) > 0).then_some(())
     });
     // As long as a declaration takes ten times over.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300));
     let marks = "SELECT count(*) FROM pgpalisade.mark";
     assert_eq!(stage.postgres.value(marks), "0");
     relay.release(Direction::ToServer);
@@ -193,6 +193,37 @@ fn a_backend_that_cannot_be_ended() {
     new.ok("INSERT INTO jobs VALUES (2)");
     assert_ended(&old.query("COMMIT"));
     assert_eq!(committed(&stage), ["2"]);
+}
+
+/// G6 is about a declaration, not about each of its scopes: the first one takes most of the time, and the second has
+/// the rest.
+#[test]
+fn scopes_that_take_their_time_share_one_timeout() {
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let proxy = Proxy::start_with(Options::new(&postgres).flag("--takeover-timeout", "6s"));
+    let stage = Stage { proxy, postgres };
+    let first = stage.leader("a=1");
+    let second = stage.leader("b=1");
+    let pids = [first.backend_pid(), second.backend_pid()];
+    pids.iter().for_each(|&pid| signal(pid, Signal::STOP));
+    let mut new = stage.plain();
+    let begin = Instant::now();
+    let answer = std::thread::scope(|threads| {
+        threads.spawn(|| {
+            std::thread::sleep(Duration::from_millis(4500));
+            signal(pids[0], Signal::CONT);
+        });
+        new.query("SET fencing.token = 'a=2,b=2'")
+    });
+    let took = begin.elapsed();
+    signal(pids[1], Signal::CONT);
+    let refused = answer.iter().any(|message| message.sqlstate() == "PF006");
+    assert!(refused, "{}", pretty(&answer));
+    assert!(
+        took < Duration::from_secs(9),
+        "bounded by takeover.timeout: {took:?}"
+    );
 }
 
 /// The proxy is stopped (SIGSTOP) with a write of the old leader in its socket, and its server session is ended

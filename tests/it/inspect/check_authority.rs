@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use pgpalisade_authority::{
-    Authority, Backend, Cluster, Declaration, Declared, Embedded, Scope, Token,
+    Authority, Backend, Cluster, Declaration, Declared, Embedded, IfStale, Scope, Token,
 };
 use pgpalisade_tests::etcd::Etcd;
 use pgpalisade_tests::postgres::Postgres;
@@ -187,6 +187,7 @@ async fn a_takeover_that_is_not_completed() {
                 cluster,
                 by: "test",
                 max_step: None,
+                if_stale: IfStale::Refuse,
             })
             .await
             .unwrap();

@@ -305,3 +305,44 @@ fn a_declaration_that_fails_and_is_not_needed_any_more() {
     etcd.resume(0);
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
 }
+
+/// It was stale when it declared, so it is below the mark, and its statement goes on while that begins to count.
+#[test]
+fn a_stale_statement_in_flight_when_it_is_enforced() {
+    let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
+    let stage = Stage::governed(SETUP, &policy);
+    let mut new = stage.leader("34");
+    let mut old = stage.leader("33");
+    let insert = "INSERT INTO notes SELECT 1 FROM pg_sleep(60)";
+    old.send(&Batch::new().query(insert));
+    let running = format!("SELECT count(*) FROM pg_stat_activity WHERE query = '{insert}'");
+    wait_for("the statement to run", || {
+        (stage.postgres.value(&running) == "1").then_some(())
+    });
+    policy.reload(&stage.proxy, "");
+    new.ok("INSERT INTO notes VALUES (2)");
+    assert_eq!(stage.postgres.value(&running), "0");
+    old.until_closed();
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
+}
+
+/// One deadline for all scopes of a value; and where nothing of it is enforced, one scope without an answer is enough.
+#[test]
+fn many_scopes_while_the_authority_is_away() {
+    let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
+    let (stage, etcd) = observing_with_etcd(&policy);
+    let mut wire = stage.plain();
+    etcd.pause(0);
+    let begin = std::time::Instant::now();
+    wire.ok("SET fencing.token = 'a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=1,j=1'");
+    let took = begin.elapsed();
+    assert!(
+        took < std::time::Duration::from_secs(10),
+        "{took:?}, by a timeout of 2 s"
+    );
+    etcd.resume(0);
+    assert_eq!(
+        stage.records(1),
+        vec![("authority_unavailable".to_owned(), false)]
+    );
+}

@@ -24,7 +24,7 @@ struct Part {
     held: BTreeMap<(Scope, Backend), Token>,
     /// Declared, answered or not.
     declared: BTreeSet<(Scope, Backend, Token)>,
-    /// A release or a removal was begun; they are not used again.
+    /// A removal was begun; they are not used again.
     ending: BTreeSet<Backend>,
     /// The highest token for which a session was reported as gone, answered or not.
     reported: BTreeMap<(Scope, Backend), Token>,
@@ -108,12 +108,7 @@ impl Part {
         };
         self.ending.insert(backend);
         let gone = [backend];
-        let call = if rng.random() {
-            store.release(backend)
-        } else {
-            store.forget(&gone)
-        };
-        perhaps(rng, &mut self.dropped, call).await;
+        perhaps(rng, &mut self.dropped, store.forget(&gone)).await;
     }
 
     /// Reports some of the lower sessions as gone.
@@ -212,7 +207,7 @@ async fn faults(store: &dyn Authority, scope: &Scope, all: &Part) -> Option<Stri
         ));
     }
     let (.., told) = accepted(declared);
-    store.release(looker).await.expect("release answers");
+    store.forget(&[looker]).await.expect("forget answers");
     let told = backends(&told);
     (told != lower).then(|| format!("lower are {lower:?}, but told are {told:?}"))
 }

@@ -1,7 +1,7 @@
 //! How far a declaration may raise a mark.
 
 use super::{CLUSTER, accepted, declare, fresh_backend, fresh_scope, mark_of, sessions_of, token};
-use crate::{Authority, Backend, Declaration, Declared, Outcome, Scope, Token};
+use crate::{Authority, Backend, Declaration, Declared, IfStale, Outcome, Scope, Token};
 
 async fn declare_within(
     store: &dyn Authority,
@@ -17,6 +17,7 @@ async fn declare_within(
         cluster: CLUSTER,
         by: "suite",
         max_step: Some(most),
+        if_stale: IfStale::Refuse,
     };
     store.declare(&declaration).await.expect("declare answers")
 }

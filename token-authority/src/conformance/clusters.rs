@@ -3,7 +3,7 @@
 use super::{
     CLUSTER, accepted, declare, fresh_backend, fresh_scope, mark_of, sessions_of, stale, token,
 };
-use crate::{Authority, Cluster, Declaration, Declared, Drained, Enrolled, Mark, Outcome};
+use crate::{Authority, Cluster, Declaration, Declared, Drained, Enrolled, IfStale, Mark, Outcome};
 
 const fn on_timeline(timeline: u32) -> Cluster {
     Cluster {
@@ -39,6 +39,7 @@ pub(super) async fn old_timelines_are_refused(store: &dyn Authority) {
         cluster: older,
         by: "suite",
         max_step: None,
+        if_stale: IfStale::Refuse,
     };
     // A newer timeline too: whoever declares has enrolled, so the store has forgotten it.
     for cluster in [older, other, on_timeline(CLUSTER.timeline + 1)] {
@@ -72,7 +73,7 @@ pub(super) async fn old_timelines_are_refused(store: &dyn Authority) {
     declaration.cluster = promoted;
     let declared = store.declare(&declaration).await.expect("declare answers");
     accepted(declared);
-    store.release(a).await.expect("release answers");
+    store.forget(&[a]).await.expect("forget answers");
     // Also: an operator can go back.
     store.recover(CLUSTER, &[]).await.expect("recover answers");
     assert_eq!(on_record(store).await, Some(CLUSTER));

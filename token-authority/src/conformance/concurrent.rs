@@ -146,7 +146,7 @@ async fn schedule(
         if let Some(backend) = mine
             && rng.random_ratio(1, 4)
         {
-            store.release(backend).await.expect("release answers");
+            store.forget(&[backend]).await.expect("forget answers");
             held.remove(&backend);
             continue;
         }

@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::{
-    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Drained, Mark, Outcome,
-    Registered, Scope, Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Drained, IfStale, Mark,
+    Outcome, Registered, Scope, Token,
 };
 
 /// All tests. `seed` fixes the schedule of the concurrent ones as far as the threads allow; it is printed.
@@ -35,7 +35,9 @@ pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     moves_up_and_never_down(store).await;
     drained_removes_lower_records_only(store).await;
     late_drained_does_not_count(store).await;
-    release_and_forget_remove_everywhere(store).await;
+    forget_removes_everywhere(store).await;
+    removals_that_come_late_remove_nobody_else(store).await;
+    stale_sessions_are_registered_where_that_is_wanted(store).await;
     scopes_are_apart(store).await;
     bounds::a_step_that_is_too_long_changes_nothing(store).await;
     repairs::set_the_mark_in_a_new_incarnation(store).await;
@@ -124,6 +126,7 @@ async fn declare_on(
         cluster,
         by: "suite",
         max_step: None,
+        if_stale: IfStale::Refuse,
     };
     store.declare(&declaration).await
 }
@@ -320,15 +323,15 @@ async fn late_drained_does_not_count(store: &dyn Authority) {
     accepted(declare(store, &unknown, 1, a).await);
 }
 
-async fn release_and_forget_remove_everywhere(store: &dyn Authority) {
+async fn forget_removes_everywhere(store: &dyn Authority) {
     let (s, t) = (fresh_scope(), fresh_scope());
     let [a, b, c] = [fresh_backend(), fresh_backend(), fresh_backend()];
     for backend in [a, b, c] {
         declare(store, &s, 1, backend).await;
         declare(store, &t, 1, backend).await;
     }
-    store.release(a).await.expect("release answers");
-    store.release(a).await.expect("again is no error");
+    store.forget(&[a]).await.expect("forget answers");
+    store.forget(&[a]).await.expect("again is no error");
     assert_eq!(
         backends(&sessions_of(store, &s).await),
         BTreeSet::from([b, c])
@@ -342,17 +345,83 @@ async fn release_and_forget_remove_everywhere(store: &dyn Authority) {
         .await
         .expect("forget answers");
     assert_eq!(backends(&sessions_of(store, &t).await), BTreeSet::from([c]));
-    let (.., lower) = accepted(declare(store, &s, 2, a).await);
+    let (.., lower) = accepted(declare(store, &s, 2, fresh_backend()).await);
     assert_eq!(
         backends(&lower),
         BTreeSet::from([c]),
-        "released sessions are not ended"
+        "sessions that are gone are not ended"
     );
     assert_eq!(
         mark_of(store, &t).await.map(|m| m.token),
         Some(token(1)),
         "marks stay"
     );
+}
+
+/// What says that a session is gone may come twice, and after its process id has come back. The session that has the
+/// id by now stays, and so do those that a later takeover is about.
+async fn removals_that_come_late_remove_nobody_else(store: &dyn Authority) {
+    let s = fresh_scope();
+    let (old, other) = (fresh_backend(), fresh_backend());
+    let reused = Backend {
+        started_us: old.started_us + 1,
+        ..old
+    };
+    declare(store, &s, 1, old).await;
+    store.forget(&[old]).await.expect("forget answers");
+    declare(store, &s, 1, reused).await;
+    declare(store, &s, 1, other).await;
+    store.forget(&[old]).await.expect("late, and again");
+    let both = BTreeSet::from([reused, other]);
+    assert_eq!(backends(&sessions_of(store, &s).await), both);
+    let (.., lower) = accepted(declare(store, &s, 2, fresh_backend()).await);
+    assert_eq!(backends(&lower), both);
+    let late = store.drained(&s, token(2).into(), &[old]).await;
+    let Ok(Drained::Left(left)) = late else {
+        panic!("{late:?}");
+    };
+    assert_eq!(backends(&left), both, "the scope is not drained by it");
+    assert_eq!(
+        store.drained(&s, token(2).into(), &[reused, other]).await,
+        Ok(Drained::Complete)
+    );
+}
+
+/// A stale session that goes on all the same is among those that have to end, also where the scope was drained.
+async fn stale_sessions_are_registered_where_that_is_wanted(store: &dyn Authority) {
+    let s = fresh_scope();
+    let (current, old, moved) = (fresh_backend(), fresh_backend(), fresh_backend());
+    let observed = |value, backend| Declaration {
+        scope: &s,
+        token: token(value),
+        backend,
+        cluster: CLUSTER,
+        by: "observed",
+        max_step: None,
+        if_stale: IfStale::Register,
+    };
+    declare(store, &s, 5, current).await;
+    declare(store, &s, 5, moved).await;
+    let drained = store.drained(&s, token(5).into(), &[]).await;
+    assert_eq!(drained, Ok(Drained::Complete));
+    for (value, backend) in [(3, old), (4, old), (2, old), (4, moved)] {
+        let declaration = observed(value, backend);
+        let declared = store.declare(&declaration).await;
+        let mark = stale(declared.expect("declare answers"));
+        assert_eq!(mark.token, token(5), "the mark stays");
+    }
+    let (_, outcome, lower) = accepted(declare(store, &s, 5, current).await);
+    assert_eq!(outcome, Outcome::Current);
+    let found: Vec<_> = lower.iter().map(|r| (r.backend, r.token)).collect();
+    assert_eq!(found, [(old, token(4))], "never down, and not drained");
+    // Refused, as ever: it stays away.
+    let refused = fresh_backend();
+    stale(declare(store, &s, 4, refused).await);
+    let drained = store.drained(&s, token(5).into(), &[old]).await;
+    assert_eq!(drained, Ok(Drained::Complete));
+    let (.., lower) = accepted(declare(store, &s, 6, refused).await);
+    let both = BTreeSet::from([current, moved]);
+    assert_eq!(backends(&lower), both);
 }
 
 async fn scopes_are_apart(store: &dyn Authority) {

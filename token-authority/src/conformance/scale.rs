@@ -95,7 +95,7 @@ async fn many_scopes(authority: &Arc<dyn Authority>, count: usize) {
         assert_eq!(marks.get(name), Some(&value), "{name}");
     }
     let begin = Instant::now();
-    store.release(backend).await.expect("release answers");
+    store.forget(&[backend]).await.expect("forget answers");
     println!(
         "at scale: one session released in {count} scopes in {:?}",
         begin.elapsed()

@@ -133,6 +133,7 @@ impl Authority for Embedded {
             cluster,
             by,
             max_step,
+            if_stale,
         } = *declaration;
         let (own_scope, by) = (scope.clone(), cut_by(by).to_owned());
         Box::pin(async move {
@@ -144,6 +145,7 @@ impl Authority for Embedded {
                     cluster,
                     by: &by,
                     max_step,
+                    if_stale,
                 };
                 tables.declare(&declaration, now_us())
             };
@@ -168,10 +170,6 @@ impl Authority for Embedded {
     ) -> Answer<'a, Drained> {
         let (scope, gone) = (scope.clone(), gone.to_vec());
         Box::pin(self.call(move |tables| tables.drained(&scope, rank, &gone)))
-    }
-
-    fn release(&self, backend: Backend) -> Answer<'_, ()> {
-        Box::pin(self.call(move |tables| tables.forget(&[backend])))
     }
 
     fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {

@@ -80,6 +80,8 @@ impl OpenError {
 pub(super) struct Store {
     dir: PathBuf,
     identity: AuthorityId,
+    /// The file that was opened, by device and inode.
+    file: FileId,
     /// `None` after an error of the disk: redb wants the file to be opened anew then.
     database: Option<Database>,
 }
@@ -91,12 +93,29 @@ pub(super) fn open(dir: &Path) -> Result<Store, OpenError> {
     if !path.try_exists().map_err(io_error(&path))? {
         create(dir)?;
     }
-    let (database, identity) = open_existing(dir)?;
+    let (database, identity, file) = open_existing(dir)?;
     Ok(Store {
         dir: dir.to_owned(),
         identity,
+        file,
         database: Some(database),
     })
+}
+
+/// A file, whatever its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
 }
 
 fn prepare_directory(dir: &Path) -> Result<(), OpenError> {
@@ -168,14 +187,15 @@ fn initialise(database: &Database) -> Result<(), Fault> {
     Ok(())
 }
 
-fn open_existing(dir: &Path) -> Result<(Database, AuthorityId), OpenError> {
+fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, FileId), OpenError> {
     let path = dir.join(FILE);
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .open(&path)
         .map_err(io_error(&path))?;
-    if file.metadata().map_err(io_error(&path))?.len() == 0 {
+    let metadata = file.metadata().map_err(io_error(&path))?;
+    if metadata.len() == 0 {
         return Err(OpenError::empty(&path));
     }
     let database = open_database(dir, &path, file)?;
@@ -186,7 +206,7 @@ fn open_existing(dir: &Path) -> Result<(Database, AuthorityId), OpenError> {
                 why: panic_text(panic.as_ref()),
             }
         })?;
-    Ok((database, checked?))
+    Ok((database, checked?, FileId::of(&metadata)))
 }
 
 /// Looks whether this version can read the file, and gives its identity.
@@ -288,7 +308,8 @@ impl Store {
         match done {
             Ok(Ok(database)) => {
                 self.database = Some(database);
-                Ok(())
+                // Last, so that what is answered is in the file that has the name.
+                self.check_file()
             }
             Ok(Err(Fault::Record(why))) => Err(AuthorityError::Damaged(self.named(&why))),
             Ok(Err(Fault::Redb(error @ redb::Error::Corrupted(_)))) => {
@@ -301,8 +322,21 @@ impl Store {
         }
     }
 
+    /// What is written to a file without a name is lost at the next start, and another proxy would not see it.
+    fn check_file(&self) -> Result<(), AuthorityError> {
+        let why = match fs::metadata(self.dir.join(FILE)) {
+            Ok(metadata) if FileId::of(&metadata) == self.file => return Ok(()),
+            Ok(_) => "another file has taken its place".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let what = "the open file is not there any more; stop the proxy, restore it, and run \"pgpalisade recover\"";
+        Err(AuthorityError::WentBack(
+            self.named(&format!("{why}: {what}")),
+        ))
+    }
+
     fn reopen(&self) -> Result<Database, AuthorityError> {
-        let (database, identity) =
+        let (database, identity, _) =
             open_existing(&self.dir).map_err(|e| AuthorityError::Storage(e.to_string()))?;
         if identity == self.identity {
             Ok(database)

@@ -4,8 +4,8 @@ use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use crate::record::{Judged, MarkRow};
 use crate::{
-    Backend, Cluster, Declaration, Declared, Drained, Enrolled, Incarnation, Mark, Outcome, Rank,
-    Registered, RepairRequest, Repaired, Scope, Token,
+    Backend, Cluster, Declaration, Declared, Drained, Enrolled, IfStale, Incarnation, Mark,
+    Outcome, Rank, Registered, RepairRequest, Repaired, Scope, Token,
 };
 
 /// The format of a store in which a scope was repaired: a version that does not know of incarnations would take
@@ -141,7 +141,7 @@ impl<'txn> Tables<'txn> {
         }
         let known = self.mark_row(scope)?;
         let (mut row, outcome) = match MarkRow::judge(known, declaration, now) {
-            Judged::Stale(row) => return Ok(Declared::Stale { mark: row.mark() }),
+            Judged::Stale(row) => return self.stale(declaration, row, now),
             Judged::TooFar(row) => return Ok(Declared::TooFar { mark: row.mark() }),
             Judged::Join(row) => (row, Outcome::Current),
             Judged::Raise(row) => {
@@ -166,6 +166,24 @@ impl<'txn> Tables<'txn> {
             outcome,
             lower,
         })
+    }
+
+    /// The answer to a declaration below the mark, once the session is registered where that is wanted.
+    fn stale(
+        &mut self,
+        declaration: &Declaration<'_>,
+        mut row: MarkRow,
+        now: i64,
+    ) -> Result<Declared, Fault> {
+        if declaration.if_stale == IfStale::Register {
+            let rank = row.rank_of(declaration.token);
+            self.register(declaration.scope, rank, declaration.backend, now)?;
+            if row.drained {
+                row.drained = false;
+                self.put_mark(declaration.scope, &row)?;
+            }
+        }
+        Ok(Declared::Stale { mark: row.mark() })
     }
 
     /// See [`crate::Authority::drained`].
@@ -304,7 +322,7 @@ impl<'txn> Tables<'txn> {
         backend: Backend,
         now: i64,
     ) -> Result<(), Fault> {
-        // The caller has seen that this is the mark's rank, so what is registered is not above it.
+        // Never down: a session that moved up and is stale in a lower token stays where it is.
         let registered = self.registered(scope, backend)?;
         if registered.is_some_and(|session| session.rank() >= rank) {
             return Ok(());

@@ -8,7 +8,7 @@ use redb::Database;
 
 use super::tables::META;
 use super::*;
-use crate::{Incarnation, Repair, Token};
+use crate::{IfStale, Incarnation, Repair, Token};
 
 fn open_error(dir: &Path) -> OpenError {
     Embedded::open(dir).map(|_| ()).expect_err("must not open")
@@ -35,6 +35,7 @@ fn declaration(scope: &Scope, value: u64, pid: i32) -> Declaration<'_> {
         cluster: CLUSTER,
         by: "test",
         max_step: None,
+        if_stale: IfStale::Refuse,
     }
 }
 
@@ -309,6 +310,26 @@ async fn requests_that_wait_together_share_a_commit() {
     blocker.await.unwrap().unwrap();
     assert_eq!(transactions, 1, "fifty declarations, one commit");
     assert_eq!(store.sessions().await.unwrap().len(), 50);
+}
+
+/// What is written to a file that has no name any more is gone at the next start.
+#[tokio::test]
+async fn a_file_that_is_removed_or_replaced_takes_no_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path()).unwrap();
+    store.enrol(CLUSTER).await.unwrap();
+    declare(&store, 1, 1).await.unwrap();
+    let copy = dir.path().join("copy");
+    fs::copy(file(dir.path()), &copy).unwrap();
+    fs::remove_file(file(dir.path())).unwrap();
+    let removed = declare(&store, 2, 2).await.unwrap_err();
+    assert!(matches!(removed, AuthorityError::WentBack(_)), "{removed}");
+    fs::rename(copy, file(dir.path())).unwrap();
+    let replaced = declare(&store, 3, 3).await.unwrap_err();
+    assert!(
+        matches!(replaced, AuthorityError::WentBack(_)),
+        "{replaced}"
+    );
 }
 
 #[tokio::test]

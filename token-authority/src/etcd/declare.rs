@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, GetResponse, TxnOp, TxnOpResponse};
+use etcd_client::{Compare, CompareOp, GetResponse, Txn, TxnOp, TxnOpResponse};
 
 use super::keys::{self, Keys};
 use super::marks::Known;
 use super::store::{Path, Stepped, Store, found, page_of, touch, unexpected};
 use crate::record::{Judged, MarkRow};
 use crate::{
-    AuthorityError, Backend, Declaration, Declared, Outcome, Rank, Registered, Scope, now_us,
+    AuthorityError, Backend, Declaration, Declared, IfStale, Outcome, Rank, Registered, Scope,
+    now_us,
 };
 
 /// How often a declaration is tried again because the scope has changed in between.
@@ -25,6 +26,9 @@ fn operations(judged: &Judged, keys: &Keys, declaration: &Declaration<'_>) -> Ve
             (vec![put], row)
         }
         Judged::Join(row) => (Vec::new(), row),
+        Judged::Stale(row) if declaration.if_stale == IfStale::Register => {
+            return register_stale(row, keys, declaration);
+        }
         Judged::Stale(_) | Judged::TooFar(_) => return vec![touch(keys)],
     };
     let value = keys::write_session(row.rank(), now_us());
@@ -36,6 +40,38 @@ fn operations(judged: &Judged, keys: &Keys, declaration: &Declaration<'_>) -> Ve
         operations.push(page_of(&keys.sessions_of(scope)));
     }
     operations
+}
+
+/// Registers a session below the mark, but never lower than it is, and notes that the scope is not drained.
+fn register_stale(row: &MarkRow, keys: &Keys, declaration: &Declaration<'_>) -> Vec<TxnOp> {
+    let Declaration { scope, backend, .. } = *declaration;
+    let rank = row.rank_of(declaration.token);
+    let session = keys.session(scope, backend);
+    let puts = vec![
+        TxnOp::put(session.clone(), keys::write_session(rank, now_us()), None),
+        TxnOp::put(keys.backend(backend, scope), Vec::new(), None),
+    ];
+    let lower = Compare::value(session.clone(), CompareOp::Less, keys::rank_text(rank));
+    // A comparison of values is false where there is no key.
+    let absent = Compare::version(session, CompareOp::Equal, 0);
+    let move_up = Txn::new().when(vec![lower]).and_then(puts.clone());
+    let register = Txn::new()
+        .when(vec![absent])
+        .and_then(puts)
+        .or_else(vec![TxnOp::txn(move_up)]);
+    let mut operations = vec![touch(keys), TxnOp::txn(register)];
+    if row.drained {
+        let mark = keys::write_mark(&not_drained(row));
+        operations.push(TxnOp::put(keys.mark(scope), mark, None));
+    }
+    operations
+}
+
+fn not_drained(row: &MarkRow) -> MarkRow {
+    MarkRow {
+        drained: false,
+        ..row.clone()
+    }
 }
 
 impl Store {
@@ -97,7 +133,16 @@ impl Store {
         stepped: Stepped,
     ) -> Result<Declared, AuthorityError> {
         let (row, outcome) = match judged {
-            Judged::Stale(row) => return Ok(Declared::Stale { mark: row.mark() }),
+            Judged::Stale(row) => {
+                if declaration.if_stale == IfStale::Register && row.drained {
+                    let known = Known {
+                        mod_revision: stepped.revision,
+                        row: not_drained(&row),
+                    };
+                    self.marks.put(declaration.scope, known);
+                }
+                return Ok(Declared::Stale { mark: row.mark() });
+            }
             Judged::TooFar(row) => return Ok(Declared::TooFar { mark: row.mark() }),
             Judged::Join(row) => (row, Outcome::Current),
             Judged::Raise(row) => {
@@ -207,6 +252,7 @@ mod tests {
             },
             by: "test",
             max_step: None,
+            if_stale: IfStale::Refuse,
         };
         let mark = Mark::new(Token::new(value).unwrap(), 0, String::new());
         let row = MarkRow {

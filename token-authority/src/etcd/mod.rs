@@ -189,10 +189,6 @@ impl Authority for Etcd {
         Box::pin(self.store().drained(scope, rank, gone))
     }
 
-    fn release(&self, backend: Backend) -> Answer<'_, ()> {
-        Box::pin(async move { self.store().forget(&[backend]).await })
-    }
-
     fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
         Box::pin(self.store().forget(gone))
     }

@@ -46,7 +46,7 @@ $$;
 CREATE FUNCTION @schema@.declare_and_forget(
     a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
     a_scopes text[], a_tokens bigint[], a_pids integer[], a_starts bigint[],
-    a_systems bigint[], a_timelines bigint[], a_bys text[], a_max_steps bigint[],
+    a_systems bigint[], a_timelines bigint[], a_bys text[], a_max_steps bigint[], a_registers boolean[],
     a_gone_pids integer[], a_gone_starts bigint[]
 ) RETURNS TABLE (
     o_place bigint, o_verdict text,
@@ -66,8 +66,9 @@ BEGIN
     SELECT system_identifier, timeline INTO o_system, o_timeline FROM @schema@.store;
     -- Everybody locks scopes in this order.
     FOR v IN
-        SELECT * FROM unnest(a_scopes, a_tokens, a_pids, a_starts, a_systems, a_timelines, a_bys, a_max_steps)
-            WITH ORDINALITY AS d (scope, token, pid, started_us, system, timeline, who, max_step, place)
+        SELECT * FROM unnest(
+            a_scopes, a_tokens, a_pids, a_starts, a_systems, a_timelines, a_bys, a_max_steps, a_registers)
+            WITH ORDINALITY AS d (scope, token, pid, started_us, system, timeline, who, max_step, register, place)
         ORDER BY d.scope COLLATE "C", d.place
     LOOP
         o_place := v.place;
@@ -102,18 +103,21 @@ BEGIN
         END IF;
         o_token := v_mark.token; o_incarnation := v_mark.incarnation;
         o_raised_at := v_mark.raised_at; o_raised_by := v_mark.raised_by; o_repair := v_mark.repair;
-        IF o_verdict IN ('stale', 'far') THEN
+        IF o_verdict = 'far' OR (o_verdict = 'stale' AND NOT v.register) THEN
             RETURN NEXT;
             CONTINUE;
         END IF;
         o_verdict := coalesce(o_verdict, 'current');
         v_raised := v_raised OR o_verdict = 'raised';
+        -- Never down: a session that moved up and is stale in a lower token stays where it is.
         INSERT INTO @schema@.sessions AS s (scope, pid, started_us, token, since, incarnation)
             VALUES (v.scope, v.pid, v.started_us, v.token, @schema@.now_us(), v_mark.incarnation)
             ON CONFLICT (scope, pid, started_us) DO UPDATE
                 SET token = EXCLUDED.token, since = EXCLUDED.since, incarnation = EXCLUDED.incarnation
                 WHERE (s.incarnation, s.token) < (EXCLUDED.incarnation, EXCLUDED.token);
-        IF NOT v_mark.drained THEN
+        IF o_verdict = 'stale' THEN
+            UPDATE @schema@.marks SET drained = false WHERE scope = v.scope AND drained;
+        ELSIF NOT v_mark.drained THEN
             SELECT array_agg(s.pid ORDER BY s.pid, s.started_us), array_agg(s.started_us ORDER BY s.pid, s.started_us),
                    array_agg(s.token ORDER BY s.pid, s.started_us),
                    array_agg(s.incarnation ORDER BY s.pid, s.started_us),

@@ -220,6 +220,7 @@ impl Authority for Postgres {
             cluster,
             by,
             max_step,
+            if_stale,
         } = *declaration;
         let (scope, by) = (scope.clone(), cut_by(by).to_owned());
         Box::pin(self.step(1, move |reply| {
@@ -230,6 +231,7 @@ impl Authority for Postgres {
                 cluster,
                 by,
                 max_step,
+                if_stale,
                 reply,
             })
         }))
@@ -248,11 +250,6 @@ impl Authority for Postgres {
             gone,
             reply,
         }))
-    }
-
-    fn release(&self, backend: Backend) -> Answer<'_, ()> {
-        let gone = vec![backend];
-        Box::pin(self.step(1, move |reply| Job::Forget(Forget { gone, reply })))
     }
 
     fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {

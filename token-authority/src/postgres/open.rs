@@ -9,14 +9,15 @@ use super::link::{Link, LinkError, Purpose, get};
 use super::options::Options;
 use crate::{AuthorityError, AuthorityId};
 
-/// The format that this version uses. A higher one in the schema is refused, the one below is brought up.
-pub(super) const FORMAT: i32 = 2;
-/// The format before, which knows no incarnations.
-const OLD_FORMAT: i32 = 1;
+/// The format that this version uses. A higher one in the schema is refused, those below are brought up.
+pub(super) const FORMAT: i32 = 3;
 const TABLES: &str = include_str!("tables.sql");
 const FUNCTIONS: &str = include_str!("functions.sql");
-/// From the format before.
-const UPGRADE: &str = include_str!("upgrade.sql");
+/// From the formats before, each with what brings it up.
+const UPGRADES: [(i32, &str); 2] = [
+    (1, include_str!("upgrade_1.sql")),
+    (2, include_str!("upgrade_2.sql")),
+];
 /// First key of the advisory lock under which a store is made; the second is made of the schema's name.
 const MAKING: i32 = 0x7067_7061;
 /// Another proxy has made the store in the meantime.
@@ -80,8 +81,15 @@ pub enum OpenError {
 pub(super) enum Found {
     /// Of this version's format.
     Present(AuthorityId),
-    /// Of the format before.
-    Old(AuthorityId),
+    /// Of a format before, and what brings it up.
+    Old(AuthorityId, Upgrade),
+}
+
+/// The way from an older format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Upgrade {
+    pub(super) from: i32,
+    script: &'static str,
 }
 
 /// Connects, and makes the store where there is none, or brings it up to this version's format. Several may do it at
@@ -92,18 +100,18 @@ pub(super) async fn open(options: &Options) -> Result<AuthorityId, OpenError> {
         .map_err(|error| open_error(options, error))?;
     let done = match find(&link, options).await? {
         Some(Found::Present(identity)) => return Ok(identity),
-        Some(Found::Old(_)) => upgrade(&link, options).await,
+        Some(Found::Old(_, way)) => upgrade(&link, options, way).await,
         None => make(&link, options).await,
     };
     // Whatever became of it: another proxy may have been faster.
     match (find(&link, options).await?, done) {
         (Some(Found::Present(identity)), _) => Ok(identity),
-        (Some(Found::Old(_)), Err(error)) => Err(not_upgraded(options, &error)),
+        (Some(Found::Old(_, way)), Err(error)) => Err(not_upgraded(options, way, &error)),
         (None, Err(error)) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             Err(rights(&link, options, &error).await)
         }
         (None, Err(error)) => Err(open_error(options, error)),
-        (None | Some(Found::Old(_)), Ok(())) => Err(OpenError::Damaged {
+        (None | Some(Found::Old(..)), Ok(())) => Err(OpenError::Damaged {
             place: options.to_string(),
             why: "it was removed while it was made".into(),
         }),
@@ -120,7 +128,7 @@ pub(super) async fn verify(
     let why = match find(link, options).await {
         Ok(Some(Found::Present(found))) if found == identity => return Ok(()),
         Ok(Some(Found::Present(found))) => format!("is now authority {found}, was {identity}"),
-        Ok(Some(Found::Old(_))) => "it is of an older format than before".into(),
+        Ok(Some(Found::Old(..))) => "it is of an older format than before".into(),
         Ok(None) => "the schema is gone".into(),
         Err(OpenError::Unreachable { why, .. } | OpenError::Unsuitable { why, .. }) => {
             return Err(AuthorityError::Unavailable(format!("{place}: {why}")));
@@ -135,15 +143,20 @@ pub(super) async fn find(link: &Link, options: &Options) -> Result<Option<Found>
     match read_identity(link, options).await {
         Ok(None) => Ok(None),
         Ok(Some((FORMAT, identity))) => Ok(Some(Found::Present(identity))),
-        Ok(Some((OLD_FORMAT, identity))) => Ok(Some(Found::Old(identity))),
         Ok(Some((found, _))) if found > FORMAT => Err(OpenError::Newer {
             place: options.to_string(),
             found,
         }),
-        Ok(Some((found, _))) => Err(OpenError::Damaged {
-            place: options.to_string(),
-            why: format!("its format is {found}"),
-        }),
+        Ok(Some((found, identity))) => match UPGRADES.iter().find(|(from, _)| *from == found) {
+            Some(&(from, script)) => {
+                let way = Upgrade { from, script };
+                Ok(Some(Found::Old(identity, way)))
+            }
+            None => Err(OpenError::Damaged {
+                place: options.to_string(),
+                why: format!("its format is {found}"),
+            }),
+        },
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             Err(rights(link, options, &error).await)
         }
@@ -187,15 +200,16 @@ async fn make(link: &Link, options: &Options) -> Result<(), LinkError> {
     run(link, options, &guard, &[TABLES, FUNCTIONS]).await
 }
 
-/// Brings the format before up to this one in one transaction, or leaves it as it is.
-async fn upgrade(link: &Link, options: &Options) -> Result<(), LinkError> {
+/// Brings a format before up to this one in one transaction, or leaves it as it is.
+async fn upgrade(link: &Link, options: &Options, way: Upgrade) -> Result<(), LinkError> {
     let quoted = options.quoted_schema();
+    let Upgrade { from, script } = way;
     let guard = format!(
-        "IF NOT EXISTS (SELECT FROM {quoted}.store WHERE format = {OLD_FORMAT}) THEN
+        "IF NOT EXISTS (SELECT FROM {quoted}.store WHERE format = {from}) THEN
             RAISE EXCEPTION 'the store is upgraded already' USING ERRCODE = '{ALREADY_MADE}';
          END IF;"
     );
-    run(link, options, &guard, &[UPGRADE, FUNCTIONS]).await
+    run(link, options, &guard, &[script, FUNCTIONS]).await
 }
 
 /// Runs scripts under the lock, if the guard, of PL/pgSQL, lets them.
@@ -222,11 +236,12 @@ async fn run(
     link.script(bound, &all).await
 }
 
-fn not_upgraded(options: &Options, error: &LinkError) -> OpenError {
+fn not_upgraded(options: &Options, way: Upgrade, error: &LinkError) -> OpenError {
+    let from = way.from;
     OpenError::Unsuitable {
         place: options.to_string(),
         why: format!(
-            "it has format {OLD_FORMAT}, and could not be brought up to {FORMAT}: {error}; start this version once \
+            "it has format {from}, and could not be brought up to {FORMAT}: {error}; start this version once \
              with a role that owns the schema"
         ),
     }

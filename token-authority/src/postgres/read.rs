@@ -23,7 +23,8 @@ pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
         .map_err(failed)?;
     let (identity, mark, session) = match find(&link, options).await? {
         Some(Found::Present(identity)) => (identity, MARK, SESSION),
-        Some(Found::Old(identity)) => (identity, OLD_MARK, OLD_SESSION),
+        Some(Found::Old(identity, way)) if way.from == 1 => (identity, OLD_MARK, OLD_SESSION),
+        Some(Found::Old(identity, _)) => (identity, MARK, SESSION),
         None => return Ok(None),
     };
     let (schema, bound) = (options.quoted_schema(), options.timeout());

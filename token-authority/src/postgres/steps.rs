@@ -9,8 +9,8 @@ use tokio_postgres::types::Type;
 use super::link::{Arguments, LinkError, get};
 use crate::record::MarkRow;
 use crate::{
-    AuthorityError, Backend, Cluster, Declared, Drained, Enrolled, Incarnation, Mark, Outcome,
-    Rank, Registered, Repair, Repaired, Scope, Token,
+    AuthorityError, Backend, Cluster, Declared, Drained, Enrolled, IfStale, Incarnation, Mark,
+    Outcome, Rank, Registered, Repair, Repaired, Scope, Token,
 };
 
 /// Where the answer to a step goes.
@@ -24,6 +24,7 @@ pub(super) struct Declare {
     pub(super) cluster: Cluster,
     pub(super) by: String,
     pub(super) max_step: Option<u64>,
+    pub(super) if_stale: IfStale,
     pub(super) reply: Reply<Declared>,
 }
 
@@ -55,6 +56,8 @@ pub(super) struct Together {
     timelines: Vec<i64>,
     bys: Vec<String>,
     max_steps: Vec<Option<i64>>,
+    /// Whether a stale session is registered.
+    registers: Vec<bool>,
     gone: Backends,
 }
 
@@ -102,6 +105,9 @@ impl Together {
             // No step is longer than a token.
             let most = |most: u64| i64::try_from(most).unwrap_or(i64::MAX);
             columns.max_steps.push(declare.max_step.map(most));
+            columns
+                .registers
+                .push(declare.if_stale == IfStale::Register);
         }
         columns
     }
@@ -116,6 +122,7 @@ impl Together {
             (&self.timelines, Type::INT8_ARRAY),
             (&self.bys, Type::TEXT_ARRAY),
             (&self.max_steps, Type::INT8_ARRAY),
+            (&self.registers, Type::BOOL_ARRAY),
         ];
         arguments.extend(self.gone.arguments());
         arguments

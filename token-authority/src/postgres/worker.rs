@@ -379,13 +379,13 @@ impl Worker {
         let (schema, bound) = (self.options.quoted_schema(), self.options.timeout());
         let sql = steps::call(&schema, "hello", &arguments);
         link.ask(bound, &sql, &arguments).await?;
-        // Only now, when the new connection's row is known to stay.
+        // From here on it is the new row that has to stay. The old one may go even where no answer says so.
+        (self.connection, self.step) = (connection, 0);
+        self.answered = Some((connection, 0));
         if before.is_some() {
             let done = format!("DELETE FROM {schema}.connections WHERE id = $1");
             link.ask(bound, &done, &[(&before, Type::INT8)]).await?;
         }
-        (self.connection, self.step) = (connection, 0);
-        self.answered = Some((connection, 0));
         self.link = Some(link);
         Ok(())
     }

@@ -104,6 +104,37 @@ async fn a_crash_loses_nothing_that_was_answered() {
     }
 }
 
+/// A lost connection is made anew, and its row in the store goes, but nobody hears of that. Nothing was forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_whose_end_is_not_heard_of_is_no_lost_step() {
+    let server = Server::start();
+    let store = impatient(&server).await;
+    store.enrol(CLUSTER).await.unwrap();
+    declare(&store, "s", 1, 1).await.unwrap();
+    server.sql(
+        "CREATE SEQUENCE first; CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         IF nextval('public.first') = 1 THEN \
+         PERFORM set_config('client_connection_check_interval', '0', false), pg_sleep(2); \
+         END IF; RETURN OLD; END $$; \
+         CREATE CONSTRAINT TRIGGER slow AFTER DELETE ON pgpalisade_authority.connections \
+         DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()",
+    );
+    terminate_sessions(&server);
+    let error = declare(&store, "s", 2, 1).await.unwrap_err();
+    assert!(matches!(error, AuthorityError::Unavailable(_)), "{error}");
+    // The row goes at the commit, a second after the store has given up.
+    let end = Instant::now() + PATIENCE;
+    while server
+        .sql("SELECT 1 FROM pgpalisade_authority.connections")
+        .len()
+        > 1
+    {
+        assert!(Instant::now() < end, "the row of the lost connection stays");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    healed(&store, "s", 3, 1).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stands_still_is_an_error_in_time() {
     let server = Server::start();

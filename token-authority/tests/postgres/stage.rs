@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pgpalisade_authority::postgres::{Options, Postgres};
 use pgpalisade_authority::{
-    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Scope, Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, IfStale, Scope, Token,
 };
 
 pub(crate) use crate::harness::postgres::Postgres as Server;
@@ -57,6 +57,7 @@ pub(crate) async fn declare(
         cluster: CLUSTER,
         by: "test",
         max_step: None,
+        if_stale: IfStale::Refuse,
     };
     store.declare(&declaration).await
 }

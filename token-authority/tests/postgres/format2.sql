@@ -1,0 +1,318 @@
+-- What version 2 of the format was made with.
+
+-- The tables of the PostgreSQL store. `@schema@` stands for the quoted name of its schema.
+
+-- One row: which store this is, and which cluster its marks are for. Its table lock is the lock of the cluster.
+CREATE TABLE @schema@.store (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    format integer NOT NULL,
+    identity bytea NOT NULL CHECK (octet_length(identity) = 16),
+    system_identifier bigint,
+    timeline bigint,
+    made_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- A row is the lock of its scope. Rows are never deleted. Times are microseconds since the Unix epoch.
+CREATE TABLE @schema@.marks (
+    scope text COLLATE "C" PRIMARY KEY,
+    token bigint NOT NULL CHECK (token > 0),
+    raised_at bigint NOT NULL,
+    raised_by text NOT NULL,
+    drained boolean NOT NULL DEFAULT false,
+    -- How often the scope was repaired, and the record of the last repair, JSON.
+    incarnation bigint NOT NULL DEFAULT 0,
+    repair text,
+    -- The transaction that raised it, for those who look what is new.
+    changed xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id()
+);
+CREATE INDEX marks_changed ON @schema@.marks (changed);
+
+CREATE TABLE @schema@.sessions (
+    scope text COLLATE "C" NOT NULL,
+    pid integer NOT NULL,
+    started_us bigint NOT NULL,
+    token bigint NOT NULL CHECK (token > 0),
+    since bigint NOT NULL,
+    incarnation bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (scope, pid, started_us)
+);
+CREATE INDEX sessions_of_backend ON @schema@.sessions (pid, started_us);
+CREATE INDEX sessions_by_rank ON @schema@.sessions (scope, incarnation, token);
+
+-- How many steps each connection of a proxy has taken. What is answered and missing here was lost.
+CREATE TABLE @schema@.connections (
+    id bigint PRIMARY KEY,
+    steps bigint NOT NULL,
+    seen_at timestamptz NOT NULL DEFAULT now()
+);
+
+INSERT INTO @schema@.store (format, identity) VALUES (@format@, '\x@identity@');
+-- The steps of the PostgreSQL store. `@schema@` stands for the quoted name of its schema.
+--
+-- Every step is one function, called in one statement outside a transaction block: the server takes it, commits it
+-- and only then answers. postgres/mod.rs says why the steps are atomic. A caller names the format that it knows.
+
+CREATE FUNCTION @schema@.now_us() RETURNS bigint
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+$$;
+
+-- Begins a step: the store must be the one that the caller has opened, and the isolation level the one that the
+-- steps are written for.
+CREATE FUNCTION @schema@.begin_step(a_format integer, a_identity bytea, a_connection bigint, a_step bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'the steps of the store need READ COMMITTED' USING ERRCODE = 'PFA03';
+    END IF;
+    IF NOT EXISTS (SELECT FROM @schema@.store WHERE identity = a_identity AND format = a_format) THEN
+        RAISE EXCEPTION 'another store, or another format of it, has taken the place of this one'
+            USING ERRCODE = 'PFA01';
+    END IF;
+    INSERT INTO @schema@.connections AS c (id, steps) VALUES (a_connection, a_step)
+        ON CONFLICT (id) DO UPDATE SET steps = EXCLUDED.steps, seen_at = now();
+END
+$$;
+
+-- The first step of a connection. Where the connection before it had steps answered that are not here, the store has
+-- gone back in time.
+CREATE FUNCTION @schema@.hello(
+    a_format integer, a_identity bytea, a_connection bigint, a_before bigint, a_before_steps bigint
+) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM @schema@.begin_step(a_format, a_identity, a_connection, 0);
+    IF a_before IS NOT NULL
+        AND NOT EXISTS (SELECT FROM @schema@.connections WHERE id = a_before AND steps >= a_before_steps)
+    THEN
+        RAISE EXCEPTION 'step % of connection % was answered and is not here', a_before_steps, a_before
+            USING ERRCODE = 'PFA02';
+    END IF;
+END
+$$;
+
+-- Declarations that arrived together, then the sessions that ended. One row for each declaration, by its place.
+CREATE FUNCTION @schema@.declare_and_forget(
+    a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
+    a_scopes text[], a_tokens bigint[], a_pids integer[], a_starts bigint[],
+    a_systems bigint[], a_timelines bigint[], a_bys text[], a_max_steps bigint[],
+    a_gone_pids integer[], a_gone_starts bigint[]
+) RETURNS TABLE (
+    o_place bigint, o_verdict text,
+    o_token bigint, o_incarnation bigint, o_raised_at bigint, o_raised_by text, o_repair text,
+    o_system bigint, o_timeline bigint,
+    o_pids integer[], o_starts bigint[], o_tokens bigint[], o_incarnations bigint[], o_sinces bigint[]
+)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v record;
+    v_mark record;
+    v_raised boolean := false;
+BEGIN
+    -- The cluster stays as it is until this step is committed: a new timeline waits for EXCLUSIVE.
+    LOCK TABLE @schema@.store IN ROW SHARE MODE;
+    PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
+    SELECT system_identifier, timeline INTO o_system, o_timeline FROM @schema@.store;
+    -- Everybody locks scopes in this order.
+    FOR v IN
+        SELECT * FROM unnest(a_scopes, a_tokens, a_pids, a_starts, a_systems, a_timelines, a_bys, a_max_steps)
+            WITH ORDINALITY AS d (scope, token, pid, started_us, system, timeline, who, max_step, place)
+        ORDER BY d.scope COLLATE "C", d.place
+    LOOP
+        o_place := v.place;
+        o_verdict := NULL;
+        o_token := NULL; o_incarnation := NULL; o_raised_at := NULL; o_raised_by := NULL; o_repair := NULL;
+        o_pids := NULL; o_starts := NULL; o_tokens := NULL; o_incarnations := NULL; o_sinces := NULL;
+        IF o_system IS DISTINCT FROM v.system OR o_timeline IS DISTINCT FROM v.timeline THEN
+            o_verdict := 'other';
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
+        SELECT m.* INTO v_mark FROM @schema@.marks m WHERE m.scope = v.scope FOR UPDATE;
+        IF NOT FOUND THEN
+            INSERT INTO @schema@.marks AS m (scope, token, raised_at, raised_by)
+                VALUES (v.scope, v.token, @schema@.now_us(), v.who)
+                ON CONFLICT (scope) DO NOTHING;
+            IF FOUND THEN
+                o_verdict := 'raised';
+            END IF;
+            SELECT m.* INTO STRICT v_mark FROM @schema@.marks m WHERE m.scope = v.scope FOR UPDATE;
+        END IF;
+        IF v_mark.token > v.token THEN
+            o_verdict := 'stale';
+        ELSIF v.token - v_mark.token > v.max_step THEN
+            o_verdict := 'far';
+        ELSIF v_mark.token < v.token THEN
+            o_verdict := 'raised';
+            UPDATE @schema@.marks AS m
+                SET token = v.token, raised_at = @schema@.now_us(), raised_by = v.who, drained = false,
+                    changed = pg_current_xact_id()
+                WHERE m.scope = v.scope RETURNING m.* INTO STRICT v_mark;
+        END IF;
+        o_token := v_mark.token; o_incarnation := v_mark.incarnation;
+        o_raised_at := v_mark.raised_at; o_raised_by := v_mark.raised_by; o_repair := v_mark.repair;
+        IF o_verdict IN ('stale', 'far') THEN
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
+        o_verdict := coalesce(o_verdict, 'current');
+        v_raised := v_raised OR o_verdict = 'raised';
+        INSERT INTO @schema@.sessions AS s (scope, pid, started_us, token, since, incarnation)
+            VALUES (v.scope, v.pid, v.started_us, v.token, @schema@.now_us(), v_mark.incarnation)
+            ON CONFLICT (scope, pid, started_us) DO UPDATE
+                SET token = EXCLUDED.token, since = EXCLUDED.since, incarnation = EXCLUDED.incarnation
+                WHERE (s.incarnation, s.token) < (EXCLUDED.incarnation, EXCLUDED.token);
+        IF NOT v_mark.drained THEN
+            SELECT array_agg(s.pid ORDER BY s.pid, s.started_us), array_agg(s.started_us ORDER BY s.pid, s.started_us),
+                   array_agg(s.token ORDER BY s.pid, s.started_us),
+                   array_agg(s.incarnation ORDER BY s.pid, s.started_us),
+                   array_agg(s.since ORDER BY s.pid, s.started_us)
+                INTO o_pids, o_starts, o_tokens, o_incarnations, o_sinces
+                FROM @schema@.sessions s
+                WHERE s.scope = v.scope AND (s.incarnation, s.token) < (v_mark.incarnation, v.token);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+    FOR i IN 1 .. cardinality(a_gone_pids) LOOP
+        DELETE FROM @schema@.sessions AS s WHERE s.pid = a_gone_pids[i] AND s.started_us = a_gone_starts[i];
+    END LOOP;
+    IF v_raised THEN
+        PERFORM pg_notify(@channel@, '');
+    END IF;
+END
+$$;
+
+-- The sessions that are left with a lower rank; none where the scope is drained.
+CREATE FUNCTION @schema@.drained(
+    a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
+    a_scope text, a_incarnation bigint, a_token bigint, a_gone_pids integer[], a_gone_starts bigint[]
+) RETURNS TABLE (o_pid integer, o_started_us bigint, o_token bigint, o_incarnation bigint, o_since bigint)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_mark record;
+BEGIN
+    PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
+    SELECT m.incarnation, m.token INTO v_mark FROM @schema@.marks m WHERE m.scope = a_scope FOR UPDATE;
+    IF NOT FOUND THEN
+        -- No mark, no sessions. A mark that is made from now on comes after this step.
+        RETURN;
+    END IF;
+    FOR i IN 1 .. cardinality(a_gone_pids) LOOP
+        DELETE FROM @schema@.sessions AS s
+            WHERE s.scope = a_scope AND s.pid = a_gone_pids[i] AND s.started_us = a_gone_starts[i]
+                AND (s.incarnation, s.token) < (a_incarnation, a_token);
+    END LOOP;
+    RETURN QUERY SELECT s.pid, s.started_us, s.token, s.incarnation, s.since FROM @schema@.sessions s
+        WHERE s.scope = a_scope AND (s.incarnation, s.token) < (a_incarnation, a_token)
+        ORDER BY s.pid, s.started_us;
+    IF NOT FOUND AND (v_mark.incarnation, v_mark.token) = (a_incarnation, a_token) THEN
+        UPDATE @schema@.marks SET drained = true WHERE scope = a_scope AND NOT drained;
+    END IF;
+END
+$$;
+
+-- What is on record afterwards, and whether it is what the caller has brought.
+CREATE FUNCTION @schema@.enrol(
+    a_format integer, a_identity bytea, a_connection bigint, a_step bigint, a_system bigint, a_timeline bigint
+) RETURNS TABLE (o_accepted boolean, o_system bigint, o_timeline bigint)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    LOCK TABLE @schema@.store IN EXCLUSIVE MODE;
+    PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
+    SELECT system_identifier, timeline INTO o_system, o_timeline FROM @schema@.store;
+    o_accepted := o_system IS NULL OR (o_system = a_system AND o_timeline <= a_timeline);
+    IF o_accepted AND (o_system, o_timeline) IS DISTINCT FROM (a_system, a_timeline) THEN
+        UPDATE @schema@.store SET system_identifier = a_system, timeline = a_timeline;
+        PERFORM pg_notify(@channel@, '');
+    END IF;
+    RETURN NEXT;
+END
+$$;
+
+-- Records the cluster, and brings marks up to these. A scope whose mark rises is not drained.
+CREATE FUNCTION @schema@.recover(
+    a_format integer, a_identity bytea, a_connection bigint, a_step bigint, a_system bigint, a_timeline bigint,
+    a_scopes text[], a_tokens bigint[], a_raised_ats bigint[], a_raised_bys text[],
+    a_incarnations bigint[], a_repairs text[]
+) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    LOCK TABLE @schema@.store IN EXCLUSIVE MODE;
+    PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
+    UPDATE @schema@.store SET system_identifier = a_system, timeline = a_timeline;
+    INSERT INTO @schema@.marks AS m (scope, token, raised_at, raised_by, incarnation, repair)
+        SELECT DISTINCT ON (r.scope COLLATE "C") r.*
+            FROM unnest(a_scopes, a_tokens, a_raised_ats, a_raised_bys, a_incarnations, a_repairs)
+                AS r (scope, token, raised_at, raised_by, incarnation, repair)
+            ORDER BY r.scope COLLATE "C", r.incarnation DESC, r.token DESC
+        ON CONFLICT (scope) DO UPDATE
+            SET token = EXCLUDED.token, raised_at = EXCLUDED.raised_at, raised_by = EXCLUDED.raised_by,
+                incarnation = EXCLUDED.incarnation, repair = EXCLUDED.repair,
+                drained = false, changed = pg_current_xact_id()
+            WHERE (m.incarnation, m.token) < (EXCLUDED.incarnation, EXCLUDED.token);
+    PERFORM pg_notify(@channel@, '');
+END
+$$;
+
+-- Sets the mark of a scope in its next incarnation. One row for each session that was registered before it, or one
+-- without a session. The verdict is 'done', 'changed' or 'other'.
+CREATE FUNCTION @schema@.repair(
+    a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
+    a_scope text, a_expected_incarnation bigint, a_expected_token bigint, a_system bigint, a_timeline bigint,
+    a_token bigint, a_incarnation bigint, a_raised_at bigint, a_raised_by text, a_repair text
+) RETURNS TABLE (
+    o_verdict text, o_system bigint, o_timeline bigint,
+    o_token bigint, o_incarnation bigint, o_raised_at bigint, o_raised_by text, o_repair text,
+    o_pid integer, o_started_us bigint, o_session_token bigint, o_session_incarnation bigint, o_since bigint
+)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_mark record;
+BEGIN
+    -- As a declaration does it: the cluster first, then the scope.
+    LOCK TABLE @schema@.store IN ROW SHARE MODE;
+    PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
+    SELECT system_identifier, timeline INTO o_system, o_timeline FROM @schema@.store;
+    IF o_system IS DISTINCT FROM a_system OR o_timeline IS DISTINCT FROM a_timeline THEN
+        o_verdict := 'other';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    SELECT m.* INTO v_mark FROM @schema@.marks m WHERE m.scope = a_scope FOR UPDATE;
+    IF NOT FOUND THEN
+        o_verdict := 'changed';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    IF (v_mark.incarnation, v_mark.token) = (a_expected_incarnation, a_expected_token) THEN
+        UPDATE @schema@.marks AS m
+            SET token = a_token, incarnation = a_incarnation, raised_at = a_raised_at, raised_by = a_raised_by,
+                repair = a_repair, drained = false, changed = pg_current_xact_id()
+            WHERE m.scope = a_scope RETURNING m.* INTO STRICT v_mark;
+        PERFORM pg_notify(@channel@, '');
+        o_verdict := 'done';
+    ELSIF (v_mark.incarnation, v_mark.token, v_mark.repair) IS NOT DISTINCT FROM (a_incarnation, a_token, a_repair)
+    THEN
+        -- Its answer was lost, and it is asked for again.
+        o_verdict := 'done';
+    ELSE
+        o_verdict := 'changed';
+    END IF;
+    o_token := v_mark.token; o_incarnation := v_mark.incarnation;
+    o_raised_at := v_mark.raised_at; o_raised_by := v_mark.raised_by; o_repair := v_mark.repair;
+    IF o_verdict = 'done' THEN
+        FOR o_pid, o_started_us, o_session_token, o_session_incarnation, o_since IN
+            SELECT s.pid, s.started_us, s.token, s.incarnation, s.since FROM @schema@.sessions s
+                WHERE s.scope = a_scope AND (s.incarnation, s.token) < (a_incarnation, a_token)
+                ORDER BY s.pid, s.started_us
+        LOOP
+            RETURN NEXT;
+        END LOOP;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+    o_pid := NULL;
+    RETURN NEXT;
+END
+$$;
