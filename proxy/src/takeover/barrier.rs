@@ -219,7 +219,8 @@ impl Barriers {
                 running.note(&left, "they were told to end and are still there");
                 if looked_closer.is_none() && told.elapsed() >= LOOK_CLOSER {
                     let seen = sessions::holdouts(&self.control, &left, running.deadline).await?;
-                    looked_closer = Some(running.name(seen));
+                    running.name(seen);
+                    looked_closer = Some(());
                 }
             }
         }
