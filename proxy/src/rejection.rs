@@ -13,7 +13,6 @@ use crate::fence::SCOPES_MAX;
 use crate::rejection_log::{
     Enforcement, RejectionKind, RejectionRecord, SessionLabel, StatementText, without_controls,
 };
-use crate::takeover::Bound;
 use crate::wire::encode::{self, ErrorFields, Severity};
 
 /// A refusal with everything that the client and the log are told.
@@ -88,40 +87,6 @@ impl Rejection {
             scope,
             Some(token),
             Some(mark),
-        )
-    }
-
-    /// The token is further than the policy allows.
-    #[must_use]
-    pub fn out_of_bounds(scope: &Scope, token: Token, mark: Option<Mark>, bound: Bound) -> Self {
-        if let Bound::MaxScopes(most) = bound {
-            return Self::too_many_scopes(scope, token, most);
-        }
-        let message = format!("fencing token {token} is out of bounds for scope \"{scope}\"");
-        let at = match &mark {
-            Some(mark) => format!("the mark is {}", mark.rank()),
-            None => "no mark is known".to_owned(),
-        };
-        let detail = match bound {
-            Bound::MaxToken(most) => format!(
-                "The session's token is {token}, {at}, and max_token of scope \"{scope}\" is {most}. Nothing was \
-                    changed."
-            ),
-            Bound::MaxStep(most) => format!(
-                "The session's token is {token}, {at}, and max_step of scope \"{scope}\" allows one declaration to \
-                    raise it by {most}. Nothing was changed."
-            ),
-            bound @ (Bound::Pace(_) | Bound::MaxScopes(_)) => format!(
-                "The session's token is {token}, {at}, and {bound} of scope \"{scope}\". Nothing was changed."
-            ),
-        };
-        let hint = "Look where the token comes from: it is not the next one of this election. Where the election has \
-            really come this far, raise the bound in the policy; where the mark is wrong, an operator sets it with \
-            \"pgpalisade scope repair\".";
-        Self::new(RejectionKind::InvalidToken, message, detail, hint).about(
-            scope,
-            Some(token),
-            mark,
         )
     }
 

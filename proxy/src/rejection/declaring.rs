@@ -2,13 +2,48 @@
 
 use std::fmt;
 
-use pgpalisade_authority::{Scope, Token};
+use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_policies::{MayNotDeclare, Mistake, nearest};
 
 use super::Rejection;
 use crate::rejection_log::RejectionKind;
+use crate::takeover::Bound;
 
 impl Rejection {
+    /// The token is further than the policy allows.
+    #[must_use]
+    pub fn out_of_bounds(scope: &Scope, token: Token, mark: Option<Mark>, bound: Bound) -> Self {
+        if let Bound::MaxScopes(most) = bound {
+            return Self::too_many_scopes(scope, token, most);
+        }
+        let message = format!("fencing token {token} is out of bounds for scope \"{scope}\"");
+        let at = match &mark {
+            Some(mark) => format!("the mark is {}", mark.rank()),
+            None => "no mark is known".to_owned(),
+        };
+        let detail = match bound {
+            Bound::MaxToken(most) => format!(
+                "The session's token is {token}, {at}, and max_token of scope \"{scope}\" is {most}. Nothing was \
+                    changed."
+            ),
+            Bound::MaxStep(most) => format!(
+                "The session's token is {token}, {at}, and max_step of scope \"{scope}\" allows one declaration to \
+                    raise it by {most}. Nothing was changed."
+            ),
+            bound @ (Bound::Pace(_) | Bound::MaxScopes(_)) => format!(
+                "The session's token is {token}, {at}, and {bound} of scope \"{scope}\". Nothing was changed."
+            ),
+        };
+        let hint = "Look where the token comes from: it is not the next one of this election. Where the election has \
+            really come this far, raise the bound in the policy; where the mark is wrong, an operator sets it with \
+            \"pgpalisade scope repair\".";
+        Self::new(RejectionKind::InvalidToken, message, detail, hint).about(
+            scope,
+            Some(token),
+            mark,
+        )
+    }
+
     /// Something that looks like a declaration, or asks for a setting of ours, and is neither.
     #[must_use]
     pub fn mistake(mistake: &Mistake) -> Self {
@@ -61,7 +96,7 @@ impl Rejection {
     }
 
     /// One more scope than the policy allows.
-    pub(super) fn too_many_scopes(scope: &Scope, token: Token, most: u64) -> Self {
+    fn too_many_scopes(scope: &Scope, token: Token, most: u64) -> Self {
         let message = format!("scope \"{scope}\" is new, and there are too many scopes");
         let detail = format!("There are {most} or more. Nothing was changed.");
         let hint = "Correct the name, or have an operator add the scope to the policy, or raise tokens.max_scopes.";

@@ -241,17 +241,16 @@ impl Takeover {
         let releases = Arc::new(Releases::default());
         tokio::spawn(Arc::clone(&releases).run(Arc::clone(&authority), timeout, tasks));
         let barriers = Barriers::new(control.clone(), Arc::clone(&authority));
-        let witness = Witness::new(control.clone());
         let inner = Inner {
             handle: Handle::current(),
             timeout,
             declared_by,
             cells,
+            witness: Witness::new(control.clone()),
             control,
             authority,
             barriers,
             releases,
-            witness,
             pace: Pace::default(),
             _tasks: guard,
         };
@@ -377,10 +376,8 @@ impl Inner {
                     self.witness.record_later(scope, mark.clone(), deadline);
                     return Ok(mark);
                 }
-                let known = (&scope, &mark);
-                let prepared = bounds.prepared.unwrap_or_default();
                 if outcome == Outcome::Current && lower.is_empty() {
-                    prepared::meet(&self.control, prepared, known, deadline).await?;
+                    self.meet_prepared(bounds, &scope, &mark, deadline).await?;
                     // A takeover that was completed before: its token binds without the control connection.
                     self.witness.record_later(scope, mark.clone(), deadline);
                     return Ok(mark);
@@ -391,13 +388,25 @@ impl Inner {
                     cluster,
                 };
                 self.barriers.pass(&barrier, &lower, deadline).await?;
-                let known = (&barrier.scope, &mark);
-                prepared::meet(&self.control, prepared, known, deadline).await?;
+                let scope = &barrier.scope;
+                self.meet_prepared(bounds, scope, &mark, deadline).await?;
                 self.report_prepared();
-                self.witness.record(&barrier.scope, &mark, deadline).await?;
-                self.check_incarnation(&barrier.scope, mark)
+                self.witness.record(scope, &mark, deadline).await?;
+                self.check_incarnation(scope, mark)
             }
         }
+    }
+
+    /// What the policy says about prepared transactions that are older than the mark.
+    async fn meet_prepared(
+        &self,
+        bounds: TokenBounds,
+        scope: &Scope,
+        mark: &Mark,
+        deadline: Instant,
+    ) -> Result<(), DeclareError> {
+        let policy = bounds.prepared.unwrap_or_default();
+        prepared::meet(&self.control, policy, (scope, mark), deadline).await
     }
 
     /// Names in the log what a takeover leaves. Nobody waits for it.

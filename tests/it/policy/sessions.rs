@@ -47,7 +47,8 @@ fn an_exempt_user() {
 #[test]
 fn a_user_that_only_reads() {
     let rule = "[[session]]\nmatch = { user = \"reporting\" }\nwrites = \"refuse\"\n";
-    let mut stranger = stage(rule).user("reporting");
+    let strict = stage(rule);
+    let mut stranger = strict.user("reporting");
     assert_refused(&mut stranger, "SET fencing.token = 33", "PF005");
     let stage = stage(&format!("{rule}declare = [\"default\"]\n"));
     let mut reporting = stage.user("reporting");
