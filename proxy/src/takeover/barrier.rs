@@ -200,7 +200,7 @@ impl Barriers {
         loop {
             sessions::terminate(&self.control, &left, running.deadline).await?;
             let told = Instant::now();
-            let mut looked_closer = None;
+            let mut look_closer = Some(LOOK_CLOSER);
             while told.elapsed() < TELL_AGAIN {
                 let many = PAUSE_PER_SESSION
                     .saturating_mul(u32::try_from(left.len()).unwrap_or(u32::MAX))
@@ -217,10 +217,10 @@ impl Barriers {
                     return Ok(());
                 }
                 running.note(&left, "they were told to end and are still there");
-                if looked_closer.is_none() && told.elapsed() >= LOOK_CLOSER {
+                if look_closer.is_some_and(|after| told.elapsed() >= after) {
+                    look_closer = None;
                     let seen = sessions::holdouts(&self.control, &left, running.deadline).await?;
                     running.name(seen);
-                    looked_closer = Some(());
                 }
             }
         }
