@@ -16,7 +16,7 @@ MICRO := $(abspath $(TARGET_DIR))/release/micro
 TAKEOVER := $(abspath $(TARGET_DIR))/release/takeover
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof release bench bench-limits bench-takeover bench-micro bench-uring check fuzz-build build packages bench-packages
+.PHONY: help demo test proof release bench bench-limits bench-takeover bench-micro bench-uring check fuzz-build build packages
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -47,12 +47,12 @@ release: packages ## Build the proxy to run in production: target/profiled/pgpal
 
 bench bench-limits bench-takeover: export PGPALISADE_BIN := $(RELEASE)
 # One build for both, so that the figures are of the proxy as it is now.
-bench: bench-packages release ## Build for release, and measure the proxy beside its peers, an hour (ARGS=--quick: four minutes)
+bench: release ## Build for release, and measure the proxy beside its peers, an hour (ARGS=--quick: four minutes)
 	$(CARGO) build --release --locked --bins --package pgpalisade-bench
 	@"$(OVERHEAD)" $(ARGS)
 	@"$(LIMITS)" $(LIMITS_ARGS)
 
-bench-limits: bench-packages release ## The second half of it: COPY, pipelines, idle sessions, scopes, refusals (ARGS=--help)
+bench-limits: release ## The second half of it: COPY, pipelines, idle sessions, scopes, refusals (ARGS=--help)
 	$(CARGO) build --release --locked --bins --package pgpalisade-bench
 	@"$(LIMITS)" $(ARGS)
 
@@ -65,7 +65,7 @@ bench-micro: packages ## Build for release, and measure the parts of the data pa
 	@"$(MICRO)" $(ARGS)
 
 # Outside the workspace, for io_uring needs unsafe code.
-bench-uring: bench-packages ## Build for release, and measure bare relays on epoll, io_uring and tokio (ARGS='--clients 16,64')
+bench-uring: packages ## Build for release, and measure bare relays on epoll, io_uring and tokio (ARGS='--clients 16,64')
 	$(CARGO) build --release --locked --manifest-path bench/uring-trial/Cargo.toml --target-dir "$(abspath $(TARGET_DIR))/uring-trial"
 	@"$(abspath $(TARGET_DIR))/uring-trial/release/uring-trial" $(ARGS)
 
@@ -90,6 +90,3 @@ build: packages
 
 packages:
 	@scripts/install-packages
-
-bench-packages:
-	@scripts/install-packages --bench

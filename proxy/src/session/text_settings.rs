@@ -60,18 +60,16 @@ impl TextSettings {
     /// answered.
     #[must_use]
     pub fn for_text(&self, text: &[u8], settled: Option<Settled<'_>>) -> Option<Lexing> {
-        let known = settled.filter(|_| self.ran == Ran::Nothing);
-        if text.is_ascii() {
-            // The same in every encoding, and mostly with every value of the other one.
-            return Some(match known {
-                Some(_) => self.reported,
-                None => Lexing::with_unknown_strings(self.reported.encoding),
-            });
+        if text.is_ascii() && !text.contains(&b'\\') {
+            // The same in every encoding, and with either value of the other setting.
+            return Some(self.reported);
         }
-        settled.map(|_| match self.ran {
-            Ran::Nothing => self.reported,
-            Ran::Something => Lexing::with_unknown_strings(TextEncoding::Unsafe),
-        })
+        let known = settled.filter(|_| self.ran == Ran::Nothing);
+        match known {
+            Some(_) => Some(self.reported),
+            None if text.is_ascii() => Some(Lexing::with_unknown_strings(self.reported.encoding)),
+            None => settled.map(|_| Lexing::with_unknown_strings(TextEncoding::Unsafe)),
+        }
     }
 }
 
@@ -115,5 +113,67 @@ pub fn encoding(name: &[u8]) -> TextEncoding {
         TextEncoding::AsciiSafe
     } else {
         TextEncoding::Unsafe
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::in_flight::{InFlight, Request};
+    use crate::session::ledger::Ledger;
+
+    const REPORTED: Lexing = Lexing {
+        encoding: TextEncoding::AsciiSafe,
+        strings: StandardStrings::On,
+    };
+
+    /// What is known of how a text will be read: right away, behind something that has run in the same request cycle,
+    /// and behind a cycle that was not answered yet.
+    #[track_caller]
+    fn check(text: &str, expect: [Option<Lexing>; 3]) {
+        let text = text.as_bytes();
+        let (answered, mut in_flight) = (Ledger::default(), Ledger::default());
+        in_flight.push(InFlight::client(Request::Query, None));
+        let mut settings = TextSettings::new(REPORTED);
+        let at_once = settings.for_text(text, answered.settled());
+        let behind_a_cycle = settings.for_text(text, in_flight.settled());
+        settings.on_run();
+        let behind_a_run = settings.for_text(text, answered.settled());
+        assert_eq!([at_once, behind_a_run, behind_a_cycle], expect);
+        settings.on_cycle_sent();
+        assert_eq!(settings.for_text(text, answered.settled()), at_once);
+    }
+
+    #[test]
+    fn a_setting_counts_as_it_was_reported_while_nothing_can_have_changed_it() {
+        let (known, worst) = (Some(REPORTED), |encoding| {
+            Some(Lexing::with_unknown_strings(encoding))
+        });
+        check("SELECT 1", [known; 3]);
+        let unknown_strings = worst(TextEncoding::AsciiSafe);
+        check("SELECT '\\'", [known, unknown_strings, unknown_strings]);
+        check("SELECT 'é'", [known, worst(TextEncoding::Unsafe), None]);
+    }
+
+    #[test]
+    fn reports_are_followed() {
+        let mut settings = TextSettings::new(REPORTED);
+        settings.on_report(b"client_encoding", b"SJIS");
+        settings.on_report(b"standard_conforming_strings", b"off");
+        let ledger = Ledger::default();
+        let expect = Lexing {
+            encoding: TextEncoding::Unsafe,
+            strings: StandardStrings::Off,
+        };
+        assert_eq!(
+            settings.for_text("é\\".as_bytes(), ledger.settled()),
+            Some(expect)
+        );
+        settings.on_report(b"client_encoding", b"UTF8");
+        settings.on_report(b"standard_conforming_strings", b"on");
+        assert_eq!(
+            settings.for_text("é\\".as_bytes(), ledger.settled()),
+            Some(REPORTED)
+        );
     }
 }

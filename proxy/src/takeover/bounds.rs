@@ -69,7 +69,14 @@ pub(super) fn check_growth(
         }
         (Some(mark), bounds) => {
             let too_fast = |most: &u64| !pace.allows(&declare.scope, declare.token, mark, *most);
-            bounds.max_step.filter(too_fast).map(Bound::Pace)
+            bounds.max_step.filter(too_fast).map(|most| {
+                let in_one_step = mark.token.get().saturating_add(most) < declare.token.get();
+                if in_one_step {
+                    Bound::MaxStep(most)
+                } else {
+                    Bound::Pace(most)
+                }
+            })
         }
     };
     match bound {
