@@ -14,8 +14,9 @@ use pgpalisade_tests::proxy::subcommand;
 use serde_json::Value;
 
 /// The ids of all checks, in the order in which they run.
-const IDS: [&str; 17] = [
+const IDS: [&str; 18] = [
     "config",
+    "declare",
     "upstream",
     "control",
     "primary",

@@ -225,7 +225,10 @@ fn explain_follows_tokens_and_prepared_statements() {
         "passes where its tokens are current, else PF001"
     );
     assert_eq!(outcome(4), missing);
-    assert_eq!(outcome(6), "passes");
+    assert_eq!(
+        outcome(6),
+        "passes; a write that it hides PostgreSQL refuses (25006)"
+    );
     assert_eq!(outcome(7), missing);
 }
 
@@ -261,6 +264,7 @@ fn explain_reads_standard_input_and_needs_no_file() {
 session    no rule matches: [defaults]
 scope      default
 read-only  until it holds the current token of default
+declares   any scope
 
 1.         NOTIFY
 class      write: NOTIFY counts as a write

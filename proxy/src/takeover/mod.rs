@@ -388,11 +388,11 @@ impl Inner {
                     cluster,
                 };
                 self.barriers.pass(&barrier, &lower, deadline).await?;
-                let scope = &barrier.scope;
-                self.meet_prepared(bounds, scope, &mark, deadline).await?;
+                self.meet_prepared(bounds, &barrier.scope, &mark, deadline)
+                    .await?;
                 self.report_prepared();
-                self.witness.record(scope, &mark, deadline).await?;
-                self.check_incarnation(scope, mark)
+                self.witness.record(&barrier.scope, &mark, deadline).await?;
+                self.check_incarnation(&barrier.scope, mark)
             }
         }
     }
