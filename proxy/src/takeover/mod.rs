@@ -382,11 +382,7 @@ impl Inner {
                     self.witness.record_later(scope, mark.clone(), deadline);
                     return Ok(mark);
                 }
-                let barrier = Barrier {
-                    scope,
-                    rank: mark.rank(),
-                    cluster,
-                };
+                let barrier = barrier_of(scope, &mark, cluster);
                 self.barriers.pass(&barrier, &lower, deadline).await?;
                 self.meet_prepared(bounds, &barrier.scope, &mark, deadline)
                     .await?;
@@ -441,6 +437,14 @@ impl Inner {
                     .to_owned(),
             )),
         }
+    }
+}
+
+fn barrier_of(scope: Scope, mark: &Mark, cluster: Cluster) -> Barrier {
+    Barrier {
+        scope,
+        rank: mark.rank(),
+        cluster,
     }
 }
 
