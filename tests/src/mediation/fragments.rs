@@ -290,7 +290,10 @@ impl Generator {
 
     /// The server has answered an error where the proxy knows of no request.
     fn malformed_then_anything(&mut self) {
-        let message = self.malformed();
+        let message = match once_in(&mut self.random, 2) {
+            true => Message::Malformed(b'H', b"x".to_vec()),
+            false => self.malformed(),
+        };
         self.say(message);
         self.pause();
         for _ in 0..self.random.random_range(0..3) {

@@ -57,6 +57,8 @@ pub struct Report {
     pub refusals: BTreeMap<String, (u64, u64, String)>,
     /// How long it took.
     pub took: Duration,
+    /// How long the conversations took by themselves, with their judgement, all threads together.
+    pub busy: Duration,
 }
 
 /// Runs conversations until there are enough, time is over or something was found.
@@ -75,7 +77,7 @@ pub fn run(plan: &Plan) -> Report {
 }
 
 fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Report>) {
-    let mut trial = Trial::start();
+    let mut trial = Trial::default();
     loop {
         let found = report.lock().expect("the report").violations.len();
         let at = next.fetch_add(1, Ordering::Relaxed);
@@ -87,7 +89,9 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
         }
         let seed = plan.seed.wrapping_add(at);
         let conversation = generator::conversation(seed);
+        let started = Instant::now();
         let outcome = trial.run(&conversation);
+        let busy = started.elapsed();
         let refusal = match at % LOOKED_AT {
             0 if !outcome.is_violation() => trial.assess(&conversation, &outcome.heard),
             _ => None,
@@ -97,6 +101,7 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
             .then(|| violation(&mut trial, seed, &conversation, outcome.violations));
         let mut report = report.lock().expect("the report");
         report.conversations += 1;
+        report.busy += busy;
         if outcome.heard.end == super::runner::End::Silent {
             report.silent.push(seed);
         }
@@ -157,7 +162,12 @@ impl fmt::Display for Violation {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.took.as_secs_f64();
-        writeln!(f, "conversations  {} in {seconds:.0} s", self.conversations)?;
+        let each = self.busy.as_millis() / u128::from(self.conversations.max(1));
+        writeln!(
+            f,
+            "conversations  {} in {seconds:.0} s, each {each} ms",
+            self.conversations
+        )?;
         writeln!(f, "violations     {}", self.violations.len())?;
         writeln!(
             f,

@@ -1,10 +1,10 @@
 //! One conversation and its judgement, again and again on the same servers.
 
-use super::conversation::{Conversation, Session};
+use super::conversation::{Conversation, Message, Session, Step};
 use super::judge::{Judge, differences};
 use super::needless::{self, Refusal};
-use super::runner::{self, Heard};
-use super::world::{Rules, WATCHED, World};
+use super::runner::{self, End, Heard};
+use super::world::{Rules, TWIN, WATCHED, World};
 
 /// A world with its judge.
 #[derive(Debug)]
@@ -13,11 +13,11 @@ struct Court {
     judge: Judge,
 }
 
-/// Both kinds of worlds, for one thread.
-#[derive(Debug)]
+/// Both kinds of worlds, for one thread. Each is started when it is needed.
+#[derive(Debug, Default)]
 pub struct Trial {
-    plain: Court,
-    governed: Court,
+    plain: Option<Court>,
+    governed: Option<Court>,
     /// Stands for the tokens of a conversation. It rises, as tokens do.
     number: u64,
 }
@@ -39,44 +39,68 @@ impl Outcome {
 }
 
 impl Trial {
-    /// Starts the servers.
-    pub fn start() -> Self {
-        let court = |rules| {
-            let world = World::start(rules);
-            let judge = Judge::new(&world);
-            Court { world, judge }
-        };
-        Self {
-            plain: court(Rules::Plain),
-            governed: court(Rules::Governed),
-            number: 100,
-        }
-    }
-
     /// Runs a conversation and judges it.
     pub fn run(&mut self, conversation: &Conversation) -> Outcome {
-        self.number += 10;
-        let number = self.number;
-        let court = self.court(conversation.session);
-        court.run(conversation, number)
+        let number = self.next_number();
+        self.court(conversation.session).run(conversation, number)
     }
 
     /// Whether its first refusal was needless.
     pub fn assess(&mut self, conversation: &Conversation, heard: &Heard) -> Option<Refusal> {
-        let number = self.number;
-        let court = self.court(conversation.session);
-        needless::assess(&court.world, &mut court.judge, conversation, heard, number)
+        let (mut cut, refused) = needless::first_refusal(conversation, heard)?;
+        cut.steps.push(Step::Say(Message::Sync));
+        cut.steps.push(Step::Wait);
+        let wrote = self.writes_directly(&cut);
+        if wrote {
+            self.court(cut.session).world.restore(TWIN);
+        }
+        Some(refused.judged(wrote))
+    }
+
+    /// Whether the conversation writes where nothing stands in between.
+    pub fn writes_directly(&mut self, conversation: &Conversation) -> bool {
+        let number = self.next_number();
+        self.court(conversation.session)
+            .writes_directly(conversation, number)
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.number += 10;
+        FIRST + self.number
     }
 
     fn court(&mut self, session: Session) -> &mut Court {
-        match session.is_governed() {
-            true => &mut self.governed,
-            false => &mut self.plain,
-        }
+        let (court, rules) = match session.is_governed() {
+            true => (&mut self.governed, Rules::Governed),
+            false => (&mut self.plain, Rules::Plain),
+        };
+        court.get_or_insert_with(|| {
+            let world = World::start(rules);
+            let judge = Judge::new(&world);
+            Court { world, judge }
+        })
     }
 }
 
+/// Above all tokens that are stale.
+const FIRST: u64 = 100;
+
 impl Court {
+    fn writes_directly(&mut self, conversation: &Conversation, number: u64) -> bool {
+        let (world, judge) = (&self.world, &mut self.judge);
+        let before = judge.counters();
+        runner::run(
+            world,
+            &(world.direct(), TWIN),
+            conversation,
+            number,
+            &mut |_| {},
+        );
+        judge.sessions_end();
+        let after = judge.counters();
+        !judge.written(&before, &after).is_empty()
+    }
+
     fn run(&mut self, conversation: &Conversation, number: u64) -> Outcome {
         let session = conversation.session;
         let (world, judge) = (&self.world, &mut self.judge);
@@ -90,7 +114,7 @@ impl Court {
             _ => Vec::new(),
         };
         let mut found = Vec::new();
-        let heard = runner::run(
+        let mut heard = runner::run(
             world,
             &(world.endpoint(), WATCHED),
             conversation,
@@ -101,6 +125,9 @@ impl Court {
                 }
             },
         );
+        if !judge.sessions_end() {
+            heard.end = End::Silent;
+        }
         let after = judge.counters();
         let written = judge.written(&before, &after);
         if written.is_empty() {

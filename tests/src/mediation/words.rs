@@ -135,7 +135,8 @@ const WRITES: [&str; 16] = [
 ];
 
 /// Writes to what the token of scope `b` is not for.
-const FOREIGN_WRITES: [&str; 8] = [
+const FOREIGN_WRITES: [&str; 9] = [
+    "INSERT INTO jobs VALUES ('x')",
     "INSERT INTO a.jobs VALUES ('x')",
     "INSERT INTO a.jobs VALUES ('x') RETURNING what",
     "UPDATE a.jobs SET what = 'x'",
@@ -221,7 +222,7 @@ const SETTINGS: [&str; 10] = [
     "SET search_path = a, public",
     "SET search_path = b",
     "SELECT sets('search_path', 'a')",
-    "SELECT sets('search_path', 'b, public')",
+    "SELECT sets('search_path', 'b, a')",
     "SET ROLE app",
     "RESET ROLE",
     "SELECT sets('role', 'app')",
@@ -336,7 +337,7 @@ impl Words {
         form.replace('$', encoding).into()
     }
 
-    /// What is one string under one lexer, and ends early under another. What follows is `payload`.
+    /// What is one string under one lexer, and ends early under another. What follows is `payload`, its quotes replaced.
     pub fn smuggled_with(&self, random: &mut StdRng, payload: &[u8]) -> Sql {
         let lead: &[u8] = match random.random_range(0..6) {
             0 => b"",
@@ -346,7 +347,11 @@ impl Words {
             0 => b"SELECT '",
             _ => b"SELECT E'",
         };
-        [open, lead, b"\\'; ", payload, b" --'"].concat()
+        let payload: Vec<Sql> = payload
+            .split(|&byte| byte == b'\'')
+            .map(<[u8]>::to_vec)
+            .collect();
+        [open, lead, b"\\'; ", &payload.join(&b"$$"[..]), b" --'"].concat()
     }
 
     fn smuggled(&self, random: &mut StdRng) -> Sql {
