@@ -1,17 +1,16 @@
 //! What a conversation has changed in the database, and whether its session was allowed that.
 //!
 //! Nobody else is on the server, so it is enough to look before and after:
-//! - [`super::conversation::Session::is_strict`]: nothing at all. No transaction id, and nothing in the write-ahead log but what reading
-//!   leaves there. Rows, sequences, catalogs, large objects and notifications each take a transaction id; a WAL message
-//!   need not.
-//! - [`super::conversation::Session::Neighbour`]: no row of any table but `b.jobs`, no sequence, catalog, large object, notification or WAL
-//!   message.
-//! - [`super::conversation::Session::Holder`]: each new row of `log` has a token that the session has had, `@0` or more. And G1 with G2:
-//!   what another session's answered declaration of `n` did not find, with a token below `n`, never comes.
+//! - A strict session: nothing at all. No transaction id, and nothing in the write-ahead log but what reading leaves
+//!   there. Rows, sequences, catalogs, large objects and notifications each take a transaction id; a WAL message need
+//!   not.
+//! - The neighbour: no row of any table but `b.jobs`, no sequence, catalog, large object, notification or WAL message.
+//! - The holder: each new row of `log` has a token that the session has had, `@0` or more. And G1 with G2: a row with
+//!   a token below `n` that another session's declaration of `n` has not found, when it was answered, never comes.
 
-use super::world::{WATCHED, World};
 use std::time::Duration;
 
+use super::world::{WATCHED, World};
 use crate::machine::wait_at_most;
 use crate::wire::Wire;
 
@@ -70,11 +69,9 @@ impl Judge {
 
     /// Waits until nobody is in the databases of the conversations any more. A session that stays although its client
     /// has gone is ended, and false.
-    pub fn sessions_end(&mut self) -> bool {
+    pub fn sessions_end(&mut self, within: Duration) -> bool {
         let outside = &mut self.outside;
-        let ended = wait_at_most(Duration::from_secs(3), || {
-            outside.rows(OTHERS).is_empty().then_some(())
-        });
+        let ended = wait_at_most(within, || outside.rows(OTHERS).is_empty().then_some(()));
         if ended.is_none() {
             outside.ok(&format!(
                 "SELECT pg_terminate_backend(pid, 5000) FROM ({OTHERS}) AS others"

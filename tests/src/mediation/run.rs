@@ -12,7 +12,7 @@ use super::shrinker::shrink;
 use super::trial::Trial;
 
 /// One in so many conversations is looked at for needless refusals.
-const LOOKED_AT: u64 = 10;
+const LOOKED_AT: u64 = 40;
 
 /// What is to be run.
 #[derive(Clone, Debug)]

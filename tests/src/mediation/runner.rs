@@ -10,7 +10,7 @@ use crate::wire::{self, Batch, Endpoint, Wire};
 /// Where the model of what must come is wrong, so long is waited.
 const SURPRISE: Duration = Duration::from_millis(60);
 /// Something must come within this.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// An error that the client was told.
 #[derive(Clone, Debug)]
@@ -237,11 +237,11 @@ impl Client {
         }
         self.wire.send(&Batch::new().terminate());
         self.wire.shut_down_writing();
-        self.wire.set_patience(PATIENCE);
-        while self
-            .wire
-            .try_read()
-            .is_ok_and(|message| !message.is_closed())
+        while self.heard.end != End::Silent
+            && self
+                .wire
+                .try_read()
+                .is_ok_and(|message| !message.is_closed())
         {}
     }
 }

@@ -1,5 +1,7 @@
 //! One conversation and its judgement, again and again on the same servers.
 
+use std::time::Duration;
+
 use super::conversation::{Conversation, Message, Session, Step};
 use super::judge::{Judge, differences};
 use super::needless::{self, Refusal};
@@ -82,6 +84,9 @@ impl Trial {
     }
 }
 
+/// A session ends within this once its client has gone.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+
 /// Above all tokens that are stale.
 const FIRST: u64 = 100;
 
@@ -96,7 +101,7 @@ impl Court {
             number,
             &mut |_| {},
         );
-        judge.sessions_end();
+        judge.sessions_end(ENDS_WITHIN);
         let after = judge.counters();
         !judge.written(&before, &after).is_empty()
     }
@@ -125,7 +130,11 @@ impl Court {
                 }
             },
         );
-        if !judge.sessions_end() {
+        let within = match heard.end {
+            End::Silent => Duration::ZERO,
+            End::Answered | End::Closed => ENDS_WITHIN,
+        };
+        if !judge.sessions_end(within) {
             heard.end = End::Silent;
         }
         let after = judge.counters();

@@ -79,14 +79,13 @@ pub const ENCODINGS: [&str; 11] = [
     "UTF8",
 ];
 
-/// Bytes in front of a backslash that make it half of a character: in SJIS and SHIFT_JIS_2004, in GBK and GB18030, in
-/// BIG5. All but the first are UTF-8.
-const SWALLOWING: [&[u8]; 5] = [
-    b"\x83",
-    b"\xc2\x83",
-    b"\xe1\x80\x81",
-    b"\xe1\xa1\xa1",
-    b"\xe1\x80\x83",
+/// Bytes in front of a backslash that make it half of a character there; by themselves they are UTF-8.
+const SWALLOWING: [(&str, &[u8]); 5] = [
+    ("SJIS", b"\xc2\x83"),
+    ("SHIFT_JIS_2004", b"\xc2\x83"),
+    ("BIG5", b"\xe1\xa1\xa1"),
+    ("GBK", b"\xe1\x80\x81"),
+    ("GB18030", b"\xe1\x80\x81"),
 ];
 
 const READS: [&str; 14] = [
@@ -339,11 +338,16 @@ impl Words {
 
     /// What is one string under one lexer, and ends early under another. What follows is `payload`, its quotes replaced.
     pub fn smuggled_with(&self, random: &mut StdRng, payload: &[u8]) -> Sql {
-        let lead: &[u8] = match random.random_range(0..6) {
-            0 => b"",
-            _ => one(random, &SWALLOWING),
+        let own = SWALLOWING
+            .iter()
+            .find(|(name, _)| self.encodings.contains(name));
+        let lead: &[u8] = match (random.random_range(0..8), own) {
+            (0, _) => b"",
+            (1, _) => b"\x83",
+            (2..=5, Some((_, lead))) => lead,
+            _ => one(random, &SWALLOWING).1,
         };
-        let open: &[u8] = match random.random_range(0..3) {
+        let open: &[u8] = match random.random_range(0..4) {
             0 => b"SELECT '",
             _ => b"SELECT E'",
         };
