@@ -1,6 +1,7 @@
 //! What a conversation has changed in the database, and whether its session was allowed that.
 //!
 //! Nobody else is on the server, so it is enough to look before and after:
+//! - Every session answers to its end.
 //! - A strict session: nothing at all. No transaction id, and nothing in the write-ahead log but what reading leaves
 //!   there. Rows, sequences, catalogs, large objects and notifications each take a transaction id; a WAL message need
 //!   not.

@@ -49,8 +49,6 @@ pub struct Report {
     pub conversations: u64,
     /// Those that did what they may not.
     pub violations: Vec<Violation>,
-    /// Sessions that stopped answering.
-    pub silent: Vec<u64>,
     /// How many requests were refused or failed, by SQLSTATE.
     pub errors: BTreeMap<String, u64>,
     /// Refusals that were looked at, by reason: how many, how many of them needless, and one of these.
@@ -102,9 +100,6 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
         let mut report = report.lock().expect("the report");
         report.conversations += 1;
         report.busy += busy;
-        if outcome.heard.end == super::runner::End::Silent {
-            report.silent.push(seed);
-        }
         for told in outcome.heard.errors {
             *report.errors.entry(told.sqlstate).or_default() += 1;
         }
@@ -169,12 +164,6 @@ impl fmt::Display for Report {
             self.conversations
         )?;
         writeln!(f, "violations     {}", self.violations.len())?;
-        writeln!(
-            f,
-            "silent         {} {:?}",
-            self.silent.len(),
-            self.silent.iter().take(5).collect::<Vec<_>>()
-        )?;
         writeln!(f, "errors told")?;
         for (sqlstate, count) in &self.errors {
             writeln!(f, "  {sqlstate} {count}")?;

@@ -139,21 +139,19 @@ impl Court {
         }
         let after = judge.counters();
         let written = judge.written(&before, &after);
+        let silent = (heard.end == End::Silent).then(|| "it no longer answers".to_owned());
         if written.is_empty() {
             return Outcome {
                 heard,
-                violations: Vec::new(),
+                violations: silent.into_iter().collect(),
             };
         }
-        let violations = match session {
+        let mut violations = match session {
             Session::Bare | Session::Elsewhere | Session::Ungoverned => written,
             Session::Neighbour => {
                 let mut wrong = differences(&others, &judge.belonging_to_others());
-                wrong.extend(
-                    written
-                        .into_iter()
-                        .filter(|record| record.starts_with("LogicalMessage")),
-                );
+                let message = |record: &String| record.starts_with("LogicalMessage");
+                wrong.extend(written.into_iter().filter(message));
                 if judge.notifications() > 0 {
                     wrong.push("a notification".to_owned());
                 }
@@ -165,6 +163,7 @@ impl Court {
             true => judge.clean(),
             false => judge.restore(world),
         }
+        violations.extend(silent);
         Outcome { heard, violations }
     }
 }
