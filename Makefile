@@ -2,13 +2,14 @@
 # `make release` and the benchmarks alone build for release. What they measure is what `make release` makes.
 
 CARGO ?= cargo
-# More flags for the demo, the bench or the proof: make demo ARGS=--keep, make proof ARGS='--minutes 5 --seed 7'
+# More flags: make demo ARGS=--keep, make proof ARGS='--minutes 5 --seed 7', make mediation ARGS='--conversations 1 --seed 7'
 ARGS ?=
 # Flags for the second half of `make bench`, which has others than the first.
 LIMITS_ARGS ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
 BINARY := $(abspath $(TARGET_DIR))/debug/pgpalisade
 PROOF := $(abspath $(TARGET_DIR))/debug/pgpalisade-proof
+MEDIATION := $(abspath $(TARGET_DIR))/debug/pgpalisade-mediation
 RELEASE := $(abspath $(TARGET_DIR))/profiled/pgpalisade
 OVERHEAD := $(abspath $(TARGET_DIR))/release/overhead
 LIMITS := $(abspath $(TARGET_DIR))/release/limits
@@ -16,7 +17,7 @@ MICRO := $(abspath $(TARGET_DIR))/release/micro
 TAKEOVER := $(abspath $(TARGET_DIR))/release/takeover
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof release bench bench-limits bench-takeover bench-micro bench-uring check fuzz-build build packages
+.PHONY: help demo test proof mediation release bench bench-limits bench-takeover bench-micro bench-uring check fuzz-build build packages
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -41,6 +42,10 @@ test: build ## The same set-up, then every test, the code blocks of the docs amo
 proof: export PGPALISADE_BIN := $(BINARY)
 proof: build ## The guarantee under faults, 30 minutes (ARGS='--minutes 5 --seed 7 --store postgres')
 	@"$(PROOF)" $(ARGS)
+
+mediation: export PGPALISADE_BIN := $(BINARY)
+mediation: build ## Conversations at random, the database as the judge, 60 minutes (ARGS='--minutes 5 --seed 7')
+	@"$(MEDIATION)" $(ARGS)
 
 release: packages ## Build the proxy to run in production: target/profiled/pgpalisade, 20 minutes
 	@CARGO="$(CARGO)" CARGO_TARGET_DIR="$(TARGET_DIR)" scripts/build-release

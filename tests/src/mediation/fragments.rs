@@ -19,15 +19,15 @@ impl Generator {
             }
             return;
         }
-        match self.random.random_range(0..9) {
+        match self.random.random_range(0..10) {
             0 => self.names_that_are_cut(),
             1 => self.encoding_in_flight(),
             2 => self.skipped(),
             3 => self.portal_as_cursor(),
             4 => self.name_made_anew(),
             5 => self.default_in_flight(),
-            6 => self.malformed_then_anything(),
-            7 => self.lays_down(),
+            6..=7 => self.malformed_then_anything(),
+            8 => self.lays_down(),
             _ => self.held_cursor(),
         }
     }
@@ -260,7 +260,10 @@ impl Generator {
 
     /// The default of later transactions changes, and is reported only at the end of a request.
     fn default_in_flight(&mut self) {
-        let lift = self.of(Kind::Lift);
+        let lift = match once_in(&mut self.random, 2) {
+            true => "SELECT sets('default_transaction_read_only', 'off')".into(),
+            false => self.of(Kind::Lift),
+        };
         let hidden = self.of(Kind::Hidden);
         let mut parts: Vec<Sql> = vec!["BEGIN".into(), lift, "COMMIT".into(), hidden];
         if once_in(&mut self.random, 3) {
@@ -290,17 +293,20 @@ impl Generator {
 
     /// The server has answered an error where the proxy knows of no request.
     fn malformed_then_anything(&mut self) {
-        let message = self.malformed();
+        let message = match once_in(&mut self.random, 2) {
+            true => Message::Malformed(b'H', b"x".to_vec()),
+            false => self.malformed(),
+        };
         self.say(message);
         self.pause();
-        for _ in 0..self.random.random_range(0..3) {
+        for _ in 0..one(&mut self.random, &[0, 1, 1, 1, 2]) {
             let sql = self.of(Kind::Read);
-            self.deliver(sql);
+            self.query(sql);
         }
         self.sync();
-        match once_in(&mut self.random, 2) {
-            true => self.default_in_flight(),
-            false => self.skipped(),
+        match once_in(&mut self.random, 3) {
+            true => self.skipped(),
+            false => self.default_in_flight(),
         }
     }
 

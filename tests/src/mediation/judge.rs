@@ -1,16 +1,19 @@
 //! What a conversation has changed in the database, and whether its session was allowed that.
 //!
 //! Nobody else is on the server, so it is enough to look before and after:
-//! - [`super::conversation::Session::is_strict`]: nothing at all. No transaction id, and nothing in the write-ahead log but what reading
-//!   leaves there. Rows, sequences, catalogs, large objects and notifications each take a transaction id; a WAL message
-//!   need not.
-//! - [`super::conversation::Session::Neighbour`]: no row of any table but `b.jobs`, no sequence, catalog, large object, notification or WAL
-//!   message.
-//! - [`super::conversation::Session::Holder`]: each new row of `log` has a token that the session has had, `@0` or more. And G1 with G2:
-//!   what another session's answered declaration of `n` did not find, with a token below `n`, never comes.
+//! - Every session answers to its end.
+//! - A strict session: nothing at all. No transaction id, and nothing in the write-ahead log but what reading leaves
+//!   there. Rows, sequences, catalogs, large objects and notifications each take a transaction id; a WAL message need
+//!   not.
+//! - The neighbour: no row of any table but `b.jobs`, no sequence, catalog, large object, notification or WAL message.
+//! - The holder: each new row of `log` has a token that the session has had, `@0` or more. And G1 with G2: a row with
+//!   a token below `n` that another session's declaration of `n` has not found, when it was answered, never comes.
+
+use std::time::Duration;
 
 use super::world::{WATCHED, World};
-use crate::wire::{Message, Wire};
+use crate::machine::wait_at_most;
+use crate::wire::Wire;
 
 /// How far the server has come: the next transaction id, and the end of its log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +47,11 @@ const BELONGS_TO_OTHERS: &str = "
     UNION ALL SELECT 'relations', count(*)::text FROM pg_class
     UNION ALL SELECT 'functions', count(*)::text FROM pg_proc";
 
+/// Who else is there. Judges are known by their name.
+const OTHERS: &str = "
+    SELECT pid FROM pg_stat_activity
+    WHERE datname IN ('watched', 'twin') AND application_name <> 'judge'";
+
 /// The log's records that say that something was done.
 const RECORDS: &str = "
     SELECT resource_manager || ' ' || record_type || ' ' || count(*)::text
@@ -60,6 +68,19 @@ impl Judge {
         }
     }
 
+    /// Waits until nobody is in the databases of the conversations any more. A session that stays although its client
+    /// has gone is ended, and false.
+    pub fn sessions_end(&mut self, within: Duration) -> bool {
+        let outside = &mut self.outside;
+        let ended = wait_at_most(within, || outside.rows(OTHERS).is_empty().then_some(()));
+        if ended.is_none() {
+            outside.ok(&format!(
+                "SELECT pg_terminate_backend(pid, 5000) FROM ({OTHERS}) AS others"
+            ));
+        }
+        ended.is_some()
+    }
+
     /// How far the server has come.
     pub fn counters(&mut self) -> Counters {
         let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot()), pg_current_wal_insert_lsn()";
@@ -71,17 +92,13 @@ impl Judge {
     pub fn written(&mut self, before: &Counters, after: &Counters) -> Vec<String> {
         let mut found = Vec::new();
         if before.lsn != after.lsn {
+            // The log can be read as far as it was flushed, and a commit flushes it.
+            self.outside
+                .ok("SELECT pg_logical_emit_message(true, 'judge', '')");
             let sql = RECORDS
                 .replace("$from", &before.lsn)
                 .replace("$to", &after.lsn);
-            // Two positions in one page header have no record between them.
-            let answer = self.outside.query(&sql);
-            found.extend(
-                answer
-                    .iter()
-                    .filter(|message| message.tag == b'D')
-                    .flat_map(Message::row),
-            );
+            found.extend(self.outside.rows(&sql).concat());
         }
         if before.xid != after.xid {
             found.insert(0, "a transaction id".to_owned());
@@ -174,6 +191,7 @@ pub fn differences(before: &[String], after: &[String]) -> Vec<String> {
 
 fn inside(world: &World) -> Wire {
     let mut wire = world.admin(WATCHED);
+    wire.ok("SET application_name = 'judge'");
     wire.ok("LISTEN news");
     wire
 }

@@ -10,9 +10,7 @@
 //! [`is_a_lift`].
 
 use super::conversation::{Conversation, Message, Step};
-use super::judge::Judge;
-use super::runner::{self, Heard};
-use super::world::{TWIN, World};
+use super::runner::Heard;
 
 /// A refusal, looked at.
 #[derive(Clone, Debug)]
@@ -25,14 +23,11 @@ pub struct Refusal {
     pub what: String,
 }
 
-/// Looks at the first refusal of a conversation, if there is one.
-pub fn assess(
-    world: &World,
-    judge: &mut Judge,
+/// A conversation up to the end of its first refused request, if there is one, and the refusal.
+pub fn first_refusal(
     conversation: &Conversation,
     heard: &Heard,
-    number: u64,
-) -> Option<Refusal> {
+) -> Option<(Conversation, Refused)> {
     let told = heard
         .errors
         .iter()
@@ -41,22 +36,32 @@ pub fn assess(
         return None;
     };
     let mut cut = conversation.clone();
-    let end = end_of_request(&cut.steps, told.step);
-    cut.steps.truncate(end);
-    cut.steps.push(Step::Say(Message::Sync));
-    cut.steps.push(Step::Wait);
-    let before = judge.counters();
-    runner::run(world, &(world.direct(), TWIN), &cut, number, &mut |_| {});
-    let after = judge.counters();
-    let wrote = !judge.written(&before, &after).is_empty();
-    if wrote {
-        world.restore(TWIN);
-    }
-    Some(Refusal {
+    cut.steps.truncate(end_of_request(&cut.steps, told.step));
+    let refused = Refused {
         reason: format!("{} {}", told.sqlstate, kind_of(&told.words)),
-        needless: !wrote && !is_a_lift(&cut.steps[told.step..]),
         what: refused.to_string(),
-    })
+        lifts: is_a_lift(&cut.steps[told.step..]),
+    };
+    Some((cut, refused))
+}
+
+/// A refusal that is to be looked at.
+#[derive(Debug)]
+pub struct Refused {
+    reason: String,
+    what: String,
+    lifts: bool,
+}
+
+impl Refused {
+    /// Now that it is known whether PostgreSQL would have written.
+    pub fn judged(self, wrote: bool) -> Refusal {
+        Refusal {
+            reason: self.reason,
+            needless: !wrote && !self.lifts,
+            what: self.what,
+        }
+    }
 }
 
 /// Where the request ends that a message belongs to: with itself, or, where it prepares, with its pipeline.

@@ -12,7 +12,7 @@ use super::shrinker::shrink;
 use super::trial::Trial;
 
 /// One in so many conversations is looked at for needless refusals.
-const LOOKED_AT: u64 = 10;
+const LOOKED_AT: u64 = 40;
 
 /// What is to be run.
 #[derive(Clone, Debug)]
@@ -49,14 +49,14 @@ pub struct Report {
     pub conversations: u64,
     /// Those that did what they may not.
     pub violations: Vec<Violation>,
-    /// Sessions that stopped answering.
-    pub silent: Vec<u64>,
     /// How many requests were refused or failed, by SQLSTATE.
     pub errors: BTreeMap<String, u64>,
     /// Refusals that were looked at, by reason: how many, how many of them needless, and one of these.
     pub refusals: BTreeMap<String, (u64, u64, String)>,
     /// How long it took.
     pub took: Duration,
+    /// How long the conversations took by themselves, with their judgement, all threads together.
+    pub busy: Duration,
 }
 
 /// Runs conversations until there are enough, time is over or something was found.
@@ -75,7 +75,7 @@ pub fn run(plan: &Plan) -> Report {
 }
 
 fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Report>) {
-    let mut trial = Trial::start();
+    let mut trial = Trial::default();
     loop {
         let found = report.lock().expect("the report").violations.len();
         let at = next.fetch_add(1, Ordering::Relaxed);
@@ -87,7 +87,9 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
         }
         let seed = plan.seed.wrapping_add(at);
         let conversation = generator::conversation(seed);
+        let started = Instant::now();
         let outcome = trial.run(&conversation);
+        let busy = started.elapsed();
         let refusal = match at % LOOKED_AT {
             0 if !outcome.is_violation() => trial.assess(&conversation, &outcome.heard),
             _ => None,
@@ -97,9 +99,7 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
             .then(|| violation(&mut trial, seed, &conversation, outcome.violations));
         let mut report = report.lock().expect("the report");
         report.conversations += 1;
-        if outcome.heard.end == super::runner::End::Silent {
-            report.silent.push(seed);
-        }
+        report.busy += busy;
         for told in outcome.heard.errors {
             *report.errors.entry(told.sqlstate).or_default() += 1;
         }
@@ -157,14 +157,13 @@ impl fmt::Display for Violation {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.took.as_secs_f64();
-        writeln!(f, "conversations  {} in {seconds:.0} s", self.conversations)?;
-        writeln!(f, "violations     {}", self.violations.len())?;
+        let each = self.busy.as_millis() / u128::from(self.conversations.max(1));
         writeln!(
             f,
-            "silent         {} {:?}",
-            self.silent.len(),
-            self.silent.iter().take(5).collect::<Vec<_>>()
+            "conversations  {} in {seconds:.0} s, each {each} ms",
+            self.conversations
         )?;
+        writeln!(f, "violations     {}", self.violations.len())?;
         writeln!(f, "errors told")?;
         for (sqlstate, count) in &self.errors {
             writeln!(f, "  {sqlstate} {count}")?;

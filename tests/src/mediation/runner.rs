@@ -9,8 +9,8 @@ use crate::wire::{self, Batch, Endpoint, Wire};
 
 /// Where the model of what must come is wrong, so long is waited.
 const SURPRISE: Duration = Duration::from_millis(60);
-/// Something must come within this.
-const PATIENCE: Duration = Duration::from_secs(8);
+/// Something must come within this, or the session no longer answers.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An error that the client was told.
 #[derive(Clone, Debug)]
@@ -237,11 +237,11 @@ impl Client {
         }
         self.wire.send(&Batch::new().terminate());
         self.wire.shut_down_writing();
-        self.wire.set_patience(PATIENCE);
-        while self
-            .wire
-            .try_read()
-            .is_ok_and(|message| !message.is_closed())
+        while self.heard.end != End::Silent
+            && self
+                .wire
+                .try_read()
+                .is_ok_and(|message| !message.is_closed())
         {}
     }
 }

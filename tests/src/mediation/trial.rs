@@ -1,10 +1,12 @@
 //! One conversation and its judgement, again and again on the same servers.
 
-use super::conversation::{Conversation, Session};
+use std::time::Duration;
+
+use super::conversation::{Conversation, Message, Session, Step};
 use super::judge::{Judge, differences};
 use super::needless::{self, Refusal};
-use super::runner::{self, Heard};
-use super::world::{Rules, WATCHED, World};
+use super::runner::{self, End, Heard};
+use super::world::{Rules, TWIN, WATCHED, World};
 
 /// A world with its judge.
 #[derive(Debug)]
@@ -13,11 +15,11 @@ struct Court {
     judge: Judge,
 }
 
-/// Both kinds of worlds, for one thread.
-#[derive(Debug)]
+/// Both kinds of worlds, for one thread. Each is started when it is needed.
+#[derive(Debug, Default)]
 pub struct Trial {
-    plain: Court,
-    governed: Court,
+    plain: Option<Court>,
+    governed: Option<Court>,
     /// Stands for the tokens of a conversation. It rises, as tokens do.
     number: u64,
 }
@@ -39,44 +41,71 @@ impl Outcome {
 }
 
 impl Trial {
-    /// Starts the servers.
-    pub fn start() -> Self {
-        let court = |rules| {
-            let world = World::start(rules);
-            let judge = Judge::new(&world);
-            Court { world, judge }
-        };
-        Self {
-            plain: court(Rules::Plain),
-            governed: court(Rules::Governed),
-            number: 100,
-        }
-    }
-
     /// Runs a conversation and judges it.
     pub fn run(&mut self, conversation: &Conversation) -> Outcome {
-        self.number += 10;
-        let number = self.number;
-        let court = self.court(conversation.session);
-        court.run(conversation, number)
+        let number = self.next_number();
+        self.court(conversation.session).run(conversation, number)
     }
 
     /// Whether its first refusal was needless.
     pub fn assess(&mut self, conversation: &Conversation, heard: &Heard) -> Option<Refusal> {
-        let number = self.number;
-        let court = self.court(conversation.session);
-        needless::assess(&court.world, &mut court.judge, conversation, heard, number)
+        let (mut cut, refused) = needless::first_refusal(conversation, heard)?;
+        cut.steps.push(Step::Say(Message::Sync));
+        cut.steps.push(Step::Wait);
+        let wrote = self.writes_directly(&cut);
+        if wrote {
+            self.court(cut.session).world.restore(TWIN);
+        }
+        Some(refused.judged(wrote))
+    }
+
+    /// Whether the conversation writes where nothing stands in between.
+    pub fn writes_directly(&mut self, conversation: &Conversation) -> bool {
+        let number = self.next_number();
+        self.court(conversation.session)
+            .writes_directly(conversation, number)
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.number += 10;
+        FIRST + self.number
     }
 
     fn court(&mut self, session: Session) -> &mut Court {
-        match session.is_governed() {
-            true => &mut self.governed,
-            false => &mut self.plain,
-        }
+        let (court, rules) = match session.is_governed() {
+            true => (&mut self.governed, Rules::Governed),
+            false => (&mut self.plain, Rules::Plain),
+        };
+        court.get_or_insert_with(|| {
+            let world = World::start(rules);
+            let judge = Judge::new(&world);
+            Court { world, judge }
+        })
     }
 }
 
+/// A session ends within this once its client has gone.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+
+/// Above all tokens that are stale.
+const FIRST: u64 = 100;
+
 impl Court {
+    fn writes_directly(&mut self, conversation: &Conversation, number: u64) -> bool {
+        let (world, judge) = (&self.world, &mut self.judge);
+        let before = judge.counters();
+        runner::run(
+            world,
+            &(world.direct(), TWIN),
+            conversation,
+            number,
+            &mut |_| {},
+        );
+        judge.sessions_end(ENDS_WITHIN);
+        let after = judge.counters();
+        !judge.written(&before, &after).is_empty()
+    }
+
     fn run(&mut self, conversation: &Conversation, number: u64) -> Outcome {
         let session = conversation.session;
         let (world, judge) = (&self.world, &mut self.judge);
@@ -90,7 +119,7 @@ impl Court {
             _ => Vec::new(),
         };
         let mut found = Vec::new();
-        let heard = runner::run(
+        let mut heard = runner::run(
             world,
             &(world.endpoint(), WATCHED),
             conversation,
@@ -101,23 +130,28 @@ impl Court {
                 }
             },
         );
+        let within = match heard.end {
+            End::Silent => Duration::ZERO,
+            End::Answered | End::Closed => ENDS_WITHIN,
+        };
+        if !judge.sessions_end(within) {
+            heard.end = End::Silent;
+        }
         let after = judge.counters();
         let written = judge.written(&before, &after);
+        let silent = (heard.end == End::Silent).then(|| "it no longer answers".to_owned());
         if written.is_empty() {
             return Outcome {
                 heard,
-                violations: Vec::new(),
+                violations: silent.into_iter().collect(),
             };
         }
-        let violations = match session {
+        let mut violations = match session {
             Session::Bare | Session::Elsewhere | Session::Ungoverned => written,
             Session::Neighbour => {
                 let mut wrong = differences(&others, &judge.belonging_to_others());
-                wrong.extend(
-                    written
-                        .into_iter()
-                        .filter(|record| record.starts_with("LogicalMessage")),
-                );
+                let message = |record: &String| record.starts_with("LogicalMessage");
+                wrong.extend(written.into_iter().filter(message));
                 if judge.notifications() > 0 {
                     wrong.push("a notification".to_owned());
                 }
@@ -129,6 +163,7 @@ impl Court {
             true => judge.clean(),
             false => judge.restore(world),
         }
+        violations.extend(silent);
         Outcome { heard, violations }
     }
 }

@@ -79,14 +79,13 @@ pub const ENCODINGS: [&str; 11] = [
     "UTF8",
 ];
 
-/// Bytes in front of a backslash that make it half of a character: in SJIS and SHIFT_JIS_2004, in GBK and GB18030, in
-/// BIG5. All but the first are UTF-8.
-const SWALLOWING: [&[u8]; 5] = [
-    b"\x83",
-    b"\xc2\x83",
-    b"\xe1\x80\x81",
-    b"\xe1\xa1\xa1",
-    b"\xe1\x80\x83",
+/// Bytes in front of a backslash that make it half of a character there; by themselves they are UTF-8.
+const SWALLOWING: [(&str, &[u8]); 5] = [
+    ("SJIS", b"\xc2\x83"),
+    ("SHIFT_JIS_2004", b"\xc2\x83"),
+    ("BIG5", b"\xe1\xa1\xa1"),
+    ("GBK", b"\xe1\x80\x81"),
+    ("GB18030", b"\xe1\x80\x81"),
 ];
 
 const READS: [&str; 14] = [
@@ -135,7 +134,8 @@ const WRITES: [&str; 16] = [
 ];
 
 /// Writes to what the token of scope `b` is not for.
-const FOREIGN_WRITES: [&str; 8] = [
+const FOREIGN_WRITES: [&str; 9] = [
+    "INSERT INTO jobs VALUES ('x')",
     "INSERT INTO a.jobs VALUES ('x')",
     "INSERT INTO a.jobs VALUES ('x') RETURNING what",
     "UPDATE a.jobs SET what = 'x'",
@@ -221,7 +221,7 @@ const SETTINGS: [&str; 10] = [
     "SET search_path = a, public",
     "SET search_path = b",
     "SELECT sets('search_path', 'a')",
-    "SELECT sets('search_path', 'b, public')",
+    "SELECT sets('search_path', 'b, a')",
     "SET ROLE app",
     "RESET ROLE",
     "SELECT sets('role', 'app')",
@@ -336,17 +336,26 @@ impl Words {
         form.replace('$', encoding).into()
     }
 
-    /// What is one string under one lexer, and ends early under another. What follows is `payload`.
+    /// What is one string under one lexer, and ends early under another. What follows is `payload`, its quotes replaced.
     pub fn smuggled_with(&self, random: &mut StdRng, payload: &[u8]) -> Sql {
-        let lead: &[u8] = match random.random_range(0..6) {
-            0 => b"",
-            _ => one(random, &SWALLOWING),
+        let own = SWALLOWING
+            .iter()
+            .find(|(name, _)| self.encodings.contains(name));
+        let lead: &[u8] = match (random.random_range(0..8), own) {
+            (0, _) => b"",
+            (1, _) => b"\x83",
+            (2..=5, Some((_, lead))) => lead,
+            _ => one(random, &SWALLOWING).1,
         };
-        let open: &[u8] = match random.random_range(0..3) {
+        let open: &[u8] = match random.random_range(0..4) {
             0 => b"SELECT '",
             _ => b"SELECT E'",
         };
-        [open, lead, b"\\'; ", payload, b" --'"].concat()
+        let payload: Vec<Sql> = payload
+            .split(|&byte| byte == b'\'')
+            .map(<[u8]>::to_vec)
+            .collect();
+        [open, lead, b"\\'; ", &payload.join(&b"$$"[..]), b" --'"].concat()
     }
 
     fn smuggled(&self, random: &mut StdRng) -> Sql {

@@ -1,0 +1,152 @@
+//! Texts that PostgreSQL reads in another encoding than the one it has reported (C2).
+
+use pgpalisade_tests::mediation::conversation::{Message, Session};
+
+use super::script::{Script, Worth, check, grouped};
+
+/// UTF-8 in front of a backslash, that makes it the second byte of a letter there.
+const SWALLOWING: [(&str, &[u8]); 5] = [
+    ("SJIS", b"\xc2\x83"),
+    ("SHIFT_JIS_2004", b"\xc2\x83"),
+    ("BIG5", b"\xe1\xa1\xa1"),
+    ("GBK", b"\xe1\x80\x81"),
+    ("GB18030", b"\xe1\x80\x81"),
+];
+
+/// One SELECT in UTF-8. In the encoding the string ends early, and `payload` follows.
+fn smuggled(lead: &[u8], payload: &str) -> Vec<u8> {
+    [b"SELECT E'", lead, b"\\'; ", payload.as_bytes(), b" --'"].concat()
+}
+
+/// How a session comes to another encoding.
+fn changes(encoding: &str) -> Vec<(Vec<String>, Option<&'static str>)> {
+    let texts = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|text| text.replace('$', encoding))
+            .collect()
+    };
+    let plain = |list: &[&str]| (texts(list), None);
+    let back_to = |list: &[&str]| (texts(list), Some("client_encoding"));
+    vec![
+        plain(&["SET client_encoding = '$'"]),
+        plain(&["SET NAMES '$'"]),
+        plain(&["SELECT set_config('client_encoding', '$', false)"]),
+        plain(&["SELECT sets('client_encoding', '$')"]),
+        plain(&["SELECT runs('SET client_encoding = $')"]),
+        plain(&["BEGIN", "SET LOCAL client_encoding = '$'"]),
+        plain(&["BEGIN", "SELECT set_config('client_encoding', '$', true)"]),
+        plain(&["BEGIN", "SELECT sets_local('client_encoding', '$')"]),
+        plain(&[
+            "SET client_encoding = '$'",
+            "BEGIN",
+            "SET client_encoding = 'UTF8'",
+            "ROLLBACK",
+        ]),
+        plain(&[
+            "SET client_encoding = '$'",
+            "BEGIN",
+            "SET LOCAL client_encoding = 'UTF8'",
+            "COMMIT",
+        ]),
+        plain(&[
+            "SET client_encoding = '$'",
+            "BEGIN",
+            "SAVEPOINT s",
+            "SET client_encoding = 'UTF8'",
+            "ROLLBACK TO s",
+        ]),
+        plain(&["SET client_encoding = '$'", "SELECT 1/0", "SELECT 1"]),
+        back_to(&["SET client_encoding = 'UTF8'", "RESET client_encoding"]),
+        back_to(&["SET client_encoding = 'UTF8'", "RESET ALL"]),
+        back_to(&["SET client_encoding = 'UTF8'", "DISCARD ALL"]),
+        back_to(&[
+            "SET client_encoding = 'UTF8'",
+            "SET client_encoding TO DEFAULT",
+        ]),
+    ]
+}
+
+/// C2: the encoding has changed and is not reported yet, and the next text ends a string early in it.
+#[test]
+fn c2_an_encoding_that_is_on_its_way() {
+    let mut scripts = Vec::new();
+    for (encoding, lead) in SWALLOWING {
+        for (texts, from_startup) in changes(encoding) {
+            for (session, payload) in [
+                (Session::Bare, "NOTIFY news"),
+                (Session::Neighbour, "INSERT INTO a.jobs DEFAULT VALUES"),
+            ] {
+                let what = texts.join("; ");
+                let mut begun = Script::of(session);
+                if let Some(name) = from_startup {
+                    begun = begun.startup(name, encoding);
+                }
+                let text = smuggled(lead, payload);
+                let simple = texts
+                    .iter()
+                    .fold(begun.clone(), |script, sql| script.query(sql.as_str()));
+                scripts.extend(grouped(
+                    &format!("{what}, simple"),
+                    simple.query(text).query("COMMIT"),
+                ));
+                let text = smuggled(lead, payload);
+                let pipeline = texts
+                    .iter()
+                    .fold(begun, |script, sql| script.extended(sql.as_str()));
+                let pipeline = pipeline.sync().query(text).query("COMMIT");
+                scripts.extend(grouped(&format!("{what}, pipelined"), pipeline));
+            }
+        }
+    }
+    let pipelined = |(what, _): &(String, Script)| what.contains("pipelined");
+    let (rest, asked) = scripts.into_iter().partition(pipelined);
+    check(Worth::Writes, asked);
+    check(Worth::NotAsked, rest);
+}
+
+/// C2: by a value that no text shows.
+#[test]
+fn c2_an_encoding_by_parameter() {
+    let mut scripts = Vec::new();
+    for (encoding, lead) in SWALLOWING {
+        for setter in [
+            "SELECT set_config('client_encoding', $1, false)",
+            "SELECT sets('client_encoding', $1)",
+        ] {
+            let script = Script::of(Session::Bare)
+                .parse("", setter)
+                .say(Message::Bind(Vec::new(), Vec::new(), vec![encoding.into()]))
+                .execute("")
+                .sync()
+                .query(smuggled(lead, "NOTIFY news"));
+            scripts.extend(grouped(setter, script));
+        }
+    }
+    check(Worth::Writes, scripts);
+}
+
+/// C2's sister: a backslash in a plain string.
+#[test]
+fn c2_strings_that_end_elsewhere() {
+    let mut scripts = Vec::new();
+    for value in ["on", "off"] {
+        let text = match value {
+            "on" => "SELECT '\\'; NOTIFY news --'",
+            _ => "SELECT '\\''; NOTIFY news --'; --'",
+        };
+        for form in [
+            "SET standard_conforming_strings = $",
+            "SELECT set_config('standard_conforming_strings', '$', false)",
+            "SELECT sets('standard_conforming_strings', '$')",
+        ] {
+            let other = if value == "on" { "off" } else { "on" };
+            let script = Script::of(Session::Bare)
+                .query(form.replace('$', other))
+                .query(form.replace('$', value))
+                .query(text);
+            scripts.extend(grouped(form, script));
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}

@@ -1,0 +1,105 @@
+//! L3: messages that are not as the protocol has them. PostgreSQL answers each with an error, and the session goes on.
+
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Message, Wire, pretty, tags};
+
+/// Type and body. PostgreSQL is asked what it answers; here it is enough that it is an answer.
+const MALFORMED: [(u8, &[u8]); 22] = [
+    (b'H', b"x"),
+    (b'H', b"\0\0\0\0"),
+    (b'S', b"x"),
+    (b'D', b""),
+    (b'D', b"X\0"),
+    (b'D', b"S"),
+    (b'D', b"Ss"),
+    (b'D', b"Ss\0x"),
+    (b'C', b""),
+    (b'C', b"X\0"),
+    (b'C', b"P"),
+    (b'C', b"Ss\0x"),
+    (b'E', b""),
+    (b'E', b"\0"),
+    (b'E', b"\0\0\0\0\0\0"),
+    (b'E', b"s"),
+    (b'B', b"\0\0"),
+    (b'B', b"\0\0\0\x01"),
+    (b'P', b"s\0SELECT 1"),
+    (b'P', b"\0SELECT 1\0"),
+    (b'Q', b"SELECT 1"),
+    (b'Q', b"SELECT 1\0x"),
+];
+
+/// What is around a malformed message.
+fn places(tag: u8, body: &[u8]) -> Vec<(&'static str, Batch)> {
+    let new = Batch::new;
+    let bad = || new().message(tag, body);
+    let good = || new().statement("SELECT 1");
+    vec![
+        ("alone", bad().sync()),
+        ("in front of a pipeline", bad().then(&good()).sync()),
+        ("behind a pipeline", good().then(&bad()).sync()),
+        ("between two", good().then(&bad()).then(&good()).sync()),
+        ("in front of a Query", bad().query("SELECT 2").sync()),
+        (
+            "in a block",
+            new().query("BEGIN").then(&bad()).sync().query("ROLLBACK"),
+        ),
+        ("twice", bad().then(&bad()).sync()),
+    ]
+}
+
+#[test]
+fn l3_is_answered_as_postgresql_does() {
+    let stage = Stage::start();
+    let mut wrong = Vec::new();
+    for (tag, body) in MALFORMED {
+        for (place, batch) in places(tag, body) {
+            let mut direct = Wire::login(
+                &stage.postgres.tcp(),
+                &[("user", "postgres"), ("database", "postgres")],
+            );
+            let (expected, got) = (
+                answers(&mut direct, &batch),
+                answers(&mut stage.plain(), &batch),
+            );
+            let states = |answer: &[Message]| -> Vec<String> {
+                answer
+                    .iter()
+                    .filter(|message| message.tag == b'E')
+                    .map(Message::sqlstate)
+                    .collect()
+            };
+            if (tags(&expected), states(&expected)) != (tags(&got), states(&got)) {
+                wrong.push(format!(
+                    "'{}' with {}, {place}:\n  direct:\n{}  through the proxy:\n{}",
+                    char::from(tag),
+                    body.escape_ascii(),
+                    pretty(&expected),
+                    pretty(&got)
+                ));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+/// All that comes, to the answer of a Query that nothing else gives.
+fn answers(wire: &mut Wire, batch: &Batch) -> Vec<Message> {
+    wire.send(&batch.clone().query("SELECT 'the end'"));
+    let mut answers = Vec::new();
+    loop {
+        let answer = wire.until_ready();
+        let is_end = answer
+            .iter()
+            .any(|m| m.is_closed() || m.tag == b'D' && m.row() == ["the end"]);
+        answers.extend(answer);
+        if is_end {
+            return answers;
+        }
+    }
+}

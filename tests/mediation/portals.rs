@@ -1,0 +1,117 @@
+//! Portals and statements that are others than they seem: what stood behind an error was skipped (C3), or a cursor of SQL
+//! is a portal of the protocol (C4).
+
+use pgpalisade_tests::mediation::conversation::Session;
+
+use super::script::{Script, Worth, check, grouped, payloads};
+
+/// Failures in front of what is skipped: in a Parse, in a Bind, in an Execute.
+fn failures() -> [(&'static str, Script); 3] {
+    let none = Script::of(Session::Bare);
+    [
+        ("a failing Parse", none.clone().parse("e", "SELEC")),
+        ("a failing Bind", none.clone().bind("e", "nowhere")),
+        (
+            "a failing Execute",
+            none.parse("e", "SELECT 1/0").bind("e", "e").execute("e"),
+        ),
+    ]
+}
+
+/// C3: the Parse or Bind of a read that the server has skipped.
+#[test]
+fn c3_what_is_skipped_behind_an_error() {
+    let mut scripts = Vec::new();
+    for (session, payload) in [Session::Bare, Session::Neighbour]
+        .into_iter()
+        .flat_map(|session| payloads(session).map(|payload| (session, payload)))
+    {
+        for (what, failure) in failures() {
+            let made = Script::of(session).parse("", payload).sync();
+            let skipped = made.then(&failure).parse("", "SELECT 1").sync();
+            let executed = skipped.bind("", "").execute("").sync();
+            scripts.extend(grouped(&format!("{what}, a statement"), executed));
+            // In a block, with a savepoint in front of the error: the portal outlives it.
+            let bound = Script::of(session)
+                .query("BEGIN")
+                .parse("w", payload)
+                .parse("r", "SELECT 1")
+                .parse("save", "SAVEPOINT s")
+                .parse("back", "ROLLBACK TO s")
+                .bind("p", "w")
+                .bind("save", "save")
+                .execute("save")
+                .sync()
+                .then(&failure)
+                .close_portal("p")
+                .bind("p", "r")
+                .sync()
+                .bind("back", "back")
+                .execute("back")
+                .execute("p")
+                .sync()
+                .query("COMMIT");
+            scripts.extend(grouped(&format!("{what}, a portal"), bound));
+            let named = Script::of(session)
+                .parse("s", payload)
+                .sync()
+                .then(&failure)
+                .close_statement("s")
+                .parse("s", "SELECT 1")
+                .sync()
+                .bind("", "s")
+                .execute("")
+                .sync();
+            scripts.extend(grouped(&format!("{what}, a named statement"), named));
+        }
+    }
+    check(Worth::Writes, scripts);
+}
+
+/// C4: a portal of the protocol is a cursor of SQL.
+#[test]
+fn c4_a_portal_as_a_cursor() {
+    let mut scripts = Vec::new();
+    for session in [Session::Bare, Session::Elsewhere, Session::Neighbour] {
+        for payload in payloads(session) {
+            for run in [
+                "FETCH p",
+                "FETCH ALL FROM p",
+                "MOVE p",
+                "MOVE ALL FROM p",
+                "FETCH \"p\"",
+            ] {
+                let bound = Script::of(session)
+                    .query("BEGIN")
+                    .parse("s", payload)
+                    .bind("p", "s");
+                let simple = bound.clone().sync().query(run).query("COMMIT");
+                scripts.extend(grouped(&format!("{run}, simple"), simple));
+                let extended = bound.clone().extended(run).sync().query("COMMIT");
+                scripts.extend(grouped(&format!("{run}, extended"), extended));
+                let prepared = Script::of(session)
+                    .parse("f", run)
+                    .sync()
+                    .query("BEGIN")
+                    .parse("s", payload)
+                    .bind("p", "s")
+                    .bind("", "f")
+                    .execute("")
+                    .sync()
+                    .query("COMMIT");
+                // A Parse of FETCH looks for no portal, so it may come first.
+                scripts.extend(grouped(&format!("{run}, prepared before"), prepared));
+                let outside = Script::of(session)
+                    .parse("s", payload)
+                    .bind("p", "s")
+                    .extended(run)
+                    .sync();
+                scripts.extend(grouped(
+                    &format!("{run}, in a pipeline without a block"),
+                    outside,
+                ));
+            }
+        }
+    }
+    check(Worth::Writes, scripts);
+}

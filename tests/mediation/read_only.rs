@@ -1,0 +1,96 @@
+//! Read-only mode that is off and not reported yet: C6, C7, and what the oracle has found.
+
+use pgpalisade_tests::mediation::conversation::{Message, Session};
+
+use super::script::{HIDDEN, Script, Worth, check, grouped};
+
+/// Sessions that may change nothing at all.
+const STRICT: [Session; 3] = [Session::Bare, Session::Elsewhere, Session::Ungoverned];
+
+const LIFTS: [&str; 3] = [
+    "SELECT sets('default_transaction_read_only', 'off')",
+    "SELECT runs('SET default_transaction_read_only = off')",
+    "SELECT runs('SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE')",
+];
+
+/// C6: a function switches the default off, and a hidden write begins before the server has reported it.
+#[test]
+fn c6_a_default_that_is_on_its_way() {
+    let mut scripts = Vec::new();
+    for session in STRICT {
+        for (lift, hidden) in LIFTS
+            .into_iter()
+            .flat_map(|lift| HIDDEN.map(|hidden| (lift, hidden)))
+        {
+            let begun = Script::of(session);
+            for texts in [
+                &["BEGIN", lift, "COMMIT", hidden][..],
+                &["BEGIN", "SAVEPOINT s", lift, "RELEASE s", "COMMIT", hidden],
+                &["BEGIN", lift, "COMMIT AND CHAIN", hidden, "COMMIT"],
+                &["BEGIN", lift, "COMMIT", "BEGIN", hidden, "COMMIT"],
+                &[
+                    "BEGIN",
+                    "SELECT 1",
+                    lift,
+                    "SHOW work_mem",
+                    "COMMIT",
+                    "SHOW work_mem",
+                    hidden,
+                ],
+                &[lift, hidden],
+            ] {
+                scripts.extend(grouped(&texts.join("; "), begun.clone().queries(texts)));
+                let pipeline = texts
+                    .iter()
+                    .fold(begun.clone(), |script, sql| script.extended(*sql))
+                    .sync();
+                scripts.extend(grouped(
+                    &format!("{}, a pipeline", texts.join("; ")),
+                    pipeline,
+                ));
+                let parts = texts.iter().map(|sql| sql.as_bytes().to_vec()).collect();
+                let text = begun.clone().say(Message::Query(parts));
+                scripts.push((format!("{}, one text", texts.join("; ")), text));
+            }
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}
+
+/// C7: an error where the proxy knows of no request; from there on it must not take one reply for another.
+#[test]
+fn c7_a_flush_with_a_body() {
+    let lift = LIFTS[0];
+    let mut scripts = Vec::new();
+    for behind in [&["SELECT 1"][..], &["SELECT 1", "SELECT 1"], &[]] {
+        for hidden in ["SELECT w()", "TABLE v"] {
+            let begun = Script::of(Session::Bare)
+                .malformed(b'H', b"x")
+                .wait()
+                .queries(behind)
+                .sync();
+            for texts in [
+                &["BEGIN", lift, "COMMIT", hidden][..],
+                &[lift, "SHOW work_mem", hidden],
+                &[lift, "SHOW work_mem", "SHOW work_mem", hidden, "COMMIT"],
+            ] {
+                let what = format!("{} skipped; {}", behind.len(), texts.join("; "));
+                scripts.extend(grouped(&what, begun.clone().queries(texts)));
+            }
+        }
+    }
+    check(Worth::Writes, scripts);
+}
+
+/// Found by the oracle: a session whose startup token lets it write nothing here is not read-only yet when its first
+/// request follows a message that does not wait.
+#[test]
+fn n1_the_first_request_behind_a_sync() {
+    let mut scripts = Vec::new();
+    for hidden in HIDDEN {
+        let begun = Script::of(Session::Elsewhere).sync();
+        scripts.extend(grouped(hidden, begun.clone().query(hidden)));
+        scripts.extend(grouped(hidden, begun.extended(hidden).sync()));
+    }
+    check(Worth::Writes, scripts);
+}

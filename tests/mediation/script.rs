@@ -1,0 +1,181 @@
+//! Conversations in words, for the tests that know what they want.
+
+use pgpalisade_tests::mediation::conversation::{
+    Conversation, Message, Name, Session, Sql, Step, Target,
+};
+use pgpalisade_tests::mediation::trial::Trial;
+
+/// A conversation that is being written down.
+#[derive(Clone, Debug)]
+pub(crate) struct Script(Conversation);
+
+impl Script {
+    pub(crate) fn of(session: Session) -> Self {
+        Self(Conversation {
+            session,
+            startup: Vec::new(),
+            steps: Vec::new(),
+        })
+    }
+
+    pub(crate) fn startup(mut self, name: &str, value: &str) -> Self {
+        self.0.startup.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn say(mut self, message: Message) -> Self {
+        self.0.steps.push(Step::Say(message));
+        self
+    }
+
+    pub(crate) fn query(self, sql: impl Into<Sql>) -> Self {
+        self.say(Message::Query(vec![sql.into()]))
+    }
+
+    pub(crate) fn queries(self, texts: &[&str]) -> Self {
+        texts.iter().fold(self, |script, sql| script.query(*sql))
+    }
+
+    pub(crate) fn parse(self, name: impl Into<Name>, sql: impl Into<Sql>) -> Self {
+        self.say(Message::Parse(name.into(), sql.into()))
+    }
+
+    pub(crate) fn bind(self, portal: impl Into<Name>, statement: impl Into<Name>) -> Self {
+        self.say(Message::Bind(portal.into(), statement.into(), Vec::new()))
+    }
+
+    pub(crate) fn execute(self, portal: impl Into<Name>) -> Self {
+        self.say(Message::Execute(portal.into(), 0))
+    }
+
+    pub(crate) fn close_statement(self, name: impl Into<Name>) -> Self {
+        self.say(Message::Close(Target::Statement, name.into()))
+    }
+
+    pub(crate) fn close_portal(self, name: impl Into<Name>) -> Self {
+        self.say(Message::Close(Target::Portal, name.into()))
+    }
+
+    /// Parse, Bind and Execute, unnamed.
+    pub(crate) fn extended(self, sql: impl Into<Sql>) -> Self {
+        self.parse("", sql).bind("", "").execute("")
+    }
+
+    pub(crate) fn malformed(self, tag: u8, body: &[u8]) -> Self {
+        self.say(Message::Malformed(tag, body.to_vec()))
+    }
+
+    /// What another script says.
+    pub(crate) fn then(mut self, other: &Self) -> Self {
+        self.0.steps.extend(other.0.steps.iter().cloned());
+        self
+    }
+
+    pub(crate) fn sync(self) -> Self {
+        self.say(Message::Sync)
+    }
+
+    pub(crate) fn wait(mut self) -> Self {
+        self.0.steps.push(Step::Wait);
+        self
+    }
+
+    pub(crate) fn declare(mut self, token: &'static str) -> Self {
+        self.0.steps.push(Step::Declare(token));
+        self
+    }
+
+    /// The same steps in the three groupings: as they are, each message in a packet of its own, and each answered
+    /// before the next where an answer comes.
+    pub(crate) fn groupings(&self) -> [Self; 3] {
+        let with = |separator: Step| {
+            let mut script = self.clone();
+            let steps = std::mem::take(&mut script.0.steps);
+            script.0.steps = steps
+                .into_iter()
+                .flat_map(|step| [step, separator.clone()])
+                .collect();
+            script
+        };
+        [with(Step::Send), with(Step::Wait), self.clone()]
+    }
+}
+
+/// Writes that no parser sees.
+pub(crate) const HIDDEN: [&str; 4] = ["SELECT w()", "TABLE v", "SELECT '{x}'::d[]", "SELECT !!! 1"];
+
+/// Queries that would change what the session is not allowed, were they believed to be reads. To a strict one
+/// read-only mode stands in the way of all others.
+pub(crate) const fn payloads(session: Session) -> [&'static str; 3] {
+    match session {
+        Session::Neighbour => [
+            "INSERT INTO a.jobs VALUES ('x') RETURNING what",
+            "WITH x AS (UPDATE a.jobs SET what = 'x' RETURNING 1) SELECT * FROM x",
+            "SELECT nextval('counter')",
+        ],
+        _ => [
+            "SELECT pg_notify('news', 'x')",
+            "SELECT lo_create(0)",
+            "SELECT pg_logical_emit_message(false, 'a', 'b')",
+        ],
+    }
+}
+
+/// A script in three groupings, with the grouping in the name.
+pub(crate) fn grouped(what: &str, script: Script) -> Vec<(String, Script)> {
+    let ways = [
+        "each sent by itself",
+        "each answered before the next",
+        "in one packet",
+    ];
+    ways.into_iter()
+        .zip(script.groupings())
+        .map(|(way, script)| (format!("{what}, {way}"), script))
+        .collect()
+}
+
+/// Whether a conversation writes where nothing stands in between: one that does not tests nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Worth {
+    /// Each must.
+    Writes,
+    /// It is about what may be written at first.
+    NotAsked,
+}
+
+/// More than so many say nothing new.
+const SHOWN_MAX: usize = 6;
+
+/// Runs all of them. None may change what its session is not allowed.
+#[track_caller]
+pub(crate) fn check(worth: Worth, scripts: Vec<(String, Script)>) {
+    let mut trial = Trial::default();
+    let idle: Vec<String> = scripts
+        .iter()
+        .filter(|(_, Script(script))| worth == Worth::Writes && !trial.writes_directly(script))
+        .map(|(what, Script(script))| format!("{what}\n{script}"))
+        .collect();
+    assert!(
+        idle.is_empty(),
+        "these would write nothing on PostgreSQL itself:\n{}",
+        idle.join("\n\n")
+    );
+    let (all, mut wrong) = (scripts.len(), Vec::new());
+    for (what, Script(conversation)) in scripts {
+        if wrong.len() >= SHOWN_MAX {
+            break;
+        }
+        let outcome = trial.run(&conversation);
+        if outcome.is_violation() {
+            wrong.push(format!(
+                "{what}: {}\n{conversation}",
+                outcome.violations.join(", ")
+            ));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "of {all} conversations these have changed what they may not:\n{}",
+        wrong.join("\n\n")
+    );
+}
