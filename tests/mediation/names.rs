@@ -126,15 +126,6 @@ fn c5_a_name_that_is_made_anew() {
             .execute("")
             .sync();
         scripts.extend(grouped("PREPARE, and a Parse that fails", parsed));
-        let hidden = Script::of(session)
-            .query("PREPARE z AS SELECT 1")
-            .query("SELECT runs('DEALLOCATE z')")
-            .query(format!(
-                "SELECT runs('PREPARE z AS {}')",
-                payload.replace('\'', "''")
-            ))
-            .query("EXECUTE z");
-        scripts.extend(grouped("by functions", hidden));
     }
     check(Worth::Writes, scripts);
 }

@@ -111,7 +111,7 @@ pub(crate) const fn payloads(session: Session) -> [&'static str; 3] {
         Session::Neighbour => [
             "INSERT INTO a.jobs VALUES ('x') RETURNING what",
             "WITH x AS (UPDATE a.jobs SET what = 'x' RETURNING 1) SELECT * FROM x",
-            "SELECT nextval('counter')",
+            "SELECT setval('counter', 7)",
         ],
         _ => [
             "SELECT pg_notify('news', 'x')",

@@ -13,8 +13,8 @@
 //! that was given up takes its waiting declarations with it; a killed proxy does not come back, another serves in its
 //! stead; one message at a time comes twice; the epoch of authority and witness rises in one step, and no restore is so
 //! quick that it falls between a registration and that step. What is left out: failover, prepared transactions,
-//! classification, wire messages. Nothing is said about how long things take, nor that they end: G6 is not here, but for
-//! "nobody else is waited for".
+//! classification, wire messages. Nothing is said about how long things take, nor that they end: G6 is not here, but
+//! for "nobody else is waited for".
 //!
 //! Every test prints its number of states:
 //! `cargo nextest run -p pgpalisade-tests --test model --no-capture`

@@ -89,9 +89,7 @@ impl Relay {
             };
             match step {
                 Step::Forward(forward) => {
-                    self.front = Front::Unknown;
-                    self.classified = None;
-                    self.collecting.done();
+                    self.done_with_front();
                     // Another policy may let pass what was to be refused.
                     self.refusal_on_hold = None;
                     at += frame_len.min(rest.len());
@@ -108,14 +106,19 @@ impl Relay {
             // What was decided before goes out first.
             self.pass_on(bytes, &mut sent, at)?;
             if self.take(step)? == Message::Dropped {
-                self.front = Front::Unknown;
-                self.classified = None;
-                self.collecting.done();
+                self.done_with_front();
                 self.client_discard = frame_len;
             }
         }
         self.pass_on(bytes, &mut sent, at)?;
         Ok(sent)
+    }
+
+    /// The message at the front was sent or dropped: nothing that was found out about it holds for the next.
+    fn done_with_front(&mut self) {
+        self.front = Front::Unknown;
+        self.classified = None;
+        self.collecting.done();
     }
 
     fn pass_on(&mut self, bytes: &[u8], sent: &mut usize, at: usize) -> Result<(), End> {

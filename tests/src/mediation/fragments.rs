@@ -5,8 +5,8 @@
 use rand::Rng;
 
 use super::conversation::{Message, Name, Session, Sql, Step, Target};
-use super::generator::Generator;
-use super::words::{Kind, in_function, once_in, one};
+use super::generator::{Generator, long_names};
+use super::words::{Kind, once_in, one};
 
 impl Generator {
     /// One of them.
@@ -74,6 +74,9 @@ impl Generator {
 
     /// Two names, one statement.
     fn names_that_are_cut(&mut self) {
+        if !once_in(&mut self.random, 4) {
+            self.words.names = long_names();
+        }
         let (one_name, other) = (
             self.words.name(&mut self.random),
             self.words.name(&mut self.random),
@@ -124,13 +127,13 @@ impl Generator {
             self.query(reset);
             self.pause();
         }
-        let payload = match self.words.session {
-            Session::Neighbour => self.piercing(),
-            _ => self.payload(),
+        let payload = match once_in(&mut self.random, 3) {
+            true => self.of(Kind::Lift),
+            false => self.words.piercing(&mut self.random),
         };
         let text = self.words.smuggled_with(&mut self.random, &payload);
-        self.deliver(text);
-        self.pause();
+        self.query(text);
+        self.query("COMMIT");
         self.hidden();
     }
 
@@ -216,13 +219,13 @@ impl Generator {
         self.query("COMMIT");
     }
 
-    /// A name of SQL that stands for something else before it is executed.
+    /// A name of SQL that stands for something else before it is executed. A function that does it hides a write: what
+    /// read-only mode lets pass is then beyond the promise.
     fn name_made_anew(&mut self) {
         let name = self.words.quoted(&mut self.random);
         let payload = self.piercing();
         self.query([b"PREPARE ", &name[..], b" AS SELECT 1"].concat());
         self.breathe();
-        let function = once_in(&mut self.random, 4);
         let gone = match self.random.random_range(0..4) {
             0 => b"DEALLOCATE ALL".to_vec(),
             1 => b"DISCARD ALL".to_vec(),
@@ -230,17 +233,6 @@ impl Generator {
         };
         let made = [b"PREPARE ", &name[..], b" AS ", &payload].concat();
         let parts = vec![gone, made, [b"EXECUTE ", &name[..]].concat()];
-        let parts: Vec<Sql> = parts
-            .into_iter()
-            .enumerate()
-            .map(|(at, sql)| {
-                if function && at < 2 {
-                    in_function(&sql)
-                } else {
-                    sql
-                }
-            })
-            .collect();
         match self.random.random_range(0..3) {
             0 => self.say(Message::Query(parts)),
             1 => {

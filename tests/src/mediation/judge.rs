@@ -20,6 +20,8 @@ use crate::wire::Wire;
 pub struct Counters {
     xid: String,
     lsn: String,
+    /// Most values of a sequence are in no log.
+    sequence: Vec<String>,
 }
 
 /// What a declaration found: its token, and the rows that were there when it was answered.
@@ -85,7 +87,11 @@ impl Judge {
     pub fn counters(&mut self) -> Counters {
         let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot()), pg_current_wal_insert_lsn()";
         let [xid, lsn] = pair(self.outside.rows(sql).concat());
-        Counters { xid, lsn }
+        let sequence = self
+            .inside
+            .rows("SELECT last_value, is_called FROM counter")
+            .concat();
+        Counters { xid, lsn, sequence }
     }
 
     /// What was written between two looks, as far as it is a change; empty where it is none.
@@ -99,6 +105,9 @@ impl Judge {
                 .replace("$from", &before.lsn)
                 .replace("$to", &after.lsn);
             found.extend(self.outside.rows(&sql).concat());
+        }
+        if before.sequence != after.sequence {
+            found.push("a sequence".to_owned());
         }
         if before.xid != after.xid {
             found.insert(0, "a transaction id".to_owned());

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::conversation::Conversation;
 use super::generator;
 use super::shrinker::shrink;
-use super::trial::Trial;
+use super::trial::{SILENT, Trial};
 
 /// One in so many conversations is looked at for needless refusals.
 const LOOKED_AT: u64 = 40;
@@ -124,11 +124,14 @@ fn violation(
     conversation: &Conversation,
     what: Vec<String>,
 ) -> Violation {
-    let repeats = (0..5).any(|_| trial.run(conversation).is_violation());
+    let silent = what == [SILENT];
+    let mut again = |conversation: &Conversation| {
+        let violations = trial.run(conversation).violations;
+        !violations.is_empty() && (violations == [SILENT]) == silent
+    };
+    let repeats = (0..5).any(|_| again(conversation));
     let shortest = match repeats {
-        true => shrink(conversation, &mut |shorter| {
-            trial.run(shorter).is_violation()
-        }),
+        true => shrink(conversation, &mut again),
         false => conversation.clone(),
     };
     Violation {

@@ -87,6 +87,9 @@ impl Trial {
 /// A session ends within this once its client has gone.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
+/// A violation: PostgreSQL answers every conversation to its end.
+pub const SILENT: &str = "it no longer answers";
+
 /// Above all tokens that are stale.
 const FIRST: u64 = 100;
 
@@ -139,7 +142,7 @@ impl Court {
         }
         let after = judge.counters();
         let written = judge.written(&before, &after);
-        let silent = (heard.end == End::Silent).then(|| "it no longer answers".to_owned());
+        let silent = (heard.end == End::Silent).then(|| SILENT.to_owned());
         if written.is_empty() {
             return Outcome {
                 heard,

@@ -4,43 +4,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 
 use super::conversation::{Name, Session, Sql};
-
-/// What a statement is for. A conversation gives each kind a weight of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It only reads.
-    Read,
-    /// It changes something that read-only mode does not keep it from, and says so.
-    Piercing,
-    /// It says that it writes.
-    Write,
-    /// It writes where the text does not show it.
-    Hidden,
-    /// It switches read-only mode off, seen or unseen.
-    Lift,
-    /// It changes `client_encoding`.
-    Encoding,
-    /// It ends a string where another encoding would not.
-    Smuggled,
-    /// It changes `standard_conforming_strings`.
-    Strings,
-    /// It begins or ends a transaction or savepoint.
-    Block,
-    /// SQL's prepared statements.
-    Prepared,
-    /// Cursors, and portals as cursors.
-    Cursor,
-    /// It fails.
-    Error,
-    /// It sets or lays down a token.
-    Token,
-    /// COPY.
-    Copy,
-    /// RESET and DISCARD.
-    Reset,
-    /// Roles, schemas and other settings.
-    Setting,
-}
+pub use super::purpose::Kind;
 
 impl Kind {
     /// All of them.
@@ -336,7 +300,7 @@ impl Words {
         form.replace('$', encoding).into()
     }
 
-    /// What is one string under one lexer, and ends early under another. What follows is `payload`, its quotes replaced.
+    /// What is one string under one lexer, and ends early under another, with `payload` behind it, its quotes replaced.
     pub fn smuggled_with(&self, random: &mut StdRng, payload: &[u8]) -> Sql {
         let own = SWALLOWING
             .iter()

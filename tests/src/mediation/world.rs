@@ -13,8 +13,8 @@ pub const WATCHED: &str = "watched";
 pub const TWIN: &str = "twin";
 const TEMPLATE: &str = "template";
 
-/// `log` and `counter` belong to nobody, `a.jobs` and `b.jobs` to scopes where the policy says so. A row of `log` has the
-/// token that PostgreSQL knew when it was written. The functions do what their names say, where no parser sees it.
+/// `log` and `counter` belong to nobody, `a.jobs` and `b.jobs` to scopes where the policy says so. A row of `log` has
+/// the token that PostgreSQL knew when it was written. The functions do what their names say, where no parser sees it.
 const WORLD: &str = "
     CREATE TABLE log (what text, token text);
     INSERT INTO log VALUES ('first', 'nobody');
