@@ -248,7 +248,8 @@ impl Relay {
 
     fn poll_closed_gate(&mut self, cx: &mut Context<'_>) -> bool {
         let opens = match &mut self.gate {
-            Gate::Replies => self.ledger.is_empty(),
+            // The data of a COPY has to come before the replies to what stands behind it.
+            Gate::Replies => self.ledger.is_empty() || self.ledger.is_copying_in(),
             Gate::Identification(_, _, identifying) => match identifying.as_mut().poll(cx) {
                 Poll::Ready(answer) => self.on_identified(answer),
                 Poll::Pending => false,

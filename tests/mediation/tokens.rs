@@ -112,3 +112,87 @@ fn l2_what_writes_after_the_token_is_laid_down() {
     }
     check(Worth::NotAsked, scripts);
 }
+
+/// Found by the oracle: the data of a COPY must come, although what stands behind it in the text waits for its reply.
+#[test]
+fn n2_a_copy_in_front_of_a_token() {
+    let mut scripts = Vec::new();
+    for behind in [
+        "RESET fencing.token",
+        "SET fencing.token = '@0'",
+        "SHOW fencing.token",
+        "RESET ALL",
+    ] {
+        for (end, hidden) in [Message::CopyDone, Message::CopyFail]
+            .into_iter()
+            .flat_map(|end| HIDDEN.map(|hidden| (end.clone(), hidden)))
+        {
+            let parts = ["COPY log (what) FROM STDIN", behind].map(|sql| sql.as_bytes().to_vec());
+            let data = Script::of(Session::Holder)
+                .say(Message::CopyData(b"x\n".to_vec()))
+                .say(end);
+            let script = Script::of(Session::Holder)
+                .say(Message::Query(parts.to_vec()))
+                .then(&data);
+            scripts.extend(grouped(behind, script.clone().query(hidden)));
+            let twice = script
+                .say(Message::Query(parts.iter().rev().cloned().collect()))
+                .then(&data)
+                .query(hidden);
+            scripts.extend(grouped(&format!("{behind}, twice"), twice));
+            let pipeline = Script::of(Session::Holder)
+                .extended("COPY log (what) FROM STDIN")
+                .sync()
+                .then(&data)
+                .extended(behind)
+                .extended(hidden)
+                .sync();
+            scripts.extend(grouped(&format!("{behind}, a pipeline"), pipeline));
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}
+
+/// Found by the oracle: PostgreSQL ends a session that sends anything else in the place of a COPY's data.
+#[test]
+fn n2_a_token_in_the_place_of_the_data_of_a_copy() {
+    let mut scripts = Vec::new();
+    let begun = Script::of(Session::Holder).query("COPY log (what) FROM STDIN");
+    for text in ["RESET fencing.token", "SET fencing.token = '@1'", "SELECT w()"] {
+        scripts.extend(grouped(text, begun.clone().query(text)));
+        let parsed = begun.clone().extended(text).sync();
+        scripts.extend(grouped(&format!("{text}, a pipeline"), parsed));
+        let extended = Script::of(Session::Holder)
+            .extended("COPY log (what) FROM STDIN")
+            .extended(text)
+            .sync();
+        scripts.extend(grouped(&format!("{text}, one pipeline"), extended));
+    }
+    scripts.extend(grouped("a Bind", begun.clone().malformed(b'B', b"\0")));
+    scripts.extend(grouped("an Execute", begun.execute("p").sync()));
+    check(Worth::NotAsked, scripts);
+}
+
+/// Found by the oracle: with a limit of rows the portal is suspended, and not complete, but the setting has changed.
+#[test]
+fn n3_a_token_laid_down_by_a_portal_that_is_suspended() {
+    let mut scripts = Vec::new();
+    for (local, hidden) in ["false", "true"]
+        .into_iter()
+        .flat_map(|local| HIDDEN.map(|hidden| (local, hidden)))
+    {
+        let begun = Script::of(Session::Holder)
+            .query("BEGIN")
+            .parse(
+                "",
+                format!("SELECT set_config('fencing.token', '', {local})"),
+            )
+            .bind("p", "")
+            .say(Message::Execute(b"p".to_vec(), 1));
+        let script = begun.clone().sync().query(hidden).query("COMMIT");
+        scripts.extend(grouped(hidden, script));
+        let pipeline = begun.extended(hidden).sync().query("COMMIT");
+        scripts.extend(grouped(&format!("{hidden}, a pipeline"), pipeline));
+    }
+    check(Worth::NotAsked, scripts);
+}

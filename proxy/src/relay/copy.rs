@@ -1,6 +1,7 @@
 //! Data of a COPY FROM STDIN, and its end.
 
 use super::Relay;
+use super::requests::behind_copy;
 use super::steps::{Forward, Refused, Step};
 use crate::session::in_flight::{InFlight, Request};
 use crate::wire::frontend::FrontendTag;
@@ -17,6 +18,9 @@ impl Relay {
             false => return self.copy_data_ahead(entry),
         };
         match permit {
+            Ok(permit) if tag == FrontendTag::CopyDone => {
+                behind_copy(Step::Forward(Forward::plain(permit, entry)))
+            }
             Ok(permit) => Step::Forward(Forward::plain(permit, entry)),
             Err(rejection) => Step::Refuse(rejection, Refused::CopyData),
         }

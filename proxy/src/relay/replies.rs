@@ -6,6 +6,8 @@ use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
 
 use super::progress::reported_access;
 use super::{CommittedMidway, End, Gate, Relay};
+use crate::fence::Guard;
+use crate::session::Pipeline;
 use crate::session::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery, value};
 use crate::session::command_tag;
 use crate::session::in_flight::{InFlight, Origin, Request};
@@ -17,6 +19,9 @@ use crate::wire::header::{self, HEADER_LEN, Header};
 /// Messages that the proxy understands are collected up to this size; longer ones (an error with a
 /// huge field) pass by their header.
 const UNDERSTOOD_MAX: usize = 64 * 1024;
+
+/// The command tag of a SELECT that returned no row.
+const NO_ROW: &[u8] = b"SELECT 0";
 
 /// The rest of a message whose head was looked at.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -183,6 +188,10 @@ impl Relay {
                 if self.is_contradiction(other, &[]) {
                     return self.on_contradiction(other, &[]);
                 }
+                if other == tag::PORTAL_SUSPENDED {
+                    // The rows that were asked for have been made, and what makes them has run for each.
+                    self.on_statement_ran(&[]);
+                }
                 if matches!(
                     other,
                     tag::PARSE_COMPLETE | tag::BIND_COMPLETE | tag::CLOSE_COMPLETE
@@ -190,10 +199,27 @@ impl Relay {
                 {
                     self.names.confirm(std::mem::take(&mut front.name));
                 }
-                match self.ledger.on_reply(other) {
+                let reply = self.ledger.on_reply(other);
+                if other == tag::COPY_IN_RESPONSE {
+                    self.on_copy_in();
+                }
+                match reply {
                     Reply::Relay | Reply::Replace(_) => Way::Relay,
                     Reply::Swallow => Way::Drop,
                 }
+            }
+        }
+    }
+
+    /// A COPY has begun to read. The server ignores a Sync that was sent behind it, so the pipeline is still open.
+    fn on_copy_in(&mut self) {
+        let in_pipeline = |request: &InFlight| request.request == Request::Execute;
+        if self.ledger.front().is_some_and(in_pipeline) && self.ledger.settled().is_some() {
+            self.position.pipeline = Pipeline::Open;
+            self.guard = Guard::InDoubt;
+            if matches!(self.gate, Gate::Replies) {
+                // They were thought to come with the answer to that Sync.
+                self.await_replies();
             }
         }
     }
@@ -250,6 +276,11 @@ impl Relay {
             self.search_path.end_transaction();
         }
         self.committed_midway = CommittedMidway::No;
+        if self.ledger.is_empty() {
+            // Also where the Sync was sent during a COPY that had failed by then.
+            self.position.pipeline = Pipeline::Closed;
+            self.guard = Guard::Sure;
+        }
         match reply {
             Reply::Swallow => Way::Drop,
             Reply::Relay | Reply::Replace(_) => Way::Relay,
@@ -261,27 +292,38 @@ impl Relay {
         if self.is_contradiction(tag::COMMAND_COMPLETE, command_tag) {
             return self.on_contradiction(tag::COMMAND_COMPLETE, command_tag);
         }
-        if let Some((verdict, at)) = self.ledger.front().and_then(InFlight::position) {
-            let verdict = Arc::clone(verdict);
-            if let Some(statement) = verdict.statements.get(at) {
-                if statement.may_change_access_unseen() {
-                    self.access.on_unseen_change();
-                }
-                if commits(statement, command_tag) {
-                    self.committed_midway = CommittedMidway::Yes;
-                }
-                for control in &statement.controls {
-                    self.on_control(control, command_tag);
-                }
-            }
-        }
+        self.on_statement_ran(command_tag);
         match self.ledger.on_reply(tag::COMMAND_COMPLETE) {
             Reply::Swallow => Way::Drop,
             Reply::Relay | Reply::Replace(_) => Way::Relay,
         }
     }
 
-    /// A statement has completed: what it did to the session is true now.
+    /// The statement that the next reply is about has run, to its end or as far as it was asked for: what it did to the
+    /// session is true now.
+    fn on_statement_ran(&mut self, command_tag: &[u8]) {
+        let Some((verdict, at)) = self.ledger.front().and_then(InFlight::position) else {
+            return;
+        };
+        let verdict = Arc::clone(verdict);
+        let Some(statement) = verdict.statements.get(at) else {
+            return;
+        };
+        if statement.may_change_access_unseen() {
+            self.access.on_unseen_change();
+        }
+        if commits(statement, command_tag) {
+            self.committed_midway = CommittedMidway::Yes;
+        }
+        if command_tag == NO_ROW {
+            // The end of a portal whose rows have all come before: set_config was called then, and is not again.
+            return;
+        }
+        for control in &statement.controls {
+            self.on_control(control, command_tag);
+        }
+    }
+
     fn on_control(&mut self, control: &Control, command_tag: &[u8]) {
         // COMMIT of a failed transaction is a ROLLBACK, and the server says so.
         let rolled_back;
@@ -351,7 +393,12 @@ impl Relay {
             .ledger
             .front()
             .is_some_and(|front| front.origin == Origin::Proxy);
+        let copying = self.ledger.is_copying_in();
         let reply = self.ledger.on_reply(tag::ERROR);
+        if copying && matches!(self.gate, Gate::Open) {
+            // What stands behind the COPY in its text may have been waited for.
+            self.await_replies();
+        }
         match reply {
             // The session ends, whoever's request it was.
             _ if fatal => Way::Relay,

@@ -44,6 +44,17 @@ impl Frame<'_> {
     }
 }
 
+/// The end of a COPY's data. What stands behind the COPY in its text is answered before anything else is decided.
+pub(super) fn behind_copy(step: Step) -> Step {
+    match step {
+        Step::Forward(forward) => Step::Forward(Forward {
+            then: Then::Settle,
+            ..forward
+        }),
+        step => step,
+    }
+}
+
 impl Relay {
     /// Looks at what the client has sent and says how many bytes are done with.
     pub(super) fn on_client_bytes(&mut self, bytes: &[u8]) -> Result<usize, End> {
@@ -178,6 +189,16 @@ impl Relay {
         if self.ledger.is_skipping() && !matches!(tag, FrontendTag::Sync | FrontendTag::Terminate) {
             return Step::Discard;
         }
+        match self.decide_message(tag, frame) {
+            // They would not come: the server waits for the data of a COPY, and ends a session that sends this.
+            Step::AwaitReplies if self.ledger.is_copying_in() => {
+                Step::Broken(WireError::DuringCopy(header.tag))
+            }
+            step => step,
+        }
+    }
+
+    fn decide_message(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Step {
         // A request cycle of a session that does not hold all that it could need is judged by what is known at its
         // start, so the one before must have been answered.
         if tag.is_judged() && self.ledger.settled().is_none() && self.permit_for_any().is_none() {
@@ -197,9 +218,11 @@ impl Relay {
             FrontendTag::Flush => self.harmless(tag, None),
             FrontendTag::FunctionCall => self.look_at_function_call(),
             FrontendTag::CopyData | FrontendTag::CopyDone => self.look_at_copy_data(tag),
-            FrontendTag::CopyFail => self.harmless(tag, Some(Request::CopyEnd)),
+            FrontendTag::CopyFail => behind_copy(self.harmless(tag, Some(Request::CopyEnd))),
             FrontendTag::Terminate => Step::Terminate,
-            FrontendTag::Password => Step::Broken(WireError::UnknownFrontendTag(header.tag)),
+            FrontendTag::Password => {
+                Step::Broken(WireError::UnknownFrontendTag(frame.header.tag))
+            }
         }
     }
 
@@ -264,6 +287,10 @@ impl Relay {
     }
 
     fn look_at_sync(&mut self) -> Step {
+        if self.ledger.is_copying_in() {
+            // The server ignores it there.
+            return self.harmless(FrontendTag::Sync, None);
+        }
         let outside = self.position.status == TransactionStatus::Idle;
         self.position.pipeline = Pipeline::Closed;
         self.guard = Guard::Sure;

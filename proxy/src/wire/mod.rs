@@ -31,6 +31,10 @@ pub enum WireError {
     /// The body does not have the layout of its type.
     #[error("invalid message format for message type {}", tag_name(*.0))]
     Malformed(u8),
+    /// A message that must not come while the server reads the data of a COPY.
+    /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-COPY>
+    #[error("unexpected message type {0:#04X} during COPY from stdin")]
+    DuringCopy(u8),
 }
 
 fn tag_name(tag: u8) -> String {
