@@ -22,8 +22,8 @@ const FIRST_WORDS: [&[&[u8]]; 11] = [
     &[],
     &[b"do"],
     &[b"set", b"end"],
-    &[b"show", b"call"],
-    &[b"begin", b"start", b"reset", b"abort"],
+    &[b"show", b"call", b"move"],
+    &[b"begin", b"start", b"reset", b"abort", b"fetch"],
     &[b"commit", b"vacuum"],
     &[
         b"prepare", b"release", b"discard", b"execute", b"cluster", b"reindex",
@@ -187,7 +187,7 @@ fn scan_anywhere(text: &[u8]) -> NeedsParse {
 fn starts_word(byte: u8) -> bool {
     matches!(
         byte.to_ascii_lowercase(),
-        b'a' | b'b' | b'c' | b'd' | b'e' | b'f' | b'p' | b'r' | b's' | b'u' | b'v'
+        b'a' | b'b' | b'c' | b'd' | b'e' | b'f' | b'm' | b'p' | b'r' | b's' | b'u' | b'v'
     )
 }
 

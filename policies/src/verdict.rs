@@ -379,6 +379,21 @@ impl Verdict {
         }
     }
 
+    /// The same text where the server may read it otherwise: each statement may do anything to data, and to the session
+    /// what it says.
+    #[must_use]
+    pub fn in_doubt(&self, why: Opaque) -> Self {
+        let statements = self.statements.iter().map(|statement| Statement {
+            effects: Effects::unknown(Some(Category::Unparsed)),
+            why: Some(WriteReason::Opaque(why)),
+            computes: Computes::Anything,
+            ..statement.clone()
+        });
+        Self {
+            statements: statements.collect(),
+        }
+    }
+
     /// The strongest class of its statements.
     #[must_use]
     pub fn class(&self) -> Class {

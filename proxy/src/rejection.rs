@@ -343,6 +343,20 @@ impl Rejection {
         )
     }
 
+    /// What a name stands for would change the session, or may.
+    #[must_use]
+    pub fn changes_by_name() -> Self {
+        Self::new(
+            RejectionKind::Policy,
+            "cannot run by its name what may change the session".to_owned(),
+            "The name stands for a statement that sets something, declares a token or ends a transaction, or for one \
+                that cannot be told from such a statement."
+                .to_owned(),
+            "Send the statement itself. A prepared statement that changes the session needs a name of ASCII letters, \
+                and is not run by EXECUTE or FETCH.",
+        )
+    }
+
     /// The session was ended by a takeover; nothing of its open work is committed.
     #[must_use]
     pub fn session_ended(scope: &Scope, token: Token, mark: Mark) -> Self {

@@ -4,7 +4,7 @@ use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, Message, Wire, pretty, tags};
 
 /// Type and body. PostgreSQL is asked what it answers; here it is enough that it is an answer.
-const MALFORMED: [(u8, &[u8]); 20] = [
+const MALFORMED: [(u8, &[u8]); 24] = [
     (b'H', b"x"),
     (b'H', b"\0\0\0\0"),
     (b'S', b"x"),
@@ -25,6 +25,10 @@ const MALFORMED: [(u8, &[u8]); 20] = [
     (b'B', b"\0\0\0\x01"),
     (b'P', b"s\0SELECT 1"),
     (b'P', b"\0SELECT 1\0"),
+    (b'Q', b""),
+    (b'Q', b"SELECT 1"),
+    (b'Q', b"SELECT 1\0\0"),
+    (b'Q', b"SELECT 1\0SELECT 2\0"),
 ];
 
 /// What is around a malformed message.

@@ -1,4 +1,5 @@
-//! Names that mean something else to PostgreSQL: cut to 63 bytes (C1), or made anew (C5).
+//! Names that mean something else to PostgreSQL: cut to 63 bytes (C1), made anew (C5), or not compared by their bytes
+//! (N4).
 
 use pgpalisade_tests::mediation::conversation::{Message, Session};
 
@@ -128,4 +129,85 @@ fn c5_a_name_that_is_made_anew() {
         scripts.extend(grouped("PREPARE, and a Parse that fails", parsed));
     }
     check(Worth::Writes, scripts);
+}
+
+/// What lays the token down, or moves on to the next.
+const STEERING: [&str; 6] = [
+    "SET fencing.token = ''",
+    "SELECT set_config('fencing.token', '', false)",
+    "SET fencing.token = '@1'",
+    "RESET ALL",
+    "DISCARD ALL",
+    "ROLLBACK",
+];
+
+/// N4, found by the oracle: the statement that lays the token down has a name that the server may read otherwise.
+#[test]
+fn n4_a_token_laid_down_by_a_name_beyond_ascii() {
+    let mut scripts = Vec::new();
+    let longer = format!("{}\u{e4}", "n".repeat(62));
+    for (text, name) in STEERING
+        .into_iter()
+        .flat_map(|text| ["\u{e4}", longer.as_str()].map(|name| (text, name)))
+    {
+        let after = Script::of(Session::Holder)
+            .query("SELECT w()")
+            .query("COMMIT");
+        for begun in [
+            Script::of(Session::Holder),
+            Script::of(Session::Holder).queries(&["BEGIN", "SET fencing.token = '@1'"]),
+        ] {
+            let by_statement = begun
+                .clone()
+                .parse(name, text)
+                .bind("", name)
+                .execute("")
+                .sync();
+            scripts.extend(grouped("a statement", by_statement.then(&after)));
+            let by_portal = begun.parse("", text).bind(name, "").execute(name).sync();
+            scripts.extend(grouped("a portal", by_portal.then(&after)));
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}
+
+/// The same by SQL, which runs statements and portals of the protocol too.
+#[test]
+fn n4_a_token_laid_down_by_execute_and_fetch() {
+    let mut scripts = Vec::new();
+    for (text, name) in STEERING
+        .into_iter()
+        .flat_map(|text| ["s", "\u{e4}"].map(|name| (text, name)))
+    {
+        let begun = Script::of(Session::Holder).queries(&["BEGIN", "SET fencing.token = '@1'"]);
+        let parsed = begun.parse(name, text).sync();
+        let execute = format!("EXECUTE \"{name}\"");
+        for run in [
+            parsed.clone().query(execute.as_str()),
+            parsed.clone().extended(execute.as_str()).sync(),
+            parsed
+                .clone()
+                .query(format!("PREPARE t AS {execute}"))
+                .query("EXECUTE t"),
+            parsed
+                .clone()
+                .parse("t", execute.as_str())
+                .sync()
+                .query("EXECUTE t"),
+            parsed
+                .clone()
+                .bind(name, name)
+                .sync()
+                .query(format!("FETCH ALL FROM \"{name}\"")),
+            parsed
+                .clone()
+                .bind(name, name)
+                .extended(format!("MOVE ALL FROM \"{name}\""))
+                .sync(),
+        ] {
+            let after = run.queries(&["SELECT w()", "COMMIT", "SELECT w()"]);
+            scripts.extend(grouped(&execute, after));
+        }
+    }
+    check(Worth::NotAsked, scripts);
 }

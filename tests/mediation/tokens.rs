@@ -123,10 +123,10 @@ fn n2_a_copy_in_front_of_a_token() {
         "SHOW fencing.token",
         "RESET ALL",
     ] {
-        for (end, hidden) in [Message::CopyDone, Message::CopyFail]
-            .into_iter()
-            .flat_map(|end| HIDDEN.map(|hidden| (end.clone(), hidden)))
-        {
+        for (end, hidden) in [
+            (Message::CopyDone, HIDDEN[0]),
+            (Message::CopyFail, HIDDEN[2]),
+        ] {
             let parts = ["COPY log (what) FROM STDIN", behind].map(|sql| sql.as_bytes().to_vec());
             let data = Script::of(Session::Holder)
                 .say(Message::CopyData(b"x\n".to_vec()))
@@ -158,7 +158,11 @@ fn n2_a_copy_in_front_of_a_token() {
 fn n2_a_token_in_the_place_of_the_data_of_a_copy() {
     let mut scripts = Vec::new();
     let begun = Script::of(Session::Holder).query("COPY log (what) FROM STDIN");
-    for text in ["RESET fencing.token", "SET fencing.token = '@1'", "SELECT w()"] {
+    for text in [
+        "RESET fencing.token",
+        "SET fencing.token = '@1'",
+        "SELECT w()",
+    ] {
         scripts.extend(grouped(text, begun.clone().query(text)));
         let parsed = begun.clone().extended(text).sync();
         scripts.extend(grouped(&format!("{text}, a pipeline"), parsed));

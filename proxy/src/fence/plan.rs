@@ -19,7 +19,7 @@ use super::{Basis, Holding, Permit, SessionFence, TokenValue};
 use crate::rejection::Rejection;
 use crate::session::Pipeline;
 use crate::session::ledger::Wrote;
-use crate::session::names::{Meaning, Name, Portals};
+use crate::session::names::{Meaning, Name};
 use crate::session::settings::Settings;
 use crate::wire::backend::TransactionStatus;
 
@@ -203,54 +203,54 @@ impl<'a> Walk<'a> {
         match self.in_text.find(name) {
             InText::Effects(effects) => self.check(effects, None),
             InText::Unknown => self.check(&Effects::unknown(None), None),
-            InText::Nothing => {
-                let meaning = self.confirmed.and_then(|confirmed| confirmed.find(name));
-                self.check_meaning(meaning.unwrap_or(&Meaning::Unknown))
-            }
+            InText::Nothing => self.check_meaning(self.find(name).unwrap_or(&Meaning::Unknown)),
         }
     }
 
     /// What FETCH or MOVE runs, where the portal is one of the protocol. The query of a cursor was judged when it was
     /// declared.
     fn check_fetch(&mut self, name: Name<'_>) -> Result<(), Stop> {
-        let Some(confirmed) = self.confirmed else {
-            return self.check_meaning(&Meaning::Unknown);
-        };
-        match (confirmed.find(name), confirmed.portals()) {
-            (Some(meaning), _) => self.check_meaning(meaning),
-            (None, Portals::SomeUnknown) => self.check_meaning(&Meaning::Unknown),
-            (None, Portals::Known) => Ok(()),
+        self.find(name)
+            .map_or(Ok(()), |meaning| self.check_meaning(meaning))
+    }
+
+    /// What a name stands for; `None` where that is nothing that is known.
+    fn find(&self, name: Name<'_>) -> Option<&'a Meaning> {
+        match self.confirmed {
+            Some(confirmed) => confirmed.find(name),
+            None => Some(&Meaning::MaySteer),
         }
     }
 
+    /// What EXECUTE or FETCH runs: it may change data as the session may, but not the session itself, for that is
+    /// noticed in messages of the protocol and in statements of their own.
     fn check_meaning(&mut self, meaning: &Meaning) -> Result<(), Stop> {
-        match meaning.verdict() {
-            Some(verdict) => {
-                for statement in &verdict.statements {
-                    self.check(&statement.effects, None)?;
-                    if statement.controls.iter().any(runs_a_name) {
-                        self.check(&Effects::unknown(None), None)?;
-                    }
-                    self.check_executed(statement)?;
-                }
-                Ok(())
-            }
-            None => self.check(&meaning.effects(), None),
-        }
-    }
-
-    /// EXECUTE of a statement of the protocol does not bind: only the messages of the protocol do.
-    fn check_executed(&mut self, statement: &Statement) -> Result<(), Stop> {
-        statement
-            .controls
-            .iter()
-            .try_for_each(|control| match control {
-                Control::SetFencing { variable, .. } => {
-                    self.refuse(Rejection::mistake(&Mistake::DoesNotDeclare(*variable)))
-                }
-                Control::Mistake(mistake) => self.refuse(Rejection::mistake(mistake)),
+        let Some(verdict) = meaning.verdict() else {
+            self.check(&meaning.effects(), None)?;
+            return match meaning {
+                Meaning::MaySteer => self.refuse(Rejection::changes_by_name()),
                 _ => Ok(()),
-            })
+            };
+        };
+        for statement in &verdict.statements {
+            self.check(&statement.effects, None)?;
+            for control in &statement.controls {
+                match control {
+                    Control::SetFencing { variable, .. } => {
+                        self.refuse(Rejection::mistake(&Mistake::DoesNotDeclare(*variable)))?;
+                    }
+                    Control::Mistake(mistake) => self.refuse(Rejection::mistake(mistake))?,
+                    Control::ShowFencing(_) | Control::ShowAccess(_) => {}
+                    control => {
+                        if runs_a_name(control) {
+                            self.check(&Effects::unknown(None), None)?;
+                        }
+                        self.refuse(Rejection::changes_by_name())?;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     fn check(&mut self, effects: &Effects, why: Option<&dyn fmt::Display>) -> Result<(), Stop> {

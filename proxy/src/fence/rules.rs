@@ -305,14 +305,21 @@ impl SessionFence {
         }
     }
 
-    /// A permit for a message of an extended-query pipeline whose layout PostgreSQL refuses.
+    /// A permit for a request whose layout PostgreSQL refuses.
     #[must_use]
     pub const fn admit_malformed(&self, tag: FrontendTag) -> Option<Permit> {
-        if tag.is_extended() {
+        if tag.is_extended() || matches!(tag, FrontendTag::Query) {
             Some(Permit::new(Basis::NotRequired))
         } else {
             None
         }
+    }
+
+    /// The refusal of running by its name what may change the session; `None` where that is only observed.
+    #[must_use]
+    pub fn changes_by_name(&self) -> Option<Box<Rejection>> {
+        let rejection = Box::new(Rejection::changes_by_name());
+        self.refuse_or_observe(rejection, &mut None).err()
     }
 
     /// A permit for data, or the end of data, of a COPY that was admitted.

@@ -8,7 +8,7 @@ use super::Holding;
 use super::plan::{ends_transaction, sets_default_access};
 use crate::session::Pipeline;
 use crate::session::ledger::{Ledger, Settled, Wrote};
-use crate::session::names::{self, Meaning, Name, Names, Portals};
+use crate::session::names::{self, Meaning, Name, Names};
 use crate::session::settings::Settings;
 use crate::wire::backend::TransactionStatus;
 
@@ -56,14 +56,9 @@ impl<'a> Confirmed<'a> {
         }
     }
 
-    /// What a name stands for; `None` where that is not known.
+    /// What a name stands for; `None` where that is nothing that is known.
     pub(super) fn find(self, name: Name<'_>) -> Option<&'a Meaning> {
-        names::find(self.names, self.ledger, name).ok().flatten()
-    }
-
-    /// Whether FETCH may mean a portal of the protocol by a name that is not known.
-    pub(super) const fn portals(self) -> Portals {
-        self.names.portals()
+        names::find(self.names, self.ledger, name).unwrap_or(Some(&Meaning::MaySteer))
     }
 
     pub(super) const fn guard(self) -> Guard {

@@ -147,6 +147,14 @@ impl Relay {
         let Ok(meaning) = self.find(portal) else {
             return Step::AwaitReplies;
         };
+        if matches!(meaning, Meaning::MaySteer)
+            && let Some(rejection) = self.fence.changes_by_name()
+        {
+            return match self.ledger.is_empty() {
+                true => Step::Refuse(rejection, Refused::InPipeline),
+                false => Step::AwaitReplies,
+            };
+        }
         match meaning.verdict() {
             Some(verdict) => self.decide(
                 &Judged {
@@ -173,10 +181,17 @@ impl Relay {
         Some(Step::Forward(Forward::plain(permit, Some(entry))))
     }
 
-    /// A message that PostgreSQL refuses for its layout, as an error in the pipeline: it says so itself.
+    /// A message that PostgreSQL refuses for its layout: it says so itself, in a pipeline as an error in it.
     pub(super) fn malformed(&mut self, tag: FrontendTag) -> Step {
-        self.position.pipeline = Pipeline::Open;
-        let entry = InFlight::client(Request::Malformed, None);
+        let request = match tag {
+            FrontendTag::Query => Request::MalformedQuery,
+            _ => Request::Malformed,
+        };
+        self.position.pipeline = match request.ends_cycle() {
+            true => Pipeline::Closed,
+            false => Pipeline::Open,
+        };
+        let entry = InFlight::client(request, None);
         match self.fence.admit_malformed(tag) {
             Some(permit) => Step::Forward(Forward::plain(permit, Some(entry))),
             None => Step::Broken(WireError::UnknownFrontendTag(0)),

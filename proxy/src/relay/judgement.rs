@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use pgpalisade_policies::scan::{self, NeedsParse};
 use pgpalisade_policies::{
-    Control, Effects, FencingShow, FencingVariable, ObjectName, Opaque, SearchPath, Statement,
-    Verdict, Weight, classify, weigh,
+    Control, Effects, FencingShow, FencingVariable, Lexing, ObjectName, Opaque, SearchPath,
+    Statement, Verdict, Weight, classify, weigh,
 };
 
 use super::steps::{Forward, Judged, Refused, Step, Then};
@@ -60,8 +60,20 @@ impl Relay {
             Ok(text) => text,
             Err(why) => return Ok(Arc::new(Verdict::opaque(why))),
         };
-        let lexing = self.text_settings.for_text(text, self.ledger.settled());
-        let lexing = lexing.ok_or(Step::AwaitReplies)?;
+        let reported = self.text_settings.reported();
+        match self.text_settings.for_text(text, self.ledger.settled()) {
+            Some(lexing) if lexing == reported => self.verdict_as(text, lexing),
+            // A session that may do anything is followed by what its client means.
+            _ if self.permit_for_any().is_some() => {
+                let verdict = self.verdict_as(text, reported)?;
+                Ok(Arc::new(verdict.in_doubt(Opaque::Encoding)))
+            }
+            Some(lexing) => self.verdict_as(text, lexing),
+            None => Err(Step::AwaitReplies),
+        }
+    }
+
+    fn verdict_as(&self, text: &[u8], lexing: Lexing) -> Result<Arc<Verdict>, Step> {
         let mut verdicts = self.worker.verdicts.borrow_mut();
         if let Some(verdict) = verdicts.find(text, lexing) {
             return Ok(verdict);
@@ -133,7 +145,7 @@ impl Relay {
     pub(super) fn decide(&mut self, judged: &Judged<'_>, request: Request) -> Step {
         let verdict = judged.verdict;
         let holds = touches_token(verdict);
-        let names = controls(verdict).any(runs_a_name) && self.permit_for_any().is_none();
+        let names = controls(verdict).any(runs_a_name);
         // A failed transaction may be over by the time that this text arrives.
         let failed = self.position.status == TransactionStatus::Failed;
         if (holds || names || failed) && !self.ledger.is_empty() {

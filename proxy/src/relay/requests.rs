@@ -166,9 +166,7 @@ impl Relay {
             }
             match entry.request {
                 Request::Execute => self.text_settings.on_run(),
-                Request::Query | Request::FunctionCall | Request::Sync => {
-                    self.text_settings.on_cycle_sent();
-                }
+                request if request.ends_cycle() => self.text_settings.on_cycle_sent(),
                 _ => {}
             }
             self.ledger.push(entry);
@@ -220,9 +218,7 @@ impl Relay {
             FrontendTag::CopyData | FrontendTag::CopyDone => self.look_at_copy_data(tag),
             FrontendTag::CopyFail => behind_copy(self.harmless(tag, Some(Request::CopyEnd))),
             FrontendTag::Terminate => Step::Terminate,
-            FrontendTag::Password => {
-                Step::Broken(WireError::UnknownFrontendTag(frame.header.tag))
-            }
+            FrontendTag::Password => Step::Broken(WireError::UnknownFrontendTag(frame.header.tag)),
         }
     }
 
@@ -249,9 +245,10 @@ impl Relay {
         if self.collects(frame) {
             return Step::NeedBytes;
         }
-        let text = match frame.is_whole() {
-            true => frontend::query(frame.body).map_err(|_| Opaque::Nul),
-            false => Err(frame.why_not_collected()),
+        let text = match (frame.is_whole(), frontend::query(frame.body)) {
+            (true, Ok(text)) => Ok(text),
+            (true, Err(_)) => return self.malformed(FrontendTag::Query),
+            (false, _) => Err(frame.why_not_collected()),
         };
         if let Ok(text) = text
             && let Some(permit) = self.fast_permit(text)

@@ -59,7 +59,10 @@ pub fn contradicts(request: &InFlight, reply: u8, command_tag: &[u8]) -> bool {
         (_, Leave::Write, None) => false,
         (tag::COMMAND_COMPLETE, ..) => is_other_command(request, command_tag),
         (tag::COPY_IN_RESPONSE, Leave::Read | Leave::ReadUnguarded, _) => true,
-        _ => request.request == Request::Malformed,
+        _ => matches!(
+            request.request,
+            Request::Malformed | Request::MalformedQuery
+        ),
     }
 }
 
@@ -166,8 +169,10 @@ mod tests {
         request.leave = Leave::Write;
         assert!(!contradicts(&request, tag::COPY_IN_RESPONSE, b""));
         assert!(!contradicts(&request, tag::COMMAND_COMPLETE, b"INSERT 0 1"));
-        let malformed = InFlight::client(Request::Malformed, None);
-        assert!(contradicts(&malformed, tag::CLOSE_COMPLETE, b""));
+        for request in [Request::Malformed, Request::MalformedQuery] {
+            let malformed = InFlight::client(request, None);
+            assert!(contradicts(&malformed, tag::ROW_DESCRIPTION, b""));
+        }
         assert!(!contradicts(
             &InFlight::client(Request::Close, None),
             tag::CLOSE_COMPLETE,

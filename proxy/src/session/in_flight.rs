@@ -35,6 +35,8 @@ pub enum Request {
     Describe,
     /// Completed by CommandComplete, EmptyQueryResponse or PortalSuspended.
     Execute,
+    /// A Query that PostgreSQL refuses for its layout: completed by ReadyForQuery, behind an error.
+    MalformedQuery,
     /// A message of an extended-query pipeline that PostgreSQL refuses for its layout: completed by an error alone.
     Malformed,
     /// CopyDone or CopyFail: has no reply, but ends the time in which the server ignores Sync.
@@ -55,8 +57,12 @@ impl Request {
     }
 
     /// Whether it ends a request cycle: the server answers it with ReadyForQuery.
-    pub(super) const fn ends_cycle(self) -> bool {
-        matches!(self, Self::Query | Self::FunctionCall | Self::Sync)
+    #[inline]
+    pub(crate) const fn ends_cycle(self) -> bool {
+        matches!(
+            self,
+            Self::Query | Self::MalformedQuery | Self::FunctionCall | Self::Sync
+        )
     }
 }
 

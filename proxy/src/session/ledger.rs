@@ -223,11 +223,8 @@ impl Ledger {
     }
 
     fn on_ready(&mut self) {
-        let front = self.in_flight.front().map(|front| front.request);
-        if matches!(
-            front,
-            Some(Request::Query | Request::FunctionCall | Request::Sync)
-        ) {
+        let front = self.in_flight.front();
+        if front.is_some_and(|front| front.request.ends_cycle()) {
             self.pop();
         }
         if self.mode == Mode::SkippingToSync {
@@ -319,6 +316,9 @@ impl Ledger {
         let may_be_destroyed = name.is_unnamed() && self.ending > 0;
         if changing == 0 && !may_be_destroyed {
             return Sent::Nothing;
+        }
+        if !name.is_comparable() {
+            return Sent::Unclear;
         }
         for entry in self.in_flight.iter().rev().take(LOOKED_BACK_MAX) {
             if let Some(meaning) = entry.name.of(name) {

@@ -85,7 +85,7 @@ impl<'a> Name<'a> {
     }
 
     /// Whether other bytes are sure to be another name. The server converts a name from the client's encoding first.
-    fn is_comparable(self) -> bool {
+    pub(super) fn is_comparable(self) -> bool {
         self.bytes.is_ascii()
     }
 }
@@ -102,6 +102,8 @@ pub enum Meaning {
     /// Nothing is known.
     #[default]
     Unknown,
+    /// The same, and it may change the session itself: declare a token or lay one down, end the transaction.
+    MaySteer,
 }
 
 /// A text that was classified.
@@ -121,7 +123,7 @@ impl Meaning {
     pub fn verdict(&self) -> Option<&Arc<Verdict>> {
         match self {
             Self::Classified(classified) => Some(&classified.verdict),
-            Self::Plain | Self::Sql(_) | Self::Unknown => None,
+            Self::Plain | Self::Sql(_) | Self::Unknown | Self::MaySteer => None,
         }
     }
 
@@ -132,7 +134,7 @@ impl Meaning {
         match self {
             Self::Plain => true,
             Self::Classified(classified) => classified.scan == NeedsParse::No,
-            Self::Sql(_) | Self::Unknown => false,
+            Self::Sql(_) | Self::Unknown | Self::MaySteer => false,
         }
     }
 
@@ -141,7 +143,7 @@ impl Meaning {
     pub fn excerpt(&self) -> &[u8] {
         match self {
             Self::Classified(classified) => classified.excerpt.as_deref().unwrap_or_default(),
-            Self::Plain | Self::Sql(_) | Self::Unknown => &[],
+            Self::Plain | Self::Sql(_) | Self::Unknown | Self::MaySteer => &[],
         }
     }
 
@@ -151,7 +153,7 @@ impl Meaning {
         match self {
             Self::Classified(classified) => classified.verdict.class(),
             Self::Sql(effects) => effects.class,
-            Self::Plain | Self::Unknown => Class::Write,
+            Self::Plain | Self::Unknown | Self::MaySteer => Class::Write,
         }
     }
 
@@ -160,7 +162,25 @@ impl Meaning {
     pub fn effects(&self) -> Arc<Effects> {
         match self {
             Self::Sql(effects) => Arc::clone(effects),
-            Self::Classified(_) | Self::Plain | Self::Unknown => Arc::new(Effects::unknown(None)),
+            Self::Classified(_) | Self::Plain | Self::Unknown | Self::MaySteer => {
+                Arc::new(Effects::unknown(None))
+            }
+        }
+    }
+
+    /// What is left of it where it cannot be kept.
+    fn unknown(&self) -> Lost {
+        let steers = match self {
+            Self::Classified(classified) => {
+                let mut statements = classified.verdict.statements.iter();
+                statements.any(|statement| !statement.controls.is_empty())
+            }
+            Self::MaySteer => true,
+            Self::Plain | Self::Sql(_) | Self::Unknown => false,
+        };
+        match steers {
+            true => Lost::MaySteer,
+            false => Lost::Some,
         }
     }
 
@@ -248,7 +268,8 @@ impl NameChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unclear;
 
-/// What a name stands for where a message arrives that is sent now; `None` where it stands for nothing that is known.
+/// What a name stands for where a message arrives that is sent now; `None` where it stands for nothing of the protocol
+/// or of PREPARE.
 ///
 /// That is what the server has confirmed, or what was sent since the last Sync: should that fail, the server skips the
 /// message as well.
@@ -262,9 +283,6 @@ pub fn find<'a>(
     ledger: &'a Ledger,
     name: Name<'_>,
 ) -> Result<Option<&'a Meaning>, Unclear> {
-    if !name.is_comparable() {
-        return Ok(None);
-    }
     match ledger.sent(name) {
         Sent::Nothing => Ok(names.get(name)),
         Sent::Change(meaning) => Ok(meaning),
@@ -272,14 +290,27 @@ pub fn find<'a>(
     }
 }
 
-/// Whether every portal of the protocol is known by its name.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Portals {
-    /// A name that is not known is a cursor of SQL, or none.
+/// What may stand behind a name that is not known: texts that were given to names that could not be kept, or not be
+/// compared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Lost {
+    /// Nothing of the protocol's.
     #[default]
-    Known,
-    /// Some names could not be kept, or not be compared.
-    SomeUnknown,
+    Nothing,
+    /// Texts that change nothing but data.
+    Some,
+    /// Among them texts that change the session.
+    MaySteer,
+}
+
+impl Lost {
+    const fn meaning(self) -> Option<&'static Meaning> {
+        match self {
+            Self::Nothing => None,
+            Self::Some => Some(&Meaning::Unknown),
+            Self::MaySteer => Some(&Meaning::MaySteer),
+        }
+    }
 }
 
 /// The names of one session.
@@ -290,7 +321,8 @@ pub struct Names {
     // Ordered: they are few, so that to compare costs a third of hashing, and no choice of names makes it slow.
     statements: BTreeMap<Box<[u8]>, Meaning>,
     portals: BTreeMap<Box<[u8]>, Meaning>,
-    all_portals: Portals,
+    lost_statements: Lost,
+    lost_portals: Lost,
     bytes: usize,
 }
 
@@ -314,7 +346,7 @@ impl Names {
         } = change;
         match meaning {
             None => drop(self.remove(Name::new(kind, &name))),
-            Some(_) if !Name::new(kind, &name).is_comparable() => self.on_unknown(kind),
+            Some(meaning) if !Name::new(kind, &name).is_comparable() => self.lose(kind, &meaning),
             Some(meaning) => self.insert(kind, name, meaning),
         }
     }
@@ -322,21 +354,24 @@ impl Names {
     fn insert(&mut self, kind: Kind, name: Box<[u8]>, meaning: Meaning) {
         // Only an unnamed one is replaced. That this name was thought to exist shows that it is not understood.
         let meaning = match self.remove(Name::new(kind, &name)) {
-            Some(_) => Meaning::Unknown,
-            None => meaning,
-        };
+            Some(before) => before.unknown().max(meaning.unknown()).meaning().cloned(),
+            None => Some(meaning),
+        }
+        .unwrap_or_default();
         let bytes = name.len() + meaning.bytes();
         if self.bytes.saturating_add(bytes) > NAMES_BYTES_MAX {
-            return self.on_unknown(kind);
+            return self.lose(kind, &meaning);
         }
         self.bytes += bytes;
         self.of_kind(kind).insert(name, meaning);
     }
 
-    const fn on_unknown(&mut self, kind: Kind) {
-        if matches!(kind, Kind::Portal) {
-            self.all_portals = Portals::SomeUnknown;
-        }
+    fn lose(&mut self, kind: Kind, meaning: &Meaning) {
+        let lost = match kind {
+            Kind::Statement => &mut self.lost_statements,
+            Kind::Portal => &mut self.lost_portals,
+        };
+        *lost = meaning.unknown().max(*lost);
     }
 
     const fn of_kind(&mut self, kind: Kind) -> &mut BTreeMap<Box<[u8]>, Meaning> {
@@ -346,22 +381,22 @@ impl Names {
         }
     }
 
-    /// What a name stands for; `None` where that is not known. Private to the session, for it is not the whole truth
+    /// What a name stands for; `None` where that is nothing. Private to the session, for it is not the whole truth
     /// while something is in flight: see [`find`].
     #[inline]
     fn get(&self, name: Name<'_>) -> Option<&Meaning> {
         match (name.kind, name.is_unnamed()) {
             (Kind::Statement, true) => Some(&self.unnamed_statement),
             (Kind::Portal, true) => Some(&self.unnamed_portal),
-            (Kind::Statement, false) => self.statements.get(name.bytes),
-            (Kind::Portal, false) => self.portals.get(name.bytes),
+            (Kind::Statement, false) => {
+                let known = self.statements.get(name.bytes);
+                known.or(self.lost_statements.meaning())
+            }
+            (Kind::Portal, false) => {
+                let known = self.portals.get(name.bytes);
+                known.or(self.lost_portals.meaning())
+            }
         }
-    }
-
-    /// Whether FETCH may mean a portal of the protocol by a name that is not known.
-    #[must_use]
-    pub const fn portals(&self) -> Portals {
-        self.all_portals
     }
 
     /// A PREPARE has completed.
@@ -391,6 +426,7 @@ impl Names {
     /// DEALLOCATE ALL, or DISCARD ALL, has completed.
     pub fn deallocated_all(&mut self) {
         self.statements.clear();
+        self.lost_statements = Lost::Nothing;
         let portals = self.portals.iter();
         self.bytes = portals
             .map(|(name, meaning)| name.len() + meaning.bytes())
@@ -414,7 +450,7 @@ impl Names {
                 .sum();
             self.bytes = self.bytes.saturating_sub(freed);
         }
-        self.all_portals = Portals::Known;
+        self.lost_portals = Lost::Nothing;
     }
 }
 
@@ -500,30 +536,74 @@ mod tests {
         }
     }
 
+    /// A text that changes the session.
+    fn steering() -> Meaning {
+        let lexing = pgpalisade_policies::Lexing::with_unknown_strings(
+            pgpalisade_policies::TextEncoding::AsciiSafe,
+        );
+        Meaning::Classified(Arc::new(Classified {
+            verdict: Arc::new(pgpalisade_policies::classify(b"RESET ALL", lexing)),
+            excerpt: None,
+            scan: NeedsParse::Yes,
+        }))
+    }
+
+    #[track_caller]
+    fn is_lost(names: &Names, name: Name<'_>, expect: Lost) {
+        let ledger = Ledger::default();
+        let found = find(names, &ledger, name).unwrap();
+        assert_eq!(found.map_or(Lost::Nothing, Meaning::unknown), expect);
+    }
+
     #[test]
-    fn a_name_that_the_server_may_read_otherwise_is_not_known() {
-        let mut names = Names::default();
-        let name = "\u{e9}".as_bytes();
-        parsed(&mut names, name, read());
-        assert_eq!(class(&names, Name::statement(name)), Class::Write);
+    fn a_name_that_the_server_may_read_otherwise_is_any_that_was_lost() {
+        let (umlaut, other) = ("\u{e4}".as_bytes(), "\u{e9}".as_bytes());
+        for (give, name, to) in [
+            (
+                parsed as fn(&mut Names, &[u8], Meaning),
+                Name::statement(other),
+                Kind::Statement,
+            ),
+            (bound, Name::portal(other), Kind::Portal),
+        ] {
+            let mut names = Names::default();
+            is_lost(&names, name, Lost::Nothing);
+            give(&mut names, umlaut, read());
+            is_lost(&names, name, Lost::Some);
+            give(&mut names, umlaut, steering());
+            is_lost(&names, name, Lost::MaySteer);
+            give(&mut names, umlaut, read());
+            is_lost(&names, name, Lost::MaySteer);
+            match to {
+                Kind::Statement => names.deallocated_all(),
+                Kind::Portal => names.end_transaction(),
+            }
+            is_lost(&names, name, Lost::Nothing);
+        }
+        assert!(Name::statement(umlaut).may_equal(Name::statement(b"a")));
+    }
+
+    #[test]
+    fn a_name_that_the_server_may_read_otherwise_waits_for_those_in_flight() {
+        let names = Names::default();
+        let umlaut = Name::statement("\u{e4}".as_bytes());
         let mut ledger = Ledger::default();
         let mut parse = crate::session::in_flight::InFlight::client(
             crate::session::in_flight::Request::Parse,
             None,
         );
-        parse.name = NameChange::set(Name::statement(name), read());
+        parse.name = NameChange::set(Name::statement("\u{e9}".as_bytes()), read());
         ledger.push(parse);
-        assert!(
-            find(&names, &ledger, Name::statement(name))
-                .unwrap()
-                .is_none()
-        );
-        assert!(Name::statement(name).may_equal(Name::statement(b"a")));
-        assert_eq!(names.portals(), Portals::Known);
-        bound(&mut names, name, read());
-        assert_eq!(names.portals(), Portals::SomeUnknown);
-        names.end_transaction();
-        assert_eq!(names.portals(), Portals::Known);
+        assert_eq!(find(&names, &ledger, umlaut).unwrap_err(), Unclear);
+    }
+
+    #[test]
+    fn two_texts_of_one_name_are_the_worse_of_both() {
+        let mut names = Names::default();
+        let name = Name::statement(b"n");
+        parsed(&mut names, b"n", steering());
+        parsed(&mut names, b"n", read());
+        is_lost(&names, name, Lost::MaySteer);
     }
 
     #[test]
@@ -539,7 +619,9 @@ mod tests {
             class(&names, Name::portal(name(room + 1).as_bytes())),
             Class::Write
         );
-        assert_eq!(names.portals(), Portals::SomeUnknown);
+        is_lost(&names, Name::portal(b"\xff"), Lost::Some);
+        bound(&mut names, name(room + 11).as_bytes(), steering());
+        is_lost(&names, Name::portal(b"other"), Lost::MaySteer);
         names.end_transaction();
         assert_eq!(names.bytes, 0);
     }

@@ -56,6 +56,12 @@ impl TextSettings {
         self.ran = Ran::Nothing;
     }
 
+    /// How the server reads texts, as far as it has told.
+    #[must_use]
+    pub const fn reported(&self) -> Lexing {
+        self.reported
+    }
+
     /// How the server will read a text that is sent now; `None` where that is known only once everything in flight was
     /// answered.
     #[must_use]

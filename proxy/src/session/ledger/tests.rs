@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// One thing that happens to the ledger.
 enum Event {
     /// Requests of the client, a letter each: `Q` Query, `F` FunctionCall, `S` Sync, `P` Parse,
-    /// `B` Bind, `C` Close, `D` Describe, `E` Execute, `c` CopyDone, `m` a malformed one.
+    /// `B` Bind, `C` Close, `D` Describe, `E` Execute, `c` CopyDone; `q` a malformed Query, `m` another malformed one.
     /// A lower-case `p` is a Parse and `s` a Sync of the proxy's own, `x` a Parse of the proxy's
     /// own that fails in the client's place.
     Sent(&'static str),
@@ -44,6 +44,7 @@ fn request(letter: char) -> InFlight {
         'E' => InFlight::client(Request::Execute, None),
         'c' => InFlight::client(Request::CopyEnd, None),
         'm' => InFlight::client(Request::Malformed, None),
+        'q' => InFlight::client(Request::MalformedQuery, None),
         'p' => InFlight::proxy(Request::Parse),
         's' => InFlight::proxy(Request::Sync),
         'x' => InFlight {
@@ -69,6 +70,7 @@ fn letter(entry: &InFlight) -> char {
         (Request::Execute, _) => 'E',
         (Request::CopyEnd, _) => 'c',
         (Request::Malformed, _) => 'm',
+        (Request::MalformedQuery, _) => 'q',
     }
 }
 
@@ -86,7 +88,7 @@ fn check(events: &[Event]) {
                 assert_eq!((&*found, ledger.mode), (*letters, *mode), "event {at}");
                 assert_eq!(ledger.is_empty(), letters.is_empty(), "event {at}");
                 // Counted, so what is left out once stays wrong.
-                let ends = letters.contains(['Q', 'F', 'S', 's']);
+                let ends = letters.contains(['Q', 'q', 'F', 'S', 's']);
                 assert_eq!(ledger.settled().is_none(), ends, "event {at}");
                 assert_eq!(ledger.is_skipping(), *mode == SkippingToSync, "event {at}");
                 assert_eq!(ledger.is_copying_in(), *mode == CopyIn, "event {at}");
@@ -288,6 +290,13 @@ fn a_malformed_message_is_answered_by_an_error() {
         Now("", Normal),
     ]);
     check(&[Sent("m"), Relayed("E"), Now("", SkippingToSync)]);
+    check(&[
+        Sent("qQ"),
+        Relayed("E"),
+        Now("qQ", Normal),
+        Relayed("Z"),
+        Now("Q", Normal),
+    ]);
 }
 
 #[test]
