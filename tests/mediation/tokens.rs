@@ -200,3 +200,41 @@ fn n3_a_token_laid_down_by_a_portal_that_is_suspended() {
     }
     check(Worth::NotAsked, scripts);
 }
+
+/// N5, found by the oracle: what stands in front of a declaration in the same text runs without its token.
+#[test]
+fn n5_a_write_in_front_of_a_declaration() {
+    let mut scripts = Vec::new();
+    let declare = "SELECT set_config('fencing.token', '@1', false)";
+    for (hidden, set) in [HIDDEN[0], HIDDEN[2]].into_iter().flat_map(|hidden| {
+        [
+            "SET fencing.token = '@1'",
+            "SET LOCAL fencing.token = '@1'",
+            declare,
+        ]
+        .map(|set| (hidden, set))
+    }) {
+        let text = |parts: &[&str]| {
+            Message::Query(parts.iter().map(|sql| sql.as_bytes().to_vec()).collect())
+        };
+        let down = "SET fencing.token = ''";
+        let begun = Script::of(Session::Holder);
+        for laid_down in [
+            begun.clone().query(down),
+            begun.clone().queries(&["BEGIN", down]),
+            begun.clone().extended(down),
+            begun.clone().query("BEGIN").extended(down),
+        ] {
+            for parts in [
+                &[hidden, set][..],
+                &["BEGIN", hidden, set, "COMMIT"],
+                &[set, down, hidden],
+            ] {
+                scripts.extend(grouped(set, laid_down.clone().say(text(parts))));
+            }
+            let pipeline = laid_down.clone().extended(hidden).extended(set).sync();
+            scripts.extend(grouped(&format!("{set}, a pipeline"), pipeline));
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}

@@ -79,7 +79,12 @@ impl SessionFence {
                 && situation.status == TransactionStatus::Idle
                 && situation.pipeline == Pipeline::Closed,
         };
-        for statement in &verdict.statements {
+        // The text is sent to a session that may write from its first statement on.
+        let last = verdict.statements.iter().rposition(declares);
+        for (at, statement) in verdict.statements.iter().enumerate() {
+            if walk.could_write == CouldWrite::No && last.is_some_and(|last| at < last) {
+                walk.could_write = CouldWrite::BeforeItsToken;
+            }
             match walk.step(statement) {
                 Ok(()) => {}
                 Err(Stop::Unmet(Unmet::Declare(value))) => return Plan::Declare(value),
@@ -115,11 +120,14 @@ struct Walk<'a> {
     local_is_lost: bool,
 }
 
-/// Whether the session could write anything at an earlier statement of the text.
+/// Whether PostgreSQL lets the session write although it has no token there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CouldWrite {
     No,
-    Yes,
+    /// A later statement of the text declares one.
+    BeforeItsToken,
+    /// It has had one at an earlier statement.
+    BehindItsToken,
 }
 
 impl<'a> Walk<'a> {
@@ -138,7 +146,7 @@ impl<'a> Walk<'a> {
         self.check_backstop(statement)?;
         self.guard = self.guard.after(statement);
         if self.fence.may_write(self.settings.token()) {
-            self.could_write = CouldWrite::Yes;
+            self.could_write = CouldWrite::BehindItsToken;
             if statement.may_hide_a_write() {
                 self.wrote = Wrote::Yes;
             }
@@ -161,7 +169,8 @@ impl<'a> Walk<'a> {
     fn check_backstop(&mut self, statement: &Statement) -> Result<(), Stop> {
         let why = match (self.guard, self.could_write) {
             (Guard::InDoubt, _) => Unguarded::TransactionEnded,
-            (_, CouldWrite::Yes) => Unguarded::TokenLaidDown,
+            (_, CouldWrite::BeforeItsToken) => Unguarded::TokenDeclaredLater,
+            (_, CouldWrite::BehindItsToken) => Unguarded::TokenLaidDown,
             (Guard::Sure | Guard::Ran, CouldWrite::No) => return Ok(()),
         };
         if statement.may_hide_a_write()
@@ -358,6 +367,16 @@ impl<'a> Walk<'a> {
             _ => Ok(()),
         }
     }
+}
+
+fn declares(statement: &Statement) -> bool {
+    let declares = |control: &Control| match control {
+        Control::SetFencing {
+            variable, value, ..
+        } => *variable == FencingVariable::Token && !value.is_empty(),
+        _ => false,
+    };
+    statement.controls.iter().any(declares)
 }
 
 pub(super) const fn ends_transaction(control: &Control) -> bool {

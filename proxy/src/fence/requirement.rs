@@ -31,6 +31,8 @@ pub enum Unguarded {
     TransactionEnded,
     /// The transaction could write when it began.
     TokenLaidDown,
+    /// The text is sent to a session that may write from its first statement on.
+    TokenDeclaredLater,
 }
 
 impl fmt::Display for Unguarded {
@@ -41,6 +43,9 @@ impl fmt::Display for Unguarded {
             }
             Self::TokenLaidDown => {
                 "the token was laid down before it in the same text, so the transaction is not read-only"
+            }
+            Self::TokenDeclaredLater => {
+                "the token is declared behind it in the same text, so the transaction is not read-only"
             }
         })
     }

@@ -273,7 +273,7 @@ fn a_new_token_is_declared_and_a_known_one_is_not() {
         check(text, all(|| Declare("6")));
     }
     check(
-        "SELECT f(); SET fencing.token = 6",
+        "SHOW a.b; SET fencing.token = 6",
         [
             Declare("6"),
             Refuse(InvalidToken),
@@ -498,6 +498,20 @@ fn what_a_read_may_have_written_counts() {
         Session::new("").check(text, FREE);
     }
     Session::set("5").check("SET fencing.token = ''; SHOW search_path", FREE);
+    // Nor does a token count before it is declared.
+    for text in [
+        "SELECT f(); SET fencing.token = 5",
+        "BEGIN; TABLE v; SAVEPOINT s; SET LOCAL fencing.token = 5",
+        "SET fencing.token = 5; RESET fencing.token; SELECT f(); SET fencing.token = 5",
+    ] {
+        Session::new("").accepted("5").check(text, Refuse(NoToken));
+    }
+    for text in [
+        "SELECT 1; SET fencing.token = 5",
+        "SHOW a.b; SET fencing.token = 5; SELECT f()",
+    ] {
+        Session::new("").accepted("5").check(text, FREE);
+    }
     // Under a token that is stale by now, what it may have written is not committed.
     Session::new("4").check("SELECT f(); COMMIT", FREE);
     Session::new("4")
