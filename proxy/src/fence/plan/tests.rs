@@ -273,13 +273,13 @@ fn a_new_token_is_declared_and_a_known_one_is_not() {
         check(text, all(|| Declare("6")));
     }
     check(
-        "SHOW a.b; SET fencing.token = 6",
+        "SELECT f(); SET fencing.token = 6",
         [
-            Declare("6"),
+            Refuse(NoToken),
             Refuse(InvalidToken),
-            Declare("6"),
-            Declare("6"),
-            Declare("6"),
+            Refuse(StaleToken),
+            Refuse(NoToken),
+            Refuse(StaleToken),
         ],
     );
     for text in ["SET fencing.token = 4", "SET fencing.token = '5,billing=6'"] {
