@@ -12,6 +12,7 @@
 mod authority_down;
 mod bench;
 mod crowd;
+mod dropped_parameters;
 mod fencing;
 mod garbage;
 mod inspect;

@@ -23,12 +23,17 @@ impl Pooler {
     /// # Panics
     /// Where pgbouncer is not installed; `scripts/install-packages` does it.
     pub fn start(postgres: &Postgres) -> Self {
+        Self::ignoring(postgres, "")
+    }
+
+    /// As [`Self::start`]; it takes these parameters of a startup packet, and drops them.
+    pub fn ignoring(postgres: &Postgres, parameters: &str) -> Self {
         let dir = scratch_dir();
         let port = machine::free_port();
         let settings = format!(
             "[databases]\npostgres = host={} port={} user=postgres\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-             auth_type = any\npool_mode = transaction\n",
+             auth_type = any\npool_mode = transaction\nignore_startup_parameters = {parameters}\n",
             postgres.socket_dir().display(),
             postgres.port(),
         );
