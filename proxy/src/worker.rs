@@ -78,7 +78,9 @@ pub struct Shared {
 pub struct Worker {
     /// Declarations and releases.
     pub takeover: Takeover,
-    /// The decision, as of the policy that was loaded last.
+    /// The decision, and every new one that a reload makes.
+    fences: RefCell<watch::Receiver<Arc<Fence>>>,
+    /// The newest of them that was seen.
     fence: RefCell<Arc<Fence>>,
     /// Verdicts on texts, by text and form.
     pub verdicts: RefCell<VerdictCache>,
@@ -117,6 +119,7 @@ impl Worker {
         Self {
             takeover: shared.takeover.clone(),
             fence: RefCell::new(Arc::clone(&shared.fence.borrow())),
+            fences: RefCell::new(shared.fence.clone()),
             verdicts: RefCell::new(VerdictCache::new(VERDICT_CACHE_BYTES)),
             classification: shared.classification.clone(),
             scratch: RefCell::new(Scratch::default()),
@@ -141,7 +144,18 @@ impl Worker {
     /// Whether a fence is the one of the policy that was loaded last.
     #[inline]
     pub(crate) fn is_in_force(&self, fence: &Arc<Fence>) -> bool {
+        self.follow_policy();
         Arc::ptr_eq(&self.fence.borrow(), fence)
+    }
+
+    /// Takes the policy that was loaded last. Asked for it whenever a client has sent something: once a reload has said
+    /// that a policy is in force, nothing that is sent is judged by the one before.
+    #[inline]
+    fn follow_policy(&self) {
+        let mut fences = self.fences.borrow_mut();
+        if fences.has_changed().unwrap_or(false) {
+            *self.fence.borrow_mut() = Arc::clone(&fences.borrow_and_update());
+        }
     }
 
     /// What holds for a session.
@@ -152,15 +166,8 @@ impl Worker {
             application_name: label.application_name.as_deref(),
             client: Some(label.client_addr.ip()),
         };
+        self.follow_policy();
         self.fence.borrow().for_session(&who)
-    }
-}
-
-/// Puts every policy that is loaded into force for one worker.
-async fn follow_policy(worker: Rc<Worker>, mut fences: watch::Receiver<Arc<Fence>>) {
-    while fences.changed().await.is_ok() {
-        let fence = Arc::clone(&fences.borrow_and_update());
-        *worker.fence.borrow_mut() = fence;
     }
 }
 
@@ -263,8 +270,7 @@ fn local_runtime() -> io::Result<LocalRuntime> {
 
 async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Arc<AtomicUsize>) {
     let worker = Rc::new(Worker::new(&shared));
-    // Both end with the thread.
-    tokio::task::spawn_local(follow_policy(Rc::clone(&worker), shared.fence.clone()));
+    // It ends with the thread.
     let sends = Rc::clone(&worker.sends);
     tokio::task::spawn_local(async move { sends.flush_after_each_turn().await });
     let tracker = TaskTracker::new();
