@@ -1,0 +1,28 @@
+//! Conversations that nobody wrote by hand. `make mediation` runs them for as long as asked.
+
+use std::time::Duration;
+
+use pgpalisade_tests::machine;
+use pgpalisade_tests::mediation::run::{Plan, run};
+
+/// So long, with what it takes to start the servers.
+const DURATION: Duration = Duration::from_secs(80);
+
+#[test]
+fn no_conversation_changes_what_its_session_may_not() {
+    let seed = machine::seed();
+    println!("seed {seed}");
+    let report = run(&Plan {
+        seed,
+        conversations: u64::MAX,
+        duration: DURATION,
+        threads: 2,
+        violations_max: 1,
+    });
+    println!("{report}");
+    // A run in which hardly anything ran, or nothing was refused, says nothing.
+    assert!(report.conversations > 100, "{report}");
+    assert!(report.errors.contains_key("PF002"), "{report}");
+    let violations = report.violations.iter().map(ToString::to_string);
+    assert_eq!(violations.collect::<Vec<_>>(), Vec::<String>::new());
+}
