@@ -1,12 +1,27 @@
 //! Data of a COPY FROM STDIN, and its end.
 
-use super::Relay;
 use super::requests::behind_copy;
 use super::steps::{Forward, Refused, Step};
+use super::{Gate, Relay};
+use crate::fence::Guard;
+use crate::session::Pipeline;
 use crate::session::in_flight::{InFlight, Request};
 use crate::wire::frontend::FrontendTag;
 
 impl Relay {
+    /// A COPY has begun to read. The server ignores a Sync that was sent behind it, so the pipeline is still open.
+    pub(super) fn on_copy_in(&mut self) {
+        let in_pipeline = |request: &InFlight| request.request == Request::Execute;
+        if self.ledger.front().is_some_and(in_pipeline) && self.ledger.settled().is_some() {
+            self.position.pipeline = Pipeline::Open;
+            self.guard = Guard::InDoubt;
+            if matches!(self.gate, Gate::Replies) {
+                // They were thought to come with the answer to that Sync.
+                self.await_replies();
+            }
+        }
+    }
+
     pub(super) fn look_at_copy_data(&self, tag: FrontendTag) -> Step {
         let entry =
             (tag == FrontendTag::CopyDone).then(|| InFlight::client(Request::CopyEnd, None));

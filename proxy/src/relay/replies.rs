@@ -211,19 +211,6 @@ impl Relay {
         }
     }
 
-    /// A COPY has begun to read. The server ignores a Sync that was sent behind it, so the pipeline is still open.
-    fn on_copy_in(&mut self) {
-        let in_pipeline = |request: &InFlight| request.request == Request::Execute;
-        if self.ledger.front().is_some_and(in_pipeline) && self.ledger.settled().is_some() {
-            self.position.pipeline = Pipeline::Open;
-            self.guard = Guard::InDoubt;
-            if matches!(self.gate, Gate::Replies) {
-                // They were thought to come with the answer to that Sync.
-                self.await_replies();
-            }
-        }
-    }
-
     /// Whether a reply shows that the server has done something else than was judged.
     #[inline]
     fn is_contradiction(&self, reply: u8, command_tag: &[u8]) -> bool {
