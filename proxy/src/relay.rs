@@ -6,6 +6,7 @@
 //! [`requests`] (from the client) and [`replies`] (from the server).
 
 mod backstop;
+mod contradiction;
 mod copy;
 mod declaration;
 mod extended;

@@ -9,11 +9,10 @@ use super::{CommittedMidway, End, Gate, Relay};
 use crate::fence::Guard;
 use crate::session::Pipeline;
 use crate::session::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery, value};
-use crate::session::command_tag;
 use crate::session::in_flight::{InFlight, Origin, Request};
 use crate::session::ledger::Reply;
 use crate::wire::backend::{self, TransactionStatus, first_column, tag};
-use crate::wire::encode::{self, ErrorFields, Severity};
+use crate::wire::encode::{self, Severity};
 use crate::wire::header::{self, HEADER_LEN, Header};
 
 /// Messages that the proxy understands are collected up to this size; longer ones (an error with a
@@ -186,7 +185,8 @@ impl Relay {
             },
             other => {
                 if self.is_contradiction(other, &[]) {
-                    return self.on_contradiction(other, &[]);
+                    self.on_contradiction(other, &[]);
+                    return Way::Drop;
                 }
                 if other == tag::PORTAL_SUSPENDED {
                     // The rows that were asked for have been made, and what makes them has run for each.
@@ -209,38 +209,6 @@ impl Relay {
                 }
             }
         }
-    }
-
-    /// Whether a reply shows that the server has done something else than was judged.
-    #[inline]
-    fn is_contradiction(&self, reply: u8, command_tag: &[u8]) -> bool {
-        let contradicts =
-            |request: &InFlight| command_tag::contradicts(request, reply, command_tag);
-        self.ledger.front().is_some_and(contradicts)
-    }
-
-    /// Ends the session on the spot, so that what it has open cannot be committed.
-    fn on_contradiction(&mut self, reply: u8, command_tag: &[u8]) -> Way {
-        self.upstream.abort();
-        let did = String::from_utf8_lossy(command_tag).into_owned();
-        tracing::error!(
-            client.addr = %self.label.client_addr,
-            user = self.label.user,
-            reply = %char::from(reply),
-            command_tag = did,
-            "PostgreSQL has done something else than the fence has judged: the session is ended"
-        );
-        self.end_session(
-            "a reply contradicts the judgement of its request",
-            &ErrorFields {
-                severity: Severity::Fatal,
-                sqlstate: "58000",
-                message: "terminating connection because PostgreSQL has done something else than pgpalisade has judged",
-                detail: &format!("The reply {did:?} does not fit the request."),
-                hint: "Report this as a defect of pgpalisade, with the statements of the session.",
-            },
-        );
-        Way::Drop
     }
 
     fn on_ready(&mut self, body: &[u8]) -> Way {
@@ -277,7 +245,8 @@ impl Relay {
     fn on_command_complete(&mut self, body: &[u8]) -> Way {
         let command_tag = backend::command_tag(body);
         if self.is_contradiction(tag::COMMAND_COMPLETE, command_tag) {
-            return self.on_contradiction(tag::COMMAND_COMPLETE, command_tag);
+            self.on_contradiction(tag::COMMAND_COMPLETE, command_tag);
+            return Way::Drop;
         }
         self.on_statement_ran(command_tag);
         match self.ledger.on_reply(tag::COMMAND_COMPLETE) {
