@@ -79,7 +79,7 @@ enum LoginError {
 enum Silence {
     #[error(transparent)]
     Nonsense(WireError),
-    #[error("nothing, for too long or while too many others came")]
+    #[error("none in time, or too many others came")]
     Nothing,
 }
 

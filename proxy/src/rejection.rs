@@ -15,6 +15,10 @@ use crate::rejection_log::{
 };
 use crate::wire::encode::{self, ErrorFields, Severity};
 
+/// The next step of a leader that has been deposed.
+const DEPOSED: &str = "This process is no longer the leader. Stop acting as leader. Win a new election before \
+    declaring again.";
+
 /// A refusal with everything that the client and the log are told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
@@ -81,8 +85,7 @@ impl Rejection {
             mark.token
         );
         let detail = raised(scope, token, &mark);
-        let hint = "This process is no longer the leader. Stop writing, and declare the token \
-            of a new election.";
+        let hint = DEPOSED;
         Self::new(RejectionKind::StaleToken, message, detail, hint).about(
             scope,
             Some(token),
@@ -100,16 +103,16 @@ impl Rejection {
         let message = format!("this {what} needs a fencing token for scope \"{scope}\"");
         let mut detail = match (needs.class, needs.why_write) {
             (Class::Read, _) => {
-                "The session has declared none for it, and the policy lets nobody read without."
+                "This session has declared no token for it, and the policy lets nobody read without one."
                     .to_owned()
             }
             (Class::Write, Some(why)) => {
                 format!(
-                    "The session has declared none for it, and the statement is no read: {why}."
+                    "This session has declared no token for it, and the statement is not a read: {why}."
                 )
             }
             (Class::Write, None) => {
-                "The session has declared none for it, and the statement is not known to be a read."
+                "This session has declared no token for it, and the statement is not known to be a read."
                     .to_owned()
             }
         };
@@ -117,8 +120,8 @@ impl Rejection {
             detail.push_str(&format!(
                 " It needs the tokens of more scopes than the {SCOPES_MAX} that a session can declare."
             ));
-            let hint = "Write a statement that names its tables. Where the policy's every-scope asks for all scopes, \
-                an operator can write unknown_tables = \"session-scope\" in it.";
+            let hint = "Write a statement that names its tables. If the policy asks for all scopes because of \
+                every-scope, an operator can set unknown_tables = \"session-scope\" in it.";
             return Self::new(RejectionKind::NoToken, message, detail, hint)
                 .about(scope, None, None);
         }
@@ -183,7 +186,7 @@ impl Rejection {
             RejectionKind::InvalidToken,
             "cannot declare a fencing token after the first query of a transaction".to_owned(),
             "The transaction began without a token, so it is read-only, and PostgreSQL does not \
-                allow that to change after its first query."
+                allow that to change after its first query. The mark may have been raised all the same."
                 .to_owned(),
             "Declare the token before the first query of the transaction, or outside of a transaction.",
         )
@@ -197,8 +200,8 @@ impl Rejection {
             "the fencing token could not be accepted: the token authority is not available"
                 .to_owned(),
             format!("{why}."),
-            "Try again. Sessions that have declared a token go on; only new declarations wait \
-                for the authority.",
+            "Try again. Sessions that have declared a token go on writing; only new declarations need \
+                the authority.",
         );
         rejection.about_any(scope)
     }
@@ -209,7 +212,7 @@ impl Rejection {
         Self {
             message: format!("terminating connection: {}", self.message),
             detail: format!(
-                "{} The declaration may have been taken, so the session cannot go on under its older token.",
+                "{} The declaration may have been accepted, so the session cannot go on under its older token.",
                 self.detail
             ),
             hint: "Connect again, and declare the token of your election.".to_owned(),
@@ -225,7 +228,7 @@ impl Rejection {
             "the takeover is not complete: sessions with lower tokens could not be confirmed gone"
                 .to_owned(),
             format!("{why}."),
-            "Declare the token again. If this goes on, look at the proxy's log and its control connection.",
+            "Declare the same token again. If it keeps failing, see the proxy's log and check its control connection.",
         );
         rejection.about_any(scope)
     }
@@ -238,8 +241,8 @@ impl Rejection {
             "the takeover is not complete: the mark could not be copied into the cluster"
                 .to_owned(),
             format!("{why}."),
-            "Declare the token again. If this goes on, look at the table pgpalisade.mark in the control connection's \
-                database: it may be locked, or the disk full.",
+            "Declare the same token again. If it keeps failing, look at the table pgpalisade.mark in the control \
+                connection's database: it may be locked, or the disk may be full.",
         );
         rejection.about_any(scope)
     }
@@ -275,10 +278,10 @@ impl Rejection {
     pub fn deposed_primary(scope: &Scope, token: Token) -> Self {
         Self::new(
             RejectionKind::DeposedPrimary,
-            "this server is not the primary any more: it was deposed by a failover".to_owned(),
+            "this server is no longer the primary: it was deposed by a failover".to_owned(),
             "The token authority has a newer timeline of the cluster on record than the one that this session is on."
                 .to_owned(),
-            "Connect again. If this goes on, point the proxy's upstream and control connection to the new primary.",
+            "Connect again. If it keeps failing, point the proxy's upstream and control connection to the new primary.",
         )
         .about(scope, Some(token), None)
     }
@@ -291,8 +294,8 @@ impl Rejection {
             "the fencing token cannot be accepted: this server is not the primary on record"
                 .to_owned(),
             format!("{why}."),
-            "Connect again. If this goes on, point the proxy's upstream and control connection to the new primary; \
-                where this server is the right one, run \"pgpalisade recover\".",
+            "Connect again. If it keeps failing, point the proxy's upstream and control connection to the new primary; \
+                if this server is the right one, run \"pgpalisade recover\".",
         );
         rejection.about_any(scope)
     }
@@ -368,8 +371,7 @@ impl Rejection {
             "{} What this session had not committed is rolled back.",
             raised(scope, token, &mark)
         );
-        let hint = "This process is no longer the leader. Stop writing, and declare the token \
-            of a new election.";
+        let hint = DEPOSED;
         Self::new(RejectionKind::SessionEnded, message, detail, hint).about(
             scope,
             Some(token),
@@ -441,8 +443,8 @@ fn raised(scope: &Scope, token: Token, mark: &Mark) -> String {
     if mark.token <= token {
         // Only an operator can do that.
         return format!(
-            "The session's token is {token}, of before the scope was repaired: the mark of scope \"{scope}\" was set \
-                to {} at {} by {by}.",
+            "The session's token is {token}, declared before the scope was repaired: the mark of scope \"{scope}\" was \
+                set to {} at {} by {by}.",
             mark.token,
             utc(mark.raised_at)
         );

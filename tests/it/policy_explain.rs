@@ -182,7 +182,7 @@ functions  f
 because    it writes jobs.queue, listed by scope \"jobs\" as jobs.*, line 5
 needs      the current token of jobs
 mode       enforce
-outcome    passes where its tokens are current, else PF001
+outcome    passes if its tokens are current, else PF001
 ";
     assert_eq!(told.out, expect);
 }

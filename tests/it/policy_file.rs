@@ -220,10 +220,7 @@ fn explain_follows_tokens_and_prepared_statements() {
     };
     let missing = "refused: PF002, no token for scope \"default\"";
     assert_eq!(outcome(0), missing);
-    assert_eq!(
-        outcome(2),
-        "passes where its tokens are current, else PF001"
-    );
+    assert_eq!(outcome(2), "passes if its tokens are current, else PF001");
     assert_eq!(outcome(4), missing);
     assert_eq!(
         outcome(6),

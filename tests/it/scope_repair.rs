@@ -229,7 +229,10 @@ fn a_repair_that_cannot_end_a_session_can_be_run_again() {
     postgres.sql("DELETE FROM jobs");
     let answer = declared_later.query("INSERT INTO jobs VALUES (2)");
     let text = pretty(&answer);
-    assert!(text.contains("of before the scope was repaired"), "{text}");
+    assert!(
+        text.contains("declared before the scope was repaired"),
+        "{text}"
+    );
     proxy.options_mut().control = control;
     let finished = repaired(&repair(&proxy, "34", &["--yes"]));
     assert_eq!(

@@ -17,16 +17,14 @@ const WRITE: &str = "WRITE_DOCS";
 
 /// What a reader finds above the table.
 const ABOVE: &str = "\
-What happens to each kind of statement without a policy file, in a session that holds no token, a stale one, and the
-current one. Each cell is what a real PostgreSQL behind the proxy did. A takeover ends the sessions of lower tokens
-(FATAL PF001 at whatever they do next), so the column *stale token* is for those that live on: a session that moved to a
-higher token and came back from it with a ROLLBACK.
+Without a policy file, in a session that holds no token, a stale one, and the current one. Each cell is what a real
+PostgreSQL behind the proxy did. A takeover ends the sessions of lower tokens (FATAL PF001), so the column *stale token*
+is for those that live on: a session that moved to a higher token and came back from it with a ROLLBACK.
 ";
 
 /// What a reader finds below it.
 const BELOW: &str = "\
-The table is made by a test. After a change of what happens, write it anew:
-`WRITE_DOCS=1 cargo test -p pgpalisade-tests --test oracle table`.
+A test makes the table: `WRITE_DOCS=1 cargo test -p pgpalisade-tests --test oracle table` writes it anew.
 ";
 
 /// One row: words for the reader, and scripts that must all end alike. ` ;; ` parts the texts of a script.
@@ -43,11 +41,11 @@ const ROWS: &[Row] = &[
         ],
     ),
     (
-        "`SELECT` of a function or view that writes inside",
+        "`SELECT` of a function or view that writes",
         &["SELECT writes()", "TABLE peek"],
     ),
     (
-        "`SELECT` of an operator, cast or domain that writes inside",
+        "`SELECT` of an operator, cast or domain that writes",
         &[
             "SELECT 1 #=# 2",
             "SELECT p::int FROM pairs",
@@ -340,7 +338,7 @@ fn cell(answer: &[Message]) -> String {
     let state = error.sqlstate();
     match (state.as_str(), error.severity().as_str()) {
         ("PF001" | "PF005", "FATAL") => format!("connection refused, {state}"),
-        ("25006", _) => "refused by PostgreSQL (25006)".to_owned(),
+        ("25006", _) => "PostgreSQL refuses, 25006".to_owned(),
         ("42601", _) => "PostgreSQL's syntax error (42601)".to_owned(),
         // The row's dblink reaches nobody: it has been let through.
         ("08001", _) => "passes".to_owned(),

@@ -138,7 +138,7 @@ impl fmt::Display for Source<'_> {
         match (self.0, self.1) {
             (By::Rule, Some(rule)) => write!(f, "{rule}"),
             (By::Defaults { line }, _) => write!(f, "[defaults], line {line}"),
-            (By::Nobody | By::Rule, _) => f.write_str("as where nothing is said"),
+            (By::Nobody | By::Rule, _) => f.write_str("the default"),
         }
     }
 }

@@ -494,7 +494,7 @@ fn decisions_name_what_decided() {
         [
             "it writes cron_lock, listed by scope \"jobs\" as public.cron_lock, line 4",
             "it writes public.orders, which no scope lists",
-            "writes = \"token\" (as where nothing is said), for the session's scope \"main\"",
+            "writes = \"token\" (the default), for the session's scope \"main\"",
         ]
     );
     assert_eq!(
@@ -502,7 +502,7 @@ fn decisions_name_what_decided() {
         [
             "the text does not say which tables it writes: unknown_tables = \"session-scope\" \
              (session rule 3, line 14)",
-            "writes = \"token\" (as where nothing is said), for the session's scope \"jobs\"",
+            "writes = \"token\" (the default), for the session's scope \"jobs\"",
         ]
     );
     assert_eq!(

@@ -31,8 +31,8 @@ const ROUND: std::ops::RangeInclusive<Duration> =
 /// that it holds up. Every figure is a median over the rounds, with its 95 % confidence interval.
 ///
 /// It writes into nothing but a temporary table of its own (with --workload write), and declares no token but the
-/// current one. Needs no other program. Ctrl-C ends it with the rounds that are complete. Ends with 0 where something
-/// was measured, with 1 where nothing could be, with 2 where the command line is wrong.
+/// current one. Needs no other program. Ctrl-C ends it with the rounds that are complete. Ends with 0 if something
+/// was measured, with 1 if nothing could be, with 2 if the command line is wrong.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 What a DSN leaves out comes from PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE and PGOPTIONS. A password on the \

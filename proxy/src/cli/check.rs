@@ -11,20 +11,19 @@ use super::text::plain;
 use super::{Failure, configuration, failed, run_to_end};
 use crate::inspect::{CHECKS, Finding, Outcome, check};
 
-/// Check the set-up: PostgreSQL, the control role, the authority, and what they say of each other
+/// Check the set-up: PostgreSQL, the control role, the authority, and whether they fit together
 ///
-/// Takes the configuration of "serve" and changes nothing: it can be run before the proxy is started and while it
-/// runs. Ends with 0 where nothing failed, with 1 where something did, with 2 where the configuration is wrong.
-/// With --policy it looks at that file and at nothing else.
+/// Changes nothing, so run it before the proxy starts or while it runs. Ends with 0 if no check failed, with 1 if one
+/// did, with 2 if the configuration is wrong. With --policy it checks that file and nothing else.
 #[derive(Debug, clap::Args)]
 pub(super) struct CheckArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// End with 1 where there are warnings, too
+    /// End with 1 if there are warnings, too
     #[arg(long)]
     strict: bool,
-    /// Only check this policy file: no other setting is needed, no server is asked
+    /// Check this policy file only; no other setting is needed and no server is asked
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     #[command(flatten)]
@@ -113,7 +112,7 @@ fn summarize(report: &Report<'_>) -> io::Result<()> {
     };
     writeln!(
         io::stdout(),
-        "\n{} ok, {warnings}, {} failed, {} not looked at",
+        "\n{} ok, {warnings}, {} failed, {} skipped",
         report.ok,
         report.failed,
         report.skipped

@@ -7,8 +7,8 @@ use crate::demo::{self, Afterwards};
 ///
 /// Starts a PostgreSQL of its own on a free port in a temporary directory, the proxy in front of it, and plays
 /// two leaders through real connections. Leaves nothing running and nothing behind. Needs PostgreSQL's server
-/// programs: looks in $PG_BIN, where pg_config says, and in /usr/lib/postgresql. Ends with 1 where anything did
-/// not go as told.
+/// programs: looks in $PG_BIN, where pg_config says, and in /usr/lib/postgresql. Ends with 1 if anything went
+/// otherwise.
 #[derive(Debug, clap::Args)]
 pub(super) struct DemoArgs {
     /// Stay up afterwards and print how to connect, until Ctrl-C

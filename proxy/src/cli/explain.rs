@@ -23,11 +23,11 @@ use crate::rejection::Rejection;
 /// Longer than any text that is parsed, which is what there is to explain.
 const SQL_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Say what a policy does with a statement, and why
+/// Show what a policy does with a statement, and why
 ///
 /// Asks no server and needs no other setting. For each statement of the text: what it does, the rule that decides,
-/// what the session must hold, and what happens. Ends with 0 where that could be said, whatever it is, with 1 where the
-/// text cannot be read, with 2 where the command line or the policy file is wrong.
+/// what the session must hold, and what happens. Ends with 0 whatever the answer is, with 1 if the
+/// text cannot be read, with 2 if the command line or the policy file is wrong.
 #[derive(Debug, clap::Args)]
 pub(super) struct ExplainArgs {
     /// The policy file; without it, the policy that holds without a file
@@ -366,7 +366,7 @@ fn outcome(
             let enforced = names().any(|name| mode(name) == Mode::Enforce);
             let (words, mode) = match enforced {
                 true => (
-                    "passes where its tokens are current, else PF001",
+                    "passes if its tokens are current, else PF001",
                     Mode::Enforce,
                 ),
                 false => ("passes", Mode::Observe),

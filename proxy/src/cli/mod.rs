@@ -32,14 +32,12 @@ const EXIT_USAGE: u8 = 2;
 
 /// PostgreSQL proxy that refuses the writes of a deposed leader
 ///
-/// Point the application at pgpalisade instead of PostgreSQL and let each leader say its fencing token:
-/// `SET fencing.token = 34`, or PGOPTIONS='-c fencing.token=34'. Once a leader with token 34 has been let in,
-/// a leader with token 33 cannot write any more, wherever it is stuck.
+/// Point the application at pgpalisade instead of PostgreSQL and let each leader declare its fencing token:
+/// `SET fencing.token = 34`, or PGOPTIONS='-c fencing.token=34'. Once a leader with token 34 has been admitted,
+/// a leader with token 33 can no longer write, wherever it is stuck.
 #[derive(Debug, Parser)]
 #[command(name = "pgpalisade", version, max_term_width = 110)]
-#[command(
-    after_help = "See it work, without any set-up but installed PostgreSQL binaries: pgpalisade demo"
-)]
+#[command(after_help = "See it work; it needs only installed PostgreSQL binaries: pgpalisade demo")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -164,6 +162,21 @@ mod tests {
             source: inner,
         };
         assert_eq!(chain(&error), "cannot open the rejection log /r: disk full");
+    }
+
+    /// The other commands take every key of `serve`, so that they share its configuration, and list those they use.
+    #[test]
+    fn only_serve_lists_every_key() {
+        let mut command = Cli::command();
+        let check = command.find_subcommand_mut("check").unwrap();
+        let help = check.render_help().to_string();
+        assert!(
+            help.contains("--upstream <") && !help.contains("--listen <"),
+            "{help}"
+        );
+        assert!(help.lines().count() <= 40, "{help}");
+        let taken = ["pgpalisade", "check", "--listen", "127.0.0.1:0"];
+        assert!(Cli::try_parse_from(taken).is_ok());
     }
 
     #[test]

@@ -12,19 +12,23 @@ use crate::takeover::{Recovery, WitnessMode};
 
 /// Far above what a healthy cluster needs to end its sessions.
 const WITHIN: Duration = Duration::from_secs(60);
+/// What is said when the marks and the record show nothing to do.
+const IN_STEP: &str = "Nothing to reconcile. After a restore of the authority run it with --end-all-sessions all the \
+    same: sessions that joined since the backup are missing from it, and no mark shows that.\n";
 /// Forgotten marks that are listed one by one.
 const LISTED: usize = 20;
 
-/// Make an authority and a cluster fit each other again, after a disaster
+/// Reconcile the authority with the cluster after a restore, loss or upgrade
 ///
-/// For when "serve" refuses because the authority has forgotten marks (it was restored from an older snapshot, or
-/// lost), or because another cluster or timeline is on record (a major upgrade, a restored dump, a failover that was
-/// taken back). Stop all proxies of the cluster first. It brings the marks up to those that the cluster has seen, ends
-/// EVERY client session of the cluster, since the authority may have forgotten some that can write, and puts the
-/// cluster on record. No mark falls. Without --end-all-sessions it only says what it would do.
+/// For when "serve" refuses to start because the authority has forgotten marks (it was restored from an older snapshot,
+/// or lost), or because another cluster or timeline is on record (a major upgrade, a restored dump, a failover that was
+/// undone). Stop all proxies of the cluster first. It raises the marks to those that the cluster has seen, ends EVERY
+/// client session of the cluster, since the authority may have forgotten some that can write, and puts the cluster on
+/// record. No mark falls. Without --end-all-sessions it only says what it would do, and ends with 1 if there is
+/// something to do.
 #[derive(Debug, clap::Args)]
 pub(super) struct RecoverArgs {
-    /// Do it: every client session of the cluster is ended, whoever's it is
+    /// Do it, and end every client session of the cluster, including those that are not fenced
     #[arg(long)]
     end_all_sessions: bool,
     #[command(flatten)]
@@ -51,6 +55,10 @@ async fn recover(config: &Config, args: &RecoverArgs) -> Result<(), Failure> {
         .await
         .map_err(failed)?;
     describe(&recovery, config).map_err(failed)?;
+    let in_step = recovery.recorded == Some(recovery.cluster) && recovery.forgotten.is_empty();
+    if !args.end_all_sessions && in_step {
+        return say(IN_STEP).map_err(failed);
+    }
     if !args.end_all_sessions {
         return Err(failed(OnlyLooked));
     }
@@ -85,7 +93,7 @@ fn describe(recovery: &Recovery, config: &Config) -> std::io::Result<()> {
         say(&format!("  and {more} more\n"))?;
     }
     if config.witness == WitnessMode::Off {
-        say("The cluster's witness is off, so marks that were forgotten are not known.\n")?;
+        say("The witness is off, so forgotten marks cannot be found.\n")?;
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 ///
 /// Counts refused and observed requests by reason, scope, user, application, database, client and shape of the
 /// statement, and ends with what would have been refused, to whom, and what to do about it. Reads any number of
-/// files once, in bounded memory, and changes nothing; no server is needed. Lines that are no records are counted.
+/// files once, in bounded memory, and changes nothing; no server is needed. Lines that are not records are counted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     pgpalisade report /var/log/pgpalisade/rejections.jsonl\n  \
@@ -68,7 +68,7 @@ enum ReportError {
     Read { path: PathBuf, source: io::Error },
     #[error("{} is compressed: run \"zcat {} | pgpalisade report -\"", path.display(), path.display())]
     Compressed { path: PathBuf },
-    #[error("{} is no rejection log: none of its {lines} lines is a record", path.display())]
+    #[error("{} is not a rejection log: none of its {lines} lines is a record", path.display())]
     NoLog { path: PathBuf, lines: u64 },
 }
 

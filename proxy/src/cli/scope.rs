@@ -33,20 +33,20 @@ enum ScopeCommand {
     Repair(RepairArgs),
 }
 
-/// Set the mark of a scope, down or up, and end every session of before
+/// Set the mark of a scope, down or up, and end every earlier session
 ///
-/// For a scope whose mark was raised by a token that no election will ever reach, such as 9223372036854775807, so
-/// that every leader is refused. The mark is set in a new incarnation of the scope: whatever was accepted before is
-/// below it, and every session that is registered in the scope is ended, whatever its token, before this says that it
-/// is done. Nothing else can lower a mark. The repair is recorded in the authority, where "status" shows it, and one
-/// line of JSON is printed. Takes the configuration of "serve". An embedded store is in use while its proxy runs, so
-/// stop the proxy first; with etcd and PostgreSQL the proxies go on.
+/// For a scope whose mark was raised to a token that no election will ever reach, such as 9223372036854775807, so
+/// that every leader is refused. The mark is set in a new incarnation of the scope: everything accepted before is below
+/// it, and every session registered in the scope is ended, whatever its token, before the command reports success.
+/// Nothing else can lower a mark. The repair is recorded in the authority, where "status" shows it, and one line of
+/// JSON is printed. An embedded store is in use while its proxy runs, so stop the proxy first; with etcd and PostgreSQL
+/// the proxies keep running.
 #[derive(Debug, clap::Args)]
 pub(super) struct RepairArgs {
     /// The scope
     #[arg(long, value_name = "NAME", value_parser = clap::value_parser!(Scope))]
     scope: Scope,
-    /// The mark to set: the highest token that the election has really given. 1 lets every token in
+    /// The mark to set: the highest token that the election has really issued; 1 lets every token in
     #[arg(long, value_name = "TOKEN", value_parser = clap::value_parser!(Token))]
     mark: Token,
     /// Why, for the record
@@ -122,7 +122,7 @@ async fn repair(config: &Config, args: &RepairArgs) -> Result<(), Failure> {
     match repair.perform(&by, &args.reason).await {
         Ok(report) => {
             record(&report, config, cluster, true)?;
-            tell("Done. No session of before the repair is left.");
+            tell("Done. All earlier sessions have ended.");
             Ok(())
         }
         Err(error) => {
@@ -173,7 +173,7 @@ fn confirm() -> Result<(), Failure> {
         return Err(failed(NotDone::NobodyToAsk));
     }
     let mut stderr = io::stderr();
-    let asked = stderr.write_all(b"Go on? [y/N] ").and(stderr.flush());
+    let asked = stderr.write_all(b"Continue? [y/N] ").and(stderr.flush());
     asked.map_err(failed)?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer).map_err(failed)?;

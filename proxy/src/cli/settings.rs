@@ -1,16 +1,28 @@
 //! The flags of all configuration keys, made from the one table of keys.
 //!
 //! clap does not check the values: the configuration does, so that all errors come at once, whatever their source.
-//! Where a command has a flag of its own with the name of a key, that flag is the command's, and says nothing about
-//! the key.
+//! If a command has a flag of its own with the name of a key, that flag is the command's, and says nothing about
+//! the key. Only `serve` lists every key in its help; the other commands take them all and list those that they use.
 
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::config::{Flags, KEYS, KeySpec, Shape};
+use crate::config::{Flags, KEYS, Key, KeySpec, Shape};
 
 const CONFIG: &str = "config";
+/// The command that uses every key.
+const SERVE: &str = "serve";
+/// The keys that every command uses that looks at the cluster or the authority.
+const SHARED: [Key; 5] = [
+    Key::Upstream,
+    Key::Control,
+    Key::Authority,
+    Key::Witness,
+    Key::TakeoverTimeout,
+];
+const OTHERS: &str = "It also takes every other flag, variable and key of \"pgpalisade serve\", so that both can share \
+    one configuration.";
 
 /// The configuration flags that were given.
 #[derive(Clone)]
@@ -30,8 +42,12 @@ impl Args for Settings {
             .value_name("FILE")
             .value_parser(clap::value_parser!(PathBuf))
             .help("TOML file with the same keys; flags and environment win over it [env: PGPALISADE_CONFIG]");
-        let command = command.arg(config);
-        KEYS.iter().fold(command, |command, (_, spec)| {
+        let serves = command.get_name() == SERVE;
+        let command = match serves {
+            true => command.arg(config),
+            false => command.arg(config).after_help(OTHERS),
+        };
+        KEYS.iter().fold(command, |command, (key, spec)| {
             if command.get_arguments().any(|arg| arg.get_id() == spec.flag) {
                 return command;
             }
@@ -40,6 +56,7 @@ impl Args for Settings {
                 .long(spec.flag)
                 .value_name(spec.value_name)
                 .help_heading(spec.heading)
+                .hide(!serves && !SHARED.contains(key))
                 .action(ArgAction::Append)
                 .help(short)
                 .long_help(long);

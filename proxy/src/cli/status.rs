@@ -15,11 +15,10 @@ use crate::rejection::utc;
 /// Scopes that are shown where nothing else is said.
 const SCOPES_SHOWN: usize = 50;
 
-/// Show the cluster, the authority, the proxies, the marks and what a takeover has left
+/// Show the cluster, the authority, the proxies, the marks and unfinished takeovers
 ///
-/// Takes the configuration of "serve" and changes nothing. An embedded store can be read only while no proxy runs;
-/// else the marks come from the copy that the cluster keeps. Ends with 1 where neither cluster nor authority can be
-/// read.
+/// Changes nothing. An embedded store can be read only while no proxy runs; otherwise the marks come from the cluster's
+/// copy. Ends with 1 if neither cluster nor authority can be read.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArgs {
     /// Print one JSON object

@@ -107,7 +107,7 @@ pub const KEYS: [(Key, KeySpec); 20] = [
     (Key::Control, KeySpec {
         name: "control", flag: "control", env: "PGPALISADE_CONTROL", value_name: "DSN", shape: Shape::Text,
         default: None, heading: ADDRESSES,
-        help: "How the proxy itself logs in to look at and end sessions, as a URL or as key=value pairs",
+        help: "How the proxy itself logs in to watch and end sessions, as a URL or as key=value pairs",
         more: "The role needs pg_signal_backend and pg_read_all_stats. What the DSN leaves out comes from the \
                upstream's address and from PGUSER, PGPASSWORD and PGDATABASE. Flags are visible to other users of the \
                machine: put a password into the file or the environment.",
@@ -116,9 +116,9 @@ pub const KEYS: [(Key, KeySpec); 20] = [
         name: "authority", flag: "authority", env: "PGPALISADE_AUTHORITY", value_name: "STORE", shape: Shape::Text,
         default: None, heading: FENCE,
         help: "Where marks are kept: embedded:DIR (a directory on a durable disk), etcd:URL,URL or postgres:DSN",
-        more: "embedded is for one proxy, etcd and postgres are for several. There is no default: an empty store would \
-               forget the marks and let a deposed leader in. Flags are visible to other users of the machine: put a \
-               password into the file or the environment. docs/operations.md has all that can stand behind the colon.",
+        more: "embedded is for one proxy, etcd and postgres are for several. There is no default: an empty store has \
+               forgotten the marks and would let a deposed leader in. Flags are visible to other users of the machine: \
+               put a password into the file or the environment. docs/stores.md has all options.",
     }),
     (Key::Barrier, KeySpec {
         name: "barrier", flag: "barrier", env: "PGPALISADE_BARRIER", value_name: "KIND", shape: Shape::Text,
@@ -129,65 +129,65 @@ pub const KEYS: [(Key, KeySpec); 20] = [
     (Key::Witness, KeySpec {
         name: "witness", flag: "witness", env: "PGPALISADE_WITNESS", value_name: "auto|off", shape: Shape::Text,
         default: Some("auto"), heading: FENCE,
-        help: "Whether each mark is also written to a small table of the cluster, pgpalisade.mark",
-        more: "So that an authority which was restored from an older snapshot is noticed. It costs one small \
-               transaction for each takeover, none for a write. auto: where the control role may write the table.",
+        help: "Copy each mark to a small table of the cluster, pgpalisade.mark",
+        more: "The copy reveals an authority that was restored from an older snapshot. It costs one small \
+               transaction for each takeover, none for a write. auto: if the control role may write the table.",
     }),
     (Key::TakeoverTimeout, KeySpec {
         name: "takeover.timeout", flag: "takeover-timeout", env: "PGPALISADE_TAKEOVER_TIMEOUT", value_name: "TIME",
         shape: Shape::Duration, default: Some("5s"), heading: FENCE,
-        help: "Time within which the declaration of a new token succeeds or fails (100ms to 10min)",
-        more: "Where old sessions cannot be confirmed gone in time, the new holder is refused (PF006).",
+        help: "Time within which a declaration succeeds or fails (100ms to 10min)",
+        more: "If old sessions cannot be confirmed gone in time, the new holder is refused (PF006).",
     }),
     (Key::Policy, KeySpec {
         name: "policy", flag: "policy", env: "PGPALISADE_POLICY", value_name: "FILE",
         shape: Shape::Text, default: None, heading: FENCE,
         help: "File of rules: which writes need the token of which scope, for whom, and what is refused",
-        more: "Without one, every write needs the current token of scope \"default\", and reads are free. SIGHUP reads \
-               it again; a file with an error leaves the old rules in force. \"pgpalisade check --policy FILE\" looks \
-               for errors, \"pgpalisade explain\" says what it makes of a statement.",
+        more: "Without one, every write needs the current token of scope \"default\", and reads are free. SIGHUP \
+               reloads it; if the file has an error, the old rules stay in force. \"pgpalisade check --policy FILE\" \
+               finds errors, \"pgpalisade explain\" shows what it does with a statement.",
     }),
     (Key::Observe, KeySpec {
         name: "observe", flag: "observe", env: "PGPALISADE_OBSERVE", value_name: "on|off",
         shape: Shape::Switch, default: Some("off"), heading: FENCE,
-        help: "Refuse nothing and end no session: only record what would be refused",
-        more: "It stands above every mode in the policy file.",
+        help: "Refuse nothing and end no session; only record what would be refused",
+        more: "It overrides every mode in the policy file.",
     }),
     (Key::RejectionLog, KeySpec {
         name: "rejection_log", flag: "rejection-log", env: "PGPALISADE_REJECTION_LOG", value_name: "FILE",
         shape: Shape::Text, default: None, heading: RECORD,
         help: "File that gets one JSON line for every rejection",
-        more: "It is appended to, and opened anew on SIGHUP. Rejections are in the log too, with or without this file.",
+        more: "It is appended to, and reopened on SIGHUP. Rejections are also in the log, with or without this file.",
     }),
     (Key::RejectionLiterals, KeySpec {
         name: "rejection_literals", flag: "rejection-literals", env: "PGPALISADE_REJECTION_LITERALS",
         value_name: "remove|keep", shape: Shape::Text, default: Some("remove"), heading: RECORD,
-        help: "Whether the SQL text in rejection records loses its strings, numbers and comments",
+        help: "Remove or keep strings, numbers and comments in the SQL of rejection records",
         more: "They may be personal data or passwords.",
     }),
     (Key::ConnectionsMax, KeySpec {
         name: "connections.max", flag: "connections-max", env: "PGPALISADE_CONNECTIONS_MAX", value_name: "N",
         shape: Shape::Number, default: Some("5000"), heading: LIMITS,
-        help: "Client connections at one time; each holds one of PostgreSQL's (see its max_connections)",
+        help: "Client connections at one time; each uses one of PostgreSQL's, so stay below its max_connections",
         more: "",
     }),
     (Key::LoginTimeout, KeySpec {
         name: "login_timeout", flag: "login-timeout", env: "PGPALISADE_LOGIN_TIMEOUT", value_name: "TIME",
         shape: Shape::Duration, default: Some("60s"), heading: LIMITS,
-        help: "Time from connecting to the end of the login, as PostgreSQL's authentication_timeout (1s to 10min)",
+        help: "Time from connecting to the end of the login, like PostgreSQL's authentication_timeout (1s to 10min)",
         more: "",
     }),
     (Key::WriteStallTimeout, KeySpec {
         name: "write_stall_timeout", flag: "write-stall-timeout", env: "PGPALISADE_WRITE_STALL_TIMEOUT",
         value_name: "TIME|off", shape: Shape::Duration, default: Some("15min"), heading: LIMITS,
         help: "A client that accepts no byte of its results for this long is disconnected (1s to 24h, or off)",
-        more: "A client that never reads holds a session, its locks and its snapshot for ever. The default is far \
-               above any pause of a healthy client; raise it where clients stop for longer in the middle of a result.",
+        more: "A client that never reads would hold a session, its locks and its snapshot for ever. The default is far \
+               above any pause of a healthy client; raise it if clients stop for longer in the middle of a result.",
     }),
     (Key::TcpKeepalive, KeySpec {
         name: "tcp.keepalive", flag: "tcp-keepalive", env: "PGPALISADE_TCP_KEEPALIVE", value_name: "TIME|off",
         shape: Shape::Duration, default: Some("60s"), heading: LIMITS,
-        help: "Idle time after which TCP asks whether the other end is still there (1s to 2h, or off)",
+        help: "Idle time before TCP keep-alive probes, towards clients and PostgreSQL (1s to 2h, or off)",
         more: "",
     }),
     (Key::Workers, KeySpec {
@@ -199,9 +199,9 @@ pub const KEYS: [(Key, KeySpec); 20] = [
     (Key::IoUring, KeySpec {
         name: "io_uring", flag: "io-uring", env: "PGPALISADE_IO_URING", value_name: "auto|off", shape: Shape::Text,
         default: Some("auto"), heading: LIMITS,
-        help: "Whether what several sessions have to send goes to the kernel in one call, by io_uring",
-        more: "It saves 10 to 20 % of the CPU time where many sessions are busy. auto: where the kernel has it and \
-               allows it, which Docker by default does not; without it nothing else changes.",
+        help: "Batch socket writes with io_uring",
+        more: "Saves 10 to 20 % of the CPU time when many sessions are busy. auto: if the kernel supports and allows \
+               it, which Docker's default profile does not; nothing else changes without it.",
     }),
     (Key::ShutdownGrace, KeySpec {
         name: "shutdown.grace", flag: "shutdown-grace", env: "PGPALISADE_SHUTDOWN_GRACE", value_name: "TIME",
@@ -213,7 +213,7 @@ pub const KEYS: [(Key, KeySpec); 20] = [
         name: "log", flag: "log", env: "PGPALISADE_LOG", value_name: "FILTER", shape: Shape::Text,
         default: Some("info"), heading: RECORD,
         help: "What is logged to standard error: error, warn, info, debug, trace, or target=level,...",
-        more: "RUST_LOG is used where nothing else says it.",
+        more: "RUST_LOG is used if nothing else sets it.",
     }),
     (Key::LogFormat, KeySpec {
         name: "log_format", flag: "log-format", env: "PGPALISADE_LOG_FORMAT", value_name: "auto|text|json",

@@ -35,6 +35,8 @@ pub struct RawValue {
 pub struct RawConfig {
     pub(crate) values: Vec<RawValue>,
     pub(crate) errors: Vec<ConfigError>,
+    /// The file could not be read, so nobody knows which keys it sets.
+    pub(crate) file_unread: bool,
 }
 
 /// Environment variables, as a value so that tests bring their own.
@@ -108,7 +110,10 @@ impl RawConfig {
                 self.values.extend(values);
                 self.errors.extend(errors);
             }
-            Err(message) => self.errors.push(ConfigError::in_file(path, 1, message)),
+            Err(message) => {
+                self.file_unread = true;
+                self.errors.push(ConfigError::in_file(path, 1, message));
+            }
         }
     }
 

@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use pgpalisade_policies::Mode;
+use tracing_subscriber::filter::LevelFilter;
 
 use super::address::{self, UpstreamAddr};
 use super::authority::AuthorityLocation;
@@ -118,8 +120,9 @@ impl Config {
         for value in &raw.values {
             errors.extend(parsed.set(value));
         }
-        // Only keys that nobody set are missing; one with a bad value already has its error.
-        let given = |key: Key| raw.values.iter().any(|value| value.key == key);
+        // Only keys that nobody set are missing; one with a bad value already has its error, and so has a file that
+        // may have them.
+        let given = |key: Key| raw.file_unread || raw.values.iter().any(|value| value.key == key);
         let missing = [
             (Key::Upstream, "the address of the PostgreSQL to protect"),
             (
@@ -349,10 +352,26 @@ fn log_format(text: &str) -> Result<LogFormat, String> {
 }
 
 fn log_filter(text: &str) -> Result<LogFilter, String> {
+    // The library takes any word for a target. So "verbose" would silence the log.
+    if let Some(word) = text
+        .split(',')
+        .map(str::trim)
+        .find(|word| is_no_level(word))
+    {
+        return Err(format!(
+            "{word:?} is not a log level: write error, warn, info, debug or trace, or target=level"
+        ));
+    }
     match tracing_subscriber::EnvFilter::try_new(text) {
         Ok(_) => Ok(LogFilter(text.to_owned())),
         Err(error) => Err(format!("{text:?} is not a log filter: {error}")),
     }
+}
+
+/// A bare word that is neither a level nor the name of a part of this program.
+fn is_no_level(word: &str) -> bool {
+    let is_bare = !word.is_empty() && !word.contains(['=', '[', ':']);
+    is_bare && !word.starts_with("pgpalisade") && LevelFilter::from_str(word).is_err()
 }
 
 fn path(text: &str) -> Result<PathBuf, String> {

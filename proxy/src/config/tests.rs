@@ -292,12 +292,30 @@ fn syntax_errors_have_lines_and_do_not_hide_the_rest() {
 }
 
 #[test]
+fn a_word_that_is_no_level_does_not_silence_the_log() {
+    for filter in ["verbose", "info,quiet"] {
+        let got = errors(&format!("{MINIMAL}log = \"{filter}\"\n"), &[], &[]);
+        assert!(
+            got.iter().any(|line| line.contains("is not a log level")),
+            "{filter}: {got:?}"
+        );
+    }
+    for filter in ["off", "WARN", "info,pgpalisade::relay=trace", "pgpalisade"] {
+        let text = format!("{MINIMAL}log = \"{filter}\"\n");
+        let config = in_file(&text, |path| load(Some(path), &[], &[])).unwrap();
+        assert_eq!(config.log.as_str(), filter);
+    }
+}
+
+#[test]
 fn a_missing_file_and_a_directory_are_errors() {
     let errors = load(Some(Path::new("/nowhere/p.toml")), &[], &[])
         .unwrap_err()
         .to_string();
+    // What the file would have set is not called missing.
     assert!(
-        errors.contains("/nowhere/p.toml:1: cannot open the file"),
+        errors.starts_with("/nowhere/p.toml:1: cannot open the file")
+            && errors.lines().count() == 1,
         "{errors}"
     );
     let errors = load(Some(Path::new("/")), &[], &[])

@@ -89,17 +89,14 @@ fn who_may_declare(config: &Config) -> Verdict {
         Some(Err(errors)) => {
             let first = errors.to_string();
             let first = first.lines().next().unwrap_or_default().to_owned();
-            return Verdict::fail(
-                first,
-                "\"pgpalisade check --policy FILE\" tells all that is wrong with it",
-            );
+            return Verdict::fail(first, "\"pgpalisade check --policy FILE\" lists all errors");
         }
     };
     Verdict::ok(match policy.says_who_may_declare() {
         true => format!("the policy says who may declare; {POOLERS}"),
         false => format!(
-            "EVERY session may declare EVERY scope, and so end its leader: where more than one team shares this \
-             proxy, write holders and declare into the policy first; {POOLERS}"
+            "EVERY session may declare EVERY scope, and so end its leader: if more than one team shares this \
+             proxy, set holders and declare in the policy first; {POOLERS}"
         ),
     })
 }

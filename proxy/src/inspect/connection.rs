@@ -31,7 +31,7 @@ pub(super) enum ConnectError {
     #[error("{0} does not answer within {1:?}")]
     Timeout(UpstreamAddr, Duration),
     /// It is no PostgreSQL.
-    #[error("what listens at {0} is no PostgreSQL: {1}")]
+    #[error("what listens at {0} is not PostgreSQL: {1}")]
     Foreign(UpstreamAddr, &'static str),
     /// The login was refused.
     #[error("the login at {0} failed: {1}")]

@@ -173,7 +173,7 @@ fn of_members(endpoints: &[etcd::Endpoint], seen: String) -> Verdict {
     if complaints.is_empty() {
         return Verdict::ok(seen);
     }
-    let advice = "mend these members: where no majority is left, no new token is taken";
+    let advice = "repair these members: without a majority no new token is accepted";
     Verdict::warn(format!("{seen}; {}", complaints.join("; ")), advice)
 }
 

@@ -34,8 +34,8 @@ impl Rejection {
                 "The session's token is {token}, {at}, and {bound} of scope \"{scope}\". Nothing was changed."
             ),
         };
-        let hint = "Look where the token comes from: it is not the next one of this election. Where the election has \
-            really come this far, raise the bound in the policy; where the mark is wrong, an operator sets it with \
+        let hint = "Check where the token comes from: it is not the next one of this election. If the election has \
+            really come this far, raise the bound in the policy; if the mark is wrong, an operator can set it with \
             \"pgpalisade scope repair\".";
         Self::new(RejectionKind::InvalidToken, message, detail, hint).about(
             scope,

@@ -161,7 +161,9 @@ impl Barriers {
             let told = self.authority.drained(scope, *rank, &left);
             match in_time(told, deadline).await? {
                 Drained::Complete => {
-                    tracing::info!(%scope, token = %rank, ended = left.len(), took = ?began.elapsed(), "takeover");
+                    let took_ms = began.elapsed().as_secs_f64() * 1000.0;
+                    let (token, ended) = (rank.token.get(), left.len());
+                    tracing::info!(%scope, token, ended, took_ms, "the takeover is complete");
                     return Ok(());
                 }
                 Drained::Left(more) => left = more.iter().map(|r| r.backend).collect(),
@@ -250,7 +252,7 @@ impl Running {
 
     fn log(&self, error: &DeclareError) {
         let Barrier { scope, rank, .. } = &self.barrier;
-        tracing::warn!(%scope, token = rank.token.get(), %error, "a takeover is not completed");
+        tracing::warn!(%scope, token = rank.token.get(), %error, "the takeover is not complete");
         for holdout in self.progress.borrow().holdouts() {
             holdout.log(scope, rank.token);
         }

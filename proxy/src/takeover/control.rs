@@ -79,11 +79,17 @@ impl Control {
         cancel: CancellationToken,
     ) -> Result<(Self, Cluster), StartError> {
         let give_up = Instant::now() + plan.lock_wait;
+        let mut waits = false;
         let first = loop {
             match establish(&plan, None).await {
-                Err(StartError::OtherAuthority { .. } | StartError::Taken { .. })
+                Err(error @ (StartError::OtherAuthority { .. } | StartError::Taken { .. }))
                     if Instant::now() < give_up =>
                 {
+                    if !waits {
+                        let most = plan.lock_wait;
+                        tracing::warn!(%error, ?most, "waiting for the other proxy to go");
+                    }
+                    waits = true;
                     // The backend of a proxy that was killed may take a moment to notice.
                     sleep(LOCK_RETRY).await;
                 }

@@ -54,7 +54,7 @@ impl Reaper {
                 _ = ticks.tick() => {}
             }
             if let Err(error) = self.reap().await {
-                tracing::warn!(%error, "records of ended sessions are not removed");
+                tracing::warn!(%error, "cleanup of ended sessions failed, will retry");
             }
         }
     }

@@ -61,7 +61,7 @@ impl Releases {
                     batch.iter().for_each(|backend| _ = waiting.remove(backend));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "records of ended sessions wait to be removed");
+                    tracing::warn!(%error, "authority unreachable; cleanup of ended sessions deferred, will retry");
                     tokio::select! {
                         () = cancel.cancelled() => return,
                         () = sleep(RETRY) => {}

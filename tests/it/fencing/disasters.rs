@@ -200,6 +200,8 @@ fn an_authority_restored_from_an_older_snapshot() {
 
     let done = recover(&stage.proxy, &["--end-all-sessions"]);
     assert_output(&done, 0, &["Done."]);
+    let looked = recover(&stage.proxy, &[]);
+    assert_output(&looked, 0, &["Nothing to reconcile"]);
     let words = bystander.until_closed();
     assert_eq!(
         words[0].sqlstate(),

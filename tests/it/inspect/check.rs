@@ -228,7 +228,7 @@ fn nobody_answers() {
         .clone()
         .upstream(format!("postgres://{place}"))
         .check();
-    checked.expect("upstream", "fail", "is no PostgreSQL", "upstream");
+    checked.expect("upstream", "fail", "is not PostgreSQL", "upstream");
     server.join().unwrap();
 
     // Accepts, and says nothing: both steps have an end.

@@ -329,7 +329,8 @@ impl Store {
             Ok(_) => "another file has taken its place".to_owned(),
             Err(error) => error.to_string(),
         };
-        let what = "the open file is not there any more; stop the proxy, restore it, and run \"pgpalisade recover\"";
+        let what =
+            "the open file is gone; stop the proxy, restore it, and run \"pgpalisade recover\"";
         Err(AuthorityError::WentBack(
             self.named(&format!("{why}: {what}")),
         ))

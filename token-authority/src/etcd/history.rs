@@ -82,7 +82,7 @@ impl History {
     pub(super) fn breaks(&self, error: AuthorityError) -> AuthorityError {
         self.broken
             .get_or_init(|| {
-                tracing::error!(%error, "etcd: nothing is accepted any more");
+                tracing::error!(%error, "etcd: no declaration is accepted until a restart");
                 error
             })
             .clone()

@@ -50,7 +50,7 @@ pub enum OpenError {
         prefix: String,
     },
     /// Something else answers there.
-    #[error("this is no etcd of version 3.4 or later, or it does not take our requests: {0}")]
+    #[error("this is not etcd 3.4 or later, or it refuses our requests: {0}")]
     Foreign(String),
     /// A newer version of this program has made the store.
     #[error(

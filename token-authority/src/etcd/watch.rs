@@ -176,7 +176,7 @@ impl Store {
     async fn catch_up(&self, seen: &mut i64) -> Result<(), Ended> {
         tracing::info!(
             after = *seen,
-            "etcd: the watch reads all marks, for changes were compacted"
+            "etcd: changes were compacted, so the watch reads all marks again"
         );
         if let Some(cluster) = self.cluster().await? {
             self.tell(Change::Cluster(cluster)).await;

@@ -173,7 +173,7 @@ impl Reader<'_> {
                 let check = self.check_scope;
                 Declare::Scopes(self.list(name, value, |text| {
                     check(text).map_err(|why| {
-                        Fault::new(format!("{text:?} is no name of a scope"), why)
+                        Fault::new(format!("{text:?} is not a valid scope name"), why)
                     })?;
                     Ok(Box::from(text))
                 }))
@@ -223,7 +223,7 @@ impl Reader<'_> {
                 continue;
             }
             if let Err(why) = (self.check_scope)(key.get_ref()) {
-                let message = format!("{:?} is no name of a scope ({why})", key.get_ref());
+                let message = format!("{:?} is not a valid scope name ({why})", key.get_ref());
                 self.error(&key.span(), message);
             }
             if scopes.len() == SCOPES_MAX {
@@ -331,7 +331,7 @@ impl Reader<'_> {
         if table.is_empty() {
             let what = match last {
                 "match" => "what is to hold for everybody belongs below [defaults]",
-                _ => "leave the key out where everybody may hold it",
+                _ => "leave the key out if everybody may hold it",
             };
             let message = format!(
                 "{written} is empty (name a user, database, application_name or network; {what})"
@@ -407,6 +407,6 @@ fn category(text: &str) -> Result<Category, Fault> {
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("write some of: {}", names.collect::<Vec<_>>().join(", ")),
         };
-        Fault::new(format!("{text:?} is no kind of statement"), to_do)
+        Fault::new(format!("{text:?} is not a kind of statement"), to_do)
     })
 }

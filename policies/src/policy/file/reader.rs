@@ -130,7 +130,7 @@ impl Reader<'_> {
             return self.text(name, value, parse).into_iter().collect();
         };
         if array.is_empty() {
-            let to_do = "leave the key out where it is to say nothing";
+            let to_do = "leave the key out instead";
             self.fault(&value.span(), name, &Fault::new("is empty", to_do));
         }
         let mut read: Vec<Spanned<T>> = Vec::new();
@@ -177,7 +177,7 @@ impl Reader<'_> {
         let check = self.check_scope;
         let scope = self.text(name, value, |text| {
             check(text)
-                .map_err(|why| Fault::new(format!("{text:?} is no name of a scope"), why))?;
+                .map_err(|why| Fault::new(format!("{text:?} is not a valid scope name"), why))?;
             Ok(Box::from(text))
         });
         scope.map(Spanned::into_inner)

@@ -83,10 +83,10 @@ write = \"allow\"
 5:10: defaults.writes: \"tokn\" is none of its values (did you mean \"token\"? write \"token\", \"allow\" or \"refuse\")
 6:9: defaults.reads: is true or false (write \"allow\" or \"current\")
 7:8: defaults.mode: \"strict\" is none of its values (write \"enforce\" or \"observe\")
-8:9: defaults.scope: \"a b\" is no name of a scope (allowed are A-Z a-z 0-9 _ . : / -)
-9:18: defaults.refuse: \"copy-programm\" is no kind of statement (did you mean \"copy-program\"?)
+8:9: defaults.scope: \"a b\" is not a valid scope name (allowed are A-Z a-z 0-9 _ . : / -)
+9:18: defaults.refuse: \"copy-programm\" is not a kind of statement (did you mean \"copy-program\"?)
 9:35: defaults.refuse: is a number (write kinds of statements)
-9:38: defaults.refuse: \"xyzzy\" is no kind of statement (write some of: ddl, roles, server, maintenance, truncate, \
+9:38: defaults.refuse: \"xyzzy\" is not a kind of statement (write some of: ddl, roles, server, maintenance, truncate, \
 copy-program, copy-file, do, call, lock, notify, prepare-transaction, prepared-transactions, function-call, \
 replication, unparsed)
 10:10: defaults refuses and allows \"ddl\" (take one away)
@@ -98,8 +98,8 @@ quoted, or \"Jobs\" for one that was quoted when it was created)
 17:49: scope.a.tables: says the same twice (take one away)
 18:1: unknown key \"scope.a.mod\" (did you mean \"mode\"?)
 19:1: unknown key \"scope.a.max_steps\" (did you mean \"max_step\"?)
-21:8: \"b c\" is no name of a scope (allowed are A-Z a-z 0-9 _ . : / -)
-22:10: scope.b c.tables: is empty (leave the key out where it is to say nothing)
+21:8: \"b c\" is not a valid scope name (allowed are A-Z a-z 0-9 _ . : / -)
+22:10: scope.b c.tables: is empty (leave the key out instead)
 24:1: the rule has no match (write match = { user = \"...\" }; what is to hold for everybody belongs below [defaults])
 28:9: session.match is empty (name a user, database, application_name or network; what is to hold for everybody \
 belongs below [defaults])
@@ -612,7 +612,7 @@ fn what_is_wrong_about_declaring_is_said() {
     );
     refuse(
         "[defaults]\ndeclare = [\"a b\"]\n",
-        &["2:12: ", "is no name of a scope"],
+        &["2:12: ", "is not a valid scope name"],
     );
     refuse(
         "[tokens]\nscopes = \"list\"\n",

@@ -55,7 +55,7 @@ fn head(summary: &Summary) -> String {
             read.unauthenticated,
             "refusals before the login was authenticated",
         ),
-        (read.foreign_lines, "lines that are no records"),
+        (read.foreign_lines, "lines that are not records"),
         (read.torn_ends, "last lines that are not complete"),
     ] {
         if count > 0 {

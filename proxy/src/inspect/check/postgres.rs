@@ -159,7 +159,7 @@ async fn same_server(config: &Config, control: &Control, within: Duration) -> Ve
         }
         Err(error) => {
             return Verdict::warn(
-                format!("cannot be compared, for {error}"),
+                format!("cannot be compared: {error}"),
                 format!(
                     "make sure that {addr} and {} are the same server",
                     config.control_address()

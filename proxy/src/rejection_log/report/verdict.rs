@@ -92,8 +92,8 @@ const fn advice(kind: RejectionKind) -> (Todo, &'static str) {
     match kind {
         RejectionKind::StaleToken => (
             Todo::Nothing,
-            "Writes of leaders that had been deposed: refusing these is what the fence is for. Where two who are \
-             here both lead at the same time, each needs a scope of its own.",
+            "Writes of leaders that had been deposed: refusing these is what the fence is for. If two of these lead \
+             at the same time, each needs a scope of its own.",
         ),
         RejectionKind::SessionEnded | RejectionKind::OutcomeUnknown => (
             Todo::Nothing,
@@ -102,13 +102,13 @@ const fn advice(kind: RejectionKind) -> (Todo, &'static str) {
         RejectionKind::NoToken => (
             Todo::Something,
             "Writes without a token. Let each of these declare the token of its election: \
-             SET fencing.token = <number>, or options='-c fencing.token=<number>'. What is no leader's work gets a \
-             [[session]] rule with writes = \"allow\" in the policy file.",
+             SET fencing.token = <number>, or options='-c fencing.token=<number>'. If it is not a leader's work, give \
+             it a [[session]] rule with writes = \"allow\" in the policy file.",
         ),
         RejectionKind::InvalidToken => (
             Todo::Something,
-            "Tokens that cannot be taken: no number, further ahead than the policy allows, or set in the middle of a \
-             transaction. Correct the client, or the limits in the policy file.",
+            "Tokens that cannot be accepted: not a number, further ahead than the policy allows, or set in the \
+             middle of a transaction. Correct the client, or the limits in the policy file.",
         ),
         RejectionKind::Policy => (
             Todo::Something,
@@ -116,17 +116,16 @@ const fn advice(kind: RejectionKind) -> (Todo, &'static str) {
         ),
         RejectionKind::AuthorityUnavailable => (
             Todo::Something,
-            "Declarations that the store of the tokens did not take. Look at the proxy's log, and run \
-             \"pgpalisade check\".",
+            "Declarations that the authority could not store. See the proxy's log, and run \"pgpalisade check\".",
         ),
         RejectionKind::TakeoverIncomplete => (
             Todo::Something,
-            "Takeovers that could not be completed. Look at the proxy's log and its control connection, and run \
+            "Takeovers that could not be completed. See the proxy's log, check its control connection, and run \
              \"pgpalisade check\".",
         ),
         RejectionKind::DeposedPrimary => (
             Todo::Something,
-            "Sessions on a server that is not the primary any more. Point the proxy's upstream and control connection \
+            "Sessions on a server that is no longer the primary. Point the proxy's upstream and control connection \
              to the new primary.",
         ),
     }
@@ -221,11 +220,11 @@ const fn answer(total: &Count, open: &Count) -> Answer {
 
 fn headline(answer: Answer, open: &Count) -> String {
     match answer {
-        Answer::Ready => "the fence can be switched on. All that it would have refused are writes of deposed leaders, \
-             which is what it is for."
+        Answer::Ready => "the fence can be switched on. It would have refused only deposed leaders, which is what it \
+             is for."
             .to_owned(),
-        Answer::Incomplete => "it cannot be told. What is recorded would let the fence be switched on, but \
-             records are missing. Observe for another while, and use --since."
+        Answer::Incomplete => "unknown. The records would allow switching the fence on, but some are missing. Observe \
+             for another while, and use --since."
             .to_owned(),
         Answer::NotYet => format!(
             "not yet. With the fence on, {} that no takeover explains would have been refused.",
@@ -238,8 +237,9 @@ fn headline(answer: Answer, open: &Count) -> String {
             "the fence is on, and it refused {} that no takeover explains.",
             requests(open.refused)
         ),
-        Answer::NothingRecorded => "nothing is recorded. Where all applications went through the proxy in this time, \
-             in observe mode and with this log, the fence can be switched on."
+        Answer::NothingRecorded => "nothing is recorded, and that does not say whether the fence can be switched on: \
+             nothing would have been refused, or nothing came through the proxy. Make sure that every application \
+             used it in this time, in observe mode and with this log."
             .to_owned(),
     }
 }
@@ -283,7 +283,7 @@ fn cautions(understood: &Understood, others: &Count) -> Vec<String> {
     }
     if understood.records > 0 {
         cautions.push(
-            "A log holds also what was corrected since: --since leaves out what is older."
+            "The log also holds what has been corrected since: --since leaves out older records."
                 .to_owned(),
         );
     }
