@@ -1,7 +1,7 @@
 //! Functions of PostgreSQL's own that read no table and change nothing about the session. Short on purpose: what is not
 //! listed is taken for one that might.
 
-use crate::effects::ObjectName;
+use crate::object_name::ObjectName;
 
 /// The session's part of <https://www.postgresql.org/docs/current/functions-info.html>, the clock, and the settings.
 /// `set_config` is among them: SET is no read either, and a session may declare its token by it.

@@ -319,7 +319,7 @@ mod tests {
     use super::*;
     use crate::TextEncoding;
     use crate::allocation::allocated;
-    use crate::verdict::Class;
+    use crate::effects::Class;
 
     const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
     const UNSAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Unsafe);

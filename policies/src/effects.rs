@@ -5,7 +5,20 @@ use std::str::FromStr;
 
 use crate::allocation::boxed;
 use crate::builtin::is_about_values;
-use crate::verdict::Class;
+use crate::object_name::ObjectName;
+
+/// Stands for any setting in [`Effects::settings`].
+pub(crate) const ANY_SETTING: &str = "*";
+
+/// Whether a statement may change data. `Read < Write`, so the strongest of several is their maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Known not to write, as far as its text shows. A view, operator or function may still hide a write:
+    /// PostgreSQL's read-only mode is there for that.
+    Read,
+    /// Writes, or is not known to be a read.
+    Write,
+}
 
 /// The effects of one statement, as far as its text shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,32 +129,8 @@ impl Tables {
     }
 }
 
-/// The name of a table or function, as PostgreSQL parses it: what was not quoted is in lower case.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectName {
-    /// The schema, where the text names one.
-    pub schema: Option<Box<str>>,
-    /// The name.
-    pub name: Box<str>,
-}
-
-impl ObjectName {
-    fn heap_bytes(&self) -> usize {
-        boxed(&*self.name) + self.schema.as_deref().map_or(0, boxed)
-    }
-}
-
 fn names_bytes(names: &[ObjectName]) -> usize {
     boxed(names) + names.iter().map(ObjectName::heap_bytes).sum::<usize>()
-}
-
-impl fmt::Display for ObjectName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(schema) = &self.schema {
-            write!(f, "{schema}.")?;
-        }
-        f.write_str(&self.name)
-    }
 }
 
 /// A kind of statement that a policy may refuse by name.

@@ -10,7 +10,8 @@
 
 use Pattern::{Name, Prefix};
 
-use crate::effects::{Category, ObjectName};
+use crate::effects::Category;
+use crate::object_name::ObjectName;
 
 /// How a function is named in the list.
 enum Pattern {

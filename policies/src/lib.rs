@@ -15,6 +15,7 @@ mod effects;
 mod form;
 mod functions;
 mod kinds;
+mod object_name;
 mod policy;
 pub mod scan;
 mod set_config;
@@ -27,13 +28,14 @@ pub use classify::{
     Lexing, MAX_PARSED, MAX_PARSED_INLINE, PARSER_STACK, StandardStrings, TextEncoding, Weight,
     classify, weigh,
 };
-pub use effects::{Category, Effects, ObjectName, Tables, UnknownCategory};
+pub use effects::{Category, Class, Effects, Tables, UnknownCategory};
+pub use object_name::ObjectName;
 pub use policy::{
     Backstop, DEFAULT_SCOPE, Decision, MayNotDeclare, Mode, POLICY_BYTES_MAX, POLICY_KEYS, Policy,
     PolicyErrors, PolicyKey, PreparedTransactions, Reason, Remark, Requirement, ScopeId, ScopeSet,
     SearchPath, SessionPolicy, SessionRule, TokenBounds, Who, nearest,
 };
 pub use verdict::{
-    Access, AccessShow, Chain, Class, CommitsInside, Computes, Control, FencingShow,
-    FencingVariable, Lifetime, Mistake, Opaque, Statement, Verdict, WriteReason,
+    Access, AccessShow, Chain, CommitsInside, Computes, Control, FencingShow, FencingVariable,
+    Lifetime, Mistake, Opaque, Statement, Verdict, WriteReason,
 };

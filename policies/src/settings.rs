@@ -5,10 +5,10 @@
 use pg_query::NodeEnum;
 use pg_query::protobuf::{Node, VariableSetKind, VariableSetStmt, a_const};
 
+use crate::effects::ANY_SETTING;
 use crate::verdict::{
     Access, AccessShow, Control, FencingShow, FencingVariable, Lifetime, Mistake, WriteReason,
 };
-use crate::walk::ANY_SETTING;
 
 /// What a SET does here.
 #[derive(Debug, Default)]
@@ -257,12 +257,15 @@ pub(crate) fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Whether a setting is the access mode of the open transaction, or that of later ones.
-pub(crate) fn is_access_setting(name: &str) -> bool {
-    matches!(
-        Setting::named(name),
-        Setting::TransactionReadOnly | Setting::DefaultReadOnly
-    )
+impl Mistake {
+    /// What is wrong with giving a value to the setting of this name; `None` where nothing is.
+    #[must_use]
+    pub fn in_setting(name: &str) -> Option<Self> {
+        match Setting::named(name) {
+            Setting::Reserved => Some(reserved(name)),
+            _ => None,
+        }
+    }
 }
 
 /// What is wrong with giving a value to a [`Setting::Reserved`].

@@ -4,19 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::allocation::{boxed, counted};
-use crate::effects::{Category, Effects};
-use crate::settings::{Setting, is_access_setting, reserved};
-use crate::walk::ANY_SETTING;
+use crate::effects::{ANY_SETTING, Category, Class, Effects};
 
-/// Whether a statement may change data. `Read < Write`, so the strongest of several is their maximum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
-    /// Known not to write, as far as its text shows. A view, operator or function may still hide a write:
-    /// PostgreSQL's read-only mode is there for that.
-    Read,
-    /// Writes, or is not known to be a read.
-    Write,
-}
+/// The access mode of the open transaction, and that of later ones.
+const ACCESS_SETTINGS: [&str; 2] = ["transaction_read_only", "default_transaction_read_only"];
 
 /// The access mode of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,17 +66,6 @@ pub enum Mistake {
     /// The setting would get a value inside PostgreSQL, and the session would hold no token by it: the value is not
     /// in the text, or the statement is another one than SET and a plain SELECT of set_config.
     DoesNotDeclare(FencingVariable),
-}
-
-impl Mistake {
-    /// What is wrong with giving a value to the setting of this name; `None` where nothing is.
-    #[must_use]
-    pub fn in_setting(name: &str) -> Option<Self> {
-        match Setting::named(name) {
-            Setting::Reserved => Some(reserved(name)),
-            _ => None,
-        }
-    }
 }
 
 /// What a SHOW of ours asks for.
@@ -320,7 +300,7 @@ impl Statement {
     /// set_config.
     #[must_use]
     pub fn may_change_access_unseen(&self) -> bool {
-        let changes = |setting: &str| setting == ANY_SETTING || is_access_setting(setting);
+        let changes = |setting: &str| setting == ANY_SETTING || ACCESS_SETTINGS.contains(&setting);
         self.effects.settings.iter().any(|setting| changes(setting))
             && !self.controls.iter().any(Control::tells_access)
     }

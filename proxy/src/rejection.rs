@@ -1,5 +1,6 @@
 //! A refusal by the fence, as the client sees it and as it is recorded.
 
+mod bound;
 mod declaring;
 
 use std::fmt;
@@ -9,15 +10,17 @@ use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_policies::{Class, ObjectName};
 
-use crate::fence::SCOPES_MAX;
 use crate::rejection_log::{
     Enforcement, RejectionKind, RejectionRecord, SessionLabel, StatementText, without_controls,
 };
+use crate::token_value::SCOPES_MAX;
 use crate::wire::encode::{self, ErrorFields, Severity};
 
 /// The next step of a leader that has been deposed.
 const DEPOSED: &str = "This process is no longer the leader. Stop acting as leader. Win a new election before \
     declaring again.";
+
+pub use bound::Bound;
 
 /// A refusal with everything that the client and the log are told.
 #[derive(Debug, Clone, PartialEq, Eq)]

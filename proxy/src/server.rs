@@ -21,7 +21,9 @@ use crate::rejection_log::RejectionLog;
 use crate::store::{self, Store, StoreError};
 use crate::takeover::{BarrierKind, StartError, StoreLock, Takeover, TakeoverOptions};
 use crate::timers::Timers;
-use crate::worker::{Accepted, Shared, WorkerHandle};
+use crate::transport::allowed_batching;
+use crate::worker::Shared;
+use crate::worker_thread::{Accepted, WorkerHandle};
 
 /// How long a listener rests after an accept that failed: most often the process has no file
 /// descriptor left, and trying again at once would only burn the processor.
@@ -109,7 +111,7 @@ pub async fn serve(
         login_timeout: config.login_timeout,
         write_stall_timeout: config.write_stall_timeout,
         tcp_keepalive: config.tcp_keepalive,
-        batching: config.batching.as_allowed(),
+        batching: allowed_batching(config.batching),
         timers,
         drain: CancellationToken::new(),
         abort: CancellationToken::new(),

@@ -2,6 +2,7 @@
 //!
 //! Functions are measured by rustfmt's layout: one ends at the first `}` that is indented as its `fn` is.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -250,6 +251,69 @@ fn imports_follow_the_data() {
     );
 }
 
+/// The names that stand behind `crate::` in a text, also inside `use crate::{a, b::c}`.
+fn modules_named(text: &str) -> Vec<&str> {
+    let code = text
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default());
+    let mut names = Vec::new();
+    for line in code {
+        for after in line.split("crate::").skip(1) {
+            let list = after.strip_prefix('{').unwrap_or(after);
+            let paths = list
+                .split(", ")
+                .take(if list == after { 1 } else { usize::MAX });
+            let first = |path: &'_ str| path.find(|c: char| !c.is_alphanumeric() && c != '_');
+            names.extend(paths.map(|path| path.split_at(first(path).unwrap_or(path.len())).0));
+        }
+    }
+    names
+}
+
+/// Which modules of a crate import which, without their unit tests.
+fn imports(source: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (path, text) in sources() {
+        let Ok(inside) = path.strip_prefix(source) else {
+            continue;
+        };
+        let own = inside.iter().next().unwrap_or_default().to_string_lossy();
+        let own = own.trim_end_matches(".rs").to_owned();
+        if is_tests(&path) || matches!(&*own, "lib" | "main") {
+            continue;
+        }
+        let named = modules_named(before_tests(&text)).into_iter();
+        let others = named.filter(|name| *name != own).map(str::to_owned);
+        imports.entry(own.clone()).or_default().extend(others);
+    }
+    imports
+}
+
+/// A cycle of modules can only be read as a whole.
+#[test]
+fn no_imports_go_in_circles() {
+    for source in [
+        "proxy/src",
+        "policies/src",
+        "token-authority/src",
+        "tests/src",
+        "bench/src",
+    ] {
+        let mut left = imports(source);
+        assert!(left.len() > 3, "{source} has only {}", left.len());
+        // Whoever imports nobody that is left cannot be in a circle.
+        loop {
+            let names: BTreeSet<String> = left.keys().cloned().collect();
+            let before = left.len();
+            left.retain(|_, imported| !imported.is_disjoint(&names));
+            if left.len() == before {
+                break;
+            }
+        }
+        assert!(left.is_empty(), "{source}: a circle is among {left:#?}");
+    }
+}
+
 /// The leaves know neither each other nor the proxy.
 #[test]
 fn leaves_know_nobody() {
@@ -280,7 +344,14 @@ fn unsafe_code_is_in_one_crate() {
 }
 
 /// What runs on the threads of the workers, beside the stages of [`ARROW`].
-const ON_WORKERS: [&str; 5] = ["classification", "login", "passthrough", "relay", "worker"];
+const ON_WORKERS: [&str; 6] = [
+    "classification",
+    "login",
+    "passthrough",
+    "relay",
+    "worker",
+    "worker_thread",
+];
 
 /// The runtimes of the workers have no timers: to ask tokio for one panics there.
 #[test]

@@ -4,12 +4,15 @@ use pg_query::protobuf::{DiscardMode, LockStmt, Node, SelectStmt, VariableSetStm
 use pg_query::{LockMode, NodeEnum};
 
 use super::{block, copy, explain, names, transaction, utility};
-use crate::effects::{Category, Effects, ObjectName, Tables};
+use crate::effects::ANY_SETTING;
+use crate::effects::Class;
+use crate::effects::{Category, Effects, Tables};
 use crate::kinds;
+use crate::object_name::ObjectName;
 use crate::set_config;
 use crate::settings;
-use crate::verdict::{Class, CommitsInside, Computes, Control, Mistake, Statement, WriteReason};
-use crate::walk::{ANY_SETTING, Contents, Role, UnknownShape, examine};
+use crate::verdict::{CommitsInside, Computes, Control, Mistake, Statement, WriteReason};
+use crate::walk::{Contents, Role, UnknownShape, examine};
 
 /// What a statement was found to do.
 pub(super) struct Found {

@@ -33,9 +33,9 @@ use rand::{Rng, SeedableRng};
 
 use super::weight::OPERATOR_RUN_MAX;
 use super::*;
+use crate::effects::Class;
 use crate::verdict::{
-    Access, AccessShow, Chain, Class, Computes, Control, FencingShow, FencingVariable, Lifetime,
-    Mistake,
+    Access, AccessShow, Chain, Computes, Control, FencingShow, FencingVariable, Lifetime, Mistake,
 };
 
 use Class::{Read, Write};

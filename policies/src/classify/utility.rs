@@ -9,8 +9,9 @@ use pg_query::protobuf::{
 };
 
 use super::statement::Found;
-use crate::effects::{Category, ObjectName, Tables};
+use crate::effects::{Category, Tables};
 use crate::kinds;
+use crate::object_name::ObjectName;
 use crate::verdict::WriteReason;
 use crate::walk::{Role, UnknownShape, examine};
 

@@ -6,8 +6,9 @@ use super::tables::Listed;
 use super::terms::{By, Reads, UnknownTables, Writes};
 use super::{Mode, ScopeId};
 use crate::builtin::is_about_values;
-use crate::effects::{Category, Effects, ObjectName, Tables};
-use crate::verdict::Class;
+use crate::effects::Class;
+use crate::effects::{Category, Effects, Tables};
+use crate::object_name::ObjectName;
 
 /// A requirement, and how it came about.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 use super::SearchPath;
 use super::glob::Glob;
 use super::tables::Listed;
-use crate::effects::ObjectName;
+use crate::object_name::ObjectName;
 
 /// By a name of the policy. Those are the operator's, so no secret key keeps them apart, and a look-up takes the same
 /// steps in every run.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::ScopeId;
-use crate::effects::ObjectName;
+use crate::object_name::ObjectName;
 
 /// What a session must hold for a message to pass.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::effects::{Category, Effects, ObjectName, Tables};
+use crate::effects::Class;
+use crate::effects::{Category, Effects, Tables};
+use crate::object_name::ObjectName;
 use crate::scan::{NeedsParse, needs_parse};
-use crate::verdict::Class;
 
 const NOBODY: Who<'_> = Who {
     user: "nobody",

@@ -6,8 +6,9 @@ use serde::ser;
 use super::scope::Part;
 use super::trace::Trace;
 use super::{At, FirstArg, Role, UnknownShape, Walk};
-use crate::effects::{Category, ObjectName};
+use crate::effects::Category;
 use crate::functions;
+use crate::object_name::ObjectName;
 use crate::verdict::{Computes, WriteReason};
 
 /// What a query of constants consists of. PostgreSQL runs nothing for it but its own types' input and output.

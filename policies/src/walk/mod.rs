@@ -13,15 +13,13 @@ use std::fmt;
 use serde::Serialize;
 use serde::ser;
 
-use crate::effects::{Category, ObjectName, Tables};
+use crate::effects::{ANY_SETTING, Category, Tables};
 use crate::functions::{self, Reach};
+use crate::object_name::ObjectName;
 use crate::settings::{Setting, reserved};
 use crate::verdict::{Computes, Mistake, WriteReason};
 use scope::Scopes;
 use trace::{Token, Trace};
-
-/// The name of a setting that stands for any.
-pub(crate) const ANY_SETTING: &str = "*";
 
 /// What a table's name is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

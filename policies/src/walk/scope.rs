@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::UnknownShape;
-use crate::effects::ObjectName;
+use crate::object_name::ObjectName;
 
 /// A name in a FROM, or in a place like it.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! The front of a subtree as a flat list, to be compared with the few shapes that matter.
 
-use crate::effects::ObjectName;
+use crate::object_name::ObjectName;
 
 /// What a short subtree consists of, in the order of its fields. Numbers are left out.
 #[derive(Debug, PartialEq, Eq)]

@@ -24,5 +24,5 @@ pub(crate) use duration::{parse as parse_time, show as show_time};
 pub use error::{ConfigError, ConfigErrors, Source};
 pub use key::{KEYS, Key, KeySpec, Shape};
 pub use raw::{Environment, Flags, Item, RawConfig, RawValue};
-pub use ready::{Barrier, Config, Literals, LogFilter, LogFormat};
+pub use ready::{Barrier, Batching, Config, Literals, LogFilter, LogFormat, WitnessMode};
 pub use secret::Secret;

@@ -17,8 +17,6 @@ use super::error::{ConfigError, ConfigErrors, Source};
 use super::key::{KEYS, Key};
 use super::raw::{Environment, Item, RawConfig, RawValue};
 use super::secret::Secret;
-use crate::takeover::WitnessMode;
-use crate::transport::Batching;
 
 /// What `serve` needs to know. Made by [`Config::from_raw`] only.
 #[derive(Debug, Clone)]
@@ -71,6 +69,24 @@ pub struct Config {
 pub enum Barrier {
     /// PostgreSQL itself has ended every session with a lower token.
     Cluster,
+}
+
+/// Whether marks are copied into the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WitnessMode {
+    /// Where the control role may.
+    Auto,
+    /// Never.
+    Off,
+}
+
+/// How many sends go to the system in one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Batching {
+    /// All that the connections of a worker have in one turn, where the kernel has io_uring and allows it.
+    Auto,
+    /// One.
+    Off,
 }
 
 /// Whether the SQL text of a rejection record keeps its literals.

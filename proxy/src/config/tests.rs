@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::transport::Batching;
 
 fn key(name: &str) -> Key {
     Key::by_name(name).expect("a key").0

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pgpalisade_authority::{Mark, Scope, Token};
 
 use super::scope_cell::ScopeCell;
-use super::token_value::TokenValue;
+use crate::token_value::TokenValue;
 
 /// One accepted token.
 #[derive(Debug, Clone)]

@@ -11,8 +11,8 @@ mod rules;
 pub mod scope_cell;
 mod situation;
 mod text_names;
-mod token_value;
 
+pub use crate::token_value::{SCOPES_MAX, TokenValue, TokenValueError};
 pub use holding::{Binding, Footing, Holding, Standing};
 pub use passage::Passage;
 pub use permit::{Basis, Permit};
@@ -20,4 +20,3 @@ pub use plan::{Plan, runs_a_name};
 pub use requirement::{Admission, Unguarded};
 pub use rules::{Fence, SessionFence};
 pub use situation::{Confirmed, Guard, Situation};
-pub use token_value::{SCOPES_MAX, TokenValue, TokenValueError};

@@ -5,9 +5,8 @@ use std::fmt;
 use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_policies::{MayNotDeclare, Mistake, nearest};
 
-use super::Rejection;
+use super::{Bound, Rejection};
 use crate::rejection_log::RejectionKind;
-use crate::takeover::Bound;
 
 impl Rejection {
     /// The token is further than the policy allows.
@@ -30,7 +29,7 @@ impl Rejection {
                 "The session's token is {token}, {at}, and max_step of scope \"{scope}\" allows one declaration to \
                     raise it by {most}. Nothing was changed."
             ),
-            bound @ (Bound::Pace(_) | Bound::MaxScopes(_)) => format!(
+            bound @ (Bound::Pace(..) | Bound::MaxScopes(_)) => format!(
                 "The session's token is {token}, {at}, and {bound} of scope \"{scope}\". Nothing was changed."
             ),
         };

@@ -1,7 +1,5 @@
 //! How far a token may go: the guard against a poison token, which would lock out everybody who counts as usual.
 
-use std::fmt;
-
 use pgpalisade_authority::Mark;
 use pgpalisade_policies::TokenBounds;
 
@@ -9,34 +7,7 @@ use super::Declare;
 use super::error::DeclareError;
 use super::pace::{Pace, WINDOW};
 use crate::fence::scope_cell::{ScopeCell, ScopeCells};
-
-/// What a token went beyond.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bound {
-    /// The highest token that is accepted.
-    MaxToken(u64),
-    /// How far one declaration may raise a mark.
-    MaxStep(u64),
-    /// The same, by several declarations in a short time.
-    Pace(u64),
-    /// How many scopes there may be.
-    MaxScopes(u64),
-}
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MaxToken(most) => write!(f, "max_token is {most}"),
-            Self::MaxStep(most) => write!(f, "max_step is {most}"),
-            Self::Pace(most) => write!(
-                f,
-                "max_step allows all declarations of {} s together to raise the mark by {most}",
-                WINDOW.as_secs()
-            ),
-            Self::MaxScopes(most) => write!(f, "there may be {most} scopes"),
-        }
-    }
-}
+use crate::rejection::Bound;
 
 /// Refuses a token above the highest, whatever the mark. The step is judged by the authority, in the same atomic step
 /// that would raise the mark: so no raise, and no repair that lowers the mark, can come between the look and the
@@ -74,7 +45,7 @@ pub(super) fn check_growth(
                 if in_one_step {
                     Bound::MaxStep(most)
                 } else {
-                    Bound::Pace(most)
+                    Bound::Pace(most, WINDOW)
                 }
             })
         }

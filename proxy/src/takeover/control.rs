@@ -12,10 +12,11 @@ use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Client, Config, NoTls, Row};
 use tokio_util::sync::CancellationToken;
 
+use super::WitnessMode;
 use super::cluster_lock::StoreLock;
 use super::error::{ControlError, StartError};
 use super::prepare::{self, Prepared};
-use super::witness::{Table, WitnessMode};
+use super::witness::Table;
 use crate::fence::scope_cell::ScopeCells;
 
 /// The first and the longest pause between attempts to connect again.

@@ -8,7 +8,7 @@ use pgpalisade_authority::{
     AuthorityError, AuthorityId, Backend, Cluster, Mark, Rank, Scope, Token,
 };
 
-use super::bounds::Bound;
+use super::Bound;
 
 /// Why takeovers cannot be served at all.
 #[derive(Debug, Clone, thiserror::Error)]

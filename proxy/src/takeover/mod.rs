@@ -31,12 +31,12 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use bounds::Bound;
+pub use crate::config::WitnessMode;
+pub use crate::rejection::Bound;
 pub use cluster_lock::StoreLock;
 pub use error::{BackendFault, ControlError, DeclareError, Holder, StartError};
 pub use recover::{RecoverError, Recovery};
 pub use repair::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
-pub use witness::WitnessMode;
 
 use crate::fence::scope_cell::ScopeCells;
 use barrier::{Barrier, Barriers};

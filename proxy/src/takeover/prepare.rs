@@ -4,10 +4,11 @@ use pgpalisade_authority::{Backend, Cluster, Enrolled};
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::WitnessMode;
 use super::cluster_lock;
 use super::control::{Plan, STARTED_US, answer};
 use super::error::{ControlError, StartError};
-use super::witness::{self, Table, WitnessMode};
+use super::witness::{self, Table};
 
 /// What was found out.
 pub(super) struct Prepared {

@@ -18,15 +18,6 @@ use tokio_postgres::{Client, Row};
 use super::control::{Control, answer};
 use super::error::{ControlError, DeclareError, StartError};
 
-/// Whether marks are copied into the cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WitnessMode {
-    /// Where the control role may.
-    Auto,
-    /// Never.
-    Off,
-}
-
 /// Whether the table can be used over a control connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Table {

@@ -10,7 +10,7 @@ mod stream;
 mod tests;
 
 pub use outbox::Outbox;
-pub use send_batch::{Batching, SendBatch};
+pub use send_batch::{SendBatch, allowed_batching};
 pub use socket::{Socket, dial};
 pub use stall::{Stall, StallLimit, Unsent};
 

@@ -13,6 +13,7 @@ use std::task::{Poll, Waker};
 use pgpalisade_sockets::SendRing;
 
 use super::shared_stream::{SharedStream, Standing};
+use crate::config::Batching;
 
 /// More than this is sent at once: to copy it costs as much as a call.
 pub(super) const PART_MAX: usize = 4 * 1024;
@@ -30,29 +31,18 @@ const ALONE: u32 = 8;
 /// Of those, every so manieth waits all the same, to see whether there is company now.
 const LOOK_EVERY: u32 = 8;
 
-/// How many sends go to the system in one call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Batching {
-    /// All that the connections of a worker have in one turn, where the kernel has io_uring and allows it.
-    Auto,
-    /// One.
-    Off,
-}
-
-impl Batching {
-    /// What the kernel allows of it. Where that is less, the log says so.
-    #[must_use]
-    pub fn as_allowed(self) -> Self {
-        match self {
-            Self::Off => Self::Off,
-            Self::Auto => SendRing::new(PARTS_MAX).map_or_else(
-                |error| {
-                    tracing::info!(%error, "no io_uring here: a system call for each message that is sent");
-                    Self::Off
-                },
-                |_| Self::Auto,
-            ),
-        }
+/// What the kernel allows of a setting. Where that is less, the log says so.
+#[must_use]
+pub fn allowed_batching(batching: Batching) -> Batching {
+    match batching {
+        Batching::Off => Batching::Off,
+        Batching::Auto => SendRing::new(PARTS_MAX).map_or_else(
+            |error| {
+                tracing::info!(%error, "no io_uring here: a system call for each message that is sent");
+                Batching::Off
+            },
+            |_| Batching::Auto,
+        ),
     }
 }
 

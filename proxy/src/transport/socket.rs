@@ -278,7 +278,7 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
-    use crate::transport::Batching;
+    use crate::config::Batching;
 
     const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 
-use super::{Batching, Outbox, SendBatch, Socket};
+use super::{Outbox, SendBatch, Socket, allowed_batching};
+use crate::config::Batching;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -63,7 +64,7 @@ impl Connection {
 
 /// Runs a test with and without a ring.
 fn both<F: Future<Output = ()> + 'static>(test: impl Fn(Rc<SendBatch>) -> F) {
-    if Batching::Auto.as_allowed() == Batching::Off {
+    if allowed_batching(Batching::Auto) == Batching::Off {
         println!("no io_uring here: tested without it only");
     }
     for batching in [Batching::Auto, Batching::Off] {

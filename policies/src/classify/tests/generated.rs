@@ -8,8 +8,8 @@ use rand::{Rng, SeedableRng};
 
 use super::{SAFE, UNSAFE, of};
 use crate::classify;
+use crate::effects::Class;
 use crate::effects::Tables;
-use crate::verdict::Class;
 
 /// A text, and what is in it.
 #[derive(Clone, Debug, Default)]

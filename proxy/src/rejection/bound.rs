@@ -1,0 +1,32 @@
+//! Limits of the policy on tokens and scopes.
+
+use std::fmt;
+use std::time::Duration;
+
+/// What a token went beyond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// The highest token that is accepted.
+    MaxToken(u64),
+    /// How far one declaration may raise a mark.
+    MaxStep(u64),
+    /// The same, by several declarations within this time.
+    Pace(u64, Duration),
+    /// How many scopes there may be.
+    MaxScopes(u64),
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MaxToken(most) => write!(f, "max_token is {most}"),
+            Self::MaxStep(most) => write!(f, "max_step is {most}"),
+            Self::Pace(most, within) => write!(
+                f,
+                "max_step allows all declarations of {} s together to raise the mark by {most}",
+                within.as_secs()
+            ),
+            Self::MaxScopes(most) => write!(f, "there may be {most} scopes"),
+        }
+    }
+}

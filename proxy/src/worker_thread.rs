@@ -1,0 +1,153 @@
+//! Worker threads: each runs the connections it was given on one single-threaded runtime, so that a connection never
+//! crosses threads and shares nothing with other workers that it would have to lock.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use tokio::runtime::{LocalOptions, LocalRuntime};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+
+use crate::login;
+use crate::worker::{Shared, Worker};
+
+/// PostgreSQL's grammar recurses; `pgpalisade_policies::PARSER_STACK` must always be left.
+const STACK_BYTES: usize = 2 * pgpalisade_policies::PARSER_STACK;
+
+/// Connections handed to a worker that it has not begun to serve.
+const QUEUE: usize = 1024;
+
+/// A connection that was accepted.
+pub(crate) struct Accepted {
+    /// The client's socket.
+    pub(crate) stream: TcpStream,
+    /// Its other end.
+    pub(crate) client_addr: SocketAddr,
+}
+
+/// A connection that is being served.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A running worker, as the listener sees it.
+#[derive(Debug)]
+pub(crate) struct WorkerHandle {
+    jobs: mpsc::Sender<Accepted>,
+    connections: Arc<AtomicUsize>,
+    ended: oneshot::Receiver<()>,
+    thread: JoinHandle<()>,
+}
+
+impl WorkerHandle {
+    /// Starts a worker thread.
+    ///
+    /// # Errors
+    ///
+    /// Where the system gives no thread or no event queue.
+    pub(crate) fn start(number: usize, shared: &Shared) -> io::Result<Self> {
+        let (jobs, receiver) = mpsc::channel(QUEUE);
+        let (ending, ended) = oneshot::channel();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (shared, counter) = (shared.clone(), Arc::clone(&connections));
+        let (building, built) = std::sync::mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name(format!("worker-{number}"))
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                // A runtime whose tasks never leave the thread is made there.
+                let runtime = match local_runtime() {
+                    Ok(runtime) => runtime,
+                    Err(error) => return drop(building.send(Err(error))),
+                };
+                let _ = building.send(Ok(()));
+                // As a task of its own: what is blocked on is polled whenever any task is to run.
+                let serving = runtime.spawn_local(run(shared, receiver, counter));
+                if let Err(error) = runtime.block_on(serving) {
+                    tracing::error!(%error, "a worker thread has panicked");
+                }
+                // Whatever still runs was told to end at once.
+                runtime.shutdown_background();
+                let _ = ending.send(());
+            })?;
+        built.recv().map_err(io::Error::other)??;
+        Ok(Self {
+            jobs,
+            connections,
+            ended,
+            thread,
+        })
+    }
+
+    /// Connections that it serves now.
+    #[must_use]
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Hands it a connection. Where it cannot keep up, the connection is closed.
+    pub(crate) fn serve(&self, accepted: Accepted) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = self.jobs.try_send(accepted) {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!(%error, "a worker cannot keep up with new connections");
+        }
+    }
+
+    /// Waits until it has ended. It ends after its last connection, once the drain has begun.
+    pub(crate) async fn ended(self) {
+        let _ = self.ended.await;
+        if self.thread.join().is_err() {
+            tracing::error!("a worker thread has panicked");
+        }
+    }
+}
+
+/// Without timers: see [`crate::timers`].
+fn local_runtime() -> io::Result<LocalRuntime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build_local(LocalOptions::default())
+}
+
+async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Arc<AtomicUsize>) {
+    let worker = Rc::new(Worker::new(&shared));
+    // It ends with the thread.
+    let sends = Rc::clone(&worker.sends);
+    tokio::task::spawn_local(async move { sends.flush_after_each_turn().await });
+    let tracker = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = jobs.recv() => accepted,
+            () = shared.drain.cancelled() => None,
+        };
+        let Some(accepted) = accepted else { break };
+        let (worker, sessions) = (Rc::clone(&worker), tracker.clone());
+        let counted = Counted(Arc::clone(&connections));
+        tracker.spawn_local(async move {
+            let served = login::serve_client(worker, accepted.stream, accepted.client_addr);
+            if let Some((session, place)) = served.await {
+                // As a task of its own, which is as large as a session and not as a login.
+                sessions.spawn_local(async move {
+                    session.run().await;
+                    drop((place, counted));
+                });
+            }
+        });
+    }
+    worker.stopping.set(true);
+    worker.drain.cancel();
+    tracker.close();
+    tokio::select! {
+        () = tracker.wait() => {}
+        () = shared.abort.cancelled() => {}
+    }
+}
