@@ -22,14 +22,15 @@ pub trait Authority: Send + Sync + 'static {
 
     /// Records which cluster the marks are for, and how far its history has come.
     ///
-    /// Accepted where none is recorded, and where the same cluster is recorded on the same timeline or an older
-    /// one; the newer timeline is then on record. A primary that was deposed by a failover is on an older timeline
-    /// than its successor, so once the successor is on record the old one is refused.
+    /// Accepted where none is recorded, and where the same cluster is recorded on an older timeline, or on the same
+    /// one and a start of its server that is not later; this one is then on record. A primary that was deposed by a
+    /// failover is on an older timeline than its successor, so once the successor is on record the old one is refused.
+    /// So is a server beside which a copy of its storage was started, until it is started anew.
     fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled>;
 
     /// Binds a session to a token.
     ///
-    /// - another cluster on record than the declaration's, or another timeline, or none: nothing changes,
+    /// - another cluster on record than the declaration's, another timeline or start of it, or none: nothing changes,
     ///   [`Declared::OtherCluster`];
     /// - mark above the token: [`Declared::Stale`], and what [`IfStale`] says;
     /// - mark equal: the session is registered, [`Outcome::Current`];
@@ -97,7 +98,7 @@ pub type Watch = mpsc::Receiver<Change>;
 pub enum Change {
     /// A mark has risen in rank: a higher token, or a repair.
     Mark(Scope, Mark),
-    /// A cluster, or a newer timeline of it, is on record.
+    /// A cluster, or a newer timeline or start of it, is on record.
     Cluster(Cluster),
 }
 
@@ -108,7 +109,7 @@ pub enum Enrolled {
     Accepted,
     /// Nothing has changed: this one is on record.
     Refused {
-        /// Another cluster, or the same one on a newer timeline.
+        /// Another cluster, or the same one on a newer timeline, or started later.
         recorded: Cluster,
     },
 }
@@ -155,7 +156,7 @@ pub enum Declared {
         /// The mark that it would have raised.
         mark: Mark,
     },
-    /// Another cluster is on record, or another timeline, or none. Nothing has changed.
+    /// Another cluster is on record, or another timeline or start of it, or none. Nothing has changed.
     OtherCluster {
         /// What is on record.
         recorded: Option<Cluster>,

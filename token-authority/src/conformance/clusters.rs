@@ -29,6 +29,7 @@ pub(super) async fn old_timelines_are_refused(store: &dyn Authority) {
     let other = Cluster {
         system_identifier: 1,
         timeline: CLUSTER.timeline + 9,
+        ..CLUSTER
     };
     assert_eq!(enrol(store, other).await, refused, "another cluster");
     let (s, a) = (fresh_scope(), fresh_backend());
@@ -77,6 +78,37 @@ pub(super) async fn old_timelines_are_refused(store: &dyn Authority) {
     // Also: an operator can go back.
     store.recover(CLUSTER, &[]).await.expect("recover answers");
     assert_eq!(on_record(store).await, Some(CLUSTER));
+}
+
+/// Of two servers with the same storage the one that was started last is on record. The other takes its place back once
+/// it is started anew.
+pub(super) async fn a_server_beside_a_later_copy_is_refused(store: &dyn Authority) {
+    let started = |later: i64| Cluster {
+        postmaster_us: CLUSTER.postmaster_us + later,
+        ..CLUSTER
+    };
+    let (copy, again) = (started(10), started(20));
+    let (s, a, b) = (fresh_scope(), fresh_backend(), fresh_backend());
+    accepted(declare(store, &s, 1, a).await);
+    assert_eq!(enrol(store, copy).await, Enrolled::Accepted);
+    let recorded = copy;
+    assert_eq!(enrol(store, CLUSTER).await, Enrolled::Refused { recorded });
+    let recorded = Some(copy);
+    let declared = declare(store, &s, 2, b).await;
+    assert_eq!(declared, Declared::OtherCluster { recorded });
+    assert_eq!(mark_of(store, &s).await.map(|m| m.token), Some(token(1)));
+    assert_eq!(on_record(store).await, recorded);
+    assert_eq!(enrol(store, again).await, Enrolled::Accepted);
+    let recorded = again;
+    assert_eq!(enrol(store, copy).await, Enrolled::Refused { recorded });
+    // A promoted replica may have been started before the server that it replaces.
+    let promoted = Cluster {
+        timeline: CLUSTER.timeline + 1,
+        ..started(-10)
+    };
+    assert_eq!(enrol(store, promoted).await, Enrolled::Accepted);
+    assert_eq!(on_record(store).await, Some(promoted));
+    store.recover(CLUSTER, &[]).await.expect("recover answers");
 }
 
 pub(super) async fn recovery_lets_no_mark_fall(store: &dyn Authority) {

@@ -49,13 +49,14 @@ pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     concurrent::raises_see_every_lower_session(&one, seed).await;
     concurrent::schedule_loses_no_session(&one, seed).await;
     abandoned::calls_leave_nothing_broken(&one, seed).await;
-    racing::enrolment_ends_the_old_timeline(&one).await;
+    racing::enrolment_ends_the_cluster_before(&one).await;
     repairs::are_ordered_with_declarations(&one).await;
     repairs::that_race_are_one(&one).await;
     repairs::that_are_abandoned_are_taken_once(&one, seed).await;
     watching::changes_are_told(store, store).await;
     watching::repairs_are_told(store, store).await;
     clusters::old_timelines_are_refused(store).await;
+    clusters::a_server_beside_a_later_copy_is_refused(store).await;
     clusters::recovery_lets_no_mark_fall(store).await;
 }
 
@@ -69,7 +70,7 @@ pub async fn run_two(a: Arc<dyn Authority>, b: Arc<dyn Authority>, seed: u64) {
     concurrent::raises_see_every_lower_session(&two, seed).await;
     concurrent::schedule_loses_no_session(&two, seed).await;
     abandoned::calls_leave_nothing_broken(&two, seed).await;
-    racing::enrolment_ends_the_old_timeline(&two).await;
+    racing::enrolment_ends_the_cluster_before(&two).await;
     repairs::are_ordered_with_declarations(&two).await;
     repairs::that_race_are_one(&two).await;
     repairs::that_are_abandoned_are_taken_once(&two, seed).await;
@@ -84,6 +85,7 @@ pub async fn run_two(a: Arc<dyn Authority>, b: Arc<dyn Authority>, seed: u64) {
 const CLUSTER: Cluster = Cluster {
     system_identifier: 0xffff_0000_1111_2222,
     timeline: 3,
+    postmaster_us: 1_700_000_000_000_000,
 };
 
 /// A scope nobody else uses.

@@ -208,8 +208,8 @@ impl Worker {
         let [pids, starts] = gone.arguments();
         let arguments: [(&(dyn ToSql + Sync), Type); 5] = [
             (&scope, Type::TEXT),
-            (&incarnation, Type::INT8),
-            (&token, Type::INT8),
+            integer(&incarnation),
+            integer(&token),
             pids,
             starts,
         ];
@@ -218,9 +218,8 @@ impl Worker {
     }
 
     async fn enrol(&mut self, cluster: Cluster) -> Result<Enrolled, AuthorityError> {
-        let (system, timeline) = (steps::system(cluster), i64::from(cluster.timeline));
-        let arguments: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&system, Type::INT8), (&timeline, Type::INT8)];
+        let cluster = steps::cluster_columns(cluster);
+        let arguments = cluster.each_ref().map(integer);
         let rows = self.step("enrol", &arguments, 1).await?;
         steps::enrolled(&rows).map_err(|error| error.into_authority(&self.place))
     }
@@ -230,7 +229,7 @@ impl Worker {
         cluster: Cluster,
         marks: &[(Scope, Mark)],
     ) -> Result<(), AuthorityError> {
-        let (system, timeline) = (steps::system(cluster), i64::from(cluster.timeline));
+        let [system, timeline, postmaster] = steps::cluster_columns(cluster);
         let scopes: Vec<&str> = marks.iter().map(|(scope, _)| scope.as_str()).collect();
         let tokens: Vec<i64> = marks.iter().map(|(_, m)| steps::number(m.token)).collect();
         let ats: Vec<i64> = marks.iter().map(|(_, m)| m.raised_at).collect();
@@ -247,9 +246,10 @@ impl Worker {
             .map(|(_, m)| m.repair.as_deref().map(steps::repair_text).transpose())
             .collect();
         let repairs = repairs.map_err(|error| error.into_authority(&self.place))?;
-        let arguments: [(&(dyn ToSql + Sync), Type); 8] = [
-            (&system, Type::INT8),
-            (&timeline, Type::INT8),
+        let arguments: [(&(dyn ToSql + Sync), Type); 9] = [
+            integer(&system),
+            integer(&timeline),
+            integer(&postmaster),
             (&scopes, Type::TEXT_ARRAY),
             (&tokens, Type::INT8_ARRAY),
             (&ats, Type::INT8_ARRAY),
@@ -274,20 +274,21 @@ impl Worker {
             i64::from(expected.incarnation.get()),
             steps::number(expected.token),
         );
-        let (system, timeline) = (steps::system(*cluster), i64::from(cluster.timeline));
+        let [system, timeline, postmaster] = steps::cluster_columns(*cluster);
         let token = steps::number(row.token);
         let incarnation = i64::from(row.incarnation.get());
         let repair = steps::repair_text(repair);
         let repair = repair.map_err(|error| error.into_authority(&self.place))?;
-        let arguments: [(&(dyn ToSql + Sync), Type); 10] = [
+        let arguments: [(&(dyn ToSql + Sync), Type); 11] = [
             (&scope, Type::TEXT),
-            (&expected.0, Type::INT8),
-            (&expected.1, Type::INT8),
-            (&system, Type::INT8),
-            (&timeline, Type::INT8),
-            (&token, Type::INT8),
-            (&incarnation, Type::INT8),
-            (&row.raised_at, Type::INT8),
+            integer(&expected.0),
+            integer(&expected.1),
+            integer(&system),
+            integer(&timeline),
+            integer(&postmaster),
+            integer(&token),
+            integer(&incarnation),
+            integer(&row.raised_at),
             (&row.raised_by, Type::TEXT),
             (&repair, Type::TEXT),
         ];
@@ -402,6 +403,10 @@ impl Worker {
         }
         error
     }
+}
+
+fn integer(value: &i64) -> (&(dyn ToSql + Sync), Type) {
+    (value, Type::INT8)
 }
 
 /// Steps that one statement takes: the declarations first, then the removals.

@@ -85,8 +85,7 @@ async fn on_record(control: &Control, held: &Held) -> Verdict {
             Verdict::ok(format!("cluster {ours} is the one on record"))
         }
         Some(recorded) if ours.follows(&recorded) => Verdict::ok(format!(
-            "cluster {ours}; timeline {} is on record, and a proxy that connects puts the new one there",
-            recorded.timeline
+            "cluster {ours}; {recorded} is on record, and a proxy that connects puts the new one there"
         )),
         Some(recorded) => Verdict::fail(
             format!("this is cluster {ours}, but the marks are for cluster {recorded}"),
