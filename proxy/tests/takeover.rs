@@ -530,6 +530,38 @@ async fn the_reaper_removes_only_what_is_gone() {
     assert_eq!(registered(&store).await, [alive]);
 }
 
+/// A store that is restored to a copy without a session is found out also where no proxy was started since: the epoch
+/// rises after a session has joined, and stays where none has.
+#[tokio::test]
+async fn the_epoch_rises_once_sessions_have_joined() {
+    let postgres = Postgres::start(&[]).await;
+    let (store, admin) = (store(&postgres), postgres.connect("postgres").await);
+    let reap_every = Duration::from_millis(50);
+    let options = TakeoverOptions {
+        reap_every,
+        ..options(&postgres)
+    };
+    let takeover = start(options.clone(), &store).await.unwrap();
+    let epoch = async || {
+        let kept = store.mark(&Scope::epoch()).await.unwrap().unwrap();
+        let seen = "SELECT token FROM pgpalisade.mark WHERE scope = 'pgpalisade.epoch'";
+        (kept.token.get(), count(&admin, seen).await)
+    };
+    assert_eq!(epoch().await, (1, 1));
+    let (_session, session) = declared(&postgres, &takeover, "postgres", 1).await;
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while epoch().await != (2, 2) {
+        assert!(Instant::now() < give_up, "{:?}", epoch().await);
+        tokio::time::sleep(reap_every).await;
+    }
+    tokio::time::sleep(reap_every * 5).await;
+    assert_eq!(epoch().await, (2, 2));
+    assert_eq!(registered(&store).await, [session]);
+    drop(takeover);
+    let _takeover = start(options, &store).await.unwrap();
+    assert_eq!(epoch().await, (3, 3));
+}
+
 /// Everything of the proxy goes without a word; the server session of its client stays. The next raise,
 /// after a start on
 /// the same file, ends it.
@@ -673,7 +705,10 @@ impl Authority for Slow {
 
     fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared> {
         Box::pin(async move {
-            tokio::time::sleep(self.declare).await;
+            // A proxy that has no answer at its start does not start.
+            if !declaration.scope.is_epoch() {
+                tokio::time::sleep(self.declare).await;
+            }
             self.store.declare(declaration).await
         })
     }

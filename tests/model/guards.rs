@@ -54,8 +54,7 @@ pub(crate) enum Guard {
     /// `Cluster::follows`: a postmaster that began earlier never takes the
     /// place of a later one.
     PostmasterOnlyRises,
-    /// **The code does not have this one yet.** `witness::compare` refuses an authority whose epoch is behind the
-    /// cluster's.
+    /// `witness::compare` refuses an authority whose epoch is behind the cluster's. `Epoch::raise`.
     EpochCompared,
     /// `Recovery::perform` ends every session of the cluster first.
     RecoverEndsAll,

@@ -21,6 +21,8 @@ pub enum Bound {
     Pace(u64),
     /// How many scopes there may be.
     MaxScopes(u64),
+    /// The scope is the proxies' own.
+    Reserved,
 }
 
 impl fmt::Display for Bound {
@@ -34,16 +36,21 @@ impl fmt::Display for Bound {
                 WINDOW.as_secs()
             ),
             Self::MaxScopes(most) => write!(f, "there may be {most} scopes"),
+            Self::Reserved => f.write_str("the scope is pgpalisade's own"),
         }
     }
 }
 
-/// Refuses a token above the highest, whatever the mark. The step is judged by the authority, in the same atomic step
-/// that would raise the mark: so no raise, and no repair that lowers the mark, can come between the look and the
-/// write. A cached mark would not do, for before this proxy has heard of a repair, the poison token itself is no step
-/// at all.
+/// Refuses the proxies' own scope, and a token above the highest, whatever the mark. The step is judged by the
+/// authority, in the same atomic step that would raise the mark: so no raise, and no repair that lowers the mark, can
+/// come between the look and the write. A cached mark would not do, for before this proxy has heard of a repair, the
+/// poison token itself is no step at all.
 pub(super) fn check_token(declare: &Declare, cell: Option<&ScopeCell>) -> Result<(), DeclareError> {
     match declare.bounds.max_token {
+        _ if declare.scope.is_epoch() => Err(DeclareError::OutOfBounds {
+            mark: None,
+            bound: Bound::Reserved,
+        }),
         Some(most) if declare.token.get() > most => Err(DeclareError::OutOfBounds {
             mark: cell.and_then(ScopeCell::mark_detail),
             bound: Bound::MaxToken(most),

@@ -149,9 +149,13 @@ impl Control {
         }
     }
 
-    /// Whether the cluster keeps a witness of the marks.
-    pub(super) async fn witness(&self, deadline: Instant) -> Result<Table, ControlError> {
-        self.session(deadline).await.map(|session| session.witness)
+    /// Whether the cluster keeps a witness of the marks, and which cluster that is.
+    pub(super) async fn witness(
+        &self,
+        deadline: Instant,
+    ) -> Result<(Table, Cluster), ControlError> {
+        let session = self.session(deadline).await?;
+        Ok((session.witness, session.cluster))
     }
 
     /// Makes the connection anew, so that the authority decides again whether its cluster is the one on record.

@@ -1,5 +1,9 @@
 //! G1: a takeover misses no living session, whatever is copied, restored, or seen by another proxy.
 
+use std::cell::RefCell;
+use std::path::Path;
+use std::process::Command;
+
 use pgpalisade_tests::etcd::Etcd;
 use pgpalisade_tests::machine::{PATIENCE, wait_for};
 use pgpalisade_tests::postgres::Postgres;
@@ -100,4 +104,115 @@ fn a_copy_of_the_cluster_was_served() {
     proxy.terminate();
     let said = lead(&mut proxy, &postgres).unwrap_err();
     assert!(said.contains("was started later"), "{said}");
+}
+
+/// A copy of files, with their owners and rights.
+fn copy(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
+    assert!(copied.unwrap().success());
+}
+
+/// The store is restored to a copy that has the same mark, and lacks a session that joined at it since.
+fn a_session_is_forgotten(
+    postgres: &Postgres,
+    mut proxy: Proxy,
+    back_up: impl FnOnce(&Proxy),
+    restore: impl FnOnce(&Proxy),
+) {
+    leader(&proxy.endpoint(), "33").ok("INSERT INTO jobs VALUES (1)");
+    proxy.terminate();
+    back_up(&proxy);
+    proxy.restart();
+    let mut old = leader(&proxy.endpoint(), "33");
+    old.send(
+        &Batch::new().query("BEGIN; INSERT INTO jobs VALUES (2); SELECT pg_sleep(60); COMMIT"),
+    );
+    wait_for("the statement to run", || {
+        let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        (postgres.value(sleeps) == "1").then_some(())
+    });
+    proxy.kill();
+    restore(&proxy);
+    let said = proxy.try_restart(PATIENCE).unwrap_err();
+    for part in ["scope pgpalisade.epoch is at", "pgpalisade recover"] {
+        assert!(said.contains(part), "{said}");
+    }
+    let recovered = proxy
+        .subcommand("recover")
+        .arg("--end-all-sessions")
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&recovered.stdout);
+    assert!(
+        recovered.status.success() && told.contains("pgpalisade.epoch: "),
+        "{told}"
+    );
+    proxy.restart();
+    leader(&proxy.endpoint(), "34").ok("INSERT INTO jobs VALUES (3)");
+    let rows = postgres.sql("SELECT id FROM jobs ORDER BY id").concat();
+    assert_eq!(rows, ["1", "3"]);
+    proxy.terminate();
+    proxy.restart();
+}
+
+#[test]
+fn a_restored_file_has_the_mark_and_lacks_a_session() {
+    let postgres = server();
+    let proxy = Proxy::start(&postgres);
+    let snapshot = proxy.store().with_extension("snapshot");
+    let back_up = |proxy: &Proxy| copy(&proxy.store(), &snapshot);
+    let restore = |proxy: &Proxy| copy(&snapshot, &proxy.store());
+    a_session_is_forgotten(&postgres, proxy, back_up, restore);
+}
+
+#[test]
+fn a_restored_etcd_has_the_mark_and_lacks_a_session() {
+    let (postgres, etcd) = (server(), Etcd::start(1));
+    let proxy = Proxy::start_with(at(&postgres, &Store::Url(etcd.authority())));
+    let snapshot = etcd.dir().join("snapshot");
+    let etcd = RefCell::new(etcd);
+    let back_up = |_: &Proxy| {
+        let file = snapshot.to_str().unwrap();
+        etcd.borrow().ctl(&["snapshot", "save", file]);
+    };
+    let restore = |_: &Proxy| {
+        let mut etcd = etcd.borrow_mut();
+        etcd.kill(0);
+        let data = etcd.restore_snapshot(0, &snapshot, "etcd-cluster");
+        etcd.restart_from(0, &data);
+        etcd.wait_until_ready();
+    };
+    a_session_is_forgotten(&postgres, proxy, back_up, restore);
+}
+
+#[test]
+fn a_restored_postgresql_has_the_mark_and_lacks_a_session() {
+    let (postgres, marks) = (server(), Postgres::start());
+    let store = Store::Url(format!("postgres:{}", marks.admin_dsn()));
+    let proxy = Proxy::start_with(at(&postgres, &store));
+    let snapshot = marks.data().with_extension("snapshot");
+    let marks = RefCell::new(marks);
+    let back_up = |_: &Proxy| {
+        let mut marks = marks.borrow_mut();
+        marks.crash();
+        copy(&marks.data(), &snapshot);
+        marks.start_again(&[]);
+    };
+    let restore = |_: &Proxy| {
+        let mut marks = marks.borrow_mut();
+        marks.crash();
+        copy(&snapshot, &marks.data());
+        marks.start_again(&[]);
+    };
+    a_session_is_forgotten(&postgres, proxy, back_up, restore);
+}
+
+/// Whoever declared it could raise it so high that it rises no more.
+#[test]
+fn no_session_declares_the_epoch() {
+    let postgres = server();
+    let proxy = Proxy::start(&postgres);
+    let answer = plain(&proxy.endpoint()).query("SET fencing.token = 'pgpalisade.epoch=9'");
+    assert_eq!(answer[0].sqlstate(), "PF003", "{}", pretty(&answer));
 }

@@ -14,6 +14,7 @@ mod concurrent;
 mod racing;
 mod repairs;
 mod scale;
+mod stale;
 mod watching;
 
 pub use scale::{Scale, at_scale};
@@ -37,7 +38,7 @@ pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     late_drained_does_not_count(store).await;
     forget_removes_everywhere(store).await;
     removals_that_come_late_remove_nobody_else(store).await;
-    stale_sessions_are_registered_where_that_is_wanted(store).await;
+    stale::sessions_are_registered_where_that_is_wanted(store).await;
     scopes_are_apart(store).await;
     bounds::a_step_that_is_too_long_changes_nothing(store).await;
     repairs::set_the_mark_in_a_new_incarnation(store).await;
@@ -387,43 +388,6 @@ async fn removals_that_come_late_remove_nobody_else(store: &dyn Authority) {
         store.drained(&s, token(2).into(), &[reused, other]).await,
         Ok(Drained::Complete)
     );
-}
-
-/// A stale session that goes on all the same is among those that have to end, also where the scope was drained.
-async fn stale_sessions_are_registered_where_that_is_wanted(store: &dyn Authority) {
-    let s = fresh_scope();
-    let (current, old, moved) = (fresh_backend(), fresh_backend(), fresh_backend());
-    let observed = |value, backend| Declaration {
-        scope: &s,
-        token: token(value),
-        backend,
-        cluster: CLUSTER,
-        by: "observed",
-        max_step: None,
-        if_stale: IfStale::Register,
-    };
-    declare(store, &s, 5, current).await;
-    declare(store, &s, 5, moved).await;
-    let drained = store.drained(&s, token(5).into(), &[]).await;
-    assert_eq!(drained, Ok(Drained::Complete));
-    for (value, backend) in [(3, old), (4, old), (2, old), (4, moved)] {
-        let declaration = observed(value, backend);
-        let declared = store.declare(&declaration).await;
-        let mark = stale(declared.expect("declare answers"));
-        assert_eq!(mark.token, token(5), "the mark stays");
-    }
-    let (_, outcome, lower) = accepted(declare(store, &s, 5, current).await);
-    assert_eq!(outcome, Outcome::Current);
-    let found: Vec<_> = lower.iter().map(|r| (r.backend, r.token)).collect();
-    assert_eq!(found, [(old, token(4))], "never down, and not drained");
-    // Refused, as ever: it stays away.
-    let refused = fresh_backend();
-    stale(declare(store, &s, 4, refused).await);
-    let drained = store.drained(&s, token(5).into(), &[old]).await;
-    assert_eq!(drained, Ok(Drained::Complete));
-    let (.., lower) = accepted(declare(store, &s, 6, refused).await);
-    let both = BTreeSet::from([current, moved]);
-    assert_eq!(backends(&lower), both);
 }
 
 async fn scopes_are_apart(store: &dyn Authority) {

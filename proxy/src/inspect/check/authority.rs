@@ -6,7 +6,7 @@ use pgpalisade_authority::{Backend, Contents, Mark, Rank, Registered, Scope};
 
 use super::super::cluster;
 use super::super::finding::{self as id, Verdict};
-use super::super::store::Held;
+use super::super::store::{self, Held};
 use super::{Control, Report, unanswered};
 use crate::rejection::utc;
 use crate::takeover::cluster_lock::{self, Proxy};
@@ -160,7 +160,7 @@ fn marks(held: &Held, witnessed: Option<&HashMap<Scope, Mark>>) -> Verdict {
     if lost.is_empty() {
         return Verdict::ok(format!(
             "the authority has every mark that the cluster has seen ({})",
-            witnessed.len()
+            store::of_sessions(witnessed.keys())
         ));
     }
     let name = |(scope, seen, kept): &(&Scope, Rank, Option<Rank>)| {
