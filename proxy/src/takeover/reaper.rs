@@ -34,9 +34,20 @@ impl Reaper {
         if known.is_empty() {
             return Ok(0);
         }
-        let (alive, _) = sessions::alive(control, &known, deadline)
+        // After the records: they are of what is on record now, or of what it has outlived.
+        let recorded = in_time(authority.cluster(), deadline).await?;
+        let (alive, now) = sessions::alive(control, &known, deadline)
             .await
             .map_err(DeclareError::Control)?;
+        if let Some(recorded) = recorded
+            && recorded != now
+        {
+            // This proxy leads to another server than those that register: what it does not see may live there.
+            return Err(DeclareError::WrongCluster {
+                ours: now,
+                recorded,
+            });
+        }
         known.retain(|backend| !alive.contains(backend));
         if !known.is_empty() {
             in_time(authority.forget(&known), deadline).await?;
