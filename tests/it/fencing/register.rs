@@ -216,3 +216,37 @@ fn no_session_declares_the_epoch() {
     let answer = plain(&proxy.endpoint()).query("SET fencing.token = 'pgpalisade.epoch=9'");
     assert_eq!(answer[0].sqlstate(), "PF003", "{}", pretty(&answer));
 }
+
+/// A second authority gets in while the first proxy's control connection is away. Its takeover knows nothing of the
+/// session that the first one has bound, which is ended as soon as the first proxy looks again.
+#[test]
+fn a_second_authority_gets_in() {
+    let postgres = server();
+    postgres.sql("CREATE ROLE control SUPERUSER LOGIN");
+    let mut options = Options::new(&postgres).flag("--witness", "off");
+    let unseen = options.clone();
+    options.control = options.control.replace("user=postgres", "user=control");
+    let first = Proxy::start_with(options);
+    let mut old = leader(&first.endpoint(), "33");
+    old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    postgres.sql(
+        "ALTER ROLE control NOLOGIN; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'control'",
+    );
+    let second = Proxy::start_with(unseen);
+    leader(&second.endpoint(), "5").ok("INSERT INTO jobs VALUES (2)");
+    postgres.sql("ALTER ROLE control LOGIN");
+    wait_for("the first proxy to see the second", || {
+        first
+            .output()
+            .contains("another authority serves this cluster")
+            .then_some(())
+    });
+    let pid = old.backend_pid();
+    wait_for("the old session to be gone", || {
+        let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+        (postgres.value(&left) == "0").then_some(())
+    });
+    assert_not_admitted(&first.endpoint(), 34, &["PF006"]);
+    let rows = postgres.sql("SELECT id FROM jobs ORDER BY id").concat();
+    assert_eq!(rows, ["2"]);
+}
