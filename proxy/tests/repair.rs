@@ -166,8 +166,13 @@ impl Authority for Deaf {
         self.0.cluster()
     }
 
-    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()> {
-        self.0.recover(cluster, marks)
+    fn recover<'a>(
+        &'a self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &'a [(Scope, Mark)],
+    ) -> Answer<'a, Enrolled> {
+        self.0.recover(seen, cluster, marks)
     }
 
     fn watch(&self) -> Watch {
@@ -380,7 +385,7 @@ async fn the_witness_agrees_with_a_repair() {
     let forgetful = Arc::new(Embedded::open(&before).unwrap());
     let poison = Mark::new(token(Token::MAX), 1, "restored".to_owned());
     let marks = [(Scope::default(), poison)];
-    forgetful.recover(cluster, &marks).await.unwrap();
+    forgetful.recover(None, cluster, &marks).await.unwrap();
     let give_up = Instant::now() + Duration::from_secs(10);
     let error = loop {
         // The lock of the first store may be held for a moment.

@@ -697,8 +697,13 @@ impl Authority for Slow {
         self.store.cluster()
     }
 
-    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()> {
-        self.store.recover(cluster, marks)
+    fn recover<'a>(
+        &'a self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &'a [(Scope, Mark)],
+    ) -> Answer<'a, Enrolled> {
+        self.store.recover(seen, cluster, marks)
     }
 
     fn watch(&self) -> Watch {

@@ -41,6 +41,15 @@ pub trait Authority: Send + Sync + 'static {
     /// lower rank moves up and is not in its own `lower`. It never moves down.
     fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared>;
 
+    /// Every registered session, for the reaper.
+    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>>;
+
+    /// Every mark, to fill caches at start. Marks are never deleted.
+    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>>;
+
+    /// The mark of one scope.
+    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>>;
+
     /// Tells that these sessions were seen to be gone from PostgreSQL. Removes their records in the scope where the
     /// rank is lower, and no others. The scope is marked as drained for the rank only if no lower record is left and
     /// it is still that of the mark.
@@ -58,15 +67,6 @@ pub trait Authority: Send + Sync + 'static {
     /// such sessions too.
     fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()>;
 
-    /// Every registered session, for the reaper.
-    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>>;
-
-    /// Every mark, to fill caches at start. Marks are never deleted.
-    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>>;
-
-    /// The mark of one scope.
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>>;
-
     /// For an operator: sets the mark of a scope, down or up, in the next incarnation of the scope. Everything that
     /// was registered in it is below the new mark, so a declaration that comes before is among those that are to be
     /// ended, and one that comes after is judged by the new mark. This is the only step that can lower a mark's
@@ -78,16 +78,23 @@ pub trait Authority: Send + Sync + 'static {
     /// Which cluster is on record.
     fn cluster(&self) -> Answer<'_, Option<Cluster>>;
 
-    /// For an operator, when no proxy serves: records the cluster whatever was recorded before, and brings marks up
-    /// to these where they are lower, by their rank, or missing. No mark falls, no session is registered, and a scope
-    /// whose mark rises is not drained.
-    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()>;
-
     /// What changes in the store from now on, through whichever proxy.
     ///
     /// For speed, never for safety: it may come late, tell the same twice and leave out what was overtaken. What
     /// happened while the store could not be reached is told once it can be. Ends when the store is closed.
     fn watch(&self) -> Watch;
+
+    /// For an operator, when no proxy serves: records the cluster, and brings marks up to these where they are lower,
+    /// by their rank, or missing. No mark falls, no session is registered, and a scope whose mark rises is not drained.
+    ///
+    /// `seen` is what was on record when the operator decided. Refused, and nothing changes, where another cluster is
+    /// on record by now: a step that comes late or twice takes back nothing that came after it.
+    fn recover<'a>(
+        &'a self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &'a [(Scope, Mark)],
+    ) -> Answer<'a, Enrolled>;
 }
 
 /// Changes of a store, as they become known. It is to be read all the time: a store may leave out what does not fit.
@@ -102,7 +109,7 @@ pub enum Change {
     Cluster(Cluster),
 }
 
-/// The answer to [`Authority::enrol`].
+/// The answer to [`Authority::enrol`] and [`Authority::recover`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enrolled {
     /// The cluster is on record.

@@ -26,6 +26,12 @@ impl Cluster {
         let at = |cluster: &Self| (cluster.timeline, cluster.postmaster_us);
         self.system_identifier == recorded.system_identifier && at(self) >= at(recorded)
     }
+
+    /// Whether it may be put on record by an operator who has seen this one there: nothing has come in between, or this
+    /// very step.
+    pub(crate) fn recovers(&self, seen: Option<Self>, recorded: Self) -> bool {
+        Some(recorded) == seen || recorded == *self
+    }
 }
 
 impl fmt::Display for Cluster {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::task::JoinSet;
 
-use super::{CLUSTER, backends, declare_on, fresh_backend, fresh_scope};
+use super::{CLUSTER, backends, declare_on, fresh_backend, fresh_scope, recover};
 use crate::{Authority, Backend, Cluster, Declared, Enrolled, Registered, Scope};
 
 /// What takes the place of [`CLUSTER`]: a promoted replica, and a server that was started later.
@@ -38,7 +38,7 @@ struct Race {
 pub(super) async fn enrolment_ends_the_cluster_before(handles: &[Arc<dyn Authority>]) {
     let store = handles.first().expect("a handle");
     for (_, successor) in (0..ROUNDS).zip(SUCCESSORS.into_iter().cycle()) {
-        store.recover(CLUSTER, &[]).await.expect("recover answers");
+        recover(store.as_ref(), &[]).await;
         let race = Arc::new(Race {
             successor,
             scope: fresh_scope(),
@@ -77,7 +77,7 @@ pub(super) async fn enrolment_ends_the_cluster_before(handles: &[Arc<dyn Authori
             );
         }
     }
-    store.recover(CLUSTER, &[]).await.expect("recover answers");
+    recover(store.as_ref(), &[]).await;
 }
 
 /// Declares for the cluster before until it is refused. Returns what was lower, for each accepted declaration.

@@ -188,17 +188,27 @@ BEGIN
 END
 $$;
 
--- Records the cluster, and brings marks up to these. A scope whose mark rises is not drained.
+-- Records the cluster where what is on record is what was seen, or it already, and brings marks up to these. A scope
+-- whose mark rises is not drained. What is on record afterwards, and whether it is what the caller has brought.
 CREATE FUNCTION @schema@.recover(
     a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
+    a_seen_system bigint, a_seen_timeline bigint, a_seen_postmaster bigint,
     a_system bigint, a_timeline bigint, a_postmaster bigint,
     a_scopes text[], a_tokens bigint[], a_raised_ats bigint[], a_raised_bys text[],
     a_incarnations bigint[], a_repairs text[]
-) RETURNS void
+) RETURNS TABLE (o_accepted boolean, o_system bigint, o_timeline bigint, o_postmaster bigint)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     LOCK TABLE @schema@.store IN EXCLUSIVE MODE;
     PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
+    SELECT system_identifier, timeline, postmaster_us INTO o_system, o_timeline, o_postmaster FROM @schema@.store;
+    o_accepted := o_system IS NULL
+        OR (o_system, o_timeline, o_postmaster) IS NOT DISTINCT FROM (a_seen_system, a_seen_timeline, a_seen_postmaster)
+        OR (o_system, o_timeline, o_postmaster) IS NOT DISTINCT FROM (a_system, a_timeline, a_postmaster);
+    RETURN NEXT;
+    IF NOT o_accepted THEN
+        RETURN;
+    END IF;
     UPDATE @schema@.store SET system_identifier = a_system, timeline = a_timeline, postmaster_us = a_postmaster;
     INSERT INTO @schema@.marks AS m (scope, token, raised_at, raised_by, incarnation, repair)
         SELECT DISTINCT ON (r.scope COLLATE "C") r.*

@@ -313,9 +313,15 @@ impl Authority for Postgres {
         })
     }
 
-    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()> {
+    fn recover<'a>(
+        &'a self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &'a [(Scope, Mark)],
+    ) -> Answer<'a, Enrolled> {
         let marks = marks.to_vec();
         Box::pin(self.step(RECOVERY, move |reply| Job::Recover {
+            seen,
             cluster,
             marks,
             reply,

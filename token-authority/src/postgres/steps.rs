@@ -133,6 +133,44 @@ impl Together {
     }
 }
 
+/// Marks as columns.
+#[derive(Default)]
+pub(super) struct Marks {
+    scopes: Vec<String>,
+    tokens: Vec<i64>,
+    raised_ats: Vec<i64>,
+    raised_bys: Vec<String>,
+    incarnations: Vec<i64>,
+    repairs: Vec<Option<String>>,
+}
+
+impl Marks {
+    pub(super) fn new(marks: &[(Scope, Mark)]) -> Result<Self, LinkError> {
+        let mut columns = Self::default();
+        for (scope, mark) in marks {
+            columns.scopes.push(scope.as_str().to_owned());
+            columns.tokens.push(number(mark.token));
+            columns.raised_ats.push(mark.raised_at);
+            columns.raised_bys.push(without_nul(&mark.raised_by));
+            columns.incarnations.push(mark.incarnation.get().into());
+            let repair = mark.repair.as_deref().map(repair_text).transpose()?;
+            columns.repairs.push(repair);
+        }
+        Ok(columns)
+    }
+
+    pub(super) fn arguments(&self) -> [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 6] {
+        [
+            (&self.scopes, Type::TEXT_ARRAY),
+            (&self.tokens, Type::INT8_ARRAY),
+            (&self.raised_ats, Type::INT8_ARRAY),
+            (&self.raised_bys, Type::TEXT_ARRAY),
+            (&self.incarnations, Type::INT8_ARRAY),
+            (&self.repairs, Type::TEXT_ARRAY),
+        ]
+    }
+}
+
 /// `SELECT * FROM function($1, ...)`.
 pub(super) fn call(schema: &str, function: &str, arguments: &Arguments<'_>) -> String {
     let places: Vec<String> = (1..=arguments.len()).map(|n| format!("${n}")).collect();

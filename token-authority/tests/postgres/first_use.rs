@@ -58,7 +58,7 @@ async fn missing_rights_are_said_with_the_sql_that_gives_them() {
         let store = Postgres::connect(&options).await.unwrap();
         store.enrol(CLUSTER).await.unwrap();
         declare(&store, "s", 1, 1).await.unwrap();
-        store.recover(CLUSTER, &[]).await.unwrap();
+        store.recover(None, CLUSTER, &[]).await.unwrap();
     }
 }
 
