@@ -166,8 +166,13 @@ impl Authority for Deaf {
         self.0.cluster()
     }
 
-    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()> {
-        self.0.recover(cluster, marks)
+    fn recover<'a>(
+        &'a self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &'a [(Scope, Mark)],
+    ) -> Answer<'a, Enrolled> {
+        self.0.recover(seen, cluster, marks)
     }
 
     fn watch(&self) -> Watch {
@@ -198,7 +203,7 @@ async fn a_token_out_of_bounds_changes_nothing() {
     };
     let refused = declare(&takeover, 1_001, a, most).await;
     assert_eq!(out_of_bounds(refused), (None, Bound::MaxToken(1_000)));
-    assert_eq!(store.marks().await.unwrap(), vec![]);
+    assert_eq!(store.mark(&Scope::default()).await.unwrap(), None);
     assert_eq!(backends(store.as_ref()).await, vec![]);
     declare(&takeover, 1_000, a, most).await.unwrap();
     let step = TokenBounds {
@@ -355,7 +360,7 @@ async fn the_witness_agrees_with_a_repair() {
     let (_a, a) = session(&postgres, &takeover, "postgres").await;
     declare(&takeover, Token::MAX, a, NONE).await.unwrap();
     let kept = async || {
-        let read = "SELECT token, incarnation FROM pgpalisade.mark";
+        let read = "SELECT token, incarnation FROM pgpalisade.mark WHERE scope = 'default'";
         let row = admin.query_one(read, &[]).await.unwrap();
         (row.get::<_, i64>(0), row.get::<_, i64>(1))
     };
@@ -369,7 +374,7 @@ async fn the_witness_agrees_with_a_repair() {
     declare(&takeover, 35, b, NONE).await.unwrap();
     assert_eq!(kept().await, (35, 1));
     // A witness that lags, as on a replica that was promoted, is brought up.
-    let lags = "UPDATE pgpalisade.mark SET token = 9223372036854775807, incarnation = 0";
+    let lags = "UPDATE pgpalisade.mark SET token = 9223372036854775807, incarnation = 0 WHERE scope = 'default'";
     admin.batch_execute(lags).await.unwrap();
     drop(takeover);
     let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
@@ -380,7 +385,7 @@ async fn the_witness_agrees_with_a_repair() {
     let forgetful = Arc::new(Embedded::open(&before).unwrap());
     let poison = Mark::new(token(Token::MAX), 1, "restored".to_owned());
     let marks = [(Scope::default(), poison)];
-    forgetful.recover(cluster, &marks).await.unwrap();
+    forgetful.recover(None, cluster, &marks).await.unwrap();
     let give_up = Instant::now() + Duration::from_secs(10);
     let error = loop {
         // The lock of the first store may be held for a moment.

@@ -530,6 +530,38 @@ async fn the_reaper_removes_only_what_is_gone() {
     assert_eq!(registered(&store).await, [alive]);
 }
 
+/// A store that is restored to a copy without a session is found out also where no proxy was started since: the epoch
+/// rises after a session has joined, and stays where none has.
+#[tokio::test]
+async fn the_epoch_rises_once_sessions_have_joined() {
+    let postgres = Postgres::start(&[]).await;
+    let (store, admin) = (store(&postgres), postgres.connect("postgres").await);
+    let reap_every = Duration::from_millis(50);
+    let options = TakeoverOptions {
+        reap_every,
+        ..options(&postgres)
+    };
+    let takeover = start(options.clone(), &store).await.unwrap();
+    let epoch = async || {
+        let kept = store.mark(&Scope::epoch()).await.unwrap().unwrap();
+        let seen = "SELECT token FROM pgpalisade.mark WHERE scope = 'pgpalisade.epoch'";
+        (kept.token.get(), count(&admin, seen).await)
+    };
+    assert_eq!(epoch().await, (1, 1));
+    let (_session, session) = declared(&postgres, &takeover, "postgres", 1).await;
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while epoch().await != (2, 2) {
+        assert!(Instant::now() < give_up, "{:?}", epoch().await);
+        tokio::time::sleep(reap_every).await;
+    }
+    tokio::time::sleep(reap_every * 5).await;
+    assert_eq!(epoch().await, (2, 2));
+    assert_eq!(registered(&store).await, [session]);
+    drop(takeover);
+    let _takeover = start(options, &store).await.unwrap();
+    assert_eq!(epoch().await, (3, 3));
+}
+
 /// Everything of the proxy goes without a word; the server session of its client stays. The next raise,
 /// after a start on
 /// the same file, ends it.
@@ -640,6 +672,8 @@ async fn without_a_control_connection_only_takeovers_fail() {
 struct Slow {
     store: Arc<Embedded>,
     declare: Duration,
+    /// Whether it tells of changes.
+    tells: bool,
 }
 
 impl Authority for Slow {
@@ -663,17 +697,28 @@ impl Authority for Slow {
         self.store.cluster()
     }
 
-    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()> {
-        self.store.recover(cluster, marks)
+    fn recover<'a>(
+        &'a self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &'a [(Scope, Mark)],
+    ) -> Answer<'a, Enrolled> {
+        self.store.recover(seen, cluster, marks)
     }
 
     fn watch(&self) -> Watch {
-        self.store.watch()
+        match self.tells {
+            true => self.store.watch(),
+            false => tokio::sync::mpsc::channel(1).1,
+        }
     }
 
     fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared> {
         Box::pin(async move {
-            tokio::time::sleep(self.declare).await;
+            // A proxy that has no answer at its start does not start.
+            if !declaration.scope.is_epoch() {
+                tokio::time::sleep(self.declare).await;
+            }
             self.store.declare(declaration).await
         })
     }
@@ -700,6 +745,100 @@ impl Authority for Slow {
     }
 }
 
+/// A proxy that leads to a server which a later one has replaced, and has not heard of it.
+struct Replaced {
+    store: Arc<Embedded>,
+    takeover: Takeover,
+    later: Cluster,
+}
+
+impl Replaced {
+    async fn start(postgres: &Postgres) -> Self {
+        let store = store(postgres);
+        let deaf = Slow {
+            store: Arc::clone(&store),
+            declare: Duration::ZERO,
+            tells: false,
+        };
+        let options = TakeoverOptions {
+            reap_every: Duration::from_millis(50),
+            ..options(postgres)
+        };
+        let started = Takeover::start(options, Arc::new(deaf), CancellationToken::new()).await;
+        let takeover = started.unwrap();
+        let ours = takeover.cluster().unwrap();
+        let later = Cluster {
+            postmaster_us: ours.postmaster_us + 1,
+            ..ours
+        };
+        Self {
+            store,
+            takeover,
+            later,
+        }
+    }
+
+    /// Registers a session that lives on the later server.
+    async fn session_elsewhere(&self, value: u64) -> Backend {
+        let enrolled = self.store.enrol(self.later).await.unwrap();
+        assert_eq!(enrolled, Enrolled::Accepted);
+        let backend = Backend {
+            pid: 1,
+            started_us: 1,
+        };
+        let declaration = Declaration {
+            scope: &Scope::default(),
+            token: token(value),
+            backend,
+            cluster: self.later,
+            by: "elsewhere",
+            max_step: None,
+            if_stale: IfStale::Register,
+        };
+        self.store.declare(&declaration).await.unwrap();
+        backend
+    }
+}
+
+#[tokio::test]
+async fn a_reaper_on_a_replaced_server_removes_nobody() {
+    let postgres = Postgres::start(&[]).await;
+    let replaced = Replaced::start(&postgres).await;
+    let elsewhere = replaced.session_elsewhere(1).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(registered(&replaced.store).await, [elsewhere]);
+}
+
+#[tokio::test]
+async fn a_barrier_on_a_replaced_server_removes_nobody_else() {
+    let postgres = Postgres::start(&[]).await;
+    let replaced = Replaced::start(&postgres).await;
+    let Replaced {
+        store, takeover, ..
+    } = &replaced;
+    let (_old, old) = declared(&postgres, takeover, "postgres", 1).await;
+    let new = postgres.connect("postgres").await;
+    let new = identify(takeover, pid(&new).await).await.unwrap();
+    postgres.signal("-STOP", old.pid);
+    let declaring = tokio::spawn({
+        let (takeover, session) = (takeover.clone(), identified(takeover, new));
+        async move { declare_for(&takeover, 2, session).await }
+    });
+    let give_up = Instant::now() + Duration::from_secs(4);
+    while store.mark(&Scope::default()).await.unwrap().unwrap().token != token(2) {
+        assert!(Instant::now() < give_up, "the mark is not raised");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let elsewhere = replaced.session_elsewhere(1).await;
+    postgres.signal("-CONT", old.pid);
+    let refused = declaring.await.unwrap().unwrap_err();
+    assert!(
+        matches!(refused, DeclareError::WrongCluster { .. }),
+        "{refused}"
+    );
+    assert!(registered(store).await.contains(&elsewhere));
+}
+
 #[tokio::test]
 async fn an_authority_that_does_not_answer_is_an_error_in_time() {
     let postgres = Postgres::start(&[]).await;
@@ -708,6 +847,7 @@ async fn an_authority_that_does_not_answer_is_an_error_in_time() {
     let slow = Slow {
         store: Arc::clone(&store),
         declare: never,
+        tells: true,
     };
     let timeout = Duration::from_millis(300);
     let options = TakeoverOptions {

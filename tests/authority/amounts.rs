@@ -79,7 +79,7 @@ async fn very_many_scopes() {
             (scope(&format!("tenant/{index:08}")), mark)
         })
         .collect();
-    let writing = store.recover(CLUSTER, &marks);
+    let writing = store.recover(Some(CLUSTER), CLUSTER, &marks);
     timed("recover 20,000 marks", writing).await.0.unwrap();
     // Another handle, which knows none of them.
     let reader = connect(&etcd).await;

@@ -112,8 +112,13 @@ impl Authority for InTurn {
         self.next().cluster()
     }
 
-    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()> {
-        self.next().recover(cluster, marks)
+    fn recover<'a>(
+        &'a self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &'a [(Scope, Mark)],
+    ) -> Answer<'a, Enrolled> {
+        self.next().recover(seen, cluster, marks)
     }
 
     fn watch(&self) -> Watch {

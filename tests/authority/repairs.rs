@@ -52,9 +52,12 @@ async fn recovery_to_a_repaired_mark_changes_the_format_too() {
         (scope("b"), Mark::new(token(1), 1, String::new())),
         (scope("c"), mark),
     ];
-    store.recover(CLUSTER, &marks[1..2]).await.unwrap();
+    store
+        .recover(Some(CLUSTER), CLUSTER, &marks[1..2])
+        .await
+        .unwrap();
     assert!(!format(&etcd));
-    store.recover(CLUSTER, &marks).await.unwrap();
+    store.recover(Some(CLUSTER), CLUSTER, &marks).await.unwrap();
     assert!(format(&etcd));
     assert_eq!(store.marks().await.unwrap(), marks);
 }

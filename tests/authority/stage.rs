@@ -13,6 +13,7 @@ use pgpalisade_tests::etcd;
 pub(crate) const CLUSTER: Cluster = Cluster {
     system_identifier: 7,
     timeline: 1,
+    postmaster_us: 1_700_000_000_000_000,
 };
 
 /// The options in the text behind `--authority`.

@@ -4,6 +4,7 @@ mod disasters;
 mod faults;
 mod hidden;
 mod race;
+mod register;
 mod stale;
 mod two_proxies;
 

@@ -142,7 +142,7 @@ fn a_poisoned_scope_comes_back_with_an_embedded_store() {
     proxy.restart();
     assert_refused(&proxy.endpoint(), "34", "PF001");
     assert_eq!(
-        postgres.sql("SELECT token, incarnation FROM pgpalisade.mark"),
+        postgres.sql("SELECT token, incarnation FROM pgpalisade.mark WHERE scope = 'default'"),
         [["35", "1"]]
     );
 }

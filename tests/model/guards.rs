@@ -49,14 +49,12 @@ pub(crate) enum Guard {
     ObservedRegister,
     /// `Tables::declare`: where that is done, the scope is not drained any more.
     ObservedUndrain,
-    /// **The code does not have this one yet.** `Tables::declare` refuses a session of another postmaster than the
-    /// one on record.
+    /// `Tables::declare` refuses a session of another postmaster than the one on record.
     PostmasterOnRecord,
-    /// **The code does not have this one yet.** `Cluster::follows`: a postmaster that began earlier never takes the
+    /// `Cluster::follows`: a postmaster that began earlier never takes the
     /// place of a later one.
     PostmasterOnlyRises,
-    /// **The code does not have this one yet.** `witness::compare` refuses an authority whose epoch is behind the
-    /// cluster's.
+    /// `witness::compare` refuses an authority whose epoch is behind the cluster's. `Epoch::raise`.
     EpochCompared,
     /// `Recovery::perform` ends every session of the cluster first.
     RecoverEndsAll,

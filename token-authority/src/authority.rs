@@ -22,14 +22,15 @@ pub trait Authority: Send + Sync + 'static {
 
     /// Records which cluster the marks are for, and how far its history has come.
     ///
-    /// Accepted where none is recorded, and where the same cluster is recorded on the same timeline or an older
-    /// one; the newer timeline is then on record. A primary that was deposed by a failover is on an older timeline
-    /// than its successor, so once the successor is on record the old one is refused.
+    /// Accepted where none is recorded, and where the same cluster is recorded on an older timeline, or on the same
+    /// one and a start of its server that is not later; this one is then on record. A primary that was deposed by a
+    /// failover is on an older timeline than its successor, so once the successor is on record the old one is refused.
+    /// So is a server beside which a copy of its storage was started, until it is started anew.
     fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled>;
 
     /// Binds a session to a token.
     ///
-    /// - another cluster on record than the declaration's, or another timeline, or none: nothing changes,
+    /// - another cluster on record than the declaration's, another timeline or start of it, or none: nothing changes,
     ///   [`Declared::OtherCluster`];
     /// - mark above the token: [`Declared::Stale`], and what [`IfStale`] says;
     /// - mark equal: the session is registered, [`Outcome::Current`];
@@ -39,6 +40,15 @@ pub trait Authority: Send + Sync + 'static {
     /// The token counts as one of the scope's present incarnation. A session that is registered in the scope at a
     /// lower rank moves up and is not in its own `lower`. It never moves down.
     fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared>;
+
+    /// Every registered session, for the reaper.
+    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>>;
+
+    /// Every mark, to fill caches at start. Marks are never deleted.
+    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>>;
+
+    /// The mark of one scope.
+    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>>;
 
     /// Tells that these sessions were seen to be gone from PostgreSQL. Removes their records in the scope where the
     /// rank is lower, and no others. The scope is marked as drained for the rank only if no lower record is left and
@@ -57,15 +67,6 @@ pub trait Authority: Send + Sync + 'static {
     /// such sessions too.
     fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()>;
 
-    /// Every registered session, for the reaper.
-    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>>;
-
-    /// Every mark, to fill caches at start. Marks are never deleted.
-    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>>;
-
-    /// The mark of one scope.
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>>;
-
     /// For an operator: sets the mark of a scope, down or up, in the next incarnation of the scope. Everything that
     /// was registered in it is below the new mark, so a declaration that comes before is among those that are to be
     /// ended, and one that comes after is judged by the new mark. This is the only step that can lower a mark's
@@ -77,16 +78,23 @@ pub trait Authority: Send + Sync + 'static {
     /// Which cluster is on record.
     fn cluster(&self) -> Answer<'_, Option<Cluster>>;
 
-    /// For an operator, when no proxy serves: records the cluster whatever was recorded before, and brings marks up
-    /// to these where they are lower, by their rank, or missing. No mark falls, no session is registered, and a scope
-    /// whose mark rises is not drained.
-    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()>;
-
     /// What changes in the store from now on, through whichever proxy.
     ///
     /// For speed, never for safety: it may come late, tell the same twice and leave out what was overtaken. What
     /// happened while the store could not be reached is told once it can be. Ends when the store is closed.
     fn watch(&self) -> Watch;
+
+    /// For an operator, when no proxy serves: records the cluster, and brings marks up to these where they are lower,
+    /// by their rank, or missing. No mark falls, no session is registered, and a scope whose mark rises is not drained.
+    ///
+    /// `seen` is what was on record when the operator decided. Refused, and nothing changes, where another cluster is
+    /// on record by now: a step that comes late or twice takes back nothing that came after it.
+    fn recover<'a>(
+        &'a self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &'a [(Scope, Mark)],
+    ) -> Answer<'a, Enrolled>;
 }
 
 /// Changes of a store, as they become known. It is to be read all the time: a store may leave out what does not fit.
@@ -97,18 +105,18 @@ pub type Watch = mpsc::Receiver<Change>;
 pub enum Change {
     /// A mark has risen in rank: a higher token, or a repair.
     Mark(Scope, Mark),
-    /// A cluster, or a newer timeline of it, is on record.
+    /// A cluster, or a newer timeline or start of it, is on record.
     Cluster(Cluster),
 }
 
-/// The answer to [`Authority::enrol`].
+/// The answer to [`Authority::enrol`] and [`Authority::recover`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enrolled {
     /// The cluster is on record.
     Accepted,
     /// Nothing has changed: this one is on record.
     Refused {
-        /// Another cluster, or the same one on a newer timeline.
+        /// Another cluster, or the same one on a newer timeline, or started later.
         recorded: Cluster,
     },
 }
@@ -155,7 +163,7 @@ pub enum Declared {
         /// The mark that it would have raised.
         mark: Mark,
     },
-    /// Another cluster is on record, or another timeline, or none. Nothing has changed.
+    /// Another cluster is on record, or another timeline or start of it, or none. Nothing has changed.
     OtherCluster {
         /// What is on record.
         recorded: Option<Cluster>,

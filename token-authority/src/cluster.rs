@@ -12,13 +12,25 @@ pub struct Cluster {
     /// Rises by at least one with every promotion
     /// (<https://www.postgresql.org/docs/current/continuous-archiving.html#BACKUP-TIMELINES>).
     pub timeline: u32,
+    /// When this server was started: `pg_postmaster_start_time()`, microseconds since the Unix epoch. 0 in a store of
+    /// a version before.
+    #[serde(default)]
+    pub postmaster_us: i64,
 }
 
 impl Cluster {
-    /// Whether a store that has `recorded` on record accepts this cluster.
+    /// Whether a store that has `recorded` on record accepts this cluster: a restart and a promotion go on, and of two
+    /// servers with the same storage, one of them a copy, only the one that was started last.
     #[must_use]
     pub fn follows(&self, recorded: &Self) -> bool {
-        self.system_identifier == recorded.system_identifier && self.timeline >= recorded.timeline
+        let at = |cluster: &Self| (cluster.timeline, cluster.postmaster_us);
+        self.system_identifier == recorded.system_identifier && at(self) >= at(recorded)
+    }
+
+    /// Whether it may be put on record by an operator who has seen this one there: nothing has come in between, or this
+    /// very step.
+    pub(crate) fn recovers(&self, seen: Option<Self>, recorded: Self) -> bool {
+        Some(recorded) == seen || recorded == *self
     }
 }
 
@@ -26,8 +38,8 @@ impl fmt::Display for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} on timeline {}",
-            self.system_identifier, self.timeline
+            "{} on timeline {} (server started {} us)",
+            self.system_identifier, self.timeline, self.postmaster_us
         )
     }
 }

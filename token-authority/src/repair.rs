@@ -70,7 +70,7 @@ pub enum Repaired {
         /// The mark, where there is one.
         mark: Option<Mark>,
     },
-    /// Another cluster is on record, or another timeline, or none. Nothing has changed.
+    /// Another cluster is on record, or another timeline or start of it, or none. Nothing has changed.
     OtherCluster {
         /// What is on record.
         recorded: Option<Cluster>,

@@ -11,6 +11,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope(Arc<str>);
 
+const EPOCH: &str = "pgpalisade.epoch";
+
 /// Why something is not the name of a scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScopeError {
@@ -44,6 +46,19 @@ impl Scope {
             Some(bad) => Err(ScopeError::Character(bad)),
             None => Ok(Self(name.into())),
         }
+    }
+
+    /// The scope of the proxies' own: its mark counts up, and a store where it is lower than the cluster has seen it is
+    /// an old copy. No session declares it.
+    #[must_use]
+    pub fn epoch() -> Self {
+        Self(EPOCH.into())
+    }
+
+    /// Whether it is [`Self::epoch`].
+    #[must_use]
+    pub fn is_epoch(&self) -> bool {
+        self.as_str() == EPOCH
     }
 
     /// The name.

@@ -45,6 +45,15 @@ impl Token {
         NonZeroU64::new(value).map(Self).ok_or(TokenError::Zero)
     }
 
+    /// The lowest token.
+    pub const MIN: Self = Self(NonZeroU64::MIN);
+
+    /// The one after it, where there is one.
+    #[must_use]
+    pub fn next(self) -> Option<Self> {
+        Self::new(self.get() + 1).ok()
+    }
+
     /// The number.
     pub fn get(self) -> u64 {
         self.0.get()

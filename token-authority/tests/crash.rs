@@ -17,6 +17,7 @@ const DIR: &str = "PGPALISADE_CRASH_TEST_DIR";
 const CLUSTER: Cluster = Cluster {
     system_identifier: 1,
     timeline: 1,
+    postmaster_us: 1_700_000_000_000_000,
 };
 
 fn backend(pid: i32) -> Backend {

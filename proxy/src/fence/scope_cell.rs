@@ -223,6 +223,10 @@ impl ScopeCells {
     /// Takes note of a mark, in whatever way it became known. One of a lower rank changes nothing. One of a later
     /// incarnation retires the cell, and a new one takes its place.
     pub fn note(&self, scope: &Scope, mark: &Mark) {
+        if scope.is_epoch() {
+            // No session has a token of it.
+            return;
+        }
         let cell = self.cell(scope);
         if cell.incarnation() < mark.incarnation {
             let mut entry = self.cells.entry(scope.clone()).or_insert(cell);

@@ -172,7 +172,7 @@ async fn witness(config: &Config, control: &Control) -> (Verdict, Witnessed) {
         Ok(Witness::Kept(marks)) => {
             let verdict = Verdict::ok(format!(
                 "the cluster keeps a copy of the marks: {}",
-                marks.len()
+                store::of_sessions(marks.keys())
             ));
             (verdict, Some(marks))
         }

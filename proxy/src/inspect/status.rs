@@ -296,7 +296,8 @@ fn scopes(
         alive_below_mark: sessions.map(|_| below.get(&scope).copied().unwrap_or_default()),
         scope: scope.to_string(),
     };
-    let mut scopes: Vec<ScopeStatus> = marks.into_iter().map(status).collect();
+    let of_sessions = marks.into_iter().filter(|(scope, _)| !scope.is_epoch());
+    let mut scopes: Vec<ScopeStatus> = of_sessions.map(status).collect();
     scopes.sort_by(|a, b| {
         let by_work = b.alive_below_mark.cmp(&a.alive_below_mark);
         by_work.then_with(|| a.scope.cmp(&b.scope))

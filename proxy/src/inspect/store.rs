@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pgpalisade_authority::{Contents, Etcd, embedded, etcd, postgres};
+use pgpalisade_authority::{Contents, Etcd, Scope, embedded, etcd, postgres};
 use tokio::time::timeout;
 
 use super::finding::Verdict;
@@ -73,11 +73,16 @@ fn nothing(place: &str) -> Store {
     }
 }
 
+/// How many of the scopes have marks that sessions declare.
+pub(super) fn of_sessions<'a>(scopes: impl Iterator<Item = &'a Scope>) -> usize {
+    scopes.filter(|scope| !scope.is_epoch()).count()
+}
+
 fn read(place: &str, contents: &Contents, took: Duration) -> String {
     format!(
         "{place}, authority {}, marks: {}, read in {} ms",
         contents.identity,
-        contents.marks.len(),
+        of_sessions(contents.marks.iter().map(|(scope, _)| scope)),
         took.as_millis()
     )
 }

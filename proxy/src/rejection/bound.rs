@@ -14,6 +14,8 @@ pub enum Bound {
     Pace(u64, Duration),
     /// How many scopes there may be.
     MaxScopes(u64),
+    /// The scope is the proxies' own.
+    Reserved,
 }
 
 impl fmt::Display for Bound {
@@ -27,6 +29,7 @@ impl fmt::Display for Bound {
                 within.as_secs()
             ),
             Self::MaxScopes(most) => write!(f, "there may be {most} scopes"),
+            Self::Reserved => f.write_str("the scope is pgpalisade's own"),
         }
     }
 }

@@ -29,7 +29,7 @@ impl Rejection {
                 "The session's token is {token}, {at}, and max_step of scope \"{scope}\" allows one declaration to \
                     raise it by {most}. Nothing was changed."
             ),
-            bound @ (Bound::Pace(..) | Bound::MaxScopes(_)) => format!(
+            bound @ (Bound::Pace(..) | Bound::MaxScopes(_) | Bound::Reserved) => format!(
                 "The session's token is {token}, {at}, and {bound} of scope \"{scope}\". Nothing was changed."
             ),
         };

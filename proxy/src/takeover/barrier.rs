@@ -168,6 +168,13 @@ impl Barriers {
                 }
                 Drained::Left(more) => left = more.iter().map(|r| r.backend).collect(),
             }
+            // Those have registered since. Where that was on another server, this one says nothing about them.
+            let (ours, recorded) = (running.barrier.cluster, self.authority.cluster());
+            if let Some(recorded) = in_time(recorded, deadline).await?
+                && recorded != ours
+            {
+                return Err(DeclareError::WrongCluster { ours, recorded });
+            }
             running.note(&left, "the authority knows more old sessions");
             sleep(RETRY).await;
         }

@@ -16,6 +16,7 @@ use super::WitnessMode;
 use super::cluster_lock::StoreLock;
 use super::error::{ControlError, StartError};
 use super::prepare::{self, Prepared};
+use super::sessions;
 use super::witness::Table;
 use crate::fence::scope_cell::ScopeCells;
 
@@ -156,9 +157,13 @@ impl Control {
         }
     }
 
-    /// Whether the cluster keeps a witness of the marks.
-    pub(super) async fn witness(&self, deadline: Instant) -> Result<Table, ControlError> {
-        self.session(deadline).await.map(|session| session.witness)
+    /// Whether the cluster keeps a witness of the marks, and which cluster that is.
+    pub(super) async fn witness(
+        &self,
+        deadline: Instant,
+    ) -> Result<(Table, Cluster), ControlError> {
+        let session = self.session(deadline).await?;
+        Ok((session.witness, session.cluster))
     }
 
     /// Makes the connection anew, so that the authority decides again whether its cluster is the one on record.
@@ -256,7 +261,13 @@ async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established
             backend,
             cluster,
             witness,
-        } = prepare::prepare(plan, &client, previous).await?;
+        } = match prepare::prepare(plan, &client, previous).await {
+            Err(error @ StartError::OtherAuthority { .. }) if previous.is_some() => {
+                end_registered(plan, &client).await?;
+                return Err(error);
+            }
+            prepared => prepared?,
+        };
         let session = Arc::new(Session {
             client,
             connection: connection.abort_handle(),
@@ -273,6 +284,22 @@ async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established
         Ok(established) => established,
         Err(_) => Err(StartError::Connect(ControlError::Timeout)),
     }
+}
+
+/// Another authority has come in while this connection was down. Its takeovers know nothing of our sessions, so they
+/// may not go on beside its own.
+async fn end_registered(plan: &Plan, client: &Client) -> Result<(), StartError> {
+    let records = plan.authority.sessions().await;
+    let records = records.map_err(StartError::Authority)?;
+    let registered: Vec<Backend> = records.into_iter().map(|(_, r)| r.backend).collect();
+    let ended = sessions::terminate_over(client, &registered).await;
+    ended.map_err(StartError::Control)?;
+    let sessions = registered.len();
+    tracing::error!(
+        sessions,
+        "another authority serves this cluster; the sessions that hold tokens of ours are ended"
+    );
+    Ok(())
 }
 
 /// Reads one column of an answer.

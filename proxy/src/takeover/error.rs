@@ -53,7 +53,8 @@ pub enum StartError {
         /// Who serves with it.
         holder: Holder,
     },
-    /// The authority's marks are for another cluster, or this one is a primary that a failover has deposed.
+    /// The authority's marks are for another cluster, or this one is a primary that a failover has deposed, or a copy
+    /// of its storage was started later.
     #[error(
         "the control connection leads to cluster {ours}, but the authority's marks are for cluster {recorded}; {}",
         wrong_cluster_advice(ours, recorded)
@@ -91,7 +92,11 @@ pub enum StartError {
 }
 
 pub(crate) fn wrong_cluster_advice(ours: &Cluster, recorded: &Cluster) -> &'static str {
-    if ours.system_identifier == recorded.system_identifier {
+    if (ours.system_identifier, ours.timeline) == (recorded.system_identifier, recorded.timeline) {
+        "a server with the same storage was started later. Where that is a copy, and this server is the right one, \
+         stop the copy and restart this server; where the clock was set back, stop all proxies and run \
+         \"pgpalisade recover\""
+    } else if ours.system_identifier == recorded.system_identifier {
         "this server was deposed by a failover: point upstream and control to the new primary. Where this server is \
          the right one after all, stop all proxies and run \"pgpalisade recover\""
     } else {
@@ -137,8 +142,8 @@ pub enum ControlError {
     /// It was lost while it was used.
     #[error("the control connection was lost")]
     Lost,
-    /// It was made anew and leads to another timeline of the cluster, so it says nothing about the sessions that were
-    /// asked about.
+    /// It was made anew and leads to another cluster, timeline or start of the server, so it says nothing about the
+    /// sessions that were asked about.
     #[error("the control connection leads to cluster {now} now, the session is on {ours}")]
     Moved {
         /// Where the session is.
@@ -199,7 +204,7 @@ pub enum DeclareError {
         /// What stood in the way.
         why: String,
     },
-    /// The session is on another cluster or timeline than the one on record.
+    /// The session is on another cluster, timeline or start of the server than the one on record.
     #[error(
         "the session is on cluster {ours}, but the authority's marks are for cluster {recorded}"
     )]

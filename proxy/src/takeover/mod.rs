@@ -6,6 +6,7 @@ mod bounds;
 pub(crate) mod cluster_lock;
 mod confirm;
 pub(crate) mod control;
+mod epoch;
 pub(crate) mod error;
 mod pace;
 pub(crate) mod prepare;
@@ -42,6 +43,7 @@ use crate::fence::scope_cell::ScopeCells;
 use barrier::{Barrier, Barriers};
 use confirm::Confirmer;
 use control::{Control, Plan};
+use epoch::Epoch;
 use pace::Pace;
 use reaper::Reaper;
 use release::Releases;
@@ -168,6 +170,7 @@ struct Inner {
     barriers: Arc<Barriers>,
     releases: Arc<Releases>,
     witness: Arc<Witness>,
+    epoch: Arc<Epoch>,
     pace: Pace,
     _tasks: DropGuard,
 }
@@ -231,11 +234,9 @@ impl Takeover {
         };
         confirmer.learn_all().await.map_err(start_error)?;
         tokio::spawn(confirmer.run(tasks.clone()));
-        let reaper = Reaper {
-            control: control.clone(),
-            authority: Arc::clone(&authority),
-            timeout,
-        };
+        let epoch = Epoch::new(&control, &authority, &declared_by, timeout);
+        epoch.raise().await.map_err(start_error)?;
+        let reaper = Reaper(Arc::clone(&epoch));
         reaper.reap().await.map_err(start_error)?;
         tokio::spawn(reaper.run(reap_every, tasks.clone()));
         let releases = Arc::new(Releases::default());
@@ -246,7 +247,8 @@ impl Takeover {
             timeout,
             declared_by,
             cells,
-            witness: Witness::new(control.clone()),
+            witness: Arc::clone(&epoch.witness),
+            epoch,
             control,
             authority,
             barriers,
@@ -349,6 +351,7 @@ impl Inner {
             max_step: bounds.max_step,
             if_stale: purpose.if_stale(),
         };
+        self.epoch.note_joining();
         let declared = in_time(self.authority.declare(&declaration), deadline).await?;
         match declared {
             Declared::Stale { mark } => {

@@ -77,12 +77,13 @@ async fn enrol(plan: &Plan, cluster: Cluster) -> Result<(), StartError> {
     }
 }
 
-/// Which cluster this is, and its timeline: the one that WAL is written to now, since what pg_control_checkpoint()
-/// shows lags behind a promotion.
+/// Which cluster this is, its timeline and the start of its server. The timeline is the one that WAL is written to now,
+/// since what pg_control_checkpoint() shows lags behind a promotion.
 pub(crate) async fn cluster(client: &Client) -> Result<Cluster, StartError> {
     let sql = "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
         ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))\
-        ::pg_catalog.bit(32)::pg_catalog.int4";
+        ::pg_catalog.bit(32)::pg_catalog.int4, \
+        (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::pg_catalog.int8";
     let rows = client.query_typed(sql, &[]).await.map_err(control_error)?;
     let row = rows
         .first()
@@ -92,6 +93,7 @@ pub(crate) async fn cluster(client: &Client) -> Result<Cluster, StartError> {
     Ok(Cluster {
         system_identifier: system_identifier.cast_unsigned(),
         timeline: timeline.cast_unsigned(),
+        postmaster_us: answer(row, 2).map_err(StartError::Control)?,
     })
 }
 

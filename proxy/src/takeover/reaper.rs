@@ -5,39 +5,52 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_authority::{Authority, Backend};
+use pgpalisade_authority::Backend;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::control::Control;
+use super::epoch::Epoch;
 use super::error::DeclareError;
 use super::{in_time, sessions};
 
-/// What the reaper needs.
-pub(super) struct Reaper {
-    pub(super) control: Control,
-    pub(super) authority: Arc<dyn Authority>,
-    pub(super) timeout: Duration,
-}
+/// What the reaper needs, all of it the epoch's, which it raises too.
+pub(super) struct Reaper(pub(super) Arc<Epoch>);
 
 impl Reaper {
     /// One round. Returns how many sessions were gone.
     pub(super) async fn reap(&self) -> Result<usize, DeclareError> {
-        let deadline = Instant::now() + self.timeout;
+        let Epoch {
+            control,
+            authority,
+            timeout,
+            ..
+        } = &*self.0;
+        let deadline = Instant::now() + *timeout;
         // The records first: a session that registers after the look must not be taken for gone.
-        let records = in_time(self.authority.sessions(), deadline).await?;
+        let records = in_time(authority.sessions(), deadline).await?;
         let mut known: Vec<Backend> = records.iter().map(|(_, r)| r.backend).collect();
         known.sort_unstable();
         known.dedup();
         if known.is_empty() {
             return Ok(0);
         }
-        let (alive, _) = sessions::alive(&self.control, &known, deadline)
+        // After the records: they are of what is on record now, or of what it has outlived.
+        let recorded = in_time(authority.cluster(), deadline).await?;
+        let (alive, now) = sessions::alive(control, &known, deadline)
             .await
             .map_err(DeclareError::Control)?;
+        if let Some(recorded) = recorded
+            && recorded != now
+        {
+            // This proxy leads to another server than those that register: what it does not see may live there.
+            return Err(DeclareError::WrongCluster {
+                ours: now,
+                recorded,
+            });
+        }
         known.retain(|backend| !alive.contains(backend));
         if !known.is_empty() {
-            in_time(self.authority.forget(&known), deadline).await?;
+            in_time(authority.forget(&known), deadline).await?;
             tracing::debug!(sessions = known.len(), "reaped");
         }
         Ok(known.len())
@@ -52,6 +65,9 @@ impl Reaper {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 _ = ticks.tick() => {}
+            }
+            if let Err(error) = self.0.raise().await {
+                tracing::warn!(%error, "the epoch is not raised");
             }
             if let Err(error) = self.reap().await {
                 tracing::warn!(%error, "cleanup of ended sessions failed, will retry");

@@ -8,7 +8,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use pgpalisade_authority::{Authority, AuthorityError, Backend, Cluster, Mark, Rank, Scope};
+use pgpalisade_authority::{
+    Authority, AuthorityError, Backend, Cluster, Enrolled, Mark, Rank, Scope,
+};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
@@ -35,6 +37,14 @@ pub enum RecoverError {
     Sessions {
         /// How many are left.
         left: usize,
+    },
+    /// Somebody else has put another cluster on record.
+    #[error(
+        "cluster {recorded} has come on record meanwhile; nothing was changed in the authority. Run it again"
+    )]
+    Changed {
+        /// What is there now.
+        recorded: Cluster,
     },
     /// It took too long.
     #[error("it was not completed in time; run it again")]
@@ -113,11 +123,16 @@ impl Recovery {
                 .collect();
             end_sessions(&self.client, &self.old, deadline).await?;
             // An authority inside this cluster has just lost its connection with the others.
-            while let Err(error) = authority.recover(self.cluster, &marks).await {
-                if !matches!(error, AuthorityError::Unavailable(_)) {
-                    return Err(StartError::Authority(error).into());
+            loop {
+                let recovering = authority.recover(self.recorded, self.cluster, &marks);
+                match recovering.await {
+                    Ok(Enrolled::Accepted) => break,
+                    Ok(Enrolled::Refused { recorded }) => {
+                        return Err(RecoverError::Changed { recorded });
+                    }
+                    Err(AuthorityError::Unavailable(_)) => sleep(RETRY).await,
+                    Err(error) => return Err(StartError::Authority(error).into()),
                 }
-                sleep(RETRY).await;
             }
             if witness == WitnessMode::Auto {
                 witness::compare(&self.client, authority).await?;

@@ -7,6 +7,7 @@ use std::fmt;
 
 use pgpalisade_authority::{Backend, Cluster, Scope, Token};
 use tokio::time::Instant;
+use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::Identified;
@@ -29,21 +30,38 @@ fn halves(backends: &[Backend]) -> (Vec<i32>, Vec<i64>) {
     backends.iter().map(|b| (b.pid, b.started_us)).unzip()
 }
 
+fn terminate_statement() -> String {
+    format!(
+        "SELECT pg_catalog.pg_terminate_backend(a.pid) \
+         FROM {OLD} JOIN {SESSIONS} a ON a.pid = o.pid \
+         WHERE {STARTED_US} = o.started"
+    )
+}
+
 /// Terminates each session that matches on both pid and start, in one statement.
 pub(super) async fn terminate(
     control: &Control,
     backends: &[Backend],
     deadline: Instant,
 ) -> Result<(), ControlError> {
-    let sql = format!(
-        "SELECT pg_catalog.pg_terminate_backend(a.pid) \
-         FROM {OLD} JOIN {SESSIONS} a ON a.pid = o.pid \
-         WHERE {STARTED_US} = o.started"
-    );
     let (pids, started) = halves(backends);
     let params: [(&(dyn ToSql + Sync), Type); 2] =
         [(&pids, Type::INT4_ARRAY), (&started, Type::INT8_ARRAY)];
-    control.query(&sql, &params, deadline).await?;
+    control
+        .query(&terminate_statement(), &params, deadline)
+        .await?;
+    Ok(())
+}
+
+/// The same over a connection that may not serve.
+pub(super) async fn terminate_over(
+    client: &Client,
+    backends: &[Backend],
+) -> Result<(), ControlError> {
+    let (pids, started) = halves(backends);
+    let params: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&pids, Type::INT4_ARRAY), (&started, Type::INT8_ARRAY)];
+    client.query_typed(&terminate_statement(), &params).await?;
     Ok(())
 }
 

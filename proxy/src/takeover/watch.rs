@@ -36,12 +36,10 @@ impl Watcher {
     fn on_cluster(&self, recorded: Cluster) {
         self.cells.cluster().note(self.ours, recorded);
         let current = self.control.cluster();
-        if current
-            .is_some_and(|current| current != recorded && recorded.timeline > current.timeline)
-        {
+        if current.is_some_and(|current| current != recorded && recorded.follows(&current)) {
             tracing::warn!(
                 %recorded,
-                "a newer timeline of the cluster is on record; the control connection is made anew"
+                "a newer timeline or start of the cluster is on record; the control connection is made anew"
             );
             self.control.renew();
         }

@@ -132,8 +132,9 @@ impl Witness {
         if self.has(scope, mark.rank()) {
             return Ok(());
         }
-        let table = self.control.witness(deadline).await;
-        if table.map_err(DeclareError::Control)? == Table::Usable {
+        let found = self.control.witness(deadline).await;
+        let (table, _) = found.map_err(DeclareError::Control)?;
+        if table == Table::Usable {
             let mut columns = Columns::default();
             columns.push(scope, mark);
             let written = self.control.query(RAISE, &columns.params(), deadline).await;
@@ -194,6 +195,10 @@ pub(crate) fn forgotten<'a>(
     marks: &HashMap<Scope, Mark>,
 ) -> Vec<(&'a Scope, Rank, Option<Rank>)> {
     let kept = |scope: &Scope| marks.get(scope).map(Mark::rank);
+    if witnessed.keys().all(Scope::is_epoch) {
+        // No session has ever declared anything, so none can be missing: the authority may be another one than before.
+        return Vec::new();
+    }
     let mut lost: Vec<_> = witnessed
         .iter()
         .map(|(scope, seen)| (scope, seen.rank(), kept(scope)))

@@ -88,7 +88,7 @@ fn a_lagging_replica_is_promoted() {
     proxy.terminate();
     drop(primary);
     replica.promote();
-    let witnessed = "SELECT token FROM pgpalisade.mark";
+    let witnessed = "SELECT token FROM pgpalisade.mark WHERE scope = 'default'";
     assert_eq!(replica.value(witnessed), "33", "the replica lags");
     point_to(&mut proxy, &replica);
     proxy.restart();
@@ -147,7 +147,7 @@ fn a_deposed_primary_is_fenced() {
         "{}",
         pretty(&answer)
     );
-    let mark = "SELECT max(token) FROM pgpalisade_authority.marks";
+    let mark = "SELECT max(token) FROM pgpalisade_authority.marks WHERE scope = 'default'";
     assert_eq!(
         marks.value(mark),
         "34",
@@ -238,7 +238,7 @@ fn a_scope_that_comes_back() {
     options.store = Store::Url(format!("postgres:{}", marks.admin_dsn()));
     let mut proxy = Proxy::start_with(options);
     leader(&proxy.endpoint(), "34").ok("INSERT INTO jobs VALUES (1)");
-    marks.sql("DELETE FROM pgpalisade_authority.marks");
+    marks.sql("DELETE FROM pgpalisade_authority.marks WHERE scope = 'default'");
     assert_refused(&proxy, "33", "PF001");
     proxy.terminate();
     assert_does_not_start(&mut proxy, &["scope default is at none"]);
@@ -260,7 +260,7 @@ fn the_authority_is_in_the_cluster_that_it_protects() {
     leader(&proxy.endpoint(), "34").ok("INSERT INTO jobs VALUES (2)");
     assert_ended(&old.query("COMMIT"));
     proxy.terminate();
-    postgres.sql("UPDATE pgpalisade_authority.marks SET token = 32");
+    postgres.sql("UPDATE pgpalisade_authority.marks SET token = 32 WHERE scope = 'default'");
     assert_does_not_start(&mut proxy, &["scope default is at 32"]);
     let done = recover(&proxy, &["--end-all-sessions"]);
     assert_output(&done, 0, &["default: 32 -> 34"]);
@@ -323,12 +323,21 @@ fn a_control_role_without_the_right_to_keep_a_witness() {
         "ALTER TABLE pgpalisade.mark ADD COLUMN IF NOT EXISTS incarnation int8 NOT NULL DEFAULT 0";
     assert_eq!(proxy.output().matches("keeps no witness").count(), 2);
     assert!(proxy.output().contains(add), "{}", proxy.output());
-    assert_eq!(postgres.value("SELECT count(*) FROM pgpalisade.mark"), "0");
+    assert_eq!(
+        postgres.value("SELECT count(*) FROM pgpalisade.mark WHERE scope = 'default'"),
+        "0"
+    );
     proxy.terminate();
     // What the log says to run.
     postgres.sql(add);
     proxy.restart();
-    assert_eq!(postgres.value("SELECT token FROM pgpalisade.mark"), "34");
+    assert_eq!(
+        postgres.value("SELECT token FROM pgpalisade.mark WHERE scope = 'default'"),
+        "34"
+    );
     write(&proxy, "35");
-    assert_eq!(postgres.value("SELECT token FROM pgpalisade.mark"), "35");
+    assert_eq!(
+        postgres.value("SELECT token FROM pgpalisade.mark WHERE scope = 'default'"),
+        "35"
+    );
 }

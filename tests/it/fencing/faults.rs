@@ -79,7 +79,7 @@ fn a_server_process_that_does_not_answer_is_not_declared() {
     });
     // As long as a declaration takes ten times over.
     std::thread::sleep(Duration::from_millis(300));
-    let marks = "SELECT count(*) FROM pgpalisade.mark";
+    let marks = "SELECT count(*) FROM pgpalisade.mark WHERE scope = 'default'";
     assert_eq!(stage.postgres.value(marks), "0");
     relay.release(Direction::ToServer);
     session.until_ready();

@@ -153,7 +153,7 @@ fn a_primary_that_a_failover_has_deposed() {
     successor.promote();
     settings(&successor)
         .check()
-        .expect("cluster", "ok", "timeline 1 is on record", "");
+        .expect("cluster", "ok", "on timeline 1 (server started", "");
     let mut options = Options::new(&successor);
     options.store = Store::Url(format!("embedded:{}", store.display()));
     drop(Proxy::start_with(options));
@@ -234,9 +234,11 @@ fn backend(postgres: &Postgres, session: &Wire) -> Backend {
 
 fn cluster(postgres: &Postgres) -> Cluster {
     let identifier = postgres.value("SELECT system_identifier FROM pg_control_system()");
+    let started = "SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::int8";
     Cluster {
         system_identifier: identifier.parse().unwrap(),
         timeline: 1,
+        postmaster_us: postgres.value(started).parse().unwrap(),
     }
 }
 

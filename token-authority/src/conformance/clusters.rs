@@ -1,7 +1,8 @@
 //! The cluster on record: a deposed primary is refused, and recovery lets no mark fall.
 
 use super::{
-    CLUSTER, accepted, declare, fresh_backend, fresh_scope, mark_of, sessions_of, stale, token,
+    CLUSTER, accepted, declare, fresh_backend, fresh_scope, mark_of, recover, sessions_of, stale,
+    token,
 };
 use crate::{Authority, Cluster, Declaration, Declared, Drained, Enrolled, IfStale, Mark, Outcome};
 
@@ -29,6 +30,7 @@ pub(super) async fn old_timelines_are_refused(store: &dyn Authority) {
     let other = Cluster {
         system_identifier: 1,
         timeline: CLUSTER.timeline + 9,
+        ..CLUSTER
     };
     assert_eq!(enrol(store, other).await, refused, "another cluster");
     let (s, a) = (fresh_scope(), fresh_backend());
@@ -75,8 +77,39 @@ pub(super) async fn old_timelines_are_refused(store: &dyn Authority) {
     accepted(declared);
     store.forget(&[a]).await.expect("forget answers");
     // Also: an operator can go back.
-    store.recover(CLUSTER, &[]).await.expect("recover answers");
+    recover(store, &[]).await;
     assert_eq!(on_record(store).await, Some(CLUSTER));
+}
+
+/// Of two servers with the same storage the one that was started last is on record. The other takes its place back once
+/// it is started anew.
+pub(super) async fn a_server_beside_a_later_copy_is_refused(store: &dyn Authority) {
+    let started = |later: i64| Cluster {
+        postmaster_us: CLUSTER.postmaster_us + later,
+        ..CLUSTER
+    };
+    let (copy, again) = (started(10), started(20));
+    let (s, a, b) = (fresh_scope(), fresh_backend(), fresh_backend());
+    accepted(declare(store, &s, 1, a).await);
+    assert_eq!(enrol(store, copy).await, Enrolled::Accepted);
+    let recorded = copy;
+    assert_eq!(enrol(store, CLUSTER).await, Enrolled::Refused { recorded });
+    let recorded = Some(copy);
+    let declared = declare(store, &s, 2, b).await;
+    assert_eq!(declared, Declared::OtherCluster { recorded });
+    assert_eq!(mark_of(store, &s).await.map(|m| m.token), Some(token(1)));
+    assert_eq!(on_record(store).await, recorded);
+    assert_eq!(enrol(store, again).await, Enrolled::Accepted);
+    let recorded = again;
+    assert_eq!(enrol(store, copy).await, Enrolled::Refused { recorded });
+    // A promoted replica may have been started before the server that it replaces.
+    let promoted = Cluster {
+        timeline: CLUSTER.timeline + 1,
+        ..started(-10)
+    };
+    assert_eq!(enrol(store, promoted).await, Enrolled::Accepted);
+    assert_eq!(on_record(store).await, Some(promoted));
+    recover(store, &[]).await;
 }
 
 pub(super) async fn recovery_lets_no_mark_fall(store: &dyn Authority) {
@@ -96,10 +129,7 @@ pub(super) async fn recovery_lets_no_mark_fall(store: &dyn Authority) {
         (missing.clone(), mark(4)),
     ];
     for _ in 0..2 {
-        store
-            .recover(CLUSTER, &marks)
-            .await
-            .expect("recover answers");
+        recover(store, &marks).await;
         assert_eq!(mark_of(store, &lower).await, Some(mark(9)));
         assert_eq!(mark_of(store, &missing).await, Some(mark(4)));
         let kept = mark_of(store, &higher).await.map(|m| m.token);
@@ -109,4 +139,37 @@ pub(super) async fn recovery_lets_no_mark_fall(store: &dyn Authority) {
     let (_, outcome, old) = accepted(declare(store, &lower, 9, b).await);
     assert_eq!(outcome, Outcome::Current);
     assert_eq!(old.len(), 1, "a raised scope is not drained: {old:?}");
+}
+
+/// An operator's step is about what the operator has seen. Taken again after a promotion, it does not take that back.
+pub(super) async fn recovery_that_comes_late_changes_nothing(store: &dyn Authority) {
+    let other = Cluster {
+        system_identifier: 1,
+        ..CLUSTER
+    };
+    let promoted = Cluster {
+        timeline: other.timeline + 1,
+        ..other
+    };
+    let missing = fresh_scope();
+    let marks = [(
+        missing.clone(),
+        Mark::new(token(4), 7, "witness".to_owned()),
+    )];
+    let seen = Some(CLUSTER);
+    for _ in 0..2 {
+        let recovered = store.recover(seen, other, &[]).await;
+        assert_eq!(
+            recovered,
+            Ok(Enrolled::Accepted),
+            "again, for its answer was lost"
+        );
+    }
+    assert_eq!(enrol(store, promoted).await, Enrolled::Accepted);
+    let recorded = promoted;
+    let late = store.recover(seen, other, &marks).await;
+    assert_eq!(late, Ok(Enrolled::Refused { recorded }));
+    assert_eq!(on_record(store).await, Some(promoted));
+    assert_eq!(mark_of(store, &missing).await, None);
+    recover(store, &[]).await;
 }

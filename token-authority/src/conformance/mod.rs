@@ -14,6 +14,7 @@ mod concurrent;
 mod racing;
 mod repairs;
 mod scale;
+mod stale;
 mod watching;
 
 pub use scale::{Scale, at_scale};
@@ -22,14 +23,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::{
-    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Drained, IfStale, Mark,
-    Outcome, Registered, Scope, Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Drained, Enrolled, IfStale,
+    Mark, Outcome, Registered, Scope, Token,
 };
 
 /// All tests. `seed` fixes the schedule of the concurrent ones as far as the threads allow; it is printed.
 pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     let store = authority.as_ref();
-    store.recover(CLUSTER, &[]).await.expect("recover answers");
+    recover(store, &[]).await;
     raises_and_refuses(store).await;
     lists_lower_sessions_until_drained(store).await;
     moves_up_and_never_down(store).await;
@@ -37,7 +38,7 @@ pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     late_drained_does_not_count(store).await;
     forget_removes_everywhere(store).await;
     removals_that_come_late_remove_nobody_else(store).await;
-    stale_sessions_are_registered_where_that_is_wanted(store).await;
+    stale::sessions_are_registered_where_that_is_wanted(store).await;
     scopes_are_apart(store).await;
     bounds::a_step_that_is_too_long_changes_nothing(store).await;
     repairs::set_the_mark_in_a_new_incarnation(store).await;
@@ -49,27 +50,29 @@ pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     concurrent::raises_see_every_lower_session(&one, seed).await;
     concurrent::schedule_loses_no_session(&one, seed).await;
     abandoned::calls_leave_nothing_broken(&one, seed).await;
-    racing::enrolment_ends_the_old_timeline(&one).await;
+    racing::enrolment_ends_the_cluster_before(&one).await;
     repairs::are_ordered_with_declarations(&one).await;
     repairs::that_race_are_one(&one).await;
     repairs::that_are_abandoned_are_taken_once(&one, seed).await;
     watching::changes_are_told(store, store).await;
     watching::repairs_are_told(store, store).await;
     clusters::old_timelines_are_refused(store).await;
+    clusters::a_server_beside_a_later_copy_is_refused(store).await;
     clusters::recovery_lets_no_mark_fall(store).await;
+    clusters::recovery_that_comes_late_changes_nothing(store).await;
 }
 
 /// What two proxies that share a store need: `a` and `b` are two handles on it, opened apart where the store allows
 /// it.
 pub async fn run_two(a: Arc<dyn Authority>, b: Arc<dyn Authority>, seed: u64) {
     assert_eq!(a.identity(), b.identity(), "two handles on one store");
-    a.recover(CLUSTER, &[]).await.expect("recover answers");
+    recover(a.as_ref(), &[]).await;
     println!("conformance: two handles run with seed {seed}");
     let two = [a, b];
     concurrent::raises_see_every_lower_session(&two, seed).await;
     concurrent::schedule_loses_no_session(&two, seed).await;
     abandoned::calls_leave_nothing_broken(&two, seed).await;
-    racing::enrolment_ends_the_old_timeline(&two).await;
+    racing::enrolment_ends_the_cluster_before(&two).await;
     repairs::are_ordered_with_declarations(&two).await;
     repairs::that_race_are_one(&two).await;
     repairs::that_are_abandoned_are_taken_once(&two, seed).await;
@@ -84,7 +87,15 @@ pub async fn run_two(a: Arc<dyn Authority>, b: Arc<dyn Authority>, seed: u64) {
 const CLUSTER: Cluster = Cluster {
     system_identifier: 0xffff_0000_1111_2222,
     timeline: 3,
+    postmaster_us: 1_700_000_000_000_000,
 };
+
+/// Puts [`CLUSTER`] on record, whatever is there.
+async fn recover(store: &dyn Authority, marks: &[(Scope, Mark)]) {
+    let seen = store.cluster().await.expect("cluster answers");
+    let recovered = store.recover(seen, CLUSTER, marks).await;
+    assert_eq!(recovered, Ok(Enrolled::Accepted));
+}
 
 /// A scope nobody else uses.
 fn fresh_scope() -> Scope {
@@ -385,43 +396,6 @@ async fn removals_that_come_late_remove_nobody_else(store: &dyn Authority) {
         store.drained(&s, token(2).into(), &[reused, other]).await,
         Ok(Drained::Complete)
     );
-}
-
-/// A stale session that goes on all the same is among those that have to end, also where the scope was drained.
-async fn stale_sessions_are_registered_where_that_is_wanted(store: &dyn Authority) {
-    let s = fresh_scope();
-    let (current, old, moved) = (fresh_backend(), fresh_backend(), fresh_backend());
-    let observed = |value, backend| Declaration {
-        scope: &s,
-        token: token(value),
-        backend,
-        cluster: CLUSTER,
-        by: "observed",
-        max_step: None,
-        if_stale: IfStale::Register,
-    };
-    declare(store, &s, 5, current).await;
-    declare(store, &s, 5, moved).await;
-    let drained = store.drained(&s, token(5).into(), &[]).await;
-    assert_eq!(drained, Ok(Drained::Complete));
-    for (value, backend) in [(3, old), (4, old), (2, old), (4, moved)] {
-        let declaration = observed(value, backend);
-        let declared = store.declare(&declaration).await;
-        let mark = stale(declared.expect("declare answers"));
-        assert_eq!(mark.token, token(5), "the mark stays");
-    }
-    let (_, outcome, lower) = accepted(declare(store, &s, 5, current).await);
-    assert_eq!(outcome, Outcome::Current);
-    let found: Vec<_> = lower.iter().map(|r| (r.backend, r.token)).collect();
-    assert_eq!(found, [(old, token(4))], "never down, and not drained");
-    // Refused, as ever: it stays away.
-    let refused = fresh_backend();
-    stale(declare(store, &s, 4, refused).await);
-    let drained = store.drained(&s, token(5).into(), &[old]).await;
-    assert_eq!(drained, Ok(Drained::Complete));
-    let (.., lower) = accepted(declare(store, &s, 6, refused).await);
-    let both = BTreeSet::from([current, moved]);
-    assert_eq!(backends(&lower), both);
 }
 
 async fn scopes_are_apart(store: &dyn Authority) {

@@ -1,4 +1,4 @@
-//! A failover while the old primary's proxies still declare.
+//! A failover, or a copy, while the old primary's proxies still declare.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,31 +6,41 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::task::JoinSet;
 
-use super::{CLUSTER, backends, declare_on, fresh_backend, fresh_scope};
+use super::{CLUSTER, backends, declare_on, fresh_backend, fresh_scope, recover};
 use crate::{Authority, Backend, Cluster, Declared, Enrolled, Registered, Scope};
 
-const PROMOTED: Cluster = Cluster {
-    timeline: CLUSTER.timeline + 1,
-    ..CLUSTER
-};
+/// What takes the place of [`CLUSTER`]: a promoted replica, and a server that was started later.
+const SUCCESSORS: [Cluster; 2] = [
+    Cluster {
+        timeline: CLUSTER.timeline + 1,
+        postmaster_us: 1,
+        ..CLUSTER
+    },
+    Cluster {
+        postmaster_us: CLUSTER.postmaster_us + 1,
+        ..CLUSTER
+    },
+];
 
 /// Rounds, since each has only one moment that counts.
 const ROUNDS: u32 = 12;
 
 struct Race {
+    successor: Cluster,
     scope: Scope,
     tokens: AtomicU64,
     /// Whether the enrolment was answered.
     enrolled: AtomicBool,
 }
 
-/// Once the new timeline was answered, no declaration for the old one is accepted that begins later. And the ones
-/// that began before are in front of all that come from the new one: none of them sees those as lower.
-pub(super) async fn enrolment_ends_the_old_timeline(handles: &[Arc<dyn Authority>]) {
+/// Once the successor was answered, no declaration for the cluster before is accepted that begins later. And the ones
+/// that began before are in front of all that come from the successor: none of them sees those as lower.
+pub(super) async fn enrolment_ends_the_cluster_before(handles: &[Arc<dyn Authority>]) {
     let store = handles.first().expect("a handle");
-    for _ in 0..ROUNDS {
-        store.recover(CLUSTER, &[]).await.expect("recover answers");
+    for (_, successor) in (0..ROUNDS).zip(SUCCESSORS.into_iter().cycle()) {
+        recover(store.as_ref(), &[]).await;
         let race = Arc::new(Race {
+            successor,
             scope: fresh_scope(),
             tokens: AtomicU64::new(1),
             enrolled: AtomicBool::new(false),
@@ -43,7 +53,7 @@ pub(super) async fn enrolment_ends_the_old_timeline(handles: &[Arc<dyn Authority
         let enrolled = handles
             .last()
             .expect("a handle")
-            .enrol(PROMOTED)
+            .enrol(successor)
             .await
             .expect("enrol answers");
         assert_eq!(enrolled, Enrolled::Accepted);
@@ -51,7 +61,8 @@ pub(super) async fn enrolment_ends_the_old_timeline(handles: &[Arc<dyn Authority
         let mut new: BTreeSet<Backend> = BTreeSet::new();
         for (_, handle) in (0..10).zip(handles.iter().cycle()) {
             let (value, backend) = (race.tokens.fetch_add(1, Ordering::SeqCst), fresh_backend());
-            let declared = declare_on(handle.as_ref(), PROMOTED, &race.scope, value, backend).await;
+            let declared =
+                declare_on(handle.as_ref(), successor, &race.scope, value, backend).await;
             match declared.expect("declare answers") {
                 Declared::Accepted { .. } => new.insert(backend),
                 Declared::Stale { .. } => continue,
@@ -60,13 +71,16 @@ pub(super) async fn enrolment_ends_the_old_timeline(handles: &[Arc<dyn Authority
         }
         for lower in old.join_all().await.into_iter().flatten() {
             let after: Vec<_> = backends(&lower).intersection(&new).copied().collect();
-            assert!(after.is_empty(), "the old timeline has outlived {after:?}");
+            assert!(
+                after.is_empty(),
+                "the cluster before has outlived {after:?}"
+            );
         }
     }
-    store.recover(CLUSTER, &[]).await.expect("recover answers");
+    recover(store.as_ref(), &[]).await;
 }
 
-/// Declares for the old timeline until it is refused. Returns what was lower, for each accepted declaration.
+/// Declares for the cluster before until it is refused. Returns what was lower, for each accepted declaration.
 async fn declare_until_refused(store: Arc<dyn Authority>, race: Arc<Race>) -> Vec<Vec<Registered>> {
     let mut accepted = Vec::new();
     loop {
@@ -76,10 +90,10 @@ async fn declare_until_refused(store: Arc<dyn Authority>, race: Arc<Race>) -> Ve
             declare_on(store.as_ref(), CLUSTER, &race.scope, value, fresh_backend()).await;
         match declared.expect("declare answers") {
             Declared::OtherCluster { recorded } => {
-                assert_eq!(recorded, Some(PROMOTED));
+                assert_eq!(recorded, Some(race.successor));
                 return accepted;
             }
-            answer if late => panic!("the old timeline after the enrolment: {answer:?}"),
+            answer if late => panic!("the cluster before, after the enrolment: {answer:?}"),
             Declared::Accepted { lower, .. } => accepted.push(lower),
             Declared::Stale { .. } => {}
             answer @ Declared::TooFar { .. } => panic!("{answer:?} without a bound"),

@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{
-    CLUSTER, accepted, backends, declare, fresh_backend, fresh_scope, mark_of, sessions_of, stale,
-    token,
+    CLUSTER, accepted, backends, declare, fresh_backend, fresh_scope, mark_of, recover,
+    sessions_of, stale, token,
 };
 use crate::{
     Authority, Backend, Cluster, Declared, Drained, Incarnation, Mark, Outcome, Rank, Registered,
@@ -190,7 +190,7 @@ pub(super) async fn recovery_keeps_the_incarnation(store: &dyn Authority) {
     // The witness of before the repair has the higher number, and the lower rank.
     let old = Mark::new(token(Token::MAX), 1, "witness".to_owned());
     let marks = [(s.clone(), old.clone())];
-    store.recover(CLUSTER, &marks).await.expect("answers");
+    recover(store, &marks).await;
     assert_eq!(mark_of(store, &s).await, Some(repaired));
     let later = Mark {
         incarnation: Incarnation::new(2),
@@ -204,7 +204,7 @@ pub(super) async fn recovery_keeps_the_incarnation(store: &dyn Authority) {
             (scope.clone(), later.clone()),
             (scope.clone(), old.clone()),
         ];
-        store.recover(CLUSTER, &marks).await.expect("answers");
+        recover(store, &marks).await;
         assert_eq!(mark_of(store, scope).await, Some(later.clone()));
         accepted(declare(store, scope, 3, fresh_backend()).await);
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tokio::task::JoinSet;
 
-use super::{CLUSTER, accepted, backends, declare, fresh_backend, fresh_scope, scope, sessions_of};
+use super::{accepted, backends, declare, fresh_backend, fresh_scope, recover, scope, sessions_of};
 use super::{mark_of, token};
 use crate::{Authority, Backend, Drained, Outcome, Scope};
 
@@ -26,7 +26,7 @@ const AT_ONCE: usize = 512;
 /// marks. Prints how long each took, and how much memory this process has in the end.
 pub async fn at_scale(authority: Arc<dyn Authority>, scale: Scale) {
     let store = authority.as_ref();
-    store.recover(CLUSTER, &[]).await.expect("recover answers");
+    recover(store, &[]).await;
     many_sessions(&authority, scale.sessions).await;
     many_scopes(&authority, scale.scopes).await;
     println!("at scale: {}", resident_memory());

@@ -219,9 +219,14 @@ impl Authority for Embedded {
         Box::pin(self.call(|tables| tables.cluster()))
     }
 
-    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()> {
+    fn recover<'a>(
+        &'a self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &'a [(Scope, Mark)],
+    ) -> Answer<'a, Enrolled> {
         let marks = marks.to_vec();
-        Box::pin(self.call(move |tables| tables.recover(cluster, &marks)))
+        Box::pin(self.call(move |tables| tables.recover(seen, cluster, &marks)))
     }
 
     fn watch(&self) -> Watch {

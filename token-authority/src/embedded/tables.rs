@@ -110,9 +110,15 @@ impl<'txn> Tables<'txn> {
     /// See [`crate::Authority::recover`].
     pub(super) fn recover(
         &mut self,
+        seen: Option<Cluster>,
         cluster: Cluster,
         marks: &[(Scope, Mark)],
-    ) -> Result<(), Fault> {
+    ) -> Result<Enrolled, Fault> {
+        if let Some(recorded) = self.cluster()?
+            && !cluster.recovers(seen, recorded)
+        {
+            return Ok(Enrolled::Refused { recorded });
+        }
         self.put_cluster(cluster)?;
         for (scope, mark) in marks {
             let known = self.mark_row(scope)?;
@@ -120,7 +126,7 @@ impl<'txn> Tables<'txn> {
                 self.put_mark(scope, &MarkRow::raised(mark))?;
             }
         }
-        Ok(())
+        Ok(Enrolled::Accepted)
     }
 
     /// See [`crate::Authority::declare`].

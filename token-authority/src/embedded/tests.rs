@@ -25,6 +25,7 @@ fn scope() -> Scope {
 const CLUSTER: Cluster = Cluster {
     system_identifier: 1,
     timeline: 1,
+    postmaster_us: 1_700_000_000_000_000,
 };
 
 fn declaration(scope: &Scope, value: u64, pid: i32) -> Declaration<'_> {

@@ -49,9 +49,29 @@ impl Store {
     /// See [`crate::Authority::recover`]. The cluster comes last: until it is on record, nobody can declare for it.
     pub(super) async fn recover(
         &self,
+        seen: Option<Cluster>,
         cluster: Cluster,
         marks: &[(Scope, Mark)],
-    ) -> Result<(), AuthorityError> {
+    ) -> Result<Enrolled, AuthorityError> {
+        let mut on_record = self.on_record().await?;
+        for conflicts in 0..CONFLICTS_MAX {
+            if let Some(recorded) = on_record.cluster
+                && !cluster.recovers(seen, recorded)
+            {
+                return Ok(Enrolled::Refused { recorded });
+            }
+            self.bring_up(marks).await?;
+            match self.record(cluster, on_record).await? {
+                Path::Then => return Ok(Enrolled::Accepted),
+                Path::Else => on_record = self.on_record().await?,
+            }
+            back_off(conflicts).await;
+        }
+        Err(contended("the cluster on record"))
+    }
+
+    /// Brings marks up to these, in as many steps as it takes.
+    async fn bring_up(&self, marks: &[(Scope, Mark)]) -> Result<(), AuthorityError> {
         // The highest of each scope: a step may write a key only once.
         let mut wanted: BTreeMap<&Scope, &Mark> = BTreeMap::new();
         for (scope, mark) in marks {
@@ -64,14 +84,7 @@ impl Store {
         for batch in wanted.chunks(OPERATIONS_MAX) {
             self.raise(batch).await?;
         }
-        for conflicts in 0..CONFLICTS_MAX {
-            let on_record = self.on_record().await?;
-            if self.record(cluster, on_record).await? == Path::Then {
-                return Ok(());
-            }
-            back_off(conflicts).await;
-        }
-        Err(contended("the cluster on record"))
+        Ok(())
     }
 
     /// Writes the cluster if what is on record is what was seen.

@@ -249,6 +249,7 @@ mod tests {
             cluster: Cluster {
                 system_identifier: 1,
                 timeline: 1,
+                postmaster_us: 1_700_000_000_000_000,
             },
             by: "test",
             max_step: None,

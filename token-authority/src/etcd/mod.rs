@@ -225,8 +225,13 @@ impl Authority for Etcd {
         Box::pin(self.store().cluster())
     }
 
-    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()> {
-        Box::pin(self.store().recover(cluster, marks))
+    fn recover<'a>(
+        &'a self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &'a [(Scope, Mark)],
+    ) -> Answer<'a, Enrolled> {
+        Box::pin(self.store().recover(seen, cluster, marks))
     }
 
     fn watch(&self) -> Watch {

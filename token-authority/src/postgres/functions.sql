@@ -46,12 +46,12 @@ $$;
 CREATE FUNCTION @schema@.declare_and_forget(
     a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
     a_scopes text[], a_tokens bigint[], a_pids integer[], a_starts bigint[],
-    a_systems bigint[], a_timelines bigint[], a_bys text[], a_max_steps bigint[], a_registers boolean[],
+    a_systems bigint[], a_timelines bigint[], a_postmasters bigint[], a_bys text[], a_max_steps bigint[], a_registers boolean[],
     a_gone_pids integer[], a_gone_starts bigint[]
 ) RETURNS TABLE (
     o_place bigint, o_verdict text,
     o_token bigint, o_incarnation bigint, o_raised_at bigint, o_raised_by text, o_repair text,
-    o_system bigint, o_timeline bigint,
+    o_system bigint, o_timeline bigint, o_postmaster bigint,
     o_pids integer[], o_starts bigint[], o_tokens bigint[], o_incarnations bigint[], o_sinces bigint[]
 )
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -60,22 +60,23 @@ DECLARE
     v_mark record;
     v_raised boolean := false;
 BEGIN
-    -- The cluster stays as it is until this step is committed: a new timeline waits for EXCLUSIVE.
+    -- The cluster stays as it is until this step is committed: a later one waits for EXCLUSIVE.
     LOCK TABLE @schema@.store IN ROW SHARE MODE;
     PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
-    SELECT system_identifier, timeline INTO o_system, o_timeline FROM @schema@.store;
+    SELECT system_identifier, timeline, postmaster_us INTO o_system, o_timeline, o_postmaster FROM @schema@.store;
     -- Everybody locks scopes in this order.
     FOR v IN
         SELECT * FROM unnest(
-            a_scopes, a_tokens, a_pids, a_starts, a_systems, a_timelines, a_bys, a_max_steps, a_registers)
-            WITH ORDINALITY AS d (scope, token, pid, started_us, system, timeline, who, max_step, register, place)
+            a_scopes, a_tokens, a_pids, a_starts, a_systems, a_timelines, a_postmasters, a_bys, a_max_steps,
+            a_registers) WITH ORDINALITY
+            AS d (scope, token, pid, started_us, system, timeline, postmaster, who, max_step, register, place)
         ORDER BY d.scope COLLATE "C", d.place
     LOOP
         o_place := v.place;
         o_verdict := NULL;
         o_token := NULL; o_incarnation := NULL; o_raised_at := NULL; o_raised_by := NULL; o_repair := NULL;
         o_pids := NULL; o_starts := NULL; o_tokens := NULL; o_incarnations := NULL; o_sinces := NULL;
-        IF o_system IS DISTINCT FROM v.system OR o_timeline IS DISTINCT FROM v.timeline THEN
+        IF (o_system, o_timeline, o_postmaster) IS DISTINCT FROM (v.system, v.timeline, v.postmaster) THEN
             o_verdict := 'other';
             RETURN NEXT;
             CONTINUE;
@@ -168,33 +169,47 @@ $$;
 
 -- What is on record afterwards, and whether it is what the caller has brought.
 CREATE FUNCTION @schema@.enrol(
-    a_format integer, a_identity bytea, a_connection bigint, a_step bigint, a_system bigint, a_timeline bigint
-) RETURNS TABLE (o_accepted boolean, o_system bigint, o_timeline bigint)
+    a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
+    a_system bigint, a_timeline bigint, a_postmaster bigint
+) RETURNS TABLE (o_accepted boolean, o_system bigint, o_timeline bigint, o_postmaster bigint)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     LOCK TABLE @schema@.store IN EXCLUSIVE MODE;
     PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
-    SELECT system_identifier, timeline INTO o_system, o_timeline FROM @schema@.store;
-    o_accepted := o_system IS NULL OR (o_system = a_system AND o_timeline <= a_timeline);
-    IF o_accepted AND (o_system, o_timeline) IS DISTINCT FROM (a_system, a_timeline) THEN
-        UPDATE @schema@.store SET system_identifier = a_system, timeline = a_timeline;
+    SELECT system_identifier, timeline, postmaster_us INTO o_system, o_timeline, o_postmaster FROM @schema@.store;
+    o_accepted := o_system IS NULL
+        OR (o_system = a_system AND (o_timeline, o_postmaster) <= (a_timeline, a_postmaster));
+    IF o_accepted AND (o_system, o_timeline, o_postmaster) IS DISTINCT FROM (a_system, a_timeline, a_postmaster) THEN
+        UPDATE @schema@.store
+            SET system_identifier = a_system, timeline = a_timeline, postmaster_us = a_postmaster;
         PERFORM pg_notify(@channel@, '');
     END IF;
     RETURN NEXT;
 END
 $$;
 
--- Records the cluster, and brings marks up to these. A scope whose mark rises is not drained.
+-- Records the cluster where what is on record is what was seen, or it already, and brings marks up to these. A scope
+-- whose mark rises is not drained. What is on record afterwards, and whether it is what the caller has brought.
 CREATE FUNCTION @schema@.recover(
-    a_format integer, a_identity bytea, a_connection bigint, a_step bigint, a_system bigint, a_timeline bigint,
+    a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
+    a_seen_system bigint, a_seen_timeline bigint, a_seen_postmaster bigint,
+    a_system bigint, a_timeline bigint, a_postmaster bigint,
     a_scopes text[], a_tokens bigint[], a_raised_ats bigint[], a_raised_bys text[],
     a_incarnations bigint[], a_repairs text[]
-) RETURNS void
+) RETURNS TABLE (o_accepted boolean, o_system bigint, o_timeline bigint, o_postmaster bigint)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     LOCK TABLE @schema@.store IN EXCLUSIVE MODE;
     PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
-    UPDATE @schema@.store SET system_identifier = a_system, timeline = a_timeline;
+    SELECT system_identifier, timeline, postmaster_us INTO o_system, o_timeline, o_postmaster FROM @schema@.store;
+    o_accepted := o_system IS NULL
+        OR (o_system, o_timeline, o_postmaster) IS NOT DISTINCT FROM (a_seen_system, a_seen_timeline, a_seen_postmaster)
+        OR (o_system, o_timeline, o_postmaster) IS NOT DISTINCT FROM (a_system, a_timeline, a_postmaster);
+    RETURN NEXT;
+    IF NOT o_accepted THEN
+        RETURN;
+    END IF;
+    UPDATE @schema@.store SET system_identifier = a_system, timeline = a_timeline, postmaster_us = a_postmaster;
     INSERT INTO @schema@.marks AS m (scope, token, raised_at, raised_by, incarnation, repair)
         SELECT DISTINCT ON (r.scope COLLATE "C") r.*
             FROM unnest(a_scopes, a_tokens, a_raised_ats, a_raised_bys, a_incarnations, a_repairs)
@@ -213,10 +228,11 @@ $$;
 -- without a session. The verdict is 'done', 'changed' or 'other'.
 CREATE FUNCTION @schema@.repair(
     a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
-    a_scope text, a_expected_incarnation bigint, a_expected_token bigint, a_system bigint, a_timeline bigint,
+    a_scope text, a_expected_incarnation bigint, a_expected_token bigint,
+    a_system bigint, a_timeline bigint, a_postmaster bigint,
     a_token bigint, a_incarnation bigint, a_raised_at bigint, a_raised_by text, a_repair text
 ) RETURNS TABLE (
-    o_verdict text, o_system bigint, o_timeline bigint,
+    o_verdict text, o_system bigint, o_timeline bigint, o_postmaster bigint,
     o_token bigint, o_incarnation bigint, o_raised_at bigint, o_raised_by text, o_repair text,
     o_pid integer, o_started_us bigint, o_session_token bigint, o_session_incarnation bigint, o_since bigint
 )
@@ -227,8 +243,8 @@ BEGIN
     -- As a declaration does it: the cluster first, then the scope.
     LOCK TABLE @schema@.store IN ROW SHARE MODE;
     PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
-    SELECT system_identifier, timeline INTO o_system, o_timeline FROM @schema@.store;
-    IF o_system IS DISTINCT FROM a_system OR o_timeline IS DISTINCT FROM a_timeline THEN
+    SELECT system_identifier, timeline, postmaster_us INTO o_system, o_timeline, o_postmaster FROM @schema@.store;
+    IF (o_system, o_timeline, o_postmaster) IS DISTINCT FROM (a_system, a_timeline, a_postmaster) THEN
         o_verdict := 'other';
         RETURN NEXT;
         RETURN;

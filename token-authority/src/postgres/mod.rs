@@ -17,9 +17,9 @@
 //!   is making it; then it is locked like any other. Rows are never deleted.
 //!   A repair locks its scope in the same way: to it, and to those that come after, it is a raise like any other.
 //! - *The cluster* is locked by the table lock of `store`: `ROW SHARE` for declarations, which do not hinder each
-//!   other, `EXCLUSIVE` to enrol or recover. Table locks queue, so a stream of declarations cannot keep out a new
-//!   timeline. A declaration that had its lock is committed before the enrolment is answered, and one that comes
-//!   later sees the new timeline.
+//!   other, `EXCLUSIVE` to enrol or recover. Table locks queue, so a stream of declarations cannot keep out a later
+//!   one. A declaration that had its lock is committed before the enrolment is answered, and one that comes after
+//!   sees the new cluster.
 //! - *`forget`* only removes, and takes no scope's lock: to a declaration the session is there or it is not, and
 //!   either is an order of the two.
 //! - A declaration locks in this order: cluster, the row of its own connection, scopes by name. So steps wait for each
@@ -67,7 +67,7 @@ use crate::{
     Drained, Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Watch,
 };
 use link::LinkError;
-use steps::{Declare, Forget, MARK, Repairing, Reply, SESSION};
+use steps::{CLUSTER, Declare, Forget, MARK, Repairing, Reply, SESSION};
 use watch::Reader;
 use worker::{Job, RECOVERY, Worker};
 
@@ -307,18 +307,21 @@ impl Authority for Postgres {
 
     fn cluster(&self) -> Answer<'_, Option<Cluster>> {
         Box::pin(async move {
-            let sql = format!(
-                "SELECT system_identifier, timeline FROM {}.store",
-                self.schema()
-            );
+            let sql = format!("SELECT {CLUSTER} FROM {}.store s", self.schema());
             let read = self.rows(sql, |row| steps::cluster(row, 0)).await?;
             Ok(read.into_iter().next().flatten())
         })
     }
 
-    fn recover<'a>(&'a self, cluster: Cluster, marks: &'a [(Scope, Mark)]) -> Answer<'a, ()> {
+    fn recover<'a>(
+        &'a self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &'a [(Scope, Mark)],
+    ) -> Answer<'a, Enrolled> {
         let marks = marks.to_vec();
         Box::pin(self.step(RECOVERY, move |reply| Job::Recover {
+            seen,
             cluster,
             marks,
             reply,

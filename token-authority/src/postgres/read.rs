@@ -3,10 +3,12 @@
 use super::link::{Link, LinkError, Purpose};
 use super::open::{Found, OpenError, find, open_error};
 use super::options::Options;
-use super::steps::{self, MARK, SESSION};
+use super::steps::{self, CLUSTER, MARK, SESSION};
 use crate::Contents;
 
-/// [`MARK`] and [`SESSION`] in a store that knows no incarnations. Only the next proxy that starts may change it.
+/// [`CLUSTER`] in a store that knows no start of a server. Only the next proxy that starts may change it.
+const OLD_CLUSTER: &str = "s.system_identifier, s.timeline, 0::bigint";
+/// [`MARK`] and [`SESSION`] in a store that knows no incarnations.
 const OLD_MARK: &str = "m.token, 0::bigint, m.raised_at, m.raised_by, NULL::text";
 const OLD_SESSION: &str = "s.pid, s.started_us, s.token, 0::bigint, s.since";
 
@@ -21,10 +23,12 @@ pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
     let link = Link::connect(options, Purpose::Inspect)
         .await
         .map_err(failed)?;
-    let (identity, mark, session) = match find(&link, options).await? {
-        Some(Found::Present(identity)) => (identity, MARK, SESSION),
-        Some(Found::Old(identity, way)) if way.from == 1 => (identity, OLD_MARK, OLD_SESSION),
-        Some(Found::Old(identity, _)) => (identity, MARK, SESSION),
+    let (identity, cluster, mark, session) = match find(&link, options).await? {
+        Some(Found::Present(identity)) => (identity, CLUSTER, MARK, SESSION),
+        Some(Found::Old(identity, way)) if way.from == 1 => {
+            (identity, OLD_CLUSTER, OLD_MARK, OLD_SESSION)
+        }
+        Some(Found::Old(identity, _)) => (identity, OLD_CLUSTER, MARK, SESSION),
         None => return Ok(None),
     };
     let (schema, bound) = (options.quoted_schema(), options.timeout());
@@ -33,7 +37,7 @@ pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
         // Sessions first: the mark that is read after them is never below one of their tokens.
         let sessions = format!("SELECT s.scope, {session} FROM {schema}.sessions s");
         let sessions = ask(sessions).await?;
-        let cluster = format!("SELECT system_identifier, timeline FROM {schema}.store");
+        let cluster = format!("SELECT {cluster} FROM {schema}.store s");
         let cluster = ask(cluster).await?;
         let marks = format!("SELECT m.scope, {mark} FROM {schema}.marks m");
         let marks = ask(marks).await?;

@@ -54,6 +54,7 @@ pub(super) struct Together {
     starts: Vec<i64>,
     systems: Vec<i64>,
     timelines: Vec<i64>,
+    postmasters: Vec<i64>,
     bys: Vec<String>,
     max_steps: Vec<Option<i64>>,
     /// Whether a stale session is registered.
@@ -99,8 +100,10 @@ impl Together {
             columns.tokens.push(number(declare.token));
             columns.pids.push(declare.backend.pid);
             columns.starts.push(declare.backend.started_us);
-            columns.systems.push(system(declare.cluster));
-            columns.timelines.push(declare.cluster.timeline.into());
+            let [system, timeline, postmaster] = cluster_columns(declare.cluster);
+            columns.systems.push(system);
+            columns.timelines.push(timeline);
+            columns.postmasters.push(postmaster);
             columns.bys.push(without_nul(&declare.by));
             // No step is longer than a token.
             let most = |most: u64| i64::try_from(most).unwrap_or(i64::MAX);
@@ -120,12 +123,51 @@ impl Together {
             (&self.starts, Type::INT8_ARRAY),
             (&self.systems, Type::INT8_ARRAY),
             (&self.timelines, Type::INT8_ARRAY),
+            (&self.postmasters, Type::INT8_ARRAY),
             (&self.bys, Type::TEXT_ARRAY),
             (&self.max_steps, Type::INT8_ARRAY),
             (&self.registers, Type::BOOL_ARRAY),
         ];
         arguments.extend(self.gone.arguments());
         arguments
+    }
+}
+
+/// Marks as columns.
+#[derive(Default)]
+pub(super) struct Marks {
+    scopes: Vec<String>,
+    tokens: Vec<i64>,
+    raised_ats: Vec<i64>,
+    raised_bys: Vec<String>,
+    incarnations: Vec<i64>,
+    repairs: Vec<Option<String>>,
+}
+
+impl Marks {
+    pub(super) fn new(marks: &[(Scope, Mark)]) -> Result<Self, LinkError> {
+        let mut columns = Self::default();
+        for (scope, mark) in marks {
+            columns.scopes.push(scope.as_str().to_owned());
+            columns.tokens.push(number(mark.token));
+            columns.raised_ats.push(mark.raised_at);
+            columns.raised_bys.push(without_nul(&mark.raised_by));
+            columns.incarnations.push(mark.incarnation.get().into());
+            let repair = mark.repair.as_deref().map(repair_text).transpose()?;
+            columns.repairs.push(repair);
+        }
+        Ok(columns)
+    }
+
+    pub(super) fn arguments(&self) -> [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 6] {
+        [
+            (&self.scopes, Type::TEXT_ARRAY),
+            (&self.tokens, Type::INT8_ARRAY),
+            (&self.raised_ats, Type::INT8_ARRAY),
+            (&self.raised_bys, Type::TEXT_ARRAY),
+            (&self.incarnations, Type::INT8_ARRAY),
+            (&self.repairs, Type::TEXT_ARRAY),
+        ]
     }
 }
 
@@ -140,9 +182,13 @@ pub(super) fn number(token: Token) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
-/// The system identifier as PostgreSQL itself shows it: the same 64 bits with a sign.
-pub(super) fn system(cluster: Cluster) -> i64 {
-    cluster.system_identifier.cast_signed()
+/// A cluster as it is stored. The system identifier as PostgreSQL itself shows it: the same 64 bits with a sign.
+pub(super) fn cluster_columns(cluster: Cluster) -> [i64; 3] {
+    [
+        cluster.system_identifier.cast_signed(),
+        cluster.timeline.into(),
+        cluster.postmaster_us,
+    ]
 }
 
 /// PostgreSQL's text holds everything but NUL.
@@ -181,13 +227,13 @@ pub(super) fn declared(row: &Row) -> Result<(usize, Declared), LinkError> {
     Ok((place, declared))
 }
 
-/// Columns 9 to 13: arrays of pid, start, token, incarnation, since, or NULL.
+/// Columns 10 to 14: arrays of pid, start, token, incarnation, since, or NULL.
 fn lower(row: &Row) -> Result<Vec<Registered>, LinkError> {
-    let Some(pids) = get::<Option<Vec<i32>>>(row, 9)? else {
+    let Some(pids) = get::<Option<Vec<i32>>>(row, 10)? else {
         return Ok(Vec::new());
     };
-    let (starts, tokens): (Vec<i64>, Vec<i64>) = (get(row, 10)?, get(row, 11)?);
-    let (incarnations, sinces): (Vec<i64>, Vec<i64>) = (get(row, 12)?, get(row, 13)?);
+    let (starts, tokens): (Vec<i64>, Vec<i64>) = (get(row, 11)?, get(row, 12)?);
+    let (incarnations, sinces): (Vec<i64>, Vec<i64>) = (get(row, 13)?, get(row, 14)?);
     let backends = pids.into_iter().zip(starts);
     let ranks = tokens.into_iter().zip(incarnations);
     let columns = backends.zip(ranks).zip(sinces);
@@ -203,20 +249,20 @@ pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, LinkError> {
             recorded: cluster(row, 1)?,
         }),
         "changed" => Ok(Repaired::Changed {
-            mark: match get::<Option<i64>>(row, 3)? {
-                Some(_) => Some(mark(row, 3)?),
+            mark: match get::<Option<i64>>(row, 4)? {
+                Some(_) => Some(mark(row, 4)?),
                 None => None,
             },
         }),
         "done" => {
             let mut lower = Vec::new();
             for row in rows {
-                if get::<Option<i32>>(row, 8)?.is_some() {
-                    lower.push(registered(row, 8)?);
+                if get::<Option<i32>>(row, 9)?.is_some() {
+                    lower.push(registered(row, 9)?);
                 }
             }
             Ok(Repaired::Done {
-                mark: mark(row, 3)?,
+                mark: mark(row, 4)?,
                 lower,
             })
         }
@@ -292,7 +338,10 @@ pub(super) fn repair_text(repair: &Repair) -> Result<String, LinkError> {
     serde_json::to_string(repair).map_err(|error| LinkError::Record(error.to_string()))
 }
 
-/// A cluster in two columns from `at`, NULL where none is on record.
+/// The columns of [`cluster`].
+pub(super) const CLUSTER: &str = "s.system_identifier, s.timeline, s.postmaster_us";
+
+/// A cluster in three columns from `at`, NULL where none is on record.
 pub(super) fn cluster(row: &Row, at: usize) -> Result<Option<Cluster>, LinkError> {
     let (system, timeline): (Option<i64>, Option<i64>) = (get(row, at)?, get(row, at + 1)?);
     let (Some(system), Some(timeline)) = (system, timeline) else {
@@ -303,6 +352,7 @@ pub(super) fn cluster(row: &Row, at: usize) -> Result<Option<Cluster>, LinkError
     Ok(Some(Cluster {
         system_identifier: system.cast_unsigned(),
         timeline,
+        postmaster_us: get(row, at + 2)?,
     }))
 }
 

@@ -7,6 +7,8 @@ CREATE TABLE @schema@.store (
     identity bytea NOT NULL CHECK (octet_length(identity) = 16),
     system_identifier bigint,
     timeline bigint,
+    -- When the server of the cluster was started; 0 where a version before has put it on record.
+    postmaster_us bigint NOT NULL DEFAULT 0,
     made_at timestamptz NOT NULL DEFAULT now()
 );
 

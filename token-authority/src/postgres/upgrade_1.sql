@@ -3,6 +3,7 @@
 
 LOCK TABLE @schema@.store IN ACCESS EXCLUSIVE MODE;
 
+ALTER TABLE @schema@.store ADD COLUMN postmaster_us bigint NOT NULL DEFAULT 0;
 ALTER TABLE @schema@.marks ADD COLUMN incarnation bigint NOT NULL DEFAULT 0, ADD COLUMN repair text;
 ALTER TABLE @schema@.sessions ADD COLUMN incarnation bigint NOT NULL DEFAULT 0;
 DROP INDEX @schema@.sessions_by_token;

@@ -1,6 +1,9 @@
--- From format 2, in which a stale session was never registered. Proxies of the version before are refused from then on.
+-- From format 2, in which a stale session was never registered, and no start of a server was on record. Proxies of the
+-- version before are refused from then on.
 
 LOCK TABLE @schema@.store IN ACCESS EXCLUSIVE MODE;
+
+ALTER TABLE @schema@.store ADD COLUMN postmaster_us bigint NOT NULL DEFAULT 0;
 
 DROP FUNCTION @schema@.begin_step(integer, bytea, bigint, bigint);
 DROP FUNCTION @schema@.hello(integer, bytea, bigint, bigint, bigint);

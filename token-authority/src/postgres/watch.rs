@@ -16,7 +16,7 @@ use tokio_postgres::types::Type;
 use super::link::{Link, LinkError, Purpose, get};
 use super::open;
 use super::options::Options;
-use super::steps::{self, MARK};
+use super::steps::{self, CLUSTER, MARK};
 use super::worker::Backoff;
 use crate::{AuthorityError, AuthorityId, Change, Cluster, Rank, Scope, Watch};
 
@@ -150,8 +150,7 @@ impl Reader {
     async fn look(&self, link: &Link, told: &mut Told) -> Result<Vec<Change>, LinkError> {
         let horizon = self.horizon_after(link, told).await?;
         let sql = format!(
-            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text, s.system_identifier, s.timeline, \
-                    m.scope, {MARK} \
+            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text, {CLUSTER}, m.scope, {MARK} \
              FROM {0}.store s LEFT JOIN {0}.marks m ON m.changed >= $1::text::xid8",
             self.options.quoted_schema()
         );
@@ -167,8 +166,8 @@ impl Reader {
             changes.push(Change::Cluster(cluster));
         }
         for row in &rows {
-            if get::<Option<&str>>(row, 3)?.is_some() {
-                let (scope, mark) = (steps::scope(row, 3)?, steps::mark(row, 4)?);
+            if get::<Option<&str>>(row, 4)?.is_some() {
+                let (scope, mark) = (steps::scope(row, 4)?, steps::mark(row, 5)?);
                 marks.insert(scope.clone(), mark.rank());
                 if told.marks.get(&scope) != Some(&mark.rank()) {
                     changes.push(Change::Mark(scope, mark));

@@ -12,7 +12,7 @@ use tokio_postgres::{Row, error::SqlState};
 use super::link::{Link, LinkError, Purpose, WENT_BACK};
 use super::open::FORMAT;
 use super::options::Options;
-use super::steps::{self, Backends, Declare, Forget, Repairing, Reply, Together};
+use super::steps::{self, Backends, Declare, Forget, Marks, Repairing, Reply, Together};
 use crate::{
     AuthorityError, AuthorityId, Backend, Cluster, Drained, Enrolled, Mark, Rank, Repaired, Scope,
 };
@@ -42,9 +42,10 @@ pub(super) enum Job {
         reply: Reply<Enrolled>,
     },
     Recover {
+        seen: Option<Cluster>,
         cluster: Cluster,
         marks: Vec<(Scope, Mark)>,
-        reply: Reply<()>,
+        reply: Reply<Enrolled>,
     },
     Repair(Box<Repairing>),
 }
@@ -134,11 +135,12 @@ impl Worker {
                     let _ = reply.send(self.enrol(cluster).await);
                 }
                 Job::Recover {
+                    seen,
                     cluster,
                     marks,
                     reply,
                 } if !reply.is_closed() => {
-                    let _ = reply.send(self.recover(cluster, &marks).await);
+                    let _ = reply.send(self.recover(seen, cluster, &marks).await);
                 }
                 Job::Repair(repair) if !repair.reply.is_closed() => {
                     let answer = self.repair(&repair).await;
@@ -208,8 +210,8 @@ impl Worker {
         let [pids, starts] = gone.arguments();
         let arguments: [(&(dyn ToSql + Sync), Type); 5] = [
             (&scope, Type::TEXT),
-            (&incarnation, Type::INT8),
-            (&token, Type::INT8),
+            integer(&incarnation),
+            integer(&token),
             pids,
             starts,
         ];
@@ -218,46 +220,34 @@ impl Worker {
     }
 
     async fn enrol(&mut self, cluster: Cluster) -> Result<Enrolled, AuthorityError> {
-        let (system, timeline) = (steps::system(cluster), i64::from(cluster.timeline));
-        let arguments: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&system, Type::INT8), (&timeline, Type::INT8)];
+        let cluster = steps::cluster_columns(cluster);
+        let arguments = cluster.each_ref().map(integer);
         let rows = self.step("enrol", &arguments, 1).await?;
         steps::enrolled(&rows).map_err(|error| error.into_authority(&self.place))
     }
 
     async fn recover(
         &mut self,
+        seen: Option<Cluster>,
         cluster: Cluster,
         marks: &[(Scope, Mark)],
-    ) -> Result<(), AuthorityError> {
-        let (system, timeline) = (steps::system(cluster), i64::from(cluster.timeline));
-        let scopes: Vec<&str> = marks.iter().map(|(scope, _)| scope.as_str()).collect();
-        let tokens: Vec<i64> = marks.iter().map(|(_, m)| steps::number(m.token)).collect();
-        let ats: Vec<i64> = marks.iter().map(|(_, m)| m.raised_at).collect();
-        let bys: Vec<String> = marks
-            .iter()
-            .map(|(_, m)| steps::without_nul(&m.raised_by))
-            .collect();
-        let incarnations: Vec<i64> = marks
-            .iter()
-            .map(|(_, m)| i64::from(m.incarnation.get()))
-            .collect();
-        let repairs: Result<Vec<Option<String>>, LinkError> = marks
-            .iter()
-            .map(|(_, m)| m.repair.as_deref().map(steps::repair_text).transpose())
-            .collect();
-        let repairs = repairs.map_err(|error| error.into_authority(&self.place))?;
-        let arguments: [(&(dyn ToSql + Sync), Type); 8] = [
-            (&system, Type::INT8),
-            (&timeline, Type::INT8),
-            (&scopes, Type::TEXT_ARRAY),
-            (&tokens, Type::INT8_ARRAY),
-            (&ats, Type::INT8_ARRAY),
-            (&bys, Type::TEXT_ARRAY),
-            (&incarnations, Type::INT8_ARRAY),
-            (&repairs, Type::TEXT_ARRAY),
+    ) -> Result<Enrolled, AuthorityError> {
+        let seen = seen.map(steps::cluster_columns);
+        let [seen_system, seen_timeline, seen_postmaster] =
+            [0, 1, 2].map(|at| seen?.get(at).copied());
+        let [system, timeline, postmaster] = steps::cluster_columns(cluster);
+        let marks = Marks::new(marks).map_err(|error| error.into_authority(&self.place))?;
+        let mut arguments: Vec<(&(dyn ToSql + Sync), Type)> = vec![
+            (&seen_system, Type::INT8),
+            (&seen_timeline, Type::INT8),
+            (&seen_postmaster, Type::INT8),
+            integer(&system),
+            integer(&timeline),
+            integer(&postmaster),
         ];
-        self.step("recover", &arguments, RECOVERY).await.map(drop)
+        arguments.extend(marks.arguments());
+        let rows = self.step("recover", &arguments, RECOVERY).await?;
+        steps::enrolled(&rows).map_err(|error| error.into_authority(&self.place))
     }
 
     async fn repair(&mut self, repairing: &Repairing) -> Result<Repaired, AuthorityError> {
@@ -274,20 +264,21 @@ impl Worker {
             i64::from(expected.incarnation.get()),
             steps::number(expected.token),
         );
-        let (system, timeline) = (steps::system(*cluster), i64::from(cluster.timeline));
+        let [system, timeline, postmaster] = steps::cluster_columns(*cluster);
         let token = steps::number(row.token);
         let incarnation = i64::from(row.incarnation.get());
         let repair = steps::repair_text(repair);
         let repair = repair.map_err(|error| error.into_authority(&self.place))?;
-        let arguments: [(&(dyn ToSql + Sync), Type); 10] = [
+        let arguments: [(&(dyn ToSql + Sync), Type); 11] = [
             (&scope, Type::TEXT),
-            (&expected.0, Type::INT8),
-            (&expected.1, Type::INT8),
-            (&system, Type::INT8),
-            (&timeline, Type::INT8),
-            (&token, Type::INT8),
-            (&incarnation, Type::INT8),
-            (&row.raised_at, Type::INT8),
+            integer(&expected.0),
+            integer(&expected.1),
+            integer(&system),
+            integer(&timeline),
+            integer(&postmaster),
+            integer(&token),
+            integer(&incarnation),
+            integer(&row.raised_at),
             (&row.raised_by, Type::TEXT),
             (&repair, Type::TEXT),
         ];
@@ -402,6 +393,10 @@ impl Worker {
         }
         error
     }
+}
+
+fn integer(value: &i64) -> (&(dyn ToSql + Sync), Type) {
+    (value, Type::INT8)
 }
 
 /// Steps that one statement takes: the declarations first, then the removals.

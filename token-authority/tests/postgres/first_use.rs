@@ -1,7 +1,7 @@
 //! Finding the store, making it, and servers that will not do.
 
 use pgpalisade_authority::postgres::{self, OpenError, Options, inspect};
-use pgpalisade_authority::{Authority, Contents, Declared, Postgres};
+use pgpalisade_authority::{Authority, Contents, Declared, Enrolled, Postgres};
 use tokio::task::JoinSet;
 
 use crate::stage::{CLUSTER, Server, connect, declare, options};
@@ -58,7 +58,7 @@ async fn missing_rights_are_said_with_the_sql_that_gives_them() {
         let store = Postgres::connect(&options).await.unwrap();
         store.enrol(CLUSTER).await.unwrap();
         declare(&store, "s", 1, 1).await.unwrap();
-        store.recover(CLUSTER, &[]).await.unwrap();
+        store.recover(None, CLUSTER, &[]).await.unwrap();
     }
 }
 
@@ -188,6 +188,9 @@ async fn is_brought_up(old: (&str, &str)) {
     assert_eq!(format(), "3");
     let store = connect(&server).await;
     assert_eq!(Contents::read(&store).await.unwrap(), before);
+    // No start of a server is on record yet.
+    let enrolled = store.enrol(CLUSTER).await.unwrap();
+    assert_eq!(enrolled, Enrolled::Accepted);
     let lower = match declare(&store, "s", 9, 3).await.unwrap() {
         Declared::Accepted { lower, .. } => lower,
         other => panic!("{other:?}"),

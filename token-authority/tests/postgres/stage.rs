@@ -12,6 +12,7 @@ pub(crate) use crate::harness::postgres::Postgres as Server;
 pub(crate) const CLUSTER: Cluster = Cluster {
     system_identifier: 7,
     timeline: 1,
+    postmaster_us: 1_700_000_000_000_000,
 };
 
 /// For a superuser by the unix socket.

@@ -6,7 +6,7 @@ use pgpalisade_authority::{Backend, Contents, Mark, Rank, Registered, Scope};
 
 use super::super::cluster;
 use super::super::finding::{self as id, Verdict};
-use super::super::store::Held;
+use super::super::store::{self, Held};
 use super::{Control, Report, unanswered};
 use crate::rejection::utc;
 use crate::takeover::cluster_lock::{self, Proxy};
@@ -85,8 +85,7 @@ async fn on_record(control: &Control, held: &Held) -> Verdict {
             Verdict::ok(format!("cluster {ours} is the one on record"))
         }
         Some(recorded) if ours.follows(&recorded) => Verdict::ok(format!(
-            "cluster {ours}; timeline {} is on record, and a proxy that connects puts the new one there",
-            recorded.timeline
+            "cluster {ours}; {recorded} is on record, and a proxy that connects puts the new one there"
         )),
         Some(recorded) => Verdict::fail(
             format!("this is cluster {ours}, but the marks are for cluster {recorded}"),
@@ -161,7 +160,7 @@ fn marks(held: &Held, witnessed: Option<&HashMap<Scope, Mark>>) -> Verdict {
     if lost.is_empty() {
         return Verdict::ok(format!(
             "the authority has every mark that the cluster has seen ({})",
-            witnessed.len()
+            store::of_sessions(witnessed.keys())
         ));
     }
     let name = |(scope, seen, kept): &(&Scope, Rank, Option<Rank>)| {

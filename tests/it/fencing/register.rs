@@ -1,0 +1,252 @@
+//! G1: a takeover misses no living session, whatever is copied, restored, or seen by another proxy.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::process::Command;
+
+use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::machine::{PATIENCE, wait_for};
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy, Store};
+use pgpalisade_tests::stage::leader;
+use pgpalisade_tests::wire::{Batch, Endpoint, Wire, pretty};
+
+use super::SETUP;
+
+fn server() -> Postgres {
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    postgres
+}
+
+fn at(postgres: &Postgres, store: &Store) -> Options {
+    Options {
+        store: store.clone(),
+        ..Options::new(postgres)
+    }
+}
+
+fn plain(endpoint: &Endpoint) -> Wire {
+    Wire::login(endpoint, &[("user", "postgres"), ("database", "postgres")])
+}
+
+/// A declaration that is refused, by one of these.
+#[track_caller]
+fn assert_not_admitted(endpoint: &Endpoint, token: u64, sqlstates: &[&str]) {
+    let answer = plain(endpoint).query(&format!("SET fencing.token = {token}"));
+    let code = answer[0].sqlstate();
+    assert!(sqlstates.contains(&code.as_str()), "{}", pretty(&answer));
+}
+
+/// The proxy of a copy of the cluster's storage sees none of the sessions, and removes their records. So from then on
+/// the cluster itself admits nobody, until it is started anew, which ends them.
+fn a_copy_is_served(store: &Store) {
+    let mut postgres = server();
+    let proxy = Proxy::start_with(at(&postgres, store));
+    let mut old = leader(&proxy.endpoint(), "33");
+    old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    let copy = server();
+    let identifier = "SELECT system_identifier FROM pg_control_system()";
+    assert_eq!(postgres.value(identifier), copy.value(identifier));
+    let mut beside = Proxy::start_with(at(&copy, store));
+
+    assert_not_admitted(&proxy.endpoint(), 34, &["PF006", "PF007"]);
+    old.ok("COMMIT");
+    beside.terminate();
+    assert_not_admitted(&proxy.endpoint(), 34, &["PF006", "PF007"]);
+
+    old.ok("BEGIN; INSERT INTO jobs VALUES (2)");
+    postgres.crash();
+    postgres.start_again(&[]);
+    wait_for("the server to take its place back", || {
+        let answer = plain(&proxy.endpoint()).query("SET fencing.token = 34");
+        (answer[0].tag != b'E').then_some(())
+    });
+    leader(&proxy.endpoint(), "34").ok("INSERT INTO jobs VALUES (3)");
+    let rows = postgres.sql("SELECT id FROM jobs ORDER BY id").concat();
+    assert_eq!(rows, ["1", "3"]);
+    let said = beside.try_restart(PATIENCE).unwrap_err();
+    assert!(said.contains("was started later"), "{said}");
+}
+
+#[test]
+fn a_copy_of_the_cluster_is_served_with_etcd() {
+    let etcd = Etcd::start(1);
+    a_copy_is_served(&Store::Url(etcd.authority()));
+}
+
+#[test]
+fn a_copy_of_the_cluster_is_served_with_postgresql() {
+    let marks = Postgres::start();
+    a_copy_is_served(&Store::Url(format!("postgres:{}", marks.admin_dsn())));
+}
+
+/// One proxy at a time: it was led astray, and is led back while a session of before lives.
+#[test]
+fn a_copy_of_the_cluster_was_served() {
+    let (postgres, copy) = (server(), server());
+    let mut proxy = Proxy::start(&postgres);
+    let mut old = leader(&proxy.endpoint(), "33");
+    old.send(&Batch::new().query("BEGIN; INSERT INTO jobs VALUES (1); SELECT pg_sleep(4); COMMIT"));
+    wait_for("the statement to run", || {
+        let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        (postgres.value(sleeps) == "1").then_some(())
+    });
+    proxy.kill();
+    let lead = |proxy: &mut Proxy, postgres: &Postgres| {
+        let Options {
+            upstream, control, ..
+        } = Options::new(postgres);
+        (proxy.options_mut().upstream, proxy.options_mut().control) = (upstream, control);
+        proxy.try_restart(PATIENCE)
+    };
+    lead(&mut proxy, &copy).unwrap();
+    proxy.terminate();
+    let said = lead(&mut proxy, &postgres).unwrap_err();
+    assert!(said.contains("was started later"), "{said}");
+}
+
+/// A copy of files, with their owners and rights.
+fn copy(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
+    assert!(copied.unwrap().success());
+}
+
+/// The store is restored to a copy that has the same mark, and lacks a session that joined at it since.
+fn a_session_is_forgotten(
+    postgres: &Postgres,
+    mut proxy: Proxy,
+    back_up: impl FnOnce(&Proxy),
+    restore: impl FnOnce(&Proxy),
+) {
+    leader(&proxy.endpoint(), "33").ok("INSERT INTO jobs VALUES (1)");
+    proxy.terminate();
+    back_up(&proxy);
+    proxy.restart();
+    let mut old = leader(&proxy.endpoint(), "33");
+    old.send(
+        &Batch::new().query("BEGIN; INSERT INTO jobs VALUES (2); SELECT pg_sleep(60); COMMIT"),
+    );
+    wait_for("the statement to run", || {
+        let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        (postgres.value(sleeps) == "1").then_some(())
+    });
+    proxy.kill();
+    restore(&proxy);
+    let said = proxy.try_restart(PATIENCE).unwrap_err();
+    for part in ["scope pgpalisade.epoch is at", "pgpalisade recover"] {
+        assert!(said.contains(part), "{said}");
+    }
+    let recovered = proxy
+        .subcommand("recover")
+        .arg("--end-all-sessions")
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&recovered.stdout);
+    assert!(
+        recovered.status.success() && told.contains("pgpalisade.epoch: "),
+        "{told}"
+    );
+    proxy.restart();
+    leader(&proxy.endpoint(), "34").ok("INSERT INTO jobs VALUES (3)");
+    let rows = postgres.sql("SELECT id FROM jobs ORDER BY id").concat();
+    assert_eq!(rows, ["1", "3"]);
+    proxy.terminate();
+    proxy.restart();
+}
+
+#[test]
+fn a_restored_file_has_the_mark_and_lacks_a_session() {
+    let postgres = server();
+    let proxy = Proxy::start(&postgres);
+    let snapshot = proxy.store().with_extension("snapshot");
+    let back_up = |proxy: &Proxy| copy(&proxy.store(), &snapshot);
+    let restore = |proxy: &Proxy| copy(&snapshot, &proxy.store());
+    a_session_is_forgotten(&postgres, proxy, back_up, restore);
+}
+
+#[test]
+fn a_restored_etcd_has_the_mark_and_lacks_a_session() {
+    let (postgres, etcd) = (server(), Etcd::start(1));
+    let proxy = Proxy::start_with(at(&postgres, &Store::Url(etcd.authority())));
+    let snapshot = etcd.dir().join("snapshot");
+    let etcd = RefCell::new(etcd);
+    let back_up = |_: &Proxy| {
+        let file = snapshot.to_str().unwrap();
+        etcd.borrow().ctl(&["snapshot", "save", file]);
+    };
+    let restore = |_: &Proxy| {
+        let mut etcd = etcd.borrow_mut();
+        etcd.kill(0);
+        let data = etcd.restore_snapshot(0, &snapshot, "etcd-cluster");
+        etcd.restart_from(0, &data);
+        etcd.wait_until_ready();
+    };
+    a_session_is_forgotten(&postgres, proxy, back_up, restore);
+}
+
+#[test]
+fn a_restored_postgresql_has_the_mark_and_lacks_a_session() {
+    let (postgres, marks) = (server(), Postgres::start());
+    let store = Store::Url(format!("postgres:{}", marks.admin_dsn()));
+    let proxy = Proxy::start_with(at(&postgres, &store));
+    let snapshot = marks.data().with_extension("snapshot");
+    let marks = RefCell::new(marks);
+    let back_up = |_: &Proxy| {
+        let mut marks = marks.borrow_mut();
+        marks.crash();
+        copy(&marks.data(), &snapshot);
+        marks.start_again(&[]);
+    };
+    let restore = |_: &Proxy| {
+        let mut marks = marks.borrow_mut();
+        marks.crash();
+        copy(&snapshot, &marks.data());
+        marks.start_again(&[]);
+    };
+    a_session_is_forgotten(&postgres, proxy, back_up, restore);
+}
+
+/// Whoever declared it could raise it so high that it rises no more.
+#[test]
+fn no_session_declares_the_epoch() {
+    let postgres = server();
+    let proxy = Proxy::start(&postgres);
+    let answer = plain(&proxy.endpoint()).query("SET fencing.token = 'pgpalisade.epoch=9'");
+    assert_eq!(answer[0].sqlstate(), "PF003", "{}", pretty(&answer));
+}
+
+/// A second authority gets in while the first proxy's control connection is away. Its takeover knows nothing of the
+/// session that the first one has bound, which is ended as soon as the first proxy looks again.
+#[test]
+fn a_second_authority_gets_in() {
+    let postgres = server();
+    postgres.sql("CREATE ROLE control SUPERUSER LOGIN");
+    let mut options = Options::new(&postgres).flag("--witness", "off");
+    let unseen = options.clone();
+    options.control = options.control.replace("user=postgres", "user=control");
+    let first = Proxy::start_with(options);
+    let mut old = leader(&first.endpoint(), "33");
+    old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    postgres.sql(
+        "ALTER ROLE control NOLOGIN; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'control'",
+    );
+    let second = Proxy::start_with(unseen);
+    leader(&second.endpoint(), "5").ok("INSERT INTO jobs VALUES (2)");
+    postgres.sql("ALTER ROLE control LOGIN");
+    wait_for("the first proxy to see the second", || {
+        first
+            .output()
+            .contains("another authority serves this cluster")
+            .then_some(())
+    });
+    let pid = old.backend_pid();
+    wait_for("the old session to be gone", || {
+        let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+        (postgres.value(&left) == "0").then_some(())
+    });
+    assert_not_admitted(&first.endpoint(), 34, &["PF006"]);
+    let rows = postgres.sql("SELECT id FROM jobs ORDER BY id").concat();
+    assert_eq!(rows, ["2"]);
+}

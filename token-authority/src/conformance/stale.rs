@@ -1,0 +1,43 @@
+//! Sessions below the mark that go on all the same, for their refusal is only observed.
+
+use std::collections::BTreeSet;
+
+use super::{CLUSTER, accepted, backends, declare, fresh_backend, fresh_scope, stale, token};
+use crate::{Authority, Declaration, Drained, IfStale, Outcome};
+
+/// A stale session that goes on all the same is among those that have to end, also where the scope was drained.
+pub(super) async fn sessions_are_registered_where_that_is_wanted(store: &dyn Authority) {
+    let s = fresh_scope();
+    let (current, old, moved) = (fresh_backend(), fresh_backend(), fresh_backend());
+    let observed = |value, backend| Declaration {
+        scope: &s,
+        token: token(value),
+        backend,
+        cluster: CLUSTER,
+        by: "observed",
+        max_step: None,
+        if_stale: IfStale::Register,
+    };
+    declare(store, &s, 5, current).await;
+    declare(store, &s, 5, moved).await;
+    let drained = store.drained(&s, token(5).into(), &[]).await;
+    assert_eq!(drained, Ok(Drained::Complete));
+    for (value, backend) in [(3, old), (4, old), (2, old), (4, moved)] {
+        let declaration = observed(value, backend);
+        let declared = store.declare(&declaration).await;
+        let mark = stale(declared.expect("declare answers"));
+        assert_eq!(mark.token, token(5), "the mark stays");
+    }
+    let (_, outcome, lower) = accepted(declare(store, &s, 5, current).await);
+    assert_eq!(outcome, Outcome::Current);
+    let found: Vec<_> = lower.iter().map(|r| (r.backend, r.token)).collect();
+    assert_eq!(found, [(old, token(4))], "never down, and not drained");
+    // Refused, as ever: it stays away.
+    let refused = fresh_backend();
+    stale(declare(store, &s, 4, refused).await);
+    let drained = store.drained(&s, token(5).into(), &[old]).await;
+    assert_eq!(drained, Ok(Drained::Complete));
+    let (.., lower) = accepted(declare(store, &s, 6, refused).await);
+    let both = BTreeSet::from([current, moved]);
+    assert_eq!(backends(&lower), both);
+}
