@@ -4,20 +4,15 @@
 CARGO ?= cargo
 # More flags: make demo ARGS=--keep, make proof ARGS='--minutes 5 --seed 7', make mediation ARGS='--conversations 1 --seed 7'
 ARGS ?=
-# Flags for the second half of `make bench`, which has others than the first.
-LIMITS_ARGS ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
 BINARY := $(abspath $(TARGET_DIR))/debug/pgpalisade
 PROOF := $(abspath $(TARGET_DIR))/debug/pgpalisade-proof
 MEDIATION := $(abspath $(TARGET_DIR))/debug/pgpalisade-mediation
-RELEASE := $(abspath $(TARGET_DIR))/profiled/pgpalisade
-OVERHEAD := $(abspath $(TARGET_DIR))/release/overhead
-LIMITS := $(abspath $(TARGET_DIR))/release/limits
-MICRO := $(abspath $(TARGET_DIR))/release/micro
-TAKEOVER := $(abspath $(TARGET_DIR))/release/takeover
+RELEASE := $(abspath $(TARGET_DIR))/release/pgpalisade
+BENCH := $(abspath $(TARGET_DIR))/release/pgpalisade-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof mediation release bench bench-limits bench-takeover bench-micro bench-uring check fuzz-build build packages
+.PHONY: help demo test proof mediation release release-profiled bench bench-micro check fuzz-build build packages
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -47,32 +42,20 @@ mediation: export PGPALISADE_BIN := $(BINARY)
 mediation: build ## Conversations at random, the database as the judge, 60 minutes (ARGS='--minutes 5 --seed 7')
 	@"$(MEDIATION)" $(ARGS)
 
-release: packages ## Build the proxy to run in production: target/profiled/pgpalisade, 20 minutes
+release: packages ## Build the proxy to run in production: target/release/pgpalisade
+	$(CARGO) build --release --locked --package pgpalisade
+
+release-profiled: packages ## For packagers: the same, optimised by a profile of itself, 20 minutes: target/profiled/pgpalisade
 	@CARGO="$(CARGO)" CARGO_TARGET_DIR="$(TARGET_DIR)" scripts/build-release
 
-bench bench-limits bench-takeover: export PGPALISADE_BIN := $(RELEASE)
-# One build for both, so that the figures are of the proxy as it is now.
-bench: release ## Build for release, and measure the proxy beside its peers, an hour (ARGS=--quick: four minutes)
+# `PGPALISADE_BIN=target/profiled/pgpalisade make bench` measures another binary.
+bench: export PGPALISADE_BIN := $(or $(PGPALISADE_BIN),$(RELEASE))
+bench: release ## Measure the proxy beside its peers, half an hour (ARGS='--size quick': a quarter of an hour)
 	$(CARGO) build --release --locked --bins --package pgpalisade-bench
-	@"$(OVERHEAD)" $(ARGS)
-	@"$(LIMITS)" $(LIMITS_ARGS)
+	@"$(BENCH)" $(ARGS)
 
-bench-limits: release ## The second half of it: COPY, pipelines, idle sessions, scopes, refusals (ARGS=--help)
-	$(CARGO) build --release --locked --bins --package pgpalisade-bench
-	@"$(LIMITS)" $(ARGS)
-
-bench-takeover: packages release ## Build for release, and measure takeovers with each store (ARGS='--rounds 100')
-	$(CARGO) build --release --locked --bins --package pgpalisade-bench
-	@"$(TAKEOVER)" $(ARGS)
-
-bench-micro: packages ## Build for release, and measure the parts of the data path one by one (ARGS=--help)
-	$(CARGO) build --release --locked --bin micro --package pgpalisade-bench
-	@"$(MICRO)" $(ARGS)
-
-# Outside the workspace, for io_uring needs unsafe code.
-bench-uring: packages ## Build for release, and measure bare relays on epoll, io_uring and tokio (ARGS='--clients 16,64')
-	$(CARGO) build --release --locked --manifest-path bench/uring-trial/Cargo.toml --target-dir "$(abspath $(TARGET_DIR))/uring-trial"
-	@"$(abspath $(TARGET_DIR))/uring-trial/release/uring-trial" $(ARGS)
+bench-micro: packages ## Time the parts of the data path one by one (ARGS=classified: only those with this in their name)
+	$(CARGO) bench --locked --package pgpalisade-bench --bench micro -- $(ARGS)
 
 check: packages ## rustfmt and clippy, warnings denied
 	$(CARGO) fmt --all --check

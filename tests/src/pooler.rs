@@ -1,4 +1,5 @@
-//! A real pgbouncer in front of a PostgreSQL: what must not stand between the proxy and the server.
+//! A real pgbouncer in front of a PostgreSQL: what must not stand between the proxy and the server, and a peer to
+//! compare with.
 
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
@@ -28,13 +29,32 @@ impl Pooler {
 
     /// As [`Self::start`]; it takes these parameters of a startup packet, and drops them.
     pub fn ignoring(postgres: &Postgres, parameters: &str) -> Self {
+        let socket_dir = postgres.socket_dir().display().to_string();
+        let settings =
+            format!("pool_mode = transaction\nignore_startup_parameters = {parameters}\n");
+        Self::launch(postgres, &socket_dir, &settings)
+    }
+
+    /// Starts one that gives a server connection to each session, reaches the server by TCP as a proxy does, and logs
+    /// nothing about sessions.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub fn of_sessions(postgres: &Postgres, sessions_max: u32) -> Self {
+        let settings = format!(
+            "pool_mode = session\nmax_client_conn = {sessions_max}\ndefault_pool_size = {sessions_max}\n\
+             log_connections = 0\nlog_disconnections = 0\nlog_pooler_errors = 0\nlog_stats = 0\n"
+        );
+        Self::launch(postgres, "127.0.0.1", &settings)
+    }
+
+    fn launch(postgres: &Postgres, host: &str, more: &str) -> Self {
         let dir = scratch_dir();
         let port = machine::free_port();
         let settings = format!(
-            "[databases]\npostgres = host={} port={} user=postgres\n\
+            "[databases]\npostgres = host={host} port={} user=postgres\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-             auth_type = any\npool_mode = transaction\nignore_startup_parameters = {parameters}\n",
-            postgres.socket_dir().display(),
+             auth_type = any\n{more}",
             postgres.port(),
         );
         let file = dir.path().join("pgbouncer.ini");
@@ -61,6 +81,11 @@ impl Pooler {
     /// Where it listens on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 }
 

@@ -7,8 +7,8 @@ use crate::verdict::Opaque;
 
 /// Texts longer than this many bytes are not parsed: they are writes.
 ///
-/// What the worst of the others take, in time and in memory while they are parsed, `make bench-micro` says:
-/// `classify-most`. It is too much for a thread that others wait for, and for many threads at once: see [`weigh`].
+/// How long the worst of the others take, `make bench-micro` says: `classified_at_most`. With the memory that the tree
+/// takes, it is too much for a thread that others wait for, and for many threads at once: see [`weigh`].
 pub const MAX_PARSED: usize = 1024 * 1024;
 
 /// Texts longer than this many bytes are [`Weight::Heavy`].
@@ -18,7 +18,7 @@ pub const MAX_PARSED_INLINE: usize = 64 * 1024;
 const TOKENS_MAX: usize = 64 * 1024;
 
 /// Texts of more tokens are [`Weight::Heavy`]. How long the worst of the others take, `make bench-micro` says:
-/// `classify-light-most`.
+/// `classified_at_most`.
 const TOKENS_MAX_INLINE: usize = 4 * 1024;
 
 /// Operator characters in a row, at most.

@@ -21,9 +21,6 @@ pub(crate) enum BenchError {
         "--direct and --proxied lead to one address, {0}: give PostgreSQL's own and the proxy's"
     )]
     OneAddress(UpstreamAddr),
-    /// More statements than can be planned for.
-    #[error("--rate {0} is more than {max} statements in a round: lower it, or --round", max = super::DUE_MAX)]
-    Rate(f64),
     /// No session.
     #[error("cannot log in at the {path} address {address}: {said}")]
     Login {
@@ -104,7 +101,7 @@ impl BenchError {
 
     /// The command line is at fault.
     pub(crate) const fn is_usage(&self) -> bool {
-        matches!(self, Self::Dsn { .. } | Self::OneAddress(_) | Self::Rate(_))
+        matches!(self, Self::Dsn { .. } | Self::OneAddress(_))
     }
 }
 

@@ -1,229 +1,185 @@
-//! The turns of a whole measurement, in their order.
+//! The turns of a whole measurement, in their order. In a turn each session of one way sends its next statement when
+//! the last is answered.
 
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::loader::Loader;
-use super::machine::Ticks;
-use super::survey::token_hint;
-use super::target::Path;
-use super::turn::{Kind, Tally, Turn};
-use super::{BenchError, Event, Plan, Stage};
+use super::session::Session;
+use super::survey::{ANSWER_WITHIN, token_hint};
+use super::target::{Path, Target};
+use super::{BenchError, Event, Plan};
 
-/// Threads that a plan may have.
-pub(crate) const THREADS_MAX: usize = 256;
-/// All loaders have their order by then.
-const AHEAD: Duration = Duration::from_millis(20);
+/// A way is warmed up for a round, but no longer than this.
+const WARM_UP_MAX: Duration = Duration::from_secs(2);
 
 /// Both ways have had their turn.
 #[derive(Debug, Clone)]
 pub(crate) struct Round {
-    pub(super) direct: Tally,
-    pub(super) proxied: Tally,
-    /// The length of each turn.
-    pub(super) length: Duration,
-    /// The part of this machine's CPU time that nobody used, 0 to 1, where that is known.
-    pub(super) idle: Option<f64>,
+    pub(super) direct: Turn,
+    pub(super) proxied: Turn,
+}
+
+/// What came of a turn of one way.
+#[derive(Debug, Clone)]
+pub(crate) struct Turn {
+    /// Nanoseconds from sending a statement to the end of its answer, for those that were answered in time.
+    latencies: Histogram<u64>,
+    length: Duration,
 }
 
 impl Round {
     /// Statements in a second that were answered, on the direct way and on the other.
     pub(crate) fn throughput(&self) -> (f64, f64) {
-        let of = |tally: &Tally| tally.answered as f64 / self.length.as_secs_f64();
+        let of = |turn: &Turn| turn.latencies.len() as f64 / turn.length.as_secs_f64();
         (of(&self.direct), of(&self.proxied))
     }
 
     /// Microseconds within which this part of the statements was answered, in the same order.
     pub(crate) fn latency(&self, quantile: f64) -> (f64, f64) {
-        let of = |tally: &Tally| tally.latencies.value_at_quantile(quantile) as f64 / 1_000.0;
+        let of = |turn: &Turn| turn.latencies.value_at_quantile(quantile) as f64 / 1_000.0;
         (of(&self.direct), of(&self.proxied))
     }
+}
 
-    pub(super) const fn both(&self) -> [&Tally; 2] {
-        [&self.direct, &self.proxied]
+/// Open sessions of one way.
+struct Sessions {
+    path: Path,
+    open: Vec<Arc<Session>>,
+}
+
+/// Opens all sessions, warms both ways up, and lets them take turns. If it is stopped, the rounds are those that were
+/// complete.
+pub(super) async fn measure(
+    plan: &Plan,
+    stop: &CancellationToken,
+    tell: &mut dyn FnMut(Event<'_>),
+) -> Result<Vec<Round>, BenchError> {
+    let direct = unless(stop, Sessions::open(&plan.direct, plan)).await?;
+    let proxied = match unless(stop, Sessions::open(&plan.proxied, plan)).await {
+        Err(BenchError::NoToken { said, .. }) => {
+            let hint = unless(stop, token_hint(&plan.proxied)).await?;
+            return Err(BenchError::NoToken { said, hint });
+        }
+        opened => opened?,
+    };
+    let mut rounds = Vec::new();
+    let measured = async {
+        round(0, [&direct, &proxied], plan.length.min(WARM_UP_MAX), stop).await?;
+        for number in 1..=plan.rounds {
+            let round = round(number, [&direct, &proxied], plan.length, stop).await?;
+            tell(Event::Round(number, &round));
+            rounds.push(round);
+        }
+        Ok(())
+    };
+    let measured = measured.await;
+    tokio::join!(direct.close(), proxied.close());
+    match measured {
+        Ok(()) | Err(BenchError::Interrupted) => Ok(rounds),
+        Err(error) => Err(error),
     }
 }
 
-/// What is to be done on both ways.
-#[derive(Debug, Clone, Copy)]
-struct Step {
-    stage: Stage,
-    rounds: usize,
+/// The ways take turns in being the first.
+async fn round(
+    number: usize,
+    [direct, proxied]: [&Sessions; 2],
     length: Duration,
-    kind: Kind,
+    stop: &CancellationToken,
+) -> Result<Round, BenchError> {
+    if number.is_multiple_of(2) {
+        let proxied = proxied.turn(length, stop).await?;
+        let direct = direct.turn(length, stop).await?;
+        return Ok(Round { direct, proxied });
+    }
+    let direct = direct.turn(length, stop).await?;
+    let proxied = proxied.turn(length, stop).await?;
+    Ok(Round { direct, proxied })
 }
 
-/// Open sessions on both ways, and what is left to do with them.
-pub(super) struct Rounds<'a> {
-    plan: &'a Plan,
-    loaders: Vec<Loader>,
-    stop: &'a CancellationToken,
-    tell: &'a mut dyn FnMut(Event<'_>),
-    left: Duration,
-}
-
-impl<'a> Rounds<'a> {
-    /// Starts the loaders, and opens all sessions.
-    pub(super) async fn open(
-        plan: &'a Plan,
-        stop: &'a CancellationToken,
-        tell: &'a mut dyn FnMut(Event<'_>),
-    ) -> Result<Self, BenchError> {
-        let loaders = (0..plan.threads).map(|_| Loader::start());
-        let loaders = loaders.collect::<Result<Vec<_>, _>>()?;
-        for (index, loader) in loaders.iter().enumerate() {
-            let sessions = share(plan.clients, plan.threads, index);
-            for target in [&plan.direct, &plan.proxied] {
-                let opened = loader.open(target, sessions, plan.workload, plan.protocol);
-                match unless(stop, opened).await {
-                    Err(BenchError::NoToken { said, .. }) => {
-                        let hint = unless(stop, token_hint(&plan.proxied)).await?;
-                        return Err(BenchError::NoToken { said, hint });
-                    }
-                    opened => opened?,
-                }
-            }
+impl Sessions {
+    async fn open(target: &Target, plan: &Plan) -> Result<Self, BenchError> {
+        let mut open = Vec::new();
+        for _ in 0..plan.clients {
+            let session = Session::open(target, plan.workload, plan.protocol).await?;
+            open.push(Arc::new(session));
         }
-        Ok(Self {
-            plan,
-            loaders,
-            stop,
-            tell,
-            left: plan.total(),
-        })
+        let path = target.path;
+        Ok(Self { path, open })
     }
 
-    /// Both ways are warmed up, then measured in a closed loop.
-    pub(super) async fn throughput(&mut self) -> Result<Vec<Round>, BenchError> {
-        let warm_up = |_| (Kind::Closed, Stage::WarmUp);
-        self.part(1, self.plan.warm_up(), &warm_up).await?;
-        let closed = |number| (Kind::Closed, Stage::Throughput(number));
-        self.part(self.plan.rounds, self.plan.length, &closed).await
-    }
-
-    /// At so many statements in a second, due at the same moments on both ways.
-    pub(super) async fn latency(&mut self, rate: f64) -> Result<Vec<Round>, BenchError> {
-        let open = |number| {
-            let seed = number as u64;
-            (Kind::Open { rate, seed }, Stage::Latency(number))
-        };
-        self.part(self.plan.rounds, self.plan.length, &open).await
-    }
-
-    /// Rounds of one kind, as many as are complete before an interruption.
-    async fn part(
-        &mut self,
-        rounds: usize,
-        length: Duration,
-        kind: &dyn Fn(usize) -> (Kind, Stage),
-    ) -> Result<Vec<Round>, BenchError> {
-        let mut complete = Vec::new();
-        for number in 1..=rounds {
-            let (kind, stage) = kind(number);
-            let step = Step {
-                stage,
-                rounds,
-                length,
-                kind,
-            };
-            match self.round(number, step).await {
-                Ok(round) => {
-                    (self.tell)(Event::Round {
-                        stage,
-                        rounds,
-                        round: &round,
-                    });
-                    complete.push(round);
-                }
-                Err(BenchError::Interrupted) => break,
-                Err(error) => return Err(error),
-            }
+    /// Nothing holds the sessions afterwards, however it ends.
+    async fn turn(&self, length: Duration, stop: &CancellationToken) -> Result<Turn, BenchError> {
+        let latencies = Histogram::new(3).map_err(|error| {
+            BenchError::system("cannot make a histogram", io::Error::other(error))
+        })?;
+        let latencies = Arc::new(Mutex::new(latencies));
+        let end = Instant::now() + length;
+        let mut all = JoinSet::new();
+        for session in &self.open {
+            all.spawn(keep_asking(
+                Arc::clone(session),
+                end,
+                Arc::clone(&latencies),
+            ));
         }
-        Ok(complete)
-    }
-
-    /// The ways take turns in being the first.
-    async fn round(&mut self, number: usize, step: Step) -> Result<Round, BenchError> {
-        let before = Ticks::now();
-        let (direct, proxied) = if number.is_multiple_of(2) {
-            let proxied = self.turn(Path::Proxied, step).await?;
-            (self.turn(Path::Direct, step).await?, proxied)
-        } else {
-            let direct = self.turn(Path::Direct, step).await?;
-            (direct, self.turn(Path::Proxied, step).await?)
+        let patience = length + ANSWER_WITHIN;
+        let done = tokio::select! {
+            done = join(&mut all) => done,
+            () = stop.cancelled() => Err(BenchError::Interrupted),
+            () = tokio::time::sleep(patience) => Err(BenchError::Stuck {
+                path: self.path,
+                within: patience,
+            }),
         };
-        let idle = Ticks::now()
-            .zip(before)
-            .and_then(|(now, before)| now.idle_since(before));
-        Ok(Round {
-            direct,
-            proxied,
-            length: step.length,
-            idle,
-        })
+        all.shutdown().await;
+        done?;
+        let latencies = latencies
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        Ok(Turn { latencies, length })
     }
 
-    /// One way, on all loaders at once.
-    async fn turn(&mut self, path: Path, step: Step) -> Result<Tally, BenchError> {
-        let Step {
-            stage,
-            rounds,
-            length,
-            kind,
-        } = step;
-        (self.tell)(Event::Turn {
-            stage,
-            rounds,
-            path,
-            left: self.left,
-        });
-        let start = Instant::now() + AHEAD;
-        // All have their orders before the first answer is waited for.
-        let orders = self.loaders.iter().enumerate().map(|(index, loader)| {
-            let kind = self.share_of(kind, index);
-            loader.turn(Turn {
-                path,
-                start,
-                length,
-                kind,
-            })
-        });
-        let orders: Vec<_> = orders.collect();
-        let answers = async {
-            let mut whole: Option<Tally> = None;
-            for order in orders {
-                let tally = order.await?;
-                match &mut whole {
-                    Some(whole) => whole.add(&tally),
-                    None => whole = Some(tally),
-                }
-            }
-            // There is at least one loader.
-            whole.ok_or(BenchError::Interrupted)
-        };
-        let tally = unless(self.stop, answers).await?;
-        self.left = self.left.saturating_sub(length);
-        Ok(tally)
-    }
-
-    /// What one loader has to do of a turn. Several Poisson processes are one again.
-    fn share_of(&self, kind: Kind, index: usize) -> Kind {
-        let sessions = share(self.plan.clients, self.plan.threads, index);
-        match kind {
-            Kind::Closed => Kind::Closed,
-            Kind::Open { rate, seed } => Kind::Open {
-                rate: rate * sessions as f64 / self.plan.clients as f64,
-                seed: seed * THREADS_MAX as u64 + index as u64,
-            },
+    /// At once: each waits for what it has in flight.
+    async fn close(self) {
+        let mut closing = JoinSet::new();
+        for session in self.open.into_iter().filter_map(Arc::into_inner) {
+            closing.spawn(session.close());
         }
+        closing.join_all().await;
     }
 }
 
-/// Sessions of one loader: as even as it goes.
-const fn share(clients: usize, threads: usize, index: usize) -> usize {
-    let rest = clients % threads;
-    clients / threads + if index < rest { 1 } else { 0 }
+async fn join(all: &mut JoinSet<Result<(), BenchError>>) -> Result<(), BenchError> {
+    while let Some(done) = all.join_next().await {
+        done.map_err(|error| BenchError::system("a session's task ended", error.into()))??;
+    }
+    Ok(())
+}
+
+async fn keep_asking(
+    session: Arc<Session>,
+    end: Instant,
+    latencies: Arc<Mutex<Histogram<u64>>>,
+) -> Result<(), BenchError> {
+    loop {
+        let begin = Instant::now();
+        session.ask().await?;
+        if Instant::now() > end {
+            return Ok(());
+        }
+        let nanos = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        latencies
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .saturating_record(nanos);
+    }
 }
 
 /// The step, unless it is interrupted first.
@@ -235,21 +191,5 @@ pub(super) async fn unless<T>(
         biased;
         () = stop.cancelled() => Err(BenchError::Interrupted),
         done = step => done,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sessions_are_shared_out() {
-        for (clients, threads) in [(8, 1), (8, 3), (1, 1), (7, 7), (100, 8)] {
-            let shares: Vec<usize> = (0..threads)
-                .map(|index| share(clients, threads, index))
-                .collect();
-            assert_eq!(shares.iter().sum::<usize>(), clients);
-            assert!(shares.iter().max().unwrap() - shares.iter().min().unwrap() <= 1);
-        }
     }
 }

@@ -4,7 +4,6 @@ use tokio_postgres::Statement as Prepared;
 use tokio_postgres::types::Type;
 
 use super::BenchError;
-use super::alarm::Alarm;
 use super::error::Said;
 use super::load::{Protocol, Statement, Workload};
 use super::survey::{Connection, within};
@@ -19,7 +18,6 @@ pub(super) struct Session {
     connection: Connection,
     workload: Workload,
     sent: Sent,
-    pub(super) alarm: Alarm,
 }
 
 /// How the statement goes out.
@@ -57,14 +55,11 @@ impl Session {
                 Sent::Prepared(within(path, prepared).await?.map_err(failed)?)
             }
         };
-        let alarm =
-            Alarm::new().map_err(|error| BenchError::system("cannot make a timer", error))?;
         Ok(Self {
             path,
             connection,
             workload,
             sent,
-            alarm,
         })
     }
 

@@ -30,8 +30,6 @@ pub(crate) enum Path {
 }
 
 impl Path {
-    pub(crate) const BOTH: [Self; 2] = [Self::Direct, Self::Proxied];
-
     /// The flag that names it.
     pub(crate) const fn flag(self) -> &'static str {
         match self {

@@ -1,7 +1,6 @@
 //! `pgpalisade bench`: what the proxy adds, in the user's own environment.
 
 mod page;
-mod progress;
 
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
@@ -11,24 +10,22 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::text::print_json;
-use super::{Failure, failed, run_to_end};
+use super::{Failure, failed, run_to_end, tell};
 use crate::bench::{
-    self, BenchError, Path, Plan, Protocol, Report, THREADS_MAX, Target, TokenFlag, Workload,
+    self, BenchError, Event, Path, Plan, Protocol, Report, Target, TokenFlag, Workload,
 };
 use crate::config::{Environment, parse_time};
-use progress::Progress;
 
 const CLIENTS_MAX: usize = 10_000;
 const ROUNDS_MAX: usize = 1_000;
 const ROUND: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(50)..=Duration::from_secs(60);
 
-/// Measure what the proxy adds: latency at a given rate and throughput, direct and proxied in turns
+/// Measure what the proxy adds: latency and throughput, direct and proxied in turns
 ///
-/// Logs in on both ways, looks that they lead to the same server, and lets them take turns in short rounds. First
-/// each client sends its next statement when the last is answered: that gives the throughput. Then statements are due
-/// at times that are fixed beforehand, at a given rate, and latency is counted from these: a stall counts against all
-/// that it holds up. Every figure is a median over the rounds, with its 95 % confidence interval.
+/// Logs in on both ways, looks that they lead to the same server, and lets them take turns in short rounds. In its turn
+/// each client sends its next statement when the last is answered. Every figure is a median over the rounds; the
+/// difference has its least and its most beside it.
 ///
 /// It writes into nothing but a temporary table of its own (with --workload write), and declares no token but the
 /// current one. Needs no other program. Ctrl-C ends it with the rounds that are complete. Ends with 0 if something
@@ -40,7 +37,7 @@ command line is visible to every user of the machine: put it into PGPASSWORD.\n\
 Examples:\n  \
     pgpalisade bench --direct postgres://app@db:5432/app --proxied postgres://app@db:6432/app\n  \
     pgpalisade bench --direct port=5432 --proxied port=6432 --workload write --token 34\n  \
-    pgpalisade bench --direct \"host=/var/run/postgresql\" --proxied \"host=127.0.0.1 port=6432\" --rate 5000 --json")]
+    pgpalisade bench --direct \"host=/var/run/postgresql\" --proxied \"host=127.0.0.1 port=6432\" --clients 1 --json")]
 pub(super) struct BenchArgs {
     /// The way to PostgreSQL itself: postgres://user@host:port/db, or key=value pairs
     #[arg(long, value_name = "DSN")]
@@ -60,18 +57,12 @@ pub(super) struct BenchArgs {
     /// Sessions on each way; twice as many are open in all
     #[arg(long, value_name = "N", default_value = "8", value_parser = clients)]
     clients: NonZeroUsize,
-    /// Statements in a second, for latency [default: half of the throughput of the slower way]
-    #[arg(long, value_name = "N", value_parser = rate)]
-    rate: Option<f64>,
-    /// Rounds of each part, throughput and latency; from 6 on there are intervals
+    /// How often both ways have a turn
     #[arg(long, value_name = "N", default_value = "12", value_parser = rounds)]
     rounds: NonZeroUsize,
     /// How long each way is measured in a round, 50ms to 1min
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = round)]
     round: Duration,
-    /// Threads that make the load [default: one for four cores]
-    #[arg(long, value_name = "N", value_parser = threads)]
-    threads: Option<NonZeroUsize>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -95,24 +86,15 @@ fn plan(args: &BenchArgs) -> Result<Plan, BenchError> {
     if let Some(token) = &args.token {
         proxied = proxied.declaring(token);
     }
-    let clients = args.clients.get();
-    let threads = args.threads.map_or_else(default_threads, NonZeroUsize::get);
     Ok(Plan {
         direct,
         proxied,
         workload: args.workload,
         protocol: args.protocol,
-        clients,
-        threads: threads.min(clients),
+        clients: args.clients.get(),
         rounds: args.rounds.get(),
         length: args.round,
-        rate: args.rate,
     })
-}
-
-/// One thread sends as much as about three cores of PostgreSQL can answer.
-fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4))
 }
 
 async fn measure(plan: &Plan) -> Result<Report, BenchError> {
@@ -128,10 +110,17 @@ async fn measure(plan: &Plan) -> Result<Report, BenchError> {
         }
         told.cancel();
     });
-    let mut progress = Progress::on_stderr();
-    let measured = bench::run(plan, &stop, &mut |event| progress.tell(event)).await;
-    progress.end();
-    measured
+    let mut progress = |event: Event<'_>| match event {
+        Event::Surveyed => tell("both ways lead to the same server"),
+        Event::Round(number, round) => {
+            let (direct, proxied) = round.throughput();
+            let all = plan.rounds;
+            tell(&format!(
+                "round {number} of {all}: direct {direct:.0}, proxied {proxied:.0} statements/s"
+            ));
+        }
+    };
+    bench::run(plan, &stop, &mut progress).await
 }
 
 fn failure(error: BenchError) -> Failure {
@@ -157,20 +146,8 @@ fn rounds(text: &str) -> Result<NonZeroUsize, String> {
     number(text, ROUNDS_MAX)
 }
 
-fn threads(text: &str) -> Result<NonZeroUsize, String> {
-    number(text, THREADS_MAX)
-}
-
 fn round(text: &str) -> Result<Duration, String> {
     let time = parse_time(text)?;
     let inside = Some(time).filter(|time| ROUND.contains(time));
     inside.ok_or_else(|| "write a time from 50ms to 1min".to_owned())
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    let rate = text
-        .parse()
-        .ok()
-        .filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
-    rate.ok_or_else(|| "write a number of statements in a second, above 0".to_owned())
 }

@@ -1,0 +1,137 @@
+//! From a message to a permit, or to a refusal.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use divan::Bencher;
+use pgpalisade::fence::scope_cell::ScopeCells;
+use pgpalisade::fence::{
+    Binding, Confirmed, Fence, Footing, Guard, Holding, Plan, SessionFence, Situation,
+};
+use pgpalisade::session::Pipeline;
+use pgpalisade::session::ledger::Ledger;
+use pgpalisade::session::names::Names;
+use pgpalisade::session::settings::Settings;
+use pgpalisade::wire::backend::TransactionStatus;
+use pgpalisade_authority::{Mark, Scope, Token};
+use pgpalisade_policies::scan::{self, NeedsParse};
+use pgpalisade_policies::{Mode, Policy, SearchPath, Verdict, VerdictCache};
+
+use super::policy::{SCOPES, WHO, insert_into, policy_of};
+use super::{INSERT, POINT_SELECT, SAFE};
+
+/// One session, and what is known of it.
+struct Session {
+    fence: SessionFence,
+    settings: Settings<Arc<Holding>>,
+    names: Names,
+    ledger: Ledger,
+    verdicts: VerdictCache,
+}
+
+fn fence(policy: Policy) -> Arc<Fence> {
+    let cells = Arc::new(ScopeCells::default());
+    Arc::new(Fence::new(policy, cells, Mode::Enforce).expect("a fence"))
+}
+
+impl Session {
+    /// With a token of a scope, whose mark is 34, or without one.
+    fn new(policy: Policy, token: Option<(&str, u64)>) -> Self {
+        let fence = fence(policy).for_session(&WHO);
+        let of = |token: u64| Token::new(token).expect("a token");
+        let holding = token.map(|(scope, token)| {
+            let cell = fence
+                .fence()
+                .cell(&Scope::from_str(scope).expect("a scope"));
+            cell.raise(&Mark::new(of(34), 0, "bench".to_owned()));
+            Arc::new(Holding::new(Box::new([Binding {
+                cell,
+                token: of(token),
+                timeline: 1,
+                footing: Footing::Registered,
+            }])))
+        });
+        Self {
+            fence,
+            settings: Settings::new(holding, None),
+            names: Names::default(),
+            ledger: Ledger::default(),
+            verdicts: VerdictCache::new(16 << 20),
+        }
+    }
+
+    /// As `relay/judgement.rs` asks for a text, idle and outside of a transaction.
+    fn plan(&mut self, text: &str) -> Plan {
+        let verdict: Arc<Verdict> = self.verdicts.get_or_classify(text.as_bytes(), SAFE);
+        let confirmed = |settled| Confirmed::new(settled, &self.names, &self.ledger, Guard::Sure);
+        let situation = Situation {
+            settings: &self.settings,
+            accepted: &[],
+            status: TransactionStatus::Idle,
+            wrote: self.ledger.wrote(),
+            pipeline: Pipeline::Closed,
+            path: SearchPath::Unknown,
+            confirmed: self.ledger.settled().map(confirmed),
+        };
+        self.fence.plan(&verdict, &situation)
+    }
+}
+
+/// As `relay/judgement.rs` does it for a session that holds the current token: no verdict is asked for.
+#[divan::bench]
+fn write_by_the_token_alone(bencher: Bencher<'_, '_>) {
+    let session = Session::new(Policy::default(), Some(("default", 34)));
+    let admit = || match scan::needs_parse(divan::black_box(INSERT.as_bytes())) {
+        NeedsParse::Yes => false,
+        NeedsParse::No => {
+            let token = divan::black_box(session.settings.token());
+            divan::black_box(session.fence.admit_any(token)).is_some()
+        }
+    };
+    assert!(admit());
+    bencher.bench_local(admit);
+}
+
+#[divan::bench]
+fn read_without_a_token(bencher: Bencher<'_, '_>) {
+    admitted(bencher, Session::new(Policy::default(), None), POINT_SELECT);
+}
+
+#[divan::bench(args = SCOPES)]
+fn write_in_one_scope_of_many(bencher: Bencher<'_, '_>, scopes: u32) {
+    let scope = format!("tenant-{}", scopes / 2);
+    let session = Session::new(policy_of(scopes), Some((&scope, 34)));
+    admitted(bencher, session, &insert_into(scopes / 2));
+}
+
+fn admitted(bencher: Bencher<'_, '_>, mut session: Session, text: &str) {
+    let plan = session.plan(text);
+    assert!(matches!(plan, Plan::Admit(_, None)), "{plan:?}");
+    bencher.bench_local(|| session.plan(divan::black_box(text)));
+}
+
+#[divan::bench]
+fn refusal_of_a_stale_token(bencher: Bencher<'_, '_>) {
+    let mut session = Session::new(Policy::default(), Some(("default", 33)));
+    let plan = session.plan(INSERT);
+    assert!(matches!(plan, Plan::Refuse(_)), "{plan:?}");
+    bencher.bench_local(|| session.plan(divan::black_box(INSERT)));
+}
+
+#[divan::bench]
+fn copy_data(bencher: Bencher<'_, '_>) {
+    let session = Session::new(Policy::default(), Some(("default", 34)));
+    let admit = || {
+        let token = divan::black_box(session.settings.token());
+        divan::black_box(session.fence.admit_copy_data(token)).is_ok()
+    };
+    assert!(admit());
+    bencher.bench_local(admit);
+}
+
+/// What holds for a session that logs in.
+#[divan::bench(args = SCOPES)]
+fn start_of_a_session(bencher: Bencher<'_, '_>, scopes: u32) {
+    let fence = fence(policy_of(scopes));
+    bencher.bench_local(|| fence.for_session(divan::black_box(&WHO)));
+}

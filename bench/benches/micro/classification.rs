@@ -1,0 +1,76 @@
+//! Text to verdict.
+
+use divan::Bencher;
+use pgpalisade_policies::{Class, VerdictCache, Weight, classify, scan, weigh};
+
+use super::{INSERT, POINT_SELECT, SAFE};
+
+/// What a client sends that writes its values into the text.
+const CONSTANTS: &str = "SELECT id FROM job WHERE kind = 'mail' AND id = 00000001 ORDER BY x";
+
+/// Bytes of the cache of one worker.
+const CACHE: usize = 16 << 20;
+
+/// Items of two tokens in a text of nearly as many tokens as are classified in the session's thread, and as are
+/// classified at all.
+const LIGHT_ITEMS: usize = 2_040;
+const ITEMS: usize = 32_760;
+
+#[divan::bench(args = [POINT_SELECT, INSERT])]
+fn scan_without_grammar(text: &str) {
+    divan::black_box(scan::needs_parse(text.as_bytes()));
+}
+
+#[divan::bench(args = [INSERT, CONSTANTS])]
+fn cached(bencher: Bencher<'_, '_>, text: &str) {
+    let mut cache = VerdictCache::new(CACHE);
+    bencher.bench_local(|| cache.get_or_classify(divan::black_box(text.as_bytes()), SAFE));
+}
+
+/// Another number each time, so that no text comes twice.
+#[divan::bench]
+fn cached_with_other_constants(bencher: Bencher<'_, '_>) {
+    let mut cache = VerdictCache::new(CACHE);
+    let mut number = 0;
+    bencher
+        .with_inputs(|| {
+            number += 1;
+            CONSTANTS.replace("00000001", &format!("{number:08}"))
+        })
+        .bench_local_values(|text| cache.get_or_classify(text.as_bytes(), SAFE));
+}
+
+#[divan::bench]
+fn not_cached(bencher: Bencher<'_, '_>) {
+    let mut cache = VerdictCache::new(CACHE);
+    bencher.bench_local(|| {
+        cache
+            .find(divan::black_box(CONSTANTS.as_bytes()), SAFE)
+            .is_some()
+    });
+}
+
+#[divan::bench(args = [POINT_SELECT, INSERT])]
+fn classified(text: &str) {
+    divan::black_box(classify(text.as_bytes(), SAFE));
+}
+
+/// The most work that is done in the session's thread, and that is done at all, in a thread of its own.
+#[divan::bench(args = [LIGHT_ITEMS, ITEMS], sample_count = 10)]
+fn classified_at_most(bencher: Bencher<'_, '_>, items: usize) {
+    let text = heaviest(items);
+    let verdict = classify(text.as_bytes(), SAFE);
+    let is_understood = verdict.kind() != "unparsed" && verdict.class() == Class::Read;
+    assert!(is_understood, "{verdict:?}");
+    assert_eq!(
+        weigh(text.as_bytes()) == Weight::Light,
+        items == LIGHT_ITEMS
+    );
+    bencher.bench(|| classify(divan::black_box(text.as_bytes()), SAFE));
+}
+
+/// Of all that two tokens can say, a star in a list takes longest: it is a column, a list of fields and a field. And
+/// with one backslash in a string the whole text is read twice.
+fn heaviest(items: usize) -> String {
+    format!(r"select e'\\'{}", ",*".repeat(items))
+}

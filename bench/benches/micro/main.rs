@@ -1,0 +1,28 @@
+//! What each part of the data path costs, call by call: `make bench-micro`.
+//!
+//! Each benchmark does what the proxy does for one message, and nothing around it.
+
+#![expect(
+    clippy::expect_used,
+    reason = "a part of the proxy that does not do what is measured has no figure"
+)]
+
+mod admission;
+mod classification;
+mod framing;
+mod policy;
+
+use pgpalisade_policies::{Lexing, TextEncoding};
+
+/// 100 bytes, as an application sends them.
+const INSERT: &str = "INSERT INTO job_result (job_id, worker, finished_at, result) \
+    VALUES ($1, $2, now(), $3) RETURNING id";
+
+/// What pgbench -S sends.
+const POINT_SELECT: &str = "SELECT abalance FROM pgbench_accounts WHERE aid = $1";
+
+const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
+
+fn main() {
+    divan::main();
+}

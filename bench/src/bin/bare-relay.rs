@@ -1,0 +1,37 @@
+//! The floor of the comparison: carries bytes between clients and a server, and looks at none of them.
+//!
+//! One thread, a plain copy of tokio's in both directions. `bare-relay LISTEN SERVER`, both `ADDRESS:PORT`.
+
+use std::io;
+
+use tokio::net::{TcpListener, TcpStream};
+
+/// What a proxy that reads messages has for a buffer, too.
+const BUFFER: usize = 16 * 1024;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> io::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [listen, server] = arguments.as_slice() else {
+        return Err(io::Error::other("give two addresses: LISTEN SERVER"));
+    };
+    let listener = TcpListener::bind(listen).await?;
+    loop {
+        let (client, _) = listener.accept().await?;
+        let server = server.clone();
+        tokio::spawn(async move {
+            if let Err(error) = carry(client, &server).await {
+                eprintln!("bare-relay: {error}");
+            }
+        });
+    }
+}
+
+/// Both directions of one connection, until both have ended.
+async fn carry(mut client: TcpStream, server: &str) -> io::Result<()> {
+    let mut server = TcpStream::connect(server).await?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    tokio::io::copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER, BUFFER).await?;
+    Ok(())
+}

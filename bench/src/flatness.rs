@@ -1,0 +1,218 @@
+//! What must not grow: the cost of a transaction with thousands of idle sessions, and with many scopes.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use pgpalisade_authority::{Authority, Cluster, Embedded, Mark, Scope, Token, now_us};
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Store};
+use pgpalisade_tests::wire::Wire;
+use tempfile::TempDir;
+
+use crate::pgbench::{self, Load};
+use crate::plan::{Cell, Plan, in_turn};
+use crate::process;
+use crate::record::{Figure, Measurement, Record, Target};
+use crate::ways::{TOKEN, Way, server};
+
+/// Sessions that work while others are idle.
+const ACTIVE: u32 = 16;
+
+/// Until memory is given back, and what has been written is read.
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// Each session of PostgreSQL maps all of them.
+const FEW_BUFFERS: &str = "shared_buffers=16MB";
+
+/// Idle sessions behind a proxy, and a PostgreSQL of their own. Dropped from the first to the last.
+struct Crowd {
+    _idle: Vec<Wire>,
+    way: Way,
+    _postgres: Postgres,
+    number: u32,
+    /// What each of them takes of the proxy's memory, in KiB.
+    memory: f64,
+}
+
+/// Measures the memory of idle sessions, and of pgpalisade the cost of a transaction meanwhile: without idle sessions,
+/// and with more and more of them, in turns.
+pub(crate) fn sessions(plan: &Plan) -> Vec<Record> {
+    let cell = |number, round| Cell {
+        measurement: Measurement::Sessions,
+        variant: "prepared",
+        number,
+        round,
+    };
+    let mut records = Vec::new();
+    let fewest = plan.sessions.iter().copied().min().unwrap_or_default();
+    for target in [Target::Pgbouncer, Target::Haproxy, Target::Relay] {
+        let memory = (Figure::Memory, Crowd::open(target, fewest).memory);
+        records.extend(cell(fewest, 1).records(target, [memory]));
+    }
+    let numbers = [&[0], plan.sessions].concat();
+    let open = |number: &u32| Crowd::open(Target::Pgpalisade, *number);
+    let crowds: Vec<Crowd> = numbers.iter().map(open).collect();
+    for crowd in crowds.iter().filter(|crowd| crowd.number > 0) {
+        let memory = (Figure::Memory, crowd.memory);
+        records.extend(cell(crowd.number, 1).records(Target::Pgpalisade, [memory]));
+    }
+    for round in 1..=plan.rounds {
+        eprintln!("sessions: round {round} of {}", plan.rounds);
+        for crowd in in_turn(&crowds, round) {
+            let cost = cost(&crowd.way, None, &crowd.way.options(), plan.window);
+            records.extend(cell(crowd.number, round).records(Target::Pgpalisade, cost));
+        }
+    }
+    records
+}
+
+impl Crowd {
+    fn open(target: Target, number: u32) -> Self {
+        eprintln!("sessions: {} with {number} idle ones", target.name());
+        let postgres = server(number + ACTIVE, &[FEW_BUFFERS]);
+        pgbench::initialise(&postgres, 1);
+        let way = Way::open(target, &postgres, number + ACTIVE);
+        let pid = way.pid().unwrap_or_default();
+        // What is cached, and what the allocator keeps, is there before the idle ones come.
+        cost(&way, None, &way.options(), SETTLE);
+        sleep(SETTLE);
+        let before = process::resident_kib(pid);
+        let login = || {
+            let mut session = way.login();
+            session.ok("SELECT 1");
+            session
+        };
+        let idle: Vec<Wire> = (0..number).map(|_| login()).collect();
+        sleep(SETTLE);
+        let more = process::resident_kib(pid).saturating_sub(before);
+        Self {
+            _idle: idle,
+            way,
+            _postgres: postgres,
+            number,
+            memory: more as f64 / f64::from(number.max(1)),
+        }
+    }
+}
+
+/// The CPU time of a transaction, of `pgbench -S` or of a script.
+fn cost(
+    way: &Way,
+    script: Option<PathBuf>,
+    options: &str,
+    window: Duration,
+) -> Option<(Figure, f64)> {
+    let load = Load {
+        protocol: "prepared",
+        clients: ACTIVE,
+        script,
+        options: options.to_owned(),
+        window,
+    };
+    let mut figures = pgbench::run(way, &load).into_iter();
+    figures.find(|(figure, _)| *figure == Figure::Cpu)
+}
+
+/// A PostgreSQL behind a proxy that knows many scopes. Dropped from the first to the last.
+struct Place {
+    way: Way,
+    _postgres: Postgres,
+    dir: TempDir,
+    scopes: u32,
+}
+
+/// Measures a write in one scope of many. The store has a mark of each, and the policy file a table.
+pub(crate) fn scopes(plan: &Plan) -> Vec<Record> {
+    let places: Vec<Place> = plan
+        .scopes
+        .iter()
+        .map(|&scopes| Place::start(scopes))
+        .collect();
+    let mut records = Vec::new();
+    for round in 1..=plan.rounds {
+        eprintln!("scopes: round {round} of {}", plan.rounds);
+        for place in in_turn(&places, round) {
+            // The last one of all: what goes through them from the beginning shows.
+            let options = format!("-c fencing.token=scope-{}={TOKEN}", place.scopes);
+            let script = place.dir.path().join("script");
+            let cell = Cell {
+                measurement: Measurement::Scopes,
+                variant: "prepared",
+                number: place.scopes,
+                round,
+            };
+            let cost = cost(&place.way, Some(script), &options, plan.window);
+            records.extend(cell.records(Target::Pgpalisade, cost));
+        }
+    }
+    records
+}
+
+impl Place {
+    fn start(scopes: u32) -> Self {
+        eprintln!("scopes: a proxy that knows {scopes}");
+        let postgres = server(4 * ACTIVE, &[FEW_BUFFERS]);
+        postgres.sql(&format!("CREATE TABLE public.t{scopes} (id int)"));
+        let dir = tempfile::tempdir().expect("a directory for store and policy");
+        let file = |name: &str, text: String| {
+            let path = dir.path().join(name);
+            fs::write(&path, text).expect("write a file");
+            path
+        };
+        file(
+            "script",
+            format!("DELETE FROM public.t{scopes} WHERE false;\n"),
+        );
+        let policy = file("policy.toml", policy(scopes));
+        let store = dir.path().join("store");
+        fill(&store, &postgres, scopes);
+        let mut options = Options::new(&postgres).flag("--policy", &policy.display().to_string());
+        options.store = Store::Url(format!("embedded:{}", store.display()));
+        Self {
+            way: Way::pgpalisade(options),
+            _postgres: postgres,
+            dir,
+            scopes,
+        }
+    }
+}
+
+/// A table of one schema for each scope.
+fn policy(scopes: u32) -> String {
+    (1..=scopes).fold(String::new(), |mut text, number| {
+        // Writing to a String does not fail.
+        let _ = writeln!(
+            text,
+            "[scope.scope-{number}]\ntables = [\"public.t{number}\"]"
+        );
+        text
+    })
+}
+
+/// Puts a mark of each scope into the store that the proxy is going to open.
+fn fill(store: &Path, postgres: &Postgres, scopes: u32) {
+    let system = postgres.value("SELECT system_identifier FROM pg_control_system()");
+    let timeline = postgres.value("SELECT timeline_id FROM pg_control_checkpoint()");
+    let cluster = Cluster {
+        system_identifier: system.parse().expect("a system identifier"),
+        timeline: timeline.parse().expect("a timeline"),
+        // Older than any: the proxy puts the real start on record.
+        postmaster_us: 0,
+    };
+    let token = Token::new(TOKEN.parse().expect("a number")).expect("a token");
+    let mark = |number| {
+        let scope = Scope::new(&format!("scope-{number}")).expect("the name of a scope");
+        (scope, Mark::new(token, now_us(), "bench".to_owned()))
+    };
+    let marks: Vec<_> = (1..=scopes).map(mark).collect();
+    let store = Embedded::open(store).expect("open a store");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
+    runtime
+        .block_on(store.recover(None, cluster, &marks))
+        .expect("fill the store");
+}

@@ -1,0 +1,179 @@
+//! pgbench as the source of load: how many transactions are done within a window, and what they cost the target.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use pgpalisade_tests::machine::{self, Signal};
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::programs::{program, stdout};
+
+use crate::process;
+use crate::record::Figure;
+use crate::ways::Way;
+
+/// From the first transactions until the caches are warm and all clients run.
+const WARM_UP: Duration = Duration::from_millis(300);
+
+/// What pgbench is to do.
+#[derive(Clone, Debug)]
+pub(crate) struct Load {
+    /// `simple`, `extended` or `prepared`.
+    pub(crate) protocol: &'static str,
+    /// How many.
+    pub(crate) clients: u32,
+    /// The script; without it: one SELECT by primary key, as `pgbench -S` has it.
+    pub(crate) script: Option<PathBuf>,
+    /// `PGOPTIONS` of the sessions.
+    pub(crate) options: String,
+    /// For how long the transactions are counted.
+    pub(crate) window: Duration,
+}
+
+/// Makes pgbench's tables.
+pub(crate) fn initialise(postgres: &Postgres, scale: u32) {
+    let mut command = program("pgbench", &postgres.socket());
+    let output = command
+        .args(["-i", "-q", "-s", &scale.to_string()])
+        .output();
+    stdout(&output.expect("start pgbench"));
+}
+
+/// Runs pgbench and says what was within the window: transactions in a second, their latencies, and their CPU time.
+///
+/// The window begins when all clients have long been logged in, so that no login is in it. pgbench logs the moment when
+/// each transaction was done. Those of the window are counted.
+pub(crate) fn run(way: &Way, load: &Load) -> Vec<(Figure, f64)> {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let errors = dir.path().join("errors");
+    let mut command = program("pgbench", way.endpoint());
+    command
+        .args([
+            "-n",
+            "-T",
+            "3600",
+            "-M",
+            load.protocol,
+            "-c",
+            &load.clients.to_string(),
+        ])
+        .args(["--log", "--log-prefix"])
+        .arg(dir.path().join("log"))
+        .env("PGOPTIONS", &load.options)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(File::create(&errors).expect("a file"));
+    match &load.script {
+        Some(script) => command.arg("-f").arg(script),
+        None => command.arg("-S"),
+    };
+    let mut pgbench = command.spawn().expect("start pgbench");
+    let log = dir.path().join(format!("log.{}", pgbench.id()));
+    machine::wait_for("transactions", || {
+        if pgbench.try_wait().expect("look at pgbench").is_some() {
+            panic!(
+                "pgbench: {}",
+                fs::read_to_string(&errors).unwrap_or_default()
+            );
+        }
+        fs::metadata(&log)
+            .is_ok_and(|log| log.len() > 0)
+            .then_some(())
+    });
+    sleep(WARM_UP);
+    let from = Moment::now(way);
+    sleep(load.window);
+    let to = Moment::now(way);
+    // Its own timer ends it so, too.
+    machine::signal(pgbench.id(), Signal::ALARM);
+    let status = machine::reap(&mut pgbench, machine::PATIENCE);
+    let said = fs::read_to_string(&errors).unwrap_or_default();
+    assert!(status.success(), "pgbench: {status}: {said}");
+    figures(&log, &from, &to)
+}
+
+/// A moment, and the CPU time that the target has used until then.
+#[derive(Debug)]
+struct Moment {
+    micros: u64,
+    cpu: Option<Duration>,
+}
+
+impl Moment {
+    fn now(way: &Way) -> Self {
+        let cpu = way.pid().map(process::cpu_time);
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("after 1970");
+        let micros = u64::try_from(since.as_micros()).expect("before the year 500,000");
+        Self { micros, cpu }
+    }
+}
+
+fn figures(log: &Path, from: &Moment, to: &Moment) -> Vec<(Figure, f64)> {
+    let text = fs::read_to_string(log).expect("read pgbench's log");
+    let mut latencies: Vec<f64> = text
+        .lines()
+        .filter_map(transaction)
+        .filter(|(end, _)| (from.micros..to.micros).contains(end))
+        .map(|(_, latency)| latency)
+        .collect();
+    latencies.sort_by(f64::total_cmp);
+    let count = latencies.len() as f64;
+    let seconds = (to.micros - from.micros) as f64 / 1e6;
+    let mut figures = vec![(Figure::Rate, count / seconds)];
+    let quantile = |quantile: f64| latencies.get((count * quantile) as usize).copied();
+    figures.extend(quantile(0.5).map(|latency| (Figure::Median, latency)));
+    figures.extend(quantile(0.99).map(|latency| (Figure::Tail, latency)));
+    if let (Some(from), Some(to)) = (from.cpu, to.cpu) {
+        figures.push((Figure::Cpu, (to - from).as_secs_f64() * 1e6 / count));
+    }
+    figures
+}
+
+/// The end of a transaction, in microseconds since 1970, and its latency, in microseconds.
+///
+/// <https://www.postgresql.org/docs/current/pgbench.html>, "Per-Transaction Logging": client, number, latency, script,
+/// seconds, microseconds.
+fn transaction(line: &str) -> Option<(u64, f64)> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let &[_, _, latency, _, seconds, micros, ..] = words.as_slice() else {
+        return None;
+    };
+    let end = seconds.parse::<u64>().ok()? * 1_000_000 + micros.parse::<u64>().ok()?;
+    Some((end, latency.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_ends_within_the_window_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let lines = [
+            "0 1 900 0 10 999999",
+            "0 2 400 0 11 0",
+            "1 1 100 0 11 500000",
+            "0 3 200 0 12 999999",
+            "1 2 700 0 13 0",
+            "1 3",
+        ];
+        fs::write(&log, lines.join("\n")).unwrap();
+        let at = |seconds: u64, cpu: u64| Moment {
+            micros: seconds * 1_000_000,
+            cpu: Some(Duration::from_micros(cpu)),
+        };
+        let found = figures(&log, &at(11, 1_000), &at(13, 1_060));
+        let expect = [
+            (Figure::Rate, 1.5),
+            (Figure::Median, 200.0),
+            (Figure::Tail, 400.0),
+            (Figure::Cpu, 20.0),
+        ];
+        assert_eq!(found, expect);
+    }
+}

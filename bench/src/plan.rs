@@ -1,0 +1,116 @@
+//! How much is measured.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::record::{Figure, Measurement, Record, Target};
+
+/// How long a run takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Size {
+    /// Nine rounds, half an hour
+    Full,
+    /// Five shorter rounds, a quarter of an hour
+    Quick,
+    /// One round of the smallest numbers, to see that everything runs
+    Smoke,
+}
+
+/// What a size means.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Rounds of everything but takeovers.
+    pub(crate) rounds: u32,
+    /// For how long transactions are counted in a round.
+    pub(crate) window: Duration,
+    /// Clients of `pgbench -S`.
+    pub(crate) clients: &'static [u32],
+    /// Data of one COPY.
+    pub(crate) megabytes: u32,
+    /// Refused writes of one round.
+    pub(crate) refusals: u32,
+    /// Idle sessions, fewest first. The peers have the fewest only.
+    pub(crate) sessions: &'static [u32],
+    /// Scopes that the store and the policy file know, fewest first.
+    pub(crate) scopes: &'static [u32],
+    /// Rounds of takeovers.
+    pub(crate) takeovers: u32,
+    /// Sessions that a takeover ends.
+    pub(crate) old_sessions: &'static [u32],
+}
+
+impl Size {
+    /// The numbers of this size.
+    pub(crate) fn plan(self) -> Plan {
+        let full = Plan {
+            rounds: 9,
+            window: Duration::from_secs(1),
+            clients: &[1, 16, 64],
+            megabytes: 256,
+            refusals: 20_000,
+            sessions: &[1_000, 5_000],
+            scopes: &[1, 1_000, 100_000],
+            takeovers: 30,
+            old_sessions: &[0, 1, 20, 100],
+        };
+        match self {
+            Self::Full => full,
+            Self::Quick => Plan {
+                rounds: 5,
+                window: Duration::from_millis(500),
+                takeovers: 10,
+                ..full
+            },
+            Self::Smoke => Plan {
+                rounds: 1,
+                window: Duration::from_millis(200),
+                clients: &[1, 2],
+                megabytes: 1,
+                refusals: 64,
+                sessions: &[5, 10],
+                scopes: &[1, 10],
+                takeovers: 1,
+                old_sessions: &[0, 1],
+            },
+        }
+    }
+}
+
+/// A place in the table, in one round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell<'a> {
+    /// Which measurement.
+    pub(crate) measurement: Measurement,
+    /// As in [`Record`].
+    pub(crate) variant: &'a str,
+    /// As in [`Record`].
+    pub(crate) number: u32,
+    /// From 1.
+    pub(crate) round: u32,
+}
+
+impl Cell<'_> {
+    /// What a target has shown here.
+    pub(crate) fn records(
+        self,
+        target: Target,
+        figures: impl IntoIterator<Item = (Figure, f64)>,
+    ) -> impl Iterator<Item = Record> {
+        figures.into_iter().map(move |(figure, value)| Record {
+            measurement: self.measurement,
+            target,
+            variant: self.variant.to_owned(),
+            number: self.number,
+            round: self.round,
+            figure,
+            value,
+        })
+    }
+}
+
+/// The items; each round begins with the next one, so that nobody always comes first.
+pub(crate) fn in_turn<T>(items: &[T], round: u32) -> impl Iterator<Item = &T> {
+    let (front, back) = items.split_at((round as usize - 1) % items.len().max(1));
+    back.iter().chain(front)
+}

@@ -1,0 +1,183 @@
+//! The table: a row for each figure, a column for each target, medians over the rounds.
+
+use crate::record::{Figure, Measurement, Record, Target, median};
+
+/// What a row is about.
+type Key<'a> = (Measurement, &'a str, u32, Figure);
+
+/// The table as Markdown.
+pub(crate) fn markdown(records: &[Record]) -> String {
+    let mut keys: Vec<Key<'_>> = Vec::new();
+    for key in records.iter().map(key) {
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    let head = Target::ALL.map(|target| target.name().to_owned());
+    let mut rows = vec![["".to_owned()].into_iter().chain(head).collect()];
+    rows.extend(keys.iter().map(|key| {
+        let cells = Target::ALL.map(|target| cell(records, *key, target));
+        [label(*key)]
+            .into_iter()
+            .chain(cells)
+            .collect::<Vec<String>>()
+    }));
+    let widths: Vec<usize> = (0..=Target::ALL.len())
+        .map(|column| width(&rows, column))
+        .collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(column, (cell, &width))| match column {
+            0 => format!("{cell:width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
+    };
+    let rule = widths
+        .iter()
+        .enumerate()
+        .map(|(column, &width)| match column {
+            0 => "-".repeat(width),
+            _ => format!("{}:", "-".repeat(width - 1)),
+        });
+    let rule = line(&rule.collect());
+    let (head, body) = rows.split_at(1);
+    let lines = head
+        .iter()
+        .map(line)
+        .chain([rule])
+        .chain(body.iter().map(line));
+    lines.collect()
+}
+
+fn width(rows: &[Vec<String>], column: usize) -> usize {
+    let cells = rows.iter().filter_map(|row| row.get(column));
+    cells
+        .map(|cell| cell.chars().count())
+        .max()
+        .unwrap_or_default()
+}
+
+fn key(record: &Record) -> Key<'_> {
+    (
+        record.measurement,
+        &record.variant,
+        record.number,
+        record.figure,
+    )
+}
+
+fn label((measurement, variant, number, figure): Key<'_>) -> String {
+    let of = |what: &str| match number {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    };
+    let what = match measurement {
+        Measurement::Transactions => format!("{}, {variant}", of("client")),
+        Measurement::Copy => format!("COPY {variant}, {number} MB"),
+        Measurement::Refusals => format!("refused writes, {}", of("session")),
+        Measurement::Sessions => of("idle session"),
+        Measurement::Scopes => format!("writes with {}", of("scope")),
+        Measurement::Takeover => format!("takeover over {}, {variant}", of("session")),
+    };
+    format!("{what}: {}", figure.name())
+}
+
+/// The median of the rounds. Behind it in brackets the median of its ratios, round by round: of CPU time to the bare
+/// relay's, of what depends on PostgreSQL to the direct way's. CPU time without a relay has half of its spread there.
+fn cell(records: &[Record], wanted: Key<'_>, target: Target) -> String {
+    let of = |target: Target| {
+        records
+            .iter()
+            .filter(move |record| record.target == target && key(record) == wanted)
+    };
+    let values: Vec<f64> = of(target).map(|record| record.value).collect();
+    let Some(middle) = median(&values).map(number) else {
+        return "-".to_owned();
+    };
+    let base = match wanted.3 {
+        Figure::Cpu => Target::Relay,
+        _ => Target::Direct,
+    };
+    let ratios = of(target).filter_map(|record| {
+        let base = of(base).find(|base| base.round == record.round)?;
+        Some(record.value / base.value)
+    });
+    let ratios: Vec<f64> = ratios.filter(|_| target != base).collect();
+    match (wanted.3, median(&ratios)) {
+        (Figure::Median | Figure::Tail | Figure::Memory, _) => middle,
+        (_, Some(ratio)) => format!("{middle} ({ratio:.2})"),
+        (Figure::Cpu, None) if target != base && values.len() > 1 => {
+            let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = values.iter().copied().fold(0.0, f64::max);
+            format!("{middle} ± {}", number((most - least) / 2.0))
+        }
+        _ => middle,
+    }
+}
+
+/// No more digits than mean something.
+fn number(value: f64) -> String {
+    match value {
+        small if small < 99.95 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::plan::Cell;
+
+    fn records(target: Target, figure: Figure, values: &[f64]) -> Vec<Record> {
+        let rounds = (1..).zip(values);
+        let record = |(round, value): (u32, &f64)| {
+            let cell = Cell {
+                measurement: Measurement::Transactions,
+                variant: "simple",
+                number: 16,
+                round,
+            };
+            cell.records(target, [(figure, *value)]).collect::<Vec<_>>()
+        };
+        rounds.flat_map(record).collect()
+    }
+
+    #[test]
+    fn targets_are_compared_round_by_round() {
+        let all = [
+            records(Target::Direct, Figure::Rate, &[100.0, 1000.0, 200.0]),
+            records(Target::Pgpalisade, Figure::Rate, &[50.0, 800.0, 120.0]),
+            records(Target::Pgpalisade, Figure::Cpu, &[21.0, 20.0, 25.0]),
+            records(Target::Haproxy, Figure::Cpu, &[50.0, 30.0, 30.0]),
+            records(Target::Relay, Figure::Cpu, &[25.0, 40.0, 20.0]),
+        ];
+        let expect = "\
+|                                | direct |  pgpalisade | pgbouncer |     haproxy | bare relay |
+| ------------------------------ | -----: | ----------: | --------: | ----------: | ---------: |
+| 16 clients, simple: per second |    200 |  120 (0.60) |         - |           - |          - |
+| 16 clients, simple: CPU us     |      - | 21.0 (0.84) |         - | 30.0 (1.50) |       25.0 |
+";
+        assert_eq!(markdown(&all.concat()), expect);
+    }
+
+    /// The page shows what its CSV file says.
+    #[test]
+    fn the_table_of_the_docs_is_that_of_its_rounds() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        let page = std::fs::read_to_string(docs.join("overhead.md")).unwrap();
+        let rounds = csv::Reader::from_path(docs.join("overhead.csv")).unwrap();
+        let rounds: Result<Vec<Record>, _> = rounds.into_deserialize().collect();
+        let table = markdown(&rounds.unwrap());
+        assert!(
+            page.contains(&table),
+            "docs/overhead.md is to have this table:\n{table}"
+        );
+        assert!(
+            table.lines().all(|line| line.chars().count() <= 120),
+            "{table}"
+        );
+    }
+}

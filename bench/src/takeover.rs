@@ -1,0 +1,192 @@
+//! How long a takeover takes, and beside it how long PostgreSQL alone needs to end as many sessions.
+
+use std::fmt;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::machine;
+use pgpalisade_tests::postgres::{Auth, Postgres};
+use pgpalisade_tests::proxy::{Options, Proxy, Store};
+use pgpalisade_tests::stage::leader;
+use pgpalisade_tests::wire::{Message, Wire, pretty};
+
+use crate::plan::{Cell, Plan};
+use crate::record::{Figure, Measurement, Record, Target};
+
+const WRITE: &str = "BEGIN; INSERT INTO jobs (who) VALUES (1)";
+const USER: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
+
+/// Ends the sessions, and waits until they are gone. It looks every 5 ms.
+const TERMINATE: &str = "DO $$ BEGIN
+    PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'alone';
+    LOOP
+        PERFORM pg_stat_clear_snapshot();
+        EXIT WHEN NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'alone');
+        PERFORM pg_sleep(0.005);
+    END LOOP;
+END $$";
+
+/// The proxy removes the records of ended sessions in the background. The next round is not to meet that.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// Where the proxy keeps marks and sessions.
+#[derive(Clone, Copy, Debug)]
+enum StoreKind {
+    Embedded,
+    Etcd,
+    Postgres,
+}
+
+impl fmt::Display for StoreKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Embedded => "embedded",
+            Self::Etcd => "etcd of three",
+            Self::Postgres => "PostgreSQL",
+        })
+    }
+}
+
+/// The servers of one store. Dropped from the first to the last, so that the proxy sees none of the others go.
+struct Stage {
+    proxy: Proxy,
+    postgres: Postgres,
+    _store: RunningStore,
+    /// The token that was declared last.
+    token: u64,
+}
+
+/// Kept for its end.
+enum RunningStore {
+    InTheProxy,
+    Etcd(#[expect(dead_code, reason = "dropped")] Etcd),
+    Postgres(#[expect(dead_code, reason = "dropped")] Postgres),
+}
+
+/// Measures takeovers with each store.
+pub(crate) fn takeover(plan: &Plan) -> Vec<Record> {
+    let mut records = Vec::new();
+    for kind in [StoreKind::Embedded, StoreKind::Etcd, StoreKind::Postgres] {
+        let most = plan.old_sessions.iter().copied().max().unwrap_or_default();
+        let mut stage = Stage::start(kind, most);
+        for &number in plan.old_sessions {
+            eprintln!(
+                "takeover: {kind}, over {number} sessions, {} rounds",
+                plan.takeovers
+            );
+            for round in 1..=plan.takeovers {
+                let cell = Cell {
+                    measurement: Measurement::Takeover,
+                    variant: &kind.to_string(),
+                    number,
+                    round,
+                };
+                let millis = |time: Duration| [(Figure::Takeover, time.as_secs_f64() * 1e3)];
+                records.extend(cell.records(Target::Pgpalisade, millis(stage.takeover(number))));
+                stage.settle();
+                if number > 0 {
+                    records.extend(cell.records(Target::Direct, millis(stage.alone(number))));
+                    stage.settle();
+                }
+            }
+        }
+    }
+    records
+}
+
+impl Stage {
+    fn start(kind: StoreKind, sessions_max: u32) -> Self {
+        let postgres = durable(sessions_max);
+        postgres.sql("CREATE TABLE jobs (who int)");
+        let mut options = Options::new(&postgres);
+        let store = match kind {
+            StoreKind::Embedded => RunningStore::InTheProxy,
+            StoreKind::Etcd => {
+                let cluster = Etcd::start(3);
+                options.store = Store::Url(cluster.authority());
+                RunningStore::Etcd(cluster)
+            }
+            StoreKind::Postgres => {
+                let server = durable(0);
+                let dsn = format!(
+                    "host=127.0.0.1 port={} user=postgres dbname=postgres",
+                    server.port()
+                );
+                options.store = Store::Url(format!("postgres:{dsn}"));
+                RunningStore::Postgres(server)
+            }
+        };
+        Self {
+            proxy: Proxy::start_with(options),
+            postgres,
+            _store: store,
+            token: 1,
+        }
+    }
+
+    /// From sending SET with the next token to its answer, over sessions with an open write transaction each.
+    fn takeover(&mut self, sessions: u32) -> Duration {
+        let endpoint = self.proxy.endpoint();
+        let old = self.token.to_string();
+        let old = writers(sessions, || leader(&endpoint, &old));
+        self.token += 1;
+        let mut next = Wire::login(&endpoint, &USER);
+        let set = format!("SET fencing.token = {}", self.token);
+        let begin = Instant::now();
+        next.ok(&set);
+        let took = begin.elapsed();
+        next.ok("BEGIN; INSERT INTO jobs (who) VALUES (2); ROLLBACK");
+        for mut session in old {
+            let answer = session.query("COMMIT");
+            let ended = answer.first().map(Message::sqlstate).as_deref() == Some("PF001");
+            assert!(ended, "COMMIT of an old session:\n{}", pretty(&answer));
+        }
+        took
+    }
+
+    /// The time that PostgreSQL needs to end as many sessions of the same kind.
+    fn alone(&self, sessions: u32) -> Duration {
+        let [user, database] = USER;
+        let parameters = [user, database, ("application_name", "alone")];
+        let old = writers(sessions, || Wire::login(&self.postgres.tcp(), &parameters));
+        let mut admin = self.postgres.admin();
+        let begin = Instant::now();
+        admin.ok(TERMINATE);
+        let took = begin.elapsed();
+        drop(old);
+        took
+    }
+
+    /// Waits until a round has left nothing behind, and looks that no old session has got its row in. Sessions come by
+    /// TCP; the control connection and ours come by unix socket.
+    fn settle(&self) {
+        let mut admin = self.postgres.admin();
+        machine::wait_for("the sessions of a round to end", || {
+            let sessions = "SELECT count(*) FROM pg_stat_activity WHERE client_addr IS NOT NULL";
+            (admin.rows(sessions) == [["0"]]).then_some(())
+        });
+        assert_eq!(
+            admin.rows("SELECT count(*) FROM jobs"),
+            [["0"]],
+            "rows of old sessions"
+        );
+        sleep(SETTLE);
+    }
+}
+
+/// A server that loses nothing in a crash, as an operator's. The harness would have it without fsync; what comes later
+/// wins.
+fn durable(sessions_max: u32) -> Postgres {
+    let connections = format!("max_connections={}", sessions_max + 50);
+    Postgres::start_with(Auth::Trust, &["fsync=on", &connections])
+}
+
+/// Sessions with an open transaction that has written a row.
+fn writers(count: u32, login: impl Fn() -> Wire) -> Vec<Wire> {
+    let mut writers: Vec<Wire> = (0..count).map(|_| login()).collect();
+    writers
+        .iter_mut()
+        .for_each(|session| drop(session.ok(WRITE)));
+    writers
+}

@@ -1,0 +1,179 @@
+//! `pgbench -S` and COPY over all ways in turn, and refused writes.
+
+use std::fs;
+use std::time::Instant;
+
+use pgpalisade_tests::machine::repository;
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::programs::{program, stdout};
+use pgpalisade_tests::wire::{Batch, Wire, pretty};
+
+use crate::pgbench::{self, Load};
+use crate::plan::{Cell, Plan, in_turn};
+use crate::process;
+use crate::record::{Figure, Measurement, Record, Target};
+use crate::ways::{Way, server};
+
+const PROTOCOLS: [&str; 3] = ["simple", "extended", "prepared"];
+
+/// pgbench's tables with a million rows.
+const SCALE: u32 = 10;
+
+/// A row of a COPY, with its line feed.
+const ROW: usize = 100;
+
+/// Sessions that are refused at one time.
+const CROWDS: [u32; 2] = [1, 16];
+
+/// Every way to a server, and the server. Dropped from the first to the last.
+struct Ways {
+    ways: Vec<Way>,
+    postgres: Postgres,
+}
+
+impl Ways {
+    fn open(sessions_max: u32) -> Self {
+        // pgbouncer keeps its sessions.
+        let postgres = server(2 * sessions_max, &["shared_buffers=256MB"]);
+        let ways = Target::ALL.map(|target| Way::open(target, &postgres, sessions_max));
+        Self {
+            ways: ways.into(),
+            postgres,
+        }
+    }
+}
+
+/// Measures one SELECT by primary key in every protocol.
+pub(crate) fn transactions(plan: &Plan) -> Vec<Record> {
+    let ways = Ways::open(plan.clients.iter().copied().max().unwrap_or_default());
+    pgbench::initialise(&ways.postgres, SCALE);
+    let mut records = Vec::new();
+    for round in 1..=plan.rounds {
+        for &clients in plan.clients {
+            eprintln!(
+                "transactions: round {round} of {}, {clients} clients",
+                plan.rounds
+            );
+            for protocol in PROTOCOLS {
+                let cell = Cell {
+                    measurement: Measurement::Transactions,
+                    variant: protocol,
+                    number: clients,
+                    round,
+                };
+                for way in in_turn(&ways.ways, round) {
+                    let load = Load {
+                        protocol,
+                        clients,
+                        script: None,
+                        options: way.options(),
+                        window: plan.window,
+                    };
+                    records.extend(cell.records(way.target, pgbench::run(way, &load)));
+                }
+            }
+        }
+    }
+    records
+}
+
+/// Measures COPY out of and into PostgreSQL, with psql as the client.
+pub(crate) fn copy(plan: &Plan) -> Vec<Record> {
+    let ways = Ways::open(16);
+    let rows = plan.megabytes as usize * 1_000_000 / ROW;
+    let line = "x".repeat(ROW - 1);
+    let dir = tempfile::tempdir_in(repository().join("target")).expect("a directory for the rows");
+    let file = dir.path().join("rows");
+    fs::write(&file, format!("{line}\n").repeat(rows)).expect("write the rows");
+    ways.postgres
+        .sql("CREATE UNLOGGED TABLE landing (line text)");
+    let made_up = format!("(SELECT '{line}' FROM generate_series(1, {rows}))");
+    let mut records = Vec::new();
+    for round in 1..=plan.rounds {
+        eprintln!("copy: round {round} of {}", plan.rounds);
+        for (direction, command) in [
+            ("out", format!("\\copy {made_up} TO '/dev/null'")),
+            ("in", format!("\\copy landing FROM '{}'", file.display())),
+        ] {
+            let cell = Cell {
+                measurement: Measurement::Copy,
+                variant: direction,
+                number: plan.megabytes,
+                round,
+            };
+            for way in in_turn(&ways.ways, round) {
+                ways.postgres.sql("TRUNCATE landing");
+                let (seconds, cpu) = timed(way, || psql(way, &command));
+                let megabytes = f64::from(plan.megabytes);
+                let cpu = cpu.map(|micros| (Figure::Cpu, micros / megabytes));
+                let figures = [(Figure::Megabytes, megabytes / seconds)];
+                records.extend(cell.records(way.target, figures.into_iter().chain(cpu)));
+            }
+        }
+    }
+    records
+}
+
+/// Runs a command of psql that must copy all rows.
+fn psql(way: &Way, command: &str) {
+    let mut psql = program("psql", way.endpoint());
+    psql.args(["-X", "-q", "-c", command])
+        .env("PGOPTIONS", way.options());
+    stdout(&psql.output().expect("start psql"));
+}
+
+/// Measures writes of sessions that have no token. PostgreSQL never sees them.
+pub(crate) fn refusals(plan: &Plan) -> Vec<Record> {
+    let postgres = server(32, &[]);
+    postgres.sql("CREATE TABLE ledger (id int)");
+    let way = Way::open(Target::Pgpalisade, &postgres, 32);
+    let write = Batch::new().query("INSERT INTO ledger (id) VALUES (34)");
+    let mut records = Vec::new();
+    for round in 1..=plan.rounds {
+        eprintln!("refusals: round {round} of {}", plan.rounds);
+        for sessions in in_turn(&CROWDS, round).copied() {
+            let user = [("user", "postgres"), ("database", "postgres")];
+            let mut clients: Vec<Wire> = (0..sessions)
+                .map(|_| Wire::login(way.endpoint(), &user))
+                .collect();
+            let (seconds, cpu) = timed(&way, || {
+                for _ in 0..plan.refusals / sessions {
+                    clients.iter_mut().for_each(|client| client.send(&write));
+                    clients.iter_mut().for_each(refused);
+                }
+            });
+            let count = f64::from(plan.refusals / sessions * sessions);
+            let cell = Cell {
+                measurement: Measurement::Refusals,
+                variant: "simple",
+                number: sessions,
+                round,
+            };
+            let cpu = cpu.map(|micros| (Figure::Cpu, micros / count));
+            let figures = [(Figure::Rate, count / seconds)];
+            records.extend(cell.records(way.target, figures.into_iter().chain(cpu)));
+        }
+    }
+    assert_eq!(postgres.value("SELECT count(*) FROM ledger"), "0");
+    records
+}
+
+fn refused(client: &mut Wire) {
+    let answer = client.until_ready();
+    let is_refusal = answer
+        .first()
+        .is_some_and(|first| first.sqlstate() == "PF002");
+    assert!(is_refusal, "a write without a token:\n{}", pretty(&answer));
+}
+
+/// The seconds that it takes, and the microseconds of CPU time that the target has used meanwhile.
+fn timed(way: &Way, work: impl FnOnce()) -> (f64, Option<f64>) {
+    let cpu = || way.pid().map(process::cpu_time);
+    let (before, begin) = (cpu(), Instant::now());
+    work();
+    let seconds = begin.elapsed().as_secs_f64();
+    let used = cpu()
+        .zip(before)
+        .map(|(now, before)| (now - before).as_secs_f64() * 1e6);
+    (seconds, used)
+}

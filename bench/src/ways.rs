@@ -1,0 +1,204 @@
+//! The ways to one PostgreSQL that are compared, each with its process.
+
+use std::fs;
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use pgpalisade_tests::machine::{self, Signal};
+use pgpalisade_tests::pooler::Pooler;
+use pgpalisade_tests::postgres::{Postgres, scratch_dir, unprivileged};
+use pgpalisade_tests::proxy::{Options, Proxy};
+use pgpalisade_tests::wire::{Endpoint, Wire};
+use tempfile::TempDir;
+
+use crate::record::Target;
+
+/// Connections that are ending while the next ones begin, and the proxy's own.
+const CONNECTIONS_MORE: u32 = 60;
+
+/// Not in the path of all users.
+pub(crate) const HAPROXY: &str = "/usr/sbin/haproxy";
+
+/// The token that sessions hold. It is the first of its scope, and stays the current one.
+pub(crate) const TOKEN: &str = "1";
+
+/// A way that is open.
+#[derive(Debug)]
+pub(crate) struct Way {
+    /// Which.
+    pub(crate) target: Target,
+    endpoint: Endpoint,
+    process: Process,
+}
+
+/// The process of a way. It ends when it is dropped.
+#[derive(Debug)]
+enum Process {
+    None,
+    Pgpalisade(Box<Proxy>),
+    Pgbouncer(Pooler),
+    Other(Other),
+}
+
+/// A PostgreSQL that keeps nothing safe and does nothing at its own time, for so many sessions at once.
+pub(crate) fn server(sessions_max: u32, settings: &[&str]) -> Postgres {
+    let connections = format!("max_connections={}", sessions_max + CONNECTIONS_MORE);
+    let ours = [
+        &*connections,
+        "autovacuum=off",
+        "checkpoint_timeout=1d",
+        "max_wal_size=16GB",
+    ];
+    let postgres = Postgres::start_with(
+        pgpalisade_tests::postgres::Auth::Trust,
+        &[&ours, settings].concat(),
+    );
+    // The first statements on a cluster fill its caches.
+    postgres.sql("SELECT count(*) FROM pg_class, pg_attribute");
+    postgres
+}
+
+impl Way {
+    /// Opens a way for at most so many sessions, with more flags for pgpalisade.
+    pub(crate) fn open(target: Target, postgres: &Postgres, sessions_max: u32) -> Self {
+        let sessions_max = sessions_max + CONNECTIONS_MORE;
+        let server = format!("127.0.0.1:{}", postgres.port());
+        match target {
+            Target::Direct => Self {
+                target,
+                endpoint: postgres.tcp(),
+                process: Process::None,
+            },
+            Target::Pgpalisade => {
+                let options = Options::new(postgres);
+                Self::pgpalisade(options.flag("--connections-max", &sessions_max.to_string()))
+            }
+            Target::Pgbouncer => {
+                let pooler = Pooler::of_sessions(postgres, sessions_max);
+                Self {
+                    target,
+                    endpoint: tcp(pooler.port()),
+                    process: Process::Pgbouncer(pooler),
+                }
+            }
+            Target::Haproxy => Self::other(target, Other::haproxy(&server, sessions_max)),
+            Target::Relay => Self::other(target, Other::relay(&server)),
+        }
+    }
+
+    /// Opens the way through a pgpalisade that is started so.
+    pub(crate) fn pgpalisade(options: Options) -> Self {
+        let proxy = Proxy::start_with(options);
+        Self {
+            target: Target::Pgpalisade,
+            endpoint: proxy.endpoint(),
+            process: Process::Pgpalisade(Box::new(proxy)),
+        }
+    }
+
+    fn other(target: Target, other: Other) -> Self {
+        Self {
+            target,
+            endpoint: tcp(other.port),
+            process: Process::Other(other),
+        }
+    }
+
+    /// Where clients connect.
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The process whose CPU time and memory count. PostgreSQL's own do not.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        match &self.process {
+            Process::None => None,
+            Process::Pgpalisade(proxy) => Some(proxy.pid()),
+            Process::Pgbouncer(pooler) => Some(pooler.pid()),
+            Process::Other(other) => Some(other.child.id()),
+        }
+    }
+
+    /// The setting that declares the token, for libpq's `PGOPTIONS`. pgbouncer takes no such settings, and the others
+    /// need none.
+    pub(crate) fn options(&self) -> String {
+        match self.target {
+            Target::Pgpalisade => format!("-c fencing.token={TOKEN}"),
+            _ => String::new(),
+        }
+    }
+
+    /// A session, with the token where there is a fence.
+    pub(crate) fn login(&self) -> Wire {
+        let mut parameters = vec![("user", "postgres"), ("database", "postgres")];
+        if self.target == Target::Pgpalisade {
+            parameters.push(("fencing.token", TOKEN));
+        }
+        Wire::login(&self.endpoint, &parameters)
+    }
+}
+
+fn tcp(port: u16) -> Endpoint {
+    Endpoint::Tcp(([127, 0, 0, 1], port).into())
+}
+
+/// A process that only the benchmarks start. It ends when it is dropped.
+#[derive(Debug)]
+struct Other {
+    _dir: TempDir,
+    port: u16,
+    child: Child,
+}
+
+impl Other {
+    /// Threads, buffers and polling are at their defaults.
+    fn haproxy(server: &str, sessions_max: u32) -> Self {
+        let (dir, port) = (scratch_dir(), machine::free_port());
+        let settings = format!(
+            "global\n    maxconn {sessions_max}\n\
+             defaults\n    mode tcp\n    timeout connect 30s\n    timeout client 1d\n    timeout server 1d\n\
+             frontend clients\n    bind 127.0.0.1:{port}\n    default_backend servers\n\
+             backend servers\n    server postgres {server}\n"
+        );
+        let file = dir.path().join("haproxy.cfg");
+        fs::write(&file, settings).expect("write haproxy's settings");
+        let mut command = unprivileged(HAPROXY);
+        command.arg("-db").arg("-f").arg(file);
+        Self::start(command, dir, port)
+    }
+
+    fn relay(server: &str) -> Self {
+        let (dir, port) = (scratch_dir(), machine::free_port());
+        let mut command = Command::new(machine::profile_dir().join("bare-relay"));
+        command.args([&format!("127.0.0.1:{port}"), server]);
+        Self::start(command, dir, port)
+    }
+
+    fn start(mut command: Command, dir: TempDir, port: u16) -> Self {
+        let command = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => panic!("cannot start {:?}: {error}", command.get_program()),
+        };
+        let other = Self {
+            _dir: dir,
+            port,
+            child,
+        };
+        machine::wait_for("a proxy to listen", || {
+            TcpStream::connect(("127.0.0.1", port)).ok()
+        });
+        other
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        machine::signal(self.child.id(), Signal::TERM);
+        machine::reap(&mut self.child, Duration::from_secs(10));
+    }
+}

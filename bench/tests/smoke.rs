@@ -1,0 +1,93 @@
+//! One run of everything, as small as it can be: each measurement has its figures of each target.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a helper of tests that cannot go on fails them"
+)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// Rounds of a target, by measurement and figure.
+type Found = BTreeMap<(String, String, String), usize>;
+
+const ALL: [&str; 5] = ["direct", "haproxy", "pgbouncer", "pgpalisade", "relay"];
+const PROXIES: [&str; 4] = ["haproxy", "pgbouncer", "pgpalisade", "relay"];
+
+fn run(out: &Path, flags: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_pgpalisade-bench"))
+        .args(["--size", "smoke", "--out"])
+        .arg(out)
+        .args(flags)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn read(csv: &Path) -> Found {
+    let mut found = Found::new();
+    for line in csv::Reader::from_path(csv).unwrap().records() {
+        let line = line.unwrap();
+        let value: f64 = line[6].parse().unwrap();
+        // So few idle sessions may fit into memory that the process has already, and one of two windows may be
+        // without CPU time, but nothing is less than nothing.
+        assert!(value.is_finite() && value >= 0.0, "{line:?}");
+        let key = [0, 5, 1].map(|column| line[column].to_owned());
+        *found.entry(key.into()).or_default() += 1;
+    }
+    found
+}
+
+#[track_caller]
+fn check(found: &Found, measurement: &str, figure: &str, targets: &[&str]) {
+    let of = |key: &&(String, String, String)| key.0 == measurement && key.1 == figure;
+    let there: Vec<&str> = found.keys().filter(of).map(|key| key.2.as_str()).collect();
+    assert_eq!(there, targets, "{measurement}, {figure}: {found:#?}");
+}
+
+#[test]
+fn everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let printed = run(dir.path(), &[]);
+    let found = read(&dir.path().join("overhead.csv"));
+    for figure in ["per second", "p50 us", "p99 us"] {
+        check(&found, "transactions", figure, &ALL);
+    }
+    check(&found, "transactions", "CPU us", &PROXIES);
+    // Two numbers of clients in three protocols, one round.
+    let key = ["transactions", "CPU us", "relay"].map(str::to_owned);
+    assert_eq!(found.get(&key.into()), Some(&6));
+    check(&found, "copy", "MB/s", &ALL);
+    check(&found, "copy", "CPU us", &PROXIES);
+    check(&found, "refusals", "CPU us", &["pgpalisade"]);
+    check(&found, "sessions", "KiB", &PROXIES);
+    check(&found, "sessions", "CPU us", &["pgpalisade"]);
+    check(&found, "scopes", "CPU us", &["pgpalisade"]);
+    check(&found, "takeover", "ms", &["direct", "pgpalisade"]);
+
+    let table = std::fs::read_to_string(dir.path().join("overhead-table.md")).unwrap();
+    assert!(printed.ends_with(&table), "{printed}");
+    for part in [
+        "| 2 clients, prepared: CPU us",
+        "takeover over 1 session, etcd of three: ms",
+    ] {
+        assert!(table.contains(part), "{part:?} is not in:\n{table}");
+    }
+    let chart = std::fs::read_to_string(dir.path().join("overhead.svg")).unwrap();
+    for part in ["<svg", "2 clients", "prepared", "bare relay"] {
+        assert!(chart.contains(part), "{part:?} is not in:\n{chart}");
+    }
+}
+
+#[test]
+fn one_measurement_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    run(dir.path(), &["--only", "refusals"]);
+    let found = read(&dir.path().join("overhead.csv"));
+    assert!(found.keys().all(|key| key.0 == "refusals"), "{found:#?}");
+    assert!(!dir.path().join("overhead.svg").exists());
+}
