@@ -17,6 +17,11 @@ const ARROW: [&str; 5] = ["transport", "wire", "session", "fence", "upstream"];
 
 /// Every Rust file that belongs to the repository, with its text.
 fn sources() -> Vec<(PathBuf, String)> {
+    files(".rs")
+}
+
+/// Every file of the repository whose name ends so, with its text.
+fn files(ending: &str) -> Vec<(PathBuf, String)> {
     let root = repository();
     let mut files = Vec::new();
     let mut open = vec![root.clone()];
@@ -30,7 +35,7 @@ fn sources() -> Vec<(PathBuf, String)> {
                 .into_owned();
             if path.is_dir() && name != "target" && !name.starts_with('.') {
                 open.push(path);
-            } else if name.ends_with(".rs") {
+            } else if name.ends_with(ending) {
                 let text = std::fs::read_to_string(&path).unwrap();
                 files.push((path.strip_prefix(&root).unwrap().to_path_buf(), text));
             }
@@ -195,6 +200,22 @@ fn lines_are_short() {
         long.map(|(number, line)| (number, format!("{} columns", line.chars().count())))
             .collect()
     });
+}
+
+/// Code blocks may show what is longer.
+#[test]
+fn pages_have_short_lines() {
+    let mut long = String::new();
+    for (path, text) in files(".md") {
+        let mut is_code = false;
+        for (number, line) in numbered(&text) {
+            is_code ^= line.trim_start().starts_with("```");
+            if !is_code && line.chars().count() > COLUMNS_MAX {
+                writeln!(long, "{}:{number}", path.display()).unwrap();
+            }
+        }
+    }
+    assert!(long.is_empty(), "at most {COLUMNS_MAX} columns:\n{long}");
 }
 
 #[test]
