@@ -38,11 +38,15 @@ pub enum Shape {
     Function,
     /// A SELECT over INSERT ... RETURNING.
     Hidden,
+    /// The token is laid down and declared again on the same session, and then comes an INSERT.
+    DeclaredAgain,
+    /// The token is laid down and declared for one transaction only.
+    LocalToken,
 }
 
 impl Shape {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Autocommit,
         Self::Extended,
         Self::Transaction,
@@ -53,6 +57,8 @@ impl Shape {
         Self::Procedure,
         Self::Function,
         Self::Hidden,
+        Self::DeclaredAgain,
+        Self::LocalToken,
     ];
 
     /// How many rows it can write at once.
@@ -121,8 +127,34 @@ impl Shape {
                 "WITH new AS ({} RETURNING id) SELECT count(*) FROM new",
                 insert(rows)
             )),
+            Self::DeclaredAgain => texts(&[LAY_DOWN, &declare("SET", rows), &insert(rows)]),
+            Self::LocalToken => texts(&[
+                LAY_DOWN,
+                "BEGIN",
+                &declare("SET LOCAL", rows),
+                &insert(rows),
+                "COMMIT",
+                // What is written next needs it for the session.
+                &declare("SET", rows),
+            ]),
         }
     }
+}
+
+const LAY_DOWN: &str = "SET fencing.token = ''";
+
+fn texts(texts: &[&str]) -> Vec<Batch> {
+    let query = |sql: &&str| Batch::new().query(sql);
+    texts.iter().map(query).collect()
+}
+
+/// As [`declaration`](super::declaration): everybody shares a token of scope `default`.
+fn declare(set: &str, rows: &[Row]) -> String {
+    let of_scope = rows
+        .first()
+        .map(|row| format!(",{}={}", row.scope, row.token));
+    let of_scope = of_scope.unwrap_or_default();
+    format!("{set} fencing.token = 'default=1{of_scope}'")
 }
 
 fn insert(rows: &[Row]) -> String {
