@@ -21,7 +21,7 @@ const FREE: usize = 16 * 1024;
 
 /// Bytes that are left, and how long one message may have some of them. Clones share them, on one thread.
 #[derive(Debug, Clone)]
-pub struct Budget {
+pub(crate) struct Budget {
     left: Rc<Cell<usize>>,
     within: Duration,
 }
@@ -29,7 +29,7 @@ pub struct Budget {
 impl Budget {
     /// One of so many bytes. A message has to arrive `within` this time.
     #[must_use]
-    pub fn new(bytes: usize, within: Duration) -> Self {
+    pub(crate) fn new(bytes: usize, within: Duration) -> Self {
         Self {
             left: Rc::new(Cell::new(bytes)),
             within,

@@ -17,30 +17,30 @@
 //! `inspect` looks at all of it for `check` and `status`; `bench` measures it as a client does; [`config`], [`cli`],
 //! [`logging`] and [`demo`] are the program around it. `ARCHITECTURE.md` has the map and the invariants.
 
-pub mod arrivals;
+mod arrivals;
 mod bench;
 mod classification;
 pub mod cli;
-pub mod collected;
-pub mod config;
+mod collected;
+mod config;
 pub mod demo;
 pub mod fence;
 mod inspect;
-pub mod logging;
-pub mod login;
+mod logging;
+mod login;
 mod passthrough;
-pub mod policy_file;
-pub mod rejection;
-pub mod rejection_log;
-pub mod relay;
-pub mod server;
+mod policy_file;
+mod rejection;
+mod rejection_log;
+mod relay;
+mod server;
 pub mod session;
-pub mod store;
+mod store;
 pub mod takeover;
-pub mod timers;
+mod timers;
 mod token_value;
-pub mod transport;
-pub mod upstream;
+mod transport;
+mod upstream;
 pub mod wire;
-pub mod worker;
+mod worker;
 mod worker_thread;

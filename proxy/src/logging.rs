@@ -20,11 +20,11 @@ use crate::config::{LogFilter, LogFormat};
 use storm::Storms;
 use writer::Buffer;
 
-pub use writer::LogGuard;
+pub(crate) use writer::LogGuard;
 
 /// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
-pub enum LoggingError {
+pub(crate) enum LoggingError {
     /// The filter is not valid.
     #[error("the log filter is not valid")]
     Filter(#[from] tracing_subscriber::filter::ParseError),
@@ -40,7 +40,7 @@ pub enum LoggingError {
 ///
 /// # Errors
 /// Where there is a log already.
-pub fn init(filter: &LogFilter, format: LogFormat) -> Result<LogGuard, LoggingError> {
+pub(crate) fn init(filter: &LogFilter, format: LogFormat) -> Result<LogGuard, LoggingError> {
     let filter = EnvFilter::try_new(filter.as_str())?;
     let stderr = io::stderr();
     let terminal = stderr.is_terminal();

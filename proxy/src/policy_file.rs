@@ -15,7 +15,7 @@ use crate::fence::scope_cell::ScopeCells;
 
 /// Everything that is wrong with a policy file, never empty. Displays as one line for each.
 #[derive(Debug)]
-pub struct PolicyFileErrors {
+pub(crate) struct PolicyFileErrors {
     /// The file.
     pub path: PathBuf,
     /// What is wrong, from its top.
@@ -27,7 +27,7 @@ pub struct PolicyFileErrors {
 /// # Errors
 ///
 /// It cannot be read, or everything that is wrong with it.
-pub fn read(path: &Path) -> Result<Policy, PolicyFileErrors> {
+pub(crate) fn read(path: &Path) -> Result<Policy, PolicyFileErrors> {
     let wrong = |remarks| PolicyFileErrors {
         path: path.to_path_buf(),
         remarks,

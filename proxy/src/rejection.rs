@@ -461,7 +461,7 @@ fn raised(scope: &Scope, token: Token, mark: &Mark) -> String {
 
 /// A time in microseconds since the Unix epoch, as people write it.
 #[must_use]
-pub fn utc(us: i64) -> String {
+pub(crate) fn utc(us: i64) -> String {
     jiff::Timestamp::from_microsecond(us).map_or_else(
         |_| format!("{us} us"),
         |time| time.strftime("%Y-%m-%d %H:%M:%S%.3f UTC").to_string(),

@@ -48,7 +48,7 @@ use crate::wire::encode::{self, ErrorFields, Severity};
 use crate::worker::Worker;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-pub use state::{End, LoggedIn};
+pub(crate) use state::{End, LoggedIn};
 
 use declaration::Unanswered;
 pub(crate) use declaration::{Wanted, declare, describe_session, identify};
@@ -70,7 +70,7 @@ enum Side {
 }
 
 /// One connection after its login.
-pub struct Relay {
+pub(crate) struct Relay {
     worker: Rc<Worker>,
     label: SessionLabel,
     backend_pid: i32,
@@ -130,7 +130,7 @@ pub struct Relay {
 impl Relay {
     /// A session whose login has ended with ReadyForQuery.
     #[must_use]
-    pub fn new(worker: Rc<Worker>, session: LoggedIn) -> Self {
+    pub(crate) fn new(worker: Rc<Worker>, session: LoggedIn) -> Self {
         let accepted = session.settings.token().cloned().into_iter().collect();
         Self {
             worker,
@@ -176,7 +176,7 @@ impl Relay {
     }
 
     /// Runs the session to its end, and takes its record off the register where that is safe.
-    pub async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         // One task drives both sockets to the end.
         std::future::poll_fn(|cx| {
             self.client.belongs_to(cx);

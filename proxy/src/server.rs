@@ -31,7 +31,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the proxy cannot serve.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
+pub(crate) enum ServeError {
     /// The authority's store cannot be opened.
     #[error("cannot open the token authority: {0}")]
     Authority(#[from] StoreError),
@@ -56,7 +56,7 @@ pub enum ServeError {
 
 /// What a running proxy is told.
 #[derive(Debug, Clone)]
-pub struct Signals {
+pub(crate) struct Signals {
     /// Cancelled: to end.
     pub shutdown: CancellationToken,
     /// Notified: to read the policy file again.
@@ -69,7 +69,7 @@ pub struct Signals {
 /// # Errors
 ///
 /// [`ServeError`] where it cannot begin to serve.
-pub async fn serve(
+pub(crate) async fn serve(
     config: Config,
     policy: Policy,
     signals: Signals,

@@ -10,7 +10,7 @@ use crate::takeover::StoreLock;
 
 /// Why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub(crate) enum StoreError {
     /// The file.
     #[error(transparent)]
     Embedded(#[from] embedded::OpenError),
@@ -25,13 +25,13 @@ pub enum StoreError {
 impl StoreError {
     /// Whether another process has it open: an embedded store, and its proxy runs.
     #[must_use]
-    pub const fn is_in_use(&self) -> bool {
+    pub(crate) const fn is_in_use(&self) -> bool {
         matches!(self, Self::Embedded(embedded::OpenError::Locked { .. }))
     }
 }
 
 /// An open store.
-pub struct Store {
+pub(crate) struct Store {
     /// The store.
     pub authority: Arc<dyn Authority>,
     /// Whether it serves one proxy or several.
@@ -43,7 +43,10 @@ pub struct Store {
 /// # Errors
 ///
 /// Whatever keeps it from being used, with what to do.
-pub async fn open(location: &AuthorityLocation, timeout: Duration) -> Result<Store, StoreError> {
+pub(crate) async fn open(
+    location: &AuthorityLocation,
+    timeout: Duration,
+) -> Result<Store, StoreError> {
     Ok(match location {
         AuthorityLocation::Embedded(directory) => Store {
             authority: Arc::new(Embedded::open(directory)?),

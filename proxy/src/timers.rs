@@ -12,7 +12,7 @@ use tokio::time::{Sleep, Timeout};
 
 /// The timers of another runtime. They end with it.
 #[derive(Debug, Clone)]
-pub struct Timers(Handle);
+pub(crate) struct Timers(Handle);
 
 impl Timers {
     /// Those of the runtime that this is called on.
@@ -21,18 +21,18 @@ impl Timers {
     ///
     /// Outside of a tokio runtime.
     #[must_use]
-    pub fn of_this_runtime() -> Self {
+    pub(crate) fn of_this_runtime() -> Self {
         Self(Handle::current())
     }
 
     /// As [`tokio::time::sleep`].
-    pub fn sleep(&self, time: Duration) -> Sleep {
+    pub(crate) fn sleep(&self, time: Duration) -> Sleep {
         let _entered = self.0.enter();
         tokio::time::sleep(time)
     }
 
     /// As [`tokio::time::timeout`].
-    pub fn timeout<F: Future>(&self, limit: Duration, future: F) -> Timeout<F> {
+    pub(crate) fn timeout<F: Future>(&self, limit: Duration, future: F) -> Timeout<F> {
         let _entered = self.0.enter();
         tokio::time::timeout(limit, future)
     }

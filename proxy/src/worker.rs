@@ -30,7 +30,7 @@ const COLLECTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// What all workers have in common.
 #[derive(Clone)]
-pub struct Shared {
+pub(crate) struct Shared {
     /// Declarations and releases.
     pub takeover: Takeover,
     /// The decision, and every new one that a reload makes.
@@ -61,7 +61,7 @@ pub struct Shared {
 
 /// What the connections of one worker share. Nothing in it is shared with another thread but by
 /// handles that need no lock on the way of a message.
-pub struct Worker {
+pub(crate) struct Worker {
     /// Declarations and releases.
     pub takeover: Takeover,
     /// The decision, and every new one that a reload makes.

@@ -12,7 +12,7 @@ const MAX_SOCKET_PATH: usize = 107;
 
 /// Where the protected PostgreSQL listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UpstreamAddr {
+pub(crate) enum UpstreamAddr {
     /// A host name or IP address, resolved anew for each connection.
     Tcp {
         /// Name or address, IPv6 without brackets.
@@ -38,7 +38,7 @@ impl UpstreamAddr {
     /// Parses `postgres://host:port`, `postgres:///?host=/dir&port=5433` or `/dir`. The error says what to write.
     ///
     /// Only an address is taken: clients choose user, password and database themselves.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         const FORMS: &str =
             "write postgres://host:port or a unix socket directory such as /var/run/postgresql";
         let text = text.trim();

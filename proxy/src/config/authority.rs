@@ -9,7 +9,7 @@ const FORMS: &str = "write embedded:DIR, etcd:URL,URL or postgres:DSN";
 
 /// Where marks are kept.
 #[derive(Clone)]
-pub enum AuthorityLocation {
+pub(crate) enum AuthorityLocation {
     /// A directory of this machine, absolute.
     Embedded(PathBuf),
     /// An etcd cluster.
@@ -20,7 +20,7 @@ pub enum AuthorityLocation {
 
 impl AuthorityLocation {
     /// Parses `embedded:DIR`, `etcd:URL,URL` or `postgres:DSN`. The error says what to write.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         // A URL of its own is plain enough, however its scheme is spelled.
         let text = match text.trim() {
             url if url.starts_with("postgresql://") => url.replacen("postgresql:", "postgres:", 1),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Where a value came from. The order of the variants is the order of rank: later ones win.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub(crate) enum Source {
     /// Built in.
     Default,
     /// A line of the configuration file, counted from 1.
@@ -38,7 +38,7 @@ impl fmt::Display for Source {
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{source_of_value}: {message}")]
-pub struct ConfigError {
+pub(crate) struct ConfigError {
     /// Where it was said.
     pub source_of_value: Source,
     /// What is wrong and what to write instead. Names the key; never quotes a value that may hold a password.
@@ -48,11 +48,11 @@ pub struct ConfigError {
 /// Everything that is wrong with a configuration, never empty. Displays as one line per error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", one_per_line(.0))]
-pub struct ConfigErrors(pub Vec<ConfigError>);
+pub(crate) struct ConfigErrors(pub Vec<ConfigError>);
 
 impl ConfigError {
     /// An error at a place.
-    pub fn new(source: &Source, message: impl Into<String>) -> Self {
+    pub(crate) fn new(source: &Source, message: impl Into<String>) -> Self {
         Self {
             source_of_value: source.clone(),
             message: message.into(),
@@ -60,7 +60,7 @@ impl ConfigError {
     }
 
     /// An error about a file as a whole or one of its lines.
-    pub fn in_file(path: &Path, line: usize, message: impl Into<String>) -> Self {
+    pub(crate) fn in_file(path: &Path, line: usize, message: impl Into<String>) -> Self {
         Self {
             source_of_value: Source::File {
                 path: path.to_path_buf(),

@@ -2,7 +2,7 @@
 
 /// A configuration key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Key {
+pub(crate) enum Key {
     /// Addresses that clients connect to.
     Listen,
     /// The protected PostgreSQL.
@@ -47,7 +47,7 @@ pub enum Key {
 
 /// How a value is written in the TOML file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub(crate) enum Shape {
     /// A string.
     Text,
     /// A string, or an array of strings. Separated by commas in the environment.
@@ -62,7 +62,7 @@ pub enum Shape {
 
 /// What is said about a key.
 #[derive(Debug, Clone, Copy)]
-pub struct KeySpec {
+pub(crate) struct KeySpec {
     /// Name in the TOML file; a dot leads into a table.
     pub name: &'static str,
     /// Flag without the dashes.
@@ -90,7 +90,7 @@ const LIMITS: &str = "Limits";
 
 /// All keys with their descriptions, in the order of the help.
 #[rustfmt::skip] // One key, one row of aligned fields: it is a table.
-pub const KEYS: [(Key, KeySpec); 20] = [
+pub(crate) const KEYS: [(Key, KeySpec); 20] = [
     (Key::Listen, KeySpec {
         name: "listen", flag: "listen", env: "PGPALISADE_LISTEN", value_name: "IP:PORT", shape: Shape::List,
         default: Some("127.0.0.1:6432"), heading: ADDRESSES,
@@ -225,12 +225,12 @@ pub const KEYS: [(Key, KeySpec); 20] = [
 
 impl Key {
     /// The key with this name in the TOML file.
-    pub fn by_name(name: &str) -> Option<(Self, &'static KeySpec)> {
+    pub(crate) fn by_name(name: &str) -> Option<(Self, &'static KeySpec)> {
         by(|spec| spec.name == name)
     }
 
     /// The key with this environment variable.
-    pub fn by_env(name: &str) -> Option<(Self, &'static KeySpec)> {
+    pub(crate) fn by_env(name: &str) -> Option<(Self, &'static KeySpec)> {
         by(|spec| spec.env == name)
     }
 }

@@ -17,12 +17,12 @@ mod secret;
 #[cfg(test)]
 mod tests;
 
-pub use address::UpstreamAddr;
-pub use authority::AuthorityLocation;
+pub(crate) use address::UpstreamAddr;
+pub(crate) use authority::AuthorityLocation;
 pub(crate) use control::{address as address_of, parse as parse_dsn};
 pub(crate) use duration::{parse as parse_time, show as show_time};
-pub use error::{ConfigError, ConfigErrors, Source};
-pub use key::{KEYS, Key, KeySpec, Shape};
-pub use raw::{Environment, Flags, Item, RawConfig, RawValue};
-pub use ready::{Barrier, Batching, Config, Literals, LogFilter, LogFormat, WitnessMode};
-pub use secret::Secret;
+pub(crate) use key::{KEYS, Key, KeySpec, Shape};
+pub(crate) use raw::{Environment, Flags, RawConfig};
+pub use ready::WitnessMode;
+pub(crate) use ready::{Barrier, Batching, Config, Literals, LogFilter, LogFormat};
+pub(crate) use secret::Secret;

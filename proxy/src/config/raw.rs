@@ -12,7 +12,7 @@ use super::key::{KEYS, Key, Shape};
 
 /// One written value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Item {
+pub(crate) struct Item {
     /// The text.
     pub text: String,
     /// Where it was written.
@@ -21,7 +21,7 @@ pub struct Item {
 
 /// What one source says about one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RawValue {
+pub(crate) struct RawValue {
     /// The key.
     pub key: Key,
     /// One text, or several for a list. None where the value was refused already.
@@ -32,7 +32,7 @@ pub struct RawValue {
 
 /// Everything that was said, lowest rank first: defaults, file, environment, flags.
 #[derive(Debug, Clone, Default)]
-pub struct RawConfig {
+pub(crate) struct RawConfig {
     pub(crate) values: Vec<RawValue>,
     pub(crate) errors: Vec<ConfigError>,
     /// The file could not be read, so nobody knows which keys it sets.
@@ -41,11 +41,11 @@ pub struct RawConfig {
 
 /// Environment variables, as a value so that tests bring their own.
 #[derive(Clone, Default)]
-pub struct Environment(BTreeMap<OsString, OsString>);
+pub(crate) struct Environment(BTreeMap<OsString, OsString>);
 
 /// What the command line says about configuration.
 #[derive(Clone, Default)]
-pub struct Flags {
+pub(crate) struct Flags {
     /// `--config`.
     pub config_file: Option<PathBuf>,
     /// Each given key with its texts.
@@ -54,17 +54,17 @@ pub struct Flags {
 
 impl Environment {
     /// The environment of this process.
-    pub fn of_this_process() -> Self {
+    pub(crate) fn of_this_process() -> Self {
         Self::from_pairs(std::env::vars_os())
     }
 
     /// An environment of these variables only.
-    pub fn from_pairs(pairs: impl Iterator<Item = (OsString, OsString)>) -> Self {
+    pub(crate) fn from_pairs(pairs: impl Iterator<Item = (OsString, OsString)>) -> Self {
         Self(pairs.collect())
     }
 
     /// A variable that is set, not empty and valid Unicode. PostgreSQL too takes an empty variable as unset.
-    pub fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let value = self.0.get(&OsString::from(name))?.to_str()?;
         (!value.is_empty()).then_some(value)
     }
@@ -75,7 +75,7 @@ pub(crate) const CONFIG_ENV: &str = "PGPALISADE_CONFIG";
 
 impl RawConfig {
     /// Collects all sources. Errors are kept with the values, so that [`super::Config::from_raw`] reports all at once.
-    pub fn collect(flags: &Flags, environment: &Environment) -> Self {
+    pub(crate) fn collect(flags: &Flags, environment: &Environment) -> Self {
         let mut raw = Self::default();
         raw.add_defaults(environment);
         let file = flags

@@ -21,7 +21,7 @@ use super::secret::Secret;
 /// What `serve` needs to know. Made by [`Config::from_raw`] only.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Config {
+pub(crate) struct Config {
     /// Addresses to listen on: at least one, none twice. Port 0 lets the system choose.
     pub listen: Vec<SocketAddr>,
     /// The protected PostgreSQL.
@@ -66,7 +66,7 @@ pub struct Config {
 
 /// What a takeover waits for. `local` is refused in this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Barrier {
+pub(crate) enum Barrier {
     /// PostgreSQL itself has ended every session with a lower token.
     Cluster,
 }
@@ -82,7 +82,7 @@ pub enum WitnessMode {
 
 /// How many sends go to the system in one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Batching {
+pub(crate) enum Batching {
     /// All that the connections of a worker have in one turn, where the kernel has io_uring and allows it.
     Auto,
     /// One.
@@ -100,11 +100,11 @@ pub enum Literals {
 
 /// A valid filter for `tracing_subscriber::EnvFilter`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogFilter(pub(super) String);
+pub(crate) struct LogFilter(pub(super) String);
 
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// Text on a terminal, JSON otherwise.
     Auto,
     /// Text.
@@ -115,14 +115,14 @@ pub enum LogFormat {
 
 impl LogFilter {
     /// The filter as it was written.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl Config {
     /// Where the control connection goes, for messages: without user or password.
-    pub fn control_address(&self) -> UpstreamAddr {
+    pub(crate) fn control_address(&self) -> UpstreamAddr {
         control::address(self.control.expose())
     }
 
@@ -130,7 +130,10 @@ impl Config {
     ///
     /// # Errors
     /// Every wrong or unknown key of every source, and every key that is missing.
-    pub fn from_raw(raw: RawConfig, environment: &Environment) -> Result<Self, ConfigErrors> {
+    pub(crate) fn from_raw(
+        raw: RawConfig,
+        environment: &Environment,
+    ) -> Result<Self, ConfigErrors> {
         let mut parsed = Parsed::default();
         let mut errors = raw.errors;
         for value in &raw.values {

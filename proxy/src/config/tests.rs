@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::error::ConfigErrors;
 use super::*;
 
 fn key(name: &str) -> Key {

@@ -45,7 +45,7 @@ enum End {
 
 /// Writes what waits when it is dropped, at most for a second.
 #[derive(Debug)]
-pub struct LogGuard {
+pub(crate) struct LogGuard {
     buffer: Buffer,
     ended: Receiver<()>,
 }

@@ -52,7 +52,7 @@ impl Counters {
 
 /// How many rejections there were at one moment, since the log was opened. Those whose record was dropped are in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RejectionCounts {
+pub(crate) struct RejectionCounts {
     refused: [u64; KINDS],
     observed: [u64; KINDS],
     unproved: u64,
@@ -61,23 +61,23 @@ pub struct RejectionCounts {
 
 impl RejectionCounts {
     /// Those of a kind.
-    pub fn of(&self, kind: RejectionKind, enforced: Enforcement) -> u64 {
+    pub(crate) fn of(&self, kind: RejectionKind, enforced: Enforcement) -> u64 {
         let counts = self.counts(enforced);
         counts.get(kind.index()).copied().unwrap_or_default()
     }
 
     /// Those of all kinds.
-    pub fn total(&self, enforced: Enforcement) -> u64 {
+    pub(crate) fn total(&self, enforced: Enforcement) -> u64 {
         self.counts(enforced).iter().sum()
     }
 
     /// Those before the login was authenticated. They are in no other count.
-    pub const fn unproved(&self) -> u64 {
+    pub(crate) const fn unproved(&self) -> u64 {
         self.unproved
     }
 
     /// Records that came too fast to be written to the file or the log.
-    pub const fn dropped(&self) -> u64 {
+    pub(crate) const fn dropped(&self) -> u64 {
         self.dropped
     }
 

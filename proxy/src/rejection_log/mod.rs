@@ -9,7 +9,7 @@
 
 mod counts;
 mod record;
-pub mod report;
+pub(crate) mod report;
 mod statement;
 #[cfg(test)]
 mod tests;
@@ -22,11 +22,10 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use counts::RejectionCounts;
-pub use record::{
+pub(crate) use record::{
     Enforcement, RejectionKind, RejectionRecord, SessionLabel, readable, without_controls,
 };
-pub use statement::{MAX_STATEMENT, StatementText};
+pub(crate) use statement::StatementText;
 
 use crate::config::Literals;
 use counts::Counters;
@@ -42,7 +41,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a rejection log could not be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum RejectionLogError {
+pub(crate) enum RejectionLogError {
     /// The file could not be opened for appending.
     #[error("cannot open the rejection log {}", path.display())]
     Open {
@@ -60,7 +59,7 @@ pub enum RejectionLogError {
 /// A handle to the log; clones are cheap and write to the same file. Dropping the last one writes what waits,
 /// within 5 s.
 #[derive(Debug, Clone)]
-pub struct RejectionLog {
+pub(crate) struct RejectionLog {
     inner: Arc<Inner>,
 }
 
@@ -97,7 +96,7 @@ impl RejectionLog {
     ///
     /// # Errors
     /// Where the file cannot be opened or the thread not started.
-    pub fn open(file: Option<&Path>, literals: Literals) -> Result<Self, RejectionLogError> {
+    pub(crate) fn open(file: Option<&Path>, literals: Literals) -> Result<Self, RejectionLogError> {
         let sink = file.map(Sink::open).transpose()?;
         Self::start(sink, literals, QUEUE)
     }
@@ -131,13 +130,13 @@ impl RejectionLog {
     }
 
     /// Makes SQL text, as the client sent it, fit for a record: shortened, and without literals unless configured.
-    pub fn statement(&self, sql: &[u8]) -> StatementText {
+    pub(crate) fn statement(&self, sql: &[u8]) -> StatementText {
         StatementText::new(sql, self.inner.literals)
     }
 
     /// Hands a record to the writer. Never waits: where the writer cannot keep up, the record is dropped and
     /// counted, and a line `{"time":...,"dropped":n}` says so once the writer gets there.
-    pub fn record(&self, record: RejectionRecord) {
+    pub(crate) fn record(&self, record: RejectionRecord) {
         let Some(queue) = &self.inner.queue else {
             return;
         };
@@ -161,14 +160,9 @@ impl RejectionLog {
         }
     }
 
-    /// How many rejections there were since the log was opened.
-    pub fn counts(&self) -> RejectionCounts {
-        self.inner.shared.counters.read()
-    }
-
     /// Opens the file anew, for logrotate. Returns at once; the writer does it before the next record. Where it
     /// fails the old file stays in use and the log says why.
-    pub fn reopen(&self) {
+    pub(crate) fn reopen(&self) {
         self.inner.shared.reopen.store(true, Ordering::Release);
         self.wake();
     }

@@ -191,13 +191,13 @@ pub(super) fn rfc3339(time: SystemTime) -> String {
 
 /// A name that a client has chosen, fit for a text that others read: no longer than PostgreSQL's own names, and
 /// without what a terminal obeys.
-pub fn readable(name: &str) -> String {
+pub(crate) fn readable(name: &str) -> String {
     let shown: String = name.chars().take(SHOWN_NAME).collect();
     without_controls(&shown)
 }
 
 /// The text without control characters and without those that change the direction of what follows.
-pub fn without_controls(text: &str) -> String {
+pub(crate) fn without_controls(text: &str) -> String {
     let visible = |c: char| match c {
         '\u{200b}'..='\u{200f}'
         | '\u{2028}'..='\u{202e}'

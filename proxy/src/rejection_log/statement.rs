@@ -6,7 +6,7 @@
 use crate::config::Literals;
 
 /// Longest text in a record.
-pub const MAX_STATEMENT: usize = 1024;
+pub(crate) const MAX_STATEMENT: usize = 1024;
 
 /// How much of a statement is looked at. A literal that is longer than this ends the text.
 const MAX_LOOK: usize = 16 * 1024;

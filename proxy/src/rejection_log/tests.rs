@@ -396,7 +396,7 @@ fn a_flood_is_bounded_and_counted_to_the_last_record() {
             std::thread::sleep(Duration::from_micros(300));
         }
     }
-    let counts = log.counts();
+    let counts = log.inner.shared.counters.read();
     drop(log);
     answer.join().unwrap();
     let lines = lines(&text.lock().unwrap());

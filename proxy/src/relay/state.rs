@@ -22,7 +22,7 @@ use crate::upstream::Upstream;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
-pub enum End {
+pub(crate) enum End {
     /// The client said goodbye, or closed its socket.
     #[error("the client left")]
     ClientLeft,
@@ -108,7 +108,7 @@ pub(super) enum CommittedMidway {
 }
 
 /// What a session brings from its login.
-pub struct LoggedIn {
+pub(crate) struct LoggedIn {
     /// The client's socket.
     pub client: Socket,
     /// Bytes that the client has sent already.

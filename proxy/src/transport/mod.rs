@@ -9,22 +9,22 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use outbox::Outbox;
-pub use send_batch::{SendBatch, allowed_batching};
-pub use socket::{Socket, dial};
-pub use stall::{Stall, StallLimit, Unsent};
+pub(crate) use outbox::Outbox;
+pub(crate) use send_batch::{SendBatch, allowed_batching};
+pub(crate) use socket::{Socket, dial};
+pub(crate) use stall::{Stall, StallLimit, Unsent};
 
 /// How much one read may bring. A large result takes a quarter of the system calls that PostgreSQL's own 16 KiB would
 /// take, and the buffer is one for all connections of a worker.
 const SCRATCH: usize = 64 * 1024;
 
 /// Above this many unsent bytes towards one side, the other side is not read any more.
-pub const OUTBOX_HIGH_WATER: usize = 64 * 1024;
+pub(crate) const OUTBOX_HIGH_WATER: usize = 64 * 1024;
 
 /// The buffer that all connections of a worker read into. A connection keeps memory of its own only
 /// for a message that has not arrived whole or may not be sent yet, so an idle session holds none.
 #[derive(Debug)]
-pub struct Scratch(Box<[u8]>);
+pub(crate) struct Scratch(Box<[u8]>);
 
 impl Default for Scratch {
     fn default() -> Self {
@@ -35,14 +35,14 @@ impl Default for Scratch {
 impl Scratch {
     /// All of it, to read into.
     #[inline]
-    pub fn room(&mut self) -> &mut [u8] {
+    pub(crate) fn room(&mut self) -> &mut [u8] {
         &mut self.0
     }
 
     /// What the last read has brought.
     #[inline]
     #[must_use]
-    pub fn front(&self, read: usize) -> &[u8] {
+    pub(crate) fn front(&self, read: usize) -> &[u8] {
         self.0.get(..read).unwrap_or_default()
     }
 }

@@ -12,7 +12,7 @@ use super::{OUTBOX_HIGH_WATER, Socket};
 /// Few bytes go out with those of other connections ([`SendBatch`](super::SendBatch)), many by themselves, and only
 /// what the socket does not take is kept here.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub(crate) struct Outbox {
     waiting: BytesMut,
     reason: Reason,
 }
@@ -34,7 +34,7 @@ impl Outbox {
     ///
     /// The socket's own errors, of this or of an earlier send.
     #[inline]
-    pub fn send(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn send(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
         match self.waiting.is_empty() && socket.send_later(bytes) {
             true => Ok(()),
             false => self.send_now(socket, bytes),
@@ -71,7 +71,7 @@ impl Outbox {
     }
 
     /// A place to write a message of the proxy's own, behind whatever waits.
-    pub const fn tail(&mut self) -> &mut BytesMut {
+    pub(crate) const fn tail(&mut self) -> &mut BytesMut {
         &mut self.waiting
     }
 
@@ -82,7 +82,11 @@ impl Outbox {
     ///
     /// The socket's own errors, of this or of an earlier send.
     #[inline]
-    pub fn poll_flush(&mut self, socket: &Socket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flush(
+        &mut self,
+        socket: &Socket,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         // It has memory only while something waits, or has just been sent.
         match self.waiting.capacity() == 0 && !socket.has_returned() {
             true => Poll::Ready(Ok(())),
@@ -108,7 +112,11 @@ impl Outbox {
     /// # Errors
     ///
     /// The socket's own errors, of this or of an earlier send.
-    pub fn poll_send_all(&mut self, socket: &Socket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_send_all(
+        &mut self,
+        socket: &Socket,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         self.settle(socket)?;
         while !self.waiting.is_empty() {
             match socket.poll_write(cx, &self.waiting) {
@@ -127,20 +135,20 @@ impl Outbox {
 
     /// Bytes that wait.
     #[must_use]
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
     /// Whether nothing is left to be sent, or nothing can be sent any more. Sends what is queued; where the socket
     /// does not take all of that, the task is woken to go on with it.
     #[must_use]
-    pub fn is_done(&mut self, socket: &Socket) -> bool {
+    pub(crate) fn is_done(&mut self, socket: &Socket) -> bool {
         self.settle(socket).is_err() || self.waiting.is_empty()
     }
 
     /// Whether more may be added; if not, the other side must not be read.
     #[must_use]
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.waiting.len() < OUTBOX_HIGH_WATER
     }
 }

@@ -33,7 +33,7 @@ const LOOK_EVERY: u32 = 8;
 
 /// What the kernel allows of a setting. Where that is less, the log says so.
 #[must_use]
-pub fn allowed_batching(batching: Batching) -> Batching {
+pub(crate) fn allowed_batching(batching: Batching) -> Batching {
     match batching {
         Batching::Off => Batching::Off,
         Batching::Auto => SendRing::new(PARTS_MAX).map_or_else(
@@ -48,7 +48,7 @@ pub fn allowed_batching(batching: Batching) -> Batching {
 
 /// What waits to be sent.
 #[derive(Debug)]
-pub struct SendBatch {
+pub(crate) struct SendBatch {
     queue: RefCell<Queue>,
     /// Wakes [`SendBatch::flush_after_each_turn`].
     flusher: RefCell<Option<Waker>>,
@@ -75,7 +75,7 @@ struct Part {
 impl SendBatch {
     /// An empty one.
     #[must_use]
-    pub fn new(batching: Batching) -> Self {
+    pub(crate) fn new(batching: Batching) -> Self {
         let ring = match batching {
             Batching::Off => None,
             Batching::Auto => SendRing::new(PARTS_MAX).ok(),
@@ -116,7 +116,7 @@ impl SendBatch {
     }
 
     /// Sends all that is there.
-    pub fn flush(&self) {
+    pub(crate) fn flush(&self) {
         self.queue.borrow_mut().send();
     }
 
@@ -124,7 +124,7 @@ impl SendBatch {
     ///
     /// The first of them to queue something wakes it. The runtime of a worker runs its tasks in the order in which they
     /// were woken, so that it runs behind the others.
-    pub fn flush_after_each_turn(&self) -> impl Future<Output = ()> {
+    pub(crate) fn flush_after_each_turn(&self) -> impl Future<Output = ()> {
         std::future::poll_fn(|cx| {
             let mut flusher = self.flusher.borrow_mut();
             if !flusher

@@ -28,7 +28,7 @@ const LOGIN_CHUNK: usize = 4 * 1024;
 /// Reading and writing go to the system directly, with tokio only for the waiting: its own way to read costs as much
 /// as all that the relay does with a message (docs/decisions/0009).
 #[derive(Debug)]
-pub struct Socket {
+pub(crate) struct Socket {
     shared: Rc<SharedStream>,
     sends: Rc<SendBatch>,
     wakeup: Wakeup,
@@ -65,7 +65,7 @@ impl Socket {
     /// # Errors
     ///
     /// The socket's own errors.
-    pub fn tcp(
+    pub(crate) fn tcp(
         stream: TcpStream,
         keepalive: Option<Duration>,
         sends: &Rc<SendBatch>,
@@ -86,7 +86,7 @@ impl Socket {
     /// # Errors
     ///
     /// The system's own, where it has no place left to wait for it.
-    pub fn unix(stream: UnixStream, sends: &Rc<SendBatch>) -> io::Result<Self> {
+    pub(crate) fn unix(stream: UnixStream, sends: &Rc<SendBatch>) -> io::Result<Self> {
         Ok(Self::new(Stream::unix(stream)?, sends))
     }
 
@@ -105,7 +105,11 @@ impl Socket {
     ///
     /// The socket's own errors.
     #[inline]
-    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         loop {
             match self.try_read(buf) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -156,7 +160,7 @@ impl Socket {
     /// # Errors
     ///
     /// The socket's own errors.
-    pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             match self.try_write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -171,7 +175,7 @@ impl Socket {
     /// # Errors
     ///
     /// The socket's own errors; `WouldBlock` where it takes nothing.
-    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         debug_assert_eq!(self.shared.standing(), Standing::Sent);
         self.shared.stream.try_send(bytes)
     }
@@ -185,7 +189,7 @@ impl Socket {
 
     /// Notes which task to wake where bytes that were queued have come back: the one that drives the socket from now
     /// on, before it sends anything through an [`Outbox`](super::Outbox).
-    pub fn belongs_to(&self, cx: &Context<'_>) {
+    pub(crate) fn belongs_to(&self, cx: &Context<'_>) {
         self.shared.belongs_to(cx);
     }
 
@@ -215,7 +219,7 @@ impl Socket {
     /// # Errors
     ///
     /// The socket's own errors; `UnexpectedEof` where the peer has closed.
-    pub async fn read_more(&mut self, buf: &mut BytesMut) -> io::Result<()> {
+    pub(crate) async fn read_more(&mut self, buf: &mut BytesMut) -> io::Result<()> {
         let read = std::future::poll_fn(|cx| {
             let mut chunk = [0; LOGIN_CHUNK];
             let read = ready!(self.poll_read(cx, &mut chunk))?;
@@ -233,7 +237,7 @@ impl Socket {
     /// # Errors
     ///
     /// The socket's own errors.
-    pub async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    pub(crate) async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let sent = std::future::poll_fn(|cx| self.poll_write(cx, bytes)).await?;
             match bytes.get(sent..) {
@@ -245,7 +249,7 @@ impl Socket {
     }
 
     /// Tells the peer that nothing more follows what was sent.
-    pub fn shut_down_write(&self) {
+    pub(crate) fn shut_down_write(&self) {
         let settled = self.settle().map(drop);
         if let Err(error) = settled.and_then(|()| self.shared.stream.shut_down_write()) {
             tracing::trace!(%error, "closing a socket");
@@ -258,7 +262,7 @@ impl Socket {
 /// # Errors
 ///
 /// What the system says of the last address tried.
-pub async fn dial(
+pub(crate) async fn dial(
     addr: &UpstreamAddr,
     keepalive: Option<Duration>,
     sends: &Rc<SendBatch>,

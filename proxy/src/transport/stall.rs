@@ -14,11 +14,11 @@ use crate::timers::Timers;
 
 /// Runs while a client takes nothing.
 #[derive(Debug, Default)]
-pub struct Stall(Option<Pin<Box<Sleep>>>);
+pub(crate) struct Stall(Option<Pin<Box<Sleep>>>);
 
 /// How long a client may take nothing.
 #[derive(Debug)]
-pub struct StallLimit {
+pub(crate) struct StallLimit {
     /// Without one it may take its time.
     pub time: Option<Duration>,
     /// What measures it.
@@ -27,7 +27,7 @@ pub struct StallLimit {
 
 /// Why nothing more is sent to a client.
 #[derive(Debug)]
-pub enum Unsent {
+pub(crate) enum Unsent {
     /// Its socket failed.
     Socket(io::Error),
     /// It has taken no byte for too long.
@@ -41,7 +41,7 @@ impl Stall {
     ///
     /// [`Unsent`].
     #[inline]
-    pub fn poll_flush(
+    pub(crate) fn poll_flush(
         &mut self,
         outbox: &mut Outbox,
         client: &Socket,

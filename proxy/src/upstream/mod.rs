@@ -1,6 +1,6 @@
 //! The only writer to PostgreSQL.
 
-pub mod own;
+pub(crate) mod own;
 mod unfenced;
 
 use std::io;
@@ -11,13 +11,13 @@ use bytes::BytesMut;
 use crate::fence::Permit;
 use crate::transport::{Outbox, Socket};
 
-pub use unfenced::Unfenced;
+pub(crate) use unfenced::Unfenced;
 
 /// The server's side of a connection.
 ///
 /// The client's bytes go out by [`Upstream::forward`] and only as far as permits were spent on them.
 #[derive(Debug)]
-pub struct Upstream {
+pub(crate) struct Upstream {
     socket: Socket,
     outbox: Outbox,
     /// Bytes of admitted messages that have not been forwarded yet.
@@ -27,7 +27,7 @@ pub struct Upstream {
 impl Upstream {
     /// A server that has finished its login.
     #[must_use]
-    pub fn new(socket: Socket) -> Self {
+    pub(crate) fn new(socket: Socket) -> Self {
         Self {
             socket,
             outbox: Outbox::default(),
@@ -37,7 +37,7 @@ impl Upstream {
 
     /// Spends a permit on a message of `frame_len` bytes, header included.
     #[inline]
-    pub fn admit(&mut self, permit: Permit, frame_len: usize) {
+    pub(crate) fn admit(&mut self, permit: Permit, frame_len: usize) {
         let Permit { .. } = permit;
         self.admitted += frame_len;
     }
@@ -45,7 +45,7 @@ impl Upstream {
     /// Bytes of the message admitted last that have not been forwarded yet.
     #[inline]
     #[must_use]
-    pub const fn admitted(&self) -> usize {
+    pub(crate) const fn admitted(&self) -> usize {
         self.admitted
     }
 
@@ -55,7 +55,7 @@ impl Upstream {
     ///
     /// The socket's own errors; `PermissionDenied` for bytes that no permit was spent on.
     #[inline]
-    pub fn forward(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn forward(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.admitted = self
             .admitted
             .checked_sub(bytes.len())
@@ -64,7 +64,7 @@ impl Upstream {
     }
 
     /// Sends nothing more, and lets the server see the end of the connection, at which it rolls back.
-    pub fn abort(&mut self) {
+    pub(crate) fn abort(&mut self) {
         self.outbox = Outbox::default();
         self.socket.shut_down_write();
     }
@@ -75,14 +75,14 @@ impl Upstream {
     }
 
     /// Notes which task to wake: see [`Socket::belongs_to`].
-    pub fn belongs_to(&self, cx: &Context<'_>) {
+    pub(crate) fn belongs_to(&self, cx: &Context<'_>) {
         self.socket.belongs_to(cx);
     }
 
     /// Whether more may be sent; if not, the client must not be read.
     #[inline]
     #[must_use]
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.outbox.has_room()
     }
 
@@ -92,7 +92,7 @@ impl Upstream {
     ///
     /// The socket's own errors.
     #[inline]
-    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.outbox.poll_flush(&self.socket, cx)
     }
 
@@ -102,7 +102,11 @@ impl Upstream {
     ///
     /// The socket's own errors.
     #[inline]
-    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         self.socket.poll_read(cx, buf)
     }
 
@@ -111,7 +115,7 @@ impl Upstream {
     /// # Errors
     ///
     /// The socket's own errors. The caller bounds the wait.
-    pub async fn terminate(mut self) -> io::Result<()> {
+    pub(crate) async fn terminate(mut self) -> io::Result<()> {
         own::terminate(self.outbox.tail());
         std::future::poll_fn(|cx| self.outbox.poll_send_all(&self.socket, cx)).await?;
         let mut rest = BytesMut::new();

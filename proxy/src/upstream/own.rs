@@ -23,7 +23,7 @@ const REFUSED: &str = "REFUSED BY PGPALISADE /* stands for a statement that the 
 
 /// The SQL of an adjustment.
 #[must_use]
-pub fn adjustment(adjustment: Adjustment) -> String {
+pub(crate) fn adjustment(adjustment: Adjustment) -> String {
     match adjustment {
         Adjustment::Default(access) => format!("SET {DEFAULT_READ_ONLY} = {}", value(access)),
         Adjustment::Lift => format!("SET transaction_read_only = {}", value(Access::ReadWrite)),
@@ -33,7 +33,7 @@ pub fn adjustment(adjustment: Adjustment) -> String {
 
 /// The SQL that puts a value of the proxy's where SHOW finds it.
 #[must_use]
-pub fn setting(name: &str, value: &str) -> String {
+pub(crate) fn setting(name: &str, value: &str) -> String {
     format!(
         "SET {name} = {}",
         postgres_protocol::escape::escape_literal(value).trim_start()

@@ -10,7 +10,7 @@ use crate::transport::{Outbox, Socket};
 
 /// The server's side of a connection that may send whatever it likes.
 #[derive(Debug)]
-pub struct Unfenced {
+pub(crate) struct Unfenced {
     socket: Socket,
     outbox: Outbox,
 }
@@ -18,7 +18,7 @@ pub struct Unfenced {
 impl Unfenced {
     /// A server that has finished its login. The passage is spent on the connection.
     #[must_use]
-    pub fn new(socket: Socket, passage: Passage) -> Self {
+    pub(crate) fn new(socket: Socket, passage: Passage) -> Self {
         let Passage { .. } = passage;
         Self {
             socket,
@@ -32,19 +32,19 @@ impl Unfenced {
     ///
     /// The socket's own errors.
     #[inline]
-    pub fn forward(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn forward(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.outbox.send(&self.socket, bytes)
     }
 
     /// Notes which task to wake: see [`Socket::belongs_to`].
-    pub fn belongs_to(&self, cx: &Context<'_>) {
+    pub(crate) fn belongs_to(&self, cx: &Context<'_>) {
         self.socket.belongs_to(cx);
     }
 
     /// Whether more may be sent; if not, the client must not be read.
     #[inline]
     #[must_use]
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.outbox.has_room()
     }
 
@@ -54,7 +54,7 @@ impl Unfenced {
     ///
     /// The socket's own errors.
     #[inline]
-    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.outbox.poll_flush(&self.socket, cx)
     }
 
@@ -64,7 +64,11 @@ impl Unfenced {
     ///
     /// The socket's own errors.
     #[inline]
-    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         self.socket.poll_read(cx, buf)
     }
 
@@ -74,7 +78,7 @@ impl Unfenced {
     /// # Errors
     ///
     /// The socket's own errors. The caller bounds the wait.
-    pub async fn finish(mut self) -> io::Result<()> {
+    pub(crate) async fn finish(mut self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.outbox.poll_send_all(&self.socket, cx)).await?;
         self.socket.shut_down_write();
         let mut rest = BytesMut::new();

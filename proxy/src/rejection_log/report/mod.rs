@@ -20,8 +20,8 @@ use line::{Line, Read, Record};
 use tally::Tally;
 use verdict::Who;
 
-pub use tally::Count;
-pub use verdict::{Answer, Finding, Verdict, WhoRow};
+pub(crate) use tally::Count;
+pub(crate) use verdict::{Finding, Verdict};
 
 /// Distinct names that are counted by themselves, for each of scope, user, application, database and address.
 const NAMES: usize = 10_000;
@@ -31,7 +31,7 @@ const SHAPES: usize = 5_000;
 
 /// Which records count.
 #[derive(Debug, Clone, Default)]
-pub struct Filter {
+pub(crate) struct Filter {
     /// Only those at this time or later.
     pub since: Option<Timestamp>,
     /// Only those before this time.
@@ -56,7 +56,7 @@ impl Filter {
 
 /// How much of the input was understood.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Understood {
+pub(crate) struct Understood {
     /// Records that are in the report.
     pub records: u64,
     /// Records that the filters left out.
@@ -74,14 +74,14 @@ pub struct Understood {
 impl Understood {
     /// Whether anything read was a line of a rejection log.
     #[must_use]
-    pub const fn is_a_log(&self) -> bool {
+    pub(crate) const fn is_a_log(&self) -> bool {
         self.records + self.filtered_out + self.dropped + self.unauthenticated > 0
     }
 }
 
 /// Counts of everything read so far.
 #[derive(Debug)]
-pub struct Report {
+pub(crate) struct Report {
     filter: Filter,
     understood: Understood,
     total: Count,
@@ -98,7 +98,7 @@ pub struct Report {
 
 /// The first record of a shape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Example {
+pub(crate) struct Example {
     /// What it was, in the words of the policy.
     pub class: Option<String>,
     /// Its text, as it is in the log.
@@ -114,7 +114,7 @@ pub struct Example {
 impl Report {
     /// An empty one.
     #[must_use]
-    pub fn new(filter: Filter) -> Self {
+    pub(crate) fn new(filter: Filter) -> Self {
         Self {
             filter,
             understood: Understood::default(),
@@ -135,7 +135,7 @@ impl Report {
     ///
     /// # Errors
     /// Where reading fails. What was read before is in the report.
-    pub fn read(&mut self, from: &mut impl BufRead) -> io::Result<Understood> {
+    pub(crate) fn read(&mut self, from: &mut impl BufRead) -> io::Result<Understood> {
         let mut here = Understood::default();
         let mut line = Vec::new();
         loop {
@@ -213,7 +213,7 @@ impl Report {
 
     /// The highest counts of each table, `top` rows each, and the verdict.
     #[must_use]
-    pub fn summary(&self, top: usize) -> Summary {
+    pub(crate) fn summary(&self, top: usize) -> Summary {
         let plain = |user: &String| Some(user.clone());
         let statements = self.statements.top(top);
         let kinds = self.kinds.top(NAMES);
@@ -254,7 +254,7 @@ impl Report {
 
 /// A report, ready to be shown.
 #[derive(Debug, Clone, Serialize)]
-pub struct Summary {
+pub(crate) struct Summary {
     /// How much of the input was understood.
     #[serde(rename = "read")]
     pub understood: Understood,
@@ -280,7 +280,7 @@ pub struct Summary {
 
 /// Records of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct KindRow {
+pub(crate) struct KindRow {
     /// As in the log.
     pub kind: String,
     /// What the client got, or would get.
@@ -292,7 +292,7 @@ pub struct KindRow {
 
 /// Counts by one name.
 #[derive(Debug, Clone, Serialize)]
-pub struct Section {
+pub(crate) struct Section {
     /// The highest first.
     pub rows: Vec<Row>,
     /// All that are in no row.
@@ -301,7 +301,7 @@ pub struct Section {
 
 /// Records with one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Row {
+pub(crate) struct Row {
     /// The name, where there is one.
     pub name: Option<String>,
     /// How many.
@@ -332,7 +332,7 @@ impl Section {
 
 /// Counts by the shape of the statement.
 #[derive(Debug, Clone, Serialize)]
-pub struct Statements {
+pub(crate) struct Statements {
     /// The highest first.
     pub rows: Vec<StatementRow>,
     /// All that are in no row.
@@ -343,7 +343,7 @@ pub struct Statements {
 
 /// Records of one shape.
 #[derive(Debug, Clone, Serialize)]
-pub struct StatementRow {
+pub(crate) struct StatementRow {
     /// Literals, parameters, lists, case, comments and white space are folded.
     pub shape: String,
     /// How many.

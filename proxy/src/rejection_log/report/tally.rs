@@ -10,7 +10,7 @@ use crate::rejection_log::Enforcement;
 
 /// How many records, and when.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Count {
+pub(crate) struct Count {
     /// The client got the error.
     pub refused: u64,
     /// It was only recorded.
@@ -57,7 +57,7 @@ impl Count {
 
     /// Refused and observed.
     #[must_use]
-    pub const fn total(&self) -> u64 {
+    pub(crate) const fn total(&self) -> u64 {
         self.refused + self.observed
     }
 }

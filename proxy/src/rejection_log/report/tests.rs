@@ -8,6 +8,7 @@
 
 use serde_json::{Value, json};
 
+use super::verdict::Answer;
 use super::*;
 
 /// A line as the proxy writes it, with these fields changed.

@@ -19,7 +19,7 @@ pub(super) struct Who {
 /// What the records say about switching the fence on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub(crate) enum Answer {
     /// What would have been refused is what the fence is for.
     Ready,
     /// The same, but records are missing, and they may say something else.
@@ -36,7 +36,7 @@ pub enum Answer {
 
 /// The end of a report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// In one word.
     pub answer: Answer,
     /// In one sentence.
@@ -49,7 +49,7 @@ pub struct Verdict {
 
 /// All records of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// As in the log.
     pub kind: String,
     /// How many.
@@ -65,7 +65,7 @@ pub struct Finding {
 
 /// One user with one program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct WhoRow {
+pub(crate) struct WhoRow {
     /// The scope it is about, where it is about one.
     pub scope: Option<String>,
     /// The user.
