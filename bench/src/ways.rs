@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -143,6 +144,9 @@ fn tcp(port: u16) -> Endpoint {
     Endpoint::Tcp(([127, 0, 0, 1], port).into())
 }
 
+/// Ports that are tried for one process.
+const ATTEMPTS: usize = 3;
+
 /// A process that only the benchmarks start. It ends when it is dropped.
 #[derive(Debug)]
 struct Other {
@@ -154,45 +158,57 @@ struct Other {
 impl Other {
     /// Threads, buffers and polling are at their defaults.
     fn haproxy(server: &str, sessions_max: u32) -> Self {
-        let (dir, port) = (scratch_dir(), machine::free_port());
-        let settings = format!(
-            "global\n    maxconn {sessions_max}\n\
-             defaults\n    mode tcp\n    timeout connect 30s\n    timeout client 1d\n    timeout server 1d\n\
-             frontend clients\n    bind 127.0.0.1:{port}\n    default_backend servers\n\
-             backend servers\n    server postgres {server}\n"
-        );
-        let file = dir.path().join("haproxy.cfg");
-        fs::write(&file, settings).expect("write haproxy's settings");
-        let mut command = unprivileged(HAPROXY);
-        command.arg("-db").arg("-f").arg(file);
-        Self::start(command, dir, port)
+        Self::start(|dir, port| {
+            let settings = format!(
+                "global\n    maxconn {sessions_max}\n\
+                 defaults\n    mode tcp\n    timeout connect 30s\n    timeout client 1d\n    timeout server 1d\n\
+                 frontend clients\n    bind 127.0.0.1:{port}\n    default_backend servers\n\
+                 backend servers\n    server postgres {server}\n"
+            );
+            let file = dir.join("haproxy.cfg");
+            fs::write(&file, settings).expect("write haproxy's settings");
+            let mut command = unprivileged(HAPROXY);
+            command.arg("-db").arg("-f").arg(file);
+            command
+        })
     }
 
     fn relay(server: &str) -> Self {
-        let (dir, port) = (scratch_dir(), machine::free_port());
-        let mut command = Command::new(machine::profile_dir().join("bare-relay"));
-        command.args([&format!("127.0.0.1:{port}"), server]);
-        Self::start(command, dir, port)
+        Self::start(|_, port| {
+            let mut command = Command::new(machine::profile_dir().join("bare-relay"));
+            command.args([&format!("127.0.0.1:{port}"), server]);
+            command
+        })
     }
 
-    fn start(mut command: Command, dir: TempDir, port: u16) -> Self {
-        let command = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let child = match command.spawn() {
-            Ok(child) => child,
-            Err(error) => panic!("cannot start {:?}: {error}", command.get_program()),
-        };
-        let other = Self {
-            _dir: dir,
-            port,
-            child,
-        };
-        machine::wait_for("a proxy to listen", || {
-            TcpStream::connect(("127.0.0.1", port)).ok()
-        });
-        other
+    /// Starts it on a free port; where somebody else has taken that meanwhile, it ends, and another is tried.
+    fn start(command: impl Fn(&Path, u16) -> Command) -> Self {
+        let dir = scratch_dir();
+        for _ in 0..ATTEMPTS {
+            let port = machine::free_port();
+            let mut command = command(dir.path(), port);
+            let command = command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            let mut child = match command.spawn() {
+                Ok(child) => child,
+                Err(error) => panic!("cannot start {:?}: {error}", command.get_program()),
+            };
+            let listens = machine::wait_for("a proxy to listen, or to end", || {
+                let ended = child.try_wait().expect("look at a child").is_some();
+                let listens = !ended && TcpStream::connect(("127.0.0.1", port)).is_ok();
+                (ended || listens).then_some(listens)
+            });
+            if listens {
+                return Self {
+                    _dir: dir,
+                    port,
+                    child,
+                };
+            }
+        }
+        panic!("{ATTEMPTS} times it has ended at once: does it start by hand?");
     }
 }
 

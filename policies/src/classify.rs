@@ -84,7 +84,7 @@ impl Lexing {
 /// with a backslash is parsed twice where `standard_conforming_strings` is not known.
 #[must_use]
 pub fn classify(text: &[u8], lexing: Lexing) -> Verdict {
-    understand(text, lexing).unwrap_or_else(Verdict::opaque)
+    understand(text, lexing).unwrap_or_else(|why| Verdict::of_opaque(text, why))
 }
 
 fn understand(text: &[u8], lexing: Lexing) -> Result<Verdict, Opaque> {

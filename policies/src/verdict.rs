@@ -6,6 +6,9 @@ use std::sync::Arc;
 use crate::allocation::{boxed, counted};
 use crate::effects::{ANY_SETTING, Category, Class, Effects};
 
+/// What the names of our settings begin with.
+const OURS: &[u8] = b"fencing.";
+
 /// The access mode of the open transaction, and that of later ones.
 const ACCESS_SETTINGS: [&str; 2] = ["transaction_read_only", "default_transaction_read_only"];
 
@@ -66,6 +69,8 @@ pub enum Mistake {
     /// The setting would get a value inside PostgreSQL, and the session would hold no token by it: the value is not
     /// in the text, or the statement is another one than SET and a plain SELECT of set_config.
     DoesNotDeclare(FencingVariable),
+    /// The text names a setting of ours and was not understood: nobody can tell what it does with it.
+    Unreadable(Opaque),
 }
 
 /// What a SHOW of ours asks for.
@@ -372,6 +377,23 @@ impl Verdict {
         Self {
             statements: statements.collect(),
         }
+    }
+
+    /// The same for a text that is at hand. One that names a setting of ours is no declaration, and no statement that
+    /// only has the word in it: it may be either. What PostgreSQL's grammar refuses, it refuses itself.
+    pub(crate) fn of_opaque(text: &[u8], why: Opaque) -> Self {
+        let mut verdict = Self::opaque(why);
+        let names_ours = || {
+            let mut at = text.windows(OURS.len());
+            at.any(|bytes| bytes.eq_ignore_ascii_case(OURS))
+        };
+        if why != Opaque::Syntax
+            && names_ours()
+            && let Some(statement) = verdict.statements.first_mut()
+        {
+            statement.controls = Box::new([Control::Mistake(Mistake::Unreadable(why))]);
+        }
+        verdict
     }
 
     /// The strongest class of its statements.

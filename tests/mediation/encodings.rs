@@ -150,3 +150,36 @@ fn c2_strings_that_end_elsewhere() {
     }
     check(Worth::NotAsked, scripts);
 }
+
+/// N6, found by the oracle: a token is moved in a text that nobody but the server can read.
+#[test]
+fn n6_a_token_in_a_text_that_cannot_be_read() {
+    let mut scripts = Vec::new();
+    for encoding in ["SJIS", "BIG5", "GBK", "UHC", "GB18030", "JOHAB"] {
+        for set in [
+            "SET fencing.token = '5'",
+            "SET LOCAL FENCING.TOKEN = '5'",
+            "SET fencing.token = ''",
+            "SELECT set_config('fencing.token', '', false)",
+            "RESET fencing.token",
+        ] {
+            let text = [
+                format!("{set}; SELECT '").into_bytes(),
+                b"\x81\x40'".to_vec(),
+            ]
+            .concat();
+            let begun = Script::of(Session::Holder)
+                .query(format!("SET client_encoding = '{encoding}'"))
+                .query("BEGIN");
+            let simple = begun.clone().query(text.clone());
+            let extended = begun
+                .parse("", set.as_bytes().to_vec())
+                .parse("x", text)
+                .bind("", "x");
+            for script in [simple, extended.execute("").sync()] {
+                scripts.extend(grouped(set, script.query("SELECT w()").query("COMMIT")));
+            }
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}

@@ -447,7 +447,11 @@ fn t16_t17_lexing_that_depends_on_the_session() {
         Opaque::Backslash,
     );
     check_opaque(b"select 'C:\\'", SAFE, Opaque::Backslash);
-    check_opaque(b"set fencing.token = '3\\4'", SAFE, Opaque::Backslash);
+    let mistake = classify(b"set fencing.token = '3\\4'", SAFE);
+    assert_eq!(
+        *mistake.statements[0].controls,
+        [Control::Mistake(Mistake::Unreadable(Opaque::Backslash))]
+    );
     check("select 'a\\b'", Read);
     check("select e'a\\'b'", Read);
     check_opaque(
@@ -1259,4 +1263,21 @@ fn ordinary_depth_is_understood_on_a_small_stack() {
         );
     });
     run.unwrap().join().unwrap();
+}
+
+/// A text that names a setting of ours and is not understood can be taken for no declaration.
+#[test]
+fn what_is_not_understood_and_names_our_settings_is_a_mistake() {
+    let unsafe_lexing = Lexing::with_unknown_strings(TextEncoding::Unsafe);
+    for (text, expect) in [
+        ("SET FENCING.token = 5; SELECT 'é'", true),
+        ("SELECT 'é', 'fencing.'", true),
+        ("SELECT 'é', 'fencing'", false),
+    ] {
+        let verdict = classify(text.as_bytes(), unsafe_lexing);
+        assert_eq!(!verdict.is_inert(), expect, "{text}");
+        assert_eq!(verdict.class(), Write, "{text}");
+    }
+    // PostgreSQL refuses it, in its own words.
+    assert!(classify(b"SET fencing.token = = 5", unsafe_lexing).is_inert());
 }

@@ -80,11 +80,13 @@ impl SessionFence {
                 && situation.pipeline == Pipeline::Closed,
         };
         // The text is sent to a session that may write from its first statement on.
-        let last = verdict.statements.iter().rposition(declares);
+        let last = self.last_opening(verdict, situation.settings);
         for (at, statement) in verdict.statements.iter().enumerate() {
-            if walk.could_write == CouldWrite::No && last.is_some_and(|last| at < last) {
-                walk.could_write = CouldWrite::BeforeItsToken;
-            }
+            walk.could_write = match (walk.could_write, last) {
+                (CouldWrite::BehindItsToken, _) => CouldWrite::BehindItsToken,
+                (_, Some(last)) if at < last => CouldWrite::BeforeItsToken,
+                _ => CouldWrite::No,
+            };
             match walk.step(statement) {
                 Ok(()) => {}
                 Err(Stop::Unmet(Unmet::Declare(value))) => return Plan::Declare(value),
@@ -97,6 +99,37 @@ impl SessionFence {
             }
         }
         Plan::Admit(Permit::new(walk.basis), walk.observed)
+    }
+}
+
+impl SessionFence {
+    /// The last statement that declares a token that lets the session write.
+    fn last_opening(&self, verdict: &Verdict, settings: &Settings<Arc<Holding>>) -> Option<usize> {
+        let mut scope = Cow::Borrowed(self.session_scope(settings));
+        let mut last = None;
+        for (at, statement) in verdict.statements.iter().enumerate() {
+            for control in &statement.controls {
+                let Control::SetFencing {
+                    variable, value, ..
+                } = control
+                else {
+                    continue;
+                };
+                match variable {
+                    FencingVariable::Scope => {
+                        let named = Scope::from_str(value).ok().map(Cow::Owned);
+                        scope = named.unwrap_or(Cow::Borrowed(self.default_scope()));
+                    }
+                    FencingVariable::Token => {
+                        let value = TokenValue::parse(value, &scope).ok().flatten();
+                        if value.is_some_and(|value| self.opens(&value)) {
+                            last = Some(at);
+                        }
+                    }
+                }
+            }
+        }
+        last
     }
 }
 
@@ -367,16 +400,6 @@ impl<'a> Walk<'a> {
             _ => Ok(()),
         }
     }
-}
-
-fn declares(statement: &Statement) -> bool {
-    let declares = |control: &Control| match control {
-        Control::SetFencing {
-            variable, value, ..
-        } => *variable == FencingVariable::Token && !value.is_empty(),
-        _ => false,
-    };
-    statement.controls.iter().any(declares)
 }
 
 pub(super) const fn ends_transaction(control: &Control) -> bool {

@@ -72,6 +72,11 @@ impl Rejection {
                 SETTINGS.to_owned(),
                 format!("Write SHOW {name}."),
             ),
+            Mistake::Unreadable(why) => (
+                "cannot read what this text does with the settings of pgpalisade".to_owned(),
+                format!("It names one of them, and counts as unknown because {why}."),
+                "Send SET fencing.token as a text of its own, in ASCII characters.".to_owned(),
+            ),
             Mistake::DoesNotDeclare(variable) => {
                 let name = variable.name();
                 let detail = format!(
