@@ -105,6 +105,26 @@ fn c2_an_encoding_that_is_on_its_way() {
     check(Worth::NotAsked, rest);
 }
 
+/// C2: the encoding has changed in the same pipeline, where a text is one statement. Or a Query follows without a Sync.
+#[test]
+fn c2_an_encoding_of_the_same_pipeline() {
+    let mut scripts = Vec::new();
+    for (encoding, lead) in SWALLOWING {
+        for set in [
+            format!("SET client_encoding = '{encoding}'"),
+            format!("SELECT sets('client_encoding', '{encoding}')"),
+        ] {
+            let begun = Script::of(Session::Bare).extended(set.as_str());
+            let one = [b"SELECT E'", lead, b"\\', pg_notify('news', 'x') --'"].concat();
+            let pipeline = begun.clone().extended(one).sync();
+            scripts.extend(grouped(&format!("{set}, a pipeline"), pipeline));
+            let query = begun.query(smuggled(lead, "NOTIFY news"));
+            scripts.extend(grouped(&format!("{set}, a Query behind it"), query));
+        }
+    }
+    check(Worth::Writes, scripts);
+}
+
 /// C2: by a value that no text shows.
 #[test]
 fn c2_an_encoding_by_parameter() {
