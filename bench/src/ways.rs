@@ -187,7 +187,9 @@ impl Other {
         for _ in 0..ATTEMPTS {
             let port = machine::free_port();
             let mut command = command(dir.path(), port);
+            // haproxy wants to know where it is, and may not enter every directory that a test is run from.
             let command = command
+                .current_dir(dir.path())
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null());
