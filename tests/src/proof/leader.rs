@@ -179,7 +179,7 @@ impl Leader<'_> {
         }
     }
 
-    /// Writes once. The session is given back where all went well.
+    /// Writes once. The session is given back where all went well and it holds its token.
     fn write(&self, mut client: Client, random: &mut StdRng) -> Option<Client> {
         client.set_patience(Duration::from_millis(random.random_range(300..4_000)));
         let shape = Shape::ALL[random.random_range(0..Shape::ALL.len())];
@@ -214,7 +214,7 @@ impl Leader<'_> {
         let at = now();
         self.recorder.record(&Event::Written { at, id, answer });
         pause(random, 1..30);
-        good.then_some(client)
+        (good && shape != Shape::LocalToken).then_some(client)
     }
 }
 

@@ -40,7 +40,7 @@ pub enum Shape {
     Hidden,
     /// The token is laid down and declared again on the same session, and then comes an INSERT.
     DeclaredAgain,
-    /// The token is laid down and declared for one transaction only.
+    /// The token is laid down and declared for one transaction only: the session holds none behind it.
     LocalToken,
 }
 
@@ -134,8 +134,6 @@ impl Shape {
                 &declare("SET LOCAL", rows),
                 &insert(rows),
                 "COMMIT",
-                // What is written next needs it for the session.
-                &declare("SET", rows),
             ]),
         }
     }
