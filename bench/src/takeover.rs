@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use pgpalisade_tests::etcd::Etcd;
 use pgpalisade_tests::machine;
-use pgpalisade_tests::postgres::{Auth, Postgres};
+use pgpalisade_tests::postgres::{Auth, END_ALONE, Postgres};
 use pgpalisade_tests::proxy::{Options, Proxy, Store};
 use pgpalisade_tests::stage::leader;
 use pgpalisade_tests::wire::{Message, Wire, pretty};
@@ -16,16 +16,6 @@ use crate::record::{Figure, Measurement, Record, Target};
 
 const WRITE: &str = "BEGIN; INSERT INTO jobs (who) VALUES (1)";
 const USER: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
-
-/// Ends the sessions, and waits until they are gone. It looks every 5 ms.
-const TERMINATE: &str = "DO $$ BEGIN
-    PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'alone';
-    LOOP
-        PERFORM pg_stat_clear_snapshot();
-        EXIT WHEN NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'alone');
-        PERFORM pg_sleep(0.005);
-    END LOOP;
-END $$";
 
 /// The proxy removes the records of ended sessions in the background. The next round is not to meet that.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -152,7 +142,7 @@ impl Stage {
         let old = writers(sessions, || Wire::login(&self.postgres.tcp(), &parameters));
         let mut admin = self.postgres.admin();
         let begin = Instant::now();
-        admin.ok(TERMINATE);
+        admin.ok(END_ALONE);
         let took = begin.elapsed();
         drop(old);
         took

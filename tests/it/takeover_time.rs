@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use pgpalisade_tests::postgres::END_ALONE;
 use pgpalisade_tests::stage::{Stage, leader};
 use pgpalisade_tests::wire::{Wire, pretty};
 
@@ -63,14 +64,7 @@ fn postgresql_alone(stage: &Stage) -> Duration {
     }
     let mut admin = Wire::login(&stage.postgres.tcp(), &parameters[..2]);
     let begin = Instant::now();
-    admin.ok("DO $$ BEGIN
-           PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'alone';
-           LOOP
-             PERFORM pg_stat_clear_snapshot();
-             EXIT WHEN NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'alone');
-             PERFORM pg_sleep(0.005);
-           END LOOP;
-         END $$");
+    admin.ok(END_ALONE);
     begin.elapsed()
 }
 

@@ -60,10 +60,7 @@ fn l3_is_answered_as_postgresql_does() {
                 &stage.postgres.tcp(),
                 &[("user", "postgres"), ("database", "postgres")],
             );
-            let (expected, got) = (
-                answers(&mut direct, &batch),
-                answers(&mut stage.plain(), &batch),
-            );
+            let (expected, got) = (direct.run_all(&batch), stage.plain().run_all(&batch));
             let states = |answer: &[Message]| -> Vec<String> {
                 answer
                     .iter()
@@ -88,20 +85,4 @@ fn l3_is_answered_as_postgresql_does() {
         wrong.len(),
         wrong.join("\n")
     );
-}
-
-/// All that comes, to the answer of a Query that nothing else gives.
-fn answers(wire: &mut Wire, batch: &Batch) -> Vec<Message> {
-    wire.send(&batch.clone().query("SELECT 'the end'"));
-    let mut answers = Vec::new();
-    loop {
-        let answer = wire.until_ready();
-        let is_end = answer
-            .iter()
-            .any(|m| m.is_closed() || m.tag == b'D' && m.row() == ["the end"]);
-        answers.extend(answer);
-        if is_end {
-            return answers;
-        }
-    }
 }

@@ -217,19 +217,7 @@ fn by_the_extended_protocol() {
 /// Sends a batch at once and reads the answers to all of it. Whatever it left open is rolled back.
 #[track_caller]
 pub(super) fn run_all(wire: &mut Wire, batch: &Batch) -> Vec<Message> {
-    let end = Batch::new().query("ROLLBACK").query("SELECT 'the end'");
-    wire.send(&batch.clone().then(&end));
-    let mut answers = Vec::new();
-    loop {
-        let answer = wire.until_ready();
-        let is_end = answer
-            .iter()
-            .any(|m| m.is_closed() || m.tag == b'D' && m.row() == ["the end"]);
-        answers.extend(answer);
-        if is_end {
-            return answers;
-        }
-    }
+    wire.run_all(&batch.clone().query("ROLLBACK"))
 }
 
 /// Functions that lift it where nobody sees it.

@@ -16,6 +16,16 @@ use crate::wire::{Endpoint, Wire};
 pub use program::{bin, scratch_dir, unprivileged};
 use program::{copy_tree, launch, template};
 
+/// Ends the sessions of application `alone` by SQL alone, and waits until they are gone. It looks every 5 ms.
+pub const END_ALONE: &str = "DO $$ BEGIN
+    PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'alone';
+    LOOP
+        PERFORM pg_stat_clear_snapshot();
+        EXIT WHEN NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'alone');
+        PERFORM pg_sleep(0.005);
+    END LOOP;
+END $$";
+
 /// How clients that come by TCP must prove who they are. By unix socket everybody is trusted.
 #[derive(Clone, Copy, Debug)]
 pub enum Auth {

@@ -245,6 +245,23 @@ impl Wire {
         self.until(b'Z')
     }
 
+    /// Sends a batch at once and reads the answers to all of it, up to that of a Query that nothing else gives.
+    #[track_caller]
+    pub fn run_all(&mut self, batch: &Batch) -> Vec<Message> {
+        self.send(&batch.clone().query("SELECT 'the end'"));
+        let mut answers = Vec::new();
+        loop {
+            let answer = self.until_ready();
+            let is_end = answer
+                .iter()
+                .any(|m| m.is_closed() || m.tag == b'D' && m.row() == ["the end"]);
+            answers.extend(answer);
+            if is_end {
+                return answers;
+            }
+        }
+    }
+
     /// Reads until a message with this tag, or the end of the connection.
     ///
     /// # Panics
