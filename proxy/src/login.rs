@@ -10,26 +10,25 @@ mod refusal;
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdTcpStream};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Access, Lifetime, Mode};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::arrivals::Arrival;
-use crate::fence::{Holding, Passage, SessionFence, TokenValue};
+use crate::fence::{Passage, SessionFence, TokenValue};
 use crate::passthrough::{Ends, Passthrough};
 use crate::rejection::Rejection;
 use crate::rejection_log::{Enforcement, SessionLabel};
-use crate::relay::{LoggedIn, Relay, Wanted, declare, describe_session, identify};
+use crate::relay::{NotBegun, Relay, Sockets};
 use crate::session::access::AccessMode;
-use crate::session::settings::Settings;
 use crate::session::text_settings::TextSettings;
-use crate::takeover::Identified;
+use crate::session::tokens::Wanted;
+use crate::session::{Beginning, Session};
 use crate::transport::{Socket, dial};
-use crate::upstream::{Unfenced, Upstream};
+use crate::upstream::Unfenced;
 use crate::wire::WireError;
 use crate::worker::Worker;
 use authentication::Authenticated;
@@ -99,6 +98,7 @@ pub(crate) async fn serve_client(
                 return None;
             }
         };
+    let begun = Instant::now();
     let login = log_in(&worker, &mut client, client_addr, &mut arrival);
     let outcome = tokio::select! {
         outcome = worker.timers.timeout(worker.login_timeout, login) => outcome,
@@ -107,8 +107,8 @@ pub(crate) async fn serve_client(
     drop(arrival);
     match outcome {
         Ok(Ok((Established::Session(session), place))) => {
-            let session = Relay::new(Rc::clone(&worker), session.with_client(client));
-            return Some((session, place));
+            let left = worker.login_timeout.saturating_sub(begun.elapsed());
+            return begin(&worker, client, *session, left).await.map(|relay| (relay, place));
         }
         Ok(Ok((Established::Replication(stream), _place))) => {
             let user = stream.user.clone();
@@ -130,22 +130,66 @@ pub(crate) async fn serve_client(
     None
 }
 
+/// Begins a session: the client is told that it is ready once the tokens of its startup packet are accepted.
+async fn begin(
+    worker: &Rc<Worker>,
+    client: Socket,
+    login: LoggedIn,
+    within: Duration,
+) -> Option<Relay> {
+    let LoggedIn {
+        label,
+        session,
+        wanted,
+        ready,
+        server,
+        client_carry,
+        server_carry,
+    } = login;
+    let sockets = Sockets {
+        client,
+        client_bytes: client_carry,
+        server,
+        server_bytes: server_carry,
+    };
+    let client_addr = label.client_addr;
+    let mut relay = Relay::new(Rc::clone(worker), label, session, sockets);
+    let outcome = tokio::select! {
+        outcome = worker.timers.timeout(within, relay.begin(wanted.as_ref(), &ready)) => outcome,
+        () = worker.drain.cancelled() => return None,
+    };
+    let error = match outcome {
+        Ok(Ok(())) => return Some(relay),
+        Ok(Err(NotBegun::Ended(end))) => {
+            relay.finish(end).await;
+            return None;
+        }
+        Ok(Err(NotBegun::Refused(rejection))) => LoginError::Refused(rejection),
+        Err(_) => LoginError::Unanswered,
+    };
+    if let Some(error) = refusal::words(client_addr, &error) {
+        relay.refuse(&error).await;
+    }
+    None
+}
+
 /// What a login has led to, without its client's socket.
 enum Established {
-    Session(Box<Session>),
+    Session(Box<LoggedIn>),
     Replication(Stream),
 }
 
-/// A session of the fence.
-struct Session {
-    upstream: Upstream,
-    client_carry: BytesMut,
-    authenticated: Authenticated,
+/// A session of the fence that the server has authenticated.
+struct LoggedIn {
     label: SessionLabel,
-    settings: Settings<Arc<Holding>>,
-    identified: Option<Identified>,
-    access: AccessMode,
-    fence: SessionFence,
+    session: Session,
+    /// The tokens of its startup packet.
+    wanted: Option<Wanted>,
+    /// ReadyForQuery, not passed on yet.
+    ready: Bytes,
+    server: Socket,
+    client_carry: BytesMut,
+    server_carry: BytesMut,
 }
 
 /// A replication connection, which is exempt as a whole.
@@ -163,24 +207,6 @@ impl Stream {
             client_carry: self.client_carry,
             server: self.server,
             server_carry: self.server_carry,
-        }
-    }
-}
-
-impl Session {
-    fn with_client(self, client: Socket) -> LoggedIn {
-        LoggedIn {
-            client,
-            client_carry: self.client_carry,
-            upstream: self.upstream,
-            server_carry: self.authenticated.server_carry,
-            label: self.label,
-            backend_pid: self.authenticated.backend_pid,
-            settings: self.settings,
-            identified: self.identified,
-            access: self.access,
-            text_settings: TextSettings::new(self.authenticated.lexing),
-            fence: self.fence,
         }
     }
 }
@@ -241,7 +267,7 @@ async fn establish(
         .write_all(&request.packet_for_server(startup)?)
         .await?;
     let asked = request.asked_access();
-    let mut authenticated =
+    let authenticated =
         authentication::relay(client, &mut carry, &mut server, asked, startup, arrival).await?;
     entry.on_authenticated(authenticated.backend_pid);
     if let Some(passage) = passage {
@@ -257,22 +283,22 @@ async fn establish(
     if startup == Access::ReadOnly && authenticated.reported != Access::ReadOnly {
         return Err(entry.refused(Box::new(Rejection::read_only_mode_dropped())));
     }
-    let (token, identified) = match wanted {
-        Some(wanted) => entry.bind(wanted, &mut server, &mut authenticated).await?,
-        None => (None, None),
-    };
-    client.write_all(&authenticated.ready).await?;
-    let access = access_mode(asked, startup, &authenticated);
     let Entry { label, fence, .. } = entry;
-    Ok(Established::Session(Box::new(Session {
-        upstream: Upstream::new(server),
-        client_carry: carry,
-        authenticated,
-        label,
-        settings: Settings::new(token, scope),
-        identified,
-        access,
+    let session = Session::new(Beginning {
+        access: access_mode(asked, startup, &authenticated),
+        text_settings: TextSettings::new(authenticated.lexing),
+        backend_pid: authenticated.backend_pid,
         fence,
+        scope,
+    });
+    Ok(Established::Session(Box::new(LoggedIn {
+        label,
+        session,
+        wanted,
+        ready: authenticated.ready,
+        server,
+        client_carry: carry,
+        server_carry: authenticated.server_carry,
     })))
 }
 
@@ -386,37 +412,6 @@ impl<'a> Entry<'a> {
                 Ok(Some(passage))
             }
         }
-    }
-
-    /// Has the tokens of the startup packet accepted.
-    async fn bind(
-        &self,
-        wanted: Wanted,
-        server: &mut Socket,
-        authenticated: &mut Authenticated,
-    ) -> Result<(Option<Arc<Holding>>, Option<Identified>), LoginError> {
-        let takeover = &self.worker.takeover;
-        let fence = self.fence.fence();
-        let deadline = takeover.deadline();
-        let found = identify(takeover.clone(), authenticated.backend_pid, deadline).await;
-        let identified = match found {
-            Err(rejection) if wanted.is_only_observed() => {
-                self.record(&rejection, Enforcement::Observed);
-                return Ok((Some(wanted.holding(fence, None)), None));
-            }
-            found => found.map_err(|rejection| self.refused(rejection))?,
-        };
-        // The id may be another session's by now: an answer behind the search shows that it was ours at the time.
-        authenticated.probe(server).await?;
-        let by = describe_session(&self.label);
-        let declared = declare(takeover.clone(), wanted.clone(), identified, by, deadline).await;
-        for observed in declared.map_err(|rejection| self.refused(rejection))? {
-            self.record(&observed, Enforcement::Observed);
-        }
-        Ok((
-            Some(wanted.holding(fence, Some(identified))),
-            Some(identified),
-        ))
     }
 
     fn refused(&self, rejection: Box<Rejection>) -> LoginError {

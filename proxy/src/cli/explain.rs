@@ -16,7 +16,8 @@ use pgpalisade_policies::{
 use super::explained::{Explained, ExplainedSession, ExplainedStatement};
 use super::text::print_json;
 use super::{Failure, failed};
-use crate::fence::{Guard, TokenValue};
+use crate::fence::TokenValue;
+use crate::session::read_only::Certainty;
 use crate::policy_file;
 use crate::rejection::Rejection;
 
@@ -132,7 +133,7 @@ fn schema(written: &str, user: &str) -> Box<str> {
 
 /// The tokens that the session holds where a statement stands, and whether it is surely read-only without.
 struct Holder {
-    guard: Guard,
+    guard: Certainty,
     session_scope: Scope,
     startup: Vec<Scope>,
     now: Vec<Scope>,
@@ -146,7 +147,7 @@ impl Holder {
         let value = TokenValue::parse(token.unwrap_or_default(), &session_scope);
         let startup = scopes(value.map_err(|error| usage(&error))?);
         Ok(Self {
-            guard: Guard::default(),
+            guard: Certainty::default(),
             session_scope,
             now: startup.clone(),
             startup,
@@ -327,11 +328,11 @@ fn read_only(
         return None;
     }
     Some(match holder.guard {
-        Guard::InDoubt => {
+        Certainty::InDoubt => {
             let why = "PF002, a transaction ends before it in the same text, so read-only mode is in doubt";
             refused(Mode::Enforce, why)
         }
-        Guard::Sure | Guard::Ran => (
+        Certainty::Sure | Certainty::Ran => (
             "passes; a write that it hides PostgreSQL refuses (25006)".to_owned(),
             mode_name(session.mode(None)),
         ),

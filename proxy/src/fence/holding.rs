@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pgpalisade_authority::{Mark, Scope, Token};
+use pgpalisade_authority::{Backend, Cluster, Mark, Scope, Token};
 
 use super::scope_cell::ScopeCell;
 use crate::token_value::TokenValue;
@@ -19,6 +19,28 @@ pub struct Binding {
     pub timeline: u32,
     /// How it was accepted.
     pub footing: Footing,
+}
+
+/// What a declaration is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// The session is to write: it goes on the register, and every session with a lower token is ended first.
+    Admit,
+    /// Only to see what would be refused: the mark rises and the session goes on the register, at its own token where
+    /// that is stale, but nobody is ended.
+    /// A later takeover by a proxy that enforces the scope ends the session.
+    Observe,
+    /// As [`Self::Observe`], of a session that no takeover may end: it stays off the register.
+    ObserveUnregistered,
+}
+
+/// A server session as the control connection has found it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identified {
+    /// Its server process.
+    pub backend: Backend,
+    /// The cluster that it is on, and the timeline.
+    pub cluster: Cluster,
 }
 
 /// How a token was accepted for a session.

@@ -1,5 +1,7 @@
 //! The right of one message to travel to PostgreSQL.
 
+use crate::rejection::Rejection;
+
 /// Says that one message has been decided and may be sent. Only this module's parent makes them, and
 /// only [`Upstream::admit`](crate::upstream::Upstream::admit) takes them, so a message that was not
 /// decided cannot be sent: the code would not compile.
@@ -34,5 +36,46 @@ impl Permit {
     #[must_use]
     pub const fn basis(&self) -> Basis {
         self.basis
+    }
+}
+
+/// A request that may pass.
+#[derive(Debug)]
+pub struct Admitted {
+    /// Its right to be sent.
+    pub permit: Permit,
+    /// Why it would be refused, were that not only observed.
+    pub observed: Option<Box<Rejection>>,
+}
+
+/// What the permit of a request will rest on, gathered statement by statement. Only the checks of the fence change it.
+#[derive(Debug)]
+pub struct Grounds {
+    pub(super) basis: Basis,
+    pub(super) observed: Option<Box<Rejection>>,
+}
+
+impl Default for Grounds {
+    /// Those of a request without a statement.
+    fn default() -> Self {
+        Self {
+            basis: Basis::NotRequired,
+            observed: None,
+        }
+    }
+}
+
+impl Grounds {
+    /// The server executes nothing of the rest, for the transaction has failed.
+    pub(crate) const fn nothing_runs(&mut self) {
+        self.basis = Basis::FailedTransaction;
+    }
+
+    /// The permit of a request whose statements have all passed.
+    pub(crate) fn admitted(self) -> Admitted {
+        Admitted {
+            permit: Permit::new(self.basis),
+            observed: self.observed,
+        }
     }
 }

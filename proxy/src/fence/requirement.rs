@@ -8,21 +8,9 @@ use pgpalisade_policies::{
     Class, Effects, Lifetime, Mode, ObjectName, Requirement, ScopeId, ScopeSet, SearchPath,
 };
 
-use super::{Basis, Holding, Permit, SCOPES_MAX, SessionFence, Standing, TokenValue};
+use super::permit::{Admitted, Grounds};
+use super::{Basis, Holding, SCOPES_MAX, SessionFence, Standing, TokenValue};
 use crate::rejection::{Needs, Rejection};
-
-/// The answer to a request of which nothing is known but its effects.
-#[derive(Debug)]
-pub enum Admission {
-    /// It passes. Where it would be refused were its scope not only observed, the rejection.
-    Admit(Permit, Option<Box<Rejection>>),
-    /// These tokens must be accepted for the session first: so far they were only observed.
-    Declare(TokenValue),
-    /// It is refused.
-    Refuse(Box<Rejection>),
-    /// The search path must be known first: it depends on the schema of this table.
-    AskSearchPath(ObjectName),
-}
 
 /// Why PostgreSQL's read-only mode is not sure to keep a statement from writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,12 +39,15 @@ impl fmt::Display for Unguarded {
     }
 }
 
-/// Why one statement does not just pass.
+/// Why a request does not just pass.
 #[derive(Debug)]
-pub(super) enum Unmet {
+pub enum Unmet {
+    /// These tokens must be accepted for the session first.
     Declare(TokenValue),
-    Refuse(Box<Rejection>),
+    /// The search path must be known first: it depends on the schema of this table.
     AskSearchPath(ObjectName),
+    /// It is refused.
+    Refuse(Box<Rejection>),
 }
 
 impl From<Box<Rejection>> for Unmet {
@@ -65,47 +56,49 @@ impl From<Box<Rejection>> for Unmet {
     }
 }
 
+/// Whether a request may be sent.
+pub type Decision = Result<Admitted, Unmet>;
+
 impl SessionFence {
     /// Decides a request of which nothing is known but its effects.
-    #[must_use]
+    ///
+    /// # Errors
+    ///
+    /// [`Unmet`].
     pub fn admit_effects(
         &self,
         effects: &Effects,
         holding: Option<&Arc<Holding>>,
         path: SearchPath<'_>,
-    ) -> Admission {
-        let mut observed = None;
-        match self.check(effects, None, holding, path, &mut observed) {
-            Ok(basis) => Admission::Admit(Permit::new(basis), observed),
-            Err(Unmet::Declare(value)) => Admission::Declare(value),
-            Err(Unmet::Refuse(rejection)) => Admission::Refuse(rejection),
-            Err(Unmet::AskSearchPath(name)) => Admission::AskSearchPath(name),
-        }
+    ) -> Decision {
+        let mut grounds = Grounds::default();
+        self.check(&mut grounds, effects, None, holding, path)?;
+        Ok(grounds.admitted())
     }
 
     /// Carries a refusal out, or keeps it where it is only observed; the first one is kept.
-    pub(super) fn refuse_or_observe(
+    pub(crate) fn refuse_or_observe(
         &self,
+        grounds: &mut Grounds,
         rejection: Box<Rejection>,
-        observed: &mut Option<Box<Rejection>>,
     ) -> Result<(), Box<Rejection>> {
         match self.mode_of(&rejection) {
             Mode::Enforce => Err(rejection),
             Mode::Observe => {
-                observed.get_or_insert(rejection);
+                grounds.observed.get_or_insert(rejection);
                 Ok(())
             }
         }
     }
 
-    /// Whether a session with these tokens may do this.
-    pub(super) fn check(
+    /// Whether a session with these tokens may do this, and what its permit rests on then.
+    pub(crate) fn check(
         &self,
+        grounds: &mut Grounds,
         effects: &Effects,
         why_write: Option<&dyn fmt::Display>,
         holding: Option<&Arc<Holding>>,
         path: SearchPath<'_>,
-        observed: &mut Option<Box<Rejection>>,
     ) -> Result<Basis, Unmet> {
         let is_read = effects.class == Class::Read;
         let scopes = match self.rules().requirement(effects, path) {
@@ -114,40 +107,43 @@ impl SessionFence {
             Requirement::Free => None,
             Requirement::Current(scopes) => Some(scopes),
             Requirement::Refuse(reason) => {
-                self.refuse_or_observe(Box::new(Rejection::policy(&reason)), observed)?;
+                self.refuse_or_observe(grounds, Box::new(Rejection::policy(&reason)))?;
                 None
             }
             Requirement::NeedsSearchPath(_) if self.holds_all(holding) => None,
             Requirement::NeedsSearchPath(name) => return Err(Unmet::AskSearchPath(name)),
         };
-        self.check_standing(holding, observed)?;
+        self.check_standing(grounds, holding)?;
         if let Some(scopes) = &scopes {
-            self.check_scopes(effects.class, scopes, why_write, holding, observed)?;
+            self.check_scopes(grounds, effects.class, scopes, why_write, holding)?;
         }
         self.check_accepted(holding)?;
-        Ok(match (is_read, &scopes, &observed) {
-            (true, ..) => Basis::NotRequired,
+        let basis = match (is_read, &scopes, &grounds.observed) {
+            (true, ..) => return Ok(Basis::NotRequired),
             (false, Some(_), None) => Basis::Token,
             _ => Basis::Exempt,
-        })
+        };
+        grounds.basis = basis;
+        Ok(basis)
     }
 
     /// Whether a session that has been let write may end what it has begun.
-    pub(super) fn check_goes_on(
+    pub(crate) fn check_goes_on(
         &self,
+        grounds: &mut Grounds,
         holding: Option<&Arc<Holding>>,
-        observed: &mut Option<Box<Rejection>>,
-    ) -> Result<Basis, Unmet> {
-        self.check_standing(holding, observed)?;
+    ) -> Result<(), Unmet> {
+        self.check_standing(grounds, holding)?;
         self.check_accepted(holding)?;
         if !self.may_write(holding) {
             let missing = self.missing(self.rules().scope(), Class::Write, None);
-            self.refuse_or_observe(Box::new(missing), observed)?;
+            self.refuse_or_observe(grounds, Box::new(missing))?;
         }
-        Ok(match holding {
-            Some(_) if observed.is_none() => Basis::Token,
+        grounds.basis = match holding {
+            Some(_) if grounds.observed.is_none() => Basis::Token,
             _ => Basis::Exempt,
-        })
+        };
+        Ok(())
     }
 
     /// What was only observed is declared anew once it is enforced.
@@ -163,10 +159,10 @@ impl SessionFence {
     }
 
     /// Whether none of the tokens that a session has declared stands against its writes.
-    pub(super) fn check_standing(
+    fn check_standing(
         &self,
+        grounds: &mut Grounds,
         holding: Option<&Arc<Holding>>,
-        observed: &mut Option<Box<Rejection>>,
     ) -> Result<(), Box<Rejection>> {
         let bindings = holding.map_or(&[][..], |holding| holding.bindings());
         for binding in bindings {
@@ -176,7 +172,7 @@ impl SessionFence {
                 Standing::Stale(mark) => Rejection::stale(scope, binding.token, mark),
                 Standing::Deposed => Rejection::deposed_primary(scope, binding.token),
             };
-            self.refuse_or_observe(Box::new(rejection), observed)?;
+            self.refuse_or_observe(grounds, Box::new(rejection))?;
         }
         Ok(())
     }
@@ -189,7 +185,7 @@ impl SessionFence {
         if self.may_write(holding) {
             return None;
         }
-        let standing = self.check_standing(holding, &mut None);
+        let standing = self.check_standing(&mut Grounds::default(), holding);
         Some(match standing {
             Err(stale) => *stale,
             Ok(()) => self.missing(scope, Class::Write, Some(&why)),
@@ -216,11 +212,11 @@ impl SessionFence {
     /// Whether the session has declared tokens of all these scopes.
     fn check_scopes(
         &self,
+        grounds: &mut Grounds,
         class: Class,
         scopes: &ScopeSet,
         why_write: Option<&dyn fmt::Display>,
         holding: Option<&Arc<Holding>>,
-        observed: &mut Option<Box<Rejection>>,
     ) -> Result<(), Unmet> {
         let scope = |id: &ScopeId| self.named(*id).scope();
         for missing in scopes.as_slice().iter().map(scope) {
@@ -228,7 +224,7 @@ impl SessionFence {
                 continue;
             }
             // One that is observed is on record, so only one that is enforced still matters.
-            if observed.is_some() && self.mode(Some(missing)) == Mode::Observe {
+            if grounds.observed.is_some() && self.mode(Some(missing)) == Mode::Observe {
                 continue;
             }
             let needed = scopes.as_slice().iter().map(scope);
@@ -240,7 +236,7 @@ impl SessionFence {
                 why_write,
             };
             let rejection = Box::new(Rejection::no_token(missing, &needs));
-            self.refuse_or_observe(rejection, observed)?;
+            self.refuse_or_observe(grounds, rejection)?;
         }
         Ok(())
     }

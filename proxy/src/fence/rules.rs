@@ -8,6 +8,7 @@ use pgpalisade_policies::{
     Backstop, DEFAULT_SCOPE, Lifetime, Mode, Policy, ScopeId, SessionPolicy, Who,
 };
 
+use super::permit::Grounds;
 use super::requirement::Unmet;
 use super::scope_cell::{ScopeCell, ScopeCells};
 use super::{Basis, Binding, Footing, Holding, Permit, TokenValue};
@@ -162,7 +163,7 @@ impl SessionFence {
 
     /// Whether a binding was accepted in the way that its scope asks for now.
     #[inline]
-    pub(super) fn is_accepted(&self, binding: &Binding) -> bool {
+    pub(crate) fn is_accepted(&self, binding: &Binding) -> bool {
         match binding.footing {
             Footing::Registered => true,
             Footing::Noted => self.mode(Some(binding.cell.scope())) == Mode::Observe,
@@ -177,7 +178,7 @@ impl SessionFence {
     }
 
     /// A permit for whatever a session with these tokens sends: it holds all the current tokens that a text can need.
-    /// `None` says nothing; ask [`SessionFence::plan`].
+    /// `None` says nothing; the text must be looked at.
     #[inline]
     #[must_use]
     pub fn admit_any(&self, holding: Option<&Arc<Holding>>) -> Option<Permit> {
@@ -319,7 +320,8 @@ impl SessionFence {
     #[must_use]
     pub fn changes_by_name(&self) -> Option<Box<Rejection>> {
         let rejection = Box::new(Rejection::changes_by_name());
-        self.refuse_or_observe(rejection, &mut None).err()
+        self.refuse_or_observe(&mut Grounds::default(), rejection)
+            .err()
     }
 
     /// A permit for data, or the end of data, of a COPY that was admitted.
@@ -332,8 +334,9 @@ impl SessionFence {
         holding: Option<&Arc<Holding>>,
     ) -> Result<Permit, Box<Rejection>> {
         // What is only observed is on record with its statement, or will be with its COMMIT.
-        match self.check_goes_on(holding, &mut None) {
-            Ok(basis) => Ok(Permit::new(basis)),
+        let mut grounds = Grounds::default();
+        match self.check_goes_on(&mut grounds, holding) {
+            Ok(()) => Ok(grounds.admitted().permit),
             Err(Unmet::Refuse(rejection)) => Err(rejection),
             // Its COMMIT will be declared first.
             Err(Unmet::Declare(_) | Unmet::AskSearchPath(_)) => Ok(Permit::new(Basis::Exempt)),

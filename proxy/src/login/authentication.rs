@@ -130,29 +130,7 @@ fn on_authentication(body: &[u8], arrival: &mut Arrival) -> Progress {
     Progress::Authenticating
 }
 
-/// Sync: ReadyForQuery answers it, and nothing else happens in a session that is idle.
-const SYNC: [u8; 5] = *b"S\0\0\0\x04";
-
 impl Authenticated {
-    /// Returns when the server process has answered a request that was sent now.
-    pub(super) async fn probe(&mut self, server: &mut Socket) -> Result<(), LoginError> {
-        server.write_all(&SYNC).await?;
-        // What it says besides is looked at once the session has begun.
-        let mut kept = BytesMut::new();
-        let mut bytes = std::mem::take(&mut self.server_carry);
-        loop {
-            while let Some(message) = next_message(&mut bytes)? {
-                if message.first() == Some(&tag::READY_FOR_QUERY) {
-                    kept.extend_from_slice(&bytes);
-                    self.server_carry = kept;
-                    return Ok(());
-                }
-                kept.extend_from_slice(&message);
-            }
-            server.read_more(&mut bytes).await?;
-        }
-    }
-
     /// Passes a report on. Of the backstop the client sees what it asked for.
     fn on_parameter(
         &mut self,

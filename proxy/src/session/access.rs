@@ -4,7 +4,7 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-DEFAULT-TRANSACTION-READ-ONLY>
 
-use pgpalisade_policies::{Access, AccessShow};
+use pgpalisade_policies::{Access, AccessShow, Chain, Control};
 
 /// The name of the setting.
 pub const DEFAULT_READ_ONLY: &str = "default_transaction_read_only";
@@ -164,21 +164,46 @@ impl AccessMode {
         }
     }
 
+    /// A statement of the client has completed.
+    pub fn on_control(&mut self, control: &Control) {
+        match control {
+            Control::Begin {
+                access: Some(access),
+            }
+            | Control::SetTransactionAccess(access) => self.on_transaction_access(*access),
+            Control::Commit { chain: Chain::Yes } => self.on_chain(),
+            Control::Rollback { chain: Chain::Yes } => self.on_rollback(),
+            Control::Rollback { chain: Chain::No } => {
+                self.on_rollback();
+                self.end_transaction();
+            }
+            Control::Commit { chain: Chain::No } | Control::PrepareTransaction => {
+                self.end_transaction();
+            }
+            Control::RollbackTo(_) => self.on_rollback_to(),
+            Control::SetDefaultAccess(access) => self.on_default_access(*access),
+            Control::ResetDefaultAccess | Control::ResetAll | Control::DiscardAll => {
+                self.on_reset();
+            }
+            _ => {}
+        }
+    }
+
     /// The client has asked for the mode of its transaction.
-    pub const fn on_transaction_access(&mut self, access: Access) {
+    const fn on_transaction_access(&mut self, access: Access) {
         self.requested = Some(access);
         self.adjusted = Some(access);
     }
 
     /// The client has set the default itself.
-    pub fn on_default_access(&mut self, access: Access) {
+    fn on_default_access(&mut self, access: Access) {
         self.keep_defaults();
         self.shown = access;
         self.actual = access;
     }
 
     /// The client has set the default back to the value of the session's start.
-    pub fn on_reset(&mut self) {
+    fn on_reset(&mut self) {
         self.keep_defaults();
         self.reset = true;
         self.shown = self.asked;
@@ -197,7 +222,7 @@ impl AccessMode {
 
     /// ROLLBACK TO may have undone a lowering, and a SET. A lift is never undone: PostgreSQL allows none
     /// behind a savepoint.
-    pub const fn on_rollback_to(&mut self) {
+    const fn on_rollback_to(&mut self) {
         if matches!(self.adjusted, Some(Access::ReadOnly)) {
             self.adjusted = Some(Access::ReadWrite);
         }
@@ -220,7 +245,7 @@ impl AccessMode {
     }
 
     /// AND CHAIN: the next transaction begins with the modes of the one that has ended.
-    pub const fn on_chain(&mut self) {
+    const fn on_chain(&mut self) {
         if self.before.take().is_some() {
             self.sight = Sight::Blurred;
         }

@@ -40,6 +40,7 @@ pub use recover::{RecoverError, Recovery};
 pub use repair::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 
 use crate::fence::scope_cell::ScopeCells;
+pub use crate::fence::{Identified, Purpose};
 use barrier::{Barrier, Barriers};
 use confirm::Confirmer;
 use control::{Control, Plan};
@@ -114,26 +115,11 @@ pub struct Declare {
     pub deadline: Instant,
 }
 
-/// What a declaration is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// The session is to write: it goes on the register, and every session with a lower token is ended first.
-    Admit,
-    /// Only to see what would be refused: the mark rises and the session goes on the register, at its own token where
-    /// that is stale, but nobody is ended.
-    /// A later takeover by a proxy that enforces the scope ends the session.
-    Observe,
-    /// As [`Self::Observe`], of a session that no takeover may end: it stays off the register.
-    ObserveUnregistered,
-}
-
-impl Purpose {
-    /// A stale session that is only observed goes on, and a takeover that is enforced has to find it.
-    const fn if_stale(self) -> IfStale {
-        match self {
-            Self::Observe => IfStale::Register,
-            Self::Admit | Self::ObserveUnregistered => IfStale::Refuse,
-        }
+/// A stale session that is only observed goes on, and a takeover that is enforced has to find it.
+const fn if_stale(purpose: Purpose) -> IfStale {
+    match purpose {
+        Purpose::Observe => IfStale::Register,
+        Purpose::Admit | Purpose::ObserveUnregistered => IfStale::Refuse,
     }
 }
 
@@ -143,15 +129,6 @@ const NOBODY: Backend = Backend {
     pid: 0,
     started_us: 0,
 };
-
-/// A server session as the control connection has found it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identified {
-    /// Its server process.
-    pub backend: Backend,
-    /// The cluster that it is on, and the timeline.
-    pub cluster: Cluster,
-}
 
 /// Serves declarations. Clones share one; they can be used from any thread and any runtime, while all its own
 /// work runs on the runtime it was started on. That ends with the last clone, or on cancellation.
@@ -349,7 +326,7 @@ impl Inner {
             cluster,
             by: &by,
             max_step: bounds.max_step,
-            if_stale: purpose.if_stale(),
+            if_stale: if_stale(purpose),
         };
         self.epoch.note_joining();
         let declared = in_time(self.authority.declare(&declaration), deadline).await?;

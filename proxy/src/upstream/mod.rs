@@ -1,12 +1,12 @@
 //! The only writer to PostgreSQL.
 
-pub(crate) mod own;
 mod unfenced;
 
 use std::io;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
+use postgres_protocol::message::frontend;
 
 use crate::fence::Permit;
 use crate::transport::{Outbox, Socket};
@@ -69,7 +69,7 @@ impl Upstream {
         self.socket.shut_down_write();
     }
 
-    /// A place to write messages of the proxy's own: see [`own`].
+    /// A place to write messages of the proxy's own.
     pub(crate) const fn own_messages(&mut self) -> &mut BytesMut {
         self.outbox.tail()
     }
@@ -116,7 +116,7 @@ impl Upstream {
     ///
     /// The socket's own errors. The caller bounds the wait.
     pub(crate) async fn terminate(mut self) -> io::Result<()> {
-        own::terminate(self.outbox.tail());
+        frontend::terminate(self.outbox.tail());
         std::future::poll_fn(|cx| self.outbox.poll_send_all(&self.socket, cx)).await?;
         let mut rest = BytesMut::new();
         while self.socket.read_more(&mut rest).await.is_ok() {

@@ -2,21 +2,23 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::{SearchPath, Statement};
+use pgpalisade_policies::SearchPath;
 
-use super::Holding;
-use super::plan::{ends_transaction, sets_default_access};
-use crate::session::Pipeline;
-use crate::session::ledger::{Ledger, Settled, Wrote};
-use crate::session::names::{self, Meaning, Name, Names};
-use crate::session::settings::Settings;
+use super::Pipeline;
+use super::ledger::{Ledger, Settled, Wrote};
+use super::names::{self, Meaning, Name, Names};
+use super::read_only::Certainty;
+use super::variables::Variables;
+use crate::fence::{Holding, SessionFence};
 use crate::wire::backend::TransactionStatus;
 
 /// What is known of a session where a text arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct Situation<'a> {
+    /// What of the policy holds for it.
+    pub fence: &'a SessionFence,
     /// Its token as PostgreSQL keeps it. A text that depends on it waits until everything before it was answered.
-    pub settings: &'a Settings<Arc<Holding>>,
+    pub variables: &'a Variables<Arc<Holding>>,
     /// Tokens that were accepted for it, whether in force or not.
     pub accepted: &'a [Arc<Holding>],
     /// The server's last word.
@@ -37,7 +39,7 @@ pub struct Situation<'a> {
 pub struct Confirmed<'a> {
     names: &'a Names,
     ledger: &'a Ledger,
-    guard: Guard,
+    guard: Certainty,
 }
 
 impl<'a> Confirmed<'a> {
@@ -47,7 +49,7 @@ impl<'a> Confirmed<'a> {
         _settled: Settled<'a>,
         names: &'a Names,
         ledger: &'a Ledger,
-        guard: Guard,
+        guard: Certainty,
     ) -> Self {
         Self {
             names,
@@ -61,38 +63,7 @@ impl<'a> Confirmed<'a> {
         names::find(self.names, self.ledger, name).unwrap_or(Some(&Meaning::MaySteer))
     }
 
-    pub(super) const fn guard(self) -> Guard {
+    pub(super) const fn guard(self) -> Certainty {
         self.guard
-    }
-}
-
-/// How sure it is that read-only mode holds for a session that may not write.
-///
-/// A function of the database may set `default_transaction_read_only`. That changes nothing for the transaction that it
-/// runs in, but for the next, and the server tells only with ReadyForQuery.
-/// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Guard {
-    /// The server has told, and nothing has run since.
-    #[default]
-    Sure,
-    /// Something has run that may have switched it off for the next transaction.
-    Ran,
-    /// And the next one has begun.
-    InDoubt,
-}
-
-impl Guard {
-    /// How it is behind a statement.
-    #[must_use]
-    pub fn after(self, statement: &Statement) -> Self {
-        let mut controls = statement.controls.iter();
-        let ends = controls.clone().any(ends_transaction);
-        let switches = statement.may_hide_a_write() || controls.any(sets_default_access);
-        match self {
-            Self::Sure if switches => Self::Ran,
-            Self::Ran if ends => Self::InDoubt,
-            guard => guard,
-        }
     }
 }

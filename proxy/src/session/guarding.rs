@@ -1,21 +1,31 @@
 //! Keeping PostgreSQL's read-only mode up for a session that may not write, and taking it down for one that may.
 
-use pgpalisade_policies::{Control, Statement, Verdict, WriteReason};
+use pgpalisade_policies::{Access, Control, Statement, Verdict, WriteReason};
 
-use super::steps::{Judged, Refused, Step};
-use super::{Front, Relay};
-use crate::fence::{Guard, Unguarded};
+use super::access::{Adjustment, Place, Standing};
+use super::action::{Action, Prerequisite, Refused};
+use super::in_flight::{Leave, Request};
+use super::judgement::Judged;
+use super::names::Meaning;
+use super::read_only::Certainty;
+use super::{Binds, Pipeline, Session};
+use crate::fence::Unguarded;
 use crate::rejection::Rejection;
-use crate::session::Pipeline;
-use crate::session::access::{Adjustment, Place, Standing};
-use crate::session::in_flight::{Leave, Request};
-use crate::session::names::Meaning;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
 
-impl Relay {
+impl Session {
     /// A change of the access mode that is due before anything else is sent.
-    pub(super) fn adjust_first(&mut self, tag: FrontendTag) -> Option<Step> {
+    #[inline]
+    pub(super) fn adjust_first(&mut self, tag: FrontendTag) -> Option<Action> {
+        // Looked at first, for in a pipeline it is so for all messages but one.
+        match self.server.ledger.is_empty() {
+            true => self.adjust_now(tag),
+            false => None,
+        }
+    }
+
+    fn adjust_now(&mut self, tag: FrontendTag) -> Option<Action> {
         let passes = matches!(
             tag,
             FrontendTag::Sync
@@ -25,166 +35,136 @@ impl Relay {
                 | FrontendTag::CopyDone
                 | FrontendTag::CopyFail
         );
-        let failed = self.position.status == TransactionStatus::Failed;
-        // Looked at first, for in a pipeline it is so for all messages but one.
-        let in_flight = !self.ledger.is_empty();
-        if in_flight || passes || failed || self.front == Front::Binds {
+        if passes || self.is_failed() || self.binds() == Binds::Yes {
             return None;
         }
         let adjustment = self.due_adjustment(self.standing())?;
-        if adjustment == Adjustment::Lower {
+        match adjustment {
             // Only what runs a query needs it: see `lower_due`.
-            return None;
-        }
-        if tag.is_extended() {
+            Adjustment::Lower => return None,
             // Should it fail, the client's own Sync ends the pipeline that its message begins.
-            self.position.pipeline = match adjustment {
-                Adjustment::Lift => Pipeline::Open,
-                Adjustment::Default(_) | Adjustment::Lower => self.position.pipeline,
-            };
+            Adjustment::Lift if tag.is_extended() => self.client.pipeline = Pipeline::Open,
+            // Nothing has to be known of it: should it fail, the session ends.
+            Adjustment::Default(Access::ReadWrite) => {
+                self.begin_adjustment(adjustment);
+                return None;
+            }
+            Adjustment::Lift | Adjustment::Default(Access::ReadOnly) => {}
         }
-        Some(Step::Adjust(adjustment))
+        Some(Action::Need(Prerequisite::Access(adjustment)))
     }
 
-    pub(super) fn due_adjustment(&self, standing: Standing) -> Option<Adjustment> {
+    fn due_adjustment(&self, standing: Standing) -> Option<Adjustment> {
         // While requests are in flight the session's state is not known, and nothing can have
         // changed it: what could was waited for.
-        if !self.ledger.is_empty() || self.ledger.is_copying_in() {
+        if !self.server.ledger.is_empty() || self.server.ledger.is_copying_in() {
             return None;
         }
-        let place = if self.position.is_inside() {
-            Place::Inside
-        } else {
-            Place::Outside
+        let place = match self.is_inside() {
+            true => Place::Inside,
+            false => Place::Outside,
         };
-        self.access.adjustment(standing, place)
+        self.server.read_only.mode.adjustment(standing, place)
     }
 
     /// What comes before something that could hide a write, where the session has lost its token inside a transaction:
     /// the transaction becomes read-only.
-    pub(super) fn lower_due(&self) -> Option<Step> {
-        let standing = self.standing();
-        if standing == Standing::MayWrite
-            || !self.position.is_inside()
-            || self.front == Front::Binds
-            || self.position.status == TransactionStatus::Failed
-            || self.ledger.is_copying_in()
+    pub(super) fn lower_due(&self) -> Option<Prerequisite> {
+        if self.standing() == Standing::MayWrite
+            || !self.is_inside()
+            || self.binds() == Binds::Yes
+            || self.is_failed()
+            || self.server.ledger.is_copying_in()
+            || !self.server.read_only.lower_due()
         {
             return None;
         }
-        match (
-            self.access.adjustment(standing, Place::Inside),
-            self.ledger.is_empty(),
-        ) {
-            (Some(lower @ Adjustment::Lower), true) => Some(Step::Adjust(lower)),
-            (Some(Adjustment::Lower), false) => Some(Step::AwaitReplies),
-            _ => None,
-        }
+        Some(match self.server.ledger.is_empty() {
+            true => Prerequisite::Access(Adjustment::Lower),
+            false => Prerequisite::Replies,
+        })
     }
 
     /// The same for a text. A statement that only steers the session runs without: in a pipeline some of them must not
     /// follow another statement. A COMMIT may run the query of a cursor that it keeps.
-    pub(super) fn lower_first(&self, verdict: &Verdict) -> Option<Step> {
+    pub(super) fn lower_first(&self, verdict: &Verdict) -> Option<Prerequisite> {
         let commits = |control: &Control| matches!(control, Control::Commit { .. });
         let runs = |statement: &Statement| {
             statement.may_hide_a_write() || statement.controls.iter().any(commits)
         };
-        verdict
-            .statements
-            .iter()
-            .any(runs)
-            .then(|| self.lower_due())?
+        let mut statements = verdict.statements.iter();
+        statements.any(runs).then(|| self.lower_due())?
     }
 
+    #[inline]
     pub(super) fn standing(&self) -> Standing {
-        match self.fence.may_write(self.settings.token()) {
+        match self.client.fence.may_write(self.client.variables.token()) {
             true => Standing::MayWrite,
             false => Standing::MayNotWrite,
         }
     }
 
-    /// What is left of read-only mode where the next message arrives. While the default is read-write, a transaction
-    /// may still be read-only.
-    pub(super) fn guard_now(&self) -> Guard {
-        match self.guard {
-            Guard::Sure if !self.access.is_read_only() => Guard::Ran,
-            guard => guard,
-        }
-    }
-
     /// What comes before a Parse: it can run functions of the database, the checks of a domain in an array's literal.
-    pub(super) fn before_parse(&mut self, judged: &Judged<'_>) -> Result<Leave, Step> {
+    pub(super) fn before_parse(&mut self, judged: &Judged<'_>) -> Result<Leave, Action> {
         let statements = &judged.verdict.statements;
         let unread = |statement: &Statement| matches!(statement.why, Some(WriteReason::Opaque(_)));
         let may_read_one = has_literal(judged.text) || statements.iter().any(unread);
         let may_run = may_read_one && statements.iter().any(Statement::may_hide_a_write);
-        let step = self.before_running(may_run);
-        if matches!(step, Err(Step::Refuse(..))) {
-            self.judged_as(judged);
-        }
-        step
+        self.before_running(may_run, Some(judged))
     }
 
     /// What comes before a Bind: the text is planned, for which functions that are said to be stable are run, and
     /// parameters are read, which checks those of a domain.
-    pub(super) fn before_bind(&mut self, meaning: &Meaning, body: &[u8]) -> Result<Leave, Step> {
+    pub(super) fn before_bind(&mut self, meaning: &Meaning, body: &[u8]) -> Result<Leave, Action> {
         let takes_some = frontend::bind_parameters(body) != Some(0);
-        self.before_running(takes_some || may_hide_a_write(meaning))
+        self.before_running(takes_some || may_hide_a_write(meaning), None)
     }
 
     /// What comes before a Describe of a statement: its text may be read again, as by a Parse.
-    pub(super) fn before_describe(&mut self, meaning: &Meaning) -> Result<Leave, Step> {
-        self.before_running(may_hide_a_write(meaning))
+    pub(super) fn before_describe(&mut self, meaning: &Meaning) -> Result<Leave, Action> {
+        self.before_running(may_hide_a_write(meaning), None)
     }
 
     /// What comes before a message that prepares an Execute, where it may run a function of the database. What could
     /// hide in an Execute could hide there.
-    fn before_running(&mut self, may_run: bool) -> Result<Leave, Step> {
+    fn before_running(
+        &mut self,
+        may_run: bool,
+        judged: Option<&Judged<'_>>,
+    ) -> Result<Leave, Action> {
         if !may_run {
             return Ok(Leave::Read);
         }
         if self.standing() == Standing::MayWrite {
             // It matters where the session loses its token before the pipeline ends.
-            if self.guard == Guard::Sure && self.access.is_read_only() {
-                self.guard = Guard::Ran;
-            }
-            self.text_settings.on_run();
+            self.server.read_only.on_run();
+            self.server.text_settings.on_run();
             return Ok(Leave::ReadUnguarded);
         }
-        if let Some(step) = self.lower_due() {
-            return Err(step);
+        if let Some(prerequisite) = self.lower_due() {
+            return Err(Action::Need(prerequisite));
         }
-        if self.guard_now() == Guard::InDoubt
+        if self.server.read_only.certainty() == Certainty::InDoubt
             && let Some(rejection) = self.unguarded()
         {
-            return Err(match self.ledger.is_empty() {
-                true => Step::Refuse(Box::new(rejection), Refused::InPipeline),
-                false => Step::AwaitReplies,
+            return Err(match self.server.ledger.is_empty() {
+                true => {
+                    let statement = judged.map(Judged::for_the_record);
+                    self.refuse(Box::new(rejection), Refused::InPipeline, statement)
+                }
+                false => Action::Need(Prerequisite::Replies),
             });
         }
-        if self.guard == Guard::Sure {
-            self.guard = Guard::Ran;
-        }
-        self.text_settings.on_run();
+        self.server.read_only.on_run();
+        self.server.text_settings.on_run();
         Ok(Leave::Read)
     }
 
     /// The refusal of what may hide a write, while read-only mode is in doubt.
     pub(super) fn unguarded(&self) -> Option<Rejection> {
-        let token = self.settings.token();
-        self.fence.unguarded(token, Unguarded::TransactionEnded)
-    }
-
-    /// What is left of read-only mode behind an Execute of something that does nothing to the session.
-    #[inline]
-    pub(super) fn guard_after(&self, meaning: &Meaning) -> Guard {
-        match (self.guard_now(), meaning.verdict()) {
-            (Guard::Sure, Some(verdict)) => {
-                verdict.statements.iter().fold(Guard::Sure, Guard::after)
-            }
-            (Guard::Sure, None) => Guard::Ran,
-            (guard, _) => guard,
-        }
+        let token = self.client.variables.token();
+        let fence = &self.client.fence;
+        fence.unguarded(token, Unguarded::TransactionEnded)
     }
 
     /// A text that binds a token is sent to a session that may write already, so that what follows
@@ -192,7 +172,7 @@ impl Relay {
     /// there it waits until something follows that needs it.
     pub(super) fn adjustment_before_binding(&self, request: Request) -> Option<Adjustment> {
         let in_pipeline_only =
-            request == Request::Execute && self.position.status == TransactionStatus::Idle;
+            request == Request::Execute && self.server.status == TransactionStatus::Idle;
         if in_pipeline_only {
             return None;
         }

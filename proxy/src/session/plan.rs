@@ -7,130 +7,104 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Control, Effects, FencingVariable, Lifetime, Mistake, Mode, ObjectName, SearchPath, Statement,
-    Verdict,
+    Control, Effects, FencingVariable, Lifetime, Mistake, Mode, SearchPath, Statement, Verdict,
 };
 
-use super::requirement::Unguarded;
-use super::requirement::Unmet;
-use super::situation::{Confirmed, Guard, Situation};
+use super::Pipeline;
+use super::ledger::Wrote;
+use super::names::{Meaning, Name};
+use super::read_only::{Certainty, ends_transaction};
+use super::situation::{Confirmed, Situation};
 use super::text_names::{InText, TextNames};
-use super::{Basis, Holding, Permit, SessionFence, TokenValue};
+use super::variables::{self, Variables, apply, find};
+use crate::fence::{
+    Basis, Decision, Grounds, Holding, SessionFence, TokenValue, Unguarded, Unmet,
+};
 use crate::rejection::Rejection;
-use crate::session::Pipeline;
-use crate::session::ledger::Wrote;
-use crate::session::names::{Meaning, Name};
-use crate::session::settings::Settings;
 use crate::wire::backend::TransactionStatus;
 
-/// What is to be done with a text.
-#[derive(Debug)]
-pub enum Plan {
-    /// Send it. Where it would be refused were its scope not only observed, the rejection.
-    Admit(Permit, Option<Box<Rejection>>),
-    /// Have these tokens accepted for the session, then ask again.
-    Declare(TokenValue),
-    /// Refuse it as a whole.
-    Refuse(Box<Rejection>),
-    /// The search path must be known first: it depends on the schema of this table.
-    AskSearchPath(ObjectName),
+/// Whether the server executes a statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    Yes,
+    /// The transaction has failed: nothing from here on.
+    No,
 }
 
-/// Why a walk over the statements ended before the last one.
-enum Stop {
-    Unmet(Unmet),
-    /// The transaction has failed: the server executes nothing from here on.
-    NothingRuns,
-}
-
-impl From<Unmet> for Stop {
-    fn from(unmet: Unmet) -> Self {
-        Self::Unmet(unmet)
-    }
-}
-
-impl From<Box<Rejection>> for Stop {
-    fn from(rejection: Box<Rejection>) -> Self {
-        Self::Unmet(Unmet::Refuse(rejection))
-    }
-}
-
-impl SessionFence {
+impl Situation<'_> {
     /// Decides a text as a whole: one refused statement refuses all of it.
-    #[must_use]
-    pub fn plan(&self, verdict: &Verdict, situation: &Situation<'_>) -> Plan {
+    ///
+    /// # Errors
+    ///
+    /// [`Unmet`].
+    pub fn decide(&self, verdict: &Verdict) -> Decision {
         let mut walk = Walk {
-            fence: self,
-            confirmed: situation.confirmed,
+            fence: self.fence,
+            confirmed: self.confirmed,
             in_text: TextNames::default(),
-            accepted: situation.accepted,
-            path: situation.path,
-            guard: situation
+            accepted: self.accepted,
+            path: self.path,
+            guard: self
                 .confirmed
-                .map_or(Guard::InDoubt, |confirmed| confirmed.guard()),
-            settings: Cow::Borrowed(situation.settings),
-            failed: situation.status == TransactionStatus::Failed,
-            wrote: situation.wrote,
-            basis: Basis::NotRequired,
-            observed: None,
+                .map_or(Certainty::InDoubt, |confirmed| confirmed.guard()),
+            variables: Cow::Borrowed(self.variables),
+            failed: self.status == TransactionStatus::Failed,
+            wrote: self.wrote,
+            grounds: Grounds::default(),
             alone: verdict.statements.len() == 1,
             could_write: CouldWrite::No,
             local_is_lost: verdict.statements.len() == 1
-                && situation.status == TransactionStatus::Idle
-                && situation.pipeline == Pipeline::Closed,
+                && self.status == TransactionStatus::Idle
+                && self.pipeline == Pipeline::Closed,
         };
         // The text is sent to a session that may write from its first statement on.
-        let last = self.last_opening(verdict, situation.settings);
+        let last = last_opening(self.fence, verdict, self.variables);
         for (at, statement) in verdict.statements.iter().enumerate() {
             walk.could_write = match (walk.could_write, last) {
                 (CouldWrite::BehindItsToken, _) => CouldWrite::BehindItsToken,
                 (_, Some(last)) if at < last => CouldWrite::BeforeItsToken,
                 _ => CouldWrite::No,
             };
-            match walk.step(statement) {
-                Ok(()) => {}
-                Err(Stop::Unmet(Unmet::Declare(value))) => return Plan::Declare(value),
-                Err(Stop::Unmet(Unmet::Refuse(rejection))) => return Plan::Refuse(rejection),
-                Err(Stop::Unmet(Unmet::AskSearchPath(name))) => return Plan::AskSearchPath(name),
-                Err(Stop::NothingRuns) => {
-                    walk.basis = Basis::FailedTransaction;
-                    break;
-                }
+            if walk.step(statement)? == Runs::No {
+                walk.grounds.nothing_runs();
+                break;
             }
         }
-        Plan::Admit(Permit::new(walk.basis), walk.observed)
+        Ok(walk.grounds.admitted())
     }
 }
 
-impl SessionFence {
-    /// The last statement that declares a token that lets the session write.
-    fn last_opening(&self, verdict: &Verdict, settings: &Settings<Arc<Holding>>) -> Option<usize> {
-        let mut scope = Cow::Borrowed(self.session_scope(settings));
-        let mut last = None;
-        for (at, statement) in verdict.statements.iter().enumerate() {
-            for control in &statement.controls {
-                let Control::SetFencing {
-                    variable, value, ..
-                } = control
-                else {
-                    continue;
-                };
-                match variable {
-                    FencingVariable::Scope => {
-                        let named = Scope::from_str(value).ok().map(Cow::Owned);
-                        scope = named.unwrap_or(Cow::Borrowed(self.default_scope()));
-                    }
-                    FencingVariable::Token => {
-                        let value = TokenValue::parse(value, &scope).ok().flatten();
-                        if value.is_some_and(|value| self.opens(&value)) {
-                            last = Some(at);
-                        }
+/// The last statement that declares a token that lets the session write.
+fn last_opening(
+    fence: &SessionFence,
+    verdict: &Verdict,
+    variables: &Variables<Arc<Holding>>,
+) -> Option<usize> {
+    let mut scope = Cow::Borrowed(variables::scope(fence, variables));
+    let mut last = None;
+    for (at, statement) in verdict.statements.iter().enumerate() {
+        for control in &statement.controls {
+            let Control::SetFencing {
+                variable, value, ..
+            } = control
+            else {
+                continue;
+            };
+            match variable {
+                FencingVariable::Scope => {
+                    let named = Scope::from_str(value).ok().map(Cow::Owned);
+                    scope = named.unwrap_or(Cow::Borrowed(fence.default_scope()));
+                }
+                FencingVariable::Token => {
+                    let value = TokenValue::parse(value, &scope).ok().flatten();
+                    if value.is_some_and(|value| fence.opens(&value)) {
+                        last = Some(at);
                     }
                 }
             }
         }
-        last
     }
+    last
 }
 
 /// One walk over the statements of a text, with the settings as they will be at each of them.
@@ -140,12 +114,11 @@ struct Walk<'a> {
     in_text: TextNames<'a>,
     accepted: &'a [Arc<Holding>],
     path: SearchPath<'a>,
-    guard: Guard,
-    settings: Cow<'a, Settings<Arc<Holding>>>,
+    guard: Certainty,
+    variables: Cow<'a, Variables<Arc<Holding>>>,
     failed: bool,
     wrote: Wrote,
-    basis: Basis,
-    observed: Option<Box<Rejection>>,
+    grounds: Grounds,
     /// The text has no other statement.
     alone: bool,
     could_write: CouldWrite,
@@ -164,10 +137,10 @@ enum CouldWrite {
 }
 
 impl<'a> Walk<'a> {
-    fn step(&mut self, statement: &'a Statement) -> Result<(), Stop> {
+    fn step(&mut self, statement: &'a Statement) -> Result<Runs, Unmet> {
         if self.failed {
             if !statement.controls.iter().any(ends_failure) {
-                return Err(Stop::NothingRuns);
+                return Ok(Runs::No);
             }
             self.failed = false;
             // A COMMIT of it is a ROLLBACK.
@@ -178,7 +151,7 @@ impl<'a> Walk<'a> {
         self.check_requirement(statement)?;
         self.check_backstop(statement)?;
         self.guard = self.guard.after(statement);
-        if self.fence.may_write(self.settings.token()) {
+        if self.fence.may_write(self.variables.token()) {
             self.could_write = CouldWrite::BehindItsToken;
             if statement.may_hide_a_write() {
                 self.wrote = Wrote::Yes;
@@ -188,33 +161,32 @@ impl<'a> Walk<'a> {
             self.check_control(control)?;
             self.in_text.apply(control);
             if !self.alone {
-                self.fence
-                    .apply(control, self.accepted, self.settings.to_mut());
+                apply(self.fence, control, self.accepted, self.variables.to_mut());
             }
             if ends_transaction(control) {
                 self.wrote = Wrote::No;
             }
         }
-        Ok(())
+        Ok(Runs::Yes)
     }
 
     /// Read-only mode guards a session that may not write, as long as it is sure to be on.
-    fn check_backstop(&mut self, statement: &Statement) -> Result<(), Stop> {
+    fn check_backstop(&mut self, statement: &Statement) -> Result<(), Unmet> {
         let why = match (self.guard, self.could_write) {
-            (Guard::InDoubt, _) => Unguarded::TransactionEnded,
+            (Certainty::InDoubt, _) => Unguarded::TransactionEnded,
             (_, CouldWrite::BeforeItsToken) => Unguarded::TokenDeclaredLater,
             (_, CouldWrite::BehindItsToken) => Unguarded::TokenLaidDown,
-            (Guard::Sure | Guard::Ran, CouldWrite::No) => return Ok(()),
+            (Certainty::Sure | Certainty::Ran, CouldWrite::No) => return Ok(()),
         };
         if statement.may_hide_a_write()
-            && let Some(rejection) = self.fence.unguarded(self.settings.token(), why)
+            && let Some(rejection) = self.fence.unguarded(self.variables.token(), why)
         {
             return self.refuse(rejection);
         }
         Ok(())
     }
 
-    fn check_requirement(&mut self, statement: &Statement) -> Result<(), Stop> {
+    fn check_requirement(&mut self, statement: &Statement) -> Result<(), Unmet> {
         let why = statement.why.as_ref().map(|why| why as &dyn fmt::Display);
         self.check(&statement.effects, why)?;
         for control in &statement.controls {
@@ -228,8 +200,8 @@ impl<'a> Walk<'a> {
                 Control::Commit { .. } | Control::PrepareTransaction
                     if self.wrote == Wrote::Yes =>
                 {
-                    let holding = self.settings.token();
-                    self.basis = self.fence.check_goes_on(holding, &mut self.observed)?;
+                    let holding = self.variables.token();
+                    self.fence.check_goes_on(&mut self.grounds, holding)?;
                 }
                 _ => {}
             }
@@ -241,7 +213,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn check_execute(&mut self, name: Name<'_>) -> Result<(), Stop> {
+    fn check_execute(&mut self, name: Name<'_>) -> Result<(), Unmet> {
         match self.in_text.find(name) {
             InText::Effects(effects) => self.check(effects, None),
             InText::Unknown => self.check(&Effects::unknown(None), None),
@@ -251,7 +223,7 @@ impl<'a> Walk<'a> {
 
     /// What FETCH or MOVE runs, where the portal is one of the protocol. The query of a cursor was judged when it was
     /// declared.
-    fn check_fetch(&mut self, name: Name<'_>) -> Result<(), Stop> {
+    fn check_fetch(&mut self, name: Name<'_>) -> Result<(), Unmet> {
         self.find(name)
             .map_or(Ok(()), |meaning| self.check_meaning(meaning))
     }
@@ -266,7 +238,7 @@ impl<'a> Walk<'a> {
 
     /// What EXECUTE or FETCH runs: it may change data as the session may, but not the session itself, for that is
     /// noticed in messages of the protocol and in statements of their own.
-    fn check_meaning(&mut self, meaning: &Meaning) -> Result<(), Stop> {
+    fn check_meaning(&mut self, meaning: &Meaning) -> Result<(), Unmet> {
         let Some(verdict) = meaning.verdict() else {
             self.check(&meaning.effects(), None)?;
             return match meaning {
@@ -295,19 +267,18 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn check(&mut self, effects: &Effects, why: Option<&dyn fmt::Display>) -> Result<(), Stop> {
-        let holding = self.settings.token();
+    fn check(&mut self, effects: &Effects, why: Option<&dyn fmt::Display>) -> Result<(), Unmet> {
+        let holding = self.variables.token();
         let basis = self
             .fence
-            .check(effects, why, holding, self.path, &mut self.observed)?;
+            .check(&mut self.grounds, effects, why, holding, self.path)?;
         if basis != Basis::NotRequired {
             self.wrote = Wrote::Yes;
-            self.basis = basis;
         }
         Ok(())
     }
 
-    fn check_control(&mut self, control: &Control) -> Result<(), Stop> {
+    fn check_control(&mut self, control: &Control) -> Result<(), Unmet> {
         match control {
             Control::SetFencing {
                 variable: FencingVariable::Scope,
@@ -332,19 +303,19 @@ impl<'a> Walk<'a> {
             }
             | Control::ResetAll
             | Control::DiscardAll => {
-                self.check_change(change(self.settings.token(), self.settings.startup_token()))
+                self.check_change(change(self.variables.token(), self.variables.startup_token()))
             }
             _ => Ok(()),
         }
     }
 
-    fn refuse(&mut self, rejection: Rejection) -> Result<(), Stop> {
+    fn refuse(&mut self, rejection: Rejection) -> Result<(), Unmet> {
         Ok(self
             .fence
-            .refuse_or_observe(Box::new(rejection), &mut self.observed)?)
+            .refuse_or_observe(&mut self.grounds, Box::new(rejection))?)
     }
 
-    fn check_scope(&mut self, text: &str, lifetime: Lifetime) -> Result<(), Stop> {
+    fn check_scope(&mut self, text: &str, lifetime: Lifetime) -> Result<(), Unmet> {
         match Scope::from_str(text) {
             Ok(scope) => match self.fence.may_declare(&scope, None, lifetime) {
                 Ok(()) => Ok(()),
@@ -354,11 +325,11 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn check_token(&mut self, text: &str, lifetime: Lifetime) -> Result<(), Stop> {
-        let scope = self.fence.session_scope(&self.settings);
+    fn check_token(&mut self, text: &str, lifetime: Lifetime) -> Result<(), Unmet> {
+        let scope = variables::scope(self.fence, &self.variables);
         let value = match TokenValue::parse(text, scope) {
             Ok(Some(value)) => value,
-            Ok(None) => return self.check_change(change(self.settings.token(), None)),
+            Ok(None) => return self.check_change(change(self.variables.token(), None)),
             Err(error) => {
                 return self.refuse(Rejection::invalid_value("fencing.token", text, &error));
             }
@@ -366,7 +337,7 @@ impl<'a> Walk<'a> {
         if let Err(rejection) = self.fence.may_declare_all(&value, lifetime) {
             self.refuse(*rejection)?;
             // It is only observed: the SET passes, and declares nothing.
-            return self.check_change(change(self.settings.token(), None));
+            return self.check_change(change(self.variables.token(), None));
         }
         for (scope, token) in value.tokens() {
             // Where it is only observed, the declaration says so, once.
@@ -375,24 +346,24 @@ impl<'a> Walk<'a> {
                 return self.refuse(Rejection::stale(scope, *token, mark));
             }
         }
-        let next = find(self.accepted, self.settings.token(), &value).filter(|next| {
+        let next = find(self.accepted, self.variables.token(), &value).filter(|next| {
             next.bindings()
                 .iter()
                 .all(|one| self.fence.is_accepted(one))
         });
         let change = match next {
-            Some(_) => change(self.settings.token(), next),
+            Some(_) => change(self.variables.token(), next),
             None => Change::Other,
         };
         let is_accepted = next.is_some();
         self.check_change(change)?;
         match is_accepted {
             true => Ok(()),
-            false => Err(Unmet::Declare(value).into()),
+            false => Err(Unmet::Declare(value)),
         }
     }
 
-    fn check_change(&mut self, change: Change) -> Result<(), Stop> {
+    fn check_change(&mut self, change: Change) -> Result<(), Unmet> {
         match self.wrote {
             Wrote::Yes if change == Change::Other => {
                 self.refuse(Rejection::token_change_after_write())
@@ -402,28 +373,10 @@ impl<'a> Walk<'a> {
     }
 }
 
-pub(super) const fn ends_transaction(control: &Control) -> bool {
-    matches!(
-        control,
-        Control::Commit { .. } | Control::Rollback { .. } | Control::PrepareTransaction
-    )
-}
-
 /// Whether it runs what a name stands for.
 #[must_use]
-pub const fn runs_a_name(control: &Control) -> bool {
+pub(super) const fn runs_a_name(control: &Control) -> bool {
     matches!(control, Control::Execute { .. } | Control::Fetch { .. })
-}
-
-/// Whether it may change the mode of later transactions. A RESET goes back to what the session began with.
-pub(super) const fn sets_default_access(control: &Control) -> bool {
-    matches!(
-        control,
-        Control::ResetAll
-            | Control::DiscardAll
-            | Control::ResetDefaultAccess
-            | Control::SetDefaultAccess(_)
-    )
 }
 
 /// What the server executes in a failed transaction, where all but ROLLBACK TO do a ROLLBACK. With
@@ -445,17 +398,6 @@ fn change(from: Option<&Arc<Holding>>, to: Option<&Arc<Holding>>) -> Change {
         (Some(from), Some(to)) if Arc::ptr_eq(from, to) => Change::Same,
         _ => Change::Other,
     }
-}
-
-pub(super) fn find<'a>(
-    accepted: &'a [Arc<Holding>],
-    in_force: Option<&'a Arc<Holding>>,
-    value: &TokenValue,
-) -> Option<&'a Arc<Holding>> {
-    in_force
-        .into_iter()
-        .chain(accepted)
-        .find(|holding| holding.is_for(value))
 }
 
 #[cfg(test)]

@@ -8,11 +8,11 @@ use pgpalisade_policies::Access;
 use postgres_protocol::IsNull;
 use postgres_protocol::message::frontend;
 
+use super::Pipeline;
+use super::access::{Adjustment, DEFAULT_READ_ONLY, value};
+use super::in_flight::{InFlight, Request};
+use super::ledger::Ledger;
 use crate::rejection::Rejection;
-use crate::session::Pipeline;
-use crate::session::access::{Adjustment, DEFAULT_READ_ONLY, value};
-use crate::session::in_flight::{InFlight, Request};
-use crate::session::ledger::Ledger;
 
 /// The name of the proxy's prepared statement and portal. A client that used it would get an error.
 const NAME: &str = "pgpalisade";
@@ -23,7 +23,7 @@ const REFUSED: &str = "REFUSED BY PGPALISADE /* stands for a statement that the 
 
 /// The SQL of an adjustment.
 #[must_use]
-pub(crate) fn adjustment(adjustment: Adjustment) -> String {
+pub(super) fn adjustment(adjustment: Adjustment) -> String {
     match adjustment {
         Adjustment::Default(access) => format!("SET {DEFAULT_READ_ONLY} = {}", value(access)),
         Adjustment::Lift => format!("SET transaction_read_only = {}", value(Access::ReadWrite)),
@@ -33,7 +33,7 @@ pub(crate) fn adjustment(adjustment: Adjustment) -> String {
 
 /// The SQL that puts a value of the proxy's where SHOW finds it.
 #[must_use]
-pub(crate) fn setting(name: &str, value: &str) -> String {
+pub(super) fn setting(name: &str, value: &str) -> String {
     format!(
         "SET {name} = {}",
         postgres_protocol::escape::escape_literal(value).trim_start()
@@ -43,7 +43,7 @@ pub(crate) fn setting(name: &str, value: &str) -> String {
 /// Writes the messages that run one statement. Outside of a pipeline a Sync follows.
 ///
 /// `error` is what the client gets where the statement fails.
-pub(crate) fn execute(
+pub(super) fn execute(
     out: &mut BytesMut,
     ledger: &mut Ledger,
     pipeline: Pipeline,
@@ -83,7 +83,7 @@ pub(crate) fn execute(
 
 /// Writes a request that changes nothing, in whatever state the session is: its answer shows that the session's
 /// server process lives.
-pub(crate) fn probe(out: &mut BytesMut, ledger: &mut Ledger, pipeline: Pipeline) {
+pub(super) fn probe(out: &mut BytesMut, ledger: &mut Ledger, pipeline: Pipeline) {
     let written = frontend::close(b'S', NAME, out);
     debug_assert!(written.is_ok());
     ledger.push(InFlight::proxy(Request::Close));
@@ -97,7 +97,7 @@ pub(crate) fn probe(out: &mut BytesMut, ledger: &mut Ledger, pipeline: Pipeline)
 
 /// Writes a message that fails in the place of a refused request; the client gets `error`. Where
 /// `sync` is given, a Sync follows whose ReadyForQuery is the client's.
-pub(crate) fn refuse(
+pub(super) fn refuse(
     out: &mut BytesMut,
     ledger: &mut Ledger,
     error: Box<Rejection>,
@@ -115,20 +115,15 @@ pub(crate) fn refuse(
 }
 
 /// Asks for the replies so far.
-pub(crate) fn flush(out: &mut BytesMut) {
+pub(super) fn flush(out: &mut BytesMut) {
     out.put_slice(b"H\0\0\0\x04");
 }
 
 /// Ends a COPY FROM STDIN with an error.
-pub(crate) fn copy_fail(out: &mut BytesMut, ledger: &mut Ledger) {
+pub(super) fn copy_fail(out: &mut BytesMut, ledger: &mut Ledger) {
     let written = frontend::copy_fail("refused by pgpalisade", out);
     debug_assert!(written.is_ok());
     ledger.push(InFlight::proxy(Request::CopyEnd));
-}
-
-/// Ends the session.
-pub(crate) fn terminate(out: &mut BytesMut) {
-    frontend::terminate(out);
 }
 
 fn io_error(error: frontend::BindError) -> std::io::Error {

@@ -4,9 +4,13 @@
 //! Effects are applied when the server has confirmed them (CommandComplete), so a statement that
 //! failed changes nothing here either. Source: <https://www.postgresql.org/docs/current/sql-set.html>
 
-use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Chain, Lifetime};
+use std::str::FromStr;
+use std::sync::Arc;
 
+use pgpalisade_authority::Scope;
+use pgpalisade_policies::{Chain, Control, FencingVariable, Lifetime};
+
+use crate::fence::{Holding, SessionFence, TokenValue};
 use crate::wire::backend::TransactionStatus;
 
 /// One setting: the value of the session and, inside a transaction, a local one in front of it.
@@ -64,9 +68,9 @@ enum Outcome {
     Error,
 }
 
-/// The two settings of a session. `V` is what a declared token is kept as; `None` is no token.
+/// The two session variables that the fence is about. `V` is what a declared token is kept as; `None` is no token.
 #[derive(Debug, Clone)]
-pub struct Settings<V> {
+pub struct Variables<V> {
     startup_token: Option<V>,
     startup_scope: Option<Scope>,
     values: Values<V>,
@@ -75,7 +79,7 @@ pub struct Settings<V> {
     outcome: Outcome,
 }
 
-impl<V: Clone> Settings<V> {
+impl<V: Clone> Variables<V> {
     /// The settings of a session that has just started.
     #[must_use]
     pub fn new(token: Option<V>, scope: Option<Scope>) -> Self {
@@ -90,6 +94,11 @@ impl<V: Clone> Settings<V> {
             transaction: None,
             outcome: Outcome::NoError,
         }
+    }
+
+    /// The token of the startup packet has been accepted.
+    pub fn start_with(&mut self, token: V) {
+        *self = Self::new(Some(token), self.startup_scope.clone());
     }
 
     /// Puts another form of a token into every place that has it.
@@ -236,17 +245,103 @@ impl<V: Clone> Settings<V> {
     }
 }
 
+/// Applies what a statement has done to the variables of its session, once the server has completed it.
+pub(super) fn apply(
+    fence: &SessionFence,
+    control: &Control,
+    accepted: &[Arc<Holding>],
+    variables: &mut Variables<Arc<Holding>>,
+) {
+    match control {
+        Control::Commit { chain } => variables.commit(*chain),
+        Control::PrepareTransaction => variables.commit(Chain::No),
+        Control::Rollback { chain } => variables.rollback(*chain),
+        Control::Savepoint(name) => variables.savepoint(name),
+        Control::Release(name) => variables.release(name),
+        Control::RollbackTo(name) => variables.rollback_to(name),
+        Control::SetFencing {
+            variable: FencingVariable::Token,
+            value,
+            lifetime,
+        } => {
+            let value = TokenValue::parse(value, scope(fence, variables))
+                .ok()
+                .flatten();
+            let holding =
+                value.and_then(|value| find(accepted, variables.token(), &value).cloned());
+            variables.set_token(holding, *lifetime);
+        }
+        Control::SetFencing {
+            variable: FencingVariable::Scope,
+            value,
+            lifetime,
+        } => {
+            variables.set_scope(Scope::from_str(value).ok(), *lifetime);
+        }
+        Control::ResetFencing {
+            variable: FencingVariable::Token,
+            lifetime,
+        } => {
+            variables.reset_token(*lifetime);
+        }
+        Control::ResetFencing {
+            variable: FencingVariable::Scope,
+            lifetime,
+        } => {
+            variables.reset_scope(*lifetime);
+        }
+        Control::ResetAll => variables.reset_all(),
+        Control::DiscardAll => {
+            variables.reset_all();
+            // It cannot run inside a transaction, and commits at once even in a pipeline.
+            variables.commit(Chain::No);
+        }
+        Control::Begin { .. }
+        | Control::SetTransactionAccess(_)
+        | Control::SetDefaultAccess(_)
+        | Control::ResetDefaultAccess
+        | Control::Mistake(_)
+        | Control::ShowFencing(_)
+        | Control::ShowAccess(_)
+        | Control::Prepare { .. }
+        | Control::Execute { .. }
+        | Control::Fetch { .. }
+        | Control::Deallocate { .. }
+        | Control::DeallocateAll => {}
+    }
+}
+
+/// The scope that a bare number is for.
+pub(super) fn scope<'a>(
+    fence: &'a SessionFence,
+    variables: &'a Variables<Arc<Holding>>,
+) -> &'a Scope {
+    variables.scope().unwrap_or_else(|| fence.default_scope())
+}
+
+/// The accepted tokens that a value stands for.
+pub(super) fn find<'a>(
+    accepted: &'a [Arc<Holding>],
+    in_force: Option<&'a Arc<Holding>>,
+    value: &TokenValue,
+) -> Option<&'a Arc<Holding>> {
+    in_force
+        .into_iter()
+        .chain(accepted)
+        .find(|holding| holding.is_for(value))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use Lifetime::{Local, Session};
 
-    type Step = fn(&mut Settings<u64>);
+    type Step = fn(&mut Variables<u64>);
 
     /// Runs the steps on a session that began with token 1 and checks the token in force.
     #[track_caller]
     fn check(steps: &[Step], expect: Option<u64>) {
-        let mut settings = Settings::new(Some(1), None);
+        let mut settings = Variables::new(Some(1), None);
         for step in steps {
             step(&mut settings);
         }
@@ -324,7 +419,7 @@ mod tests {
 
     #[test]
     fn only_a_change_leaves_doubt() {
-        let mut settings = Settings::new(Some(1), None);
+        let mut settings = Variables::new(Some(1), None);
         assert!(!settings.is_in_doubt());
         SET_5(&mut settings);
         assert!(settings.is_in_doubt());

@@ -1,0 +1,222 @@
+//! Reading the client: the session decides each of its messages, and what it lets pass goes on to the server.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+
+use super::{End, Relay, Side, behind, keep};
+use crate::collected::Collecting;
+use crate::session::action::{Action, Frame, Prerequisite};
+use crate::transport::{Outbox, Socket, Stall};
+use crate::wire::frontend;
+use crate::wire::header::{self, Header};
+
+/// The client, and what has come of it.
+pub(super) struct ClientSide {
+    pub(super) socket: Socket,
+    pub(super) outbox: Outbox,
+    /// Runs while the client takes nothing of what waits for it.
+    pub(super) stall: Stall,
+    /// Bytes that are not decided yet.
+    kept: BytesMut,
+    /// Bytes of a message that was refused, still to arrive.
+    discard: usize,
+    /// Room for the message at the front, while more of it must arrive.
+    collecting: Collecting,
+}
+
+/// How far the client's bytes are done with, and what the next message needs.
+struct Done {
+    bytes: usize,
+    need: Option<Prerequisite>,
+}
+
+impl ClientSide {
+    pub(super) fn new(socket: Socket, kept: BytesMut) -> Self {
+        Self {
+            socket,
+            outbox: Outbox::default(),
+            stall: Stall::default(),
+            kept,
+            discard: 0,
+            collecting: Collecting::default(),
+        }
+    }
+
+    /// The message at the front was answered, and is not sent.
+    pub(super) fn discard_front(&mut self) {
+        if let Ok(Some(header)) = header::parse(&self.kept, frontend::body_max) {
+            self.discard = header.frame_len();
+        }
+    }
+}
+
+impl Relay {
+    /// Reads the client. What a message needs first comes as the inner error.
+    pub(super) fn poll_client(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Result<Result<Side, Prerequisite>, End> {
+        // A ledger without room gets room by itself: the server sends replies whenever its buffer of
+        // 8 KiB is full, asked or not, and the ledger holds many times as many.
+        if !self.server.upstream.has_room() || !self.session.has_room() {
+            return Ok(Ok(Side::Unasked));
+        }
+        let worker = Rc::clone(&self.worker);
+        let mut scratch = worker.scratch.borrow_mut();
+        let read = match self.client.socket.poll_read(cx, scratch.room()) {
+            Poll::Pending if self.client.collecting.is_late(cx) => {
+                return Err(self.end_late_message());
+            }
+            Poll::Pending => return Ok(Ok(Side::Drained)),
+            Poll::Ready(Ok(read @ 1..)) => read,
+            Poll::Ready(closed) => return Err(client_end(closed)),
+        };
+        let bytes = scratch.front(read);
+        let need = if self.client.kept.is_empty() {
+            let done = self.on_client_bytes(bytes)?;
+            keep(&mut self.client.kept, bytes, done.bytes);
+            done.need
+        } else {
+            self.client.kept.extend_from_slice(bytes);
+            self.on_kept_client_bytes()?
+        };
+        Ok(need.map_or(Ok(Side::Read), Err))
+    }
+
+    /// Looks at the bytes of the client that are kept, and says what the message at their front needs.
+    pub(super) fn on_kept_client_bytes(&mut self) -> Result<Option<Prerequisite>, End> {
+        let kept = std::mem::take(&mut self.client.kept);
+        let done = self.on_client_bytes(&kept)?;
+        self.client.kept = behind(kept, done.bytes);
+        Ok(done.need)
+    }
+
+    /// Looks at what the client has sent.
+    fn on_client_bytes(&mut self, bytes: &[u8]) -> Result<Done, End> {
+        self.follow_policy();
+        // Everything before `at` is decided; everything before `sent` has been passed on or dropped.
+        let mut at = 0;
+        let mut sent = 0;
+        let mut need = None;
+        loop {
+            let rest = bytes.get(at..).unwrap_or_default();
+            let dropped = self.client.discard.min(rest.len());
+            if dropped > 0 {
+                self.client.discard -= dropped;
+                at += dropped;
+                sent = at;
+                continue;
+            }
+            // `admitted` counts what is decided and not passed on, here or still to arrive.
+            let to_come = self
+                .server
+                .upstream
+                .admitted()
+                .saturating_sub(at - sent)
+                .min(rest.len());
+            if to_come > 0 {
+                at += to_come;
+                continue;
+            }
+            let header = match header::parse(rest, frontend::body_max) {
+                Ok(None) => break,
+                Ok(Some(header)) => header,
+                Err(error) => {
+                    self.pass_on(bytes, &mut sent, at)?;
+                    let ending = self.session.end_for_violation(error);
+                    return Err(self.ended(ending));
+                }
+            };
+            let action = self.decide(header, rest);
+            if !self.session.output().is_empty() {
+                // What was decided before goes out first.
+                self.pass_on(bytes, &mut sent, at)?;
+                self.put_output();
+            }
+            match action {
+                Action::Forward(permit) => {
+                    self.client.collecting.done();
+                    self.server.upstream.admit(permit, header.frame_len());
+                    at += header.frame_len().min(rest.len());
+                }
+                Action::Discard => {
+                    self.client.collecting.done();
+                    self.pass_on(bytes, &mut sent, at)?;
+                    self.client.discard = header.frame_len();
+                }
+                Action::AwaitFront | Action::AwaitWhole => break,
+                Action::Need(prerequisite) => {
+                    need = Some(prerequisite);
+                    break;
+                }
+                Action::Terminate => {
+                    self.pass_on(bytes, &mut sent, at)?;
+                    return Err(End::ClientLeft);
+                }
+                Action::End(ending) => {
+                    self.pass_on(bytes, &mut sent, at)?;
+                    return Err(self.ended(ending));
+                }
+            }
+        }
+        self.pass_on(bytes, &mut sent, at)?;
+        Ok(Done { bytes: sent, need })
+    }
+
+    /// Has the session decide the message at the front of `bytes`. One that is to arrive whole is waited for where there
+    /// is room for it.
+    #[inline]
+    fn decide(&mut self, header: Header, bytes: &[u8]) -> Action {
+        let frame = Frame::new(header, bytes);
+        let verdicts = &self.worker.verdicts;
+        match self.session.on_frontend(frame, verdicts) {
+            Action::AwaitWhole => {
+                let (budget, timers) = (&self.worker.collected, &self.worker.timers);
+                let collecting = &mut self.client.collecting;
+                match collecting.may_wait(header.body_len, budget, timers) {
+                    true => Action::AwaitWhole,
+                    false => self.session.on_frontend(frame.without_room(), verdicts),
+                }
+            }
+            action => action,
+        }
+    }
+
+    fn pass_on(&mut self, bytes: &[u8], sent: &mut usize, at: usize) -> Result<(), End> {
+        let ready = bytes.get(*sent..at).unwrap_or_default();
+        *sent = at;
+        if ready.is_empty() {
+            return Ok(());
+        }
+        // A write that fails is no end yet: the server may have said why, and that is read first.
+        if let Err(error) = self.server.upstream.forward(ready) {
+            tracing::debug!(%error, "writing to the server");
+            if error.kind() == io::ErrorKind::PermissionDenied {
+                return Err(End::ServerSocket(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// The client has stopped in the middle of a message whose beginning is kept.
+    fn end_late_message(&mut self) -> End {
+        tracing::info!(client.addr = %self.label.client_addr, "a message did not arrive whole in time");
+        self.client.kept = BytesMut::new();
+        self.client.collecting.done();
+        self.session.say_fatal(
+            "54000",
+            "terminating connection because a message did not arrive whole in time",
+            "A text is read when all of it is there, and what has come of it takes memory until then.",
+            "",
+        );
+        self.put_output();
+        End::LateMessage
+    }
+}
+
+fn client_end(closed: io::Result<usize>) -> End {
+    closed.map_or_else(End::ClientSocket, |_| End::ClientLeft)
+}

@@ -1,0 +1,92 @@
+//! The end of a connection.
+
+use std::io;
+use std::task::Poll;
+
+use super::Relay;
+use crate::session::Identity;
+use crate::session::action::Ending;
+use crate::transport::Unsent;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    /// The client said goodbye, or closed its socket.
+    #[error("the client left")]
+    ClientLeft,
+    /// The server closed its socket.
+    #[error("the server closed the connection")]
+    ServerClosed,
+    /// The session has told the client why it ends.
+    #[error("the session was ended: {0}")]
+    Session(Ending),
+    /// The proxy stops.
+    #[error("the session was ended: the proxy is shutting down")]
+    Shutdown,
+    /// The client has stopped in the middle of a message.
+    #[error("the session was ended: a message did not arrive whole")]
+    LateMessage,
+    /// The client's socket failed.
+    #[error("the client's connection failed: {0}")]
+    ClientSocket(io::Error),
+    /// The client has taken no byte for too long.
+    #[error("the client does not read")]
+    ClientStalled,
+    /// The server's socket failed.
+    #[error("the server's connection failed: {0}")]
+    ServerSocket(io::Error),
+}
+
+impl From<Unsent> for End {
+    fn from(unsent: Unsent) -> Self {
+        match unsent {
+            Unsent::Socket(error) => Self::ClientSocket(error),
+            Unsent::Stalled => Self::ClientStalled,
+        }
+    }
+}
+
+impl Relay {
+    /// Ends the connection.
+    pub(crate) async fn finish(mut self, end: End) {
+        // What waits for a client that still listens, a last error most of all.
+        if !matches!(
+            end,
+            End::ClientLeft | End::ClientSocket(_) | End::ClientStalled
+        ) {
+            let _ = self.send_rest().await;
+        }
+        let quiet = self.session.is_answered() && self.server.upstream.admitted() == 0;
+        let Self {
+            worker,
+            label,
+            session,
+            client,
+            server,
+            ..
+        } = self;
+        tracing::debug!(client.addr = %label.client_addr, user = label.user, %end, "session ended");
+        if !matches!(end, End::ClientLeft) {
+            client.socket.shut_down_write();
+            return;
+        }
+        // "Normally" ended means: nothing was in flight, and the server has closed its side.
+        let terminate = server.upstream.terminate();
+        let closed = worker.timers.timeout(worker.close_timeout, terminate).await;
+        if let (true, Ok(Ok(())), Identity::Known(session)) = (quiet, closed, session.identity()) {
+            worker.takeover.release(session.backend);
+        }
+    }
+
+    /// Sends what waits for the client.
+    pub(super) async fn send_rest(&mut self) -> Result<(), End> {
+        std::future::poll_fn(|cx| {
+            self.poll_flush(cx)?;
+            match self.client.outbox.is_done(&self.client.socket) {
+                true => Poll::Ready(Ok(())),
+                false => Poll::Pending,
+            }
+        })
+        .await
+    }
+}

@@ -1,0 +1,86 @@
+//! What must happen before a message of the client can be sent: straight-line code, while the server's messages go on
+//! to the client and nothing is read of the client.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::Poll;
+
+use super::token_grant::Grant;
+use super::{End, Relay};
+use crate::session::Adjusted;
+use crate::session::access::Adjustment;
+use crate::session::action::Prerequisite;
+use pgpalisade_policies::Access;
+
+impl Relay {
+    /// Sees to it. Behind it the message at the front of the client's bytes is looked at again, unless it was answered.
+    pub(super) async fn prepare(&mut self, prerequisite: Prerequisite) -> Result<(), End> {
+        match prerequisite {
+            Prerequisite::Replies => self.await_replies().await,
+            Prerequisite::Verdict(text, lexing) => {
+                let classification = self.worker.classification.clone();
+                let verdict = self.meanwhile(classification.of(text, lexing)).await?;
+                self.session.on_verdict(verdict);
+                Ok(())
+            }
+            Prerequisite::SearchPath => {
+                self.session.ask_search_path();
+                self.await_replies().await
+            }
+            Prerequisite::Access(adjustment) => {
+                if self.adjust(adjustment).await? == Adjusted::Refused {
+                    self.client.discard_front();
+                }
+                Ok(())
+            }
+            Prerequisite::Tokens(wanted, lift) => {
+                match self.obtain(&wanted, lift).await? {
+                    Grant::Accepted => {}
+                    Grant::Refused(rejection) => {
+                        self.session.refuse_waiting(rejection);
+                        self.put_output();
+                        self.client.discard_front();
+                    }
+                    Grant::Answered => self.client.discard_front(),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits until everything that was sent has been answered, or the server waits for the data of a COPY.
+    pub(super) async fn await_replies(&mut self) -> Result<(), End> {
+        self.session.ask_for_replies();
+        self.put_output();
+        std::future::poll_fn(|cx| {
+            self.poll_replies(cx)?;
+            match self.session.is_settled() {
+                true => Poll::Ready(Ok(())),
+                false => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Changes what the server lets the session's transactions do.
+    pub(super) async fn adjust(&mut self, adjustment: Adjustment) -> Result<Adjusted, End> {
+        self.session.begin_adjustment(adjustment);
+        if adjustment == Adjustment::Default(Access::ReadWrite) {
+            self.put_output();
+            return Ok(Adjusted::Done);
+        }
+        // Should it be cancelled, nothing may stand behind it that relies on it.
+        self.await_replies().await?;
+        Ok(self.session.end_adjustment())
+    }
+
+    /// Waits for something that is not the session's.
+    pub(super) async fn meanwhile<F: Future>(&mut self, future: F) -> Result<F::Output, End> {
+        let mut future = pin!(future);
+        std::future::poll_fn(|cx| {
+            self.poll_replies(cx)?;
+            future.as_mut().poll(cx).map(Ok)
+        })
+        .await
+    }
+}

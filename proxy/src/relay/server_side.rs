@@ -1,0 +1,193 @@
+//! Reading the server: its messages go on to the client, but for those that the session keeps or replaces.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+
+use super::{End, Relay, Side, behind, keep};
+use crate::session::action::Disposition;
+use crate::upstream::Upstream;
+use crate::wire::backend;
+use crate::wire::header::{self, HEADER_LEN};
+
+/// Messages that the session understands are collected up to this size; longer ones (an error with a
+/// huge field) pass by their header.
+const UNDERSTOOD_MAX: usize = 64 * 1024;
+
+/// The server, and what has come of it.
+pub(super) struct ServerSide {
+    pub(super) upstream: Upstream,
+    /// Bytes of a message that is not complete yet.
+    kept: BytesMut,
+    /// A message whose head was looked at.
+    rest: Rest,
+}
+
+/// The rest of a message whose head was looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Rest {
+    /// No message is incomplete.
+    #[default]
+    None,
+    /// So many bytes are the client's.
+    Relay(usize),
+    /// So many bytes are nobody's.
+    Drop(usize),
+}
+
+impl ServerSide {
+    pub(super) fn new(upstream: Upstream, kept: BytesMut) -> Self {
+        Self {
+            upstream,
+            kept,
+            rest: Rest::None,
+        }
+    }
+}
+
+impl Relay {
+    pub(super) fn poll_server(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
+        if !self.client.outbox.has_room() {
+            return Ok(Side::Unasked);
+        }
+        let worker = Rc::clone(&self.worker);
+        let mut scratch = worker.scratch.borrow_mut();
+        let read = match self.server.upstream.poll_read(cx, scratch.room()) {
+            Poll::Pending => return Ok(Side::Drained),
+            Poll::Ready(Ok(read @ 1..)) => read,
+            Poll::Ready(closed) => return Err(self.on_server_closed(closed)),
+        };
+        let bytes = scratch.front(read);
+        if self.server.kept.is_empty() {
+            let done = self.on_server_bytes(bytes)?;
+            keep(&mut self.server.kept, bytes, done);
+        } else {
+            // The rest of a message follows what is there of it.
+            self.server.kept.extend_from_slice(bytes);
+            self.on_kept_server_bytes()?;
+        }
+        Ok(Side::Read)
+    }
+
+    /// Looks at the bytes of the server that are kept.
+    pub(super) fn on_kept_server_bytes(&mut self) -> Result<(), End> {
+        let kept = std::mem::take(&mut self.server.kept);
+        let done = self.on_server_bytes(&kept)?;
+        self.server.kept = behind(kept, done);
+        Ok(())
+    }
+
+    fn on_server_closed(&mut self, closed: io::Result<usize>) -> End {
+        self.follow_policy();
+        match self.session.on_server_closed() {
+            Some(ending) => self.ended(ending),
+            None => closed.map_or_else(End::ServerSocket, |_| End::ServerClosed),
+        }
+    }
+
+    /// Looks at what the server has sent and says how many bytes are done with.
+    fn on_server_bytes(&mut self, bytes: &[u8]) -> Result<usize, End> {
+        let (mut at, mut sent) = (0, 0);
+        loop {
+            let rest = bytes.get(at..).unwrap_or_default();
+            if self.server.rest != Rest::None {
+                let rest = std::mem::take(&mut self.server.rest);
+                at += self.pass_rest(rest, bytes, &mut sent, at)?;
+                match self.server.rest {
+                    Rest::None => continue,
+                    Rest::Relay(_) | Rest::Drop(_) => break,
+                }
+            }
+            let header = match header::parse(rest, backend::body_max) {
+                Ok(Some(header)) => header,
+                Ok(None) => break,
+                Err(error) => return Err(End::ServerSocket(io::Error::other(error))),
+            };
+            let body = rest
+                .get(HEADER_LEN..rest.len().min(header.frame_len()))
+                .unwrap_or_default();
+            let is_whole = body.len() == header.body_len;
+            if !is_whole
+                && header.body_len <= UNDERSTOOD_MAX
+                && self.session.understands(header.tag)
+            {
+                break;
+            }
+            let disposition = self.session.on_backend(header.tag, body);
+            if !self.session.output().is_empty() {
+                // What the message made the session say stands behind everything before it.
+                self.relay(bytes, &mut sent, at)?;
+                self.put_output();
+            }
+            let rest = match disposition {
+                Disposition::Relay => Rest::Relay(header.frame_len()),
+                Disposition::Drop => Rest::Drop(header.frame_len()),
+                Disposition::Terminated => {
+                    self.relay(bytes, &mut sent, at)?;
+                    self.on_terminated(body)?;
+                    Rest::Drop(header.frame_len())
+                }
+                Disposition::End(ending) => {
+                    self.relay(bytes, &mut sent, at)?;
+                    return Err(self.ended(ending));
+                }
+            };
+            at += self.pass_rest(rest, bytes, &mut sent, at)?;
+        }
+        self.relay(bytes, &mut sent, at)?;
+        Ok(at)
+    }
+
+    fn on_terminated(&mut self, error: &[u8]) -> Result<(), End> {
+        self.follow_policy();
+        match self.session.on_terminated(error) {
+            Some(ending) => Err(self.ended(ending)),
+            None => Ok(()),
+        }
+    }
+
+    /// What is left of a message, as far as it is here: says how many bytes that is. What is here is relayed with what
+    /// follows it, or is dropped behind what came before it.
+    #[inline]
+    fn pass_rest(
+        &mut self,
+        rest: Rest,
+        bytes: &[u8],
+        sent: &mut usize,
+        at: usize,
+    ) -> Result<usize, End> {
+        let here = bytes.len() - at;
+        match rest {
+            Rest::None => Ok(0),
+            Rest::Relay(left) => {
+                if here < left {
+                    self.server.rest = Rest::Relay(left - here);
+                }
+                Ok(here.min(left))
+            }
+            Rest::Drop(left) => {
+                self.relay(bytes, sent, at)?;
+                let here = here.min(left);
+                *sent = at + here;
+                if here < left {
+                    self.server.rest = Rest::Drop(left - here);
+                }
+                Ok(here)
+            }
+        }
+    }
+
+    fn relay(&mut self, bytes: &[u8], sent: &mut usize, at: usize) -> Result<(), End> {
+        let ready = bytes.get(*sent..at).unwrap_or_default();
+        *sent = at;
+        if ready.is_empty() {
+            return Ok(());
+        }
+        let outbox = &mut self.client.outbox;
+        outbox
+            .send(&self.client.socket, ready)
+            .map_err(End::ClientSocket)
+    }
+}

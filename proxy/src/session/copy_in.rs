@@ -1,0 +1,48 @@
+//! Data of a COPY FROM STDIN, and its end.
+
+use super::action::{Action, Prerequisite, Refused};
+use super::in_flight::{InFlight, Request};
+use super::{Pipeline, Session, Settles};
+use crate::wire::frontend::FrontendTag;
+
+impl Session {
+    /// A COPY has begun to read. The server ignores a Sync that was sent behind it, so the pipeline is still open.
+    pub(super) fn on_copy_in(&mut self) {
+        let ledger = &self.server.ledger;
+        let in_pipeline = |request: &InFlight| request.request == Request::Execute;
+        if ledger.front().is_some_and(in_pipeline) && ledger.settled().is_some() {
+            self.client.pipeline = Pipeline::Open;
+            self.server.read_only.on_copy_in();
+        }
+    }
+
+    pub(super) fn on_copy_data(&mut self, tag: FrontendTag) -> Action {
+        let (fence, ledger) = (&self.client.fence, &self.server.ledger);
+        let permit = match (ledger.is_copying_in(), ledger.is_empty()) {
+            (true, _) => fence.admit_copy_data(self.client.variables.token()),
+            // Data may be sent ahead of the answer to the COPY itself, which was judged.
+            (false, true) => Ok(fence.admit_ignored_data()),
+            (false, false) => {
+                let end = Self::copy_end(tag);
+                return match self.permit_for_any() {
+                    Some(permit) => self.forward(permit, end),
+                    None => Action::Need(Prerequisite::Replies),
+                };
+            }
+        };
+        match permit {
+            Ok(permit) => {
+                if tag == FrontendTag::CopyDone {
+                    // What stands behind the COPY in its text is answered before anything else is decided.
+                    self.client.settles = Settles::Yes;
+                }
+                self.forward(permit, Self::copy_end(tag))
+            }
+            Err(rejection) => self.refuse(rejection, Refused::CopyData, None),
+        }
+    }
+
+    fn copy_end(tag: FrontendTag) -> Option<InFlight> {
+        (tag == FrontendTag::CopyDone).then(|| InFlight::client(Request::CopyEnd, None))
+    }
+}

@@ -1,0 +1,217 @@
+//! Messages of the extended-query protocol: what each of them needs before it may be sent.
+//!
+//! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY>
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use pgpalisade_policies::scan::{self, NeedsParse};
+use pgpalisade_policies::{Class, Opaque, VerdictCache};
+
+use super::action::{Action, Frame, Prerequisite, Refused, why_not_collected};
+use super::frontend::NAMES_MAX;
+use super::in_flight::{InFlight, Leave, Request};
+use super::judgement::{Judged, excerpt};
+use super::names::{self, Classified, Meaning, Name, NameChange, Unclear};
+use super::{Pipeline, Session};
+use crate::wire::WireError;
+use crate::wire::frontend::{self, FrontendTag, Target};
+
+impl Session {
+    pub(super) fn on_parse(
+        &mut self,
+        frame: Frame<'_>,
+        verdicts: &RefCell<VerdictCache>,
+    ) -> Action {
+        if self.collects(frame) {
+            return Action::AwaitWhole;
+        }
+        let Some((name, text)) = parse_prefix(frame) else {
+            return self.long_name(FrontendTag::Parse, frame);
+        };
+        let found = match text {
+            Ok(text) if name.is_empty() && self.fast_permit(text).is_some() => {
+                self.server.text_settings.on_run();
+                Ok((Meaning::Plain, Leave::ReadUnguarded))
+            }
+            text => self.classify_parse(text, verdicts),
+        };
+        match found {
+            Ok((meaning, leave)) => {
+                let change = NameChange::set(Name::statement(name), meaning);
+                self.pipelined(FrontendTag::Parse, Request::Parse, change, leave)
+            }
+            Err(action) => action,
+        }
+    }
+
+    fn classify_parse(
+        &mut self,
+        text: Result<&[u8], Opaque>,
+        verdicts: &RefCell<VerdictCache>,
+    ) -> Result<(Meaning, Leave), Action> {
+        let verdict = self.verdict(text, verdicts).map_err(Action::Need)?;
+        let judged = Judged {
+            verdict: &verdict,
+            text: text.unwrap_or_default(),
+        };
+        let leave = self.before_parse(&judged)?;
+        if let Some(prerequisite) = self.publish_first(&verdict) {
+            return Err(Action::Need(prerequisite));
+        }
+        let keeps = verdict.class() == Class::Write;
+        let excerpt = text.ok().filter(|_| keeps).map(|text| excerpt(text).into());
+        let classified = Classified {
+            verdict,
+            excerpt,
+            scan: text.map_or(NeedsParse::Yes, scan::needs_parse),
+        };
+        Ok((Meaning::Classified(Arc::new(classified)), leave))
+    }
+
+    pub(super) fn on_bind(&mut self, frame: Frame<'_>) -> Action {
+        let Some((portal, statement)) = frontend::bind(frame.body) else {
+            return self.long_name(FrontendTag::Bind, frame);
+        };
+        let Ok(meaning) = self.find(Name::statement(statement)) else {
+            return Action::Need(Prerequisite::Replies);
+        };
+        match self.before_bind(&meaning, frame.body) {
+            Ok(leave) => {
+                let change = NameChange::set(Name::portal(portal), meaning);
+                self.pipelined(FrontendTag::Bind, Request::Bind, change, leave)
+            }
+            Err(action) => action,
+        }
+    }
+
+    /// What a name stands for where the next message arrives.
+    #[inline]
+    fn find(&self, name: Name<'_>) -> Result<Meaning, Unclear> {
+        let found = names::find(&self.server.names, &self.server.ledger, name)?;
+        Ok(found.cloned().unwrap_or_default())
+    }
+
+    fn pipelined(
+        &mut self,
+        tag: FrontendTag,
+        request: Request,
+        change: NameChange,
+        leave: Leave,
+    ) -> Action {
+        self.client.pipeline = Pipeline::Open;
+        let mut entry = InFlight::client(request, None);
+        entry.name = change;
+        entry.leave = leave;
+        self.forward_harmless(tag, Some(entry))
+    }
+
+    pub(super) fn on_target(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Action {
+        if !frame.is_whole() {
+            return Action::AwaitFront;
+        }
+        let Ok(target) = frontend::target(frame.header.tag, frame.body) else {
+            return self.malformed(tag);
+        };
+        if tag == FrontendTag::Close {
+            let name = match target {
+                Target::Statement(name) => Name::statement(name),
+                Target::Portal(name) => Name::portal(name),
+            };
+            return self.pipelined(tag, Request::Close, NameChange::close(name), Leave::Read);
+        }
+        let leave = match target {
+            Target::Portal(_) => Ok(Leave::Read),
+            Target::Statement(name) => match self.find(Name::statement(name)) {
+                Ok(meaning) => self.before_describe(&meaning),
+                Err(Unclear) => Err(Action::Need(Prerequisite::Replies)),
+            },
+        };
+        match leave {
+            Ok(leave) => self.pipelined(tag, Request::Describe, NameChange::None, leave),
+            Err(action) => action,
+        }
+    }
+
+    pub(super) fn on_execute(&mut self, frame: Frame<'_>) -> Action {
+        if !frame.is_whole() {
+            return Action::AwaitFront;
+        }
+        let Ok(portal) = frontend::execute(frame.body) else {
+            return self.malformed(FrontendTag::Execute);
+        };
+        self.client.pipeline = Pipeline::Open;
+        let portal = Name::portal(portal);
+        if let Some(action) = self.fast_execute(portal) {
+            return action;
+        }
+        let Ok(meaning) = self.find(portal) else {
+            return Action::Need(Prerequisite::Replies);
+        };
+        if matches!(meaning, Meaning::MaySteer)
+            && let Some(rejection) = self.client.fence.changes_by_name()
+        {
+            return match self.server.ledger.is_empty() {
+                true => self.refuse(rejection, Refused::InPipeline, None),
+                false => Action::Need(Prerequisite::Replies),
+            };
+        }
+        match meaning.verdict() {
+            Some(verdict) => self.decide(
+                &Judged {
+                    verdict,
+                    text: meaning.excerpt(),
+                },
+                Request::Execute,
+            ),
+            None => self.decide_effects(&meaning.effects(), Request::Execute, Refused::InPipeline),
+        }
+    }
+
+    /// The way of nearly every Execute: as [`Session::fast_permit`] for a text.
+    #[inline]
+    fn fast_execute(&mut self, portal: Name<'_>) -> Option<Action> {
+        let server = &mut self.server;
+        let meaning = names::find(&server.names, &server.ledger, portal)
+            .ok()
+            .flatten()
+            .filter(|meaning| meaning.is_plain())?;
+        let client = &self.client;
+        let permit = client.fence.admit_any(client.variables.token())?;
+        let verdict = meaning.verdict().map(Arc::as_ref);
+        server.read_only.on_plain_execute(verdict);
+        server.search_path.forget();
+        Some(self.forward(permit, Some(InFlight::client(Request::Execute, None))))
+    }
+
+    /// A Parse or Bind whose names have not ended.
+    fn long_name(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Action {
+        match frame.is_whole() {
+            true => self.malformed(tag),
+            false if frame.body.len() > NAMES_MAX => {
+                let error = WireError::Malformed(frame.header.tag);
+                Action::End(self.end_for_violation(error))
+            }
+            false => Action::AwaitFront,
+        }
+    }
+}
+
+/// Name and text of a Parse.
+type ParsePrefix<'a> = (&'a [u8], Result<&'a [u8], Opaque>);
+
+/// Name and text of a Parse; `None` where the name has not ended.
+fn parse_prefix(frame: Frame<'_>) -> Option<ParsePrefix<'_>> {
+    match frontend::parse(frame.body) {
+        Ok((name, text)) => Some((name, Ok(text))),
+        Err(_) => {
+            let end = frame.body.iter().position(|&byte| byte == 0)?;
+            let why = if frame.is_whole() {
+                Opaque::Nul
+            } else {
+                why_not_collected(frame.header)
+            };
+            Some((frame.body.get(..end)?, Err(why)))
+        }
+    }
+}

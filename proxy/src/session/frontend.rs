@@ -1,0 +1,315 @@
+//! Messages from the client: what each of them needs before it may be sent.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use pgpalisade_policies::{
+    Category, Effects, MAX_PARSED, MAX_PARSED_INLINE, Opaque, Verdict, VerdictCache,
+};
+
+use super::access::Adjustment;
+use super::action::{Action, Frame, Prerequisite, Refused, why_not_collected};
+use super::in_flight::{InFlight, Leave, Request};
+use super::judgement::Judged;
+use super::search_path::QUESTIONS;
+use super::{Lift, Pipeline, Session, Settles, injected};
+use crate::fence::{Basis, Permit};
+use crate::rejection::Rejection;
+use crate::wire::WireError;
+use crate::wire::backend::TransactionStatus;
+use crate::wire::frontend::{self, FrontendTag};
+
+/// A message that carries a text is collected up to this size: a text in it can be classified at once. The slack is
+/// for names and parameter types.
+const LOOKED_AT_MAX: usize = MAX_PARSED_INLINE + NAMES_MAX;
+
+/// Up to this size where the session may not just send it; what is longer is not parsed anyway.
+pub(super) const COLLECTED_MAX: usize = MAX_PARSED + NAMES_MAX;
+
+/// Names of statements and portals must end within this many bytes of their message.
+pub(super) const NAMES_MAX: usize = 16 * 1024;
+
+/// What has become of a change of the access mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Adjusted {
+    /// The message can be decided.
+    Done,
+    /// The server has refused it, and the client has its answer.
+    Refused,
+}
+
+impl Session {
+    /// Decides one message of the client. What it says itself, to either side, stands in its output, and goes out in
+    /// front of the message.
+    #[inline]
+    pub fn on_frontend(
+        &mut self,
+        frame: Frame<'_>,
+        verdicts: &RefCell<VerdictCache>,
+    ) -> Action {
+        let action = self.decide_frontend(frame, verdicts);
+        if self.prepared.is_some() && matches!(action, Action::Forward(_) | Action::Discard) {
+            self.prepared = None;
+        }
+        action
+    }
+
+    fn decide_frontend(
+        &mut self,
+        frame: Frame<'_>,
+        verdicts: &RefCell<VerdictCache>,
+    ) -> Action {
+        let tag = match FrontendTag::from_byte(frame.header.tag) {
+            Ok(tag) => tag,
+            Err(error) => return Action::End(self.end_for_violation(error)),
+        };
+        if self.server.ledger.is_skipping()
+            && !matches!(tag, FrontendTag::Sync | FrontendTag::Terminate)
+        {
+            return Action::Discard;
+        }
+        let action = match self.must_settle() {
+            true => Action::Need(Prerequisite::Replies),
+            false => self.decide_message(tag, frame, verdicts),
+        };
+        match action {
+            // They would not come: the server waits for the data of a COPY, and ends a session that sends this.
+            Action::Need(Prerequisite::Replies) if self.server.ledger.is_copying_in() => {
+                let error = WireError::DuringCopy(frame.header.tag);
+                Action::End(self.end_for_violation(error))
+            }
+            action => action,
+        }
+    }
+
+    /// Whether the replies must come first, because something was sent that may change what the session holds.
+    #[inline]
+    fn must_settle(&mut self) -> bool {
+        if self.client.settles == Settles::No {
+            return false;
+        }
+        if self.server.ledger.is_empty() {
+            self.client.settles = Settles::No;
+        }
+        !self.is_settled()
+    }
+
+    fn decide_message(
+        &mut self,
+        tag: FrontendTag,
+        frame: Frame<'_>,
+        verdicts: &RefCell<VerdictCache>,
+    ) -> Action {
+        if let Some(action) = self.adjust_first(tag) {
+            return action;
+        }
+        // A request cycle of a session that does not hold all that it could need is judged by what is known at its
+        // start, so the one before must have been answered.
+        if tag.is_judged()
+            && self.server.ledger.settled().is_none()
+            && self.permit_for_any().is_none()
+        {
+            return Action::Need(Prerequisite::Replies);
+        }
+        match tag {
+            FrontendTag::Query => self.on_query(frame, verdicts),
+            FrontendTag::Parse => self.on_parse(frame, verdicts),
+            FrontendTag::Bind => self.on_bind(frame),
+            FrontendTag::Execute => self.on_execute(frame),
+            FrontendTag::Describe | FrontendTag::Close => self.on_target(tag, frame),
+            FrontendTag::Sync => self.on_sync(),
+            FrontendTag::Flush if frame.header.body_len > 0 => self.malformed(tag),
+            FrontendTag::Flush => self.harmless(tag, None),
+            // It can call any function by its number: PostgreSQL's documentation calls it obsolete.
+            FrontendTag::FunctionCall => {
+                let effects = Effects::unknown(Some(Category::FunctionCall));
+                self.decide_effects(&effects, Request::FunctionCall, Refused::Whole)
+            }
+            FrontendTag::CopyData | FrontendTag::CopyDone => self.on_copy_data(tag),
+            FrontendTag::CopyFail => {
+                self.client.settles = Settles::Yes;
+                self.harmless(tag, Some(Request::CopyEnd))
+            }
+            FrontendTag::Terminate => Action::Terminate,
+            FrontendTag::Password => {
+                let error = WireError::UnknownFrontendTag(frame.header.tag);
+                Action::End(self.end_for_violation(error))
+            }
+        }
+    }
+
+    /// Sends a message on, and notes what completes it.
+    #[inline]
+    pub(super) fn forward(&mut self, permit: Permit, entry: Option<InFlight>) -> Action {
+        if let Some(mut entry) = entry {
+            if matches!(permit.basis(), Basis::Token | Basis::Exempt) {
+                entry.leave = Leave::Write;
+            }
+            match entry.request {
+                Request::Execute => self.server.text_settings.on_run(),
+                request if request.ends_cycle() => self.server.text_settings.on_cycle_sent(),
+                _ => {}
+            }
+            self.server.ledger.push(entry);
+        }
+        Action::Forward(permit)
+    }
+
+    pub(super) fn harmless(&mut self, tag: FrontendTag, request: Option<Request>) -> Action {
+        let entry = request.map(|request| InFlight::client(request, None));
+        self.forward_harmless(tag, entry)
+    }
+
+    /// Sends a message on that can change no data by its type alone.
+    #[inline]
+    pub(super) fn forward_harmless(
+        &mut self,
+        tag: FrontendTag,
+        entry: Option<InFlight>,
+    ) -> Action {
+        match self.client.fence.admit_harmless(tag) {
+            Some(permit) => self.forward(permit, entry),
+            None => Action::End(self.end_for_violation(WireError::UnknownFrontendTag(0))),
+        }
+    }
+
+    /// Whether the rest of a message with a text is waited for. A session that may send whatever it likes does not
+    /// wait for a long one.
+    pub(super) fn collects(&self, frame: Frame<'_>) -> bool {
+        let len = frame.header.body_len;
+        !frame.is_whole()
+            && frame.has_room()
+            && (len <= LOOKED_AT_MAX || (len <= COLLECTED_MAX && self.permit_for_any().is_none()))
+    }
+
+    fn on_query(&mut self, frame: Frame<'_>, verdicts: &RefCell<VerdictCache>) -> Action {
+        if self.collects(frame) {
+            return Action::AwaitWhole;
+        }
+        let text = match (frame.is_whole(), frontend::query(frame.body)) {
+            (true, Ok(text)) => Ok(text),
+            (true, Err(_)) => return self.malformed(FrontendTag::Query),
+            (false, _) => Err(why_not_collected(frame.header)),
+        };
+        let action = match text.ok().and_then(|text| self.fast_permit(text)) {
+            Some(permit) => {
+                self.server.search_path.forget();
+                self.forward(permit, Some(InFlight::client(Request::Query, None)))
+            }
+            None => self.on_judged_query(text, frame, verdicts),
+        };
+        if matches!(action, Action::Forward(_)) {
+            // A simple Query ends the transaction of a pipeline, with or without a Sync.
+            self.end_cycle();
+        }
+        action
+    }
+
+    fn on_judged_query(
+        &mut self,
+        text: Result<&[u8], Opaque>,
+        frame: Frame<'_>,
+        verdicts: &RefCell<VerdictCache>,
+    ) -> Action {
+        let verdict = match self.verdict(text, verdicts) {
+            Ok(verdict) => verdict,
+            Err(prerequisite) => return Action::Need(prerequisite),
+        };
+        let judged = Judged {
+            verdict: &verdict,
+            text: text.unwrap_or(frame.body),
+        };
+        self.decide(&judged, Request::Query)
+    }
+
+    /// The client has ended a request cycle.
+    #[inline]
+    fn end_cycle(&mut self) {
+        self.client.pipeline = Pipeline::Closed;
+        self.server.read_only.end_cycle();
+    }
+
+    fn on_sync(&mut self) -> Action {
+        if self.server.ledger.is_copying_in() {
+            // The server ignores it there.
+            return self.harmless(FrontendTag::Sync, None);
+        }
+        if self.server.status == TransactionStatus::Idle && self.client.variables.is_in_doubt() {
+            self.client.settles = Settles::Yes;
+        }
+        self.end_cycle();
+        self.harmless(FrontendTag::Sync, Some(Request::Sync))
+    }
+
+    /// A message that PostgreSQL refuses for its layout: it says so itself, in a pipeline as an error in it.
+    pub(super) fn malformed(&mut self, tag: FrontendTag) -> Action {
+        let request = match tag {
+            FrontendTag::Query => Request::MalformedQuery,
+            _ => Request::Malformed,
+        };
+        self.client.pipeline = match request.ends_cycle() {
+            true => Pipeline::Closed,
+            false => Pipeline::Open,
+        };
+        match self.client.fence.admit_malformed(tag) {
+            Some(permit) => self.forward(permit, Some(InFlight::client(request, None))),
+            None => Action::End(self.end_for_violation(WireError::UnknownFrontendTag(0))),
+        }
+    }
+
+    /// Asks for the replies to all that was sent, where the server keeps them back until it is asked.
+    pub fn ask_for_replies(&mut self) {
+        if self.client.pipeline == Pipeline::Open {
+            injected::flush(&mut self.output.to_server);
+        }
+    }
+
+    /// Asks the server where it looks for names without a schema.
+    pub fn ask_search_path(&mut self) {
+        self.server.search_path.ask();
+        for question in QUESTIONS {
+            self.execute_own(question, None);
+        }
+    }
+
+    /// The text of the message at the front was classified on another thread.
+    pub fn on_verdict(&mut self, verdict: Arc<Verdict>) {
+        self.prepared().verdict = Some(verdict);
+    }
+
+    /// Sends a change of the access mode.
+    pub fn begin_adjustment(&mut self, adjustment: Adjustment) {
+        let error = match adjustment {
+            Adjustment::Lift => {
+                self.prepared().lift = Lift::Sent;
+                Some(Box::new(Rejection::declared_too_late()))
+            }
+            Adjustment::Default(_) | Adjustment::Lower => {
+                self.server.read_only.mode.adjust(adjustment);
+                None
+            }
+        };
+        self.execute_own(&injected::adjustment(adjustment), error);
+    }
+
+    /// The change has been answered.
+    pub fn end_adjustment(&mut self) -> Adjusted {
+        match self.prepared().lift {
+            Lift::Refused => {
+                self.prepared = None;
+                Adjusted::Refused
+            }
+            Lift::Sent => {
+                self.server.read_only.mode.adjust(Adjustment::Lift);
+                Adjusted::Done
+            }
+            Lift::None => Adjusted::Done,
+        }
+    }
+
+    /// Runs a statement of the proxy's own. `error` is what the client gets where it fails.
+    pub(super) fn execute_own(&mut self, sql: &str, error: Option<Box<Rejection>>) {
+        let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
+        injected::execute(out, ledger, self.client.pipeline, sql, error);
+    }
+}

@@ -1,0 +1,65 @@
+//! Settings that only the proxy knows, where SHOW finds them.
+
+use std::fmt::Write as _;
+
+use super::{KnowsToken, Session, injected, variables};
+use crate::fence::{Binding, Standing};
+
+impl Session {
+    /// Has the server learn what a SHOW behind it will ask for. Everything that was sent before is answered.
+    pub(super) fn publish_settings(&mut self) {
+        for (name, value) in self.settings_to_show() {
+            let sql = injected::setting(name, &value);
+            self.execute_own(&sql, None);
+        }
+        self.server.knows_token = KnowsToken::Yes;
+    }
+
+    /// What SHOW is to find. `fencing.token` is the server's own once it was set there.
+    fn settings_to_show(&self) -> Vec<(&'static str, String)> {
+        let client = &self.client;
+        let scope = variables::scope(&client.fence, &client.variables);
+        let (mut mark, mut status) = (String::new(), String::new());
+        match client.variables.token() {
+            Some(holding) => {
+                for (at, binding) in holding.bindings().iter().enumerate() {
+                    if at > 0 {
+                        mark.push(',');
+                        status.push_str("; ");
+                    }
+                    describe(binding, &mut mark, &mut status);
+                }
+            }
+            None => {
+                let known = client.fence.fence().cell(scope).mark();
+                let known = known.map(|mark| mark.to_string()).unwrap_or_default();
+                status = format!("token= scope={scope} mark={known} state=none");
+                mark = known;
+            }
+        }
+        let mut values = vec![("fencing.mark", mark), ("fencing.status", status)];
+        if client.variables.scope().is_none() {
+            values.push(("fencing.scope", scope.to_string()));
+        }
+        if self.server.knows_token == KnowsToken::No && client.variables.token().is_none() {
+            values.push(("fencing.token", String::new()));
+        }
+        values
+    }
+}
+
+fn describe(binding: &Binding, marks: &mut String, status: &mut String) {
+    let scope = binding.cell.scope();
+    let token = binding.token;
+    let (mark, state) = match binding.standing() {
+        Standing::Current => (token, "current"),
+        Standing::Stale(mark) => (mark.token, "stale"),
+        Standing::Deposed => (token, "deposed"),
+    };
+    // Writing to a String cannot fail.
+    let _ = write!(marks, "{mark}");
+    let _ = write!(
+        status,
+        "token={token} scope={scope} mark={mark} state={state}"
+    );
+}
