@@ -108,7 +108,9 @@ pub(crate) async fn serve_client(
     match outcome {
         Ok(Ok((Established::Session(session), place))) => {
             let left = worker.login_timeout.saturating_sub(begun.elapsed());
-            return begin(&worker, client, *session, left).await.map(|relay| (relay, place));
+            return begin(&worker, client, *session, left)
+                .await
+                .map(|relay| (relay, place));
         }
         Ok(Ok((Established::Replication(stream), _place))) => {
             let user = stream.user.clone();

@@ -280,10 +280,7 @@ impl Relay {
                     "PostgreSQL has done something else than the fence has judged: the session is ended"
                 );
             }
-            Ending::Unanswered
-            | Ending::TakenOver
-            | Ending::OutcomeUnknown
-            | Ending::ByServer => {}
+            Ending::Unanswered | Ending::TakenOver | Ending::OutcomeUnknown | Ending::ByServer => {}
         }
         End::Session(ending)
     }

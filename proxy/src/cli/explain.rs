@@ -17,9 +17,9 @@ use super::explained::{Explained, ExplainedSession, ExplainedStatement};
 use super::text::print_json;
 use super::{Failure, failed};
 use crate::fence::TokenValue;
-use crate::session::read_only::Certainty;
 use crate::policy_file;
 use crate::rejection::Rejection;
+use crate::session::read_only::Certainty;
 
 /// Longer than any text that is parsed, which is what there is to explain.
 const SQL_BYTES_MAX: u64 = 1024 * 1024;

@@ -42,11 +42,7 @@ impl Session {
     /// Decides one message of the client. What it says itself, to either side, stands in its output, and goes out in
     /// front of the message.
     #[inline]
-    pub fn on_frontend(
-        &mut self,
-        frame: Frame<'_>,
-        verdicts: &RefCell<VerdictCache>,
-    ) -> Action {
+    pub fn on_frontend(&mut self, frame: Frame<'_>, verdicts: &RefCell<VerdictCache>) -> Action {
         let action = self.decide_frontend(frame, verdicts);
         if self.prepared.is_some() && matches!(action, Action::Forward(_) | Action::Discard) {
             self.prepared = None;
@@ -54,11 +50,7 @@ impl Session {
         action
     }
 
-    fn decide_frontend(
-        &mut self,
-        frame: Frame<'_>,
-        verdicts: &RefCell<VerdictCache>,
-    ) -> Action {
+    fn decide_frontend(&mut self, frame: Frame<'_>, verdicts: &RefCell<VerdictCache>) -> Action {
         let tag = match FrontendTag::from_byte(frame.header.tag) {
             Ok(tag) => tag,
             Err(error) => return Action::End(self.end_for_violation(error)),
@@ -162,11 +154,7 @@ impl Session {
 
     /// Sends a message on that can change no data by its type alone.
     #[inline]
-    pub(super) fn forward_harmless(
-        &mut self,
-        tag: FrontendTag,
-        entry: Option<InFlight>,
-    ) -> Action {
+    pub(super) fn forward_harmless(&mut self, tag: FrontendTag, entry: Option<InFlight>) -> Action {
         match self.client.fence.admit_harmless(tag) {
             Some(permit) => self.forward(permit, entry),
             None => Action::End(self.end_for_violation(WireError::UnknownFrontendTag(0))),

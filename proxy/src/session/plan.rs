@@ -17,9 +17,7 @@ use super::read_only::{Certainty, ends_transaction};
 use super::situation::{Confirmed, Situation};
 use super::text_names::{InText, TextNames};
 use super::variables::{self, Variables, apply, find};
-use crate::fence::{
-    Basis, Decision, Grounds, Holding, SessionFence, TokenValue, Unguarded, Unmet,
-};
+use crate::fence::{Basis, Decision, Grounds, Holding, SessionFence, TokenValue, Unguarded, Unmet};
 use crate::rejection::Rejection;
 use crate::wire::backend::TransactionStatus;
 
@@ -302,9 +300,10 @@ impl<'a> Walk<'a> {
                 ..
             }
             | Control::ResetAll
-            | Control::DiscardAll => {
-                self.check_change(change(self.variables.token(), self.variables.startup_token()))
-            }
+            | Control::DiscardAll => self.check_change(change(
+                self.variables.token(),
+                self.variables.startup_token(),
+            )),
             _ => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use pgpalisade_policies::{
 
 use super::*;
 use crate::fence::scope_cell::ScopeCells;
-use crate::fence::{Admission, Binding, Confirmed, Fence, Footing, Guard, SCOPES_MAX};
+use crate::fence::{Admitted, Basis, Binding, Fence, Footing, Permit, SCOPES_MAX};
 use crate::rejection_log::RejectionKind;
 use crate::session::in_flight::{InFlight, Request};
 use crate::session::ledger::Ledger;
@@ -38,14 +38,14 @@ const FAILED: Outcome = Admit(Basis::FailedTransaction);
 /// A session, idle and without a transaction unless said otherwise.
 struct Session {
     fence: SessionFence,
-    settings: Settings<Arc<Holding>>,
+    variables: Variables<Arc<Holding>>,
     accepted: Vec<Arc<Holding>>,
     names: Names,
     ledger: Ledger,
     status: TransactionStatus,
     wrote: Wrote,
     pipeline: Pipeline,
-    guard: Guard,
+    guard: Certainty,
 }
 
 fn fence() -> SessionFence {
@@ -110,14 +110,14 @@ impl Session {
         }
         Self {
             fence,
-            settings: Settings::new(token.clone(), None),
+            variables: Variables::new(token.clone(), None),
             accepted: token.into_iter().collect(),
             names,
             ledger: Ledger::default(),
             status: TransactionStatus::Idle,
             wrote: Wrote::No,
             pipeline: Pipeline::Closed,
-            guard: Guard::Sure,
+            guard: Certainty::Sure,
         }
     }
 
@@ -125,8 +125,8 @@ impl Session {
     fn set(token: &str) -> Self {
         let mut session = Self::new("").accepted(token);
         let holding = session.accepted.last().cloned();
-        session.settings.set_token(holding, Lifetime::Session);
-        session.settings.commit(Chain::No);
+        session.variables.set_token(holding, Lifetime::Session);
+        session.variables.commit(Chain::No);
         session
     }
 
@@ -160,10 +160,11 @@ impl Session {
         self
     }
 
-    fn plan(&self, text: &str) -> Plan {
+    fn plan(&self, text: &str) -> Decision {
         let confirmed = |settled| Confirmed::new(settled, &self.names, &self.ledger, self.guard);
         let situation = Situation {
-            settings: &self.settings,
+            fence: &self.fence,
+            variables: &self.variables,
             accepted: &self.accepted,
             status: self.status,
             wrote: self.wrote,
@@ -172,15 +173,21 @@ impl Session {
             confirmed: self.ledger.settled().map(confirmed),
         };
         let verdict = classify(text.as_bytes(), SAFE);
-        self.fence.plan(&verdict, &situation)
+        situation.decide(&verdict)
     }
 
     #[track_caller]
     fn check(&self, text: &str, expect: Outcome) {
         let matches = match (self.plan(text), &expect) {
-            (Plan::Admit(permit, None), Admit(basis)) => permit.basis() == *basis,
-            (Plan::Declare(found), Declare(tokens)) => found == value(tokens),
-            (Plan::Refuse(rejection), Refuse(kind)) => rejection.kind == *kind,
+            (
+                Ok(Admitted {
+                    permit,
+                    observed: None,
+                }),
+                Admit(basis),
+            ) => permit.basis() == *basis,
+            (Err(Unmet::Declare(found)), Declare(tokens)) => found == value(tokens),
+            (Err(Unmet::Refuse(rejection)), Refuse(kind)) => rejection.kind == *kind,
             _ => false,
         };
         assert!(matches, "{text}: {:?}, not {expect:?}", self.plan(text));
@@ -189,13 +196,12 @@ impl Session {
     fn apply(&mut self, text: &str) {
         let verdict = classify(text.as_bytes(), SAFE);
         for control in verdict.statements.iter().flat_map(|one| &one.controls) {
-            self.fence
-                .apply(control, &self.accepted, &mut self.settings);
+            apply(&self.fence, control, &self.accepted, &mut self.variables);
         }
     }
 
     fn token(&self) -> String {
-        let token = self.settings.token();
+        let token = self.variables.token();
         token.map(|token| token.to_string()).unwrap_or_default()
     }
 }
@@ -448,7 +454,10 @@ fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
         Session::new("").check(text, Refuse(NoToken));
         Session::new("4").check(text, Refuse(StaleToken));
         assert!(
-            matches!(Session::new("5").plan(text), Plan::Admit(_, None)),
+            matches!(
+                Session::new("5").plan(text),
+                Ok(Admitted { observed: None, .. })
+            ),
             "{text}"
         );
     }
@@ -464,11 +473,11 @@ fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
         Session::new("").check(text, FREE);
     }
     let mut inside = Session::new("");
-    inside.guard = Guard::Ran;
+    inside.guard = Certainty::Ran;
     inside.check("SELECT 1", FREE);
     inside.check("COMMIT; SELECT f()", Refuse(NoToken));
     let mut pipeline = Session::new("");
-    pipeline.guard = Guard::InDoubt;
+    pipeline.guard = Certainty::InDoubt;
     pipeline.check("SELECT f()", Refuse(NoToken));
     // It computes nothing, so nothing can hide in it.
     pipeline.check("SELECT 1", FREE);
@@ -568,7 +577,7 @@ fn the_fast_path_asks_for_every_token() {
         ("default=4,billing=7", None),
     ] {
         let session = Session::new(token);
-        let permit = session.fence.admit_any(session.settings.token());
+        let permit = session.fence.admit_any(session.variables.token());
         assert_eq!(permit.map(|permit| permit.basis()), expect, "{token:?}");
     }
 }
@@ -583,20 +592,23 @@ fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
         ("default=5,billing=6", Err(StaleToken)),
     ] {
         let Session {
-            fence, settings, ..
+            fence, variables, ..
         } = Session::new(token);
         let basis = |decided: Result<Permit, Box<Rejection>>| {
             decided
                 .map(|permit| permit.basis())
                 .map_err(|rejection| rejection.kind)
         };
-        let holding = settings.token();
+        let holding = variables.token();
         assert_eq!(basis(fence.admit_copy_data(holding)), expect, "{token:?}");
         let admission = |effects: &Effects| {
             basis(
                 match fence.admit_effects(effects, holding, SearchPath::Unknown) {
-                    Admission::Admit(permit, None) => Ok(permit),
-                    Admission::Refuse(rejection) => Err(rejection),
+                    Ok(Admitted {
+                        permit,
+                        observed: None,
+                    }) => Ok(permit),
+                    Err(Unmet::Refuse(rejection)) => Err(rejection),
                     other => panic!("{other:?}"),
                 },
             )
@@ -706,7 +718,7 @@ fn the_token_of_any_scope_with_tables_opens_the_session() {
         ("billing=7", false),
     ] {
         let session = Session::under(fence.clone(), token);
-        let held = session.settings.token();
+        let held = session.variables.token();
         assert_eq!(session.fence.may_write(held), opens, "{token}");
         // To be declared it need not be current.
         let declared = session.fence.opens(&value(token));
@@ -727,8 +739,8 @@ fn the_token_of_any_scope_with_tables_opens_the_session() {
         ..Mark::new(Token::new(1).unwrap(), 1, "tests".to_owned())
     };
     cells.note(cell.scope(), &repaired);
-    assert!(!fence.may_write(session.settings.token()));
-    assert!(fence.may_write(Session::under(fence.clone(), "s3=1").settings.token()));
+    assert!(!fence.may_write(session.variables.token()));
+    assert!(fence.may_write(Session::under(fence.clone(), "s3=1").variables.token()));
 }
 
 /// Whatever the text is, its refusal is short, and made once.
@@ -741,7 +753,7 @@ fn more_scopes_than_a_session_can_hold_are_not_listed() {
         fence_of(Policy::parse(&text, &|_| Ok(())).unwrap(), &Arc::default())
     };
     let refusal = |fence| match Session::under(fence, "").plan("CALL p()") {
-        Plan::Refuse(rejection) => rejection,
+        Err(Unmet::Refuse(rejection)) => rejection,
         other => panic!("{other:?}"),
     };
     // With the scope of the session.
