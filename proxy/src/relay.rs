@@ -250,12 +250,14 @@ impl Relay {
         }
     }
 
-    /// Follows a policy that was loaded since the last message.
+    /// Follows a policy that was loaded since the last message. Says whether there was one.
     #[inline]
-    fn follow_policy(&mut self) {
-        if !self.worker.is_in_force(self.session.fence()) {
+    fn follow_policy(&mut self) -> bool {
+        let is_another = !self.worker.is_in_force(self.session.fence());
+        if is_another {
             self.session.follow(self.worker.fence_for(&self.label));
         }
+        is_another
     }
 
     /// The session has ended itself, and has told the client why.

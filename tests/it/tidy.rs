@@ -13,7 +13,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 120;
 
 /// The stages of the proxy in the order that data takes. One may import only from those before it.
-const ARROW: [&str; 5] = ["transport", "wire", "session", "fence", "upstream"];
+const ARROW: [&str; 5] = ["transport", "wire", "fence", "session", "upstream"];
 
 /// Every Rust file that belongs to the repository, with its text.
 fn sources() -> Vec<(PathBuf, String)> {
@@ -249,7 +249,7 @@ fn stages_named(line: &str) -> Vec<&'static str> {
 #[test]
 fn imports_follow_the_data() {
     check(
-        "a stage imports only from those before it: transport, wire, session, fence, upstream",
+        "a stage imports only from those before it: transport, wire, fence, session, upstream",
         |path, text| {
             let Ok(inside) = path.strip_prefix("proxy/src") else {
                 return Vec::new();

@@ -166,8 +166,8 @@ impl Relay {
         Ok(Done { bytes: sent, need })
     }
 
-    /// Has the session decide the message at the front of `bytes`. One that is to arrive whole is waited for where there
-    /// is room for it.
+    /// Has the session decide the message at the front of `bytes`. One that is to arrive whole is waited for where
+    /// there is room for it.
     #[inline]
     fn decide(&mut self, header: Header, bytes: &[u8]) -> Action {
         let frame = Frame::new(header, bytes);

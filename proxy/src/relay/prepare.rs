@@ -5,12 +5,13 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::Poll;
 
+use pgpalisade_policies::Access;
+
 use super::token_grant::Grant;
 use super::{End, Relay};
 use crate::session::Adjusted;
 use crate::session::access::Adjustment;
 use crate::session::action::Prerequisite;
-use pgpalisade_policies::Access;
 
 impl Relay {
     /// Sees to it. Behind it the message at the front of the client's bytes is looked at again, unless it was answered.
@@ -36,6 +37,8 @@ impl Relay {
             Prerequisite::Tokens(wanted, lift) => {
                 match self.obtain(&wanted, lift).await? {
                     Grant::Accepted => {}
+                    // Another policy may let pass what was to be refused.
+                    Grant::Refused(_) if self.follow_policy() => {}
                     Grant::Refused(rejection) => {
                         self.session.refuse_waiting(rejection);
                         self.put_output();
