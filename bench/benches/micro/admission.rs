@@ -6,12 +6,14 @@ use std::sync::Arc;
 use divan::Bencher;
 use pgpalisade::fence::scope_cell::ScopeCells;
 use pgpalisade::fence::{
-    Binding, Confirmed, Fence, Footing, Guard, Holding, Plan, SessionFence, Situation,
+    Admitted, Binding, Decision, Fence, Footing, Holding, SessionFence, Unmet,
 };
 use pgpalisade::session::Pipeline;
 use pgpalisade::session::ledger::Ledger;
 use pgpalisade::session::names::Names;
-use pgpalisade::session::settings::Settings;
+use pgpalisade::session::read_only::Certainty;
+use pgpalisade::session::situation::{Confirmed, Situation};
+use pgpalisade::session::variables::Variables;
 use pgpalisade::wire::backend::TransactionStatus;
 use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_policies::scan::{self, NeedsParse};
@@ -23,7 +25,7 @@ use super::{INSERT, POINT_SELECT, SAFE};
 /// One session, and what is known of it.
 struct Session {
     fence: SessionFence,
-    settings: Settings<Arc<Holding>>,
+    variables: Variables<Arc<Holding>>,
     names: Names,
     ledger: Ledger,
     verdicts: VerdictCache,
@@ -53,19 +55,21 @@ impl Session {
         });
         Self {
             fence,
-            settings: Settings::new(holding, None),
+            variables: Variables::new(holding, None),
             names: Names::default(),
             ledger: Ledger::default(),
             verdicts: VerdictCache::new(16 << 20),
         }
     }
 
-    /// As `relay/judgement.rs` asks for a text, idle and outside of a transaction.
-    fn plan(&mut self, text: &str) -> Plan {
+    /// As `session/judgement.rs` asks for a text, idle and outside of a transaction.
+    fn plan(&mut self, text: &str) -> Decision {
         let verdict: Arc<Verdict> = self.verdicts.get_or_classify(text.as_bytes(), SAFE);
-        let confirmed = |settled| Confirmed::new(settled, &self.names, &self.ledger, Guard::Sure);
+        let confirmed =
+            |settled| Confirmed::new(settled, &self.names, &self.ledger, Certainty::Sure);
         let situation = Situation {
-            settings: &self.settings,
+            fence: &self.fence,
+            variables: &self.variables,
             accepted: &[],
             status: TransactionStatus::Idle,
             wrote: self.ledger.wrote(),
@@ -73,18 +77,18 @@ impl Session {
             path: SearchPath::Unknown,
             confirmed: self.ledger.settled().map(confirmed),
         };
-        self.fence.plan(&verdict, &situation)
+        situation.decide(&verdict)
     }
 }
 
-/// As `relay/judgement.rs` does it for a session that holds the current token: no verdict is asked for.
+/// As `session/judgement.rs` does it for a session that holds the current token: no verdict is asked for.
 #[divan::bench]
 fn write_by_the_token_alone(bencher: Bencher<'_, '_>) {
     let session = Session::new(Policy::default(), Some(("default", 34)));
     let admit = || match scan::needs_parse(divan::black_box(INSERT.as_bytes())) {
         NeedsParse::Yes => false,
         NeedsParse::No => {
-            let token = divan::black_box(session.settings.token());
+            let token = divan::black_box(session.variables.token());
             divan::black_box(session.fence.admit_any(token)).is_some()
         }
     };
@@ -106,7 +110,10 @@ fn write_in_one_scope_of_many(bencher: Bencher<'_, '_>, scopes: u32) {
 
 fn admitted(bencher: Bencher<'_, '_>, mut session: Session, text: &str) {
     let plan = session.plan(text);
-    assert!(matches!(plan, Plan::Admit(_, None)), "{plan:?}");
+    assert!(
+        matches!(plan, Ok(Admitted { observed: None, .. })),
+        "{plan:?}"
+    );
     bencher.bench_local(|| session.plan(divan::black_box(text)));
 }
 
@@ -114,7 +121,7 @@ fn admitted(bencher: Bencher<'_, '_>, mut session: Session, text: &str) {
 fn refusal_of_a_stale_token(bencher: Bencher<'_, '_>) {
     let mut session = Session::new(Policy::default(), Some(("default", 33)));
     let plan = session.plan(INSERT);
-    assert!(matches!(plan, Plan::Refuse(_)), "{plan:?}");
+    assert!(matches!(plan, Err(Unmet::Refuse(_))), "{plan:?}");
     bencher.bench_local(|| session.plan(divan::black_box(INSERT)));
 }
 
@@ -122,7 +129,7 @@ fn refusal_of_a_stale_token(bencher: Bencher<'_, '_>) {
 fn copy_data(bencher: Bencher<'_, '_>) {
     let session = Session::new(Policy::default(), Some(("default", 34)));
     let admit = || {
-        let token = divan::black_box(session.settings.token());
+        let token = divan::black_box(session.variables.token());
         divan::black_box(session.fence.admit_copy_data(token)).is_ok()
     };
     assert!(admit());
