@@ -6,8 +6,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pgpalisade::wire::frontend::{self, FrontendTag, Target};
-use pgpalisade::wire::header::{self, HEADER_LEN};
+use pgpalisade_wire::frontend::{self, FrontendTag, Target};
+use pgpalisade_wire::header::{self, HEADER_LEN};
 
 fuzz_target!(|data: &[u8]| {
     let mut rest = data;

@@ -6,7 +6,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pgpalisade::wire::startup::{self, STARTUP_PACKET_MAX, StartupMessage, StartupPacket};
+use pgpalisade_wire::startup::{self, STARTUP_PACKET_MAX, StartupMessage, StartupPacket};
 
 fuzz_target!(|data: &[u8]| {
     // As a connection reads it: first the length, then that many bytes.

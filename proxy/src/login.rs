@@ -20,8 +20,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::arrivals::Arrival;
 use crate::fence::{Passage, SessionFence, TokenValue};
 use crate::passthrough::{Ends, Passthrough};
+use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
-use crate::rejection_log::{Enforcement, SessionLabel};
+use crate::rejection_log::{RejectionRecord, SessionLabel};
 use crate::relay::{NotBegun, Relay, Sockets};
 use crate::session::access::AccessMode;
 use crate::session::text_settings::TextSettings;
@@ -352,7 +353,7 @@ impl<'a> Entry<'a> {
     }
 
     fn record(&self, rejection: &Rejection, enforcement: Enforcement) {
-        let record = rejection.record(&self.label, None, None, enforcement);
+        let record = RejectionRecord::new(rejection, &self.label, None, None, enforcement);
         self.worker.rejections.record(record);
     }
 

@@ -21,7 +21,7 @@ use bytes::BytesMut;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::rejection::Rejection;
-use crate::rejection_log::SessionLabel;
+use crate::rejection_log::{RejectionRecord, SessionLabel};
 use crate::session::Session;
 use crate::session::action::{Ending, Prerequisite};
 use crate::session::tokens::Wanted;
@@ -243,10 +243,13 @@ impl Relay {
                 None => (None, Vec::new()),
             };
             let text = (!text.is_empty()).then(|| rejections.statement(&text));
-            let record = refusal
-                .rejection
-                .record(&self.label, class, text, refusal.enforcement);
-            rejections.record(record);
+            rejections.record(RejectionRecord::new(
+                &refusal.rejection,
+                &self.label,
+                class,
+                text,
+                refusal.enforcement,
+            ));
         }
     }
 

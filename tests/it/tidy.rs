@@ -12,8 +12,18 @@ const CODE_LINES_MAX: usize = 400;
 const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 120;
 
-/// The stages of the proxy in the order that data takes. One may import only from those before it.
-const ARROW: [&str; 5] = ["transport", "wire", "fence", "session", "upstream"];
+/// Which of our crates each of those below the proxy may depend on.
+const CRATES: [(&str, &[&str]); 6] = [
+    ("policies", &[]),
+    ("token-authority", &[]),
+    ("proxy/sockets", &[]),
+    ("proxy/wire", &[]),
+    ("proxy/fence", &["authority", "policies", "wire"]),
+    ("proxy/session", &["authority", "fence", "policies", "wire"]),
+];
+
+/// Those of them that do no I/O, have no clock and no thread.
+const PURE: [&str; 4] = ["policies", "proxy/wire", "proxy/fence", "proxy/session"];
 
 /// Every Rust file that belongs to the repository, with its text.
 fn sources() -> Vec<(PathBuf, String)> {
@@ -234,44 +244,6 @@ fn nothing_is_left_for_later() {
     });
 }
 
-/// The stages named after `crate::` in a line, also inside `use crate::{a, b::c}`.
-fn stages_named(line: &str) -> Vec<&'static str> {
-    let code = line.split("//").next().unwrap_or_default();
-    let Some((_, after)) = code.split_once("crate::") else {
-        return Vec::new();
-    };
-    let names = after.split(|c: char| !c.is_alphanumeric() && c != '_');
-    names
-        .filter_map(|name| ARROW.iter().copied().find(|stage| *stage == name))
-        .collect()
-}
-
-#[test]
-fn imports_follow_the_data() {
-    check(
-        "a stage imports only from those before it: transport, wire, fence, session, upstream",
-        |path, text| {
-            let Ok(inside) = path.strip_prefix("proxy/src") else {
-                return Vec::new();
-            };
-            let first = inside.iter().next().unwrap_or_default().to_string_lossy();
-            let own = first.trim_end_matches(".rs").to_owned();
-            let Some(position) = ARROW.iter().position(|stage| *stage == own) else {
-                return Vec::new();
-            };
-            let against = |line: &str| {
-                stages_named(line)
-                    .into_iter()
-                    .find(|stage| ARROW[position + 1..].contains(stage))
-            };
-            let found = numbered(text).filter_map(|(number, line)| Some((number, against(line)?)));
-            found
-                .map(|(number, stage)| (number, format!("{own} imports {stage}")))
-                .collect()
-        },
-    );
-}
-
 /// The names that stand behind `crate::` in a text, also inside `use crate::{a, b::c}`.
 fn modules_named(text: &str) -> Vec<&str> {
     let code = text
@@ -315,6 +287,9 @@ fn imports(source: &str) -> BTreeMap<String, BTreeSet<String>> {
 fn no_imports_go_in_circles() {
     for source in [
         "proxy/src",
+        "proxy/fence/src",
+        "proxy/session/src",
+        "proxy/wire/src",
         "policies/src",
         "token-authority/src",
         "tests/src",
@@ -335,17 +310,47 @@ fn no_imports_go_in_circles() {
     }
 }
 
-/// The leaves know neither each other nor the proxy.
+/// The direction of imports: a crate knows only those before it.
 #[test]
-fn leaves_know_nobody() {
+fn crates_know_only_those_before_them() {
     let root = repository();
-    for leaf in ["policies", "token-authority", "proxy/sockets"] {
-        let manifest = std::fs::read_to_string(root.join(leaf).join("Cargo.toml")).unwrap();
+    for (of, known) in CRATES {
+        let manifest = std::fs::read_to_string(root.join(of).join("Cargo.toml")).unwrap();
         // One depends on itself, for its tests.
-        let others = |line: &&str| line.starts_with("pgpalisade") && !line.contains("path = \".\"");
-        let known = manifest.lines().find(others);
-        assert_eq!(known, None, "{leaf}/Cargo.toml");
+        let ours = manifest
+            .lines()
+            .filter_map(|line| line.strip_prefix("pgpalisade-"))
+            .filter(|line| !line.contains("path = \".\""))
+            .map(|line| line.split(' ').next().unwrap());
+        assert_eq!(ours.collect::<Vec<_>>(), known, "{of}/Cargo.toml");
     }
+}
+
+#[test]
+fn pure_crates_are_pure() {
+    const IMPURE: [&str; 8] = [
+        "tokio",
+        "std::fs",
+        "std::net::Tcp",
+        "std::net::Udp",
+        "std::thread",
+        "std::process",
+        "Instant",
+        "tracing",
+    ];
+    check("no I/O, no clock, no thread", |path, text| {
+        if is_tests(path) || !PURE.iter().any(|pure| path.starts_with(pure)) {
+            return Vec::new();
+        }
+        let impure = |line: &str| {
+            let code = line.split("//").next().unwrap_or_default();
+            IMPURE.iter().any(|word| code.contains(word))
+        };
+        let found = numbered(before_tests(text)).filter(|(_, line)| impure(line));
+        found
+            .map(|(number, line)| (number, line.trim().to_owned()))
+            .collect()
+    });
 }
 
 /// The compiler refuses it elsewhere by a lint of the workspace, but a crate may leave that out.
@@ -364,12 +369,14 @@ fn unsafe_code_is_in_one_crate() {
     });
 }
 
-/// What runs on the threads of the workers, beside the stages of [`ARROW`].
-const ON_WORKERS: [&str; 6] = [
+/// What runs on the threads of the workers.
+const ON_WORKERS: [&str; 8] = [
     "classification",
     "login",
     "passthrough",
     "relay",
+    "transport",
+    "upstream",
     "worker",
     "worker_thread",
 ];
@@ -383,7 +390,7 @@ fn workers_ask_timers_for_their_timers() {
         let first = inside.and_then(|inside| inside.iter().next());
         let first = first.unwrap_or_default().to_string_lossy();
         let own = first.trim_end_matches(".rs");
-        if is_tests(path) || !(ARROW.contains(&own) || ON_WORKERS.contains(&own)) {
+        if is_tests(path) || !ON_WORKERS.contains(&own) {
             return Vec::new();
         }
         let found = numbered(before_tests(text))
@@ -398,12 +405,9 @@ fn workers_ask_timers_for_their_timers() {
 #[test]
 fn only_the_fence_makes_permits() {
     check(
-        "`Permit` is constructed inside proxy/src/fence only",
+        "`Permit` is constructed inside proxy/fence only",
         |path, text| {
-            if path.starts_with("proxy/src/fence")
-                || path.starts_with("proxy/src/fence.rs")
-                || path.starts_with("tests")
-            {
+            if path.starts_with("proxy/fence") || path.starts_with("tests") {
                 return Vec::new();
             }
             let made = |line: &str| {

@@ -4,20 +4,18 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use divan::Bencher;
-use pgpalisade::fence::scope_cell::ScopeCells;
-use pgpalisade::fence::{
-    Admitted, Binding, Decision, Fence, Footing, Holding, SessionFence, Unmet,
-};
-use pgpalisade::session::Pipeline;
-use pgpalisade::session::ledger::Ledger;
-use pgpalisade::session::names::Names;
-use pgpalisade::session::read_only::Certainty;
-use pgpalisade::session::situation::{Confirmed, Situation};
-use pgpalisade::session::variables::Variables;
-use pgpalisade::wire::backend::TransactionStatus;
 use pgpalisade_authority::{Mark, Scope, Token};
+use pgpalisade_fence::scope_cell::ScopeCells;
+use pgpalisade_fence::{Admitted, Binding, Decision, Fence, Footing, Holding, SessionFence, Unmet};
 use pgpalisade_policies::scan::{self, NeedsParse};
 use pgpalisade_policies::{Mode, Policy, SearchPath, Verdict, VerdictCache};
+use pgpalisade_session::Pipeline;
+use pgpalisade_session::ledger::Ledger;
+use pgpalisade_session::names::Names;
+use pgpalisade_session::read_only::Certainty;
+use pgpalisade_session::situation::{Confirmed, Situation};
+use pgpalisade_session::variables::Variables;
+use pgpalisade_wire::backend::TransactionStatus;
 
 use super::policy::{SCOPES, WHO, insert_into, policy_of};
 use super::{INSERT, POINT_SELECT, SAFE};

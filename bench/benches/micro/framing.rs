@@ -3,11 +3,11 @@
 use bytes::{BufMut, BytesMut};
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use pgpalisade::session::in_flight::{InFlight, Request};
-use pgpalisade::session::ledger::Ledger;
-use pgpalisade::wire::backend::{self, tag};
-use pgpalisade::wire::frontend::{self, FrontendTag};
-use pgpalisade::wire::header::{self, HEADER_LEN, Header};
+use pgpalisade_session::in_flight::{InFlight, Request};
+use pgpalisade_session::ledger::Ledger;
+use pgpalisade_wire::backend::{self, tag};
+use pgpalisade_wire::frontend::{self, FrontendTag};
+use pgpalisade_wire::header::{self, HEADER_LEN, Header};
 
 use super::INSERT;
 

@@ -15,7 +15,7 @@ use pgpalisade_authority::Scope;
 
 use super::text::print_json;
 use super::{Failure, failed};
-use crate::rejection_log::Enforcement;
+use crate::rejection::Enforcement;
 use crate::rejection_log::report::{Filter, Report};
 
 /// Read in large pieces: a log may have gigabytes.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 /// Names in PostgreSQL may hold any character, and a terminal would obey some.
-pub(super) use crate::rejection_log::without_controls as plain;
+pub(super) use crate::fence::readable::without_controls as plain;
 
 /// Prints one object and a line break.
 pub(super) fn print_json(value: &impl Serialize) -> io::Result<()> {

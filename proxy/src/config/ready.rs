@@ -91,7 +91,7 @@ pub(crate) enum Batching {
 
 /// Whether the SQL text of a rejection record keeps its literals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Literals {
+pub(crate) enum Literals {
     /// Strings, numbers and comments are taken out: they may be personal data or passwords.
     Remove,
     /// The text stays as it was.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::record::{Enforcement, RejectionKind};
+use crate::rejection::{Enforcement, RejectionKind};
 
 const KINDS: usize = RejectionKind::ALL.len();
 

@@ -22,9 +22,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub(crate) use record::{
-    Enforcement, RejectionKind, RejectionRecord, SessionLabel, readable, without_controls,
-};
+pub(crate) use record::{RejectionRecord, SessionLabel};
 pub(crate) use statement::StatementText;
 
 use crate::config::Literals;

@@ -2,102 +2,20 @@
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use pgpalisade_authority::Token;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use super::statement::{StatementText, boundary_at_most};
+use crate::rejection::{Enforcement, Rejection, RejectionKind};
 
 /// Longest name in a record. PostgreSQL's own names have at most 63 bytes; a client may send more before it is told so.
 const MAX_NAME: usize = 256;
 
-/// Longest name in a text that others read.
-const SHOWN_NAME: usize = 63;
-
-/// Why the fence refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RejectionKind {
-    /// The token is below the mark.
-    StaleToken,
-    /// The statement needs a token and the session has none.
-    NoToken,
-    /// The token or scope is not valid, or was never issued.
-    InvalidToken,
-    /// The authority did not answer, so a new token could not be stored.
-    AuthorityUnavailable,
-    /// The policy refuses it whatever the token.
-    Policy,
-    /// Old sessions could not be confirmed gone in time.
-    TakeoverIncomplete,
-    /// The session is on a primary that a failover has deposed.
-    DeposedPrimary,
-    /// A takeover ended the session; nothing that was open was committed.
-    SessionEnded,
-    /// A takeover ended the session while a statement was under way that may have been committed.
-    OutcomeUnknown,
-}
-
-impl RejectionKind {
-    /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 9] = [
-        Self::StaleToken,
-        Self::NoToken,
-        Self::InvalidToken,
-        Self::AuthorityUnavailable,
-        Self::Policy,
-        Self::TakeoverIncomplete,
-        Self::DeposedPrimary,
-        Self::SessionEnded,
-        Self::OutcomeUnknown,
-    ];
-
-    /// Its place in [`Self::ALL`].
-    pub(super) const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// The name in records.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::StaleToken => "stale_token",
-            Self::NoToken => "no_token",
-            Self::InvalidToken => "invalid_token",
-            Self::AuthorityUnavailable => "authority_unavailable",
-            Self::Policy => "policy",
-            Self::TakeoverIncomplete => "takeover_incomplete",
-            Self::DeposedPrimary => "deposed_primary",
-            Self::SessionEnded => "session_ended",
-            Self::OutcomeUnknown => "outcome_unknown",
-        }
-    }
-
-    /// The SQLSTATE that the client gets.
-    pub const fn sqlstate(self) -> &'static str {
-        match self {
-            Self::StaleToken | Self::SessionEnded => "PF001",
-            Self::NoToken => "PF002",
-            Self::InvalidToken => "PF003",
-            Self::AuthorityUnavailable => "PF004",
-            Self::Policy => "PF005",
-            Self::TakeoverIncomplete => "PF006",
-            Self::DeposedPrimary => "PF007",
-            Self::OutcomeUnknown => "08007",
-        }
-    }
-}
-
-/// Whether a refusal was carried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Enforcement {
-    /// It was: the client got the error.
-    Refused,
-    /// It was only recorded, as a policy in observe mode asks for. The client noticed nothing.
-    Observed,
-}
-
 /// What is kept about a rejection. The SQLSTATE follows from the kind.
 #[derive(Debug, Clone)]
-pub struct RejectionRecord {
+pub(crate) struct RejectionRecord {
     /// When it was refused, by this machine's clock. For reading only: nothing is decided by it.
     pub time: SystemTime,
     /// Why.
@@ -124,7 +42,7 @@ pub struct RejectionRecord {
 
 /// How a session is named in records.
 #[derive(Debug, Clone)]
-pub struct SessionLabel {
+pub(crate) struct SessionLabel {
     /// User of the startup packet.
     pub user: String,
     /// Database of the startup packet.
@@ -139,14 +57,42 @@ pub struct SessionLabel {
 
 impl SessionLabel {
     /// Whether the user is who it says. Before that anybody can write any name.
-    pub const fn is_authenticated(&self) -> bool {
+    pub(crate) const fn is_authenticated(&self) -> bool {
         self.backend_pid.is_some()
     }
 }
 
 impl RejectionRecord {
+    /// The record of a refusal.
+    #[must_use]
+    pub(crate) fn new(
+        rejection: &Rejection,
+        session: &SessionLabel,
+        statement_class: Option<&'static str>,
+        statement: Option<StatementText>,
+        enforcement: Enforcement,
+    ) -> Self {
+        let mark = rejection.mark.as_ref();
+        Self {
+            time: SystemTime::now(),
+            kind: rejection.kind,
+            scope: rejection.scope.as_ref().map(ToString::to_string),
+            token: rejection.token.map(Token::get),
+            mark: mark.map(|mark| mark.token.get()),
+            raised_at: mark.and_then(|mark| {
+                let since_epoch = Duration::from_micros(u64::try_from(mark.raised_at).ok()?);
+                UNIX_EPOCH.checked_add(since_epoch)
+            }),
+            raised_by: mark.map(|mark| mark.raised_by.clone()),
+            session: session.clone(),
+            enforced: enforcement,
+            statement_class: statement_class.map(Into::into),
+            statement,
+        }
+    }
+
     /// The JSON object, without a line end. Line ends inside of values are escaped, so it is one line.
-    pub fn to_json_line(&self) -> String {
+    pub(crate) fn to_json_line(&self) -> String {
         // It can only fail for maps with keys that are no strings, or for a failing writer: neither is here.
         serde_json::to_string(self).unwrap_or_default()
     }
@@ -187,26 +133,6 @@ impl Serialize for RejectionRecord {
 pub(super) fn rfc3339(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time)
         .map_or_else(|_| String::from("unknown"), |time| format!("{time:.6}"))
-}
-
-/// A name that a client has chosen, fit for a text that others read: no longer than PostgreSQL's own names, and
-/// without what a terminal obeys.
-pub(crate) fn readable(name: &str) -> String {
-    let shown: String = name.chars().take(SHOWN_NAME).collect();
-    without_controls(&shown)
-}
-
-/// The text without control characters and without those that change the direction of what follows.
-pub(crate) fn without_controls(text: &str) -> String {
-    let visible = |c: char| match c {
-        '\u{200b}'..='\u{200f}'
-        | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}'
-        | '\u{feff}' => '?',
-        c if c.is_control() => '?',
-        c => c,
-    };
-    text.chars().map(visible).collect()
 }
 
 pub(super) fn clip(name: &str) -> &str {

@@ -19,14 +19,14 @@ const CUT: &str = " ...";
 
 /// SQL text that is fit for a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StatementText(String);
+pub(crate) struct StatementText(String);
 
 impl StatementText {
     /// Makes the text fit: at most [`MAX_STATEMENT`] bytes, on a character boundary, with or without literals.
     ///
     /// Takes bytes, since the text is in the client's encoding. Without literals, the first byte that is not
     /// UTF-8 ends it.
-    pub fn new(sql: &[u8], literals: Literals) -> Self {
+    pub(crate) fn new(sql: &[u8], literals: Literals) -> Self {
         let (look, all) = match sql.get(..MAX_LOOK) {
             Some(start) if sql.len() > MAX_LOOK => (start, false),
             _ => (sql, true),
@@ -44,7 +44,7 @@ impl StatementText {
     }
 
     /// The text.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::rejection::{Enforcement, RejectionKind};
 
 fn record(token: u64) -> RejectionRecord {
     RejectionRecord {

@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::record::{Enforcement, RejectionRecord, rfc3339};
+use super::record::{RejectionRecord, rfc3339};
 use super::{Message, RejectionLogError, Shared, unproved};
+use crate::rejection::Enforcement;
 
 /// How often a flood is told of the records that were dropped, at most. A note for each gap would be a second flood.
 const DROPPED_EVERY: Duration = Duration::from_secs(1);

@@ -4,9 +4,11 @@ use pgpalisade_authority::{Scope, Token};
 use tokio::time::Instant;
 
 use super::{End, Relay};
+use crate::fence::readable::readable;
 use crate::fence::{Identified, Purpose};
 use crate::rejection::Rejection;
-use crate::rejection_log::{RejectionKind, SessionLabel, readable};
+use crate::rejection::RejectionKind;
+use crate::rejection_log::SessionLabel;
 use crate::session::access::Adjustment;
 use crate::session::tokens::{Declared, Denied, Wanted};
 use crate::session::{Adjusted, Identity};

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::rejection_log::Enforcement;
+use crate::rejection::Enforcement;
 use crate::rejection_log::record::clip;
 
 /// Longest line that is looked at. A record with every name at its limit, all of it escaped, has about 16 KiB.

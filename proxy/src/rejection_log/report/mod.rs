@@ -14,8 +14,9 @@ use std::io::{self, BufRead};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{Enforcement, StatementText};
+use super::StatementText;
 use crate::config::Literals;
+use crate::rejection::Enforcement;
 use line::{Line, Read, Record};
 use tally::Tally;
 use verdict::Who;

@@ -6,7 +6,7 @@ use std::hash::Hash;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use crate::rejection_log::Enforcement;
+use crate::rejection::Enforcement;
 
 /// How many records, and when.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]

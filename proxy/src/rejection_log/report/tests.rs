@@ -231,7 +231,7 @@ fn the_verdict_says_whether_the_fence_can_be_switched_on() {
 
 #[test]
 fn every_kind_has_its_advice_and_one_that_is_not_known_is_no_ready() {
-    for kind in crate::rejection_log::RejectionKind::ALL {
+    for kind in crate::rejection::RejectionKind::ALL {
         let text = log(&[json!({"kind": kind.as_str()})]);
         let verdict = summary(&text).verdict;
         let advice = verdict.findings.first().unwrap().advice;

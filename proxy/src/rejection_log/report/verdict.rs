@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::tally::Tally;
 use super::{Count, Understood};
-use crate::rejection_log::RejectionKind;
+use crate::rejection::RejectionKind;
 
 /// Whom a record is about, and why there is one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

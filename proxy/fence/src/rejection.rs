@@ -1,0 +1,440 @@
+//! A refusal by the fence, as the client sees it and as it is recorded.
+
+mod bound;
+mod declaring;
+mod kind;
+
+use std::fmt;
+
+use bytes::BytesMut;
+use pgpalisade_authority::{Mark, Scope, Token};
+use pgpalisade_policies::{Class, ObjectName};
+
+use crate::readable::without_controls;
+use crate::token_value::SCOPES_MAX;
+use crate::wire::encode::{self, ErrorFields, Severity};
+
+/// The next step of a leader that has been deposed.
+const DEPOSED: &str = "This process is no longer the leader. Stop acting as leader. Win a new election before \
+    declaring again.";
+
+pub use bound::Bound;
+pub use kind::{Enforcement, RejectionKind};
+
+/// A refusal with everything that the client and the log are told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// Why.
+    pub kind: RejectionKind,
+    /// The primary message.
+    pub message: String,
+    /// What is known: scope, token, mark, when and by whom it was raised.
+    pub detail: String,
+    /// The next step.
+    pub hint: String,
+    /// The scope it is about.
+    pub scope: Option<Scope>,
+    /// The session's token in it.
+    pub token: Option<Token>,
+    /// The mark that stands against it.
+    pub mark: Option<Mark>,
+}
+
+/// What a statement needs that was refused for want of a token.
+pub struct Needs<'a> {
+    /// Whether it reads or writes.
+    pub class: Class,
+    /// All scopes whose tokens it needs, at least one; of more than [`SCOPES_MAX`] the first ones, for no session can
+    /// hold so many.
+    pub scopes: &'a [&'a Scope],
+    /// The scope of a bare number.
+    pub session_scope: &'a Scope,
+    /// Why it counts as a write.
+    pub why_write: Option<&'a dyn fmt::Display>,
+}
+
+impl Rejection {
+    fn new(kind: RejectionKind, message: String, detail: String, hint: &str) -> Self {
+        let hint = hint.to_owned();
+        Self {
+            kind,
+            message,
+            detail,
+            hint,
+            scope: None,
+            token: None,
+            mark: None,
+        }
+    }
+
+    fn about(mut self, scope: &Scope, token: Option<Token>, mark: Option<Mark>) -> Self {
+        self.scope = Some(scope.clone());
+        self.token = token;
+        self.mark = mark;
+        self
+    }
+
+    fn about_any(mut self, scope: Option<&Scope>) -> Self {
+        self.scope = scope.cloned();
+        self
+    }
+
+    /// The session's token is below the mark.
+    #[must_use]
+    pub fn stale(scope: &Scope, token: Token, mark: Mark) -> Self {
+        let message = format!(
+            "fencing token {token} is stale: scope \"{scope}\" is at {}",
+            mark.token
+        );
+        let detail = raised(scope, token, &mark);
+        let hint = DEPOSED;
+        Self::new(RejectionKind::StaleToken, message, detail, hint).about(
+            scope,
+            Some(token),
+            Some(mark),
+        )
+    }
+
+    /// The session has no token for a scope that a statement needs.
+    #[must_use]
+    pub fn no_token(scope: &Scope, needs: &Needs<'_>) -> Self {
+        let what = match needs.class {
+            Class::Read => "read",
+            Class::Write => "write",
+        };
+        let message = format!("this {what} needs a fencing token for scope \"{scope}\"");
+        let mut detail = match (needs.class, needs.why_write) {
+            (Class::Read, _) => {
+                "This session has declared no token for it, and the policy lets nobody read without one."
+                    .to_owned()
+            }
+            (Class::Write, Some(why)) => {
+                format!(
+                    "This session has declared no token for it, and the statement is not a read: {why}."
+                )
+            }
+            (Class::Write, None) => {
+                "This session has declared no token for it, and the statement is not known to be a read."
+                    .to_owned()
+            }
+        };
+        if needs.scopes.len() > SCOPES_MAX {
+            detail.push_str(&format!(
+                " It needs the tokens of more scopes than the {SCOPES_MAX} that a session can declare."
+            ));
+            let hint = "Write a statement that names its tables. If the policy asks for all scopes because of \
+                every-scope, an operator can set unknown_tables = \"session-scope\" in it.";
+            return Self::new(RejectionKind::NoToken, message, detail, hint)
+                .about(scope, None, None);
+        }
+        if needs.scopes.len() > 1 {
+            let all: Vec<String> = needs
+                .scopes
+                .iter()
+                .map(|one| format!("\"{one}\""))
+                .collect();
+            detail.push_str(&format!(
+                " It needs the tokens of scopes {}.",
+                all.join(", ")
+            ));
+        }
+        let value = match needs.scopes {
+            [only] if *only == needs.session_scope => "<number>".to_owned(),
+            several => {
+                let all: Vec<String> = several
+                    .iter()
+                    .map(|one| format!("{one}=<number>"))
+                    .collect();
+                all.join(",")
+            }
+        };
+        let quoted = match value.starts_with('<') {
+            true => value.clone(),
+            false => format!("'{value}'"),
+        };
+        let hint = format!(
+            "Declare the token of your election first: SET fencing.token = {quoted}, or \
+                options='-c fencing.token={value}' in the connection string."
+        );
+        Self::new(RejectionKind::NoToken, message, detail, &hint).about(scope, None, None)
+    }
+
+    /// The value of `fencing.token` or `fencing.scope` means nothing.
+    #[must_use]
+    pub fn invalid_value(setting: &str, value: &str, why: &dyn fmt::Display) -> Self {
+        let shown: String = value.chars().take(100).collect();
+        let message = format!("invalid value for {setting}: \"{shown}\"");
+        let detail = format!("{why}.");
+        let hint = "Write SET fencing.token = 34, or SET fencing.token = 'scope=34,other=7'. A \
+            token is a whole number from 1 to 9223372036854775807.";
+        Self::new(RejectionKind::InvalidToken, message, detail, hint)
+    }
+
+    /// The transaction has written under one token and would go on under another.
+    #[must_use]
+    pub fn token_change_after_write() -> Self {
+        Self::new(
+            RejectionKind::InvalidToken,
+            "cannot change the fencing token of a transaction that has written".to_owned(),
+            "What it wrote belongs to the token it was written under.".to_owned(),
+            "COMMIT or ROLLBACK first, then set the token.",
+        )
+    }
+
+    /// The token was declared too late for the open transaction, which began read-only.
+    #[must_use]
+    pub fn declared_too_late() -> Self {
+        Self::new(
+            RejectionKind::InvalidToken,
+            "cannot declare a fencing token after the first query of a transaction".to_owned(),
+            "The transaction began without a token, so it is read-only, and PostgreSQL does not \
+                allow that to change after its first query. The mark may have been raised all the same."
+                .to_owned(),
+            "Declare the token before the first query of the transaction, or outside of a transaction.",
+        )
+    }
+
+    /// The authority did not take the declaration.
+    #[must_use]
+    pub fn authority_unavailable(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
+        let rejection = Self::new(
+            RejectionKind::AuthorityUnavailable,
+            "the fencing token could not be accepted: the token authority is not available"
+                .to_owned(),
+            format!("{why}."),
+            "Try again. Sessions that have declared a token go on writing; only new declarations need \
+                the authority.",
+        );
+        rejection.about_any(scope)
+    }
+
+    /// The same, for a session that cannot go on under its older token.
+    #[must_use]
+    pub fn ending_the_session(self) -> Self {
+        Self {
+            message: format!("terminating connection: {}", self.message),
+            detail: format!(
+                "{} The declaration may have been accepted, so the session cannot go on under its older token.",
+                self.detail
+            ),
+            hint: "Connect again, and declare the token of your election.".to_owned(),
+            ..self
+        }
+    }
+
+    /// Older sessions could not be confirmed gone in time.
+    #[must_use]
+    pub fn takeover_incomplete(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
+        let rejection = Self::new(
+            RejectionKind::TakeoverIncomplete,
+            "the takeover is not complete: sessions with lower tokens could not be confirmed gone"
+                .to_owned(),
+            format!("{why}."),
+            "Declare the same token again. If it keeps failing, see the proxy's log and check its control connection.",
+        );
+        rejection.about_any(scope)
+    }
+
+    /// The old sessions are gone, but the cluster did not take the copy of the mark.
+    #[must_use]
+    pub fn mark_not_copied(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
+        let rejection = Self::new(
+            RejectionKind::TakeoverIncomplete,
+            "the takeover is not complete: the mark could not be copied into the cluster"
+                .to_owned(),
+            format!("{why}."),
+            "Declare the same token again. If it keeps failing, look at the table pgpalisade.mark in the control \
+                connection's database: it may be locked, or the disk may be full.",
+        );
+        rejection.about_any(scope)
+    }
+
+    /// The session's server process cannot be watched, so nobody could end it at a takeover.
+    #[must_use]
+    pub fn backend_unknown(why: &dyn fmt::Display) -> Self {
+        Self::new(
+            RejectionKind::TakeoverIncomplete,
+            "the fencing token cannot be accepted: the session's server process cannot be \
+                identified"
+                .to_owned(),
+            format!("{why}."),
+            "Connect pgpalisade to PostgreSQL directly, and GRANT pg_read_all_stats, \
+                pg_signal_backend to its control role.",
+        )
+    }
+
+    /// The session was to begin read-only, and the server says that it has not.
+    #[must_use]
+    pub fn read_only_mode_dropped() -> Self {
+        Self::new(
+            RejectionKind::TakeoverIncomplete,
+            "the session cannot be guarded: default_transaction_read_only did not reach PostgreSQL".to_owned(),
+            "The proxy has put it into the startup packet as \"on\", and the server has reported another value."
+                .to_owned(),
+            "Connect pgpalisade to PostgreSQL directly: a pooler in between that ignores startup parameters drops it.",
+        )
+    }
+
+    /// The session is on a primary that a failover has deposed: what it would write is lost or, worse, believed.
+    #[must_use]
+    pub fn deposed_primary(scope: &Scope, token: Token) -> Self {
+        Self::new(
+            RejectionKind::DeposedPrimary,
+            "this server is no longer the primary: it was deposed by a failover".to_owned(),
+            "The token authority has a newer timeline of the cluster on record than the one that this session is on."
+                .to_owned(),
+            "Connect again. If it keeps failing, point the proxy's upstream and control connection to the new primary.",
+        )
+        .about(scope, Some(token), None)
+    }
+
+    /// A declaration from a session on another cluster or timeline than the one on record.
+    #[must_use]
+    pub fn wrong_cluster(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
+        let rejection = Self::new(
+            RejectionKind::DeposedPrimary,
+            "the fencing token cannot be accepted: this server is not the primary on record"
+                .to_owned(),
+            format!("{why}."),
+            "Connect again. If it keeps failing, point the proxy's upstream and control connection to the new primary; \
+                if this server is the right one, run \"pgpalisade recover\".",
+        );
+        rejection.about_any(scope)
+    }
+
+    /// Refused whatever the session holds.
+    #[must_use]
+    pub fn policy(reason: &dyn fmt::Display) -> Self {
+        Self::new(
+            RejectionKind::Policy,
+            "refused by the fencing policy".to_owned(),
+            format!("{reason}."),
+            "The policy of the proxy decides this; \"pgpalisade explain\" names the rule.",
+        )
+    }
+
+    /// A replication connection that the policy does not allow.
+    #[must_use]
+    pub fn replication(reason: &dyn fmt::Display) -> Self {
+        Self::new(
+            RejectionKind::Policy,
+            "refused by the fencing policy".to_owned(),
+            format!("A replication connection is not fenced. {reason}."),
+            "Connect to PostgreSQL directly for this, or let the policy allow replication for this user.",
+        )
+    }
+
+    /// A replication connection that brings a token.
+    #[must_use]
+    pub fn token_for_replication() -> Self {
+        Self::new(
+            RejectionKind::InvalidToken,
+            "a replication connection cannot hold a fencing token".to_owned(),
+            "It is not fenced: no takeover would end it.".to_owned(),
+            "Take fencing.token out of the connection string and of PGOPTIONS.",
+        )
+    }
+
+    /// Which scope a table belongs to depends on its schema, and that cannot be known.
+    #[must_use]
+    pub fn search_path_unknown(table: &ObjectName) -> Self {
+        Self::new(
+            RejectionKind::Policy,
+            format!("cannot tell which scope table \"{table}\" belongs to"),
+            "The policy lists tables by schema, this name has none, and the search_path is not known here: it may \
+                change within the same text, or the transaction has failed."
+                .to_owned(),
+            "Write the schema in front of the table, or change the search_path in a statement of its own.",
+        )
+    }
+
+    /// What a name stands for would change the session, or may.
+    #[must_use]
+    pub fn changes_by_name() -> Self {
+        Self::new(
+            RejectionKind::Policy,
+            "cannot run by its name what may change the session".to_owned(),
+            "The name stands for a statement that sets something, declares a token or ends a transaction, or for one \
+                that cannot be told from such a statement."
+                .to_owned(),
+            "Send the statement itself. A prepared statement that changes the session needs a name of ASCII letters, \
+                and is not run by EXECUTE or FETCH.",
+        )
+    }
+
+    /// The session was ended by a takeover; nothing of its open work is committed.
+    #[must_use]
+    pub fn session_ended(scope: &Scope, token: Token, mark: Mark) -> Self {
+        let message = format!(
+            "terminating connection: fencing token {token} is stale, scope \"{scope}\" is at {}",
+            mark.token
+        );
+        let detail = format!(
+            "{} What this session had not committed is rolled back.",
+            raised(scope, token, &mark)
+        );
+        let hint = DEPOSED;
+        Self::new(RejectionKind::SessionEnded, message, detail, hint).about(
+            scope,
+            Some(token),
+            Some(mark),
+        )
+    }
+
+    /// The session was ended by a takeover while work was in flight that may have been committed.
+    #[must_use]
+    pub fn outcome_unknown(scope: &Scope, token: Token, mark: Mark) -> Self {
+        let message = format!(
+            "terminating connection: fencing token {token} is stale, and it is not known \
+                whether the last statement was committed"
+        );
+        let detail = raised(scope, token, &mark);
+        let hint = "It was committed before the newer leader was admitted, or not at all. Read \
+            the data to find out.";
+        Self::new(RejectionKind::OutcomeUnknown, message, detail, hint).about(
+            scope,
+            Some(token),
+            Some(mark),
+        )
+    }
+
+    /// Appends the ErrorResponse.
+    pub fn encode(&self, severity: Severity, out: &mut BytesMut) {
+        let fields = ErrorFields {
+            severity,
+            sqlstate: self.kind.sqlstate(),
+            message: &self.message,
+            detail: &self.detail,
+            hint: &self.hint,
+        };
+        encode::error_response(out, &fields);
+    }
+}
+
+fn raised(scope: &Scope, token: Token, mark: &Mark) -> String {
+    // Of an older version, it may hold what a terminal obeys.
+    let by = without_controls(&mark.raised_by);
+    if mark.token <= token {
+        // Only an operator can do that.
+        return format!(
+            "The session's token is {token}, declared before the scope was repaired: the mark of scope \"{scope}\" was \
+                set to {} at {} by {by}.",
+            mark.token,
+            utc(mark.raised_at)
+        );
+    }
+    format!(
+        "The session's token is {token}. The mark of scope \"{scope}\" was raised to {} at {} by {by}.",
+        mark.token,
+        utc(mark.raised_at)
+    )
+}
+
+/// A time in microseconds since the Unix epoch, as people write it.
+#[must_use]
+pub fn utc(us: i64) -> String {
+    jiff::Timestamp::from_microsecond(us).map_or_else(
+        |_| format!("{us} us"),
+        |time| time.strftime("%Y-%m-%d %H:%M:%S%.3f UTC").to_string(),
+    )
+}

@@ -1,0 +1,122 @@
+//! Refusals of declarations, and of what only seems to be one.
+
+use std::fmt;
+
+use pgpalisade_authority::{Mark, Scope, Token};
+use pgpalisade_policies::{MayNotDeclare, Mistake, nearest};
+
+use super::RejectionKind;
+use super::{Bound, Rejection};
+
+impl Rejection {
+    /// The token is further than the policy allows.
+    #[must_use]
+    pub fn out_of_bounds(scope: &Scope, token: Token, mark: Option<Mark>, bound: Bound) -> Self {
+        if let Bound::MaxScopes(most) = bound {
+            return Self::too_many_scopes(scope, token, most);
+        }
+        let message = format!("fencing token {token} is out of bounds for scope \"{scope}\"");
+        let at = match &mark {
+            Some(mark) => format!("the mark is {}", mark.rank()),
+            None => "no mark is known".to_owned(),
+        };
+        let detail = match bound {
+            Bound::MaxToken(most) => format!(
+                "The session's token is {token}, {at}, and max_token of scope \"{scope}\" is {most}. Nothing was \
+                    changed."
+            ),
+            Bound::MaxStep(most) => format!(
+                "The session's token is {token}, {at}, and max_step of scope \"{scope}\" allows one declaration to \
+                    raise it by {most}. Nothing was changed."
+            ),
+            bound @ (Bound::Pace(..) | Bound::MaxScopes(_) | Bound::Reserved) => format!(
+                "The session's token is {token}, {at}, and {bound} of scope \"{scope}\". Nothing was changed."
+            ),
+        };
+        let hint = "Check where the token comes from: it is not the next one of this election. If the election has \
+            really come this far, raise the bound in the policy; if the mark is wrong, an operator can set it with \
+            \"pgpalisade scope repair\".";
+        Self::new(RejectionKind::InvalidToken, message, detail, hint).about(
+            scope,
+            Some(token),
+            mark,
+        )
+    }
+
+    /// Something that looks like a declaration, or asks for a setting of ours, and is neither.
+    #[must_use]
+    pub fn mistake(mistake: &Mistake) -> Self {
+        const OURS: [&str; 4] = [
+            "fencing.token",
+            "fencing.scope",
+            "fencing.mark",
+            "fencing.status",
+        ];
+        const SETTINGS: &str = "Settings below fencing. are pgpalisade's: fencing.token and fencing.scope can be set \
+            and shown, fencing.mark and fencing.status can be shown.";
+        const LITERAL: &str = "Write SET fencing.token = 34, or SELECT set_config('fencing.token', '34', false) as the \
+            whole statement. Put the number into the text: a parameter such as $1 is not in it.";
+        let (message, detail, hint) = match mistake {
+            Mistake::UnknownSetting(name) => {
+                let near = nearest(&name.to_ascii_lowercase(), OURS.into_iter());
+                let hint = near.map_or_else(
+                    || "Write SET fencing.token = 34.".to_owned(),
+                    |near| format!("Did you mean {near}?"),
+                );
+                let shown: String = name.chars().take(100).collect();
+                let message = format!("there is no setting \"{shown}\"");
+                (message, SETTINGS.to_owned(), hint)
+            }
+            Mistake::ShowOnly(name) => (
+                format!("\"{name}\" cannot be set"),
+                SETTINGS.to_owned(),
+                format!("Write SHOW {name}."),
+            ),
+            Mistake::Unreadable(why) => (
+                "cannot read what this text does with the settings of pgpalisade".to_owned(),
+                format!("It names one of them, and counts as unknown because {why}."),
+                "Send SET fencing.token as a text of its own, in ASCII characters.".to_owned(),
+            ),
+            Mistake::DoesNotDeclare(variable) => {
+                let name = variable.name();
+                let detail = format!(
+                    "It would give {name} a value inside PostgreSQL, and the session would hold no token by it: \
+                        one is declared by a statement of its own that has the value in its text."
+                );
+                let message =
+                    format!("this statement sets {name} without declaring a fencing token");
+                (message, detail, LITERAL.to_owned())
+            }
+        };
+        Self::new(RejectionKind::InvalidToken, message, detail, &hint)
+    }
+
+    /// The policy does not let the session declare the scope, or not for so long.
+    #[must_use]
+    pub fn may_not_declare(scope: &Scope, token: Option<Token>, why: &MayNotDeclare) -> Self {
+        let message = format!("this session may not declare scope \"{scope}\" like this");
+        let detail = format!("{}.", why.why);
+        Self::new(RejectionKind::Policy, message, detail, &why.hint).about(scope, token, None)
+    }
+
+    /// One more scope than the policy allows.
+    fn too_many_scopes(scope: &Scope, token: Token, most: u64) -> Self {
+        let message = format!("scope \"{scope}\" is new, and there are too many scopes");
+        let detail = format!("There are {most} or more. Nothing was changed.");
+        let hint = "Correct the name, or have an operator add the scope to the policy, or raise tokens.max_scopes.";
+        Self::new(RejectionKind::Policy, message, detail, hint).about(scope, Some(token), None)
+    }
+
+    /// Prepared transactions of earlier tokens are left, and the policy does not let a takeover leave them.
+    #[must_use]
+    pub fn prepared_transactions_left(scope: &Scope, why: &dyn fmt::Display) -> Self {
+        Self::new(
+            RejectionKind::TakeoverIncomplete,
+            "the takeover is not complete: prepared transactions of earlier leaders are left".to_owned(),
+            format!("{why}."),
+            "Finish them with COMMIT PREPARED or ROLLBACK PREPARED, connected to PostgreSQL directly, and declare the \
+                token again.",
+        )
+        .about(scope, None, None)
+    }
+}

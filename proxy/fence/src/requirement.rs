@@ -1,0 +1,243 @@
+//! Whether a session holds what a statement needs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use pgpalisade_authority::Scope;
+use pgpalisade_policies::{
+    Class, Effects, Lifetime, Mode, ObjectName, Requirement, ScopeId, ScopeSet, SearchPath,
+};
+
+use super::permit::{Admitted, Grounds};
+use super::{Basis, Holding, SCOPES_MAX, SessionFence, Standing, TokenValue};
+use crate::rejection::{Needs, Rejection};
+
+/// Why PostgreSQL's read-only mode is not sure to keep a statement from writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unguarded {
+    /// What ran in an earlier transaction of the same request cycle may have switched it off.
+    TransactionEnded,
+    /// The transaction could write when it began.
+    TokenLaidDown,
+    /// The text is sent to a session that may write from its first statement on.
+    TokenDeclaredLater,
+}
+
+impl fmt::Display for Unguarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TransactionEnded => {
+                "a transaction has ended before it in the same text or pipeline, so read-only mode is in doubt"
+            }
+            Self::TokenLaidDown => {
+                "the token was laid down before it in the same text, so the transaction is not read-only"
+            }
+            Self::TokenDeclaredLater => {
+                "the token is declared behind it in the same text, so the transaction is not read-only"
+            }
+        })
+    }
+}
+
+/// Why a request does not just pass.
+#[derive(Debug)]
+pub enum Unmet {
+    /// These tokens must be accepted for the session first.
+    Declare(TokenValue),
+    /// The search path must be known first: it depends on the schema of this table.
+    AskSearchPath(ObjectName),
+    /// It is refused.
+    Refuse(Box<Rejection>),
+}
+
+impl From<Box<Rejection>> for Unmet {
+    fn from(rejection: Box<Rejection>) -> Self {
+        Self::Refuse(rejection)
+    }
+}
+
+/// Whether a request may be sent.
+pub type Decision = Result<Admitted, Unmet>;
+
+impl SessionFence {
+    /// Decides a request of which nothing is known but its effects.
+    ///
+    /// # Errors
+    ///
+    /// [`Unmet`].
+    pub fn admit_effects(
+        &self,
+        effects: &Effects,
+        holding: Option<&Arc<Holding>>,
+        path: SearchPath<'_>,
+    ) -> Decision {
+        let mut grounds = Grounds::default();
+        self.check(&mut grounds, effects, None, holding, path)?;
+        Ok(grounds.admitted())
+    }
+
+    /// Carries a refusal out, or keeps it where it is only observed; the first one is kept.
+    pub fn refuse_or_observe(
+        &self,
+        grounds: &mut Grounds,
+        rejection: Box<Rejection>,
+    ) -> Result<(), Box<Rejection>> {
+        match self.mode_of(&rejection) {
+            Mode::Enforce => Err(rejection),
+            Mode::Observe => {
+                grounds.observed.get_or_insert(rejection);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a session with these tokens may do this, and what its permit rests on then.
+    pub fn check(
+        &self,
+        grounds: &mut Grounds,
+        effects: &Effects,
+        why_write: Option<&dyn fmt::Display>,
+        holding: Option<&Arc<Holding>>,
+        path: SearchPath<'_>,
+    ) -> Result<Basis, Unmet> {
+        let is_read = effects.class == Class::Read;
+        let scopes = match self.rules().requirement(effects, path) {
+            Requirement::Free if is_read => return Ok(Basis::NotRequired),
+            // Whoever has declared a token is held to it, also where none is needed.
+            Requirement::Free => None,
+            Requirement::Current(scopes) => Some(scopes),
+            Requirement::Refuse(reason) => {
+                self.refuse_or_observe(grounds, Box::new(Rejection::policy(&reason)))?;
+                None
+            }
+            Requirement::NeedsSearchPath(_) if self.holds_all(holding) => None,
+            Requirement::NeedsSearchPath(name) => return Err(Unmet::AskSearchPath(name)),
+        };
+        self.check_standing(grounds, holding)?;
+        if let Some(scopes) = &scopes {
+            self.check_scopes(grounds, effects.class, scopes, why_write, holding)?;
+        }
+        self.check_accepted(holding)?;
+        let basis = match (is_read, &scopes, &grounds.observed) {
+            (true, ..) => return Ok(Basis::NotRequired),
+            (false, Some(_), None) => Basis::Token,
+            _ => Basis::Exempt,
+        };
+        grounds.basis = basis;
+        Ok(basis)
+    }
+
+    /// Whether a session that has been let write may end what it has begun.
+    pub fn check_goes_on(
+        &self,
+        grounds: &mut Grounds,
+        holding: Option<&Arc<Holding>>,
+    ) -> Result<(), Unmet> {
+        self.check_standing(grounds, holding)?;
+        self.check_accepted(holding)?;
+        if !self.may_write(holding) {
+            let missing = self.missing(self.rules().scope(), Class::Write, None);
+            self.refuse_or_observe(grounds, Box::new(missing))?;
+        }
+        grounds.basis = match holding {
+            Some(_) if grounds.observed.is_none() => Basis::Token,
+            _ => Basis::Exempt,
+        };
+        Ok(())
+    }
+
+    /// What was only observed is declared anew once it is enforced.
+    fn check_accepted(&self, holding: Option<&Arc<Holding>>) -> Result<(), Unmet> {
+        match holding {
+            Some(holding) if !holding.bindings().iter().all(|one| self.is_accepted(one)) => {
+                let value = holding.value();
+                self.may_declare_all(&value, Lifetime::Local)?;
+                Err(Unmet::Declare(value))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether none of the tokens that a session has declared stands against its writes.
+    fn check_standing(
+        &self,
+        grounds: &mut Grounds,
+        holding: Option<&Arc<Holding>>,
+    ) -> Result<(), Box<Rejection>> {
+        let bindings = holding.map_or(&[][..], |holding| holding.bindings());
+        for binding in bindings {
+            let scope = binding.cell.scope();
+            let rejection = match binding.standing() {
+                Standing::Current => continue,
+                Standing::Stale(mark) => Rejection::stale(scope, binding.token, mark),
+                Standing::Deposed => Rejection::deposed_primary(scope, binding.token),
+            };
+            self.refuse_or_observe(grounds, Box::new(rejection))?;
+        }
+        Ok(())
+    }
+
+    /// Why a session may not run a query behind the end of a transaction, while nobody knows whether read-only mode is
+    /// still on; `None` where it needs none.
+    #[must_use]
+    pub fn unguarded(&self, holding: Option<&Arc<Holding>>, why: Unguarded) -> Option<Rejection> {
+        let scope = self.rules().scope();
+        if self.may_write(holding) {
+            return None;
+        }
+        let standing = self.check_standing(&mut Grounds::default(), holding);
+        Some(match standing {
+            Err(stale) => *stale,
+            Ok(()) => self.missing(scope, Class::Write, Some(&why)),
+        })
+    }
+
+    /// The refusal for want of a token of one scope.
+    fn missing(
+        &self,
+        scope: ScopeId,
+        class: Class,
+        why_write: Option<&dyn fmt::Display>,
+    ) -> Rejection {
+        let scope = self.named(scope).scope();
+        let needs = Needs {
+            class,
+            scopes: &[scope],
+            session_scope: self.default_scope(),
+            why_write,
+        };
+        Rejection::no_token(scope, &needs)
+    }
+
+    /// Whether the session has declared tokens of all these scopes.
+    fn check_scopes(
+        &self,
+        grounds: &mut Grounds,
+        class: Class,
+        scopes: &ScopeSet,
+        why_write: Option<&dyn fmt::Display>,
+        holding: Option<&Arc<Holding>>,
+    ) -> Result<(), Unmet> {
+        let scope = |id: &ScopeId| self.named(*id).scope();
+        for missing in scopes.as_slice().iter().map(scope) {
+            if holding.is_some_and(|holding| holding.binding_of(missing).is_some()) {
+                continue;
+            }
+            // One that is observed is on record, so only one that is enforced still matters.
+            if grounds.observed.is_some() && self.mode(Some(missing)) == Mode::Observe {
+                continue;
+            }
+            let needed = scopes.as_slice().iter().map(scope);
+            let needed: Vec<&Scope> = needed.take(SCOPES_MAX + 1).collect();
+            let needs = Needs {
+                class,
+                scopes: &needed,
+                session_scope: self.default_scope(),
+                why_write,
+            };
+            let rejection = Box::new(Rejection::no_token(missing, &needs));
+            self.refuse_or_observe(grounds, rejection)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,350 @@
+//! The policy in force with the marks of its scopes, and what of it holds for one session.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use pgpalisade_authority::{Mark, Scope, ScopeError, Token};
+use pgpalisade_policies::{
+    Backstop, DEFAULT_SCOPE, Lifetime, Mode, Policy, ScopeId, SessionPolicy, Who,
+};
+
+use super::permit::Grounds;
+use super::requirement::Unmet;
+use super::scope_cell::{ScopeCell, ScopeCells};
+use super::{Basis, Binding, Footing, Holding, Permit, TokenValue};
+use crate::rejection::Rejection;
+use crate::wire::frontend::FrontendTag;
+
+/// Everything that a decision rests on besides the session. It does not change: a reload makes another one.
+#[derive(Debug)]
+pub struct Fence {
+    policy: Arc<Policy>,
+    cells: Arc<ScopeCells>,
+    /// Of the scopes that the policy names, in its order.
+    named: Box<[Arc<ScopeCell>]>,
+    /// The places in `named`, by the numbers of the cells.
+    places: Box<[Option<ScopeId>]>,
+    /// Of [`DEFAULT_SCOPE`].
+    default: Arc<ScopeCell>,
+    overall: Mode,
+}
+
+impl Fence {
+    /// A fence for one policy, with the marks that this proxy knows. With `overall` to observe, nothing is refused
+    /// whatever the policy says.
+    ///
+    /// # Errors
+    ///
+    /// Where the policy names a scope by something that is no name.
+    pub fn new(policy: Policy, cells: Arc<ScopeCells>, overall: Mode) -> Result<Self, ScopeError> {
+        let cell = |name: &str| Scope::from_str(name).map(|scope| cells.cell(&scope));
+        let named = policy.scopes().iter().map(|name| cell(name));
+        let named: Box<[_]> = named.collect::<Result<_, _>>()?;
+        Ok(Self {
+            places: places(&policy, &named),
+            named,
+            default: cell(DEFAULT_SCOPE)?,
+            policy: Arc::new(policy),
+            cells,
+            overall,
+        })
+    }
+
+    /// What holds for a session.
+    #[must_use]
+    pub fn for_session(self: &Arc<Self>, who: &Who<'_>) -> SessionFence {
+        SessionFence {
+            rules: self.policy.for_session(who),
+            fence: Arc::clone(self),
+        }
+    }
+
+    /// What this proxy knows of a scope's mark.
+    #[must_use]
+    pub fn cell(&self, scope: &Scope) -> Arc<ScopeCell> {
+        self.cells.cell(scope)
+    }
+
+    /// The mark of a scope, where it is known to stand above a token.
+    #[must_use]
+    pub fn mark_above(&self, scope: &Scope, token: Token) -> Option<Mark> {
+        self.cells.find(scope)?.mark_above(token)
+    }
+
+    /// The cell in use of a scope that the policy names.
+    #[inline]
+    fn newest(&self, id: ScopeId) -> Option<&Arc<ScopeCell>> {
+        self.named.get(id.index()).map(|cell| cell.newest())
+    }
+
+    /// The place in the policy of the scope that a cell is for, where it names it.
+    #[inline]
+    fn place(&self, cell: &ScopeCell) -> Option<ScopeId> {
+        self.places.get(cell.number()).copied().flatten()
+    }
+}
+
+fn places(policy: &Policy, named: &[Arc<ScopeCell>]) -> Box<[Option<ScopeId>]> {
+    let count = named.iter().map(|cell| cell.number() + 1).max();
+    let mut places = vec![None; count.unwrap_or_default()];
+    for (id, cell) in policy.ids().zip(named) {
+        if let Some(place) = places.get_mut(cell.number()) {
+            *place = Some(id);
+        }
+    }
+    places.into()
+}
+
+/// What holds for one session. It is as small with many scopes as with few: it has none of its own.
+#[derive(Debug, Clone)]
+pub struct SessionFence {
+    fence: Arc<Fence>,
+    rules: SessionPolicy,
+}
+
+impl SessionFence {
+    /// The fence that it is part of.
+    #[must_use]
+    pub const fn fence(&self) -> &Arc<Fence> {
+        &self.fence
+    }
+
+    /// What the policy says about the session.
+    #[must_use]
+    pub const fn rules(&self) -> &SessionPolicy {
+        &self.rules
+    }
+
+    /// The scope of a bare number, where the session has not said another.
+    #[must_use]
+    pub fn default_scope(&self) -> &Scope {
+        self.named(self.rules.scope()).scope()
+    }
+
+    /// Every scope that the policy names.
+    pub(super) fn scopes(&self) -> impl Iterator<Item = &Scope> {
+        self.fence.named.iter().map(|cell| cell.scope())
+    }
+
+    pub(super) fn named(&self, id: ScopeId) -> &Arc<ScopeCell> {
+        // A policy hands out places of its own scopes only.
+        let named = self.fence.named.get(id.index());
+        named.unwrap_or(&self.fence.default).newest()
+    }
+
+    /// Whether a refusal that concerns a scope is carried out; without one, a refusal that concerns none.
+    #[must_use]
+    pub fn mode(&self, scope: Option<&Scope>) -> Mode {
+        match self.fence.overall {
+            Mode::Observe => Mode::Observe,
+            Mode::Enforce => self.rules.mode(scope.map(Scope::as_str)),
+        }
+    }
+
+    /// Whether a refusal is carried out.
+    #[must_use]
+    pub fn mode_of(&self, rejection: &Rejection) -> Mode {
+        self.mode(rejection.scope.as_ref())
+    }
+
+    /// Whether the session holds tokens of every scope that the policy names: then it has those of any table.
+    pub(super) fn holds_all(&self, holding: Option<&Arc<Holding>>) -> bool {
+        let held = |cell: &Arc<ScopeCell>| {
+            holding.is_some_and(|holding| holding.binding_of(cell.scope()).is_some())
+        };
+        self.fence.named.iter().all(held)
+    }
+
+    /// Whether a binding counts: it is current, and accepted in the way that its scope asks for.
+    #[inline]
+    pub(super) fn counts(&self, binding: &Binding) -> bool {
+        binding.is_current() && self.is_accepted(binding)
+    }
+
+    /// Whether a binding was accepted in the way that its scope asks for now.
+    #[inline]
+    pub fn is_accepted(&self, binding: &Binding) -> bool {
+        match binding.footing {
+            Footing::Registered => true,
+            Footing::Noted => self.mode(Some(binding.cell.scope())) == Mode::Observe,
+        }
+    }
+
+    /// Whether a takeover ends a session for this token of it.
+    #[must_use]
+    pub fn ends_sessions(&self, binding: &Binding) -> bool {
+        binding.footing == Footing::Registered
+            || self.mode(Some(binding.cell.scope())) == Mode::Enforce
+    }
+
+    /// A permit for whatever a session with these tokens sends: it holds all the current tokens that a text can need.
+    /// `None` says nothing; the text must be looked at.
+    #[inline]
+    #[must_use]
+    pub fn admit_any(&self, holding: Option<&Arc<Holding>>) -> Option<Permit> {
+        let needed = self.rules.unlooked()?;
+        let Some(holding) = holding else {
+            return needed.is_empty().then(|| Permit::new(Basis::Exempt));
+        };
+        // Ends at the first that is missing: a session has few tokens.
+        let holds = |id: &ScopeId| {
+            let cell = self.fence.newest(*id);
+            cell.is_some_and(|cell| holding.binding(cell).is_some())
+        };
+        let all_count = holding
+            .bindings()
+            .iter()
+            .all(|binding| self.counts(binding));
+        (all_count && needed.iter().all(holds)).then(|| Permit::new(Basis::Token))
+    }
+
+    /// Whether the session may write anything at all, so that PostgreSQL has to let it.
+    #[inline]
+    #[must_use]
+    pub fn may_write(&self, holding: Option<&Arc<Holding>>) -> bool {
+        let opens = match (self.opening(), holding) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(opening), Some(holding)) => {
+                // From its tokens, which are few, to the scopes, which may be very many.
+                let mut bindings = holding.bindings().iter();
+                bindings.any(|binding| self.is_opened_by(opening, &binding.cell))
+            }
+        };
+        opens && holding.is_none_or(|holding| self.all_count_or_are_observed(holding))
+    }
+
+    /// The scopes, in order, of which the token of one lets it write something. `None`: it may without.
+    #[inline]
+    fn opening(&self) -> Option<&[ScopeId]> {
+        match (self.fence.overall, self.rules.backstop()) {
+            (Mode::Observe, _) | (_, Backstop::Off) => None,
+            (Mode::Enforce, Backstop::UntilHolding(scopes)) => Some(scopes),
+        }
+    }
+
+    /// Whether a cell is the one in use of one of these scopes.
+    #[inline]
+    fn is_opened_by(&self, opening: &[ScopeId], cell: &Arc<ScopeCell>) -> bool {
+        let newest = self.fence.place(cell).and_then(|id| self.fence.newest(id));
+        newest.is_some_and(|newest| Arc::ptr_eq(newest, cell)) && self.is_among(opening, cell)
+    }
+
+    /// Whether a cell is of one of these scopes.
+    #[inline]
+    fn is_among(&self, scopes: &[ScopeId], cell: &ScopeCell) -> bool {
+        let place = self.fence.place(cell);
+        place.is_some_and(|id| scopes.binary_search(&id).is_ok())
+    }
+
+    fn all_count_or_are_observed(&self, holding: &Holding) -> bool {
+        let mut bindings = holding.bindings().iter();
+        bindings.all(|binding| {
+            self.counts(binding) || self.mode(Some(binding.cell.scope())) == Mode::Observe
+        })
+    }
+
+    /// Whether the tokens of a value would let the session write something that it may not write without.
+    #[must_use]
+    pub fn opens(&self, value: &TokenValue) -> bool {
+        let opening = self.opening().unwrap_or_default();
+        let mut tokens = value.tokens().iter();
+        tokens.any(|(scope, _)| {
+            let cell = self.fence.cells.find(scope);
+            cell.is_some_and(|cell| self.is_among(opening, &cell))
+        })
+    }
+
+    /// Whether the session may declare a scope, and keep it for so long.
+    ///
+    /// # Errors
+    ///
+    /// What the client is told.
+    pub fn may_declare(
+        &self,
+        scope: &Scope,
+        token: Option<Token>,
+        lifetime: Lifetime,
+    ) -> Result<(), Box<Rejection>> {
+        let allowed = self.rules.may_declare(scope.as_str(), lifetime);
+        allowed.map_err(|why| Box::new(Rejection::may_not_declare(scope, token, &why)))
+    }
+
+    /// The same for all scopes of a value.
+    ///
+    /// # Errors
+    ///
+    /// What the client is told.
+    pub fn may_declare_all(
+        &self,
+        value: &TokenValue,
+        lifetime: Lifetime,
+    ) -> Result<(), Box<Rejection>> {
+        let mut tokens = value.tokens().iter();
+        tokens.try_for_each(|(scope, token)| self.may_declare(scope, Some(*token), lifetime))
+    }
+
+    /// A permit for a message that can change no data by its type alone.
+    #[inline]
+    #[must_use]
+    pub const fn admit_harmless(&self, tag: FrontendTag) -> Option<Permit> {
+        match tag {
+            FrontendTag::Parse
+            | FrontendTag::Bind
+            | FrontendTag::Describe
+            | FrontendTag::Close
+            | FrontendTag::Flush
+            | FrontendTag::Sync
+            | FrontendTag::CopyFail
+            | FrontendTag::Terminate => Some(Permit::new(Basis::NotRequired)),
+            FrontendTag::Query
+            | FrontendTag::Execute
+            | FrontendTag::FunctionCall
+            | FrontendTag::CopyData
+            | FrontendTag::CopyDone
+            | FrontendTag::Password => None,
+        }
+    }
+
+    /// A permit for a request whose layout PostgreSQL refuses.
+    #[must_use]
+    pub const fn admit_malformed(&self, tag: FrontendTag) -> Option<Permit> {
+        if tag.is_extended() || matches!(tag, FrontendTag::Query) {
+            Some(Permit::new(Basis::NotRequired))
+        } else {
+            None
+        }
+    }
+
+    /// The refusal of running by its name what may change the session; `None` where that is only observed.
+    #[must_use]
+    pub fn changes_by_name(&self) -> Option<Box<Rejection>> {
+        let rejection = Box::new(Rejection::changes_by_name());
+        self.refuse_or_observe(&mut Grounds::default(), rejection)
+            .err()
+    }
+
+    /// A permit for data, or the end of data, of a COPY that was admitted.
+    ///
+    /// # Errors
+    ///
+    /// The rejection where the token has become stale since the COPY began.
+    pub fn admit_copy_data(
+        &self,
+        holding: Option<&Arc<Holding>>,
+    ) -> Result<Permit, Box<Rejection>> {
+        // What is only observed is on record with its statement, or will be with its COMMIT.
+        let mut grounds = Grounds::default();
+        match self.check_goes_on(&mut grounds, holding) {
+            Ok(()) => Ok(grounds.admitted().permit),
+            Err(Unmet::Refuse(rejection)) => Err(rejection),
+            // Its COMMIT will be declared first.
+            Err(Unmet::Declare(_) | Unmet::AskSearchPath(_)) => Ok(Permit::new(Basis::Exempt)),
+        }
+    }
+
+    /// A permit for data that the server will throw away, since no COPY is going on.
+    pub const fn admit_ignored_data(&self) -> Permit {
+        Permit::new(Basis::NotRequired)
+    }
+}

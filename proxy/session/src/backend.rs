@@ -1,0 +1,306 @@
+//! Messages from the server: where each of them goes, and what it tells about the session.
+
+use std::sync::Arc;
+
+use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
+
+use super::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery, value};
+use super::action::Disposition;
+use super::in_flight::{InFlight, Origin, Request};
+use super::ledger::Reply;
+use super::variables::apply;
+use super::{CommittedMidway, KnowsToken, Lift, Pipeline, Session, Settles};
+use crate::rejection::Enforcement;
+use crate::rejection::Rejection;
+use crate::wire::backend::{self, TransactionStatus, first_column, tag};
+use crate::wire::encode::{self, Severity};
+
+/// The command tag of a SELECT that returned no row.
+const NO_ROW: &[u8] = b"SELECT 0";
+
+impl From<Reply> for Disposition {
+    #[inline]
+    fn from(reply: Reply) -> Self {
+        match reply {
+            Reply::Relay | Reply::Replace(_) => Self::Relay,
+            Reply::Swallow => Self::Drop,
+        }
+    }
+}
+
+impl Session {
+    /// Whether a message of the server must be there as a whole: its body matters, or the session says something in
+    /// its place.
+    #[inline]
+    #[must_use]
+    pub fn understands(&self, message: u8) -> bool {
+        matches!(
+            message,
+            tag::READY_FOR_QUERY | tag::COMMAND_COMPLETE | tag::ERROR | tag::PARAMETER_STATUS
+        ) || (message == tag::DATA_ROW
+            && (self.is_answer() || self.server.ledger.shown_access().is_some()))
+    }
+
+    /// Takes note of one message of the server. What the session says itself stands in its output, and goes out in the
+    /// place of the message or in front of it.
+    #[inline]
+    pub fn on_backend(&mut self, message: u8, body: &[u8]) -> Disposition {
+        match message {
+            tag::READY_FOR_QUERY => self.on_ready(body),
+            tag::COMMAND_COMPLETE => self.on_command_complete(body),
+            tag::ERROR => self.on_error(body),
+            tag::PARAMETER_STATUS => self.on_parameter_status(body),
+            tag::NOTIFICATION => Disposition::Relay,
+            tag::DATA_ROW if self.is_answer() => {
+                self.server.search_path.answer(body);
+                Disposition::Drop
+            }
+            tag::DATA_ROW if self.hides_access(body) => Disposition::Drop,
+            tag::NOTICE => match self.is_own_reply() {
+                true => Disposition::Drop,
+                false => Disposition::Relay,
+            },
+            other => self.on_other(other),
+        }
+    }
+
+    /// Whether the next reply answers the proxy.
+    #[inline]
+    fn is_own_reply(&self) -> bool {
+        let front = self.server.ledger.front();
+        front.is_some_and(|front| front.origin == Origin::Proxy)
+    }
+
+    /// Whether a row answers the proxy's own question.
+    #[inline]
+    fn is_answer(&self) -> bool {
+        self.server.search_path.is_asking() && self.is_own_reply()
+    }
+
+    /// A row that shows the access mode says what the client sees of it. Where that is not what the server says,
+    /// another row is sent in its place.
+    fn hides_access(&mut self, row: &[u8]) -> bool {
+        let Some(show) = self.server.ledger.shown_access() else {
+            return false;
+        };
+        let mode = &self.server.read_only.mode;
+        let shown = first_column(row)
+            .and_then(access::parse)
+            .and_then(|server| mode.shown_for(show, server));
+        if let Some(shown) = shown {
+            encode::data_row(&mut self.output.to_client, value(shown));
+        }
+        shown.is_some()
+    }
+
+    fn on_other(&mut self, message: u8) -> Disposition {
+        if self.is_contradiction(message, &[]) {
+            return Disposition::End(self.end_for_contradiction(message, &[]));
+        }
+        match message {
+            // The rows that were asked for have been made, and what makes them has run for each.
+            tag::PORTAL_SUSPENDED => self.on_statement_ran(&[]),
+            tag::PARSE_COMPLETE | tag::BIND_COMPLETE | tag::CLOSE_COMPLETE => {
+                if let Some(front) = self.server.ledger.front_mut() {
+                    self.server.names.confirm(std::mem::take(&mut front.name));
+                }
+            }
+            _ => {}
+        }
+        let reply = self.server.ledger.on_reply(message);
+        if message == tag::COPY_IN_RESPONSE {
+            self.on_copy_in();
+        }
+        reply.into()
+    }
+
+    fn on_ready(&mut self, body: &[u8]) -> Disposition {
+        let server = &mut self.server;
+        let is_query = |front: &InFlight| front.request == Request::Query;
+        if server.ledger.front().is_some_and(is_query) {
+            server.names.on_simple_query();
+        }
+        let reply = server.ledger.on_reply(tag::READY_FOR_QUERY);
+        // An unknown status is taken as the one in which least is possible.
+        let status = TransactionStatus::from_body(body).unwrap_or(TransactionStatus::Failed);
+        server.status = status;
+        self.client.variables.on_ready(status);
+        if status == TransactionStatus::Idle {
+            server.ledger.end_transaction();
+            server.read_only.mode.end_transaction();
+            server.names.end_transaction();
+            server.search_path.end_transaction();
+        }
+        server.committed_midway = CommittedMidway::No;
+        if server.ledger.is_empty() {
+            // Also where the Sync was sent during a COPY that had failed by then.
+            self.client.pipeline = Pipeline::Closed;
+            server.read_only.end_cycle();
+        }
+        reply.into()
+    }
+
+    fn on_command_complete(&mut self, body: &[u8]) -> Disposition {
+        let command_tag = backend::command_tag(body);
+        if self.is_contradiction(tag::COMMAND_COMPLETE, command_tag) {
+            let ending = self.end_for_contradiction(tag::COMMAND_COMPLETE, command_tag);
+            return Disposition::End(ending);
+        }
+        self.on_statement_ran(command_tag);
+        self.server.ledger.on_reply(tag::COMMAND_COMPLETE).into()
+    }
+
+    /// The statement that the next reply is about has run, to its end or as far as it was asked for: what it did to the
+    /// session is true now.
+    fn on_statement_ran(&mut self, command_tag: &[u8]) {
+        let Some((verdict, at)) = self.server.ledger.front().and_then(InFlight::position) else {
+            return;
+        };
+        let verdict = Arc::clone(verdict);
+        let Some(statement) = verdict.statements.get(at) else {
+            return;
+        };
+        if statement.may_change_access_unseen() {
+            self.server.read_only.mode.on_unseen_change();
+        }
+        if commits(statement, command_tag) {
+            self.server.committed_midway = CommittedMidway::Yes;
+        }
+        if command_tag == NO_ROW {
+            // The end of a portal whose rows have all come before: set_config was called then, and is not again.
+            return;
+        }
+        for control in &statement.controls {
+            self.on_control(control, command_tag);
+        }
+    }
+
+    fn on_control(&mut self, control: &Control, command_tag: &[u8]) {
+        // COMMIT of a failed transaction is a ROLLBACK, and the server says so.
+        let rolled_back;
+        let control = match control {
+            Control::Commit { chain } if command_tag == b"ROLLBACK" => {
+                rolled_back = Control::Rollback { chain: *chain };
+                &rolled_back
+            }
+            Control::PrepareTransaction if command_tag == b"ROLLBACK" => {
+                rolled_back = Control::Rollback { chain: Chain::No };
+                &rolled_back
+            }
+            control => control,
+        };
+        let (client, server) = (&mut self.client, &mut self.server);
+        let accepted = server.granted.accepted();
+        apply(&client.fence, control, accepted, &mut client.variables);
+        if let Some(status) = status_after(control) {
+            server.status = status;
+        }
+        server.read_only.mode.on_control(control);
+        match control {
+            Control::DiscardAll | Control::DeallocateAll => server.names.deallocated_all(),
+            Control::SetFencing { .. } => server.knows_token = KnowsToken::Yes,
+            Control::Prepare { name, effects } => server.names.prepared(name, effects),
+            Control::Deallocate { name } => server.names.deallocated(name),
+            _ => {}
+        }
+    }
+
+    fn on_error(&mut self, body: &[u8]) -> Disposition {
+        let fatal = backend::is_fatal(body);
+        let terminated = fatal && backend::error_field(body, b'C') == Some(b"57P01");
+        if terminated && !self.server.granted.accepted().is_empty() {
+            return Disposition::Terminated;
+        }
+        self.client.variables.on_error();
+        if self.server.status == TransactionStatus::Idle {
+            self.server.read_only.mode.on_rollback();
+        }
+        if self.server.ledger.is_copying_in() {
+            // What stands behind the COPY in its text may have been waited for.
+            self.client.settles = Settles::Yes;
+        }
+        match self.server.ledger.on_reply(tag::ERROR) {
+            // The session ends, whoever's request it was.
+            _ if fatal => Disposition::Relay,
+            Reply::Relay => Disposition::Relay,
+            Reply::Replace(rejection) => {
+                rejection.encode(Severity::Error, &mut self.output.to_client);
+                self.on_lift_refused(&rejection);
+                Disposition::Drop
+            }
+            Reply::Swallow => {
+                let message = backend::error_field(body, b'M').unwrap_or_default();
+                Disposition::End(self.end_for_own_statement(message))
+            }
+        }
+    }
+
+    /// The open transaction cannot become read-write any more, where that was asked for. The client's message is
+    /// answered by the error that has just been sent.
+    fn on_lift_refused(&mut self, rejection: &Rejection) {
+        let prepared = self.prepared.as_mut();
+        let Some(prepared) = prepared.filter(|prepared| prepared.lift == Lift::Sent) else {
+            return;
+        };
+        prepared.lift = Lift::Refused;
+        // In a pipeline the server skips what follows. Else the proxy's own Sync stands for the end of the client's
+        // Query.
+        if self.client.pipeline == Pipeline::Closed
+            && let Some(sync) = self.server.ledger.front_mut()
+        {
+            sync.origin = Origin::Client;
+        }
+        self.record(rejection, Enforcement::Refused, None);
+    }
+
+    fn on_parameter_status(&mut self, body: &[u8]) -> Disposition {
+        let Some((name, reported)) = backend::parameter_status(body) else {
+            return Disposition::Relay;
+        };
+        self.server.text_settings.on_report(name, reported);
+        let mode = &mut self.server.read_only.mode;
+        if name == IN_HOT_STANDBY.as_bytes() {
+            mode.on_recovery(Recovery::reported(reported));
+        }
+        if name != DEFAULT_READ_ONLY.as_bytes() {
+            return Disposition::Relay;
+        }
+        // Anything but a clear "on" leaves the backstop in doubt, and it is put up again.
+        let reported = access::parse(reported).unwrap_or(Access::ReadWrite);
+        if self.is_own_reply() {
+            return Disposition::Drop;
+        }
+        if let Some(shown) = self.server.read_only.mode.on_report(reported) {
+            let out = &mut self.output.to_client;
+            encode::parameter_status(out, DEFAULT_READ_ONLY, value(shown));
+        }
+        Disposition::Drop
+    }
+}
+
+/// The transaction status after a statement, which a pipeline or a text with more to come has before
+/// the server says so.
+const fn status_after(control: &Control) -> Option<TransactionStatus> {
+    match control {
+        Control::Begin { .. }
+        | Control::RollbackTo(_)
+        | Control::Commit { chain: Chain::Yes }
+        | Control::Rollback { chain: Chain::Yes } => Some(TransactionStatus::InTransaction),
+        Control::Commit { chain: Chain::No }
+        | Control::Rollback { chain: Chain::No }
+        | Control::PrepareTransaction => Some(TransactionStatus::Idle),
+        _ => None,
+    }
+}
+
+/// Whether a statement that has completed has committed something, with more of its request to come.
+fn commits(statement: &Statement, command_tag: &[u8]) -> bool {
+    let ends = |control: &Control| {
+        matches!(
+            control,
+            Control::Commit { .. } | Control::PrepareTransaction
+        )
+    };
+    statement.commits_inside == CommitsInside::Possibly
+        || (command_tag != b"ROLLBACK" && statement.controls.iter().any(ends))
+}

@@ -1,0 +1,137 @@
+//! The end of a session: by a takeover, by the server, or because something is not as it must be.
+
+use bytes::BytesMut;
+use pgpalisade_authority::{Mark, Scope, Token};
+
+use super::action::Ending;
+use super::in_flight::InFlight;
+use super::{CommittedMidway, Session, command_tag};
+use crate::fence::Binding;
+use crate::rejection::Rejection;
+use crate::rejection::{Enforcement, RejectionKind};
+use crate::wire::WireError;
+use crate::wire::encode::{self, ErrorFields, Severity};
+
+impl Session {
+    /// Tells the client why its session ends.
+    pub fn say_fatal(&mut self, sqlstate: &str, message: &str, detail: &str, hint: &str) {
+        let fields = ErrorFields {
+            severity: Severity::Fatal,
+            sqlstate,
+            message,
+            detail,
+            hint,
+        };
+        encode::error_response(&mut self.output.to_client, &fields);
+    }
+
+    /// The client has broken the protocol: PostgreSQL ends such a session too.
+    pub fn end_for_violation(&mut self, error: WireError) -> Ending {
+        self.say_fatal("08P01", &error.to_string(), "", "");
+        Ending::ProtocolViolation(error)
+    }
+
+    /// A statement of the proxy's own has failed that must not: the session's access mode is not known.
+    pub(super) fn end_for_own_statement(&mut self, message: &[u8]) -> Ending {
+        let message = String::from_utf8_lossy(message).into_owned();
+        self.say_fatal(
+            "58000",
+            "terminating connection because pgpalisade could not prepare the session",
+            &message,
+            "Connect again.",
+        );
+        Ending::OwnStatement(message)
+    }
+
+    /// Whether a reply shows that the server has done something else than was judged.
+    #[inline]
+    pub(super) fn is_contradiction(&self, reply: u8, command_tag: &[u8]) -> bool {
+        let contradicts =
+            |request: &InFlight| command_tag::contradicts(request, reply, command_tag);
+        self.server.ledger.front().is_some_and(contradicts)
+    }
+
+    /// Ends the session on the spot, so that what it has open cannot be committed.
+    pub(super) fn end_for_contradiction(&mut self, reply: u8, command_tag: &[u8]) -> Ending {
+        let command_tag = String::from_utf8_lossy(command_tag).into_owned();
+        self.say_fatal(
+            "58000",
+            "terminating connection because PostgreSQL has done something else than pgpalisade has judged",
+            &format!("The reply {command_tag:?} does not fit the request."),
+            "Report this as a defect of pgpalisade, with the statements of the session.",
+        );
+        Ending::Contradiction {
+            reply: char::from(reply),
+            command_tag,
+        }
+    }
+
+    /// The server says that an administrator has ended the session. Where that was a takeover, the client is told.
+    /// Where no takeover is known, what the server said waits until it closes its side, which it does next: a
+    /// takeover through another proxy may become known in between.
+    pub fn on_terminated(&mut self, error: &[u8]) -> Option<Ending> {
+        let ending = self.end_if_taken_over();
+        if ending.is_none() {
+            let mut bytes = BytesMut::new();
+            encode::error_response_as_sent(&mut bytes, error);
+            self.server.final_error = Some(bytes);
+        }
+        ending
+    }
+
+    /// The server has closed the connection. A session that a takeover has ended is told so.
+    pub fn on_server_closed(&mut self) -> Option<Ending> {
+        if let Some(error) = self.server.final_error.take() {
+            return Some(self.end_if_taken_over().unwrap_or_else(|| {
+                self.output.to_client.extend_from_slice(&error);
+                Ending::ByServer
+            }));
+        }
+        let (scope, token, mark) = self.ended_by_takeover()?;
+        Some(self.end_by_takeover(&match self.is_answered() {
+            // The socket just died: whether the last statement was committed, nobody here knows.
+            false => Rejection::outcome_unknown(&scope, token, mark),
+            true => Rejection::session_ended(&scope, token, mark),
+        }))
+    }
+
+    /// Tells a client whose session the server has ended that it was a takeover, where it was.
+    ///
+    /// In the place of a completion it means that the transaction was aborted: a server process that
+    /// has committed completes first. Work that may commit before it completes is another matter.
+    fn end_if_taken_over(&mut self) -> Option<Ending> {
+        let (scope, token, mark) = self.ended_by_takeover()?;
+        let server = &self.server;
+        let certain = server.committed_midway == CommittedMidway::No
+            && !server.ledger.iter().any(may_have_committed);
+        Some(self.end_by_takeover(&match certain {
+            true => Rejection::session_ended(&scope, token, mark),
+            false => Rejection::outcome_unknown(&scope, token, mark),
+        }))
+    }
+
+    fn end_by_takeover(&mut self, rejection: &Rejection) -> Ending {
+        self.record(rejection, Enforcement::Refused, None);
+        rejection.encode(Severity::Fatal, &mut self.output.to_client);
+        match rejection.kind {
+            RejectionKind::OutcomeUnknown => Ending::OutcomeUnknown,
+            _ => Ending::TakenOver,
+        }
+    }
+
+    /// A token of the session that a takeover has made stale, where that ends sessions.
+    fn ended_by_takeover(&self) -> Option<(Scope, Token, Mark)> {
+        let ends = |binding: &&Binding| self.client.fence.ends_sessions(binding);
+        let accepted = self.server.granted.accepted().iter();
+        let mut bindings = accepted.flat_map(|held| held.bindings()).filter(ends);
+        bindings.find_map(|binding| {
+            let mark = binding.cell.mark_above(binding.token)?;
+            Some((binding.cell.scope().clone(), binding.token, mark))
+        })
+    }
+}
+
+fn may_have_committed(entry: &InFlight) -> bool {
+    let verdict = entry.verdict.as_ref();
+    verdict.is_some_and(|verdict| verdict.commits_midway())
+}

@@ -1,0 +1,199 @@
+//! One request in flight: what completes it, who gets the reply, and what it may do.
+
+use std::sync::Arc;
+
+use pgpalisade_policies::{AccessShow, Control, Statement, Verdict};
+
+use super::names::{Kind, NameChange};
+use crate::rejection::Rejection;
+
+/// Whose message a request is, and so who gets the reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The client's: the reply is relayed.
+    Client,
+    /// The proxy's own: the reply is swallowed.
+    Proxy,
+}
+
+/// What kind of request it is, and so what completes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// Completed by ReadyForQuery.
+    Query,
+    /// Completed by ReadyForQuery.
+    FunctionCall,
+    /// Completed by ReadyForQuery.
+    Sync,
+    /// Completed by ParseComplete.
+    Parse,
+    /// Completed by BindComplete.
+    Bind,
+    /// Completed by CloseComplete.
+    Close,
+    /// Completed by RowDescription or NoData.
+    Describe,
+    /// Completed by CommandComplete, EmptyQueryResponse or PortalSuspended.
+    Execute,
+    /// A Query that PostgreSQL refuses for its layout: completed by ReadyForQuery, behind an error.
+    MalformedQuery,
+    /// A message of an extended-query pipeline that PostgreSQL refuses for its layout: completed by an error alone.
+    Malformed,
+    /// CopyDone or CopyFail: has no reply, but ends the time in which the server ignores Sync.
+    CopyEnd,
+}
+
+impl Request {
+    pub(super) const fn is_extended(self) -> bool {
+        matches!(
+            self,
+            Self::Parse
+                | Self::Bind
+                | Self::Close
+                | Self::Describe
+                | Self::Execute
+                | Self::Malformed
+        )
+    }
+
+    /// Whether it ends a request cycle: the server answers it with ReadyForQuery.
+    #[inline]
+    pub const fn ends_cycle(self) -> bool {
+        matches!(
+            self,
+            Self::Query | Self::MalformedQuery | Self::FunctionCall | Self::Sync
+        )
+    }
+}
+
+/// A request in flight.
+#[derive(Debug)]
+pub struct InFlight {
+    /// What completes it.
+    pub request: Request,
+    /// Who gets the reply.
+    pub origin: Origin,
+    /// What it does, where the proxy needed to know.
+    pub verdict: Option<Arc<Verdict>>,
+    /// How many statements of the verdict have completed.
+    pub completed: usize,
+    /// The client's error in the place of the server's.
+    pub error: Option<Box<Rejection>>,
+    /// What its completion does to the session's names.
+    pub name: NameChange,
+    /// What it may do, as it was judged.
+    pub leave: Leave,
+    /// How the ledger counts it.
+    pub(super) counts: Counts,
+}
+
+/// What a request may do to data, by the judgement that let it pass.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Leave {
+    /// It was let pass as one that changes none.
+    #[default]
+    Read,
+    /// The same, in a transaction that is not read-only: a function of the database may have written in it.
+    ReadUnguarded,
+    /// It may write.
+    Write,
+}
+
+impl Leave {
+    /// Whether the transaction may have written because of it.
+    const fn writes(self) -> bool {
+        matches!(self, Self::ReadUnguarded | Self::Write)
+    }
+}
+
+/// What a request in flight counts as, found out once.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) ends_cycle: bool,
+    pub(super) writes: bool,
+    pub(super) changes_statements: bool,
+    pub(super) changes_portals: bool,
+}
+
+impl InFlight {
+    /// A request of the client.
+    #[must_use]
+    #[inline]
+    pub const fn client(request: Request, verdict: Option<Arc<Verdict>>) -> Self {
+        Self::new(request, Origin::Client, verdict)
+    }
+
+    /// A request of the proxy's own.
+    #[must_use]
+    pub const fn proxy(request: Request) -> Self {
+        Self::new(request, Origin::Proxy, None)
+    }
+
+    #[inline]
+    const fn new(request: Request, origin: Origin, verdict: Option<Arc<Verdict>>) -> Self {
+        Self {
+            request,
+            origin,
+            verdict,
+            completed: 0,
+            error: None,
+            name: NameChange::None,
+            leave: Leave::Read,
+            counts: Counts {
+                ends_cycle: false,
+                writes: false,
+                changes_statements: false,
+                changes_portals: false,
+            },
+        }
+    }
+
+    /// The verdict on it, where it is known, and which of its statements the next reply is about.
+    #[inline]
+    #[must_use]
+    pub fn position(&self) -> Option<(&Arc<Verdict>, usize)> {
+        let at = match self.request {
+            Request::Query => self.completed,
+            _ => 0,
+        };
+        self.verdict.as_ref().map(|verdict| (verdict, at))
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let kind = self.name.kind();
+        Counts {
+            ends_cycle: self.request.ends_cycle(),
+            writes: self.leave.writes(),
+            changes_statements: kind == Some(Kind::Statement) || self.may_change_statements(),
+            changes_portals: kind == Some(Kind::Portal),
+        }
+    }
+
+    /// Whether its text makes statements, or lets some go.
+    pub(super) fn may_change_statements(&self) -> bool {
+        let mut statements = self.verdict.iter().flat_map(|verdict| &verdict.statements);
+        statements.any(|statement| statement.controls.iter().any(changes_statements))
+    }
+
+    pub(super) fn asks_for_access(&self) -> bool {
+        let mut statements = self.verdict.iter().flat_map(|verdict| &verdict.statements);
+        statements.any(|statement| access_show(statement).is_some())
+    }
+}
+
+const fn changes_statements(control: &Control) -> bool {
+    matches!(
+        control,
+        Control::Prepare { .. }
+            | Control::Deallocate { .. }
+            | Control::DeallocateAll
+            | Control::DiscardAll
+    )
+}
+
+pub(super) fn access_show(statement: &Statement) -> Option<AccessShow> {
+    statement.controls.iter().find_map(|control| match control {
+        Control::ShowAccess(show) => Some(*show),
+        _ => None,
+    })
+}

@@ -1,0 +1,373 @@
+//! What a text or a class of request needs before it may be sent, given where the session stands.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use pgpalisade_policies::scan::{self, NeedsParse};
+use pgpalisade_policies::{
+    Access, Control, Effects, FencingShow, FencingVariable, Lexing, ObjectName, Opaque, SearchPath,
+    Statement, Verdict, VerdictCache, Weight, classify, weigh,
+};
+
+use super::access::{Adjustment, Standing};
+use super::action::{Action, JudgedText, Prerequisite, Refused, Waiting};
+use super::in_flight::{InFlight, Leave, Request};
+use super::names::EXCERPT_MAX;
+use super::plan::runs_a_name;
+use super::read_only::Certainty;
+use super::situation::{Confirmed, Situation};
+use super::tokens::Wanted;
+use super::variables::apply;
+use super::{Binds, Session, Settles};
+use crate::fence::{Admitted, Permit, TokenValue, Unmet};
+use crate::rejection::Enforcement;
+use crate::rejection::Rejection;
+
+/// A verdict and the text that it is about.
+pub(super) struct Judged<'a> {
+    pub(super) verdict: &'a Arc<Verdict>,
+    /// As much of the text as is there, for the record of a rejection.
+    pub(super) text: &'a [u8],
+}
+
+impl Judged<'_> {
+    pub(super) fn for_the_record(&self) -> JudgedText {
+        JudgedText {
+            class: self.verdict.kind(),
+            text: excerpt(self.text).to_vec(),
+        }
+    }
+}
+
+impl Session {
+    /// The way of nearly every message: the session may write, and the text does nothing to it.
+    #[inline]
+    pub(super) fn fast_permit(&self, text: &[u8]) -> Option<Permit> {
+        match scan::needs_parse(text) {
+            NeedsParse::Yes => None,
+            NeedsParse::No => self.permit_for_any(),
+        }
+    }
+
+    /// A permit for whatever does nothing to the session, where it holds all that this could need. `None` says nothing.
+    #[inline]
+    pub(super) fn permit_for_any(&self) -> Option<Permit> {
+        let client = &self.client;
+        client.fence.admit_any(client.variables.token())
+    }
+
+    /// What a text does, or what finds it out.
+    pub(super) fn verdict(
+        &self,
+        text: Result<&[u8], Opaque>,
+        verdicts: &RefCell<VerdictCache>,
+    ) -> Result<Arc<Verdict>, Prerequisite> {
+        let text = match text {
+            Ok(text) => text,
+            Err(why) => return Ok(Arc::new(Verdict::opaque(why))),
+        };
+        let settings = &self.server.text_settings;
+        let reported = settings.reported();
+        match settings.for_text(text, self.server.ledger.settled()) {
+            Some(lexing) if lexing == reported => self.verdict_as(text, lexing, verdicts),
+            // A session that may do anything is followed by what its client means.
+            _ if self.permit_for_any().is_some() => {
+                let verdict = self.verdict_as(text, reported, verdicts)?;
+                Ok(Arc::new(verdict.in_doubt(Opaque::Encoding)))
+            }
+            Some(lexing) => self.verdict_as(text, lexing, verdicts),
+            None => Err(Prerequisite::Replies),
+        }
+    }
+
+    fn verdict_as(
+        &self,
+        text: &[u8],
+        lexing: Lexing,
+        verdicts: &RefCell<VerdictCache>,
+    ) -> Result<Arc<Verdict>, Prerequisite> {
+        let mut verdicts = verdicts.borrow_mut();
+        if let Some(verdict) = verdicts.find(text, lexing) {
+            return Ok(verdict);
+        }
+        let prepared = self.prepared.as_ref();
+        let classified = prepared.and_then(|done| done.verdict.clone());
+        let verdict = match (classified, weigh(text)) {
+            (Some(verdict), _) => verdict,
+            (None, Weight::Light) => Arc::new(classify(text, lexing)),
+            (None, Weight::Heavy) => return Err(Prerequisite::Verdict(text.to_vec(), lexing)),
+        };
+        verdicts.keep(text, lexing, &verdict);
+        Ok(verdict)
+    }
+
+    /// Decides a request of which nothing is known but its effects.
+    pub(super) fn decide_effects(
+        &mut self,
+        effects: &Effects,
+        request: Request,
+        refused: Refused,
+    ) -> Action {
+        if let Some(prerequisite) = self.lower_due() {
+            return Action::Need(prerequisite);
+        }
+        if self.server.read_only.certainty() == Certainty::InDoubt
+            && let Some(rejection) = self.unguarded()
+        {
+            return match self.server.ledger.is_empty() {
+                true => self.refuse(Box::new(rejection), refused, None),
+                false => Action::Need(Prerequisite::Replies),
+            };
+        }
+        let token = self.client.variables.token();
+        let path = self.server.search_path.get();
+        match self.client.fence.admit_effects(effects, token, path) {
+            Ok(Admitted { permit, observed }) => {
+                self.server.search_path.forget();
+                if request == Request::Execute {
+                    self.server.read_only.on_run();
+                }
+                if let Some(rejection) = observed {
+                    self.record(&rejection, Enforcement::Observed, None);
+                }
+                let mut entry = InFlight::client(request, None);
+                entry.leave = self.leave_for_reads();
+                self.forward(permit, Some(entry))
+            }
+            Err(unmet) => self.meet(unmet, refused, None, None),
+        }
+    }
+
+    /// What a request comes to that does not just pass.
+    fn meet(
+        &mut self,
+        unmet: Unmet,
+        refused: Refused,
+        judged: Option<&Judged<'_>>,
+        lift: Option<Adjustment>,
+    ) -> Action {
+        if !self.server.ledger.is_empty() {
+            return Action::Need(Prerequisite::Replies);
+        }
+        let statement = judged.map(Judged::for_the_record);
+        match unmet {
+            Unmet::Refuse(rejection) => self.refuse(rejection, refused, statement),
+            Unmet::AskSearchPath(name) => self.ask_or_refuse(&name, refused, statement),
+            Unmet::Declare(value) => {
+                self.prepared().waiting = Some(Waiting { refused, statement });
+                let wanted = Wanted::new(&self.client.fence, value);
+                Action::Need(Prerequisite::Tokens(Box::new(wanted), lift))
+            }
+        }
+    }
+
+    /// Asks the server, where that can bring an answer.
+    fn ask_or_refuse(
+        &mut self,
+        name: &ObjectName,
+        refused: Refused,
+        statement: Option<JudgedText>,
+    ) -> Action {
+        let known = matches!(self.server.search_path.get(), SearchPath::Known(_));
+        if known || self.is_failed() {
+            let rejection = Box::new(Rejection::search_path_unknown(name));
+            return self.refuse(rejection, refused, statement);
+        }
+        Action::Need(Prerequisite::SearchPath)
+    }
+
+    /// Decides a text whose verdict is known.
+    pub(super) fn decide(&mut self, judged: &Judged<'_>, request: Request) -> Action {
+        let verdict = judged.verdict;
+        let holds = touches_token(verdict);
+        let names = controls(verdict).any(runs_a_name);
+        // A failed transaction may be over by the time that this text arrives.
+        if (holds || names || self.is_failed()) && !self.server.ledger.is_empty() {
+            return Action::Need(Prerequisite::Replies);
+        }
+        self.record_observed_end();
+        let Admitted { permit, observed } = match self.situation().decide(verdict) {
+            Ok(admitted) => admitted,
+            Err(unmet) => {
+                let refused = match request {
+                    Request::Execute => Refused::InPipeline,
+                    _ => Refused::Whole,
+                };
+                let lift = match &unmet {
+                    Unmet::Declare(value) => self.lift_first(value, request),
+                    Unmet::Refuse(_) | Unmet::AskSearchPath(_) => None,
+                };
+                return self.meet(unmet, refused, Some(judged), lift);
+            }
+        };
+        if let Some(prerequisite) = self.before_sending(verdict, request) {
+            return Action::Need(prerequisite);
+        }
+        if let Some(rejection) = observed {
+            self.record(
+                &rejection,
+                Enforcement::Observed,
+                Some(judged.for_the_record()),
+            );
+        }
+        self.send_text(verdict, request, permit)
+    }
+
+    /// What a text needs that may pass: a session that may write where it declares a token, read-only mode where it
+    /// could hide a write, and for SHOW what the proxy alone knows.
+    fn before_sending(&mut self, verdict: &Verdict, request: Request) -> Option<Prerequisite> {
+        if binds_token(verdict) && !self.is_failed() && self.will_hold_token(verdict) {
+            match self.adjustment_before_binding(request) {
+                // Nothing has to be known of it: should it fail, the session ends.
+                Some(adjustment @ Adjustment::Default(Access::ReadWrite)) => {
+                    self.prepared().binds = Binds::Yes;
+                    self.begin_adjustment(adjustment);
+                }
+                Some(adjustment) => {
+                    self.prepared().binds = Binds::Yes;
+                    return Some(Prerequisite::Access(adjustment));
+                }
+                None => {}
+            }
+        }
+        if let Some(prerequisite) = self.lower_first(verdict) {
+            return Some(prerequisite);
+        }
+        self.publish_first(verdict)
+    }
+
+    /// Sends a text, with what it does to what is known of the session.
+    fn send_text(&mut self, verdict: &Arc<Verdict>, request: Request, permit: Permit) -> Action {
+        let may_move = |statement: &Statement| statement.effects.may_change_search_path();
+        if verdict.statements.iter().any(may_move) || controls(verdict).any(may_move_names) {
+            self.server.search_path.forget();
+        }
+        let in_doubt = self.client.variables.is_in_doubt();
+        let ends = in_doubt && controls(verdict).any(Control::is_transaction);
+        if touches_token(verdict) || ends {
+            self.client.settles = Settles::Yes;
+        }
+        if request == Request::Execute {
+            self.server.read_only.on_execute(verdict);
+        }
+        let mut entry = InFlight::client(request, Some(Arc::clone(verdict)));
+        if verdict.statements.iter().any(Statement::may_hide_a_write) {
+            entry.leave = self.leave_for_reads();
+        }
+        self.forward(permit, Some(entry))
+    }
+
+    /// What a text is judged by: what the server has confirmed where that holds for it, else the worst that may be.
+    fn situation(&self) -> Situation<'_> {
+        let (client, server) = (&self.client, &self.server);
+        let certainty = server.read_only.certainty();
+        Situation {
+            fence: &client.fence,
+            variables: &client.variables,
+            accepted: server.granted.accepted(),
+            status: server.status,
+            wrote: server.ledger.wrote(),
+            pipeline: client.pipeline,
+            path: server.search_path.get(),
+            confirmed: server
+                .ledger
+                .settled()
+                .map(|settled| Confirmed::new(settled, &server.names, &server.ledger, certainty)),
+        }
+    }
+
+    /// What a read may do besides: a function of the database may write wherever the session may.
+    fn leave_for_reads(&self) -> Leave {
+        match self.standing() {
+            Standing::MayWrite => Leave::ReadUnguarded,
+            Standing::MayNotWrite => Leave::Read,
+        }
+    }
+
+    /// Inside a transaction block that began read-only, the lift comes before the declaration: should it
+    /// be too late for it, nothing was declared and no mark was raised. Should the declaration fail,
+    /// its refusal fails the transaction, so nothing can use the lift.
+    fn lift_first(&mut self, value: &TokenValue, request: Request) -> Option<Adjustment> {
+        let lift = self.adjustment_before_binding(request);
+        let lift = lift.filter(|due| *due == Adjustment::Lift && self.client.fence.opens(value))?;
+        self.prepared().binds = Binds::Yes;
+        Some(lift)
+    }
+
+    fn will_hold_token(&self, verdict: &Verdict) -> bool {
+        let fence = &self.client.fence;
+        let accepted = self.server.granted.accepted();
+        let mut ahead = self.client.variables.clone();
+        controls(verdict).any(|control| {
+            apply(fence, control, accepted, &mut ahead);
+            fence.may_write(ahead.token())
+        })
+    }
+
+    /// SHOW of a setting that only the proxy knows: the server must have it first.
+    pub(super) fn publish_first(&mut self, verdict: &Verdict) -> Option<Prerequisite> {
+        if !shows_settings(verdict) || self.is_failed() {
+            return None;
+        }
+        if !self.server.ledger.is_empty() {
+            return Some(Prerequisite::Replies);
+        }
+        self.publish_settings();
+        None
+    }
+}
+
+/// The front of a text, for the record of a rejection.
+pub(super) fn excerpt(text: &[u8]) -> &[u8] {
+    text.get(..EXCERPT_MAX).unwrap_or(text)
+}
+
+fn controls(verdict: &Verdict) -> impl Iterator<Item = &Control> {
+    verdict
+        .statements
+        .iter()
+        .flat_map(|statement| &statement.controls)
+}
+
+/// Whether names without a schema may be looked up elsewhere after it, besides by its effects: what EXECUTE stands for
+/// is not looked at, and a ROLLBACK TO may undo a SET.
+const fn may_move_names(control: &Control) -> bool {
+    matches!(control, Control::Execute { .. } | Control::RollbackTo(_))
+}
+
+/// Whether a text may change what the session holds, or needs to know it.
+fn touches_token(verdict: &Verdict) -> bool {
+    controls(verdict).any(|control| {
+        matches!(
+            control,
+            Control::SetFencing { .. }
+                | Control::ResetFencing { .. }
+                | Control::ResetAll
+                | Control::DiscardAll
+                | Control::ShowFencing(_)
+        )
+    })
+}
+
+fn binds_token(verdict: &Verdict) -> bool {
+    controls(verdict).any(|control| {
+        matches!(
+            control,
+            Control::SetFencing {
+                variable: FencingVariable::Token,
+                ..
+            }
+        )
+    })
+}
+
+fn shows_settings(verdict: &Verdict) -> bool {
+    controls(verdict).any(|control| {
+        matches!(
+            control,
+            Control::ShowFencing(
+                FencingShow::Token | FencingShow::Scope | FencingShow::Mark | FencingShow::Status
+            )
+        )
+    })
+}

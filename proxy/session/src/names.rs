@@ -1,0 +1,625 @@
+//! Prepared statements and portals as PostgreSQL has confirmed them, so that an Execute can be judged.
+//!
+//! Statements of the protocol and of SQL (PREPARE, EXECUTE, DEALLOCATE) share one name space. What a Parse, Bind or
+//! Close does is noted when its reply comes: an error makes the server skip what was sent behind it, and then nothing
+//! happened. What is still in flight is known to the [ledger](super::ledger), so both are asked together: [`find`].
+//! A name that is not known, or that may stand for one of two texts, is a write.
+//!
+//! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY>
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pgpalisade_policies::scan::NeedsParse;
+use pgpalisade_policies::{Class, Effects, Verdict};
+
+use super::ledger::{Ledger, Sent};
+
+/// Names and excerpts of a session may take this many bytes together; what does not fit is unknown.
+const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// As much of a statement's text is kept for the rejection log.
+pub const EXCERPT_MAX: usize = 1024;
+
+/// Bytes of a name that PostgreSQL keeps and compares.
+/// <https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS>
+const NAME_BYTES: usize = 63;
+
+/// The name space of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Prepared statements.
+    Statement,
+    /// Portals, which are SQL's cursors.
+    Portal,
+}
+
+/// A name as PostgreSQL compares it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name<'a> {
+    kind: Kind,
+    bytes: &'a [u8],
+}
+
+impl<'a> Name<'a> {
+    /// The name of a prepared statement.
+    #[inline]
+    #[must_use]
+    pub fn statement(name: &'a [u8]) -> Self {
+        Self::new(Kind::Statement, name)
+    }
+
+    /// The name of a portal.
+    #[inline]
+    #[must_use]
+    pub fn portal(name: &'a [u8]) -> Self {
+        Self::new(Kind::Portal, name)
+    }
+
+    #[inline]
+    fn new(kind: Kind, name: &'a [u8]) -> Self {
+        Self {
+            kind,
+            bytes: name.get(..NAME_BYTES).unwrap_or(name),
+        }
+    }
+
+    /// Its name space.
+    #[inline]
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        self.kind
+    }
+
+    /// Whether it is that of the unnamed statement or portal.
+    #[inline]
+    #[must_use]
+    pub const fn is_unnamed(self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Whether it may be the same name as another, on the server.
+    #[must_use]
+    pub fn may_equal(self, other: Self) -> bool {
+        self == other || !(self.is_comparable() && other.is_comparable())
+    }
+
+    /// Whether other bytes are sure to be another name. The server converts a name from the client's encoding first.
+    pub(super) fn is_comparable(self) -> bool {
+        self.bytes.is_ascii()
+    }
+}
+
+/// What a prepared statement or portal does, as far as the proxy looked.
+#[derive(Debug, Clone, Default)]
+pub enum Meaning {
+    /// The text was classified.
+    Classified(Arc<Classified>),
+    /// A byte scan showed that the text does nothing to the session; read or write was not asked.
+    Plain,
+    /// Made by SQL PREPARE.
+    Sql(Arc<Effects>),
+    /// Nothing is known.
+    #[default]
+    Unknown,
+    /// The same, and it may change the session itself: declare a token or lay one down, end the transaction.
+    MaySteer,
+}
+
+/// A text that was classified.
+#[derive(Debug)]
+pub struct Classified {
+    /// What the text does.
+    pub verdict: Arc<Verdict>,
+    /// The front of the text.
+    pub excerpt: Option<Box<[u8]>>,
+    /// Whether a byte scan would have done: a session that may write anyway has nothing to learn from it.
+    pub scan: NeedsParse,
+}
+
+impl Meaning {
+    /// The verdict, where there is one.
+    #[must_use]
+    pub fn verdict(&self) -> Option<&Arc<Verdict>> {
+        match self {
+            Self::Classified(classified) => Some(&classified.verdict),
+            Self::Plain | Self::Sql(_) | Self::Unknown | Self::MaySteer => None,
+        }
+    }
+
+    /// Whether executing it does nothing to the session, whatever it does to data.
+    #[inline]
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        match self {
+            Self::Plain => true,
+            Self::Classified(classified) => classified.scan == NeedsParse::No,
+            Self::Sql(_) | Self::Unknown | Self::MaySteer => false,
+        }
+    }
+
+    /// The front of the text, where it was kept.
+    #[must_use]
+    pub fn excerpt(&self) -> &[u8] {
+        match self {
+            Self::Classified(classified) => classified.excerpt.as_deref().unwrap_or_default(),
+            Self::Plain | Self::Sql(_) | Self::Unknown | Self::MaySteer => &[],
+        }
+    }
+
+    /// Read, or write where it could be one.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Classified(classified) => classified.verdict.class(),
+            Self::Sql(effects) => effects.class,
+            Self::Plain | Self::Unknown | Self::MaySteer => Class::Write,
+        }
+    }
+
+    /// What executing it does; anything, where that is not known.
+    #[must_use]
+    pub fn effects(&self) -> Arc<Effects> {
+        match self {
+            Self::Sql(effects) => Arc::clone(effects),
+            Self::Classified(_) | Self::Plain | Self::Unknown | Self::MaySteer => {
+                Arc::new(Effects::unknown(None))
+            }
+        }
+    }
+
+    /// What is left of it where it cannot be kept.
+    fn unknown(&self) -> Lost {
+        let steers = match self {
+            Self::Classified(classified) => {
+                let mut statements = classified.verdict.statements.iter();
+                statements.any(|statement| !statement.controls.is_empty())
+            }
+            Self::MaySteer => true,
+            Self::Plain | Self::Sql(_) | Self::Unknown => false,
+        };
+        match steers {
+            true => Lost::MaySteer,
+            false => Lost::Some,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.excerpt().len()
+    }
+}
+
+/// What a message does to a name, once the server has confirmed it.
+#[derive(Debug, Default)]
+pub enum NameChange {
+    /// Nothing.
+    #[default]
+    None,
+    /// The unnamed statement stands for this.
+    UnnamedStatement(Meaning),
+    /// The unnamed portal stands for this.
+    UnnamedPortal(Meaning),
+    /// A name stands for this, or for nothing any more.
+    Named(Box<NamedChange>),
+}
+
+/// The change of one name.
+#[derive(Debug)]
+pub struct NamedChange {
+    kind: Kind,
+    name: Box<[u8]>,
+    meaning: Option<Meaning>,
+}
+
+impl NameChange {
+    /// A Parse or a Bind.
+    #[inline]
+    #[must_use]
+    pub fn set(name: Name<'_>, meaning: Meaning) -> Self {
+        match (name.kind, name.is_unnamed()) {
+            (Kind::Statement, true) => Self::UnnamedStatement(meaning),
+            (Kind::Portal, true) => Self::UnnamedPortal(meaning),
+            _ => Self::named(name, Some(meaning)),
+        }
+    }
+
+    /// A Close.
+    #[must_use]
+    pub fn close(name: Name<'_>) -> Self {
+        Self::named(name, None)
+    }
+
+    fn named(name: Name<'_>, meaning: Option<Meaning>) -> Self {
+        Self::Named(Box::new(NamedChange {
+            kind: name.kind,
+            name: name.bytes.into(),
+            meaning,
+        }))
+    }
+
+    /// The name space that it is about.
+    #[inline]
+    #[must_use]
+    pub fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::None => None,
+            Self::UnnamedStatement(_) => Some(Kind::Statement),
+            Self::UnnamedPortal(_) => Some(Kind::Portal),
+            Self::Named(change) => Some(change.kind),
+        }
+    }
+
+    /// What a name stands for behind it, where it is about that name; `Some(None)` where that is nothing.
+    #[inline]
+    #[must_use]
+    pub fn of(&self, name: Name<'_>) -> Option<Option<&Meaning>> {
+        match self {
+            Self::UnnamedStatement(meaning) if name == Name::statement(b"") => Some(Some(meaning)),
+            Self::UnnamedPortal(meaning) if name == Name::portal(b"") => Some(Some(meaning)),
+            Self::Named(change) if change.kind == name.kind && *change.name == *name.bytes => {
+                Some(change.meaning.as_ref())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A name that replies in flight may still give another meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unclear;
+
+/// What a name stands for where a message arrives that is sent now; `None` where it stands for nothing of the protocol
+/// or of PREPARE.
+///
+/// That is what the server has confirmed, or what was sent since the last Sync: should that fail, the server skips the
+/// message as well.
+///
+/// # Errors
+///
+/// [`Unclear`] where a request in flight that does not decide about this message may change it.
+#[inline]
+pub fn find<'a>(
+    names: &'a Names,
+    ledger: &'a Ledger,
+    name: Name<'_>,
+) -> Result<Option<&'a Meaning>, Unclear> {
+    match ledger.sent(name) {
+        Sent::Nothing => Ok(names.get(name)),
+        Sent::Change(meaning) => Ok(meaning),
+        Sent::Unclear => Err(Unclear),
+    }
+}
+
+/// What may stand behind a name that is not known: texts that were given to names that could not be kept, or not be
+/// compared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Lost {
+    /// Nothing of the protocol's.
+    #[default]
+    Nothing,
+    /// Texts that change nothing but data.
+    Some,
+    /// Among them texts that change the session.
+    MaySteer,
+}
+
+impl Lost {
+    const fn meaning(self) -> Option<&'static Meaning> {
+        match self {
+            Self::Nothing => None,
+            Self::Some => Some(&Meaning::Unknown),
+            Self::MaySteer => Some(&Meaning::MaySteer),
+        }
+    }
+}
+
+/// The names of one session.
+#[derive(Debug, Default)]
+pub struct Names {
+    unnamed_statement: Meaning,
+    unnamed_portal: Meaning,
+    // Ordered: they are few, so that to compare costs a third of hashing, and no choice of names makes it slow.
+    statements: BTreeMap<Box<[u8]>, Meaning>,
+    portals: BTreeMap<Box<[u8]>, Meaning>,
+    lost_statements: Lost,
+    lost_portals: Lost,
+    bytes: usize,
+}
+
+impl Names {
+    /// Takes note of a change that the server has confirmed.
+    #[inline]
+    pub fn confirm(&mut self, change: NameChange) {
+        match change {
+            NameChange::None => {}
+            NameChange::UnnamedStatement(meaning) => self.unnamed_statement = meaning,
+            NameChange::UnnamedPortal(meaning) => self.unnamed_portal = meaning,
+            NameChange::Named(change) => self.confirm_named(*change),
+        }
+    }
+
+    fn confirm_named(&mut self, change: NamedChange) {
+        let NamedChange {
+            kind,
+            name,
+            meaning,
+        } = change;
+        match meaning {
+            None => drop(self.remove(Name::new(kind, &name))),
+            Some(meaning) if !Name::new(kind, &name).is_comparable() => self.lose(kind, &meaning),
+            Some(meaning) => self.insert(kind, name, meaning),
+        }
+    }
+
+    fn insert(&mut self, kind: Kind, name: Box<[u8]>, meaning: Meaning) {
+        // Only an unnamed one is replaced. That this name was thought to exist shows that it is not understood.
+        let meaning = match self.remove(Name::new(kind, &name)) {
+            Some(before) => before.unknown().max(meaning.unknown()).meaning().cloned(),
+            None => Some(meaning),
+        }
+        .unwrap_or_default();
+        let bytes = name.len() + meaning.bytes();
+        if self.bytes.saturating_add(bytes) > NAMES_BYTES_MAX {
+            return self.lose(kind, &meaning);
+        }
+        self.bytes += bytes;
+        self.of_kind(kind).insert(name, meaning);
+    }
+
+    fn lose(&mut self, kind: Kind, meaning: &Meaning) {
+        let lost = match kind {
+            Kind::Statement => &mut self.lost_statements,
+            Kind::Portal => &mut self.lost_portals,
+        };
+        *lost = meaning.unknown().max(*lost);
+    }
+
+    const fn of_kind(&mut self, kind: Kind) -> &mut BTreeMap<Box<[u8]>, Meaning> {
+        match kind {
+            Kind::Statement => &mut self.statements,
+            Kind::Portal => &mut self.portals,
+        }
+    }
+
+    /// What a name stands for; `None` where that is nothing. Private to the session, for it is not the whole truth
+    /// while something is in flight: see [`find`].
+    #[inline]
+    fn get(&self, name: Name<'_>) -> Option<&Meaning> {
+        match (name.kind, name.is_unnamed()) {
+            (Kind::Statement, true) => Some(&self.unnamed_statement),
+            (Kind::Portal, true) => Some(&self.unnamed_portal),
+            (Kind::Statement, false) => {
+                let known = self.statements.get(name.bytes);
+                known.or(self.lost_statements.meaning())
+            }
+            (Kind::Portal, false) => {
+                let known = self.portals.get(name.bytes);
+                known.or(self.lost_portals.meaning())
+            }
+        }
+    }
+
+    /// A PREPARE has completed.
+    pub fn prepared(&mut self, name: &str, effects: &Arc<Effects>) {
+        let meaning = Meaning::Sql(Arc::clone(effects));
+        self.confirm(NameChange::set(Name::statement(name.as_bytes()), meaning));
+    }
+
+    /// A Close of a statement, or a DEALLOCATE, has completed.
+    pub fn deallocated(&mut self, name: &str) {
+        self.remove(Name::statement(name.as_bytes()));
+    }
+
+    fn remove(&mut self, name: Name<'_>) -> Option<Meaning> {
+        match (name.kind, name.is_unnamed()) {
+            (Kind::Statement, true) => return Some(std::mem::take(&mut self.unnamed_statement)),
+            (Kind::Portal, true) => return Some(std::mem::take(&mut self.unnamed_portal)),
+            _ => {}
+        }
+        let meaning = self.of_kind(name.kind).remove(name.bytes)?;
+        self.bytes = self
+            .bytes
+            .saturating_sub(name.bytes.len() + meaning.bytes());
+        Some(meaning)
+    }
+
+    /// DEALLOCATE ALL, or DISCARD ALL, has completed.
+    pub fn deallocated_all(&mut self) {
+        self.statements.clear();
+        self.lost_statements = Lost::Nothing;
+        let portals = self.portals.iter();
+        self.bytes = portals
+            .map(|(name, meaning)| name.len() + meaning.bytes())
+            .sum();
+    }
+
+    /// A simple Query has run, which destroys the unnamed statement and portal.
+    #[inline]
+    pub fn on_simple_query(&mut self) {
+        self.unnamed_statement = Meaning::Unknown;
+        self.unnamed_portal = Meaning::Unknown;
+    }
+
+    /// Portals end with their transaction.
+    #[inline]
+    pub fn end_transaction(&mut self) {
+        if !self.portals.is_empty() {
+            let portals = std::mem::take(&mut self.portals).into_iter();
+            let freed: usize = portals
+                .map(|(name, meaning)| name.len() + meaning.bytes())
+                .sum();
+            self.bytes = self.bytes.saturating_sub(freed);
+        }
+        self.lost_portals = Lost::Nothing;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read() -> Meaning {
+        Meaning::Sql(Arc::new(Effects::none()))
+    }
+
+    fn write() -> Meaning {
+        Meaning::Sql(Arc::new(Effects::unknown(None)))
+    }
+
+    fn parsed(names: &mut Names, name: &[u8], meaning: Meaning) {
+        names.confirm(NameChange::set(Name::statement(name), meaning));
+    }
+
+    fn bound(names: &mut Names, name: &[u8], meaning: Meaning) {
+        names.confirm(NameChange::set(Name::portal(name), meaning));
+    }
+
+    fn class(names: &Names, name: Name<'_>) -> Class {
+        let ledger = Ledger::default();
+        let found = find(names, &ledger, name).unwrap();
+        found.map_or(Class::Write, Meaning::class)
+    }
+
+    #[test]
+    fn a_name_means_what_was_confirmed() {
+        let (s, p) = (Name::statement(b"s"), Name::portal(b"p"));
+        let mut names = Names::default();
+        assert_eq!(class(&names, s), Class::Write);
+        parsed(&mut names, b"s", read());
+        assert_eq!(class(&names, s), Class::Read);
+        bound(&mut names, b"p", read());
+        assert_eq!(class(&names, p), Class::Read);
+        names.end_transaction();
+        assert_eq!(class(&names, p), Class::Write);
+        assert_eq!(class(&names, s), Class::Read);
+        names.deallocated("s");
+        assert_eq!(names.bytes, 0);
+        parsed(&mut names, b"s", write());
+        assert_eq!(class(&names, s), Class::Write);
+        names.deallocated_all();
+        assert_eq!(names.bytes, 0);
+    }
+
+    #[test]
+    fn a_name_that_is_given_twice_is_not_understood() {
+        let mut names = Names::default();
+        for give in [parsed, bound] {
+            give(&mut names, b"n", write());
+            give(&mut names, b"n", read());
+        }
+        assert_eq!(class(&names, Name::statement(b"n")), Class::Write);
+        assert_eq!(class(&names, Name::portal(b"n")), Class::Write);
+        // What has no name is replaced.
+        for give in [parsed, bound] {
+            give(&mut names, b"", write());
+            give(&mut names, b"", read());
+        }
+        assert_eq!(class(&names, Name::statement(b"")), Class::Read);
+        assert_eq!(class(&names, Name::portal(b"")), Class::Read);
+        names.on_simple_query();
+        assert_eq!(class(&names, Name::statement(b"")), Class::Write);
+        assert_eq!(class(&names, Name::portal(b"")), Class::Write);
+    }
+
+    #[test]
+    fn names_are_compared_as_postgresql_does() {
+        for (length, is_same) in [(62, false), (63, true), (64, true), (200, true)] {
+            let (a, b) = ("x".repeat(length), "x".repeat(length) + "y");
+            let mut names = Names::default();
+            parsed(&mut names, a.as_bytes(), read());
+            let expect = if is_same { Class::Read } else { Class::Write };
+            assert_eq!(
+                class(&names, Name::statement(b.as_bytes())),
+                expect,
+                "{length}"
+            );
+        }
+    }
+
+    /// A text that changes the session.
+    fn steering() -> Meaning {
+        let lexing = pgpalisade_policies::Lexing::with_unknown_strings(
+            pgpalisade_policies::TextEncoding::AsciiSafe,
+        );
+        Meaning::Classified(Arc::new(Classified {
+            verdict: Arc::new(pgpalisade_policies::classify(b"RESET ALL", lexing)),
+            excerpt: None,
+            scan: NeedsParse::Yes,
+        }))
+    }
+
+    #[track_caller]
+    fn is_lost(names: &Names, name: Name<'_>, expect: Lost) {
+        let ledger = Ledger::default();
+        let found = find(names, &ledger, name).unwrap();
+        assert_eq!(found.map_or(Lost::Nothing, Meaning::unknown), expect);
+    }
+
+    #[test]
+    fn a_name_that_the_server_may_read_otherwise_is_any_that_was_lost() {
+        let (umlaut, other) = ("\u{e4}".as_bytes(), "\u{e9}".as_bytes());
+        for (give, name, to) in [
+            (
+                parsed as fn(&mut Names, &[u8], Meaning),
+                Name::statement(other),
+                Kind::Statement,
+            ),
+            (bound, Name::portal(other), Kind::Portal),
+        ] {
+            let mut names = Names::default();
+            is_lost(&names, name, Lost::Nothing);
+            give(&mut names, umlaut, read());
+            is_lost(&names, name, Lost::Some);
+            give(&mut names, umlaut, steering());
+            is_lost(&names, name, Lost::MaySteer);
+            give(&mut names, umlaut, read());
+            is_lost(&names, name, Lost::MaySteer);
+            match to {
+                Kind::Statement => names.deallocated_all(),
+                Kind::Portal => names.end_transaction(),
+            }
+            is_lost(&names, name, Lost::Nothing);
+        }
+        assert!(Name::statement(umlaut).may_equal(Name::statement(b"a")));
+    }
+
+    #[test]
+    fn a_name_that_the_server_may_read_otherwise_waits_for_those_in_flight() {
+        let names = Names::default();
+        let umlaut = Name::statement("\u{e4}".as_bytes());
+        let mut ledger = Ledger::default();
+        let mut parse = crate::in_flight::InFlight::client(crate::in_flight::Request::Parse, None);
+        parse.name = NameChange::set(Name::statement("\u{e9}".as_bytes()), read());
+        ledger.push(parse);
+        assert_eq!(find(&names, &ledger, umlaut).unwrap_err(), Unclear);
+    }
+
+    #[test]
+    fn two_texts_of_one_name_are_the_worse_of_both() {
+        let mut names = Names::default();
+        let name = Name::statement(b"n");
+        parsed(&mut names, b"n", steering());
+        parsed(&mut names, b"n", read());
+        is_lost(&names, name, Lost::MaySteer);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut names = Names::default();
+        let name = |at: usize| format!("{at:063}");
+        let room = NAMES_BYTES_MAX / NAME_BYTES;
+        for at in 0..room + 10 {
+            bound(&mut names, name(at).as_bytes(), read());
+        }
+        assert_eq!(class(&names, Name::portal(name(0).as_bytes())), Class::Read);
+        assert_eq!(
+            class(&names, Name::portal(name(room + 1).as_bytes())),
+            Class::Write
+        );
+        is_lost(&names, Name::portal(b"\xff"), Lost::Some);
+        bound(&mut names, name(room + 11).as_bytes(), steering());
+        is_lost(&names, Name::portal(b"other"), Lost::MaySteer);
+        names.end_transaction();
+        assert_eq!(names.bytes, 0);
+    }
+}

@@ -1,0 +1,775 @@
+//! Sessions against texts: what is admitted, what must be declared first, what is refused.
+
+use pgpalisade_authority::{Mark, Token};
+use pgpalisade_policies::scan::NeedsParse;
+use pgpalisade_policies::{
+    Chain, Effects, Lexing, Mode, Policy, SearchPath, TextEncoding, Who, classify,
+};
+
+use super::*;
+use crate::fence::scope_cell::ScopeCells;
+use crate::fence::{Admitted, Basis, Binding, Fence, Footing, Permit, SCOPES_MAX};
+use crate::in_flight::{InFlight, Request};
+use crate::ledger::Ledger;
+use crate::names::{Classified, NameChange, Names};
+use crate::rejection::RejectionKind;
+use crate::wire::frontend::FrontendTag;
+
+use RejectionKind::{InvalidToken, NoToken, StaleToken};
+
+/// The mark of the scope that writes need; the scope `billing` is at 7, `fresh` has none.
+const MARK: u64 = 5;
+
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    Admit(Basis),
+    Declare(&'static str),
+    Refuse(RejectionKind),
+}
+
+use Outcome::{Admit, Declare, Refuse};
+
+const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
+
+const FREE: Outcome = Admit(Basis::NotRequired);
+const TOKEN: Outcome = Admit(Basis::Token);
+const FAILED: Outcome = Admit(Basis::FailedTransaction);
+
+/// A session, idle and without a transaction unless said otherwise.
+struct Session {
+    fence: SessionFence,
+    variables: Variables<Arc<Holding>>,
+    accepted: Vec<Arc<Holding>>,
+    names: Names,
+    ledger: Ledger,
+    status: TransactionStatus,
+    wrote: Wrote,
+    pipeline: Pipeline,
+    guard: Certainty,
+}
+
+fn fence() -> SessionFence {
+    let policy = "[defaults]\nallow = [\"prepare-transaction\"]\n";
+    fence_of(Policy::parse(policy, &|_| Ok(())).unwrap(), &Arc::default())
+}
+
+fn fence_of(policy: Policy, cells: &Arc<ScopeCells>) -> SessionFence {
+    for (scope, mark) in [("default", MARK), ("billing", 7)] {
+        cells.cell(&scope.parse().unwrap()).raise(&Mark::new(
+            Token::new(mark).unwrap(),
+            1,
+            "tests".to_owned(),
+        ));
+    }
+    let fence = Fence::new(policy, Arc::clone(cells), Mode::Enforce).unwrap();
+    Arc::new(fence).for_session(&Who {
+        user: "u",
+        database: "d",
+        application_name: None,
+        client: None,
+    })
+}
+
+fn value(text: &str) -> TokenValue {
+    TokenValue::parse(text, &Scope::default()).unwrap().unwrap()
+}
+
+fn holding(fence: &SessionFence, text: &str) -> Arc<Holding> {
+    let value = value(text);
+    let bindings = value.tokens().iter().map(|(scope, token)| Binding {
+        cell: fence.fence().cell(scope),
+        token: *token,
+        timeline: 1,
+        footing: Footing::Registered,
+    });
+    Arc::new(Holding::new(bindings.collect()))
+}
+
+impl Session {
+    /// Started with a token, or with none where the text is empty.
+    fn new(token: &str) -> Self {
+        Self::under(fence(), token)
+    }
+
+    fn under(fence: SessionFence, token: &str) -> Self {
+        let token = (!token.is_empty()).then(|| holding(&fence, token));
+        let mut names = Names::default();
+        names.prepared("r", &Arc::new(Effects::none()));
+        names.prepared("w", &Arc::new(Effects::unknown(None)));
+        for (portal, text) in [
+            ("pr", "SELECT 1"),
+            ("pw", "INSERT INTO t VALUES (1) RETURNING a"),
+        ] {
+            let classified = Classified {
+                verdict: Arc::new(classify(text.as_bytes(), SAFE)),
+                excerpt: None,
+                scan: NeedsParse::No,
+            };
+            let meaning = Meaning::Classified(Arc::new(classified));
+            names.confirm(NameChange::set(Name::portal(portal.as_bytes()), meaning));
+        }
+        Self {
+            fence,
+            variables: Variables::new(token.clone(), None),
+            accepted: token.into_iter().collect(),
+            names,
+            ledger: Ledger::default(),
+            status: TransactionStatus::Idle,
+            wrote: Wrote::No,
+            pipeline: Pipeline::Closed,
+            guard: Certainty::Sure,
+        }
+    }
+
+    /// Started without a token and given one by a SET since.
+    fn set(token: &str) -> Self {
+        let mut session = Self::new("").accepted(token);
+        let holding = session.accepted.last().cloned();
+        session.variables.set_token(holding, Lifetime::Session);
+        session.variables.commit(Chain::No);
+        session
+    }
+
+    /// These tokens were accepted for it, too.
+    fn accepted(mut self, token: &str) -> Self {
+        self.accepted.push(holding(&self.fence, token));
+        self
+    }
+
+    /// Inside a transaction block.
+    fn inside(mut self, wrote: Wrote) -> Self {
+        self.status = TransactionStatus::InTransaction;
+        self.wrote = wrote;
+        self
+    }
+
+    /// Inside a block that has failed.
+    fn failed(mut self) -> Self {
+        self.status = TransactionStatus::Failed;
+        self
+    }
+
+    /// With an earlier request cycle in flight.
+    fn unconfirmed(mut self) -> Self {
+        self.ledger.push(InFlight::client(Request::Sync, None));
+        self
+    }
+
+    fn in_pipeline(mut self) -> Self {
+        self.pipeline = Pipeline::Open;
+        self
+    }
+
+    fn plan(&self, text: &str) -> Decision {
+        let confirmed = |settled| Confirmed::new(settled, &self.names, &self.ledger, self.guard);
+        let situation = Situation {
+            fence: &self.fence,
+            variables: &self.variables,
+            accepted: &self.accepted,
+            status: self.status,
+            wrote: self.wrote,
+            pipeline: self.pipeline,
+            path: SearchPath::Unknown,
+            confirmed: self.ledger.settled().map(confirmed),
+        };
+        let verdict = classify(text.as_bytes(), SAFE);
+        situation.decide(&verdict)
+    }
+
+    #[track_caller]
+    fn check(&self, text: &str, expect: Outcome) {
+        let matches = match (self.plan(text), &expect) {
+            (
+                Ok(Admitted {
+                    permit,
+                    observed: None,
+                }),
+                Admit(basis),
+            ) => permit.basis() == *basis,
+            (Err(Unmet::Declare(found)), Declare(tokens)) => found == value(tokens),
+            (Err(Unmet::Refuse(rejection)), Refuse(kind)) => rejection.kind == *kind,
+            _ => false,
+        };
+        assert!(matches, "{text}: {:?}, not {expect:?}", self.plan(text));
+    }
+
+    fn apply(&mut self, text: &str) {
+        let verdict = classify(text.as_bytes(), SAFE);
+        for control in verdict.statements.iter().flat_map(|one| &one.controls) {
+            apply(&self.fence, control, &self.accepted, &mut self.variables);
+        }
+    }
+
+    fn token(&self) -> String {
+        let token = self.variables.token();
+        token.map(|token| token.to_string()).unwrap_or_default()
+    }
+}
+
+/// A text against sessions with no token, the current one, a stale one, a current one of another
+/// scope only, and a current one together with a stale one of another scope.
+#[track_caller]
+fn check(text: &str, expect: [Outcome; 5]) {
+    let tokens = ["", "5", "4", "billing=7", "default=5,billing=6"];
+    for (token, expect) in tokens.into_iter().zip(expect) {
+        println!("session with {token:?}");
+        Session::new(token).check(text, expect);
+    }
+}
+
+#[test]
+fn reads_are_free_and_writes_need_the_current_token() {
+    let writes = || {
+        [
+            Refuse(NoToken),
+            TOKEN,
+            Refuse(StaleToken),
+            Refuse(NoToken),
+            Refuse(StaleToken),
+        ]
+    };
+    for text in [
+        "INSERT INTO t VALUES (1)",
+        "no SQL at all",
+        "SELECT 1; INSERT INTO t VALUES (1)",
+        "INSERT INTO t VALUES (1); SELECT 1",
+        "BEGIN; INSERT INTO t VALUES (1); COMMIT",
+        "PREPARE TRANSACTION 'x'",
+        "COMMIT PREPARED 'x'",
+        "EXECUTE w",
+        "EXECUTE unknown",
+        "SELECT 1; EXECUTE w",
+    ] {
+        check(text, writes());
+    }
+    for text in [
+        "",
+        "SELECT 1",
+        "EXECUTE r",
+        "BEGIN",
+        "COMMIT",
+        "ROLLBACK",
+        "RESET fencing.token",
+        "RESET ALL",
+        "DISCARD ALL",
+        "SET fencing.token = ''",
+        "SET LOCAL fencing.token = 6",
+    ] {
+        check(text, [FREE, FREE, FREE, FREE, FREE]);
+    }
+}
+
+/// Whoever may write might have, by a function.
+#[test]
+fn the_end_of_a_transaction_that_may_have_written_needs_its_token() {
+    check("BEGIN; SELECT f(); COMMIT", [FREE, TOKEN, FREE, FREE, FREE]);
+    check("BEGIN; SELECT 1; COMMIT", [FREE, FREE, FREE, FREE, FREE]);
+    check("BEGIN; SELECT 1; ROLLBACK", [FREE, FREE, FREE, FREE, FREE]);
+}
+
+#[test]
+fn a_new_token_is_declared_and_a_known_one_is_not() {
+    let all = |make: fn() -> Outcome| [make(), make(), make(), make(), make()];
+    for text in [
+        "SET fencing.token = 6",
+        "SELECT set_config('fencing.token', '6', false)",
+        "SET fencing.token = 6; INSERT INTO t VALUES (1)",
+        "BEGIN; SET LOCAL fencing.token = 6",
+    ] {
+        check(text, all(|| Declare("6")));
+    }
+    check(
+        "SELECT f(); SET fencing.token = 6",
+        [
+            Refuse(NoToken),
+            Refuse(InvalidToken),
+            Refuse(StaleToken),
+            Refuse(NoToken),
+            Refuse(StaleToken),
+        ],
+    );
+    for text in ["SET fencing.token = 4", "SET fencing.token = '5,billing=6'"] {
+        check(text, all(|| Refuse(StaleToken)));
+    }
+    for text in [
+        "SET fencing.token = 0",
+        "SET fencing.token = '6,default=7'",
+        "SET fencing.scope = 'not a scope'",
+    ] {
+        check(text, all(|| Refuse(InvalidToken)));
+    }
+    check("SET fencing.token = 'fresh=1'", all(|| Declare("fresh=1")));
+    let same = "SET fencing.token = 5";
+    check(
+        same,
+        [Declare("5"), FREE, Declare("5"), Declare("5"), Declare("5")],
+    );
+    // The token holds for what stands behind it in the text.
+    check(
+        "SET fencing.token = 5; INSERT INTO t VALUES (1)",
+        [
+            Declare("5"),
+            TOKEN,
+            Declare("5"),
+            Declare("5"),
+            Declare("5"),
+        ],
+    );
+}
+
+#[test]
+fn accepted_tokens_are_in_force_from_their_set_on() {
+    let session = || Session::new("").accepted("5");
+    session().check("INSERT INTO t VALUES (1)", Refuse(NoToken));
+    session().check("SET fencing.token = 5", FREE);
+    session().check("SET fencing.token = 5; INSERT INTO t VALUES (1)", TOKEN);
+    let early = "INSERT INTO t VALUES (1); SET fencing.token = 5";
+    session().check(early, Refuse(NoToken));
+    let over = "BEGIN; SET LOCAL fencing.token = 5; COMMIT; INSERT INTO t VALUES (1)";
+    session().check(over, Refuse(NoToken));
+    let undone = "BEGIN; SET fencing.token = 5; ROLLBACK; INSERT INTO t VALUES (1)";
+    session().check(undone, Refuse(NoToken));
+    let taken_back = "SET fencing.token = 5; RESET ALL; INSERT INTO t VALUES (1)";
+    session().check(taken_back, Refuse(NoToken));
+    // What was accepted once may be stale by now.
+    let outdated = Session::new("").accepted("4");
+    outdated.check("SET fencing.token = 4", Refuse(StaleToken));
+    // A bare number is for the scope that the text has named before it.
+    let scoped = "SET fencing.scope = 'billing'; SET fencing.token = 8";
+    session().check(scoped, Declare("billing=8"));
+    session().check(
+        "SET fencing.scope = 'billing'; SET fencing.token = 5",
+        Refuse(StaleToken),
+    );
+}
+
+#[test]
+fn set_local_alone_outside_of_a_transaction_declares_nothing() {
+    let text = "SET LOCAL fencing.token = 6";
+    Session::new("").check(text, FREE);
+    Session::new("").inside(Wrote::No).check(text, Declare("6"));
+    Session::new("").in_pipeline().check(text, Declare("6"));
+    Session::new("").check("SET LOCAL fencing.token = 6; SELECT 1", Declare("6"));
+}
+
+#[test]
+fn a_transaction_that_has_written_keeps_its_token() {
+    let wrote = || Session::set("5").inside(Wrote::Yes).accepted("6");
+    for text in [
+        "SET fencing.token = 6",
+        "SET fencing.token = 7",
+        "SET LOCAL fencing.token = 6",
+        "SET fencing.token = ''",
+        "RESET fencing.token",
+        "RESET ALL",
+        "DISCARD ALL",
+    ] {
+        wrote().check(text, Refuse(InvalidToken));
+        Session::set("5")
+            .inside(Wrote::No)
+            .accepted("6")
+            .accepted("7")
+            .check(text, FREE);
+    }
+    wrote().check("SET fencing.token = 5", FREE);
+    wrote().check("COMMIT; SET fencing.token = 6", TOKEN);
+    wrote().check("ROLLBACK; SET fencing.token = 6", FREE);
+    wrote().check("PREPARE TRANSACTION 'x'; SET fencing.token = 6", TOKEN);
+    wrote().check("ROLLBACK TO s; SET fencing.token = 6", Refuse(InvalidToken));
+    // The token of the start is in force: a RESET changes nothing.
+    Session::new("5")
+        .inside(Wrote::Yes)
+        .check("RESET ALL", FREE);
+    let text = "INSERT INTO t VALUES (1); SET fencing.token = 6";
+    Session::set("5").check(text, Refuse(InvalidToken));
+    Session::set("5")
+        .accepted("6")
+        .check(text, Refuse(InvalidToken));
+}
+
+#[test]
+fn a_commit_is_a_write_where_something_was_written() {
+    for text in ["COMMIT", "COMMIT AND CHAIN", "END"] {
+        Session::new("5").inside(Wrote::Yes).check(text, TOKEN);
+        Session::new("4")
+            .inside(Wrote::Yes)
+            .check(text, Refuse(StaleToken));
+        Session::new("")
+            .inside(Wrote::Yes)
+            .check(text, Refuse(NoToken));
+        Session::new("4").inside(Wrote::No).check(text, FREE);
+    }
+    Session::new("4").inside(Wrote::Yes).check("ROLLBACK", FREE);
+    Session::new("4")
+        .inside(Wrote::Yes)
+        .check("ROLLBACK; COMMIT", FREE);
+}
+
+#[test]
+fn in_a_failed_transaction_nothing_runs_until_it_has_ended() {
+    for token in ["", "5", "4"] {
+        let session = || Session::new(token).failed();
+        for text in [
+            "INSERT INTO t VALUES (1)",
+            "SELECT 1",
+            "SET fencing.token = 6",
+            "BEGIN; INSERT INTO t VALUES (1)",
+            "SAVEPOINT s; INSERT INTO t VALUES (1)",
+            // The server stops at the first of them.
+            "SELECT 1; ROLLBACK; INSERT INTO t VALUES (1)",
+        ] {
+            session().check(text, FAILED);
+        }
+        for text in ["ROLLBACK", "COMMIT", "ROLLBACK TO s"] {
+            session().check(text, FREE);
+        }
+    }
+    // PREPARE TRANSACTION rolls a failed transaction back, and what stands behind it runs.
+    for end in [
+        "ROLLBACK",
+        "COMMIT",
+        "ROLLBACK TO s",
+        "ROLLBACK AND CHAIN",
+        "PREPARE TRANSACTION 'x'",
+    ] {
+        let text = format!("{end}; INSERT INTO t VALUES (1)");
+        Session::new("").failed().check(&text, Refuse(NoToken));
+        Session::new("4").failed().check(&text, Refuse(StaleToken));
+        Session::new("5").failed().check(&text, TOKEN);
+    }
+}
+
+/// A function may have switched read-only mode off for the next transaction, and nobody has heard of it yet.
+#[test]
+fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
+    for text in [
+        "SELECT f(); COMMIT; SELECT f()",
+        "BEGIN; SELECT f(); COMMIT; BEGIN; SELECT f(); COMMIT",
+        "FETCH c; ROLLBACK AND CHAIN; FETCH c",
+        "EXECUTE r; COMMIT; EXECUTE r",
+        "BEGIN; RESET ALL; COMMIT; SELECT f()",
+        "RESET default_transaction_read_only; COMMIT; SELECT f()",
+        "EXPLAIN ANALYZE SELECT f(); COMMIT; EXPLAIN ANALYZE SELECT f()",
+    ] {
+        Session::new("").check(text, Refuse(NoToken));
+        Session::new("4").check(text, Refuse(StaleToken));
+        assert!(
+            matches!(
+                Session::new("5").plan(text),
+                Ok(Admitted { observed: None, .. })
+            ),
+            "{text}"
+        );
+    }
+    for text in [
+        "BEGIN; SELECT 1; COMMIT",
+        "SELECT 1; COMMIT; SELECT 2",
+        "ABORT; SELECT 1",
+        "SELECT 1; COMMIT; SELECT set_config('fencing.token', '', false)",
+        "SELECT 1; SELECT 2",
+        "ROLLBACK; SET search_path = a; SHOW search_path; DISCARD ALL",
+        "SAVEPOINT s; SELECT 1; RELEASE s; SELECT 2",
+    ] {
+        Session::new("").check(text, FREE);
+    }
+    let mut inside = Session::new("");
+    inside.guard = Certainty::Ran;
+    inside.check("SELECT 1", FREE);
+    inside.check("COMMIT; SELECT f()", Refuse(NoToken));
+    let mut pipeline = Session::new("");
+    pipeline.guard = Certainty::InDoubt;
+    pipeline.check("SELECT f()", Refuse(NoToken));
+    // It computes nothing, so nothing can hide in it.
+    pipeline.check("SELECT 1", FREE);
+    pipeline.check("COMMIT", FREE);
+}
+
+/// A function may write behind a read, in a transaction that is not read-only.
+#[test]
+fn what_a_read_may_have_written_counts() {
+    for text in [
+        "SELECT f(); SET fencing.token = 6",
+        "BEGIN; SELECT f(); SET fencing.token = ''",
+        "DECLARE c CURSOR WITH HOLD FOR SELECT f(); SET fencing.token = ''",
+        "SAVEPOINT s; SELECT f(); RESET ALL",
+    ] {
+        let session = || Session::set("5").accepted("6");
+        session().check(text, Refuse(InvalidToken));
+        session()
+            .inside(Wrote::No)
+            .check(text, Refuse(InvalidToken));
+    }
+    for text in [
+        "SET fencing.token = ''; SELECT f()",
+        "RESET fencing.token; EXECUTE r",
+    ] {
+        Session::set("5").check(text, Refuse(NoToken));
+        Session::new("").check(text, FREE);
+    }
+    Session::set("5").check("SET fencing.token = ''; SHOW search_path", FREE);
+    // Nor does a token count before it is declared.
+    for text in [
+        "SELECT f(); SET fencing.token = 5",
+        "BEGIN; TABLE v; SAVEPOINT s; SET LOCAL fencing.token = 5",
+        "SET fencing.token = 5; RESET fencing.token; SELECT f(); SET fencing.token = 5",
+    ] {
+        Session::new("").accepted("5").check(text, Refuse(NoToken));
+    }
+    for text in [
+        "SELECT 1; SET fencing.token = 5",
+        "SHOW a.b; SET fencing.token = 5; SELECT f()",
+    ] {
+        Session::new("").accepted("5").check(text, FREE);
+    }
+    // Under a token that is stale by now, what it may have written is not committed.
+    Session::new("4").check("SELECT f(); COMMIT", FREE);
+    Session::new("4")
+        .inside(Wrote::Yes)
+        .check("COMMIT", Refuse(StaleToken));
+}
+
+#[test]
+fn names_of_a_text_are_followed_through_it() {
+    for (text, expect) in [
+        (
+            "DEALLOCATE r; PREPARE r AS INSERT INTO t VALUES (1); EXECUTE r",
+            Refuse(NoToken),
+        ),
+        (
+            "DEALLOCATE ALL; PREPARE r AS DELETE FROM t; EXECUTE r",
+            Refuse(NoToken),
+        ),
+        ("DEALLOCATE r; EXECUTE r", Refuse(NoToken)),
+        ("DISCARD ALL; EXECUTE r", Refuse(NoToken)),
+        ("DEALLOCATE w; PREPARE w AS SELECT 1; EXECUTE w", FREE),
+        ("PREPARE n AS SELECT 1; EXECUTE n", FREE),
+        ("PREPARE n AS SELECT 1; EXECUTE r", FREE),
+        ("PREPARE \u{e9} AS SELECT 1; EXECUTE \u{e9}", FREE),
+        ("PREPARE \u{e9} AS SELECT 1; EXECUTE r", Refuse(NoToken)),
+        ("EXPLAIN ANALYZE EXECUTE w", Refuse(NoToken)),
+        ("FETCH pr", FREE),
+        ("FETCH pw", Refuse(NoToken)),
+        ("MOVE ALL IN pw", Refuse(NoToken)),
+        ("FETCH a_cursor_of_sql", FREE),
+    ] {
+        Session::new("").check(text, expect);
+    }
+    // Nothing is believed while the reply to an earlier cycle may change it.
+    for text in ["EXECUTE r", "FETCH pr", "FETCH a_cursor_of_sql"] {
+        Session::new("").unconfirmed().check(text, Refuse(NoToken));
+        Session::new("5")
+            .unconfirmed()
+            .check(text, Refuse(RejectionKind::Policy));
+    }
+}
+
+#[test]
+fn the_fast_path_asks_for_every_token() {
+    for (token, expect) in [
+        ("", None),
+        ("5", Some(Basis::Token)),
+        ("6", Some(Basis::Token)),
+        ("4", None),
+        ("billing=7", None),
+        ("fresh=1", None),
+        ("default=5,billing=7", Some(Basis::Token)),
+        ("default=5,billing=6", None),
+        ("default=4,billing=7", None),
+    ] {
+        let session = Session::new(token);
+        let permit = session.fence.admit_any(session.variables.token());
+        assert_eq!(permit.map(|permit| permit.basis()), expect, "{token:?}");
+    }
+}
+
+#[test]
+fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
+    for (token, expect) in [
+        ("", Err(NoToken)),
+        ("5", Ok(Basis::Token)),
+        ("4", Err(StaleToken)),
+        ("billing=7", Err(NoToken)),
+        ("default=5,billing=6", Err(StaleToken)),
+    ] {
+        let Session {
+            fence, variables, ..
+        } = Session::new(token);
+        let basis = |decided: Result<Permit, Box<Rejection>>| {
+            decided
+                .map(|permit| permit.basis())
+                .map_err(|rejection| rejection.kind)
+        };
+        let holding = variables.token();
+        assert_eq!(basis(fence.admit_copy_data(holding)), expect, "{token:?}");
+        let admission = |effects: &Effects| {
+            basis(
+                match fence.admit_effects(effects, holding, SearchPath::Unknown) {
+                    Ok(Admitted {
+                        permit,
+                        observed: None,
+                    }) => Ok(permit),
+                    Err(Unmet::Refuse(rejection)) => Err(rejection),
+                    other => panic!("{other:?}"),
+                },
+            )
+        };
+        assert_eq!(admission(&Effects::unknown(None)), expect, "{token:?}");
+        assert_eq!(admission(&Effects::none()), Ok(Basis::NotRequired));
+    }
+}
+
+#[test]
+fn messages_that_write_are_not_harmless() {
+    for (tag, harmless) in [
+        (FrontendTag::Parse, true),
+        (FrontendTag::Bind, true),
+        (FrontendTag::Describe, true),
+        (FrontendTag::Close, true),
+        (FrontendTag::Flush, true),
+        (FrontendTag::Sync, true),
+        (FrontendTag::CopyFail, true),
+        (FrontendTag::Terminate, true),
+        (FrontendTag::Query, false),
+        (FrontendTag::Execute, false),
+        (FrontendTag::FunctionCall, false),
+        (FrontendTag::CopyData, false),
+        (FrontendTag::CopyDone, false),
+        (FrontendTag::Password, false),
+    ] {
+        let permit = fence().admit_harmless(tag);
+        let expect = harmless.then_some(Basis::NotRequired);
+        assert_eq!(permit.map(|permit| permit.basis()), expect, "{tag:?}");
+    }
+}
+
+#[test]
+fn what_a_statement_has_done_is_applied() {
+    #[track_caller]
+    fn check(texts: &[&str], expect: &str) {
+        let mut session = Session::new("5").accepted("6").accepted("billing=7");
+        for text in texts {
+            session.apply(text);
+        }
+        assert_eq!(session.token(), expect, "{texts:?}");
+    }
+    check(&[], "default=5");
+    check(&["SET fencing.token = 6"], "default=6");
+    check(&["SET fencing.token = 'billing=7'"], "billing=7");
+    check(
+        &["SET fencing.scope = 'billing'", "SET fencing.token = 7"],
+        "billing=7",
+    );
+    check(&["SET fencing.token = ''"], "");
+    // Not accepted for this session, or no token at all: it holds none.
+    check(&["SET fencing.token = 9"], "");
+    check(&["SET fencing.token = 'x'"], "");
+    for text in ["RESET fencing.token", "RESET ALL", "DISCARD ALL"] {
+        check(&["SET fencing.token = 6", text], "default=5");
+    }
+    check(&["SET fencing.token = 6", "ROLLBACK"], "default=5");
+    check(
+        &["SET fencing.token = 6", "COMMIT", "ROLLBACK"],
+        "default=6",
+    );
+    check(
+        &[
+            "SET fencing.token = 6",
+            "PREPARE TRANSACTION 'x'",
+            "ROLLBACK",
+        ],
+        "default=6",
+    );
+    check(&["SET LOCAL fencing.token = 6"], "default=6");
+    check(&["SET LOCAL fencing.token = 6", "COMMIT"], "default=5");
+    let savepoint = ["SAVEPOINT s", "SET fencing.token = 6", "ROLLBACK TO s"];
+    check(&savepoint, "default=5");
+    let released = [
+        "SAVEPOINT s",
+        "SET fencing.token = 6",
+        "RELEASE s",
+        "ROLLBACK TO s",
+    ];
+    check(&released, "default=6");
+    check(
+        &["SET fencing.token = 6", "DISCARD ALL", "ROLLBACK"],
+        "default=5",
+    );
+}
+
+/// A session has few tokens, and a policy may have very many scopes, in which they are looked up.
+#[test]
+fn the_token_of_any_scope_with_tables_opens_the_session() {
+    const SCOPES: usize = 1_000;
+    let scopes = (0..SCOPES).map(|n| format!("[scope.s{n}]\ntables = \"s{n}.t\"\n"));
+    let text = "[scope.bare]\nmax_step = 5\n".to_owned() + &scopes.collect::<String>();
+    let cells = Arc::default();
+    let fence = fence_of(Policy::parse(&text, &|_| Ok(())).unwrap(), &cells);
+    // One that no policy names, so that its number is above all of them.
+    cells.cell(&"later".parse().unwrap());
+    for (token, opens) in [
+        ("s0=1", true),
+        ("s500=1", true),
+        ("s999=1", true),
+        ("default=5", true),
+        ("default=4", false),
+        ("later=1,s7=1", true),
+        ("bare=1", false),
+        ("later=1", false),
+        ("billing=7", false),
+    ] {
+        let session = Session::under(fence.clone(), token);
+        let held = session.variables.token();
+        assert_eq!(session.fence.may_write(held), opens, "{token}");
+        // To be declared it need not be current.
+        let declared = session.fence.opens(&value(token));
+        assert_eq!(declared, opens || token == "default=4", "{token}");
+    }
+    assert!(!fence.may_write(None));
+
+    Session::under(fence.clone(), "s500=1").check("INSERT INTO s500.t VALUES (1)", TOKEN);
+    Session::under(fence.clone(), "s500=1").check("INSERT INTO s501.t VALUES (1)", Refuse(NoToken));
+    Session::under(fence.clone(), "s500=1")
+        .check("INSERT INTO s1000.t VALUES (1)", Refuse(NoToken));
+
+    // A repair of the scope retires the cell that the session was bound with.
+    let session = Session::under(fence.clone(), "s3=1");
+    let cell = cells.cell(&"s3".parse().unwrap());
+    let repaired = Mark {
+        incarnation: cell.incarnation().next().unwrap(),
+        ..Mark::new(Token::new(1).unwrap(), 1, "tests".to_owned())
+    };
+    cells.note(cell.scope(), &repaired);
+    assert!(!fence.may_write(session.variables.token()));
+    assert!(fence.may_write(Session::under(fence.clone(), "s3=1").variables.token()));
+}
+
+/// Whatever the text is, its refusal is short, and made once.
+#[test]
+fn more_scopes_than_a_session_can_hold_are_not_listed() {
+    let fence = |begin: &str, scopes: usize, end: &str| {
+        let scope = |n| format!("[scope.s{n}]\ntables = \"s{n}.t\"\n");
+        let scopes = (0..scopes).map(scope).collect::<String>();
+        let text = format!("{begin}{scopes}{end}");
+        fence_of(Policy::parse(&text, &|_| Ok(())).unwrap(), &Arc::default())
+    };
+    let refusal = |fence| match Session::under(fence, "").plan("CALL p()") {
+        Err(Unmet::Refuse(rejection)) => rejection,
+        other => panic!("{other:?}"),
+    };
+    // With the scope of the session.
+    let few = refusal(fence("", SCOPES_MAX - 1, ""));
+    assert!(
+        few.detail.contains("\"s62\"") && few.hint.contains("s62=<number>"),
+        "{few:?}"
+    );
+    for scopes in [SCOPES_MAX, 5_000] {
+        let many = refusal(fence("", scopes, ""));
+        assert!(many.detail.contains("more scopes than the 64"), "{many:?}");
+        assert!(many.hint.contains("unknown_tables"), "{many:?}");
+        assert!(!many.detail.contains("\"s62\""), "{many:?}");
+    }
+    // One that is enforced stands behind many that are observed.
+    let last = "[scope.last]\ntables = \"last.t\"\nmode = \"enforce\"\n";
+    let rejection = refusal(fence("[defaults]\nmode = \"observe\"\n", 5_000, last));
+    assert_eq!(rejection.scope, Some("last".parse().unwrap()));
+}

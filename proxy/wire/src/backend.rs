@@ -1,0 +1,182 @@
+//! Messages from the server: only what the proxy must understand.
+
+use super::split_cstr;
+use crate::header::LARGE_BODY_MAX;
+
+/// The server's limit for every message type.
+#[inline]
+#[must_use]
+pub const fn body_max(_tag: u8) -> usize {
+    LARGE_BODY_MAX
+}
+
+/// Type bytes of messages that the proxy tells apart; all others pass by their header alone.
+pub mod tag {
+    /// AuthenticationXxx.
+    pub const AUTHENTICATION: u8 = b'R';
+    /// BackendKeyData.
+    pub const BACKEND_KEY_DATA: u8 = b'K';
+    /// ParseComplete.
+    pub const PARSE_COMPLETE: u8 = b'1';
+    /// BindComplete.
+    pub const BIND_COMPLETE: u8 = b'2';
+    /// CloseComplete.
+    pub const CLOSE_COMPLETE: u8 = b'3';
+    /// CommandComplete.
+    pub const COMMAND_COMPLETE: u8 = b'C';
+    /// CopyInResponse.
+    pub const COPY_IN_RESPONSE: u8 = b'G';
+    /// DataRow.
+    pub const DATA_ROW: u8 = b'D';
+    /// EmptyQueryResponse.
+    pub const EMPTY_QUERY: u8 = b'I';
+    /// ErrorResponse.
+    pub const ERROR: u8 = b'E';
+    /// NoData.
+    pub const NO_DATA: u8 = b'n';
+    /// NoticeResponse.
+    pub const NOTICE: u8 = b'N';
+    /// NotificationResponse.
+    pub const NOTIFICATION: u8 = b'A';
+    /// ParameterStatus.
+    pub const PARAMETER_STATUS: u8 = b'S';
+    /// PortalSuspended.
+    pub const PORTAL_SUSPENDED: u8 = b's';
+    /// ReadyForQuery.
+    pub const READY_FOR_QUERY: u8 = b'Z';
+    /// RowDescription.
+    pub const ROW_DESCRIPTION: u8 = b'T';
+}
+
+/// The transaction status that ReadyForQuery reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransactionStatus {
+    /// `I`: not in a transaction block.
+    Idle,
+    /// `T`: in a transaction block.
+    InTransaction,
+    /// `E`: in a failed transaction block.
+    Failed,
+}
+
+impl TransactionStatus {
+    /// Reads the body of a ReadyForQuery.
+    #[inline]
+    #[must_use]
+    pub const fn from_body(body: &[u8]) -> Option<Self> {
+        match body {
+            [b'I'] => Some(Self::Idle),
+            [b'T'] => Some(Self::InTransaction),
+            [b'E'] => Some(Self::Failed),
+            _ => None,
+        }
+    }
+
+    /// The byte that stands for it on the wire.
+    #[must_use]
+    pub const fn byte(self) -> u8 {
+        match self {
+            Self::Idle => b'I',
+            Self::InTransaction => b'T',
+            Self::Failed => b'E',
+        }
+    }
+}
+
+/// Name and value of a ParameterStatus.
+#[must_use]
+pub fn parameter_status(body: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (name, rest) = split_cstr(body)?;
+    let (value, _) = split_cstr(rest)?;
+    Some((name, value))
+}
+
+/// The process id at the front of a BackendKeyData. The key behind it has 4 to 256 bytes, depending
+/// on the protocol version, and is not looked at: it reaches the client as it is.
+#[must_use]
+pub fn backend_pid(body: &[u8]) -> Option<i32> {
+    body.first_chunk::<4>()
+        .map(|bytes| i32::from_be_bytes(*bytes))
+}
+
+/// The four bytes that say which authentication message this is; 0 is AuthenticationOk.
+#[must_use]
+pub fn authentication_kind(body: &[u8]) -> Option<i32> {
+    backend_pid(body)
+}
+
+/// The text of a CommandComplete, `INSERT 0 1` for example.
+#[must_use]
+pub fn command_tag(body: &[u8]) -> &[u8] {
+    split_cstr(body).map_or(&[], |(text, _)| text)
+}
+
+/// The first value of a DataRow; `None` where it is NULL.
+#[must_use]
+pub fn first_column(body: &[u8]) -> Option<&[u8]> {
+    let (columns, rest) = body.split_first_chunk::<2>()?;
+    let (len, rest) = rest.split_first_chunk::<4>()?;
+    let len = usize::try_from(i32::from_be_bytes(*len)).ok()?;
+    (u16::from_be_bytes(*columns) > 0).then(|| rest.get(..len))?
+}
+
+/// A field of an ErrorResponse or NoticeResponse by its letter.
+///
+/// <https://www.postgresql.org/docs/current/protocol-error-fields.html>
+#[must_use]
+pub fn error_field(body: &[u8], letter: u8) -> Option<&[u8]> {
+    let mut rest = body;
+    loop {
+        let (&field, after) = rest.split_first()?;
+        if field == 0 {
+            return None;
+        }
+        let (value, next) = split_cstr(after)?;
+        if field == letter {
+            return Some(value);
+        }
+        rest = next;
+    }
+}
+
+/// Whether an ErrorResponse ends the session. `V` is the severity that is never translated (from
+/// PostgreSQL 9.6 on).
+#[must_use]
+pub fn is_fatal(body: &[u8]) -> bool {
+    matches!(
+        error_field(body, b'V').or_else(|| error_field(body, b'S')),
+        Some(b"FATAL" | b"PANIC")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_fields_are_found_in_bounds() {
+        let body = b"SFATAL\0VFATAL\0C57P01\0Mterminating\0\0";
+        assert_eq!(error_field(body, b'C'), Some(&b"57P01"[..]));
+        assert_eq!(error_field(body, b'H'), None);
+        assert!(is_fatal(body));
+        assert!(!is_fatal(b"SFEHLER\0VERROR\0C42601\0\0"));
+        for cut in 0..body.len() {
+            let _ = error_field(&body[..cut], b'H');
+        }
+    }
+
+    #[test]
+    fn bodies_are_read_or_refused() {
+        assert_eq!(
+            TransactionStatus::from_body(b"T"),
+            Some(TransactionStatus::InTransaction)
+        );
+        assert_eq!(TransactionStatus::from_body(b"X"), None);
+        assert_eq!(TransactionStatus::from_body(b""), None);
+        assert_eq!(parameter_status(b"a\0b\0"), Some((&b"a"[..], &b"b"[..])));
+        assert_eq!(parameter_status(b"a\0b"), None);
+        assert_eq!(backend_pid(&[0, 0, 1, 0, 9, 9, 9, 9]), Some(256));
+        assert_eq!(backend_pid(&[0, 0, 1]), None);
+        assert_eq!(command_tag(b"INSERT 0 1\0"), b"INSERT 0 1");
+    }
+}

@@ -1,0 +1,59 @@
+//! Bytes to messages and back, without I/O.
+//!
+//! Frontend and backend messages are different types, because the same tag means different things in
+//! each direction (`D` is Describe or DataRow, `S` is Sync or ParameterStatus). Decoders borrow from
+//! the buffer they are given, never read past the frame, and never panic on what a peer sent.
+//!
+//! Source: <https://www.postgresql.org/docs/current/protocol-message-formats.html>
+
+pub mod backend;
+pub mod encode;
+pub mod frontend;
+pub mod header;
+pub mod startup;
+
+use std::ffi::CStr;
+
+/// What is wrong with bytes that a peer sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// A length word below four (it counts itself) or above what PostgreSQL accepts for the message.
+    #[error("invalid message length {length} for message type {}", tag_name(*tag))]
+    Length {
+        /// The message's type byte; 0 for a startup packet.
+        tag: u8,
+        /// The length word as it stood on the wire.
+        length: i32,
+    },
+    /// A type byte that the protocol does not know in this direction.
+    #[error("invalid frontend message type {0}")]
+    UnknownFrontendTag(u8),
+    /// The body does not have the layout of its type.
+    #[error("invalid message format for message type {}", tag_name(*.0))]
+    Malformed(u8),
+    /// A message that must not come while the server reads the data of a COPY.
+    /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-COPY>
+    #[error("unexpected message type {0:#04X} during COPY from stdin")]
+    DuringCopy(u8),
+}
+
+fn tag_name(tag: u8) -> String {
+    match tag {
+        0 => "startup".to_owned(),
+        tag if tag.is_ascii_graphic() => format!("'{}'", char::from(tag)),
+        tag => format!("{tag:#04x}"),
+    }
+}
+
+/// Splits a NUL-terminated string off the front of `body`: a name, which is short.
+fn split_cstr(body: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = body.iter().position(|&byte| byte == 0)?;
+    let (text, rest) = body.split_at_checked(end)?;
+    Some((text, rest.get(1..)?))
+}
+
+/// The same of a text, which is long: many bytes are looked at in one step.
+fn split_text(body: &[u8]) -> Option<(&[u8], &[u8])> {
+    let text = CStr::from_bytes_until_nul(body).ok()?.to_bytes();
+    Some((text, body.get(text.len() + 1..)?))
+}
