@@ -275,6 +275,11 @@ fn imports(source: &str) -> BTreeMap<String, BTreeSet<String>> {
         if is_tests(&path) || matches!(&*own, "lib" | "main") {
             continue;
         }
+        // In a file at the top, what stands above it is the crate.
+        let text = match inside.iter().count() {
+            1 => text.replace("super::", "crate::"),
+            _ => text,
+        };
         let named = modules_named(before_tests(&text)).into_iter();
         let others = named.filter(|name| *name != own).map(str::to_owned);
         imports.entry(own.clone()).or_default().extend(others);

@@ -3,7 +3,6 @@
 use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope, Token};
 
-use super::action::Ending;
 use super::in_flight::InFlight;
 use super::{CommittedMidway, Session, command_tag};
 use crate::fence::Binding;
@@ -11,6 +10,37 @@ use crate::rejection::Rejection;
 use crate::rejection::{Enforcement, RejectionKind};
 use crate::wire::WireError;
 use crate::wire::encode::{self, ErrorFields, Severity};
+
+/// Why the proxy ends a session.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Ending {
+    /// The client has broken the protocol: PostgreSQL ends such a session too.
+    #[error("protocol violation: {0}")]
+    ProtocolViolation(WireError),
+    /// The server has done something else than was judged.
+    #[error("the reply {reply:?} {command_tag:?} contradicts the judgement of its request")]
+    Contradiction {
+        /// The type of the reply.
+        reply: char,
+        /// What it says that was done.
+        command_tag: String,
+    },
+    /// A statement of the proxy's own has failed that must not.
+    #[error("a statement of the proxy's own failed: {0}")]
+    OwnStatement(String),
+    /// A declaration has had no answer, and the session could go on under a lower token.
+    #[error("a declaration has had no answer")]
+    Unanswered,
+    /// A takeover has ended it, and nothing was in doubt.
+    #[error("ended by a takeover")]
+    TakenOver,
+    /// A takeover has ended it, while something was sent that may have been committed.
+    #[error("ended by a takeover, outcome unknown")]
+    OutcomeUnknown,
+    /// The server has ended it and has said why.
+    #[error("the server ended the session")]
+    ByServer,
+}
 
 impl Session {
     /// Tells the client why its session ends.

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use pgpalisade_policies::scan::{self, NeedsParse};
 use pgpalisade_policies::{Class, Opaque, VerdictCache};
 
-use super::action::{Action, Frame, Prerequisite, Refused, why_not_collected};
-use super::frontend::NAMES_MAX;
+use super::action::{Action, Prerequisite, Refused};
+use super::frame::{Frame, NAMES_MAX};
 use super::in_flight::{InFlight, Leave, Request};
 use super::judgement::{Judged, excerpt};
-use super::names::{self, Classified, Meaning, Name, NameChange, Unclear};
+use super::lookup::{self, Unclear};
+use super::names::{Classified, Meaning, Name, NameChange};
 use super::{Pipeline, Session};
 use crate::wire::WireError;
 use crate::wire::frontend::{self, FrontendTag, Target};
@@ -88,7 +89,7 @@ impl Session {
     /// What a name stands for where the next message arrives.
     #[inline]
     fn find(&self, name: Name<'_>) -> Result<Meaning, Unclear> {
-        let found = names::find(&self.server.names, &self.server.ledger, name)?;
+        let found = lookup::find(&self.server.names, &self.server.ledger, name)?;
         Ok(found.cloned().unwrap_or_default())
     }
 
@@ -172,7 +173,7 @@ impl Session {
     #[inline]
     fn fast_execute(&mut self, portal: Name<'_>) -> Option<Action> {
         let server = &mut self.server;
-        let meaning = names::find(&server.names, &server.ledger, portal)
+        let meaning = lookup::find(&server.names, &server.ledger, portal)
             .ok()
             .flatten()
             .filter(|meaning| meaning.is_plain())?;
@@ -209,7 +210,7 @@ fn parse_prefix(frame: Frame<'_>) -> Option<ParsePrefix<'_>> {
             let why = if frame.is_whole() {
                 Opaque::Nul
             } else {
-                why_not_collected(frame.header)
+                frame.why_not_collected()
             };
             Some((frame.body.get(..end)?, Err(why)))
         }

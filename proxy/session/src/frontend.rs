@@ -3,12 +3,11 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use pgpalisade_policies::{
-    Category, Effects, MAX_PARSED, MAX_PARSED_INLINE, Opaque, Verdict, VerdictCache,
-};
+use pgpalisade_policies::{Category, Effects, Opaque, Verdict, VerdictCache};
 
 use super::access::Adjustment;
-use super::action::{Action, Frame, Prerequisite, Refused, why_not_collected};
+use super::action::{Action, Prerequisite, Refused};
+use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX};
 use super::in_flight::{InFlight, Leave, Request};
 use super::judgement::Judged;
 use super::search_path::QUESTIONS;
@@ -18,16 +17,6 @@ use crate::rejection::Rejection;
 use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
-
-/// A message that carries a text is collected up to this size: a text in it can be classified at once. The slack is
-/// for names and parameter types.
-const LOOKED_AT_MAX: usize = MAX_PARSED_INLINE + NAMES_MAX;
-
-/// Up to this size where the session may not just send it; what is longer is not parsed anyway.
-pub(super) const COLLECTED_MAX: usize = MAX_PARSED + NAMES_MAX;
-
-/// Names of statements and portals must end within this many bytes of their message.
-pub(super) const NAMES_MAX: usize = 16 * 1024;
 
 /// What has become of a change of the access mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,7 +166,7 @@ impl Session {
         let text = match (frame.is_whole(), frontend::query(frame.body)) {
             (true, Ok(text)) => Ok(text),
             (true, Err(_)) => return self.malformed(FrontendTag::Query),
-            (false, _) => Err(why_not_collected(frame.header)),
+            (false, _) => Err(frame.why_not_collected()),
         };
         let action = match text.ok().and_then(|text| self.fast_permit(text)) {
             Some(permit) => {

@@ -2,7 +2,7 @@
 //!
 //! Statements of the protocol and of SQL (PREPARE, EXECUTE, DEALLOCATE) share one name space. What a Parse, Bind or
 //! Close does is noted when its reply comes: an error makes the server skip what was sent behind it, and then nothing
-//! happened. What is still in flight is known to the [ledger](super::ledger), so both are asked together: [`find`].
+//! happened. What is still in flight is known to the [ledger](super::ledger), so both are asked together, in `lookup`.
 //! A name that is not known, or that may stand for one of two texts, is a write.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY>
@@ -12,8 +12,6 @@ use std::sync::Arc;
 
 use pgpalisade_policies::scan::NeedsParse;
 use pgpalisade_policies::{Class, Effects, Verdict};
-
-use super::ledger::{Ledger, Sent};
 
 /// Names and excerpts of a session may take this many bytes together; what does not fit is unknown.
 const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -264,32 +262,6 @@ impl NameChange {
     }
 }
 
-/// A name that replies in flight may still give another meaning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unclear;
-
-/// What a name stands for where a message arrives that is sent now; `None` where it stands for nothing of the protocol
-/// or of PREPARE.
-///
-/// That is what the server has confirmed, or what was sent since the last Sync: should that fail, the server skips the
-/// message as well.
-///
-/// # Errors
-///
-/// [`Unclear`] where a request in flight that does not decide about this message may change it.
-#[inline]
-pub fn find<'a>(
-    names: &'a Names,
-    ledger: &'a Ledger,
-    name: Name<'_>,
-) -> Result<Option<&'a Meaning>, Unclear> {
-    match ledger.sent(name) {
-        Sent::Nothing => Ok(names.get(name)),
-        Sent::Change(meaning) => Ok(meaning),
-        Sent::Unclear => Err(Unclear),
-    }
-}
-
 /// What may stand behind a name that is not known: texts that were given to names that could not be kept, or not be
 /// compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -382,9 +354,9 @@ impl Names {
     }
 
     /// What a name stands for; `None` where that is nothing. Private to the session, for it is not the whole truth
-    /// while something is in flight: see [`find`].
+    /// while something is in flight: see `lookup`.
     #[inline]
-    fn get(&self, name: Name<'_>) -> Option<&Meaning> {
+    pub(super) fn get(&self, name: Name<'_>) -> Option<&Meaning> {
         match (name.kind, name.is_unnamed()) {
             (Kind::Statement, true) => Some(&self.unnamed_statement),
             (Kind::Portal, true) => Some(&self.unnamed_portal),
@@ -457,6 +429,8 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::Ledger;
+    use crate::lookup::{Unclear, find};
 
     fn read() -> Meaning {
         Meaning::Sql(Arc::new(Effects::none()))

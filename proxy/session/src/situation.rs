@@ -6,7 +6,8 @@ use pgpalisade_policies::SearchPath;
 
 use super::Pipeline;
 use super::ledger::{Ledger, Settled, Wrote};
-use super::names::{self, Meaning, Name, Names};
+use super::lookup;
+use super::names::{Meaning, Name, Names};
 use super::read_only::Certainty;
 use super::variables::Variables;
 use crate::fence::{Holding, SessionFence};
@@ -60,7 +61,7 @@ impl<'a> Confirmed<'a> {
 
     /// What a name stands for; `None` where that is nothing that is known.
     pub(super) fn find(self, name: Name<'_>) -> Option<&'a Meaning> {
-        names::find(self.names, self.ledger, name).unwrap_or(Some(&Meaning::MaySteer))
+        lookup::find(self.names, self.ledger, name).unwrap_or(Some(&Meaning::MaySteer))
     }
 
     pub(super) const fn guard(self) -> Certainty {

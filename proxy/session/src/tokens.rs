@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pgpalisade_authority::{Scope, Token};
 use pgpalisade_policies::{Mode, TokenBounds};
 
-use super::action::Ending;
+use super::endings::Ending;
 use super::{Binds, Identity, Session, injected};
 use crate::fence::{
     Binding, Fence, Footing, Holding, Identified, Purpose, SessionFence, TokenValue,

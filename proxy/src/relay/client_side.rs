@@ -8,7 +8,8 @@ use bytes::BytesMut;
 
 use super::{End, Relay, Side, behind, keep};
 use crate::collected::Collecting;
-use crate::session::action::{Action, Frame, Prerequisite};
+use crate::session::action::{Action, Prerequisite};
+use crate::session::frame::Frame;
 use crate::transport::{Outbox, Socket, Stall};
 use crate::wire::frontend;
 use crate::wire::header::{self, Header};

@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use super::Relay;
 use crate::session::Identity;
-use crate::session::action::Ending;
+use crate::session::endings::Ending;
 use crate::transport::Unsent;
 
 /// Why a connection ended.

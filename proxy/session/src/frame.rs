@@ -1,0 +1,71 @@
+//! A message of the client, as far as it has arrived, and how much of it is waited for.
+
+use pgpalisade_policies::{MAX_PARSED, MAX_PARSED_INLINE, Opaque};
+
+use crate::wire::header::{HEADER_LEN, Header};
+
+/// A message that carries a text is collected up to this size: a text in it can be classified at once. The slack is
+/// for names and parameter types.
+pub(super) const LOOKED_AT_MAX: usize = MAX_PARSED_INLINE + NAMES_MAX;
+
+/// Up to this size where the session may not just send it; what is longer is not parsed anyway.
+pub(super) const COLLECTED_MAX: usize = MAX_PARSED + NAMES_MAX;
+
+/// Names of statements and portals must end within this many bytes of their message.
+pub(super) const NAMES_MAX: usize = 16 * 1024;
+
+/// A message of the client, as far as it has arrived.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'a> {
+    pub(super) header: Header,
+    pub(super) body: &'a [u8],
+    rest: Rest,
+}
+
+/// Whether more of a message may be waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    MayCome,
+    /// There is no room for it.
+    NoRoom,
+}
+
+impl<'a> Frame<'a> {
+    /// The message at the front of `bytes`, which begin with its header.
+    #[inline]
+    #[must_use]
+    pub fn new(header: Header, bytes: &'a [u8]) -> Self {
+        let body = bytes.get(HEADER_LEN..bytes.len().min(header.frame_len()));
+        Self {
+            header,
+            body: body.unwrap_or_default(),
+            rest: Rest::MayCome,
+        }
+    }
+
+    /// The same, where nobody waits for the rest of it.
+    #[must_use]
+    pub const fn without_room(self) -> Self {
+        Self {
+            rest: Rest::NoRoom,
+            ..self
+        }
+    }
+
+    #[inline]
+    pub(super) const fn is_whole(&self) -> bool {
+        self.body.len() == self.header.body_len
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.rest == Rest::MayCome
+    }
+
+    /// Why its text was not collected.
+    pub(super) const fn why_not_collected(&self) -> Opaque {
+        match self.header.body_len <= COLLECTED_MAX {
+            true => Opaque::NoRoom,
+            false => Opaque::TooLong,
+        }
+    }
+}

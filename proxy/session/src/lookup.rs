@@ -1,0 +1,30 @@
+//! What a name stands for where a message arrives that is sent now.
+
+use super::ledger::{Ledger, Sent};
+use super::names::{Meaning, Name, Names};
+
+/// A name that replies in flight may still give another meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unclear;
+
+/// What a name stands for where a message arrives that is sent now; `None` where it stands for nothing of the protocol
+/// or of PREPARE.
+///
+/// That is what the server has confirmed, or what was sent since the last Sync: should that fail, the server skips the
+/// message as well.
+///
+/// # Errors
+///
+/// [`Unclear`] where a request in flight that does not decide about this message may change it.
+#[inline]
+pub(super) fn find<'a>(
+    names: &'a Names,
+    ledger: &'a Ledger,
+    name: Name<'_>,
+) -> Result<Option<&'a Meaning>, Unclear> {
+    match ledger.sent(name) {
+        Sent::Nothing => Ok(names.get(name)),
+        Sent::Change(meaning) => Ok(meaning),
+        Sent::Unclear => Err(Unclear),
+    }
+}
