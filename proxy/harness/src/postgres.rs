@@ -138,7 +138,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on `directory/data`, with its socket and log in `directory`, on a free port of 127.0.0.1 and with
+    /// Starts a server on `directory/data`, with its socket and log in `directory`, on a free port of 127.0.0.1, with
     /// these settings (`name=value`). Where one is given twice, the last counts. Nothing is durable: fsync is off.
     ///
     /// # Errors
