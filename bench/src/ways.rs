@@ -3,10 +3,9 @@
 use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
-use pgpalisade_tests::machine::{self, Signal};
+use pgpalisade_tests::machine::{self, Running, TERM};
 use pgpalisade_tests::pooler::Pooler;
 use pgpalisade_tests::postgres::{Postgres, scratch_dir, unprivileged};
 use pgpalisade_tests::proxy::{Options, Proxy};
@@ -117,7 +116,7 @@ impl Way {
             Process::None => None,
             Process::Pgpalisade(proxy) => Some(proxy.pid()),
             Process::Pgbouncer(pooler) => Some(pooler.pid()),
-            Process::Other(other) => Some(other.child.id()),
+            Process::Other(other) => Some(other.process.pid()),
         }
     }
 
@@ -150,9 +149,9 @@ const ATTEMPTS: usize = 3;
 /// A process that only the benchmarks start. It ends when it is dropped.
 #[derive(Debug)]
 struct Other {
-    _dir: TempDir,
+    process: Running,
     port: u16,
-    child: Child,
+    _dir: TempDir,
 }
 
 impl Other {
@@ -188,35 +187,22 @@ impl Other {
             let port = machine::free_port();
             let mut command = command(dir.path(), port);
             // haproxy wants to know where it is, and may not enter every directory that a test is run from.
-            let command = command
-                .current_dir(dir.path())
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null());
-            let mut child = match command.spawn() {
-                Ok(child) => child,
-                Err(error) => panic!("cannot start {:?}: {error}", command.get_program()),
-            };
+            let command = command.current_dir(dir.path());
+            let process = Running::spawn(command, dir.path().join("log"), TERM);
+            let mut process = process.expect("a proxy to compare with");
             let listens = machine::wait_for("a proxy to listen, or to end", || {
-                let ended = child.try_wait().expect("look at a child").is_some();
+                let ended = process.ended().is_some();
                 let listens = !ended && TcpStream::connect(("127.0.0.1", port)).is_ok();
                 (ended || listens).then_some(listens)
             });
             if listens {
                 return Self {
-                    _dir: dir,
+                    process,
                     port,
-                    child,
+                    _dir: dir,
                 };
             }
         }
         panic!("{ATTEMPTS} times it has ended at once: does it start by hand?");
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        machine::signal(self.child.id(), Signal::TERM);
-        machine::reap(&mut self.child, Duration::from_secs(10));
     }
 }

@@ -11,10 +11,9 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use pgpalisade::demo::private_postgres::PrivatePostgres;
-use rustix::process::{Pid, Signal, kill_process};
+use pgpalisade_tests::machine::{Signal, signal};
+use pgpalisade_tests::postgres::Postgres;
 use tempfile::TempDir;
-use tokio_util::sync::CancellationToken;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -96,10 +95,6 @@ fn check_clean_within(place: &Path, limit: Duration) {
         assert!(start.elapsed() < limit, "left behind: {left:#?}");
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 /// Reads lines until one contains the part, and gives all of them.
@@ -223,7 +218,7 @@ fn the_demo_stays_up_until_it_is_told_to_end() {
     );
     let log = told.lines().last().unwrap().rsplit(' ').next().unwrap();
     assert!(Path::new(log).exists(), "{log}");
-    signal(&child, Signal::INT);
+    signal(child.id(), Signal::INT);
     check(&end_of(child), 0, "");
     check_clean_within(place.path(), Duration::ZERO);
 }
@@ -235,7 +230,7 @@ fn the_demo_cleans_up_when_terminated_on_the_way() {
         let mut child = pgpalisade(place.path(), &["demo"]).spawn().unwrap();
         let mut story = BufReader::new(child.stdout.take().unwrap());
         read_until(&mut story, until);
-        signal(&child, Signal::TERM);
+        signal(child.id(), Signal::TERM);
         // Read on, so that the demo does not end on a closed pipe instead.
         story.read_to_string(&mut String::new()).unwrap();
         check(&end_of(child), 1, "interrupted");
@@ -282,10 +277,10 @@ fn missing_server_programs_are_an_error_that_says_what_to_install() {
 #[test]
 fn serve_says_when_it_is_ready_and_ends_cleanly() {
     let place = place();
-    let postgres = PrivatePostgres::start_in(place.path(), &CancellationToken::new()).unwrap();
+    let postgres = Postgres::start();
     let upstream = format!(
         "postgres:///?host={}&port={}",
-        postgres.socket_directory().display(),
+        postgres.socket_dir().display(),
         postgres.port()
     );
     let authority = format!("embedded:{}", place.path().join("authority").display());
@@ -302,11 +297,7 @@ fn serve_says_when_it_is_ready_and_ends_cleanly() {
         "--rejection-log",
     ])
     .arg(&log)
-    .envs([
-        ("PGUSER", "postgres"),
-        ("PGPASSWORD", postgres.password()),
-        ("PGDATABASE", "postgres"),
-    ])
+    .envs([("PGUSER", "postgres"), ("PGDATABASE", "postgres")])
     .spawn()
     .unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -325,7 +316,7 @@ fn serve_says_when_it_is_ready_and_ends_cleanly() {
     );
 
     fs::rename(&log, &rotated).unwrap();
-    signal(&child, Signal::HUP);
+    signal(child.id(), Signal::HUP);
     let start = Instant::now();
     while !log.exists() {
         assert!(
@@ -334,6 +325,6 @@ fn serve_says_when_it_is_ready_and_ends_cleanly() {
         );
         std::thread::sleep(Duration::from_millis(5));
     }
-    signal(&child, Signal::TERM);
+    signal(child.id(), Signal::TERM);
     check(&end_of(child), 0, "");
 }

@@ -18,6 +18,7 @@ use pgpalisade_authority::{
     Enrolled, IfStale, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
 };
 use pgpalisade_policies::TokenBounds;
+use pgpalisade_tests::machine::Signal;
 use support::Postgres;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
@@ -420,7 +421,7 @@ async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
     .await
     .unwrap();
     let (_old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
-    postgres.signal("-STOP", stuck.pid);
+    postgres.signal(Signal::STOP, stuck.pid);
     let client = postgres.connect("postgres").await;
     let new = identify(&takeover, pid(&client).await).await.unwrap();
     let began = Instant::now();
@@ -444,7 +445,7 @@ async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
         declare(&takeover, 1, new).await,
         Err(DeclareError::Stale { .. })
     ));
-    postgres.signal("-CONT", stuck.pid);
+    postgres.signal(Signal::CONT, stuck.pid);
     assert_eq!(declare(&takeover, 2, new).await.unwrap().token, token(2));
     assert_eq!(registered(&store).await, [new]);
 }
@@ -459,13 +460,13 @@ async fn a_caller_that_goes_away_does_not_stop_its_takeover() {
     for (value, patience) in [(2, Duration::ZERO), (3, Duration::from_millis(200))] {
         let client = postgres.connect("postgres").await;
         let new = identify(&takeover, pid(&client).await).await.unwrap();
-        postgres.signal("-STOP", stuck.pid);
+        postgres.signal(Signal::STOP, stuck.pid);
         let dropped = tokio::time::timeout(patience, declare(&takeover, value, new)).await;
         assert!(
             dropped.is_err(),
             "it should still wait for the stopped session"
         );
-        postgres.signal("-CONT", stuck.pid);
+        postgres.signal(Signal::CONT, stuck.pid);
         eventually_registered(&store, &[new]).await;
         assert!(old.batch_execute("SELECT 1").await.is_err());
         (old, stuck) = (client, new);
@@ -484,7 +485,7 @@ async fn concurrent_declares_of_one_token_wait_for_one_barrier() {
         let backend = identify(&takeover, pid(&client).await).await.unwrap();
         sessions.push((client, backend));
     }
-    postgres.signal("-STOP", stuck.pid);
+    postgres.signal(Signal::STOP, stuck.pid);
     let mut declares = tokio::task::JoinSet::new();
     for (_, backend) in &sessions {
         let (takeover, backend) = (takeover.clone(), *backend);
@@ -495,7 +496,7 @@ async fn concurrent_declares_of_one_token_wait_for_one_barrier() {
         declares.try_join_next().is_none(),
         "admitted before the old session was gone"
     );
-    postgres.signal("-CONT", stuck.pid);
+    postgres.signal(Signal::CONT, stuck.pid);
     for result in declares.join_all().await {
         assert_eq!(result.unwrap().token, token(2));
     }
@@ -819,7 +820,7 @@ async fn a_barrier_on_a_replaced_server_removes_nobody_else() {
     let (_old, old) = declared(&postgres, takeover, "postgres", 1).await;
     let new = postgres.connect("postgres").await;
     let new = identify(takeover, pid(&new).await).await.unwrap();
-    postgres.signal("-STOP", old.pid);
+    postgres.signal(Signal::STOP, old.pid);
     let declaring = tokio::spawn({
         let (takeover, session) = (takeover.clone(), identified(takeover, new));
         async move { declare_for(&takeover, 2, session).await }
@@ -830,7 +831,7 @@ async fn a_barrier_on_a_replaced_server_removes_nobody_else() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let elsewhere = replaced.session_elsewhere(1).await;
-    postgres.signal("-CONT", old.pid);
+    postgres.signal(Signal::CONT, old.pid);
     let refused = declaring.await.unwrap().unwrap_err();
     assert!(
         matches!(refused, DeclareError::WrongCluster { .. }),

@@ -1,11 +1,10 @@
 //! Real etcd clusters: members on free ports, their data in a directory that is gone when the test is.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Command, Output};
 
+use pgpalisade_harness::child::Running;
 use tempfile::TempDir;
 
 use crate::machine::{self, Signal};
@@ -48,7 +47,7 @@ struct Member {
     client_port: u16,
     data: PathBuf,
     log: PathBuf,
-    child: Option<Child>,
+    process: Option<Running>,
 }
 
 impl Etcd {
@@ -132,10 +131,10 @@ impl Etcd {
 
     /// Each of its threads stops when it is next to run, which takes a moment on a busy machine.
     fn wait_until_stopped(&self, index: usize) {
-        let Some(child) = &self.members[index].child else {
+        let Some(process) = &self.members[index].process else {
             return;
         };
-        let pid = child.id();
+        let pid = process.pid();
         machine::wait_for("etcd to stop", || {
             let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
             let is_stopped = threads.all(|thread| {
@@ -160,10 +159,7 @@ impl Etcd {
 
     /// Kills a member. Its data stays.
     pub fn kill(&mut self, index: usize) {
-        if let Some(mut child) = self.members[index].child.take() {
-            machine::signal(child.id(), Signal::KILL);
-            machine::reap(&mut child, Duration::from_secs(10));
-        }
+        self.members[index].process = None;
     }
 
     /// Starts a member that was killed. Does not wait for it.
@@ -273,25 +269,22 @@ impl Etcd {
     }
 
     fn signal(&self, index: usize, signal: Signal) {
-        if let Some(child) = &self.members[index].child {
-            machine::signal(child.id(), signal);
+        if let Some(process) = &self.members[index].process {
+            machine::signal(process.pid(), signal);
         }
     }
 
     fn spawn(&mut self, index: usize) {
         let member = &mut self.members[index];
-        let log = File::options().create(true).append(true).open(&member.log);
-        let log = log.expect("the log of etcd");
-        let child = Command::new("etcd")
+        let mut command = Command::new("etcd");
+        command
             .args(&member.command)
             // Debian's builds read their options from the environment too.
             .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("log"))
-            .stderr(log)
-            .spawn();
-        member.child = Some(child.expect("run etcd (package etcd-server)"));
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        // It is killed: what it has stored must outlive that.
+        let process = Running::spawn(&mut command, member.log.clone(), &[]);
+        member.process = Some(process.expect("etcd (package etcd-server)"));
     }
 }
 
@@ -331,7 +324,7 @@ impl Member {
             client_port,
             data,
             log,
-            child: None,
+            process: None,
         }
     }
 }

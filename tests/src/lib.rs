@@ -1,6 +1,6 @@
 //! The harness of the end-to-end tests: real PostgreSQL, the real proxy, and clients that speak to both.
 //!
-//! In reading order:
+//! What starts and ends processes is in `proxy/harness`, which `pgpalisade demo` is made of too. In reading order:
 //! - [`machine`]: free ports, directories, waiting with a bound, signals.
 //! - [`postgres`]: a private PostgreSQL on a free port, unprivileged, removed when dropped.
 //! - [`etcd`]: private etcd clusters, to pause, kill and restart.

@@ -1,12 +1,13 @@
 //! What every part of the harness needs from the machine: ports, paths, signals, and waiting with a bound.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-pub use rustix::process::Signal;
+use pgpalisade_harness::patience::Patience;
+
+pub use pgpalisade_harness::Signal;
+pub use pgpalisade_harness::child::{Running, TERM};
 
 /// How long a test waits for something that must happen before it calls it a failure.
 ///
@@ -26,34 +27,20 @@ pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Waits until `look` gives a value, at most for `bound`.
-pub fn wait_at_most<T>(bound: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + bound;
-    loop {
-        if let Some(value) = look() {
-            return Some(value);
-        }
-        if Instant::now() >= end {
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(3));
-    }
+pub fn wait_at_most<T>(bound: Duration, look: impl FnMut() -> Option<T>) -> Option<T> {
+    Patience::at_most(bound)
+        .until(look)
+        .expect("not told to stop")
+}
+
+/// [`PATIENCE`], for what the harness waits for.
+pub fn patience() -> Patience {
+    Patience::at_most(PATIENCE)
 }
 
 /// A TCP port on 127.0.0.1 that nobody listens on.
-///
-/// It is taken from below the range that the kernel gives to outgoing connections, so that no client of a
-/// test running beside this one can be given it in the meantime.
 pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    for _ in 0..10_000 {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let offset = (std::process::id().wrapping_mul(131) + step * 7) % 12_000;
-        let port = 20_000 + u16::try_from(offset).expect("below 12,000");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no free port between 20000 and 32000");
+    pgpalisade_harness::free_port().expect("a free port")
 }
 
 /// The root of the repository.

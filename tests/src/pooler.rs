@@ -2,20 +2,19 @@
 //! compare with.
 
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
-use std::time::Duration;
 
+use pgpalisade_harness::child::{Running, TERM};
 use tempfile::TempDir;
 
-use crate::machine::{self, Signal};
+use crate::machine;
 use crate::postgres::{Postgres, scratch_dir, unprivileged};
 
 /// A running pooler. Stopped when dropped.
 #[derive(Debug)]
 pub struct Pooler {
-    _dir: TempDir,
+    process: Running,
     port: u16,
-    child: Child,
+    _dir: TempDir,
 }
 
 impl Pooler {
@@ -59,18 +58,14 @@ impl Pooler {
         );
         let file = dir.path().join("pgbouncer.ini");
         std::fs::write(&file, settings).expect("write the pooler's settings");
-        let child = unprivileged("pgbouncer")
-            .arg(&file)
-            .current_dir(dir.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("start pgbouncer; run scripts/install-packages");
+        let mut command = unprivileged("pgbouncer");
+        command.arg(&file).current_dir(dir.path());
+        // It ends at once: no session is kept.
+        let process = Running::spawn(&mut command, dir.path().join("log"), TERM);
         let pooler = Self {
-            _dir: dir,
+            process: process.expect("pgbouncer; run scripts/install-packages"),
             port,
-            child,
+            _dir: dir,
         };
         machine::wait_for("pgbouncer to listen", || {
             TcpStream::connect(("127.0.0.1", port)).ok()
@@ -85,14 +80,6 @@ impl Pooler {
 
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-}
-
-impl Drop for Pooler {
-    fn drop(&mut self) {
-        // At once: no session is kept.
-        machine::signal(self.child.id(), Signal::TERM);
-        machine::reap(&mut self.child, Duration::from_secs(10));
+        self.process.pid()
     }
 }

@@ -4,17 +4,17 @@ mod program;
 mod replica;
 
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
+use pgpalisade_harness::postgres::Server;
 use tempfile::TempDir;
 
 use crate::machine::{self, Signal};
 use crate::wire::{Endpoint, Wire};
 
 pub use program::{bin, scratch_dir, unprivileged};
-use program::{copy_tree, launch, template};
+use program::{copy_tree, programs, template};
 
 /// Ends the sessions of application `alone` by SQL alone, and waits until they are gone. It looks every 5 ms.
 pub const END_ALONE: &str = "DO $$ BEGIN
@@ -53,11 +53,10 @@ impl Auth {
 /// A running server.
 #[derive(Debug)]
 pub struct Postgres {
-    _turn: Turn,
-    dir: TempDir,
-    port: u16,
+    server: Server,
     settings: Vec<String>,
-    child: Child,
+    dir: TempDir,
+    _turn: Turn,
 }
 
 impl Postgres {
@@ -78,28 +77,19 @@ impl Postgres {
              host all all 127.0.0.1/32 {method}\nhost replication all 127.0.0.1/32 {method}\n",
         );
         std::fs::write(data.join("pg_hba.conf"), hba).expect("write pg_hba.conf");
-        let port = machine::free_port();
-        let always = [
-            "listen_addresses=127.0.0.1",
-            "fsync=off",
-            "max_connections=250",
-            "max_prepared_transactions=5",
-        ];
-        let settings: Vec<String> = always
-            .iter()
-            .chain(settings)
-            .map(|setting| (*setting).to_owned())
-            .collect();
-        let child = launch(dir.path(), port, &settings);
-        let mut server = Self {
-            _turn: turn,
-            dir,
-            port,
+        let always = ["max_connections=250", "max_prepared_transactions=5"];
+        let settings = always.iter().chain(settings);
+        Self::launch(turn, dir, settings.map(|&one| one.to_owned()).collect())
+    }
+
+    fn launch(turn: Turn, dir: TempDir, settings: Vec<String>) -> Self {
+        let server = Server::start(programs(), dir.path(), &settings, &machine::patience());
+        Self {
+            server: server.expect("PostgreSQL"),
             settings,
-            child,
-        };
-        server.wait_until_ready();
-        server
+            dir,
+            _turn: turn,
+        }
     }
 
     /// Kills the server as a failing machine would, all of it, and leaves it dead.
@@ -110,27 +100,25 @@ impl Postgres {
     /// Ends it without a word, by a signal to its first process: SIGQUIT is PostgreSQL's immediate shutdown, SIGKILL
     /// leaves the other processes to find out by themselves.
     pub fn crash_by(&mut self, signal: Signal) {
-        machine::signal(self.child.id(), signal);
-        machine::reap(&mut self.child, Duration::from_secs(10));
+        let process = self.server.process();
+        process.signal(signal);
+        let ended = process.wait(Duration::from_secs(10));
+        ended.expect("PostgreSQL ends by a signal");
     }
 
     /// Starts it again on the same data and port, with more settings, and waits until it has recovered.
     pub fn start_again(&mut self, settings: &[&str]) {
         self.settings.extend(settings.iter().map(|&s| s.to_owned()));
-        let socket = self.socket();
-        self.child = launch(self.dir.path(), self.port, &self.settings);
-        machine::wait_for("PostgreSQL to recover", || {
-            // It does not start as long as a process of its former life is there.
-            if self.child.try_wait().expect("look at postgres").is_some() {
-                self.child = launch(self.dir.path(), self.port, &self.settings);
-            }
-            is_ready(&socket).then_some(())
+        let (port, dir) = (self.port(), self.dir.path());
+        // It does not start as long as a process of its former life is there.
+        self.server = machine::wait_for("PostgreSQL to recover", || {
+            Server::start_at(port, programs(), dir, &self.settings, &machine::patience()).ok()
         });
     }
 
     /// The id of the server's first process.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.server.pid()
     }
 
     /// Its data directory.
@@ -138,24 +126,14 @@ impl Postgres {
         self.dir.path().join("data")
     }
 
-    fn wait_until_ready(&mut self) {
-        let socket = self.socket();
-        machine::wait_for("PostgreSQL to accept connections", || {
-            if let Some(status) = self.child.try_wait().expect("look at postgres") {
-                panic!("postgres ended with {status}:\n{}", self.log());
-            }
-            is_ready(&socket).then_some(())
-        });
-    }
-
     /// Where it listens for TCP.
     pub fn tcp(&self) -> Endpoint {
-        Endpoint::Tcp(([127, 0, 0, 1], self.port).into())
+        Endpoint::Tcp(([127, 0, 0, 1], self.port()).into())
     }
 
     /// Its unix socket.
     pub fn socket(&self) -> Endpoint {
-        Endpoint::Unix(self.dir.path().join(format!(".s.PGSQL.{}", self.port)))
+        Endpoint::Unix(self.server.socket())
     }
 
     /// The directory of its unix socket.
@@ -165,7 +143,7 @@ impl Postgres {
 
     /// Its port, for TCP and in the socket's name.
     pub fn port(&self) -> u16 {
-        self.port
+        self.server.port()
     }
 
     /// A connection string for a superuser over the unix socket.
@@ -173,7 +151,7 @@ impl Postgres {
         format!(
             "host={} port={} user=postgres dbname=postgres",
             self.dir.path().display(),
-            self.port
+            self.port()
         )
     }
 
@@ -216,27 +194,10 @@ impl Postgres {
         turns.closed = true;
         Alone(())
     }
-
-    fn stop(&mut self) {
-        // Quit at once: the data is not kept.
-        machine::signal(self.child.id(), Signal::QUIT);
-        machine::reap(&mut self.child, Duration::from_secs(10));
-    }
-}
-
-fn is_ready(socket: &Endpoint) -> bool {
-    let Ok(mut wire) = Wire::try_connect(socket) else {
-        return false;
-    };
-    wire.startup(0x0003_0000, &ADMIN);
-    wire.until_ready()
-        .last()
-        .is_some_and(|last| last.tag == b'Z')
 }
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        self.stop();
         if std::thread::panicking() {
             let log = self.log();
             let tail: Vec<&str> = log.lines().rev().take(25).collect();

@@ -1,19 +1,22 @@
 //! The real binary, `pgpalisade serve`, as a child process in front of a PostgreSQL.
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::JoinHandle;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use pgpalisade_harness::child::{Farewell, ProcessGroup, Running};
+use pgpalisade_harness::patience::Patience;
+use pgpalisade_harness::proxy::wait_until_listening;
 use tempfile::TempDir;
 
 use crate::machine::{self, Signal};
 use crate::postgres::Postgres;
 use crate::wire::Endpoint;
+
+/// An orderly end closes the sessions that are left.
+const FAREWELL: Farewell = &[(Signal::TERM, Duration::from_secs(15))];
 
 /// Where a proxy keeps its marks.
 #[derive(Clone, Debug)]
@@ -64,18 +67,10 @@ impl Options {
 /// A running proxy. When dropped it is ended, and the test fails where it ever panicked.
 #[derive(Debug)]
 pub struct Proxy {
-    dir: TempDir,
+    process: Option<Running>,
     options: Options,
     port: u16,
-    process: Option<Process>,
-    earlier: String,
-}
-
-#[derive(Debug)]
-struct Process {
-    child: Child,
-    output: Arc<Mutex<String>>,
-    readers: Vec<JoinHandle<()>>,
+    dir: TempDir,
 }
 
 impl Proxy {
@@ -91,11 +86,10 @@ impl Proxy {
             .tempdir()
             .expect("a scratch directory");
         let mut proxy = Self {
-            dir,
+            process: None,
             options,
             port: machine::free_port(),
-            process: None,
-            earlier: String::new(),
+            dir,
         };
         if !proxy.is_direct() {
             proxy.launch();
@@ -113,42 +107,27 @@ impl Proxy {
     /// Its output, when it has ended or does not listen within `bound`. It does not run then.
     pub fn try_restart(&mut self, bound: Duration) -> Result<(), String> {
         assert!(self.process.is_none(), "it still runs");
-        let mut process = Process::spawn(self.command());
-        let listens = machine::wait_at_most(bound, || {
-            let ended = process
-                .child
-                .try_wait()
-                .expect("look at the proxy")
-                .is_some();
-            let said = process.text().to_lowercase().contains("listening on");
-            (ended || said).then_some(said)
-        });
-        self.process = Some(process);
-        if listens == Some(true) {
+        let process = Running::spawn(&mut self.command(), self.log(), FAREWELL);
+        let mut process = process.expect("pgpalisade");
+        let listens = wait_until_listening(&mut process, &Patience::at_most(bound));
+        if listens.is_ok() {
+            self.process = Some(process);
             return Ok(());
         }
-        let before = self.earlier.len();
-        self.kill();
-        Err(self.earlier[before..].to_owned())
+        process.signal(Signal::KILL);
+        process.end();
+        Err(process.output())
     }
 
     fn launch(&mut self) {
-        let process = Process::spawn(self.command());
-        self.process = Some(process);
-        let port = self.port;
-        machine::wait_for("the proxy to listen", || {
-            let process = self.process.as_mut().expect("just started");
-            if let Some(status) = process.child.try_wait().expect("look at the proxy") {
-                process.join();
-                panic!("the proxy ended with {status}:\n{}", process.text());
-            }
-            let said = process.text().to_lowercase().contains("listening on");
-            (said && TcpStream::connect(("127.0.0.1", port)).is_ok()).then_some(())
-        });
+        if let Err(output) = self.try_restart(machine::PATIENCE) {
+            panic!("the proxy did not start:\n{output}");
+        }
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(self.options.binary.as_deref().unwrap_or_else(|| binary()));
+        let binary = self.options.binary.as_deref().unwrap_or_else(|| binary());
+        let mut command = pgpalisade_harness::proxy::command(binary, ProcessGroup::Shared);
         command
             .arg("serve")
             .args(["--listen", &format!("127.0.0.1:{}", self.port)])
@@ -156,16 +135,9 @@ impl Proxy {
             .arg("--rejection-log")
             .arg(self.rejection_log())
             .args(&self.options.flags)
-            // The proxy takes every variable with its prefix for a setting; these are ours.
-            .env_remove("PGPALISADE_TESTS_DIRECT")
-            .env_remove("PGPALISADE_SEED")
-            .env_remove("PGPALISADE_BIN")
             // Tests end with sessions open, and need not wait for them.
             .env("PGPALISADE_SHUTDOWN_GRACE", "1s")
-            .env("RUST_BACKTRACE", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+            .env("RUST_BACKTRACE", "1");
         command
     }
 
@@ -225,7 +197,7 @@ impl Proxy {
 
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.process.as_ref().expect("the proxy runs").child.id()
+        self.process.as_ref().expect("the proxy runs").pid()
     }
 
     /// Stops it where it is (SIGSTOP).
@@ -243,19 +215,19 @@ impl Proxy {
 
     /// Kills it without a word (SIGKILL).
     pub fn kill(&mut self) {
-        machine::signal(self.pid(), Signal::KILL);
-        self.end(Duration::from_secs(10));
+        let mut process = self.process.take().expect("the proxy runs");
+        process.signal(Signal::KILL);
+        process.end();
     }
 
     /// Asks it to end (SIGTERM) and waits.
     pub fn terminate(&mut self) -> ExitStatus {
-        machine::signal(self.pid(), Signal::TERM);
-        self.end(Duration::from_secs(15))
+        let mut process = self.process.take().expect("the proxy runs");
+        process.end().expect("the status of the proxy")
     }
 
     /// Starts it again with the same store and port, after [`Self::kill`] or [`Self::terminate`].
     pub fn restart(&mut self) {
-        assert!(self.process.is_none(), "it still runs");
         self.launch();
     }
 
@@ -280,55 +252,13 @@ impl Proxy {
 
     /// What it has written to stdout and stderr, with earlier lives.
     pub fn output(&self) -> String {
-        let now = self.process.as_ref().map(Process::text).unwrap_or_default();
-        format!("{}{now}", self.earlier)
+        let log = std::fs::read(self.log()).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
     }
 
-    fn end(&mut self, bound: Duration) -> ExitStatus {
-        let mut process = self.process.take().expect("the proxy runs");
-        let status = machine::reap(&mut process.child, bound);
-        process.join();
-        self.earlier.push_str(&process.text());
-        status
+    fn log(&self) -> PathBuf {
+        self.dir.path().join("log")
     }
-}
-
-impl Process {
-    fn spawn(mut command: Command) -> Self {
-        let mut child = command.spawn().expect("start pgpalisade");
-        let output = Arc::new(Mutex::new(String::new()));
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let stderr = child.stderr.take().expect("stderr is piped");
-        let readers = vec![collect(stdout, &output), collect(stderr, &output)];
-        Self {
-            child,
-            output,
-            readers,
-        }
-    }
-
-    fn text(&self) -> String {
-        self.output.lock().expect("output").clone()
-    }
-
-    fn join(&mut self) {
-        for reader in self.readers.drain(..) {
-            reader.join().expect("a reader of the proxy's output");
-        }
-    }
-}
-
-/// Reads a pipe to its end, line by line, on a thread of its own.
-fn collect(pipe: impl Read + Send + 'static, kept: &Arc<Mutex<String>>) -> JoinHandle<()> {
-    let kept = Arc::clone(kept);
-    std::thread::spawn(move || {
-        for line in BufReader::new(pipe).lines() {
-            let Ok(line) = line else { return };
-            let mut text = kept.lock().expect("output");
-            text.push_str(&line);
-            text.push('\n');
-        }
-    })
 }
 
 impl Drop for Proxy {
@@ -338,7 +268,7 @@ impl Drop for Proxy {
             self.resume();
             self.terminate()
         });
-        let output = &self.earlier;
+        let output = self.output();
         if std::thread::panicking() {
             let tail: Vec<&str> = output.lines().rev().take(60).collect();
             eprintln!(
@@ -361,14 +291,9 @@ impl Drop for Proxy {
 
 /// A command of the binary, without any setting: `check`, or `scope repair`.
 pub fn subcommand(name: &str) -> Command {
-    let mut command = Command::new(binary());
-    command
-        .args(name.split(' '))
-        .env_remove("PGPALISADE_TESTS_DIRECT")
-        .env_remove("PGPALISADE_SEED")
-        .env_remove("PGPALISADE_BIN")
-        .env("RUST_BACKTRACE", "1")
-        .stdin(Stdio::null());
+    let mut command = pgpalisade_harness::proxy::command(binary(), ProcessGroup::Shared);
+    command.args(name.split(' ')).env("RUST_BACKTRACE", "1");
+    command.stdin(Stdio::null());
     command
 }
 

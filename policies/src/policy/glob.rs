@@ -1,71 +1,41 @@
 //! Names with `*` in them.
 
+use wildmatch::WildMatchPattern;
+
+/// `*` stands for any characters. What would stand for a single one is NUL, which no name contains.
+type Stars = WildMatchPattern<'*', '\0'>;
+
 /// A pattern for one name: `*` stands for any characters, also for none. Nothing else is special.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Glob {
     written: Box<str>,
     shape: Shape,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Shape {
-    Any,
-    Exact(Box<str>),
-    /// `first*..*last`: what stands between the stars, in order.
-    Pieces {
-        first: Box<str>,
-        between: Box<[Box<str>]>,
-        last: Box<str>,
-    },
-}
+impl Eq for Glob {}
 
-/// A part of a pattern.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    /// This character.
-    Is(char),
-    /// `*`
-    Star,
+#[derive(Clone, Debug, PartialEq)]
+enum Shape {
+    Exact(Box<str>),
+    Stars(Stars),
 }
 
 impl Glob {
     /// A pattern in which every `*` is special.
     pub(super) fn new(written: &str) -> Self {
-        let parts = written.chars().map(|c| match c {
-            '*' => Part::Star,
-            c => Part::Is(c),
-        });
-        Self::from_parts(written, parts)
+        let shape = match written.contains('*') {
+            true => Shape::Stars(Stars::new(written)),
+            false => Shape::Exact(written.into()),
+        };
+        let written = written.into();
+        Self { written, shape }
     }
 
-    /// A pattern that was taken apart already.
-    pub(super) fn from_parts(written: &str, parts: impl Iterator<Item = Part>) -> Self {
-        let mut texts = vec![String::new()];
-        for part in parts {
-            match (part, texts.last_mut()) {
-                (Part::Is(c), Some(text)) => text.push(c),
-                _ => texts.push(String::new()),
-            }
-        }
-        let mut texts = texts.into_iter().map(String::into_boxed_str);
-        let first = texts.next().unwrap_or_default();
-        let shape = match texts.next_back() {
-            None => Shape::Exact(first),
-            Some(last) => {
-                let between: Box<[_]> = texts.filter(|text| !text.is_empty()).collect();
-                match first.is_empty() && last.is_empty() && between.is_empty() {
-                    true => Shape::Any,
-                    false => Shape::Pieces {
-                        first,
-                        between,
-                        last,
-                    },
-                }
-            }
-        };
+    /// This name, in which nothing is special.
+    pub(super) fn of_name(written: &str, name: &str) -> Self {
         Self {
             written: written.into(),
-            shape,
+            shape: Shape::Exact(name.into()),
         }
     }
 
@@ -78,39 +48,20 @@ impl Glob {
     pub(super) fn exact(&self) -> Option<&str> {
         match &self.shape {
             Shape::Exact(name) => Some(name),
-            Shape::Any | Shape::Pieces { .. } => None,
+            Shape::Stars(_) => None,
         }
     }
 
     /// Whether it matches every name.
     pub(super) fn is_any(&self) -> bool {
-        self.shape == Shape::Any
+        matches!(&self.shape, Shape::Stars(stars) if stars.pattern_chars() == ['*'])
     }
 
     pub(super) fn matches(&self, name: &str) -> bool {
-        let (first, between, last) = match &self.shape {
-            Shape::Any => return true,
-            Shape::Exact(exact) => return **exact == *name,
-            Shape::Pieces {
-                first,
-                between,
-                last,
-            } => (first, between, last),
-        };
-        let Some(mut rest) = name
-            .strip_prefix(&**first)
-            .and_then(|rest| rest.strip_suffix(&**last))
-        else {
-            return false;
-        };
-        // The leftmost place of each piece leaves the most to those behind it.
-        for piece in between {
-            let Some((_, behind)) = rest.split_once(&**piece) else {
-                return false;
-            };
-            rest = behind;
+        match &self.shape {
+            Shape::Exact(exact) => **exact == *name,
+            Shape::Stars(stars) => stars.matches(name),
         }
-        true
     }
 
     /// Whether it matches whatever the other does. Of two patterns made by [`Glob::new`]: their texts have no `*` that

@@ -3,14 +3,13 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use super::remark::Fault;
 
 /// A network: an address, and how many of its first bits count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Network {
-    address: IpAddr,
-    bits: u8,
-}
+pub(super) struct Network(IpNet);
 
 impl Network {
     /// Reads `10.0.0.0/8`, `fd00::/8`, or a single address.
@@ -19,78 +18,38 @@ impl Network {
     ///
     /// What is wrong, and what to write instead.
     pub(super) fn parse(text: &str) -> Result<Self, Fault> {
-        let no_network = || {
-            Fault::new(
+        let single = || text.parse::<IpAddr>().map(IpNet::from);
+        let Ok(written) = text.parse::<IpNet>().or_else(|_| single()) else {
+            return Err(Fault::new(
                 format!("{text:?} is not a network"),
                 "write an address and a prefix, such as 10.0.0.0/8, 192.0.2.7/32 or fd00::/8",
-            )
+            ));
         };
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| no_network())?;
-        let most = width(address);
-        let bits = match bits {
-            None => most,
-            // Neither sign nor empty.
-            Some(bits) if bits.bytes().all(|byte| byte.is_ascii_digit()) => bits
-                .parse()
-                .ok()
-                .filter(|bits| *bits <= most)
-                .ok_or_else(no_network)?,
-            Some(_) => return Err(no_network()),
-        };
-        let network = Self {
-            address: masked(address, bits),
-            bits,
-        };
-        if network.address != address {
-            let written = format!("{text:?} has bits of an address behind its prefix");
+        let network = written.trunc();
+        if network != written {
+            let (address, most) = (written.addr(), written.max_prefix_len());
             return Err(Fault::new(
-                written,
+                format!("{text:?} has bits of an address behind its prefix"),
                 format!("write {network}, or {address}/{most} for that address alone"),
             ));
         }
-        Ok(network)
+        Ok(Self(network))
     }
 
     /// Whether a client at this address is in it. A client that came by IPv4 to a socket of IPv6 counts as IPv4.
     pub(super) fn contains(&self, client: IpAddr) -> bool {
-        let client = client.to_canonical();
-        client.is_ipv4() == self.address.is_ipv4() && masked(client, self.bits) == self.address
+        self.0.contains(&client.to_canonical())
     }
 
     /// Whether it contains whatever the other does.
     pub(super) fn covers(&self, other: &Self) -> bool {
-        self.bits <= other.bits && self.contains(other.address)
+        self.0.contains(&other.0)
     }
 }
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.bits)
-    }
-}
-
-const fn width(address: IpAddr) -> u8 {
-    match address {
-        IpAddr::V4(_) => 32,
-        IpAddr::V6(_) => 128,
-    }
-}
-
-fn masked(address: IpAddr, bits: u8) -> IpAddr {
-    let rest = u32::from(width(address).saturating_sub(bits));
-    match address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(rest).unwrap_or(0);
-            IpAddr::V4((address.to_bits() & mask).into())
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(rest).unwrap_or(0);
-            IpAddr::V6((address.to_bits() & mask).into())
-        }
+        self.0.fmt(f)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Patterns for tables.
 
 use super::ScopeId;
-use super::glob::{Glob, Part};
+use super::glob::Glob;
 use super::remark::Fault;
 
 /// A longer name is cut by PostgreSQL: <https://www.postgresql.org/docs/current/sql-syntax-lexical.html>.
@@ -83,8 +83,7 @@ fn read_quoted<'a>(text: &str, quoted: &'a str) -> Result<(Glob, &'a str), Fault
             None => {
                 check_length(text, &name)?;
                 let written = format!("\"{}\"", name.replace('"', "\"\""));
-                let glob = Glob::from_parts(&written, name.chars().map(Part::Is));
-                return Ok((glob, behind));
+                return Ok((Glob::of_name(&written, &name), behind));
             }
         }
     }

@@ -3,25 +3,23 @@
 //! Everything that is started is held by a guard, in the order in which it must end; a watchdog cleans up after
 //! SIGKILL.
 
-pub mod child;
 mod leader;
 mod page;
-pub mod private_postgres;
-mod proxy_process;
+mod servers;
 mod story;
 mod watchdog;
 
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use pgpalisade_harness::postgres::SUPERUSER;
+use pgpalisade_harness::{HarnessError, scratch_directory, system};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use page::{Ink, Page};
-use private_postgres::{PostgresError, PrivatePostgres, SUPERUSER};
-use proxy_process::ProxyProcess;
+use servers::Servers;
 use story::Stage;
 use watchdog::Watchdog;
 
@@ -37,51 +35,18 @@ pub enum Afterwards {
 /// Why the demo failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// No PostgreSQL.
+    /// No servers, or a signal came before the end of the story.
     #[error(transparent)]
-    Postgres(PostgresError),
-    /// No proxy.
-    #[error("the proxy of the demo did not start: {output}")]
-    ProxyDidNotStart {
-        /// What it logged.
-        output: String,
-    },
+    Servers(#[from] HarnessError),
     /// A step went otherwise. This is what the demo is there to find.
     #[error("the demo did not go as told: {0}")]
     NotAsTold(String),
     /// A process that must stay up has ended.
     #[error("{0} has ended by itself")]
     Ended(&'static str),
-    /// A signal came before the end of the story.
-    #[error("interrupted")]
-    Interrupted,
     /// The output could not be written.
     #[error("cannot write the output")]
     Output(#[from] io::Error),
-    /// The system refused something.
-    #[error("{what}")]
-    System {
-        /// What.
-        what: &'static str,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-}
-
-impl DemoError {
-    fn system(what: &'static str, source: io::Error) -> Self {
-        Self::System { what, source }
-    }
-}
-
-impl From<PostgresError> for DemoError {
-    fn from(error: PostgresError) -> Self {
-        match error {
-            PostgresError::Interrupted => Self::Interrupted,
-            error => Self::Postgres(error),
-        }
-    }
 }
 
 /// Plays the demo on standard output.
@@ -89,16 +54,13 @@ impl From<PostgresError> for DemoError {
 /// # Errors
 /// Where something could not be started, or any step did not go as told.
 pub fn run(afterwards: Afterwards) -> Result<(), DemoError> {
-    let stop = stop_on_signals()
-        .map_err(|source| DemoError::system("cannot listen for signals", source))?;
+    let stop = stop_on_signals().map_err(system("cannot listen for signals"))?;
     let mut page = Page::new(io::stdout(), Ink::for_stdout());
     page.title("pgpalisade demo: what happens to a leader that wakes up too late")?;
 
-    // Dropped in reverse order: proxy, PostgreSQL, directory, watchdog. So the watchdog outlives what it watches over.
-    let parent = directory()?;
-    let mut watchdog = Watchdog::start(parent.path())
-        .map_err(|source| DemoError::system("cannot start /bin/sh", source))?;
-    let directory = parent;
+    // The watchdog outlives what it watches over.
+    let directory = scratch_directory("pgpalisade-demo-")?;
+    let mut watchdog = Watchdog::start(directory.path()).map_err(system("cannot start /bin/sh"))?;
     let result = run_in(
         directory.path(),
         &mut watchdog,
@@ -109,7 +71,7 @@ pub fn run(afterwards: Afterwards) -> Result<(), DemoError> {
     let removed = directory.close();
     drop(watchdog);
     result?;
-    removed.map_err(|source| DemoError::system("cannot remove the directory of the demo", source))
+    Ok(removed.map_err(system("cannot remove the directory of the demo"))?)
 }
 
 fn run_in<W: Write>(
@@ -119,91 +81,55 @@ fn run_in<W: Write>(
     stop: &CancellationToken,
     page: &mut Page<W>,
 ) -> Result<(), DemoError> {
-    let watch_failed = |source| DemoError::system("cannot reach the watchdog", source);
     page.step("A private PostgreSQL, and pgpalisade in front of it.")?;
-    let mut postgres = PrivatePostgres::start_in(directory, stop)?;
-    watchdog.watch(postgres.pid()).map_err(watch_failed)?;
-    let mut proxy = ProxyProcess::start(directory, &postgres, stop)?;
-    watchdog.watch(proxy.pid()).map_err(watch_failed)?;
+    let mut servers = Servers::start(directory, watchdog, stop)?;
     page.note(&format!(
         "PostgreSQL: 127.0.0.1:{}   pgpalisade: 127.0.0.1:{}",
-        postgres.port(),
-        proxy.port()
+        servers.postgres.port(),
+        servers.proxy_port
     ))?;
     let stage = Stage {
-        direct: postgres.login(postgres.port()),
-        proxied: postgres.login(proxy.port()),
-        rejection_log: proxy.rejection_log(),
+        direct: servers.login(servers.postgres.port()),
+        proxied: servers.login(servers.proxy_port),
+        rejection_log: &servers.rejection_log,
         stop,
     };
     story::play(&stage, page)?;
     match afterwards {
         Afterwards::End => Ok(()),
-        Afterwards::Keep => keep(&mut postgres, &mut proxy, stop, page),
+        Afterwards::Keep => keep(&mut servers, stop, page),
     }
-}
-
-/// The usual place for temporary files, unless it does not suit PostgreSQL: a socket's path has 107 bytes at
-/// most, and started by root PostgreSQL runs as another user, who must get there.
-fn directory() -> Result<tempfile::TempDir, DemoError> {
-    const LONGEST_PARENT: usize = 50;
-    let mut parent = std::env::temp_dir();
-    if parent.as_os_str().len() > LONGEST_PARENT || !parent.ancestors().all(open_to_all) {
-        parent = PathBuf::from("/tmp");
-    }
-    tempfile::Builder::new()
-        .prefix("pgpalisade-demo-")
-        .tempdir_in(parent)
-        .map_err(|source| DemoError::system("cannot make a temporary directory", source))
-}
-
-fn open_to_all(directory: &Path) -> bool {
-    const SEARCH_BY_OTHERS: u32 = 0o001;
-    std::fs::metadata(directory)
-        .is_ok_and(|found| found.permissions().mode() & SEARCH_BY_OTHERS != 0)
 }
 
 fn keep<W: Write>(
-    postgres: &mut PrivatePostgres,
-    proxy: &mut ProxyProcess,
+    servers: &mut Servers,
     stop: &CancellationToken,
     page: &mut Page<W>,
 ) -> Result<(), DemoError> {
-    let password = postgres.password();
     let psql = |port: u16| format!("psql -h 127.0.0.1 -p {port} -U {SUPERUSER} postgres");
+    let proxied = psql(servers.proxy_port);
     page.line("")?;
     page.title("Everything stays up until Ctrl-C. Try it by hand:")?;
-    page.line(&format!("   export PGPASSWORD={password}"))?;
-    page.line(&format!(
-        "   {}    # through pgpalisade, no token",
-        psql(proxy.port())
-    ))?;
-    page.line(&format!(
-        "   PGOPTIONS='-c fencing.token=35' {}    # takes over",
-        psql(proxy.port())
-    ))?;
-    page.line(&format!(
-        "   {}    # PostgreSQL itself",
-        psql(postgres.port())
-    ))?;
-    page.line(&format!("   tail -f {}", proxy.rejection_log().display()))?;
+    for line in [
+        format!("export PGPASSWORD={}", servers.password),
+        format!("{proxied}    # through pgpalisade, no token"),
+        format!("PGOPTIONS='-c fencing.token=35' {proxied}    # takes over"),
+        format!("{}    # PostgreSQL itself", psql(servers.postgres.port())),
+        format!("tail -f {}", servers.rejection_log.display()),
+    ] {
+        page.line(&format!("   {line}"))?;
+    }
     while !stop.is_cancelled() {
-        if !proxy.is_running() {
-            return Err(DemoError::Ended("the proxy"));
-        }
-        if !postgres.is_running() {
-            return Err(DemoError::Ended("PostgreSQL"));
+        if let Some(ended) = servers.ended() {
+            return Err(DemoError::Ended(ended));
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    page.line("").or_else(|error| {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            Ok(())
-        } else {
-            Err(error)
-        }
-    })?;
-    Ok(())
+    // Behind the terminal's ^C. It is no fault that nobody reads on.
+    match page.line("") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// A token that SIGINT, SIGTERM or SIGHUP cancels. The default action would end us without the guards.

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use pgpalisade_harness::{HarnessError, system};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -184,7 +185,7 @@ fn show_records<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Result<(), D
     let start = Instant::now();
     loop {
         let text = fs::read_to_string(stage.rejection_log)
-            .map_err(|source| DemoError::system("cannot read the rejection log", source))?;
+            .map_err(system("cannot read the rejection log"))?;
         let stale = text.lines().filter(|line| is_stale_record(line)).count();
         if stale >= 2 {
             for line in text.lines() {
@@ -193,7 +194,7 @@ fn show_records<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Result<(), D
             return Ok(());
         }
         if stage.stop.is_cancelled() {
-            return Err(DemoError::Interrupted);
+            return Err(HarnessError::Interrupted.into());
         }
         if start.elapsed() > RECORD_LIMIT {
             let why = format!(
@@ -236,7 +237,7 @@ fn show_rows<W: Write>(page: &mut Page<W>, direct: &mut Leader) -> Result<(), De
 
 fn not_as_told(what: &str, error: StepError) -> DemoError {
     match error {
-        StepError::Interrupted => DemoError::Interrupted,
+        StepError::Interrupted => HarnessError::Interrupted.into(),
         error => {
             let cause = std::error::Error::source(&error)
                 .map_or_else(String::new, |cause| format!(": {cause}"));

@@ -8,6 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use pgpalisade_harness::{HarnessError, system};
+
 /// `$1` is the directory. Signals of the terminal are not for it. SIGINT is PostgreSQL's fast shutdown and ends
 /// the proxy too.
 const SCRIPT: &str = r#"
@@ -52,11 +54,12 @@ impl Watchdog {
     }
 
     /// Watches over a process too.
-    pub(super) fn watch(&mut self, pid: u32) -> io::Result<()> {
-        match &mut self.shell.stdin {
+    pub(super) fn watch(&mut self, pid: u32) -> Result<(), HarnessError> {
+        let told = match &mut self.shell.stdin {
             Some(pipe) => writeln!(pipe, "{pid}"),
             None => Ok(()),
-        }
+        };
+        told.map_err(system("cannot reach the watchdog"))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A streaming replica of a server, and its promotion.
 
-use super::program::{bin, launch, scratch_dir, unprivileged};
+use super::program::{bin, scratch_dir, unprivileged};
 use super::{Postgres, Turn};
 use crate::machine;
 
@@ -21,17 +21,7 @@ impl Postgres {
             .expect("run pg_basebackup");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "pg_basebackup: {said}");
-        let port = machine::free_port();
-        let child = launch(dir.path(), port, &self.settings);
-        let mut server = Self {
-            _turn: turn,
-            dir,
-            port,
-            settings: self.settings.clone(),
-            child,
-        };
-        server.wait_until_ready();
-        server
+        Self::launch(turn, dir, self.settings.clone())
     }
 
     /// Makes a replica the primary of a new timeline.

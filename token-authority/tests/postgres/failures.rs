@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use pgpalisade_authority::{Authority, AuthorityError, Cluster, Declared, Enrolled, Postgres};
 use tokio::task::JoinSet;
 
-use crate::harness::postgres::Auth;
 use crate::machine::{self, PATIENCE, Signal};
 use crate::stage::{CLUSTER, Server, backend, connect, declare, impatient, options, scope, token};
+use pgpalisade_tests::postgres::Auth;
 
 /// Repeats a declaration until it is answered.
 async fn healed(store: &Postgres, name: &str, value: u64, pid: i32) -> Declared {

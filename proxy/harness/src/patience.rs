@@ -1,0 +1,49 @@
+//! Waiting with a limit.
+
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::HarnessError;
+
+const POLL: Duration = Duration::from_millis(5);
+
+/// How long something may take, and who may end the wait earlier.
+#[derive(Debug, Clone)]
+pub struct Patience {
+    limit: Duration,
+    stop: CancellationToken,
+}
+
+impl Patience {
+    /// Waits at most this long.
+    pub fn at_most(limit: Duration) -> Self {
+        Self::unless(limit, &CancellationToken::new())
+    }
+
+    /// Waits at most this long, and no longer once `stop` is cancelled.
+    pub fn unless(limit: Duration, stop: &CancellationToken) -> Self {
+        let stop = stop.clone();
+        Self { limit, stop }
+    }
+
+    /// Asks every few milliseconds until there is an answer; `None` after the limit.
+    ///
+    /// # Errors
+    /// [`HarnessError::Interrupted`] once told to stop.
+    pub fn until<T>(&self, mut ask: impl FnMut() -> Option<T>) -> Result<Option<T>, HarnessError> {
+        let start = Instant::now();
+        loop {
+            if self.stop.is_cancelled() {
+                return Err(HarnessError::Interrupted);
+            }
+            if let Some(answer) = ask() {
+                return Ok(Some(answer));
+            }
+            if start.elapsed() >= self.limit {
+                return Ok(None);
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Where a server can be: a directory and a port.
+
+use std::fs::{self, Permissions};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use tempfile::TempDir;
+
+use crate::HarnessError;
+use crate::error::system;
+
+/// Below the range that the kernel gives to outgoing connections.
+const FIRST_PORT: u16 = 20_000;
+const PORTS: u16 = 12_000;
+
+/// A directory that is removed when it is dropped. Other users may pass through to what is theirs inside.
+///
+/// It is in the usual place for temporary files, unless that does not suit PostgreSQL: a socket's path has 107 bytes
+/// at most, and started by root PostgreSQL runs as another user, who must get there.
+///
+/// # Errors
+/// Where it cannot be made.
+pub fn scratch_directory(prefix: &str) -> Result<TempDir, HarnessError> {
+    const LONGEST_PARENT: usize = 50;
+    let mut parent = std::env::temp_dir();
+    if parent.as_os_str().len() > LONGEST_PARENT || !parent.ancestors().all(open_to_all) {
+        parent = PathBuf::from("/tmp");
+    }
+    let make = || {
+        let directory = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o711))?;
+        Ok(directory)
+    };
+    make().map_err(system("cannot make a temporary directory"))
+}
+
+fn open_to_all(directory: &Path) -> bool {
+    const SEARCH_BY_OTHERS: u32 = 0o001;
+    let found = fs::metadata(directory);
+    found.is_ok_and(|found| found.permissions().mode() & SEARCH_BY_OTHERS != 0)
+}
+
+/// A TCP port on 127.0.0.1 that nobody listens on. The kernel gives it to no outgoing connection in the meantime.
+///
+/// # Errors
+/// Where all are taken.
+pub fn free_port() -> Result<u16, HarnessError> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Processes that run at the same time begin at different places.
+    let start = std::process::id().wrapping_mul(131);
+    for _ in 0..PORTS {
+        let step = u32::from(NEXT.fetch_add(1, Ordering::Relaxed)) * 7;
+        let offset = start.wrapping_add(step) % u32::from(PORTS);
+        let port = FIRST_PORT + u16::try_from(offset).unwrap_or_default();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    let taken = std::io::ErrorKind::AddrInUse.into();
+    Err(system("cannot find a free port")(taken))
+}

@@ -1,0 +1,285 @@
+//! PostgreSQL's programs, run without root's rights, and a private server made of them.
+
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Signal, geteuid};
+
+use crate::HarnessError;
+use crate::child::{Farewell, ProcessGroup, Running};
+use crate::error::system;
+use crate::patience::Patience;
+use crate::place::free_port;
+
+/// The superuser that [`Programs::init`] makes.
+pub const SUPERUSER: &str = "postgres";
+
+/// A free port can be taken between our look and PostgreSQL's bind.
+const PORT_ATTEMPTS: usize = 5;
+
+/// It takes about a second.
+const INITDB_LIMIT: Duration = Duration::from_secs(30);
+
+/// Immediate shutdown, since no data is kept: <https://www.postgresql.org/docs/current/server-shutdown.html>.
+const FAREWELL: Farewell = &[(Signal::QUIT, Duration::from_secs(10))];
+
+/// Where PostgreSQL's programs are, and whom they run as.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    directory: PathBuf,
+    /// User and group, where this process is root.
+    user: Option<(u32, u32)>,
+    group: ProcessGroup,
+}
+
+impl Programs {
+    /// Finds them in `$PG_BIN`, where `pg_config` says, or in Debian's directories, the newest first.
+    ///
+    /// # Errors
+    /// Where they are not there, or where this process is root and there is nobody else to run them as.
+    pub fn find(group: ProcessGroup) -> Result<Self, HarnessError> {
+        let directory = find_programs().ok_or(HarnessError::NotInstalled)?;
+        let user = match geteuid().is_root() {
+            true => Some(unprivileged_user().ok_or(HarnessError::NoUser)?),
+            false => None,
+        };
+        Ok(Self {
+            directory,
+            user,
+            group,
+        })
+    }
+
+    /// The path of a program.
+    pub fn path(&self, program: &str) -> PathBuf {
+        self.directory.join(program)
+    }
+
+    /// A command, of PostgreSQL or not, that runs without root's rights.
+    pub fn unprivileged(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.group.command(program);
+        if let Some((uid, gid)) = self.user {
+            // `uid` also drops the supplementary groups of root.
+            command.gid(gid).uid(uid);
+        }
+        command
+    }
+
+    /// The id of the user that they run as.
+    pub fn uid(&self) -> u32 {
+        self.user.map_or_else(|| geteuid().as_raw(), |(uid, _)| uid)
+    }
+
+    /// Gives a directory to the user that they run as, and closes it to all others.
+    ///
+    /// # Errors
+    /// Where the system refuses it.
+    pub fn give(&self, directory: &Path) -> Result<(), HarnessError> {
+        let give = || {
+            fs::set_permissions(directory, Permissions::from_mode(0o700))?;
+            match self.user {
+                Some((uid, gid)) => chown(directory, Some(uid), Some(gid)),
+                None => Ok(()),
+            }
+        };
+        give().map_err(system(
+            "cannot hand the directory to the user of PostgreSQL",
+        ))
+    }
+
+    /// Makes a cluster in `directory/data`, with more options for `initdb`.
+    ///
+    /// # Errors
+    /// Where `initdb` fails.
+    pub fn init(
+        &self,
+        directory: &Path,
+        options: &[&str],
+        patience: &Patience,
+    ) -> Result<(), HarnessError> {
+        let mut initdb = self.at_home("initdb", directory);
+        initdb.args(["-U", SUPERUSER, "-E", "UTF8", "--locale=C", "--no-sync"]);
+        let mut initdb = Running::spawn(initdb.args(options), directory.join("log"), FAREWELL)?;
+        let ended = patience.until(|| initdb.ended());
+        if ended.is_err() {
+            // A signal would leave behind what it has started itself. It soon ends.
+            initdb.wait(INITDB_LIMIT);
+        }
+        match ended? {
+            Some(status) if status.success() => Ok(()),
+            _ => Err(initdb.failure()),
+        }
+    }
+
+    /// A command on `directory/data`.
+    fn at_home(&self, program: &str, directory: &Path) -> Command {
+        let mut command = self.unprivileged(self.path(program));
+        command
+            .current_dir(directory)
+            .env("LC_ALL", "C")
+            .env_remove("PGOPTIONS")
+            .arg("-D")
+            .arg(directory.join("data"));
+        command
+    }
+}
+
+/// A running PostgreSQL. It is shut down when dropped; its files are the caller's to remove.
+#[derive(Debug)]
+pub struct Server {
+    process: Running,
+    directory: PathBuf,
+    port: u16,
+}
+
+impl Server {
+    /// Starts a server on `directory/data`, with its socket and log in `directory`, on a free port of 127.0.0.1, with
+    /// these settings (`name=value`). Where one is given twice, the last counts. Nothing is durable: fsync is off.
+    ///
+    /// # Errors
+    /// Where it does not start.
+    pub fn start<S: AsRef<str>>(
+        programs: &Programs,
+        directory: &Path,
+        settings: &[S],
+        patience: &Patience,
+    ) -> Result<Self, HarnessError> {
+        let mut attempt = 1;
+        loop {
+            match Self::start_at(free_port()?, programs, directory, settings, patience) {
+                Err(HarnessError::Program { output, .. })
+                    if output.contains("could not bind") && attempt < PORT_ATTEMPTS =>
+                {
+                    attempt += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// As [`start`](Self::start), on this port.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_at<S: AsRef<str>>(
+        port: u16,
+        programs: &Programs,
+        directory: &Path,
+        settings: &[S],
+        patience: &Patience,
+    ) -> Result<Self, HarnessError> {
+        let mut command = programs.at_home("postgres", directory);
+        command.arg("-k").arg(directory);
+        command.args(["-p", &port.to_string()]);
+        for setting in ["listen_addresses=127.0.0.1", "fsync=off"] {
+            command.args(["-c", setting]);
+        }
+        for setting in settings {
+            command.args(["-c", setting.as_ref()]);
+        }
+        let mut process = Running::spawn(&mut command, directory.join("log"), FAREWELL)?;
+        let is_ready = patience.until(|| match process.ended() {
+            Some(_) => Some(false),
+            None => is_ready(directory, process.pid()).then_some(true),
+        })?;
+        if is_ready != Some(true) {
+            return Err(process.failure());
+        }
+        Ok(Self {
+            process,
+            directory: directory.to_path_buf(),
+            port,
+        })
+    }
+
+    /// Port on 127.0.0.1, and number of the socket.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The path of its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join(format!(".s.PGSQL.{}", self.port))
+    }
+
+    /// Its first process.
+    pub fn process(&mut self) -> &mut Running {
+        &mut self.process
+    }
+
+    /// The id of its first process.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+}
+
+/// The first line of the file is the id of the server's first process, the last one its state (PostgreSQL source,
+/// miscadmin.h, `LOCK_FILE_LINE_PM_STATUS`). It may be that of a server which was killed.
+fn is_ready(directory: &Path, pid: u32) -> bool {
+    let file = fs::read_to_string(directory.join("data/postmaster.pid")).unwrap_or_default();
+    let own = file.lines().next() == Some(&pid.to_string());
+    own && file.trim_end().ends_with("\nready")
+}
+
+fn find_programs() -> Option<PathBuf> {
+    let complete = |directory: &PathBuf| {
+        directory.join("initdb").is_file() && directory.join("postgres").is_file()
+    };
+    if let Some(directory) = std::env::var_os("PG_BIN").filter(|value| !value.is_empty()) {
+        // Where the user has said it, nothing else will do.
+        return Some(PathBuf::from(directory)).filter(complete);
+    }
+    let mut pg_config = Command::new("pg_config");
+    let output = pg_config.arg("--bindir").stderr(Stdio::null()).output();
+    let configured = output
+        .ok()
+        .and_then(|output| String::from_utf8(output.stdout).ok());
+    configured
+        .map(|text| PathBuf::from(text.trim()))
+        .filter(complete)
+        .or_else(|| newest_of(Path::new("/usr/lib/postgresql"), complete))
+}
+
+fn newest_of(parent: &Path, complete: impl Fn(&PathBuf) -> bool) -> Option<PathBuf> {
+    let versions = fs::read_dir(parent).ok()?.flatten().filter_map(|entry| {
+        let version: u32 = entry.file_name().to_str()?.parse().ok()?;
+        Some((version, entry.path().join("bin")))
+    });
+    let installed = versions.filter(|(_, bin)| complete(bin));
+    installed.max().map(|(_, bin)| bin)
+}
+
+/// User and group id of `postgres`, or else `nobody`.
+fn unprivileged_user() -> Option<(u32, u32)> {
+    let passwd = fs::read_to_string("/etc/passwd").ok()?;
+    ["postgres", "nobody"]
+        .iter()
+        .find_map(|name| user_ids(&passwd, name))
+}
+
+/// passwd(5): `name:password:uid:gid:...`.
+fn user_ids(passwd: &str, name: &str) -> Option<(u32, u32)> {
+    let mut lines = passwd.lines().map(|line| line.split(':'));
+    let mut fields =
+        lines.find_map(|mut fields| (fields.next() == Some(name)).then_some(fields))?;
+    let uid = fields.nth(1)?.parse().ok()?;
+    Some((uid, fields.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_of_passwd() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\npostgres:x:101:104:,,,:/var/lib/postgresql:/bin/bash\nbad:x\n";
+        assert_eq!(user_ids(passwd, "postgres"), Some((101, 104)));
+        assert_eq!(user_ids(passwd, "post"), None);
+        assert_eq!(user_ids(passwd, "bad"), None);
+    }
+}
