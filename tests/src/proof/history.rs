@@ -210,6 +210,8 @@ pub enum FaultKind {
     Hold,
     /// Bytes wait, and then the connections are closed: a network that does not heal in time.
     Partition,
+    /// Bytes of the connections that there are wait, new connections pass, and the old bytes arrive after theirs.
+    Late,
 }
 
 /// What is broken.

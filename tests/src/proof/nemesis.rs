@@ -146,7 +146,7 @@ impl<'a> Lane<'a> {
             let flow = [Flow::HoldToServer, Flow::HoldToClient, Flow::HoldBoth];
             let flow = flow[self.random.random_range(0..flow.len())];
             let pause = self.milliseconds(length.clone());
-            let kind = match self.random.random_range(0..3) {
+            let kind = match self.random.random_range(0..4) {
                 0 => {
                     link.cut();
                     FaultKind::Cut
@@ -156,6 +156,10 @@ impl<'a> Lane<'a> {
                     self.all.stop.sleep(pause);
                     link.set(Flow::Open);
                     FaultKind::Hold
+                }
+                2 => {
+                    self.make_late(link, pause);
+                    FaultKind::Late
                 }
                 _ => {
                     link.set(flow);
@@ -167,6 +171,18 @@ impl<'a> Lane<'a> {
             };
             self.record(kind, target, begin);
         }
+    }
+
+    /// What was sent is sent again on a new connection, where the sender does so, and arrives behind that.
+    fn make_late(&mut self, link: &Link, pause: Duration) {
+        let before = pause.mul_f64(self.random.random_range(0.0..0.7));
+        link.strand();
+        self.all.stop.sleep(before);
+        if self.random.random_bool(0.7) {
+            link.abandon();
+        }
+        self.all.stop.sleep(pause - before);
+        link.release();
     }
 
     /// The store is not locked while the member is broken: others may fail at the same time.
