@@ -70,6 +70,8 @@ pub enum Event {
     Snapshot {
         /// The declaration's.
         id: u64,
+        /// When it had come.
+        at: u64,
         /// The rows.
         seen: Tally,
     },
@@ -127,6 +129,21 @@ pub enum Event {
     SharedRow {
         /// Writer and number.
         entries: Vec<(u32, u64)>,
+    },
+    /// In a scope nothing was promised for a while.
+    Exempt {
+        /// Which.
+        scope: String,
+        /// Why.
+        why: Exemption,
+        /// Before it began.
+        begin: u64,
+        /// When all was promised again.
+        end: u64,
+        /// Where PostgreSQL's log stood at the beginning.
+        first: u64,
+        /// Where it stood at the end.
+        last: u64,
     },
     /// Something was broken for a while.
     Fault {
@@ -194,6 +211,15 @@ impl Answer {
     }
 }
 
+/// Why nothing is promised. What was acknowledged before says nothing about what comes behind it: the new holder has to
+/// declare anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exemption {
+    /// The policy only observed.
+    Observed,
+}
+
 /// How something is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -212,6 +238,8 @@ pub enum FaultKind {
     Partition,
     /// Bytes of the connections that there are wait, new connections pass, and the old bytes arrive after theirs.
     Late,
+    /// The policy is changed from enforcing to observing and back.
+    Observe,
 }
 
 /// What is broken.

@@ -136,7 +136,8 @@ impl Leader<'_> {
         let reply = client.query(&sql);
         self.note(&reply.answer);
         if let Some(seen) = tally(&reply.rows) {
-            self.recorder.record(&Event::Snapshot { id, seen });
+            let at = now();
+            self.recorder.record(&Event::Snapshot { id, at, seen });
         }
         if !position_first {
             self.position(id);

@@ -1,10 +1,12 @@
 //! Breaks things at random, each for a while. Every thing has a lane of its own: a thread that waits, breaks
 //! it, waits, and makes it whole again. What a lane does comes from the seed; how the lanes fall together is
-//! left to time.
+//! left to time. What an operator does needs everything whole but the clients: then no lane breaks anything else.
+
+mod operator;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
@@ -40,6 +42,10 @@ pub struct Nemesis<'a> {
     pub leaders: &'a Leaders,
     /// Where faults are written down.
     pub recorder: &'a Recorder,
+    /// What is run.
+    pub plan: &'a Plan,
+    /// Held while something is broken, by many; by an operator alone.
+    pub whole: &'a RwLock<()>,
     /// How many there were.
     pub count: &'a AtomicU64,
     /// When it ends.
@@ -48,10 +54,11 @@ pub struct Nemesis<'a> {
 
 impl<'a> Nemesis<'a> {
     /// Starts the lanes. Each makes whole what it broke before it ends.
-    pub fn start<'scope>(self, plan: &Plan, scope: &'scope Scope<'scope, '_>)
+    pub fn start<'scope>(self, scope: &'scope Scope<'scope, '_>)
     where
         'a: 'scope,
     {
+        let plan = self.plan;
         let mut number = 0;
         let mut lane = |run: Box<dyn FnOnce(Lane<'a>) + Send + 'scope>| {
             number += 1;
@@ -82,6 +89,9 @@ impl<'a> Nemesis<'a> {
         }
         lane(Box::new(Lane::break_backends));
         lane(Box::new(Lane::break_postgres));
+        if self.cluster.store().is_some() {
+            lane(Box::new(Lane::operate));
+        }
     }
 }
 
@@ -95,6 +105,14 @@ impl<'a> Lane<'a> {
     fn waits(&mut self, milliseconds: Range<u64>) -> bool {
         let pause = self.milliseconds(milliseconds);
         !self.all.stop.sleep(pause)
+    }
+
+    /// While it is held no operator does anything.
+    fn breaks(&self) -> RwLockReadGuard<'a, ()> {
+        self.all
+            .whole
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn milliseconds(&mut self, range: Range<u64>) -> Duration {
@@ -113,6 +131,7 @@ impl<'a> Lane<'a> {
 
     fn break_proxy(mut self, number: usize, proxy: &Mutex<Proxy>) {
         while self.waits(2_500..9_000) {
+            let _broken = self.breaks();
             let mut proxy = proxy.lock().unwrap_or_else(PoisonError::into_inner);
             let begin = now();
             let kind = if self.random.random_bool(0.6) {
@@ -142,6 +161,8 @@ impl<'a> Lane<'a> {
             _ => (4_000..15_000, SHORT),
         };
         while self.waits(gap.clone()) {
+            let is_of_clients = matches!(target, Target::ClientLink(_));
+            let _broken = (!is_of_clients).then(|| self.breaks());
             let begin = now();
             let flow = [Flow::HoldToServer, Flow::HoldToClient, Flow::HoldBoth];
             let flow = flow[self.random.random_range(0..flow.len())];
@@ -190,6 +211,7 @@ impl<'a> Lane<'a> {
         let store = || store.lock().unwrap_or_else(PoisonError::into_inner);
         while self.waits(3_000..12_000) {
             let pause = self.milliseconds(LONG);
+            let _broken = self.breaks();
             let begin = now();
             let kind = if self.random.random_bool(0.5) {
                 store().pause(member);
@@ -233,6 +255,7 @@ impl<'a> Lane<'a> {
         while self.waits(800..4_000) {
             let pause = self.milliseconds(LONG);
             let offset = self.random.random_range(0..50);
+            let _broken = self.breaks();
             let Some(pid) = self.waiting_backend(offset) else {
                 continue;
             };
@@ -275,6 +298,7 @@ impl<'a> Lane<'a> {
                 (Signal::KILL, FaultKind::Kill)
             };
             let pause = self.milliseconds(0..1_000);
+            let _broken = self.breaks();
             let begin = now();
             let mut postgres = self.all.cluster.postgres();
             postgres.crash_by(signal);

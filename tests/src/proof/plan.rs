@@ -53,7 +53,20 @@ pub enum Faults {
     Partitions,
 }
 
+const SCOPES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
+
 impl Plan {
+    /// The scopes whose leaders insert rows.
+    pub fn scope_names(&self) -> &'static [&'static str] {
+        &SCOPES[..self.scopes]
+    }
+
+    /// A policy with this mode for each of them. That of the shared row is enforced.
+    pub fn policy(&self, mode: &str) -> String {
+        let scope = |name: &&str| format!("[scope.{name}]\nmode = \"{mode}\"\n");
+        self.scope_names().iter().map(scope).collect()
+    }
+
     /// Two proxies, two scopes, and everything fails.
     pub fn new(seed: u64, route: Route, duration: Duration) -> Self {
         Self {
