@@ -67,12 +67,24 @@ impl<'a> Nemesis<'a> {
             scope.spawn(move || run(lane));
         };
         for (number, proxy) in self.cluster.proxies().iter().enumerate() {
-            lane(Box::new(move |lane| lane.break_proxy(number, proxy)));
+            if plan.faults.breaks(Target::Proxy(number)) {
+                lane(Box::new(move |lane| lane.break_proxy(number, proxy)));
+            }
         }
         for (target, link) in self.cluster.links() {
-            lane(Box::new(move |lane| lane.break_link(*target, link)));
+            if plan.faults.breaks(*target) {
+                lane(Box::new(move |lane| lane.break_link(*target, link)));
+            }
         }
-        if plan.faults == Faults::Partitions {
+        if plan.faults.breaks(Target::Leader(0)) {
+            lane(Box::new(Lane::break_leaders));
+            lane(Box::new(Lane::break_leaders));
+        }
+        let is_operated = matches!(plan.faults, Faults::All | Faults::Operators);
+        if is_operated && self.cluster.store().is_some() {
+            lane(Box::new(Lane::operate));
+        }
+        if plan.faults != Faults::All {
             return;
         }
         if let Some(store) = self.cluster.store() {
@@ -84,14 +96,8 @@ impl<'a> Nemesis<'a> {
                 lane(Box::new(move |lane| lane.break_member(member, store)));
             }
         }
-        for _ in 0..2 {
-            lane(Box::new(Lane::break_leaders));
-        }
         lane(Box::new(Lane::break_backends));
         lane(Box::new(Lane::break_postgres));
-        if self.cluster.store().is_some() {
-            lane(Box::new(Lane::operate));
-        }
     }
 }
 
@@ -156,6 +162,7 @@ impl<'a> Lane<'a> {
         // What is on its way to a session and back is where a write can be late and an answer can be lost. What a
         // takeover needs is away for longer than it may take.
         let (gap, length) = match target {
+            Target::StoreLink(_) if self.all.plan.faults == Faults::Store => (200..1_500, SHORT),
             Target::UpstreamLink(_) => (1_500..7_000, SHORT),
             Target::ControlLink(_) | Target::StoreLink(_) => (4_000..14_000, LONG),
             _ => (4_000..15_000, SHORT),
@@ -167,7 +174,11 @@ impl<'a> Lane<'a> {
             let flow = [Flow::HoldToServer, Flow::HoldToClient, Flow::HoldBoth];
             let flow = flow[self.random.random_range(0..flow.len())];
             let pause = self.milliseconds(length.clone());
-            let kind = match self.random.random_range(0..4) {
+            let kinds = match (self.all.plan.faults, target) {
+                (Faults::Store, Target::StoreLink(_)) => 2..3,
+                _ => 0..4,
+            };
+            let kind = match self.random.random_range(kinds) {
                 0 => {
                     link.cut();
                     FaultKind::Cut

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::history::Target;
 use super::store::StoreKind;
 
 /// The way of the clients to PostgreSQL.
@@ -51,6 +52,38 @@ pub enum Faults {
     All,
     /// Links and proxies.
     Partitions,
+    /// Clients, the links of sessions, and those to the store, where bytes are late.
+    Store,
+    /// Clients, and what operators do, one thing right after the other.
+    Operators,
+}
+
+impl Faults {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::All, Self::Partitions, Self::Store, Self::Operators];
+
+    /// What the command line calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Partitions => "partitions",
+            Self::Store => "store",
+            Self::Operators => "operators",
+        }
+    }
+
+    /// Whether a proxy, a client or a link fails.
+    pub(super) fn breaks(self, target: Target) -> bool {
+        match (self, target) {
+            (Self::All, _) => true,
+            (Self::Partitions, target) => !matches!(target, Target::Leader(_)),
+            (Self::Store, Target::UpstreamLink(_) | Target::StoreLink(_) | Target::Leader(_)) => {
+                true
+            }
+            (Self::Operators, Target::ClientLink(_) | Target::Leader(_)) => true,
+            (Self::Store | Self::Operators, _) => false,
+        }
+    }
 }
 
 const SCOPES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];

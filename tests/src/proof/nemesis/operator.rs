@@ -9,14 +9,21 @@ use rand::Rng;
 use super::Lane;
 use crate::proof::cutter::{Flow, Link};
 use crate::proof::history::{Event, Exemption, FaultKind, Target, now};
+use crate::proof::plan::Faults;
 
 /// Between two actions, in milliseconds.
 const GAP: Range<u64> = 8_000..20_000;
+/// The same where nothing else fails.
+const SHORT_GAP: Range<u64> = 1_500..4_000;
 
 impl<'a> Lane<'a> {
     /// One action after the other.
     pub(super) fn operate(mut self) {
-        while self.waits(GAP) {
+        let gap = match self.all.plan.faults {
+            Faults::Operators => SHORT_GAP,
+            _ => GAP,
+        };
+        while self.waits(gap.clone()) {
             let whole = self.all.whole.write();
             let whole = whole.unwrap_or_else(PoisonError::into_inner);
             self.observe();
