@@ -17,7 +17,8 @@ use super::store::RunningStore;
 use super::{row_writers, shapes, truth};
 
 /// What is confirmed must survive a crash; and a crash must not take longer than it has to.
-const SERVER_SETTINGS: [&str; 4] = [
+const SERVER_SETTINGS: [&str; 5] = [
+    "max_connections=120",
     "fsync=on",
     "recovery_init_sync_method=syncfs",
     "wal_level=logical",

@@ -240,6 +240,8 @@ pub enum FaultKind {
     Late,
     /// The policy is changed from enforcing to observing and back.
     Observe,
+    /// All connections that there may be are taken.
+    Exhaust,
 }
 
 /// What is broken.

@@ -98,6 +98,7 @@ impl<'a> Nemesis<'a> {
         }
         lane(Box::new(Lane::break_backends));
         lane(Box::new(Lane::break_postgres));
+        lane(Box::new(Lane::take_connections));
     }
 }
 
@@ -299,6 +300,23 @@ impl<'a> Lane<'a> {
     fn is_waiting(&self, pid: u32) -> bool {
         let sql = format!("SELECT state LIKE 'idle%' FROM pg_stat_activity WHERE pid = {pid}");
         self.ask(&sql).as_deref() == Some("t")
+    }
+
+    /// Takes every connection that PostgreSQL has left, as a pool without bounds does, and each that gets free.
+    fn take_connections(mut self) {
+        let (cluster, patience) = (self.all.cluster, Duration::from_millis(500));
+        let another = || Client::login(cluster.socket(), &[], patience).ok();
+        while self.waits(8_000..25_000) {
+            let pause = self.milliseconds(LONG);
+            let _broken = self.breaks();
+            let (begin, end) = (now(), Instant::now() + pause);
+            let mut taken = Vec::new();
+            while Instant::now() < end && !self.all.stop.sleep(Duration::from_millis(20)) {
+                taken.extend(std::iter::from_fn(another));
+            }
+            drop(taken);
+            self.record(FaultKind::Exhaust, Target::Postgres, begin);
+        }
     }
 
     fn break_postgres(mut self) {
