@@ -187,6 +187,9 @@ impl Tally {
     }
 }
 
+/// Tokens from here on were given by no election.
+pub const POISON: u64 = 1 << 41;
+
 /// What a client was told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -218,6 +221,8 @@ impl Answer {
 pub enum Exemption {
     /// The policy only observed.
     Observed,
+    /// The scope was poisoned, and repaired.
+    Repaired,
 }
 
 /// How something is broken.
@@ -242,6 +247,12 @@ pub enum FaultKind {
     Observe,
     /// All connections that there may be are taken.
     Exhaust,
+    /// A scope gets a token that no election reaches, and is repaired.
+    Repair,
+    /// A copy of the cluster is served with the same store; then the cluster is started anew.
+    Copy,
+    /// Proxies are killed, the store is put back to an earlier state, and what it has forgotten is recovered.
+    Restore,
 }
 
 /// What is broken.

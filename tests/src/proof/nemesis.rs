@@ -4,6 +4,7 @@
 
 mod operator;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -48,6 +49,8 @@ pub struct Nemesis<'a> {
     pub whole: &'a RwLock<()>,
     /// How many there were.
     pub count: &'a AtomicU64,
+    /// The last token of each scope's election.
+    pub elected: &'a BTreeMap<&'static str, AtomicU64>,
     /// When it ends.
     pub stop: &'a Stop,
 }
@@ -63,7 +66,11 @@ impl<'a> Nemesis<'a> {
         let mut lane = |run: Box<dyn FnOnce(Lane<'a>) + Send + 'scope>| {
             number += 1;
             let random = StdRng::seed_from_u64(plan.seed ^ (number << 32));
-            let lane = Lane { all: self, random };
+            let lane = Lane {
+                all: self,
+                random,
+                backup: Backup::None,
+            };
             scope.spawn(move || run(lane));
         };
         for (number, proxy) in self.cluster.proxies().iter().enumerate() {
@@ -105,6 +112,14 @@ impl<'a> Nemesis<'a> {
 struct Lane<'a> {
     all: Nemesis<'a>,
     random: StdRng,
+    backup: Backup,
+}
+
+/// Whether the store's earlier state is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Backup {
+    None,
+    Kept,
 }
 
 impl<'a> Lane<'a> {

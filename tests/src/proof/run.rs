@@ -1,5 +1,6 @@
 //! One run from its start to its verdict: leaders are elected, things are broken, and what came out is checked.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -52,6 +53,7 @@ struct Run<'a> {
     next_leader: AtomicU32,
     faults: AtomicU64,
     whole: RwLock<()>,
+    elected: BTreeMap<&'static str, AtomicU64>,
     commits: AtomicU64,
     stop: Stop,
 }
@@ -75,6 +77,7 @@ pub fn run(plan: &Plan, dir: &Path) -> Outcome {
     });
     let cluster = Cluster::start(plan);
     let leaders = Leaders::new();
+    let names = plan.scope_names().iter();
     let run = Run {
         plan,
         dir: &parts,
@@ -84,6 +87,7 @@ pub fn run(plan: &Plan, dir: &Path) -> Outcome {
         next_leader: AtomicU32::new(1),
         faults: AtomicU64::new(0),
         whole: RwLock::default(),
+        elected: names.map(|name| (*name, AtomicU64::new(0))).collect(),
         commits: AtomicU64::new(0),
         stop: Stop::default(),
     };
@@ -121,6 +125,7 @@ impl Run<'_> {
             count: &self.faults,
             plan: self.plan,
             whole: &self.whole,
+            elected: &self.elected,
             stop: &self.stop,
         };
         let failed = std::thread::scope(|scope| {
@@ -173,6 +178,7 @@ impl Run<'_> {
                 continue;
             }
             token += 1;
+            self.elected[scope].store(token, Ordering::Relaxed);
             let leader = self.next_leader.fetch_add(1, Ordering::Relaxed);
             self.leaders.start(&Task {
                 leader,

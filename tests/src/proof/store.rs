@@ -75,6 +75,38 @@ impl RunningStore {
         }
     }
 
+    /// What a proxy is told that reaches it without a link.
+    pub fn url(&self) -> String {
+        match self {
+            Self::Postgres(server) => {
+                let port = server.port();
+                format!("postgres:host=127.0.0.1 port={port} user=postgres dbname=postgres")
+            }
+            Self::Etcd(etcd) => etcd.authority(),
+        }
+    }
+
+    /// Keeps a copy of what is stored now, in the place of an earlier one. etcd forgets its history behind it.
+    pub fn back_up(&mut self) {
+        match self {
+            Self::Postgres(server) => server.back_up(),
+            Self::Etcd(etcd) => {
+                etcd.wait_until_ready();
+                etcd.save_snapshot();
+                let revision = etcd.revision(&[0]).to_string();
+                etcd.ctl(&["compact", &revision]);
+            }
+        }
+    }
+
+    /// Puts the copy back.
+    pub fn restore(&mut self) {
+        match self {
+            Self::Postgres(server) => server.restore(),
+            Self::Etcd(etcd) => etcd.restore_all(),
+        }
+    }
+
     /// How many processes it has that can be broken.
     pub fn members(&self) -> usize {
         match self {

@@ -2,19 +2,28 @@
 //! writes may be on their way.
 
 use std::ops::Range;
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rand::Rng;
 
-use super::Lane;
+use super::{Backup, Lane, start_again};
+use crate::machine::Signal;
+use crate::postgres::Postgres;
 use crate::proof::cutter::{Flow, Link};
-use crate::proof::history::{Event, Exemption, FaultKind, Target, now};
+use crate::proof::declaration::Declarer;
+use crate::proof::history::{Event, Exemption, FaultKind, POISON, Target, now};
 use crate::proof::plan::Faults;
+use crate::proof::store::RunningStore;
+use crate::proxy::{Options, Proxy, Store};
 
 /// Between two actions, in milliseconds.
 const GAP: Range<u64> = 8_000..20_000;
 /// The same where nothing else fails.
 const SHORT_GAP: Range<u64> = 1_500..4_000;
+/// Numbers of the leaders of scripts begin here.
+const SCRIPT: u32 = 1 << 28;
 
 impl<'a> Lane<'a> {
     /// One action after the other.
@@ -26,7 +35,12 @@ impl<'a> Lane<'a> {
         while self.waits(gap.clone()) {
             let whole = self.all.whole.write();
             let whole = whole.unwrap_or_else(PoisonError::into_inner);
-            self.observe();
+            match self.random.random_range(0..4) {
+                0 => self.observe(),
+                1 => self.repair(),
+                2 => self.serve_a_copy(),
+                _ => self.back_up_or_restore(),
+            }
             drop(whole);
         }
     }
@@ -47,16 +61,8 @@ impl<'a> Lane<'a> {
         let pause = self.milliseconds(50..800);
         self.all.stop.sleep(pause);
         cluster.reload(&plan.policy("enforce"));
-        let (last, end) = (self.position(), now());
         for scope in plan.scope_names() {
-            self.all.recorder.record(&Event::Exempt {
-                scope: (*scope).to_owned(),
-                why: Exemption::Observed,
-                begin,
-                end,
-                first,
-                last,
-            });
+            self.exempt(scope, Exemption::Observed, (begin, first));
         }
         // Meanwhile somebody takes over, through another proxy.
         let pause = self.milliseconds(0..3_500);
@@ -65,6 +71,143 @@ impl<'a> Lane<'a> {
         self.record(FaultKind::Hold, target, held);
         for number in 0..cluster.proxies().len() {
             self.record(FaultKind::Observe, Target::Proxy(number), begin);
+        }
+    }
+
+    /// Says that nothing was promised in a scope from then to now.
+    fn exempt(&self, scope: &str, why: Exemption, (begin, first): (u64, u64)) {
+        let (last, end) = (self.position(), now());
+        self.all.recorder.record(&Event::Exempt {
+            scope: scope.to_owned(),
+            why,
+            begin,
+            end,
+            first,
+            last,
+        });
+    }
+
+    /// A script says a number that no election reaches, and an operator sets the mark to what the election has given.
+    fn repair(&mut self) {
+        let names = self.all.plan.scope_names();
+        let choice = self.random.random_range(0..names.len().max(1));
+        let Some(scope) = names.get(choice).copied() else {
+            return;
+        };
+        let (begin, first) = (now(), self.position());
+        self.poison(scope);
+        let pause = self.milliseconds(100..1_500);
+        self.all.stop.sleep(pause);
+        let mark = self.all.elected[scope].load(Ordering::Relaxed).max(1);
+        let mark = mark.to_string();
+        let flags = [
+            "--scope", scope, "--mark", &mark, "--reason", "proof", "--yes",
+        ];
+        self.command("scope repair", &flags);
+        // The other proxies hear of it within two seconds, after they have refused a leader.
+        self.all.stop.sleep(Duration::from_secs(4));
+        self.exempt(scope, Exemption::Repaired, (begin, first));
+        self.record(FaultKind::Repair, Target::Proxy(choice), begin);
+    }
+
+    fn poison(&mut self, scope: &str) {
+        let (cluster, recorder) = (self.all.cluster, self.all.recorder);
+        let number = self.all.count.fetch_add(1, Ordering::Relaxed);
+        let leader = SCRIPT + u32::try_from(number).expect("few faults");
+        let token = POISON + number;
+        recorder.record(&Event::Leader {
+            leader,
+            scope: scope.to_owned(),
+            token,
+        });
+        let declarer = Declarer {
+            leader,
+            scope,
+            token,
+            database: "postgres",
+            proxies: cluster.addresses(),
+            patience: self.all.plan.patience(),
+            recorder,
+            ids: &AtomicU64::new(1),
+        };
+        // Where it fails there is less to repair.
+        let _declared = declarer.declare(&mut self.random);
+    }
+
+    /// Runs a command of the binary as the first proxy is configured. It must succeed.
+    fn command(&self, name: &str, flags: &[&str]) {
+        let proxy = self.all.cluster.proxies().first().expect("a proxy");
+        let proxy = proxy.lock().unwrap_or_else(PoisonError::into_inner);
+        let output = proxy.subcommand(name).args(flags).output();
+        let output = output.expect("run pgpalisade");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "pgpalisade {name}: {said}");
+    }
+
+    /// A copy of the cluster is served by a proxy with the same store, while leaders go on.
+    fn serve_a_copy(&mut self) {
+        let Some((target, link)) = self.one_upstream() else {
+            return;
+        };
+        let begin = now();
+        let cluster = self.all.cluster;
+        link.set(Flow::HoldToServer);
+        // All servers of the tests have been made from one, and have its identifier.
+        let copy = Postgres::start();
+        let mut options = Options::new(&copy);
+        options.store = Store::Url(self.store().url());
+        let beside = Proxy::start_with(options);
+        let pause = self.milliseconds(500..4_000);
+        self.all.stop.sleep(pause);
+        link.set(Flow::Open);
+        self.record(FaultKind::Hold, target, begin);
+        let pause = self.milliseconds(0..1_000);
+        self.all.stop.sleep(pause);
+        drop((beside, copy));
+        let mut postgres = cluster.postgres();
+        postgres.crash_by(Signal::QUIT);
+        postgres.start_again(&[]);
+        drop(postgres);
+        self.record(FaultKind::Copy, Target::Postgres, begin);
+    }
+
+    fn store(&self) -> MutexGuard<'a, RunningStore> {
+        let store = self.all.cluster.store().expect("a store");
+        store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As the runbook says: all proxies are stopped before, and `recover` is run behind every restore.
+    fn back_up_or_restore(&mut self) {
+        if self.backup == Backup::None || self.random.random_bool(0.3) {
+            self.store().back_up();
+            self.backup = Backup::Kept;
+            return;
+        }
+        let Some((_, link)) = self.one_upstream() else {
+            return;
+        };
+        let begin = now();
+        link.set(Flow::HoldToServer);
+        let pause = self.milliseconds(50..1_000);
+        self.all.stop.sleep(pause);
+        let proxies = self.all.cluster.proxies().iter();
+        let mut proxies: Vec<_> = proxies
+            .map(|proxy| proxy.lock().unwrap_or_else(PoisonError::into_inner))
+            .collect();
+        proxies.iter_mut().for_each(|proxy| proxy.kill());
+        self.store().restore();
+        let mut command = proxies[0].subcommand("recover");
+        let output = command.arg("--end-all-sessions").output();
+        let output = output.expect("run pgpalisade");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "pgpalisade recover: {said}");
+        proxies.iter_mut().for_each(|proxy| start_again(proxy));
+        drop(proxies);
+        let pause = self.milliseconds(0..2_000);
+        self.all.stop.sleep(pause);
+        link.set(Flow::Open);
+        for number in 0..self.all.cluster.proxies().len() {
+            self.record(FaultKind::Restore, Target::Proxy(number), begin);
         }
     }
 
