@@ -29,15 +29,15 @@ struct Arguments {
     /// What all choices come from. Without it the clock gives one; it is printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Where the proxies keep their marks: etcd (three members) or postgres (a server of its own).
+    /// Where the proxies keep their marks: etcd (three members), postgres (a server of its own) or embedded.
     #[arg(long, default_value = "etcd", value_parser = store)]
     store: StoreKind,
     /// What is broken: all, partitions, store or operators.
     #[arg(long, default_value = "all", value_parser = faults)]
     faults: Faults,
-    /// How many proxies.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
-    proxies: u8,
+    /// How many proxies. Without it two, or one if the store is its own.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=8))]
+    proxies: Option<u8>,
     /// How many scopes.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=4))]
     scopes: u8,
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         route,
         Duration::from_secs_f64(arguments.minutes * 60.0),
     );
-    plan.proxies = usize::from(arguments.proxies);
+    plan.proxies = arguments.proxies.map_or(plan.proxies, usize::from);
     plan.scopes = usize::from(arguments.scopes);
     plan.faults = arguments.faults;
     let target = machine::profile_dir()

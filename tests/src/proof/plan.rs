@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::history::Target;
-use super::store::StoreKind;
+use super::store::{Proxies, StoreKind};
 
 /// The way of the clients to PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,13 +100,16 @@ impl Plan {
         self.scope_names().iter().map(scope).collect()
     }
 
-    /// Two proxies, two scopes, and everything fails.
+    /// Two proxies, if the store allows it, two scopes, and everything fails.
     pub fn new(seed: u64, route: Route, duration: Duration) -> Self {
         Self {
             seed,
             route,
             duration,
-            proxies: 2,
+            proxies: match route {
+                Route::Proxied(kind) if kind.proxies() == Proxies::One => 1,
+                _ => 2,
+            },
             scopes: 2,
             takeover_timeout: Duration::from_secs(1),
             slack: Duration::from_secs(2),

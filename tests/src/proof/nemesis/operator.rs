@@ -14,9 +14,9 @@ use crate::postgres::Postgres;
 use crate::proof::cutter::{Flow, Link};
 use crate::proof::declaration::Declarer;
 use crate::proof::history::{Event, Exemption, FaultKind, POISON, Target, now};
-use crate::proof::plan::Faults;
-use crate::proof::store::RunningStore;
-use crate::proxy::{Options, Proxy, Store};
+use crate::proof::plan::{Faults, Route};
+use crate::proof::store::{Proxies, RunningStore};
+use crate::proxy::{Options, Proxy};
 
 /// Between two actions, in milliseconds.
 const GAP: Range<u64> = 8_000..20_000;
@@ -35,7 +35,12 @@ impl<'a> Lane<'a> {
         while self.waits(gap.clone()) {
             let whole = self.all.whole.write();
             let whole = whole.unwrap_or_else(PoisonError::into_inner);
-            match self.random.random_range(0..4) {
+            let actions = match self.all.plan.route {
+                // The others need a store that is not in use by the proxy alone.
+                Route::Proxied(kind) if kind.proxies() == Proxies::One => 0..1,
+                _ => 0..4,
+            };
+            match self.random.random_range(actions) {
                 0 => self.observe(),
                 1 => self.repair(),
                 2 => self.serve_a_copy(),
@@ -155,7 +160,7 @@ impl<'a> Lane<'a> {
         // All servers of the tests have been made from one, and have its identifier.
         let copy = Postgres::start();
         let mut options = Options::new(&copy);
-        options.store = Store::Url(self.store().url());
+        options.store = self.store().direct();
         let beside = Proxy::start_with(options);
         let pause = self.milliseconds(500..4_000);
         self.all.stop.sleep(pause);
