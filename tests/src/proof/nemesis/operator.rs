@@ -156,16 +156,20 @@ impl<'a> Lane<'a> {
         };
         let begin = now();
         let cluster = self.all.cluster;
-        link.set(Flow::HoldToServer);
         // All servers of the tests have been made from one, and have its identifier.
         let copy = Postgres::start();
         let mut options = Options::new(&copy);
         options.store = self.store().direct();
         let beside = Proxy::start_with(options);
+        // It may take the sessions of the cluster off the register now, and then one of them is late.
+        let pause = self.milliseconds(100..1_000);
+        self.all.stop.sleep(pause);
+        let held = now();
+        link.set(Flow::HoldToServer);
         let pause = self.milliseconds(500..4_000);
         self.all.stop.sleep(pause);
         link.set(Flow::Open);
-        self.record(FaultKind::Hold, target, begin);
+        self.record(FaultKind::Hold, target, held);
         let pause = self.milliseconds(0..1_000);
         self.all.stop.sleep(pause);
         drop((beside, copy));
