@@ -218,7 +218,28 @@ impl<'a> Lane<'a> {
                 }
             };
             self.record(kind, target, begin);
+            if let Target::StoreLink(proxy) = target
+                && self.all.plan.faults == Faults::Store
+            {
+                self.hold_writes(proxy);
+            }
         }
+    }
+
+    /// What sessions of a proxy write is on its way while others take over.
+    fn hold_writes(&mut self, proxy: usize) {
+        let mut links = self.all.cluster.links().iter();
+        let upstream = Target::UpstreamLink(proxy);
+        let Some((target, link)) = links.find(|(target, _)| *target == upstream) else {
+            return;
+        };
+        let (before, pause) = (self.milliseconds(0..200), self.milliseconds(500..3_000));
+        self.all.stop.sleep(before);
+        let begin = now();
+        link.set(Flow::HoldToServer);
+        self.all.stop.sleep(pause);
+        link.set(Flow::Open);
+        self.record(FaultKind::Hold, *target, begin);
     }
 
     /// What was sent is sent again on a new connection, where the sender does so, and arrives behind that.
