@@ -166,7 +166,7 @@ impl<'a> Lane<'a> {
         self.all.stop.sleep(pause);
         let held = now();
         link.set(Flow::HoldToServer);
-        let pause = self.milliseconds(500..4_000);
+        let pause = self.milliseconds(2_000..6_000);
         self.all.stop.sleep(pause);
         link.set(Flow::Open);
         self.record(FaultKind::Hold, target, held);
