@@ -1,5 +1,5 @@
-//! What operators do while leaders lead. Nothing but clients fails meanwhile, for that is what the runbooks ask for; but
-//! writes may be on their way.
+//! What operators do while leaders lead. Nothing but clients fails meanwhile, for that is what the runbooks ask for;
+//! but writes may be on their way.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,7 +112,7 @@ impl<'a> Lane<'a> {
         // The other proxies hear of it within two seconds, after they have refused a leader.
         self.all.stop.sleep(Duration::from_secs(4));
         self.exempt(scope, Exemption::Repaired, (begin, first));
-        self.record(FaultKind::Repair, Target::Proxy(choice), begin);
+        self.record(FaultKind::Repair, Target::Proxy(0), begin);
     }
 
     fn poison(&mut self, scope: &str) {
