@@ -178,7 +178,9 @@ impl<'a> Lane<'a> {
         // What is on its way to a session and back is where a write can be late and an answer can be lost. What a
         // takeover needs is away for longer than it may take.
         let (gap, length) = match target {
-            Target::StoreLink(_) if self.all.plan.faults == Faults::Store => (200..1_500, SHORT),
+            Target::StoreLink(_) if self.all.plan.faults == Faults::Store => {
+                (200..1_500, 1_000..3_500)
+            }
             Target::UpstreamLink(_) => (1_500..7_000, SHORT),
             Target::ControlLink(_) | Target::StoreLink(_) => (4_000..14_000, LONG),
             _ => (4_000..15_000, SHORT),
@@ -244,10 +246,13 @@ impl<'a> Lane<'a> {
 
     /// What was sent is sent again on a new connection, where the sender does so, and arrives behind that.
     fn make_late(&mut self, link: &Link, pause: Duration) {
-        let before = pause.mul_f64(self.random.random_range(0.0..0.7));
+        let is_narrow = self.all.plan.faults == Faults::Store;
+        // Whoever sends again does so in time, and the first bytes come when all that is done.
+        let (part, ends) = if is_narrow { (0.2, 1.0) } else { (0.7, 0.7) };
+        let before = pause.mul_f64(self.random.random_range(0.0..part));
         link.strand();
         self.all.stop.sleep(before);
-        if self.random.random_bool(0.7) {
+        if self.random.random_bool(ends) {
             link.abandon();
         }
         self.all.stop.sleep(pause - before);

@@ -72,6 +72,15 @@ impl Faults {
         }
     }
 
+    /// How often leaders lay their token down and declare it again, beside the share of that way. What a store is told
+    /// about one session several times is where it matters what comes last.
+    pub(super) fn again(self) -> f64 {
+        match self {
+            Self::Store => 0.5,
+            Self::All | Self::Partitions | Self::Operators => 0.0,
+        }
+    }
+
     /// Whether a proxy, a client or a link fails.
     pub(super) fn breaks(self, target: Target) -> bool {
         match (self, target) {

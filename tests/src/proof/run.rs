@@ -189,6 +189,7 @@ impl Run<'_> {
                 history: self.dir.join(format!("leader-{leader}.jsonl")),
                 seed,
                 sessions,
+                again: self.plan.faults.again(),
                 lifetime,
                 patience: self.plan.patience(),
             });
