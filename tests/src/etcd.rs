@@ -242,6 +242,28 @@ impl Etcd {
         data
     }
 
+    /// Saves a snapshot, in the place of an earlier one.
+    pub fn save_snapshot(&self) {
+        let path = self.snapshot();
+        self.ctl_at(&[0], &["snapshot", "save", path.to_str().expect("UTF-8")]);
+    }
+
+    /// Kills all members and starts them with what was saved.
+    pub fn restore_all(&mut self) {
+        let all = 0..self.members.len();
+        all.clone().for_each(|index| self.kill(index));
+        let path = self.snapshot();
+        for index in all {
+            let data = self.restore_snapshot(index, &path, "etcd-cluster");
+            self.restart_from(index, &data);
+        }
+        self.wait_until_ready();
+    }
+
+    fn snapshot(&self) -> PathBuf {
+        self.dir.path().join("snapshot")
+    }
+
     fn try_ctl(&self, arguments: &[&str]) -> Option<()> {
         let output = self.run_ctl(&self.urls().join(","), arguments);
         output.status.success().then_some(())

@@ -116,6 +116,23 @@ impl Postgres {
         });
     }
 
+    /// Keeps a copy of its data, as a snapshot of the volume has it, in the place of an earlier one.
+    pub fn back_up(&mut self) {
+        self.crash();
+        let kept = self.dir.path().join("kept");
+        let _not_there = std::fs::remove_dir_all(&kept);
+        copy_tree(&self.data(), &kept);
+        self.start_again(&[]);
+    }
+
+    /// Puts the copy back.
+    pub fn restore(&mut self) {
+        self.crash();
+        std::fs::remove_dir_all(self.data()).expect("remove the data");
+        copy_tree(&self.dir.path().join("kept"), &self.data());
+        self.start_again(&[]);
+    }
+
     /// The id of the server's first process.
     pub fn pid(&self) -> u32 {
         self.server.pid()

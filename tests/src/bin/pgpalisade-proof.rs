@@ -15,7 +15,7 @@ use clap::Parser;
 use pgpalisade_tests::machine;
 use pgpalisade_tests::proof::leader::{self, Task};
 use pgpalisade_tests::proof::leaders::LEAD;
-use pgpalisade_tests::proof::plan::{Plan, Route};
+use pgpalisade_tests::proof::plan::{Faults, Plan, Route};
 use pgpalisade_tests::proof::run::run;
 use pgpalisade_tests::proof::store::StoreKind;
 
@@ -29,12 +29,15 @@ struct Arguments {
     /// What all choices come from. Without it the clock gives one; it is printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Where the proxies keep their marks: etcd (three members) or postgres (a server of its own).
+    /// Where the proxies keep their marks: etcd (three members), postgres (a server of its own) or embedded.
     #[arg(long, default_value = "etcd", value_parser = store)]
     store: StoreKind,
-    /// How many proxies.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
-    proxies: u8,
+    /// What is broken: all, partitions, store or operators.
+    #[arg(long, default_value = "all", value_parser = faults)]
+    faults: Faults,
+    /// How many proxies. Without it two, or one if the store is its own.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=8))]
+    proxies: Option<u8>,
     /// How many scopes.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=4))]
     scopes: u8,
@@ -51,6 +54,17 @@ fn store(name: &str) -> Result<StoreKind, String> {
     known.ok_or_else(|| {
         let names: Vec<&str> = StoreKind::ALL.map(StoreKind::name).to_vec();
         format!("there is no store {name}; there is: {}", names.join(", "))
+    })
+}
+
+fn faults(name: &str) -> Result<Faults, String> {
+    let known = Faults::ALL.into_iter().find(|faults| faults.name() == name);
+    known.ok_or_else(|| {
+        let names: Vec<&str> = Faults::ALL.map(Faults::name).to_vec();
+        format!(
+            "there are no faults {name}; there are: {}",
+            names.join(", ")
+        )
     })
 }
 
@@ -75,8 +89,9 @@ fn main() -> ExitCode {
         route,
         Duration::from_secs_f64(arguments.minutes * 60.0),
     );
-    plan.proxies = usize::from(arguments.proxies);
+    plan.proxies = arguments.proxies.map_or(plan.proxies, usize::from);
     plan.scopes = usize::from(arguments.scopes);
+    plan.faults = arguments.faults;
     let target = machine::profile_dir()
         .parent()
         .expect("target")

@@ -10,6 +10,7 @@
 //!
 //! **History** stands for a history that contradicts itself: then the run proves nothing.
 
+mod exempt;
 mod indexed;
 mod liveness;
 mod order;

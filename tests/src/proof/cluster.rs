@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
+use crate::policy::PolicyFile;
 use crate::postgres::{Auth, Postgres};
 use crate::proxy::{Options, Proxy};
 use crate::wire::{Endpoint, Wire};
@@ -16,7 +17,8 @@ use super::store::RunningStore;
 use super::{row_writers, shapes, truth};
 
 /// What is confirmed must survive a crash; and a crash must not take longer than it has to.
-const SERVER_SETTINGS: [&str; 4] = [
+const SERVER_SETTINGS: [&str; 5] = [
+    "max_connections=120",
     "fsync=on",
     "recovery_init_sync_method=syncfs",
     "wal_level=logical",
@@ -27,6 +29,7 @@ const SERVER_SETTINGS: [&str; 4] = [
 #[derive(Debug)]
 pub struct Cluster {
     proxies: Vec<Mutex<Proxy>>,
+    policies: Vec<PolicyFile>,
     links: Vec<(Target, Link)>,
     addresses: Vec<SocketAddr>,
     store: Option<Mutex<RunningStore>>,
@@ -46,6 +49,7 @@ impl Cluster {
         postgres.sql(truth::SETUP);
         let mut cluster = Self {
             proxies: Vec::new(),
+            policies: Vec::new(),
             links: Vec::new(),
             addresses: Vec::new(),
             store: None,
@@ -80,7 +84,10 @@ impl Cluster {
         let control = self.network.link(server);
         let (marks, store_links) = store.reach(&self.network);
         let takeover = format!("{}ms", plan.takeover_timeout.as_millis());
-        let mut options = Options::new(&self.postgres()).flag("--takeover-timeout", &takeover);
+        let policy = PolicyFile::new(&plan.policy("enforce"));
+        let mut options = Options::new(&self.postgres())
+            .flag("--takeover-timeout", &takeover)
+            .flag("--policy", &policy.path().display().to_string());
         options.upstream = format!("postgres://{}", upstream.address());
         options.control = format!(
             "host=127.0.0.1 port={} user=postgres dbname=postgres",
@@ -95,6 +102,7 @@ impl Cluster {
             self.links.push((Target::StoreLink(number), link));
         }
         self.proxies.push(Mutex::new(proxy));
+        self.policies.push(policy);
     }
 
     fn add_client_link(&mut self, number: usize, server: Endpoint) {
@@ -111,6 +119,13 @@ impl Cluster {
     /// The proxies.
     pub fn proxies(&self) -> &[Mutex<Proxy>] {
         &self.proxies
+    }
+
+    /// Puts a policy into force on every proxy. All of them must run.
+    pub fn reload(&self, text: &str) {
+        for (proxy, policy) in self.proxies.iter().zip(&self.policies) {
+            policy.reload(&proxy.lock().expect("a proxy"), text);
+        }
     }
 
     /// Writes what the proxies said to files in `dir`: `proxy-0.log` and so on.

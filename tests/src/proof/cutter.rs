@@ -2,6 +2,9 @@
 //!
 //! A link that holds also holds connections that are made meanwhile. A held byte is not lost: it goes on when the link
 //! is opened, however late that is. That is what makes a stale write dangerous.
+//!
+//! A link that strands holds the connections that are there, and new ones pass: who sent the held bytes connects anew
+//! and sends them again, and the first ones arrive after the answer to the second ones.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,12 +13,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::wire::Endpoint;
 
 /// How long the relay tries to reach whom it relays to.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a stranded connection stays open behind its last byte: as long as a store may take for what it says.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// What a link does with bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +65,24 @@ pub struct Link {
     address: SocketAddr,
     flow: watch::Sender<Flow>,
     cuts: watch::Sender<u64>,
+    strands: watch::Sender<Strands>,
+}
+
+/// Which connections are stranded, by the number that counts the strandings before they were made.
+#[derive(Clone, Copy, Debug, Default)]
+struct Strands {
+    /// Those with a lower number are held, in both directions,
+    held: u64,
+    /// those with a lower number than this have lost their client,
+    abandoned: u64,
+    /// and what those with a lower number than this have sent goes on.
+    released: u64,
+}
+
+impl Strands {
+    fn holds(&self, number: u64) -> bool {
+        (self.released..self.held).contains(&number)
+    }
 }
 
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -84,9 +108,12 @@ impl Network {
         let address = listener.local_addr().expect("its address");
         let flow = watch::Sender::new(Flow::Open);
         let cuts = watch::Sender::new(0);
+        let strands = watch::Sender::new(Strands::default());
         let valve = Valve {
             flow: flow.subscribe(),
             cuts: cuts.subscribe(),
+            strands: strands.subscribe(),
+            number: 0,
         };
         self.runtime.spawn(async move {
             loop {
@@ -101,6 +128,7 @@ impl Network {
             address,
             flow,
             cuts,
+            strands,
         }
     }
 }
@@ -126,6 +154,23 @@ impl Link {
     pub fn cut(&self) {
         self.cuts.send_modify(|count| *count += 1);
     }
+
+    /// Holds the connections that there are, and lets those pass that are made from now on.
+    pub fn strand(&self) {
+        self.strands.send_modify(|strands| strands.held += 1);
+    }
+
+    /// Tells the clients of what is stranded that their connections have ended. What they have sent is kept.
+    pub fn abandon(&self) {
+        self.strands
+            .send_modify(|strands| strands.abandoned = strands.held);
+    }
+
+    /// Lets what is stranded go on: to the client too, where it was not told that all is over.
+    pub fn release(&self) {
+        self.strands
+            .send_modify(|strands| strands.released = strands.held);
+    }
 }
 
 /// What a connection listens to.
@@ -133,16 +178,38 @@ impl Link {
 struct Valve {
     flow: watch::Receiver<Flow>,
     cuts: watch::Receiver<u64>,
+    strands: watch::Receiver<Strands>,
+    /// The connection's, see [`Strands`].
+    number: u64,
 }
 
 impl Valve {
     async fn passes(&mut self, direction: Direction) {
+        let number = self.number;
         // An error means that the link is gone, and with it the network.
-        let _gone = self.flow.wait_for(|flow| flow.lets_pass(direction)).await;
+        drop(self.strands.wait_for(|all| !all.holds(number)).await);
+        drop(self.flow.wait_for(|flow| flow.lets_pass(direction)).await);
+    }
+
+    /// Waits until the client has been told that the connection has ended.
+    async fn is_abandoned(&mut self) {
+        let number = self.number;
+        let abandoned = self.strands.wait_for(|all| number < all.abandoned);
+        if abandoned.await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// The server is not told that the client has left before it can have taken what was late.
+    async fn lingers(&self) {
+        if self.number < self.strands.borrow().abandoned {
+            sleep(LINGER).await;
+        }
     }
 }
 
 async fn relay(client: TcpStream, server: Endpoint, mut valve: Valve) {
+    valve.number = valve.strands.borrow().held;
     let mut cuts = valve.cuts.clone();
     cuts.mark_unchanged();
     let both = async {
@@ -153,20 +220,13 @@ async fn relay(client: TcpStream, server: Endpoint, mut valve: Valve) {
         };
         let (client_read, client_write) = tokio::io::split(client);
         let (server_read, server_write) = tokio::io::split(server);
-        tokio::join!(
-            pump(
-                client_read,
-                server_write,
-                Direction::ToServer,
-                valve.clone()
-            ),
-            pump(
-                server_read,
-                client_write,
-                Direction::ToClient,
-                valve.clone()
-            ),
+        let to_server = pump(
+            client_read,
+            server_write,
+            Direction::ToServer,
+            valve.clone(),
         );
+        tokio::join!(to_server, answer(server_read, client_write, valve.clone()));
     };
     tokio::select! {
         // A cut counts before a flow that was opened behind it.
@@ -187,6 +247,21 @@ async fn connect(server: &Endpoint) -> Option<Box<dyn Stream>> {
     }
 }
 
+/// Copies what the server says, until the client is told that all is over.
+async fn answer(
+    server: impl AsyncRead + Unpin,
+    mut client: impl AsyncWrite + Unpin,
+    mut valve: Valve,
+) {
+    let copy = pump(server, &mut client, Direction::ToClient, valve.clone());
+    tokio::select! {
+        () = copy => {}
+        () = valve.is_abandoned() => {
+            let _closed_already = client.shutdown().await;
+        }
+    }
+}
+
 /// Copies one direction to its end.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
@@ -200,6 +275,9 @@ async fn pump(
         if read == 0 || to.write_all(&buffer[..read]).await.is_err() {
             break;
         }
+    }
+    if direction == Direction::ToServer {
+        valve.lingers().await;
     }
     let _closed_already = to.shutdown().await;
 }
@@ -264,6 +342,23 @@ mod tests {
             // The end, or a reset; no byte.
             assert!(matches!(stream.read(&mut [0; 9]), Ok(0) | Err(_)));
         }
+    }
+
+    /// The same is sent again by a new connection, and then the old bytes arrive.
+    #[test]
+    fn what_is_stranded_arrives_late() {
+        let (_network, link, mut client, mut server) = pair();
+        link.strand();
+        client.write_all(b"abc").expect("write");
+        assert!(has_nothing(&mut server));
+        link.abandon();
+        assert!(matches!(client.read(&mut [0; 9]), Ok(0)));
+        drop(client);
+        let mut again = TcpStream::connect(link.address()).expect("the relay accepts");
+        again.write_all(b"xyz").expect("write");
+        assert!(has_nothing(&mut server));
+        link.release();
+        assert_eq!(&next(&mut server), b"abc");
     }
 
     #[test]

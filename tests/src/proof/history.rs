@@ -70,6 +70,8 @@ pub enum Event {
     Snapshot {
         /// The declaration's.
         id: u64,
+        /// When it had come.
+        at: u64,
         /// The rows.
         seen: Tally,
     },
@@ -128,6 +130,21 @@ pub enum Event {
         /// Writer and number.
         entries: Vec<(u32, u64)>,
     },
+    /// In a scope nothing was promised for a while.
+    Exempt {
+        /// Which.
+        scope: String,
+        /// Why.
+        why: Exemption,
+        /// Before it began.
+        begin: u64,
+        /// When all was promised again.
+        end: u64,
+        /// Where PostgreSQL's log stood at the beginning.
+        first: u64,
+        /// Where it stood at the end.
+        last: u64,
+    },
     /// Something was broken for a while.
     Fault {
         /// How.
@@ -170,6 +187,9 @@ impl Tally {
     }
 }
 
+/// Tokens from here on were given by no election.
+pub const POISON: u64 = 1 << 41;
+
 /// What a client was told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -194,6 +214,17 @@ impl Answer {
     }
 }
 
+/// Why nothing is promised. What was acknowledged before says nothing about what comes behind it: the new holder has to
+/// declare anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exemption {
+    /// The policy only observed.
+    Observed,
+    /// The scope was poisoned, and repaired.
+    Repaired,
+}
+
 /// How something is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -210,6 +241,18 @@ pub enum FaultKind {
     Hold,
     /// Bytes wait, and then the connections are closed: a network that does not heal in time.
     Partition,
+    /// Bytes of the connections that there are wait, new connections pass, and the old bytes arrive after theirs.
+    Late,
+    /// The policy is changed from enforcing to observing and back.
+    Observe,
+    /// All connections that there may be are taken.
+    Exhaust,
+    /// A scope gets a token that no election reaches, and is repaired.
+    Repair,
+    /// A copy of the cluster is served with the same store; then the cluster is started anew.
+    Copy,
+    /// Proxies are killed, the store is put back to an earlier state, and what it has forgotten is recovered.
+    Restore,
 }
 
 /// What is broken.

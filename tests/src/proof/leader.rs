@@ -37,6 +37,8 @@ pub struct Task {
     pub seed: u64,
     /// How many sessions write at once.
     pub sessions: u64,
+    /// How often a write declares its token again, beside the share of that way.
+    pub again: f64,
     /// When it ends, fenced or not.
     pub lifetime: Duration,
     /// How long it waits for the answer to a declaration.
@@ -136,7 +138,8 @@ impl Leader<'_> {
         let reply = client.query(&sql);
         self.note(&reply.answer);
         if let Some(seen) = tally(&reply.rows) {
-            self.recorder.record(&Event::Snapshot { id, seen });
+            let at = now();
+            self.recorder.record(&Event::Snapshot { id, at, seen });
         }
         if !position_first {
             self.position(id);
@@ -182,7 +185,11 @@ impl Leader<'_> {
     /// Writes once. The session is given back where all went well and it holds its token.
     fn write(&self, mut client: Client, random: &mut StdRng) -> Option<Client> {
         client.set_patience(Duration::from_millis(random.random_range(300..4_000)));
-        let shape = Shape::ALL[random.random_range(0..Shape::ALL.len())];
+        let shape = if random.random_bool(self.task.again) {
+            Shape::DeclaredAgain
+        } else {
+            Shape::ALL[random.random_range(0..Shape::ALL.len())]
+        };
         let rows: Vec<Row> = (0..random.random_range(1..=shape.rows_max()))
             .map(|_| Row {
                 id: u64::from(self.task.leader) << 24 | self.rows.fetch_add(1, Ordering::Relaxed),

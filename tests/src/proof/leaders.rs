@@ -144,6 +144,7 @@ mod tests {
             history: dir.path().join(format!("leader-{leader}.jsonl")),
             seed: 1,
             sessions: 1,
+            again: 0.0,
             lifetime: Duration::from_secs(1),
             patience: Duration::from_secs(1),
         };

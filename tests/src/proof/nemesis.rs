@@ -1,10 +1,13 @@
 //! Breaks things at random, each for a while. Every thing has a lane of its own: a thread that waits, breaks
 //! it, waits, and makes it whole again. What a lane does comes from the seed; how the lanes fall together is
-//! left to time.
+//! left to time. What an operator does needs everything whole but the clients: then no lane breaks anything else.
 
+mod operator;
+
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
@@ -40,32 +43,55 @@ pub struct Nemesis<'a> {
     pub leaders: &'a Leaders,
     /// Where faults are written down.
     pub recorder: &'a Recorder,
+    /// What is run.
+    pub plan: &'a Plan,
+    /// Held while something is broken, by many; by an operator alone.
+    pub whole: &'a RwLock<()>,
     /// How many there were.
     pub count: &'a AtomicU64,
+    /// The last token of each scope's election.
+    pub elected: &'a BTreeMap<&'static str, AtomicU64>,
     /// When it ends.
     pub stop: &'a Stop,
 }
 
 impl<'a> Nemesis<'a> {
     /// Starts the lanes. Each makes whole what it broke before it ends.
-    pub fn start<'scope>(self, plan: &Plan, scope: &'scope Scope<'scope, '_>)
+    pub fn start<'scope>(self, scope: &'scope Scope<'scope, '_>)
     where
         'a: 'scope,
     {
+        let plan = self.plan;
         let mut number = 0;
         let mut lane = |run: Box<dyn FnOnce(Lane<'a>) + Send + 'scope>| {
             number += 1;
             let random = StdRng::seed_from_u64(plan.seed ^ (number << 32));
-            let lane = Lane { all: self, random };
+            let lane = Lane {
+                all: self,
+                random,
+                backup: Backup::None,
+            };
             scope.spawn(move || run(lane));
         };
         for (number, proxy) in self.cluster.proxies().iter().enumerate() {
-            lane(Box::new(move |lane| lane.break_proxy(number, proxy)));
+            if plan.faults.breaks(Target::Proxy(number)) {
+                lane(Box::new(move |lane| lane.break_proxy(number, proxy)));
+            }
         }
         for (target, link) in self.cluster.links() {
-            lane(Box::new(move |lane| lane.break_link(*target, link)));
+            if plan.faults.breaks(*target) {
+                lane(Box::new(move |lane| lane.break_link(*target, link)));
+            }
         }
-        if plan.faults == Faults::Partitions {
+        if plan.faults.breaks(Target::Leader(0)) {
+            lane(Box::new(Lane::break_leaders));
+            lane(Box::new(Lane::break_leaders));
+        }
+        let is_operated = matches!(plan.faults, Faults::All | Faults::Operators);
+        if is_operated && self.cluster.store().is_some() {
+            lane(Box::new(Lane::operate));
+        }
+        if plan.faults != Faults::All {
             return;
         }
         if let Some(store) = self.cluster.store() {
@@ -77,17 +103,23 @@ impl<'a> Nemesis<'a> {
                 lane(Box::new(move |lane| lane.break_member(member, store)));
             }
         }
-        for _ in 0..2 {
-            lane(Box::new(Lane::break_leaders));
-        }
         lane(Box::new(Lane::break_backends));
         lane(Box::new(Lane::break_postgres));
+        lane(Box::new(Lane::take_connections));
     }
 }
 
 struct Lane<'a> {
     all: Nemesis<'a>,
     random: StdRng,
+    backup: Backup,
+}
+
+/// Whether the store's earlier state is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Backup {
+    None,
+    Kept,
 }
 
 impl<'a> Lane<'a> {
@@ -95,6 +127,14 @@ impl<'a> Lane<'a> {
     fn waits(&mut self, milliseconds: Range<u64>) -> bool {
         let pause = self.milliseconds(milliseconds);
         !self.all.stop.sleep(pause)
+    }
+
+    /// While it is held no operator does anything.
+    fn breaks(&self) -> RwLockReadGuard<'a, ()> {
+        self.all
+            .whole
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn milliseconds(&mut self, range: Range<u64>) -> Duration {
@@ -113,6 +153,7 @@ impl<'a> Lane<'a> {
 
     fn break_proxy(mut self, number: usize, proxy: &Mutex<Proxy>) {
         while self.waits(2_500..9_000) {
+            let _broken = self.breaks();
             let mut proxy = proxy.lock().unwrap_or_else(PoisonError::into_inner);
             let begin = now();
             let kind = if self.random.random_bool(0.6) {
@@ -137,16 +178,25 @@ impl<'a> Lane<'a> {
         // What is on its way to a session and back is where a write can be late and an answer can be lost. What a
         // takeover needs is away for longer than it may take.
         let (gap, length) = match target {
+            Target::StoreLink(_) if self.all.plan.faults == Faults::Store => {
+                (200..1_500, 1_000..3_500)
+            }
             Target::UpstreamLink(_) => (1_500..7_000, SHORT),
             Target::ControlLink(_) | Target::StoreLink(_) => (4_000..14_000, LONG),
             _ => (4_000..15_000, SHORT),
         };
         while self.waits(gap.clone()) {
+            let is_of_clients = matches!(target, Target::ClientLink(_));
+            let _broken = (!is_of_clients).then(|| self.breaks());
             let begin = now();
             let flow = [Flow::HoldToServer, Flow::HoldToClient, Flow::HoldBoth];
             let flow = flow[self.random.random_range(0..flow.len())];
             let pause = self.milliseconds(length.clone());
-            let kind = match self.random.random_range(0..3) {
+            let kinds = match (self.all.plan.faults, target) {
+                (Faults::Store, Target::StoreLink(_)) => 2..3,
+                _ => 0..4,
+            };
+            let kind = match self.random.random_range(kinds) {
                 0 => {
                     link.cut();
                     FaultKind::Cut
@@ -157,6 +207,10 @@ impl<'a> Lane<'a> {
                     link.set(Flow::Open);
                     FaultKind::Hold
                 }
+                2 => {
+                    self.make_late(link, pause);
+                    FaultKind::Late
+                }
                 _ => {
                     link.set(flow);
                     self.all.stop.sleep(pause);
@@ -166,7 +220,43 @@ impl<'a> Lane<'a> {
                 }
             };
             self.record(kind, target, begin);
+            if let Target::StoreLink(proxy) = target
+                && self.all.plan.faults == Faults::Store
+            {
+                self.hold_writes(proxy);
+            }
         }
+    }
+
+    /// What sessions of a proxy write is on its way while others take over.
+    fn hold_writes(&mut self, proxy: usize) {
+        let mut links = self.all.cluster.links().iter();
+        let upstream = Target::UpstreamLink(proxy);
+        let Some((target, link)) = links.find(|(target, _)| *target == upstream) else {
+            return;
+        };
+        let (before, pause) = (self.milliseconds(0..200), self.milliseconds(500..3_000));
+        self.all.stop.sleep(before);
+        let begin = now();
+        link.set(Flow::HoldToServer);
+        self.all.stop.sleep(pause);
+        link.set(Flow::Open);
+        self.record(FaultKind::Hold, *target, begin);
+    }
+
+    /// What was sent is sent again on a new connection, where the sender does so, and arrives behind that.
+    fn make_late(&mut self, link: &Link, pause: Duration) {
+        let is_narrow = self.all.plan.faults == Faults::Store;
+        // Whoever sends again does so in time, and the first bytes come when all that is done.
+        let (part, ends) = if is_narrow { (0.2, 1.0) } else { (0.7, 0.7) };
+        let before = pause.mul_f64(self.random.random_range(0.0..part));
+        link.strand();
+        self.all.stop.sleep(before);
+        if self.random.random_bool(ends) {
+            link.abandon();
+        }
+        self.all.stop.sleep(pause - before);
+        link.release();
     }
 
     /// The store is not locked while the member is broken: others may fail at the same time.
@@ -174,6 +264,7 @@ impl<'a> Lane<'a> {
         let store = || store.lock().unwrap_or_else(PoisonError::into_inner);
         while self.waits(3_000..12_000) {
             let pause = self.milliseconds(LONG);
+            let _broken = self.breaks();
             let begin = now();
             let kind = if self.random.random_bool(0.5) {
                 store().pause(member);
@@ -217,6 +308,7 @@ impl<'a> Lane<'a> {
         while self.waits(800..4_000) {
             let pause = self.milliseconds(LONG);
             let offset = self.random.random_range(0..50);
+            let _broken = self.breaks();
             let Some(pid) = self.waiting_backend(offset) else {
                 continue;
             };
@@ -251,6 +343,23 @@ impl<'a> Lane<'a> {
         self.ask(&sql).as_deref() == Some("t")
     }
 
+    /// Takes every connection that PostgreSQL has left, as a pool without bounds does, and each that gets free.
+    fn take_connections(mut self) {
+        let (cluster, patience) = (self.all.cluster, Duration::from_millis(500));
+        let another = || Client::login(cluster.socket(), &[], patience).ok();
+        while self.waits(8_000..25_000) {
+            let pause = self.milliseconds(LONG);
+            let _broken = self.breaks();
+            let (begin, end) = (now(), Instant::now() + pause);
+            let mut taken = Vec::new();
+            while Instant::now() < end && !self.all.stop.sleep(Duration::from_millis(20)) {
+                taken.extend(std::iter::from_fn(another));
+            }
+            drop(taken);
+            self.record(FaultKind::Exhaust, Target::Postgres, begin);
+        }
+    }
+
     fn break_postgres(mut self) {
         while self.waits(6_000..18_000) {
             let (signal, kind) = if self.random.random_bool(0.5) {
@@ -259,6 +368,7 @@ impl<'a> Lane<'a> {
                 (Signal::KILL, FaultKind::Kill)
             };
             let pause = self.milliseconds(0..1_000);
+            let _broken = self.breaks();
             let begin = now();
             let mut postgres = self.all.cluster.postgres();
             postgres.crash_by(signal);

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::store::StoreKind;
+use super::history::Target;
+use super::store::{Proxies, StoreKind};
 
 /// The way of the clients to PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,16 +52,73 @@ pub enum Faults {
     All,
     /// Links and proxies.
     Partitions,
+    /// Clients, the links of sessions, and those to the store, where bytes are late.
+    Store,
+    /// Clients, and what operators do, one thing right after the other.
+    Operators,
 }
 
+impl Faults {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::All, Self::Partitions, Self::Store, Self::Operators];
+
+    /// What the command line calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Partitions => "partitions",
+            Self::Store => "store",
+            Self::Operators => "operators",
+        }
+    }
+
+    /// How often leaders lay their token down and declare it again, beside the share of that way. What a store is told
+    /// about one session several times is where it matters what comes last.
+    pub(super) fn again(self) -> f64 {
+        match self {
+            Self::Store => 0.5,
+            Self::All | Self::Partitions | Self::Operators => 0.0,
+        }
+    }
+
+    /// Whether a proxy, a client or a link fails.
+    pub(super) fn breaks(self, target: Target) -> bool {
+        match (self, target) {
+            (Self::All, _) => true,
+            (Self::Partitions, target) => !matches!(target, Target::Leader(_)),
+            (Self::Store, Target::UpstreamLink(_) | Target::StoreLink(_) | Target::Leader(_)) => {
+                true
+            }
+            (Self::Operators, Target::ClientLink(_) | Target::Leader(_)) => true,
+            (Self::Store | Self::Operators, _) => false,
+        }
+    }
+}
+
+const SCOPES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
+
 impl Plan {
-    /// Two proxies, two scopes, and everything fails.
+    /// The scopes whose leaders insert rows.
+    pub fn scope_names(&self) -> &'static [&'static str] {
+        &SCOPES[..self.scopes]
+    }
+
+    /// A policy with this mode for each of them. That of the shared row is enforced.
+    pub fn policy(&self, mode: &str) -> String {
+        let scope = |name: &&str| format!("[scope.{name}]\nmode = \"{mode}\"\n");
+        self.scope_names().iter().map(scope).collect()
+    }
+
+    /// Two proxies, if the store allows it, two scopes, and everything fails.
     pub fn new(seed: u64, route: Route, duration: Duration) -> Self {
         Self {
             seed,
             route,
             duration,
-            proxies: 2,
+            proxies: match route {
+                Route::Proxied(kind) if kind.proxies() == Proxies::One => 1,
+                _ => 2,
+            },
             scopes: 2,
             takeover_timeout: Duration::from_secs(1),
             slack: Duration::from_secs(2),

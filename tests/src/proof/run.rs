@@ -1,8 +1,10 @@
 //! One run from its start to its verdict: leaders are elected, things are broken, and what came out is checked.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,6 @@ use super::row_writers::{self, Election};
 use super::stop::Stop;
 use super::truth::Decoder;
 
-const SCOPES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 /// More leaders of one scope than this do not believe in themselves at once.
 const LEADERS_MAX: usize = 5;
 /// How often the progress of a run is printed.
@@ -51,6 +52,8 @@ struct Run<'a> {
     recorder: &'a Recorder,
     next_leader: AtomicU32,
     faults: AtomicU64,
+    whole: RwLock<()>,
+    elected: BTreeMap<&'static str, AtomicU64>,
     commits: AtomicU64,
     stop: Stop,
 }
@@ -74,6 +77,7 @@ pub fn run(plan: &Plan, dir: &Path) -> Outcome {
     });
     let cluster = Cluster::start(plan);
     let leaders = Leaders::new();
+    let names = plan.scope_names().iter();
     let run = Run {
         plan,
         dir: &parts,
@@ -82,6 +86,8 @@ pub fn run(plan: &Plan, dir: &Path) -> Outcome {
         recorder: &recorder,
         next_leader: AtomicU32::new(1),
         faults: AtomicU64::new(0),
+        whole: RwLock::default(),
+        elected: names.map(|name| (*name, AtomicU64::new(0))).collect(),
         commits: AtomicU64::new(0),
         stop: Stop::default(),
     };
@@ -117,18 +123,21 @@ impl Run<'_> {
             leaders: self.leaders,
             recorder: self.recorder,
             count: &self.faults,
+            plan: self.plan,
+            whole: &self.whole,
+            elected: &self.elected,
             stop: &self.stop,
         };
         let failed = std::thread::scope(|scope| {
             scope.spawn(|| decoder.follow(&self.stop));
-            for (number, name) in (0..).zip(&SCOPES[..self.plan.scopes]) {
+            for (number, name) in (0..).zip(self.plan.scope_names()) {
                 scope.spawn(move || self.elect(name, self.plan.seed ^ (number << 48)));
             }
             for number in [1, 2] {
                 let (election, seed) = (&election, self.plan.seed ^ (u64::from(number) << 56));
                 scope.spawn(move || row_writers::write(election, number, seed, &self.stop));
             }
-            nemesis.start(self.plan, scope);
+            nemesis.start(scope);
             self.print_progress();
             self.stop.stop();
             self.leaders.end()
@@ -169,6 +178,7 @@ impl Run<'_> {
                 continue;
             }
             token += 1;
+            self.elected[scope].store(token, Ordering::Relaxed);
             let leader = self.next_leader.fetch_add(1, Ordering::Relaxed);
             self.leaders.start(&Task {
                 leader,
@@ -179,6 +189,7 @@ impl Run<'_> {
                 history: self.dir.join(format!("leader-{leader}.jsonl")),
                 seed,
                 sessions,
+                again: self.plan.faults.again(),
                 lifetime,
                 patience: self.plan.patience(),
             });

@@ -16,6 +16,8 @@ const ETCD_MEMBERS: usize = 3;
 /// Which store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
+    /// In the one proxy itself.
+    Embedded,
     /// A PostgreSQL of its own, beside the one that is protected.
     Postgres,
     /// An etcd cluster of three members.
@@ -24,20 +26,40 @@ pub enum StoreKind {
 
 impl StoreKind {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Postgres, Self::Etcd];
+    pub const ALL: [Self; 3] = [Self::Embedded, Self::Postgres, Self::Etcd];
+
+    /// How many proxies may use it at once.
+    pub fn proxies(self) -> Proxies {
+        match self {
+            Self::Embedded => Proxies::One,
+            Self::Postgres | Self::Etcd => Proxies::Many,
+        }
+    }
 
     /// What the command line calls it.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Embedded => "embedded",
             Self::Postgres => "postgres",
             Self::Etcd => "etcd",
         }
     }
 }
 
+/// How many proxies use a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proxies {
+    /// It is in use as long as the proxy runs.
+    One,
+    /// They share it, with the commands of operators.
+    Many,
+}
+
 /// A store that runs.
 #[derive(Debug)]
 pub enum RunningStore {
+    /// See [`StoreKind::Embedded`].
+    Embedded,
     /// See [`StoreKind::Postgres`].
     Postgres(Postgres),
     /// See [`StoreKind::Etcd`].
@@ -48,6 +70,7 @@ impl RunningStore {
     /// Starts it.
     pub fn start(kind: StoreKind) -> Self {
         match kind {
+            StoreKind::Embedded => Self::Embedded,
             StoreKind::Postgres => Self::Postgres(Postgres::start()),
             StoreKind::Etcd => Self::Etcd(Etcd::start(ETCD_MEMBERS)),
         }
@@ -56,6 +79,7 @@ impl RunningStore {
     /// What a proxy is told, and the links that it takes: one for each member.
     pub fn reach(&self, network: &Network) -> (Store, Vec<Link>) {
         match self {
+            Self::Embedded => (Store::Embedded, Vec::new()),
             Self::Postgres(server) => {
                 let (links, ports) = tcp_links(network, [server.port()]);
                 let dsn = format!(
@@ -75,9 +99,47 @@ impl RunningStore {
         }
     }
 
+    /// What a proxy is told that reaches it without a link.
+    pub fn direct(&self) -> Store {
+        match self {
+            Self::Embedded => Store::Embedded,
+            Self::Postgres(server) => {
+                let port = server.port();
+                let dsn =
+                    format!("postgres:host=127.0.0.1 port={port} user=postgres dbname=postgres");
+                Store::Url(dsn)
+            }
+            Self::Etcd(etcd) => Store::Url(etcd.authority()),
+        }
+    }
+
+    /// Keeps a copy of what is stored now, in the place of an earlier one. etcd forgets its history behind it.
+    pub fn back_up(&mut self) {
+        match self {
+            Self::Embedded => {}
+            Self::Postgres(server) => server.back_up(),
+            Self::Etcd(etcd) => {
+                etcd.wait_until_ready();
+                etcd.save_snapshot();
+                let revision = etcd.revision(&[0]).to_string();
+                etcd.ctl(&["compact", &revision]);
+            }
+        }
+    }
+
+    /// Puts the copy back.
+    pub fn restore(&mut self) {
+        match self {
+            Self::Embedded => {}
+            Self::Postgres(server) => server.restore(),
+            Self::Etcd(etcd) => etcd.restore_all(),
+        }
+    }
+
     /// How many processes it has that can be broken.
     pub fn members(&self) -> usize {
         match self {
+            Self::Embedded => 0,
             Self::Postgres(_) => 1,
             Self::Etcd(_) => ETCD_MEMBERS,
         }
@@ -86,6 +148,7 @@ impl RunningStore {
     /// Stops one (SIGSTOP). Of a PostgreSQL it is the first process, so that new connections wait.
     pub fn pause(&self, member: usize) {
         match self {
+            Self::Embedded => {}
             Self::Postgres(server) => machine::signal(server.pid(), Signal::STOP),
             Self::Etcd(etcd) => etcd.pause(member),
         }
@@ -94,6 +157,7 @@ impl RunningStore {
     /// Lets it go on.
     pub fn resume(&self, member: usize) {
         match self {
+            Self::Embedded => {}
             Self::Postgres(server) => machine::signal(server.pid(), Signal::CONT),
             Self::Etcd(etcd) => etcd.resume(member),
         }
@@ -102,6 +166,7 @@ impl RunningStore {
     /// Kills one (SIGKILL). What it has stored stays.
     pub fn kill(&mut self, member: usize) {
         match self {
+            Self::Embedded => {}
             Self::Postgres(server) => server.crash(),
             Self::Etcd(etcd) => etcd.kill(member),
         }
@@ -110,6 +175,7 @@ impl RunningStore {
     /// Starts it again.
     pub fn start_again(&mut self, member: usize) {
         match self {
+            Self::Embedded => {}
             Self::Postgres(server) => server.start_again(&[]),
             Self::Etcd(etcd) => etcd.restart(member),
         }

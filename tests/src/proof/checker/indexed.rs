@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::proof::history::{Answer, Event, FaultKind, Tally, Target};
 
+use super::exempt::Exempt;
 use super::report::{Counts, Rule, Violation};
 
 /// Who wrote.
@@ -24,7 +25,8 @@ pub(super) struct Declaration<'a> {
     pub(super) invoked: u64,
     pub(super) answer: Option<(u64, &'a Answer)>,
     pub(super) position: Option<u64>,
-    pub(super) snapshot: Option<Tally>,
+    /// What it saw, and when.
+    pub(super) snapshot: Option<(u64, Tally)>,
 }
 
 impl Declaration<'_> {
@@ -78,6 +80,9 @@ pub(super) struct History<'a> {
     pub(super) appended: Vec<(u32, u64, &'a Answer)>,
     pub(super) shared_row: Option<&'a [(u32, u64)]>,
     pub(super) faults: Vec<Fault>,
+    pub(super) exempt: Exempt<'a>,
+    /// The times of each leader's first and last request.
+    lives: HashMap<u32, (u64, u64)>,
     /// Events that belong to a leader or a request that is not there.
     pub(super) orphans: Vec<&'a Event>,
 }
@@ -142,13 +147,14 @@ impl<'a> History<'a> {
                     snapshot: None,
                 };
                 self.declarations.insert(*id, declaration);
+                self.note_life(*leader, *at);
             }
             Event::Write {
+                at,
                 id,
                 leader,
                 shape,
                 rows,
-                ..
             } => {
                 let write = Write {
                     leader: *leader,
@@ -157,6 +163,7 @@ impl<'a> History<'a> {
                     answer: None,
                 };
                 self.writes.insert(*id, write);
+                self.note_life(*leader, *at);
             }
             Event::Commit { lsn, rows } => {
                 self.commits += 1;
@@ -181,6 +188,7 @@ impl<'a> History<'a> {
                 begin: *begin,
                 end: *end,
             }),
+            Event::Exempt { .. } => self.exempt.take(event),
             _ => {}
         }
     }
@@ -195,12 +203,16 @@ impl<'a> History<'a> {
                 Some(declaration) => declaration.position = Some(*lsn),
                 None => self.orphans.push(event),
             },
-            Event::Snapshot { id, seen } => match self.declarations.get_mut(id) {
-                Some(declaration) => declaration.snapshot = Some(*seen),
+            Event::Snapshot { id, at, seen } => match self.declarations.get_mut(id) {
+                Some(declaration) => declaration.snapshot = Some((*at, *seen)),
                 None => self.orphans.push(event),
             },
             Event::Written { at, id, answer } => match self.writes.get_mut(id) {
-                Some(write) => write.answer = Some((*at, answer)),
+                Some(write) => {
+                    write.answer = Some((*at, answer));
+                    let leader = write.leader;
+                    self.note_life(leader, *at);
+                }
                 None => self.orphans.push(event),
             },
             Event::Appended {
@@ -210,6 +222,20 @@ impl<'a> History<'a> {
             } => self.appended.push((*writer, *number, answer)),
             _ => {}
         }
+    }
+
+    /// Whether something of a leader's scope was exempt while it was there. What it declared then counts for nothing
+    /// later, and a write that needs it may be refused.
+    pub(super) fn has_seen_exemption(&self, leader: u32) -> bool {
+        let lived = self.lives.get(&leader).zip(self.leaders.get(&leader));
+        lived.is_some_and(|((from, to), leader)| {
+            self.exempt.section(leader.scope, *from, *to).is_none()
+        })
+    }
+
+    fn note_life(&mut self, leader: u32, at: u64) {
+        let (from, to) = self.lives.entry(leader).or_insert((at, at));
+        (*from, *to) = ((*from).min(at), (*to).max(at));
     }
 
     /// What cannot be, whatever the proxy does.

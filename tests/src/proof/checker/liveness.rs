@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::proof::history::{Answer, Target};
+use crate::proof::history::{Answer, FaultKind, POISON, Target};
 
 use super::indexed::{Declaration, Fault, History};
 use super::report::{Rule, Violation};
@@ -12,6 +12,11 @@ const DECLARATION_FAILS_WITH: [&str; 3] = ["PF001", "PF004", "PF006"];
 const CONNECTION_FAILS_WITH: [&str; 7] =
     ["08", "57P01", "57P02", "57P03", "57P05", "57014", "53300"];
 
+/// What is said of a server that another one has replaced.
+const DEPOSED: &str = "PF007";
+/// How long a proxy may take to see that its server was started anew.
+const SEEN_WITHIN_NS: u64 = 15_000_000_000;
+
 /// How long after its end a fault still stands in the way: a process that goes on has work that waits.
 const AFTERMATH_NS: u64 = 300_000_000;
 
@@ -20,6 +25,8 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
     let mut attempts: Vec<(u64, &str, u64)> = history
         .declarations
         .values()
+        // A repair undoes it.
+        .filter(|declaration| declaration.token < POISON)
         .map(|declaration| (declaration.invoked, declaration.scope, declaration.token))
         .collect();
     attempts.sort_unstable();
@@ -38,6 +45,9 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
                 let what = format!("write {id} ({}, {code})", write.shape);
                 refusals.push((at, write.leader, what));
             }
+            Some((_, Answer::Error(code)))
+                if code.starts_with("PF") && history.has_seen_exemption(write.leader) => {}
+            Some((at, Answer::Error(code))) if code == DEPOSED && is_copied(history, at) => {}
             // Every write of a history is made by a session that was let in with a token.
             Some((_, Answer::Error(code))) if code.starts_with("PF") => {
                 violations.push(Violation {
@@ -63,7 +73,7 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
             continue;
         };
         let tried = highest.get(who.scope).copied().unwrap_or_default();
-        if tried <= who.token {
+        if tried <= who.token && !history.has_seen_exemption(leader) {
             violations.push(Violation {
                 rule: Rule::G5,
                 what: format!(
@@ -102,6 +112,7 @@ pub(super) fn bounded_takeover(history: &History<'_>, violations: &mut Vec<Viola
         }
         let code = answer.sqlstate().unwrap_or_default();
         let promised = code.is_empty()
+            || code == DEPOSED && is_copied(history, at)
             || DECLARATION_FAILS_WITH.contains(&code)
             || CONNECTION_FAILS_WITH
                 .iter()
@@ -110,6 +121,15 @@ pub(super) fn bounded_takeover(history: &History<'_>, violations: &mut Vec<Viola
             add(format!("failed with {code}"));
         }
     }
+}
+
+/// Whether a copy of the cluster was served with the same store, which closes the cluster until it is started anew and
+/// the proxies have seen that.
+fn is_copied(history: &History<'_>, at: u64) -> bool {
+    history.faults.iter().any(|fault| {
+        let is_seen = fault.end + SEEN_WITHIN_NS;
+        fault.kind == FaultKind::Copy && (fault.begin..is_seen).contains(&at)
+    })
 }
 
 /// The longest time that a declaration took.

@@ -14,29 +14,33 @@ const CERTAINLY_NOT: [&str; 8] = [
 
 /// G1. Both sides are walked in the order of PostgreSQL's log.
 pub(super) fn no_stale_commit(history: &History<'_>, violations: &mut Vec<Violation>) {
-    let mut marks: Vec<(u64, &str, u64)> = history
+    let mut marks: Vec<(u64, &str, usize, u64)> = history
         .declarations
         .values()
-        .filter(|declaration| declaration.acknowledged().is_some())
         .filter_map(|declaration| {
-            Some((declaration.position?, declaration.scope, declaration.token))
+            let section = section_of(history, declaration)?;
+            let (position, scope) = (declaration.position?, declaration.scope);
+            Some((position, scope, section, declaration.token))
         })
         .collect();
     marks.sort_unstable();
     let mut rows: Vec<_> = history.committed.iter().collect();
     rows.sort_unstable_by_key(|row| row.lsn);
     let mut marks = marks.into_iter().peekable();
-    let mut highest: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    let mut highest: BTreeMap<(&str, usize), (u64, u64)> = BTreeMap::new();
     for row in rows {
-        while let Some((position, scope, token)) =
+        while let Some((position, scope, section, token)) =
             marks.next_if(|(position, ..)| *position < row.lsn)
         {
-            let mark = highest.entry(scope).or_insert((token, position));
+            let mark = highest.entry((scope, section)).or_insert((token, position));
             if token > mark.0 {
                 *mark = (token, position);
             }
         }
-        let Some((mark, position)) = highest.get(row.scope) else {
+        let Some(section) = history.exempt.section_of_log(row.scope, row.lsn) else {
+            continue;
+        };
+        let Some((mark, position)) = highest.get(&(row.scope, section)) else {
             continue;
         };
         if row.token < *mark {
@@ -52,45 +56,51 @@ pub(super) fn no_stale_commit(history: &History<'_>, violations: &mut Vec<Violat
     }
 }
 
-/// G2. What a snapshot had must be what there is in the end.
+/// The section that a declaration was acknowledged in, where it was not exempt.
+fn section_of(history: &History<'_>, declaration: &Declaration<'_>) -> Option<usize> {
+    let (from, to) = (declaration.invoked, declaration.acknowledged()?);
+    history.exempt.section(declaration.scope, from, to)
+}
+
+/// G2. What a snapshot had must be what there is in the end, or where the next exemption began.
 pub(super) fn no_late_surprise(history: &History<'_>, violations: &mut Vec<Violation>) {
-    let mut tallies: BTreeMap<(&str, u64), Tally> = BTreeMap::new();
+    let mut scopes: BTreeMap<&str, Vec<(u64, u64, u64)>> = BTreeMap::new();
     for row in &history.committed {
-        tallies
-            .entry((row.scope, row.token))
-            .or_default()
-            .add(row.id);
+        let of_scope = scopes.entry(row.scope).or_default();
+        of_scope.push((row.token, row.lsn, row.id));
     }
-    let mut snapshots: Vec<(&Declaration<'_>, Tally)> = history
-        .declarations
-        .values()
-        .filter_map(|declaration| Some((declaration, declaration.snapshot?)))
-        .collect();
-    snapshots.sort_unstable_by_key(|(declaration, _)| (declaration.scope, declaration.token));
-    let mut tallies = tallies.into_iter().peekable();
-    let mut scope = "";
-    let mut below = Tally::default();
-    for (declaration, seen) in snapshots {
-        if declaration.scope != scope {
-            scope = declaration.scope;
-            below = Tally::default();
+    let mut snapshots: BTreeMap<(&str, usize), Vec<(&Declaration<'_>, Tally)>> = BTreeMap::new();
+    for declaration in history.declarations.values() {
+        let Some((at, seen)) = declaration.snapshot else {
+            continue;
+        };
+        let (scope, from) = (declaration.scope, declaration.invoked);
+        if let Some(section) = history.exempt.section(scope, from, at) {
+            let of_section = snapshots.entry((scope, section)).or_default();
+            of_section.push((declaration, seen));
         }
-        let end = (scope, declaration.token);
-        while let Some((key, tally)) = tallies.next_if(|(key, _)| *key < end) {
-            if key.0 == scope {
-                below.rows += tally.rows;
-                below.fold ^= tally.fold;
+    }
+    scopes.values_mut().for_each(|rows| rows.sort_unstable());
+    for ((scope, section), mut of_section) in snapshots {
+        of_section.sort_unstable_by_key(|(declaration, _)| declaration.token);
+        let end = history.exempt.end_of(scope, section);
+        let rows = scopes.get(scope).into_iter().flatten();
+        let mut rows = rows.filter(|(_, lsn, _)| *lsn <= end).peekable();
+        let mut below = Tally::default();
+        for (declaration, seen) in of_section {
+            while let Some((.., id)) = rows.next_if(|(token, ..)| *token < declaration.token) {
+                below.add(*id);
             }
-        }
-        if seen != below {
-            violations.push(Violation {
-                rule: Rule::G2,
-                what: format!(
-                    "leader {} with token {} of {scope} saw {seen:?} of lower tokens, and in the \
-                     end there is {below:?}",
-                    declaration.leader, declaration.token
-                ),
-            });
+            if seen != below {
+                violations.push(Violation {
+                    rule: Rule::G2,
+                    what: format!(
+                        "leader {} with token {} of {scope} saw {seen:?} of lower tokens, and in \
+                         the end there is {below:?}",
+                        declaration.leader, declaration.token
+                    ),
+                });
+            }
         }
     }
 }
@@ -100,6 +110,7 @@ pub(super) fn marks_only_rise(history: &History<'_>, violations: &mut Vec<Violat
     let mut answered: Vec<(u64, &Declaration<'_>)> = history
         .declarations
         .values()
+        .filter(|declaration| section_of(history, declaration).is_some())
         .filter_map(|declaration| Some((declaration.acknowledged()?, declaration)))
         .collect();
     answered.sort_unstable_by_key(|(at, _)| *at);

@@ -1,6 +1,6 @@
 //! Made-up histories: a good one, and one for each kind of violation that must be found in it.
 
-use crate::proof::history::{Answer, Event, FaultKind, Row, Tally, Target};
+use crate::proof::history::{Answer, Event, Exemption, FaultKind, Row, Tally, Target};
 
 use super::{Rule, check};
 
@@ -101,6 +101,7 @@ fn good() -> Vec<Event> {
         },
         Event::Snapshot {
             id: 100,
+            at: 75 * MS,
             seen: tally(&[]),
         },
         write(30, 101, 1, &[11, 12]),
@@ -117,6 +118,7 @@ fn good() -> Vec<Event> {
         },
         Event::Snapshot {
             id: 200,
+            at: 75 * MS,
             seen: tally(&[11, 12, 13]),
         },
         write(80, 103, 1, &[14]),
@@ -141,6 +143,18 @@ fn good() -> Vec<Event> {
             entries: vec![(8, 1), (9, 1), (8, 2)],
         },
     ]
+}
+
+/// The scope is exempt from 300 ms on, and from position 3,000 on, to 400 ms and 4,000.
+fn exempt() -> Event {
+    Event::Exempt {
+        scope: "alpha".to_owned(),
+        why: Exemption::Observed,
+        begin: 300 * MS,
+        end: 400 * MS,
+        first: 3_000,
+        last: 4_000,
+    }
 }
 
 /// The rules that are violated, each once.
@@ -220,6 +234,7 @@ fn a_commit_behind_the_acknowledgement() {
         .map(|event| match event {
             Event::Snapshot { id: 200, .. } => Event::Snapshot {
                 id: 200,
+                at: 75 * MS,
                 seen: tally(&[11, 12, 13, 15]),
             },
             other => other,
@@ -233,6 +248,7 @@ fn a_commit_in_front_of_the_acknowledgement_is_none() {
     let mut events = committed_row(15, 1, 2_000, &[11, 12, 13, 15, 21]);
     events.push(Event::Snapshot {
         id: 200,
+        at: 75 * MS,
         seen: tally(&[11, 12, 13, 15]),
     });
     assert_eq!(violated(&events), []);
@@ -266,6 +282,7 @@ fn a_snapshot_that_lacks_a_row_or_has_one_too_many() {
         let events = with(|event| {
             matches!(event, Event::Snapshot { id: 200, .. }).then(|| Event::Snapshot {
                 id: 200,
+                at: 75 * MS,
                 seen: tally(seen),
             })
         });
@@ -307,6 +324,7 @@ fn half_of_a_refused_transaction() {
         },
         Event::Snapshot {
             id: 200,
+            at: 75 * MS,
             seen: tally(&[11, 12, 13, 18]),
         },
     ]);
@@ -458,4 +476,39 @@ fn a_history_that_contradicts_itself() {
     ] {
         assert!(violated(&events).contains(&Rule::History), "{events:?}");
     }
+}
+
+/// A late row of leader 1, at this position.
+fn with_a_late_row(lsn: u64) -> Vec<Event> {
+    let mut events: Vec<Event> = good()
+        .into_iter()
+        .filter(|event| !matches!(event, Event::Table { .. }))
+        .collect();
+    events.extend([
+        exempt(),
+        write(290, 105, 1, &[15]),
+        commit(lsn, &[row(15, 1)]),
+    ]);
+    events
+}
+
+#[test]
+fn what_was_exempt_counts_for_nothing() {
+    for allowed in [3_001, 4_000, 4_500] {
+        assert_eq!(violated(&with_a_late_row(allowed)), [], "{allowed}");
+    }
+    assert_eq!(violated(&with_a_late_row(2_900)), [Rule::G1, Rule::G2]);
+    // Behind it the new holder declares anew.
+    let again = |at| {
+        let mut events = with_a_late_row(4_500);
+        let lsn = 4_200;
+        events.extend([
+            declare(at, 202, 2),
+            declared(at + 10, 202, Answer::Ok),
+            Event::Position { id: 202, lsn },
+        ]);
+        violated(&events)
+    };
+    assert_eq!(again(410), [Rule::G1]);
+    assert_eq!(again(395), []);
 }

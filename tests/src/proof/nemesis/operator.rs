@@ -1,0 +1,241 @@
+//! What operators do while leaders lead. Nothing but clients fails meanwhile, for that is what the runbooks ask for;
+//! but writes may be on their way.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rand::Rng;
+
+use super::{Backup, Lane, start_again};
+use crate::machine::{self, Signal};
+use crate::postgres::Postgres;
+use crate::proof::cutter::{Flow, Link};
+use crate::proof::declaration::Declarer;
+use crate::proof::history::{Event, Exemption, FaultKind, POISON, Target, now};
+use crate::proof::plan::{Faults, Route};
+use crate::proof::store::{Proxies, RunningStore};
+use crate::proxy::{Options, Proxy};
+
+/// Between two actions, in milliseconds.
+const GAP: Range<u64> = 8_000..20_000;
+/// The same where nothing else fails.
+const SHORT_GAP: Range<u64> = 1_500..4_000;
+/// Numbers of the leaders of scripts begin here.
+const SCRIPT: u32 = 1 << 28;
+
+impl<'a> Lane<'a> {
+    /// One action after the other.
+    pub(super) fn operate(mut self) {
+        let gap = match self.all.plan.faults {
+            Faults::Operators => SHORT_GAP,
+            _ => GAP,
+        };
+        while self.waits(gap.clone()) {
+            let whole = self.all.whole.write();
+            let whole = whole.unwrap_or_else(PoisonError::into_inner);
+            let actions = match self.all.plan.route {
+                // The others need a store that is not in use by the proxy alone.
+                Route::Proxied(kind) if kind.proxies() == Proxies::One => 0..1,
+                _ => 0..4,
+            };
+            match self.random.random_range(actions) {
+                0 => self.observe(),
+                1 => self.repair(),
+                2 => self.serve_a_copy(),
+                _ => self.back_up_or_restore(),
+            }
+            drop(whole);
+        }
+    }
+
+    /// Every proxy observes for a while, and then enforces again, with stale writes on their way to PostgreSQL.
+    fn observe(&mut self) {
+        let plan = self.all.plan;
+        let cluster = self.all.cluster;
+        let (begin, first) = (now(), self.position());
+        cluster.reload(&plan.policy("observe"));
+        let observed = self.milliseconds(300..3_000);
+        self.all.stop.sleep(observed);
+        let Some((target, link)) = self.one_upstream() else {
+            return;
+        };
+        let held = now();
+        link.set(Flow::HoldToServer);
+        let pause = self.milliseconds(50..800);
+        self.all.stop.sleep(pause);
+        cluster.reload(&plan.policy("enforce"));
+        for scope in plan.scope_names() {
+            self.exempt(scope, Exemption::Observed, (begin, first));
+        }
+        // Meanwhile somebody takes over, through another proxy.
+        let pause = self.milliseconds(0..3_500);
+        self.all.stop.sleep(pause);
+        link.set(Flow::Open);
+        self.record(FaultKind::Hold, target, held);
+        for number in 0..cluster.proxies().len() {
+            self.record(FaultKind::Observe, Target::Proxy(number), begin);
+        }
+    }
+
+    /// Says that nothing was promised in a scope from then to now.
+    fn exempt(&self, scope: &str, why: Exemption, (begin, first): (u64, u64)) {
+        let (last, end) = (self.position(), now());
+        self.all.recorder.record(&Event::Exempt {
+            scope: scope.to_owned(),
+            why,
+            begin,
+            end,
+            first,
+            last,
+        });
+    }
+
+    /// A script says a number that no election reaches, and an operator sets the mark to what the election has given.
+    fn repair(&mut self) {
+        let names = self.all.plan.scope_names();
+        let choice = self.random.random_range(0..names.len().max(1));
+        let Some(scope) = names.get(choice).copied() else {
+            return;
+        };
+        let (begin, first) = (now(), self.position());
+        self.poison(scope);
+        let pause = self.milliseconds(100..1_500);
+        self.all.stop.sleep(pause);
+        machine::wait_for("a repair that no leader has forestalled", || {
+            let mark = self.all.elected[scope].load(Ordering::Relaxed).max(1);
+            self.try_repair(scope, mark)
+        });
+        // The other proxies hear of it within two seconds, after they have refused a leader.
+        self.all.stop.sleep(Duration::from_secs(4));
+        self.exempt(scope, Exemption::Repaired, (begin, first));
+        self.record(FaultKind::Repair, Target::Proxy(0), begin);
+    }
+
+    fn poison(&mut self, scope: &str) {
+        let (cluster, recorder) = (self.all.cluster, self.all.recorder);
+        let number = self.all.count.fetch_add(1, Ordering::Relaxed);
+        let leader = SCRIPT + u32::try_from(number).expect("few faults");
+        let token = POISON + number;
+        recorder.record(&Event::Leader {
+            leader,
+            scope: scope.to_owned(),
+            token,
+        });
+        let declarer = Declarer {
+            leader,
+            scope,
+            token,
+            database: "postgres",
+            proxies: cluster.addresses(),
+            patience: self.all.plan.patience(),
+            recorder,
+            ids: &AtomicU64::new(1),
+        };
+        // Where it fails there is less to repair.
+        let _declared = declarer.declare(&mut self.random);
+    }
+
+    /// Nothing where a leader was faster: then the operator looks again.
+    fn try_repair(&self, scope: &str, mark: u64) -> Option<()> {
+        let proxy = self.all.cluster.proxies().first()?;
+        let proxy = proxy.lock().unwrap_or_else(PoisonError::into_inner);
+        let output = proxy
+            .subcommand("scope repair")
+            .args(["--scope", scope, "--mark", &mark.to_string()])
+            .args(["--reason", "proof", "--yes"])
+            .output()
+            .expect("run pgpalisade");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let is_late = said.contains("has changed since");
+        assert!(output.status.success() || is_late, "scope repair: {said}");
+        output.status.success().then_some(())
+    }
+
+    /// A copy of the cluster is served by a proxy with the same store, while leaders go on.
+    fn serve_a_copy(&mut self) {
+        let Some((target, link)) = self.one_upstream() else {
+            return;
+        };
+        let begin = now();
+        let cluster = self.all.cluster;
+        // All servers of the tests have been made from one, and have its identifier.
+        let copy = Postgres::start();
+        let mut options = Options::new(&copy);
+        options.store = self.store().direct();
+        let beside = Proxy::start_with(options);
+        // It may take the sessions of the cluster off the register now, and then one of them is late.
+        let pause = self.milliseconds(100..1_000);
+        self.all.stop.sleep(pause);
+        let held = now();
+        link.set(Flow::HoldToServer);
+        let pause = self.milliseconds(2_000..6_000);
+        self.all.stop.sleep(pause);
+        link.set(Flow::Open);
+        self.record(FaultKind::Hold, target, held);
+        let pause = self.milliseconds(0..1_000);
+        self.all.stop.sleep(pause);
+        drop((beside, copy));
+        let mut postgres = cluster.postgres();
+        postgres.crash_by(Signal::QUIT);
+        postgres.start_again(&[]);
+        drop(postgres);
+        self.record(FaultKind::Copy, Target::Postgres, begin);
+    }
+
+    fn store(&self) -> MutexGuard<'a, RunningStore> {
+        let store = self.all.cluster.store().expect("a store");
+        store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As the runbook says: all proxies are stopped before, and `recover` is run behind every restore.
+    fn back_up_or_restore(&mut self) {
+        if self.backup == Backup::None || self.random.random_bool(0.3) {
+            self.store().back_up();
+            self.backup = Backup::Kept;
+            return;
+        }
+        let Some((_, link)) = self.one_upstream() else {
+            return;
+        };
+        let begin = now();
+        link.set(Flow::HoldToServer);
+        let pause = self.milliseconds(50..1_000);
+        self.all.stop.sleep(pause);
+        let proxies = self.all.cluster.proxies().iter();
+        let mut proxies: Vec<_> = proxies
+            .map(|proxy| proxy.lock().unwrap_or_else(PoisonError::into_inner))
+            .collect();
+        proxies.iter_mut().for_each(|proxy| proxy.kill());
+        self.store().restore();
+        let mut command = proxies[0].subcommand("recover");
+        let output = command.arg("--end-all-sessions").output();
+        let output = output.expect("run pgpalisade");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "pgpalisade recover: {said}");
+        proxies.iter_mut().for_each(|proxy| start_again(proxy));
+        drop(proxies);
+        let pause = self.milliseconds(0..2_000);
+        self.all.stop.sleep(pause);
+        link.set(Flow::Open);
+        for number in 0..self.all.cluster.proxies().len() {
+            self.record(FaultKind::Restore, Target::Proxy(number), begin);
+        }
+    }
+
+    fn one_upstream(&mut self) -> Option<(Target, &'a Link)> {
+        let links = self.all.cluster.links().iter();
+        let upstream = links.filter(|(target, _)| matches!(target, Target::UpstreamLink(_)));
+        let upstream: Vec<_> = upstream.collect();
+        let choice = self.random.random_range(0..upstream.len().max(1));
+        upstream.get(choice).map(|(target, link)| (*target, link))
+    }
+
+    /// Where PostgreSQL's log stands, while the server is whole.
+    fn position(&self) -> u64 {
+        let lsn = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn";
+        let lsn = self.all.cluster.postgres().value(lsn);
+        lsn.parse().expect("a position")
+    }
+}
