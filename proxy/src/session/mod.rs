@@ -322,3 +322,6 @@ impl Session {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;
