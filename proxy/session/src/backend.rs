@@ -8,6 +8,7 @@ use super::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery, value};
 use super::action::Disposition;
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::Reply;
+use super::read_only::ends_transaction;
 use super::variables::apply;
 use super::{CommittedMidway, KnowsToken, Lift, Pipeline, Session, Settles};
 use crate::rejection::Enforcement;
@@ -196,6 +197,10 @@ impl Session {
             server.status = status;
         }
         server.read_only.mode.on_control(control);
+        if ends_transaction(control) {
+            // Also where another has begun in the same request, so that ReadyForQuery does not tell.
+            server.names.end_transaction();
+        }
         match control {
             Control::DiscardAll | Control::DeallocateAll => server.names.deallocated_all(),
             Control::SetFencing { .. } => server.knows_token = KnowsToken::Yes,

@@ -8,7 +8,7 @@ use super::in_flight::{Leave, Request};
 use super::judgement::Judged;
 use super::names::Meaning;
 use super::read_only::Certainty;
-use super::{Binds, Pipeline, Session};
+use super::{Binds, Pipeline, Session, Settles};
 use crate::fence::Unguarded;
 use crate::rejection::Rejection;
 use crate::wire::backend::TransactionStatus;
@@ -35,11 +35,16 @@ impl Session {
                 | FrontendTag::CopyDone
                 | FrontendTag::CopyFail
         );
-        if passes || self.is_failed() || self.binds() == Binds::Yes {
+        if self.is_failed() || self.binds() == Binds::Yes {
             return None;
         }
         let adjustment = self.due_adjustment(self.standing())?;
         match adjustment {
+            // What follows finds it due again, once this was answered.
+            _ if passes => {
+                self.client.settles = Settles::Yes;
+                return None;
+            }
             // Only what runs a query needs it: see `lower_due`.
             Adjustment::Lower => return None,
             // Should it fail, the client's own Sync ends the pipeline that its message begins.
@@ -173,7 +178,8 @@ impl Session {
     pub(super) fn adjustment_before_binding(&self, request: Request) -> Option<Adjustment> {
         let in_pipeline_only =
             request == Request::Execute && self.server.status == TransactionStatus::Idle;
-        if in_pipeline_only {
+        // In a failed transaction the change would fail too.
+        if in_pipeline_only || self.is_failed() {
             return None;
         }
         self.due_adjustment(Standing::MayWrite)

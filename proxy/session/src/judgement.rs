@@ -216,7 +216,7 @@ impl Session {
     /// What a text needs that may pass: a session that may write where it declares a token, read-only mode where it
     /// could hide a write, and for SHOW what the proxy alone knows.
     fn before_sending(&mut self, verdict: &Verdict, request: Request) -> Option<Prerequisite> {
-        if binds_token(verdict) && !self.is_failed() && self.will_hold_token(verdict) {
+        if binds_token(verdict) && self.will_hold_token(verdict) {
             match self.adjustment_before_binding(request) {
                 // Nothing has to be known of it: should it fail, the session ends.
                 Some(adjustment @ Adjustment::Default(Access::ReadWrite)) => {

@@ -328,3 +328,6 @@ impl Session {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

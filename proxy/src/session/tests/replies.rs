@@ -1,0 +1,423 @@
+//! A message of the server in each state of its session: who gets it, what the client gets in its place or in front of
+//! it (`!` and type bytes), and how many requests are in flight behind it.
+
+use pgpalisade_policies::Access;
+
+use super::super::Adjusted;
+use super::super::access::{Adjustment, DEFAULT_READ_ONLY};
+use super::super::action::{Action, Disposition, Ending};
+use super::frames::{bind, empty, error_body, execute, parse, parts, query, row, split, strings};
+use super::subject::{Holds, Subject, sync};
+
+use Holds::{Current, None as Nothing};
+
+/// What has come of a message.
+fn found(disposition: &Disposition, subject: &Subject) -> String {
+    let word = match disposition {
+        Disposition::Relay => "relay",
+        Disposition::Drop => "drop",
+        Disposition::Terminated => "terminated",
+        Disposition::End(ending) => ending_word(ending),
+    };
+    let said = split(&subject.to_client);
+    let said: String = said
+        .iter()
+        .map(|message| char::from(parts(message).0))
+        .collect();
+    let said = if said.is_empty() {
+        said
+    } else {
+        format!(" !{said}")
+    };
+    let in_flight = subject.session.server.ledger.iter().count();
+    format!("{word}{said} {in_flight}")
+}
+
+const fn ending_word(ending: &Ending) -> &'static str {
+    match ending {
+        Ending::ProtocolViolation(_) => "violation",
+        Ending::Contradiction { .. } => "contradiction",
+        Ending::OwnStatement(_) => "own",
+        Ending::Unanswered => "unanswered",
+        Ending::TakenOver => "taken-over",
+        Ending::OutcomeUnknown => "unknown",
+        Ending::ByServer => "by-server",
+    }
+}
+
+/// Replies in their order, each with what is to come of it.
+#[track_caller]
+fn check(subject: &mut Subject, replies: &[(u8, &[u8], &str)]) {
+    subject.to_client.clear();
+    for (at, (tag, body, expect)) in replies.iter().enumerate() {
+        let disposition = subject.reply(*tag, body);
+        assert_eq!(
+            found(&disposition, subject),
+            *expect,
+            "reply {at}, {:?}",
+            char::from(*tag)
+        );
+        subject.to_client.clear();
+    }
+}
+
+fn error() -> Vec<u8> {
+    error_body("ERROR", "22012", "division by zero")
+}
+
+fn setting(name: &str, value: &str) -> Vec<u8> {
+    strings(&[name, value])
+}
+
+fn subject(holds: Holds, sent: &[Vec<u8>]) -> Subject {
+    let mut subject = Subject::new(holds);
+    for message in sent {
+        subject.send(message);
+    }
+    subject
+}
+
+/// Inside a transaction block.
+fn in_block(holds: Holds) -> Subject {
+    let mut subject = Subject::new(holds);
+    subject.run(&query("BEGIN"), "BEGIN", b'T');
+    subject
+}
+
+#[test]
+fn what_nobody_has_asked_for_is_the_clients() {
+    let about = setting("application_name", "a");
+    for holds in [Current, Nothing] {
+        check(
+            &mut subject(holds, &[]),
+            &[
+                (b'N', b"", "relay 0"),
+                (b'A', b"", "relay 0"),
+                (b'S', &about, "relay 0"),
+                (b'S', b"no setting", "relay 0"),
+                (b'E', &error(), "relay 0"),
+                (b'Z', b"I", "relay 0"),
+                (b'!', b"", "relay 0"),
+            ],
+        );
+    }
+}
+
+#[test]
+fn replies_to_the_client() {
+    check(
+        &mut subject(Nothing, &[query("SELECT 1; SELECT 1")]),
+        &[
+            (b'T', b"", "relay 1"),
+            (b'D', &row("1"), "relay 1"),
+            (b'N', b"", "relay 1"),
+            (b'C', b"SELECT 1\0", "relay 1"),
+            (b'C', b"SELECT 1\0", "relay 1"),
+            (b'Z', b"I", "relay 0"),
+        ],
+    );
+    let pipeline = [
+        parse("", "SELECT 1"),
+        bind("", ""),
+        execute("", 1),
+        execute("", 1),
+        sync(),
+    ];
+    check(
+        &mut subject(Nothing, &pipeline),
+        &[
+            (b'1', b"", "relay 4"),
+            (b'2', b"", "relay 3"),
+            (b's', b"", "relay 2"),
+            (b'C', b"SELECT 0\0", "relay 1"),
+            (b'Z', b"I", "relay 0"),
+        ],
+    );
+    check(
+        &mut subject(Nothing, &pipeline),
+        &[(b'E', &error(), "relay 1"), (b'Z', b"I", "relay 0")],
+    );
+    // Without a Sync the server skips what follows.
+    let mut subject = subject(Nothing, &pipeline[..2]);
+    check(&mut subject, &[(b'E', &error(), "relay 0")]);
+    assert!(matches!(subject.ask(&execute("", 0)), Action::Discard));
+}
+
+#[test]
+fn replies_to_the_session_itself() {
+    let mut subject = subject(Current, &[]);
+    subject
+        .session
+        .begin_adjustment(Adjustment::Default(Access::ReadOnly));
+    check(
+        &mut subject,
+        &[
+            (b'3', b"", "drop 6"),
+            (b'1', b"", "drop 5"),
+            (b'2', b"", "drop 4"),
+            (b'N', b"", "drop 4"),
+            (b'A', b"", "relay 4"),
+            (b'C', b"SET\0", "drop 3"),
+            (b'S', &setting(DEFAULT_READ_ONLY, "on"), "drop 3"),
+            (b'3', b"", "drop 2"),
+            (b'3', b"", "drop 1"),
+            (b'Z', b"I", "drop 0"),
+        ],
+    );
+    // One that must not fail: nobody knows the access mode then.
+    subject
+        .session
+        .begin_adjustment(Adjustment::Default(Access::ReadOnly));
+    check(
+        &mut subject,
+        &[(b'3', b"", "drop 6"), (b'E', &error(), "own !E 1")],
+    );
+}
+
+#[test]
+fn answers_about_the_search_path() {
+    let mut subject = subject(Nothing, &[]);
+    subject.session.ask_search_path();
+    for (at, value) in ["public", "none", "u"].into_iter().enumerate() {
+        for tag in *b"312" {
+            let _ = subject.reply(tag, b"");
+        }
+        let disposition = subject.reply(b'D', &row(value));
+        assert!(matches!(disposition, Disposition::Drop), "{at}");
+        let _ = subject.reply(b'C', b"SHOW\0");
+        let _ = subject.reply(b'3', b"");
+        let _ = subject.reply(b'3', b"");
+        let _ = subject.reply(b'Z', b"I");
+    }
+    assert!(subject.session.is_answered());
+}
+
+#[test]
+fn a_refusal_stands_in_the_place_of_the_servers_error() {
+    // In a block the client's ReadyForQuery is the server's.
+    let mut subject = in_block(Nothing);
+    assert!(matches!(
+        subject.ask(&query("INSERT INTO t VALUES (1)")),
+        Action::Discard
+    ));
+    check(
+        &mut subject,
+        &[(b'E', &error(), "drop !E 1"), (b'Z', b"E", "relay 0")],
+    );
+    // In a pipeline the client's Sync ends it.
+    let mut subject = Subject::new(Nothing);
+    subject.run(&parse("w", "INSERT INTO t VALUES (1)"), "", b'I');
+    subject.run(&bind("", "w"), "", b'I');
+    assert!(matches!(subject.ask(&execute("", 0)), Action::Discard));
+    check(&mut subject, &[(b'E', &error(), "drop !E 0")]);
+    assert!(matches!(subject.ask(&execute("", 0)), Action::Discard));
+    assert!(matches!(subject.ask(&sync()), Action::Forward(_)));
+    check(&mut subject, &[(b'Z', b"I", "relay 0")]);
+    // In a COPY its data have failed.
+    let mut subject = self::subject(Current, &[query("COPY t FROM STDIN")]);
+    check(&mut subject, &[(b'G', &[0, 0, 0], "relay 1")]);
+    subject.depose();
+    assert!(matches!(subject.ask(&empty(b'c')), Action::Discard));
+    check(
+        &mut subject,
+        &[(b'E', &error(), "drop !E 1"), (b'Z', b"I", "relay 0")],
+    );
+}
+
+#[test]
+fn a_lift_that_comes_too_late_answers_the_message_it_was_for() {
+    let begun: [(u8, &[u8], &str); 3] = [
+        (b'3', b"", "drop 6"),
+        (b'1', b"", "drop 5"),
+        (b'2', b"", "drop 4"),
+    ];
+    let mut subject = in_block(Nothing);
+    subject.session.begin_adjustment(Adjustment::Lift);
+    check(&mut subject, &begun);
+    check(
+        &mut subject,
+        &[(b'E', &error(), "drop !E 1"), (b'Z', b"E", "relay 0")],
+    );
+    assert_eq!(subject.session.end_adjustment(), Adjusted::Refused);
+    // In a pipeline nothing answers but the error, and the rest is skipped.
+    let mut subject = Subject::new(Nothing);
+    subject.run(&parse("", "SELECT 1"), "", b'I');
+    subject.session.begin_adjustment(Adjustment::Lift);
+    let begun: [(u8, &[u8], &str); 3] = [
+        (b'3', b"", "drop 5"),
+        (b'1', b"", "drop 4"),
+        (b'2', b"", "drop 3"),
+    ];
+    check(&mut subject, &begun);
+    check(&mut subject, &[(b'E', &error(), "drop !E 0")]);
+    assert_eq!(subject.session.end_adjustment(), Adjusted::Refused);
+    assert!(matches!(subject.ask(&bind("", "")), Action::Discard));
+    // Should it not be too late, nobody hears of it.
+    let mut subject = in_block(Nothing);
+    subject.session.begin_adjustment(Adjustment::Lift);
+    subject.answer("", b'T');
+    assert_eq!(subject.session.end_adjustment(), Adjusted::Done);
+    assert_eq!(subject.to_client, b"");
+}
+
+/// A server that was told to end the session: with or without a token, a takeover that is known, and a request that
+/// may have committed.
+#[test]
+fn the_end_by_an_administrator() {
+    let fatal = error_body("FATAL", "57P01", "terminating connection");
+    let text = query("INSERT INTO t VALUES (1)");
+    check(&mut subject(Nothing, &[]), &[(b'E', &fatal, "relay 0")]);
+    // Only FATAL ends a session, and only this one is an administrator's.
+    let other = error_body("FATAL", "57P05", "idle session timeout");
+    let mild = error_body("ERROR", "57P01", "terminating connection");
+    check(
+        &mut subject(Current, &[]),
+        &[(b'E', &mild, "relay 0"), (b'E', &other, "relay 0")],
+    );
+    for (deposed, sent, terminated, closed) in [
+        ("", vec![], None, Some(Ending::ByServer)),
+        ("", vec![text.clone()], None, Some(Ending::ByServer)),
+        ("deposed", vec![], Some(Ending::TakenOver), None),
+        ("deposed", vec![text.clone()], Some(Ending::TakenOver), None),
+        (
+            "deposed",
+            vec![query("COMMIT; BEGIN")],
+            Some(Ending::OutcomeUnknown),
+            None,
+        ),
+        ("later", vec![text.clone()], None, Some(Ending::TakenOver)),
+    ] {
+        let mut subject = subject(Current, &sent);
+        if deposed == "deposed" {
+            subject.depose();
+        }
+        check(
+            &mut subject,
+            &[(b'E', &fatal, &format!("terminated {}", sent.len()))],
+        );
+        assert_eq!(
+            subject.session.on_terminated(&fatal),
+            terminated,
+            "{deposed} {sent:?}"
+        );
+        if deposed == "later" {
+            subject.depose();
+        }
+        if terminated.is_none() {
+            assert_eq!(
+                subject.session.on_server_closed(),
+                closed,
+                "{deposed} {sent:?}"
+            );
+        }
+        subject.take_output();
+        assert_eq!(subject.to_client.first(), Some(&b'E'), "{deposed} {sent:?}");
+    }
+}
+
+#[test]
+fn a_server_that_closes_without_a_word() {
+    let text = query("INSERT INTO t VALUES (1)");
+    for (mark_rose, sent, expect) in [
+        ("no", vec![], None),
+        ("no", vec![text.clone()], None),
+        ("yes", vec![], Some(Ending::TakenOver)),
+        ("yes", vec![text], Some(Ending::OutcomeUnknown)),
+    ] {
+        let mut subject = subject(Current, &sent);
+        if mark_rose == "yes" {
+            subject.depose();
+        }
+        assert_eq!(
+            subject.session.on_server_closed(),
+            expect,
+            "{mark_rose} {sent:?}"
+        );
+    }
+}
+
+/// What the server says that it has done is held against the judgement.
+#[test]
+fn a_reply_that_contradicts_the_judgement_ends_the_session() {
+    let read = || [query("SELECT 1")];
+    check(
+        &mut subject(Nothing, &read()),
+        &[(b'C', b"INSERT 0 1\0", "contradiction !E 1")],
+    );
+    check(
+        &mut subject(Nothing, &read()),
+        &[(b'G', &[0, 0, 0], "contradiction !E 1")],
+    );
+    check(
+        &mut subject(Nothing, &read()),
+        &[(b'C', b"COMMIT\0", "contradiction !E 1")],
+    );
+    check(
+        &mut subject(Nothing, &[query("BEGIN")]),
+        &[(b'C', b"SELECT 1\0", "contradiction !E 1")],
+    );
+    check(
+        &mut subject(Current, &[query("COMMIT")]),
+        &[(b'C', b"SELECT 1\0", "contradiction !E 1")],
+    );
+    // Whoever may write may do anything to data.
+    check(
+        &mut subject(Current, &read()),
+        &[(b'C', b"INSERT 0 1\0", "relay 1")],
+    );
+}
+
+/// What the session has set itself is not the client's affair.
+#[test]
+fn reports_of_the_access_mode() {
+    let on = setting(DEFAULT_READ_ONLY, "on");
+    let off = setting(DEFAULT_READ_ONLY, "off");
+    for holds in [Current, Nothing] {
+        check(
+            &mut subject(holds, &[query("SET default_transaction_read_only = on")]),
+            &[
+                (b'C', b"SET\0", "relay 1"),
+                (b'S', &on, "drop !S 1"),
+                (b'Z', b"I", "relay 0"),
+            ],
+        );
+    }
+    // A function has switched read-only mode off. It was the session's own, so the client has nothing to hear of it; it
+    // is put up again before anything else.
+    let mut subject = subject(Nothing, &[query("SELECT g()")]);
+    check(
+        &mut subject,
+        &[
+            (b'C', b"SELECT 1\0", "relay 1"),
+            (b'S', &off, "drop 1"),
+            (b'Z', b"I", "relay 0"),
+        ],
+    );
+    let action = subject.ask(&query("SELECT 1"));
+    assert_eq!(super::subject::word(&action, &subject), "ro");
+}
+
+/// SHOW says what the client has asked for, where the server says what the session has set.
+#[test]
+fn rows_that_show_the_access_mode() {
+    let (on, off) = (row("on"), row("off"));
+    for setting in ["transaction_read_only", DEFAULT_READ_ONLY] {
+        let show = || [query(&format!("SHOW {setting}"))];
+        check(
+            &mut subject(Nothing, &show()),
+            &[
+                (b'T', b"", "relay 1"),
+                (b'D', &on, "drop !D 1"),
+                (b'C', b"SHOW\0", "relay 1"),
+                (b'Z', b"I", "relay 0"),
+            ],
+        );
+        check(&mut subject(Nothing, &show()), &[(b'D', &off, "relay 1")]);
+        check(&mut subject(Current, &show()), &[(b'D', &on, "relay 1")]);
+    }
+    // The client's own READ ONLY is told as it is.
+    let mut subject = Subject::new(Nothing);
+    subject.run(&query("BEGIN READ ONLY"), "BEGIN", b'T');
+    subject.send(&query("SHOW transaction_read_only"));
+    check(&mut subject, &[(b'D', &on, "relay 1")]);
+}

@@ -1,0 +1,359 @@
+//! A message of the client in each state of its session: what is to be done with it.
+//!
+//! Cells: a message that passes by what its permit rests on (`free`: needs no token; `token`; `exempt`; `fails`: the
+//! transaction has failed), with a `+` where the session says something to the server in front of it. `no` is a
+//! refusal, `!no` told to the client by the session, `+no` by an error that the server makes. `drop`: thrown away.
+//! `wait` for replies, `front` and `whole` for more of it. `lift`, `lower`, `ro`, `rw`: the access mode first.
+//! `declare`: a token first. `end` of the session, `bye`. `-`: there is no such state.
+
+use super::frames::{bind, bind_one, empty, execute, function_call, message, parse, query, target};
+use super::subject::{Holds, Subject, check_table, malformed, sync, word};
+
+/// The states, in the order of the columns.
+const STATES: [(&str, Reach); 9] = [
+    ("idle", |_, _| Some(())),
+    ("block", |subject, _| {
+        subject.run(&query("BEGIN"), "BEGIN", b'T');
+        portals(subject);
+        subject.run(&sync(), "", b'T');
+        Some(())
+    }),
+    ("failed", |subject, _| {
+        subject.run(&query("BEGIN"), "BEGIN", b'T');
+        subject.send(&query("SELECT 1/0"));
+        let _ = subject.fail();
+        subject.answer("", b'E');
+        Some(())
+    }),
+    ("pipe", |subject, _| {
+        portals(subject);
+        Some(())
+    }),
+    ("ran", |subject, _| {
+        portals(subject);
+        subject.send(&execute("r", 0));
+        subject.answer("SELECT 1", b'I');
+        Some(())
+    }),
+    ("skip", |subject, _| {
+        portals(subject);
+        let _ = subject.fail();
+        Some(())
+    }),
+    ("copy", |subject, holds| {
+        (holds != Holds::None).then(|| {
+            subject.send(&query("COPY t FROM STDIN"));
+            let _ = subject.reply(b'G', &[0, 0, 0]);
+        })
+    }),
+    ("behind", |subject, _| {
+        subject.send(&query("SELECT 1"));
+        Some(())
+    }),
+    ("settling", |subject, holds| {
+        subject.send(&query(match holds {
+            Holds::None => "SET fencing.token = ''",
+            Holds::Current | Holds::Stale => "SET fencing.token = '5'",
+        }));
+        Some(())
+    }),
+];
+
+/// Brings a session into a state, where it can be.
+type Reach = fn(&mut Subject, Holds) -> Option<()>;
+
+/// Binds a portal of the read and one of the write that every session has prepared.
+fn portals(subject: &mut Subject) {
+    subject.send(&bind("r", "r"));
+    subject.send(&bind("w", "w"));
+}
+
+fn messages() -> Vec<(&'static str, Vec<u8>)> {
+    let begun = |message: Vec<u8>| message[..6].to_vec();
+    vec![
+        ("Q:read", query("SELECT 1")),
+        ("Q:write", query("INSERT INTO t VALUES (1)")),
+        ("Q:copy", query("COPY t FROM STDIN")),
+        ("Q:begin", query("BEGIN")),
+        ("Q:commit", query("COMMIT")),
+        ("Q:rollback", query("ROLLBACK")),
+        ("Q:same", query("SET fencing.token = '5'")),
+        ("Q:other", query("SET fencing.token = '9'")),
+        ("Q:lower", query("SET fencing.token = '4'")),
+        ("Q:none", query("SET fencing.token = ''")),
+        ("Q:ends,sets", query("COMMIT; SET fencing.token = '9'")),
+        ("Q:show", query("SHOW fencing.status")),
+        ("Q:execute", query("EXECUTE w")),
+        ("Q:empty", query("")),
+        ("Q:malformed", malformed(b'Q')),
+        ("Q:begun", begun(query("SELECT 1"))),
+        ("P:read", parse("a", "SELECT 1")),
+        ("P:write", parse("a", "INSERT INTO t VALUES (1)")),
+        ("P:literal", parse("a", "SELECT '{1}'::d[]")),
+        ("P:malformed", malformed(b'P')),
+        ("P:begun", begun(parse("a", "SELECT 1"))),
+        ("B:read", bind("a", "r")),
+        ("B:value", bind_one("a", "r")),
+        ("B:write", bind("a", "w")),
+        ("B:unknown", bind("a", "x")),
+        ("B:malformed", malformed(b'B')),
+        ("D:read", target(b'D', b'S', "r")),
+        ("D:write", target(b'D', b'S', "w")),
+        ("D:portal", target(b'D', b'P', "w")),
+        ("D:malformed", malformed(b'D')),
+        ("E:read", execute("r", 0)),
+        ("E:write", execute("w", 0)),
+        ("E:unknown", execute("x", 0)),
+        ("E:malformed", malformed(b'E')),
+        ("E:begun", begun(execute("r", 0))),
+        ("C:statement", target(b'C', b'S', "r")),
+        ("C:portal", target(b'C', b'P', "r")),
+        ("C:malformed", malformed(b'C')),
+        ("S", sync()),
+        ("S:malformed", malformed(b'S')),
+        ("H", empty(b'H')),
+        ("H:malformed", malformed(b'H')),
+        ("F", function_call()),
+        ("d", message(b'd', b"1\n")),
+        ("c", empty(b'c')),
+        ("f", message(b'f', b"why\0")),
+        ("X", empty(b'X')),
+        ("p", message(b'p', b"secret\0")),
+        ("unknown", empty(b'!')),
+    ]
+}
+
+/// What becomes of one message in one state.
+fn cell(holds: Holds, reach: Reach, message: &[u8]) -> Option<String> {
+    let mut subject = Subject::new(holds);
+    for (name, text) in [("r", "SELECT 1"), ("w", "INSERT INTO t VALUES (1)")] {
+        subject.run(&parse(name, text), "", b'I');
+    }
+    subject.run(&sync(), "", b'I');
+    reach(&mut subject, holds)?;
+    if holds == Holds::Stale {
+        subject.depose();
+    }
+    subject.to_client.clear();
+    subject.to_server.clear();
+    let action = subject.ask(message);
+    Some(word(&action, &subject))
+}
+
+fn table(holds: Holds) -> String {
+    let mut table = format!("{:<12}", "");
+    for (name, _) in STATES {
+        table.push_str(&format!(" {name:<8}"));
+    }
+    for (name, message) in messages() {
+        table.push_str(&format!("\n{name:<12}"));
+        for (_, reach) in STATES {
+            let found = cell(holds, reach, &message);
+            table.push_str(&format!(" {:<8}", found.as_deref().unwrap_or("-")));
+        }
+    }
+    table
+}
+
+/// A Sync passes without the change of the access mode that is due; what is sent behind it does not.
+#[test]
+fn a_sync_in_front_of_the_first_request() {
+    let mut subject = Subject::at_login(Holds::Current);
+    let action = subject.ask(&sync());
+    assert_eq!(word(&action, &subject), "free");
+    let insert = query("INSERT INTO t VALUES (1)");
+    let action = subject.ask(&insert);
+    assert_eq!(word(&action, &subject), "wait");
+    subject.answer("", b'I');
+    let action = subject.ask(&insert);
+    assert_eq!(word(&action, &subject), "+token");
+}
+
+/// Portals end with their transaction, also where ReadyForQuery does not tell of its end: their names are free again.
+#[test]
+fn a_portal_that_is_bound_again_behind_a_commit() {
+    let mut subject = Subject::new(Holds::Current);
+    for (name, text) in [("c", "COMMIT"), ("s", "RESET fencing.token")] {
+        subject.run(&parse(name, text), "", b'I');
+    }
+    subject.run(&bind("p", "c"), "", b'I');
+    subject.run(&execute("p", 0), "COMMIT", b'I');
+    subject.run(&bind("p", "s"), "", b'I');
+    subject.to_server.clear();
+    let action = subject.ask(&execute("p", 0));
+    assert_eq!(word(&action, &subject), "free");
+}
+
+#[test]
+fn a_session_with_the_current_token() {
+    check_table(CURRENT, &table(Holds::Current));
+}
+
+#[test]
+fn a_session_without_a_token() {
+    check_table(NONE, &table(Holds::None));
+}
+
+#[test]
+fn a_session_with_a_stale_token() {
+    check_table(STALE, &table(Holds::Stale));
+}
+
+const CURRENT: &str = "
+             idle     block    failed   pipe     ran      skip     copy     behind   settling
+Q:read       token    token    token    token    token    drop     token    token    wait
+Q:write      token    token    token    token    token    drop     token    token    wait
+Q:copy       token    token    token    token    token    drop     token    token    wait
+Q:begin      free     free     fails    free     free     drop     free     free     wait
+Q:commit     free     token    free     token    token    drop     token    token    wait
+Q:rollback   free     free     free     free     free     drop     free     free     wait
+Q:same       free     free     fails    wait     free     drop     end      wait     wait
+Q:other      declare  +no      fails    wait     +no      drop     end      wait     wait
+Q:lower      !no      +no      fails    wait     +no      drop     end      wait     wait
+Q:none       free     +no      fails    wait     +no      drop     end      wait     wait
+Q:ends,sets  declare  declare  declare  wait     declare  drop     end      wait     wait
+Q:show       +free    +free    fails    wait     +free    drop     end      wait     wait
+Q:execute    token    token    fails    wait     token    drop     end      wait     wait
+Q:empty      token    token    token    token    token    drop     token    token    wait
+Q:malformed  free     free     free     free     free     drop     free     free     wait
+Q:begun      whole    whole    whole    whole    whole    drop     whole    whole    wait
+P:read       free     free     free     free     free     drop     free     free     wait
+P:write      free     free     free     free     free     drop     free     free     wait
+P:literal    free     free     free     free     free     drop     free     free     wait
+P:malformed  free     free     free     free     free     drop     free     free     wait
+P:begun      whole    whole    whole    whole    whole    drop     whole    whole    wait
+B:read       free     free     free     free     free     drop     free     free     wait
+B:value      free     free     free     free     free     drop     free     free     wait
+B:write      free     free     free     free     free     drop     free     free     wait
+B:unknown    free     free     free     free     free     drop     free     free     wait
+B:malformed  free     free     free     free     free     drop     free     free     wait
+D:read       free     free     free     free     free     drop     free     free     wait
+D:write      free     free     free     free     free     drop     free     free     wait
+D:portal     free     free     free     free     free     drop     free     free     wait
+D:malformed  free     free     free     free     free     drop     free     free     wait
+E:read       token    token    token    token    token    drop     token    token    wait
+E:write      token    token    token    token    token    drop     token    token    wait
+E:unknown    token    token    token    token    token    drop     token    token    wait
+E:malformed  free     free     free     free     free     drop     free     free     wait
+E:begun      front    front    front    front    front    drop     front    front    wait
+C:statement  free     free     free     free     free     drop     free     free     wait
+C:portal     free     free     free     free     free     drop     free     free     wait
+C:malformed  free     free     free     free     free     drop     free     free     wait
+S            free     free     free     free     free     free     free     free     wait
+S:malformed  free     free     free     free     free     free     free     free     wait
+H            free     free     free     free     free     drop     free     free     wait
+H:malformed  free     free     free     free     free     drop     free     free     wait
+F            token    token    token    token    token    drop     token    token    wait
+d            free     free     free     token    free     drop     token    token    wait
+c            free     free     free     token    free     drop     token    token    wait
+f            free     free     free     free     free     drop     free     free     wait
+X            bye      bye      bye      bye      bye      bye      bye      bye      wait
+p            end      end      end      end      end      drop     end      end      wait
+unknown      end      end      end      end      end      end      end      end      end
+";
+
+const NONE: &str = "
+             idle     block    failed   pipe     ran      skip     copy     behind   settling
+Q:read       free     free     fails    free     free     drop     -        wait     wait
+Q:write      !no      +no      fails    wait     +no      drop     -        wait     wait
+Q:copy       !no      +no      fails    wait     +no      drop     -        wait     wait
+Q:begin      free     free     fails    free     free     drop     -        wait     wait
+Q:commit     free     free     free     free     free     drop     -        wait     wait
+Q:rollback   free     free     free     free     free     drop     -        wait     wait
+Q:same       declare  lift+declare fails    wait     lift+declare drop     -        wait     wait
+Q:other      declare  lift+declare fails    wait     lift+declare drop     -        wait     wait
+Q:lower      !no      +no      fails    wait     +no      drop     -        wait     wait
+Q:none       free     free     fails    wait     free     drop     -        wait     wait
+Q:ends,sets  declare  lift+declare declare  wait     lift+declare drop     -        wait     wait
+Q:show       +free    +free    fails    wait     +free    drop     -        wait     wait
+Q:execute    !no      +no      fails    wait     +no      drop     -        wait     wait
+Q:empty      free     free     free     free     free     drop     -        wait     wait
+Q:malformed  free     free     free     free     free     drop     -        wait     wait
+Q:begun      whole    whole    whole    whole    whole    drop     -        wait     wait
+P:read       free     free     free     free     free     drop     -        wait     wait
+P:write      free     free     free     free     free     drop     -        wait     wait
+P:literal    free     free     free     free     free     drop     -        wait     wait
+P:malformed  free     free     free     free     free     drop     -        wait     wait
+P:begun      whole    whole    whole    whole    whole    drop     -        wait     wait
+B:read       free     free     free     free     free     drop     -        wait     wait
+B:value      free     free     free     free     free     drop     -        wait     wait
+B:write      free     free     free     free     free     drop     -        wait     wait
+B:unknown    free     free     free     free     free     drop     -        wait     wait
+B:malformed  free     free     free     free     free     drop     -        wait     wait
+D:read       free     free     free     free     free     drop     -        wait     wait
+D:write      free     free     free     free     free     drop     -        wait     wait
+D:portal     free     free     free     free     free     drop     -        wait     wait
+D:malformed  free     free     free     free     free     drop     -        wait     wait
+E:read       +no      free     +no      free     free     drop     -        wait     wait
+E:write      +no      +no      +no      wait     +no      drop     -        wait     wait
+E:unknown    +no      +no      +no      wait     +no      drop     -        wait     wait
+E:malformed  free     free     free     free     free     drop     -        wait     wait
+E:begun      front    front    front    front    front    drop     -        wait     wait
+C:statement  free     free     free     free     free     drop     -        free     wait
+C:portal     free     free     free     free     free     drop     -        free     wait
+C:malformed  free     free     free     free     free     drop     -        free     wait
+S            free     free     free     free     free     free     -        free     wait
+S:malformed  free     free     free     free     free     free     -        free     wait
+H            free     free     free     free     free     drop     -        free     wait
+H:malformed  free     free     free     free     free     drop     -        free     wait
+F            !no      +no      +no      wait     +no      drop     -        wait     wait
+d            free     free     free     wait     free     drop     -        wait     wait
+c            free     free     free     wait     free     drop     -        wait     wait
+f            free     free     free     free     free     drop     -        free     wait
+X            bye      bye      bye      bye      bye      bye      -        bye      wait
+p            end      end      end      end      end      drop     -        end      wait
+unknown      end      end      end      end      end      end      -        end      end
+";
+
+const STALE: &str = "
+             idle     block    failed   pipe     ran      skip     copy     behind   settling
+Q:read       ro       free     fails    free     free     drop     end      wait     wait
+Q:write      ro       +no      fails    wait     +no      drop     end      wait     wait
+Q:copy       ro       +no      fails    wait     +no      drop     end      wait     wait
+Q:begin      ro       free     fails    free     free     drop     end      wait     wait
+Q:commit     ro       +no      free     wait     +no      drop     end      wait     wait
+Q:rollback   ro       free     free     free     free     drop     end      wait     wait
+Q:same       ro       +no      fails    wait     +no      drop     end      wait     wait
+Q:other      ro       +no      fails    wait     +no      drop     end      wait     wait
+Q:lower      ro       +no      fails    wait     +no      drop     end      wait     wait
+Q:none       ro       +no      fails    wait     +no      drop     end      wait     wait
+Q:ends,sets  ro       +no      declare  wait     +no      drop     end      wait     wait
+Q:show       ro       +free    fails    wait     +free    drop     end      wait     wait
+Q:execute    ro       +no      fails    wait     +no      drop     end      wait     wait
+Q:empty      ro       free     free     free     free     drop     end      wait     wait
+Q:malformed  ro       free     free     free     free     drop     end      wait     wait
+Q:begun      ro       whole    whole    whole    whole    drop     end      wait     wait
+P:read       ro       free     free     free     free     drop     end      wait     wait
+P:write      ro       free     free     free     free     drop     end      wait     wait
+P:literal    ro       lower    free     wait     lower    drop     end      wait     wait
+P:malformed  ro       free     free     free     free     drop     end      wait     wait
+P:begun      ro       whole    whole    whole    whole    drop     end      wait     wait
+B:read       ro       free     free     free     free     drop     end      wait     wait
+B:value      ro       lower    free     wait     lower    drop     end      wait     wait
+B:write      ro       lower    free     wait     lower    drop     end      wait     wait
+B:unknown    ro       lower    free     wait     lower    drop     end      wait     wait
+B:malformed  ro       free     free     free     free     drop     end      wait     wait
+D:read       ro       free     free     free     free     drop     end      wait     wait
+D:write      ro       lower    free     wait     lower    drop     end      wait     wait
+D:portal     ro       free     free     free     free     drop     end      wait     wait
+D:malformed  ro       free     free     free     free     drop     end      wait     wait
+E:read       ro       free     +no      free     free     drop     end      wait     wait
+E:write      ro       +no      +no      wait     +no      drop     end      wait     wait
+E:unknown    ro       lower    +no      wait     lower    drop     end      wait     wait
+E:malformed  ro       free     free     free     free     drop     end      wait     wait
+E:begun      ro       front    front    front    front    drop     end      wait     wait
+C:statement  ro       free     free     free     free     drop     free     free     wait
+C:portal     ro       free     free     free     free     drop     free     free     wait
+C:malformed  ro       free     free     free     free     drop     free     free     wait
+S            free     free     free     free     free     free     free     free     wait
+S:malformed  free     free     free     free     free     free     free     free     wait
+H            free     free     free     free     free     drop     free     free     wait
+H:malformed  free     free     free     free     free     drop     free     free     wait
+F            ro       lower    +no      wait     lower    drop     end      wait     wait
+d            free     free     free     wait     free     drop     +no      wait     wait
+c            free     free     free     wait     free     drop     +no      wait     wait
+f            free     free     free     free     free     drop     free     free     wait
+X            bye      bye      bye      bye      bye      bye      bye      bye      wait
+p            ro       end      end      end      end      drop     end      end      wait
+unknown      end      end      end      end      end      end      end      end      end
+";

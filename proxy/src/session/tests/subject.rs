@@ -1,0 +1,277 @@
+//! A session for the tables, and a server that answers whatever it is asked with what it expects.
+
+use std::cell::RefCell;
+use std::str::FromStr;
+
+use pgpalisade_authority::{Backend, Cluster, Mark, Scope, Token};
+use pgpalisade_policies::{
+    Access, Lexing, Mode, Policy, StandardStrings, TextEncoding, VerdictCache, Who,
+};
+
+use super::super::access::{AccessMode, Adjustment};
+use super::super::action::{Action, Disposition, Frame, Prerequisite};
+use super::super::in_flight::{Origin, Request};
+use super::super::tokens::Wanted;
+use super::super::{Adjusted, Beginning, Session};
+use super::frames::{empty, message, query, strings};
+use crate::fence::scope_cell::ScopeCells;
+use crate::fence::{Fence, Identified, SessionFence, TokenValue};
+use crate::wire::frontend;
+use crate::wire::header;
+
+/// The mark of the scope at the start, and the token of a session that holds one.
+pub(super) const MARK: u64 = 5;
+
+/// Which token the session has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holds {
+    /// The current one, since its startup packet.
+    Current,
+    None,
+    /// One that was current, until the mark rose at the end of the table's preparations.
+    Stale,
+}
+
+/// A policy under which every write needs the token of the default scope.
+pub(super) fn fence() -> SessionFence {
+    let policy = Policy::parse("[defaults]\nallow = [\"prepare-transaction\"]\n", &|_| {
+        Ok(())
+    });
+    let fence = Fence::new(policy.unwrap(), ScopeCells::default().into(), Mode::Enforce).unwrap();
+    raise(&fence, MARK);
+    std::sync::Arc::new(fence).for_session(&Who {
+        user: "u",
+        database: "d",
+        application_name: None,
+        client: None,
+    })
+}
+
+pub(super) fn raise(fence: &Fence, mark: u64) {
+    let mark = Mark::new(Token::new(mark).unwrap(), 1, "tests".to_owned());
+    fence.cell(&Scope::default()).raise(&mark);
+}
+
+pub(super) fn wanted(fence: &SessionFence, value: &str) -> Wanted {
+    let value = TokenValue::parse(value, &Scope::from_str("default").unwrap());
+    Wanted::new(fence, value.unwrap().unwrap())
+}
+
+pub(super) const fn identified() -> Identified {
+    Identified {
+        backend: Backend {
+            pid: 7,
+            started_us: 1,
+        },
+        cluster: Cluster {
+            system_identifier: 1,
+            timeline: 1,
+            postmaster_us: 0,
+        },
+    }
+}
+
+/// A session as its login leaves it: read-only on the server until it holds a token.
+pub(super) fn session(fence: SessionFence) -> Session {
+    let mut session = Session::new(Beginning {
+        fence,
+        scope: None,
+        backend_pid: 7,
+        access: AccessMode::new(Access::ReadWrite, Access::ReadOnly),
+        text_settings: super::super::text_settings::TextSettings::new(Lexing {
+            encoding: TextEncoding::AsciiSafe,
+            strings: StandardStrings::On,
+        }),
+    });
+    let _ = session.on_backend(b'S', &strings(&["in_hot_standby", "off"]));
+    session
+}
+
+/// A session and what it has said.
+pub(super) struct Subject {
+    pub(super) session: Session,
+    pub(super) fence: SessionFence,
+    verdicts: RefCell<VerdictCache>,
+    /// What the client has got of the session's own.
+    pub(super) to_client: Vec<u8>,
+    /// What the server has got of it.
+    pub(super) to_server: Vec<u8>,
+}
+
+impl Subject {
+    /// A session that has said nothing but `SELECT 1` so far, so that its access mode is as it should be.
+    pub(super) fn new(holds: Holds) -> Self {
+        let mut subject = Self::at_login(holds);
+        subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+        subject
+    }
+
+    /// A session that has said nothing yet.
+    pub(super) fn at_login(holds: Holds) -> Self {
+        let fence = fence();
+        let mut subject = Self {
+            session: session(fence.clone()),
+            fence,
+            verdicts: RefCell::new(VerdictCache::new(1 << 20)),
+            to_client: Vec::new(),
+            to_server: Vec::new(),
+        };
+        if holds != Holds::None {
+            let wanted = wanted(&subject.fence, "5");
+            subject.session.on_identified(identified());
+            let declared = subject
+                .session
+                .on_declared(&wanted, identified(), Ok(vec![]));
+            declared.unwrap();
+            subject.session.start_with(&wanted);
+        }
+        subject
+    }
+
+    /// Another session has declared a higher token.
+    pub(super) fn depose(&self) {
+        raise(self.fence.fence(), MARK + 1);
+    }
+
+    /// Has a message decided.
+    pub(super) fn ask(&mut self, message: &[u8]) -> Action {
+        let header = header::parse(message, frontend::body_max).unwrap().unwrap();
+        let action = self
+            .session
+            .on_frontend(Frame::new(header, message), &self.verdicts);
+        self.take_output();
+        action
+    }
+
+    pub(super) fn take_output(&mut self) {
+        let output = self.session.output();
+        self.to_client
+            .extend_from_slice(&std::mem::take(&mut output.to_client));
+        self.to_server
+            .extend_from_slice(&std::mem::take(&mut output.to_server));
+        output.refusals.clear();
+    }
+
+    /// Sends a message that passes, whatever that takes of access modes and replies.
+    #[track_caller]
+    pub(super) fn send(&mut self, message: &[u8]) {
+        for _ in 0..8 {
+            match self.ask(message) {
+                Action::Forward(_) => return,
+                Action::Need(Prerequisite::Access(adjustment)) => self.adjust(adjustment),
+                Action::Need(Prerequisite::Replies) => self.answer("SELECT 1", b'I'),
+                other => panic!("{message:?}: {other:?}"),
+            }
+        }
+        panic!("never sent: {message:?}");
+    }
+
+    fn adjust(&mut self, adjustment: Adjustment) {
+        self.session.begin_adjustment(adjustment);
+        self.take_output();
+        self.answer("SET", b'I');
+        assert_eq!(self.session.end_adjustment(), Adjusted::Done);
+    }
+
+    /// A message of the server.
+    pub(super) fn reply(&mut self, tag: u8, body: &[u8]) -> Disposition {
+        let disposition = self.session.on_backend(tag, body);
+        self.take_output();
+        disposition
+    }
+
+    /// Sends a message, and has all that is in flight answered.
+    #[track_caller]
+    pub(super) fn run(&mut self, message: &[u8], command_tag: &str, status: u8) {
+        self.send(message);
+        self.answer(command_tag, status);
+    }
+
+    /// Answers all that is in flight, without an error.
+    #[track_caller]
+    pub(super) fn answer(&mut self, command_tag: &str, status: u8) {
+        while let Some(front) = self.session.server.ledger.front() {
+            let command_tag = match front.origin {
+                Origin::Client => command_tag,
+                Origin::Proxy => "SET",
+            };
+            let complete = (b'C', strings(&[command_tag]));
+            let ready = (b'Z', vec![status]);
+            let replies = match front.request {
+                Request::Parse => vec![(b'1', vec![])],
+                Request::Bind => vec![(b'2', vec![])],
+                Request::Close => vec![(b'3', vec![])],
+                Request::Describe => vec![(b'n', vec![])],
+                Request::Execute => vec![complete],
+                Request::Query => vec![complete, ready],
+                _ => vec![ready],
+            };
+            for (tag, body) in replies {
+                let _ = self.reply(tag, &body);
+            }
+        }
+    }
+
+    /// An error in the request at the front.
+    pub(super) fn fail(&mut self) -> Disposition {
+        self.reply(
+            b'E',
+            &super::frames::error_body("ERROR", "22012", "division by zero"),
+        )
+    }
+}
+
+/// An action in one word, with what the session says itself: `+` in front of it to the server, `!` to the client.
+pub(super) fn word(action: &Action, subject: &Subject) -> String {
+    let word = match action {
+        Action::Forward(permit) => match permit.basis() {
+            crate::fence::Basis::NotRequired => "free",
+            crate::fence::Basis::Token => "token",
+            crate::fence::Basis::Exempt => "exempt",
+            crate::fence::Basis::FailedTransaction => "fails",
+        },
+        Action::Discard if subject.to_client.is_empty() && subject.to_server.is_empty() => "drop",
+        Action::Discard => "no",
+        Action::AwaitFront => "front",
+        Action::AwaitWhole => "whole",
+        Action::Need(prerequisite) => match prerequisite {
+            Prerequisite::Replies => "wait",
+            Prerequisite::Verdict(..) => "classify",
+            Prerequisite::SearchPath => "path",
+            Prerequisite::Access(Adjustment::Lift) => "lift",
+            Prerequisite::Access(Adjustment::Lower) => "lower",
+            Prerequisite::Access(Adjustment::Default(Access::ReadOnly)) => "ro",
+            Prerequisite::Access(Adjustment::Default(Access::ReadWrite)) => "rw",
+            Prerequisite::Tokens(_, None) => "declare",
+            Prerequisite::Tokens(_, Some(_)) => "lift+declare",
+        },
+        Action::Terminate => "bye",
+        Action::End(_) => return "end".to_owned(),
+    };
+    let said = |bytes: &[u8], sign: &str| match bytes {
+        [] => String::new(),
+        _ => sign.to_owned(),
+    };
+    let (server, client) = (said(&subject.to_server, "+"), said(&subject.to_client, "!"));
+    format!("{server}{client}{word}")
+}
+
+/// Holds a table against what is found, and shows all of it where it differs.
+#[track_caller]
+pub(super) fn check_table(expect: &str, found: &str) {
+    let words = |table: &str| -> Vec<Vec<String>> {
+        let lines = table.lines().filter(|line| !line.trim().is_empty());
+        lines
+            .map(|line| line.split_whitespace().map(str::to_owned).collect())
+            .collect()
+    };
+    assert!(words(expect) == words(found), "found:\n{found}");
+}
+
+pub(super) fn malformed(tag: u8) -> Vec<u8> {
+    message(tag, b"x")
+}
+
+pub(super) fn sync() -> Vec<u8> {
+    empty(b'S')
+}
