@@ -5,7 +5,8 @@ use pgpalisade_policies::Access;
 
 use super::super::Adjusted;
 use super::super::access::{Adjustment, DEFAULT_READ_ONLY};
-use super::super::action::{Action, Disposition, Ending};
+use super::super::action::{Action, Disposition};
+use super::super::endings::Ending;
 use super::frames::{bind, empty, error_body, execute, parse, parts, query, row, split, strings};
 use super::subject::{Holds, Subject, sync};
 

@@ -9,7 +9,8 @@ use pgpalisade_policies::{
 };
 
 use super::super::access::{AccessMode, Adjustment};
-use super::super::action::{Action, Disposition, Frame, Prerequisite};
+use super::super::action::{Action, Disposition, Prerequisite};
+use super::super::frame::Frame;
 use super::super::in_flight::{Origin, Request};
 use super::super::tokens::Wanted;
 use super::super::{Adjusted, Beginning, Session};
