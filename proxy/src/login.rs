@@ -4,8 +4,8 @@
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>
 
 mod authentication;
-mod opening;
 mod refusal;
+mod startup;
 
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdTcpStream};
@@ -18,7 +18,7 @@ use pgpalisade_policies::{Access, Lifetime, Mode};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::arrivals::Arrival;
-use crate::fence::{Passage, SessionFence, TokenValue};
+use crate::fence::{ReplicationPermit, SessionFence, TokenValue};
 use crate::passthrough::{Ends, Passthrough};
 use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
@@ -29,12 +29,12 @@ use crate::session::text_settings::TextSettings;
 use crate::session::tokens::Wanted;
 use crate::session::{Beginning, Session};
 use crate::transport::{Socket, dial};
-use crate::upstream::Unfenced;
+use crate::upstream::PassthroughUpstream;
 use crate::wire::WireError;
 use crate::worker::Worker;
 use authentication::Authenticated;
-use opening::{Opening, StartupRequest};
 use refusal::refuse;
+use startup::{StartupKind, StartupRequest};
 
 /// How long a cancel request may take. The client waits for nothing but the end of the connection.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -107,13 +107,13 @@ pub(crate) async fn serve_client(
     };
     drop(arrival);
     match outcome {
-        Ok(Ok((Established::Session(session), place))) => {
+        Ok(Ok((LoginOutcome::Session(session), place))) => {
             let left = worker.login_timeout.saturating_sub(begun.elapsed());
             return begin(&worker, client, *session, left)
                 .await
                 .map(|relay| (relay, place));
         }
-        Ok(Ok((Established::Replication(stream), _place))) => {
+        Ok(Ok((LoginOutcome::Replication(stream), _place))) => {
             let user = stream.user.clone();
             tracing::info!(client.addr = %client_addr, user, "a replication connection begins: it is not fenced");
             let end = Passthrough::run(worker, stream.with_client(client)).await;
@@ -177,7 +177,7 @@ async fn begin(
 }
 
 /// What a login has led to, without its client's socket.
-enum Established {
+enum LoginOutcome {
     Session(Box<LoggedIn>),
     Replication(Stream),
 }
@@ -197,7 +197,7 @@ struct LoggedIn {
 
 /// A replication connection, which is exempt as a whole.
 struct Stream {
-    server: Unfenced,
+    server: PassthroughUpstream,
     client_carry: BytesMut,
     server_carry: BytesMut,
     user: String,
@@ -219,7 +219,7 @@ async fn log_in(
     client: &mut Socket,
     client_addr: SocketAddr,
     arrival: &mut Arrival,
-) -> Result<(Established, OwnedSemaphorePermit), LoginError> {
+) -> Result<(LoginOutcome, OwnedSemaphorePermit), LoginError> {
     let mut carry = BytesMut::new();
     let request = startup_request(worker, client, &mut carry, arrival).await?;
     let place = arrival.place().await.ok_or(LoginError::Full)?;
@@ -246,10 +246,10 @@ async fn establish(
     request: &StartupRequest,
     client_addr: SocketAddr,
     arrival: &mut Arrival,
-) -> Result<Established, LoginError> {
+) -> Result<LoginOutcome, LoginError> {
     let label = request.label(client_addr);
     let fence = worker.fence_for(&label);
-    let mut entry = Entry::new(worker, label, fence);
+    let mut entry = LoginContext::new(worker, label, fence);
     entry.unless_observed(request.check_names())?;
     let scope = entry.unless_observed(request.scope())?;
     // A token in a scope that has no name is none.
@@ -275,8 +275,8 @@ async fn establish(
     entry.on_authenticated(authenticated.backend_pid);
     if let Some(passage) = passage {
         client.write_all(&authenticated.ready).await?;
-        return Ok(Established::Replication(Stream {
-            server: Unfenced::new(server, passage),
+        return Ok(LoginOutcome::Replication(Stream {
+            server: PassthroughUpstream::new(server, passage),
             client_carry: carry,
             server_carry: authenticated.server_carry,
             user: entry.label.user,
@@ -286,7 +286,7 @@ async fn establish(
     if startup == Access::ReadOnly && authenticated.reported != Access::ReadOnly {
         return Err(entry.refused(Box::new(Rejection::read_only_mode_dropped())));
     }
-    let Entry { label, fence, .. } = entry;
+    let LoginContext { label, fence, .. } = entry;
     let session = Session::new(Beginning {
         access: access_mode(asked, startup, &authenticated),
         text_settings: TextSettings::new(authenticated.lexing),
@@ -294,7 +294,7 @@ async fn establish(
         fence,
         scope,
     });
-    Ok(Established::Session(Box::new(LoggedIn {
+    Ok(LoginOutcome::Session(Box::new(LoggedIn {
         label,
         session,
         wanted,
@@ -312,12 +312,12 @@ async fn startup_request(
     carry: &mut BytesMut,
     arrival: &mut Arrival,
 ) -> Result<StartupRequest, LoginError> {
-    let opening = arrival.unless_given_up(opening::read(client, carry)).await;
+    let opening = arrival.unless_given_up(startup::read(client, carry)).await;
     arrival.answered();
     match opening.unwrap_or(Err(LoginError::NoStartup(Silence::Nothing)))? {
-        Opening::Startup(request) => return Ok(request),
-        Opening::Cancel(packet) => forward_cancel(worker, &packet).await,
-        Opening::OtherVersion(packet) => {
+        StartupKind::Startup(request) => return Ok(request),
+        StartupKind::Cancel(packet) => forward_cancel(worker, &packet).await,
+        StartupKind::OtherVersion(packet) => {
             let mut server = connect(worker).await?;
             server.write_all(&packet).await?;
             authentication::relay_refusal(client, &mut server).await;
@@ -327,7 +327,7 @@ async fn startup_request(
 }
 
 /// A login that may be refused, or observed.
-struct Entry<'a> {
+struct LoginContext<'a> {
     worker: &'a Worker,
     label: SessionLabel,
     fence: SessionFence,
@@ -335,7 +335,7 @@ struct Entry<'a> {
     observed: Vec<Rejection>,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> LoginContext<'a> {
     const fn new(worker: &'a Worker, label: SessionLabel, fence: SessionFence) -> Self {
         Self {
             worker,
@@ -405,10 +405,10 @@ impl<'a> Entry<'a> {
         &mut self,
         request: &StartupRequest,
         wanted: Option<&Wanted>,
-    ) -> Result<Option<Passage>, LoginError> {
+    ) -> Result<Option<ReplicationPermit>, LoginError> {
         match request.asks_for_replication() {
-            opening::Replication::No => Ok(None),
-            opening::Replication::Yes => {
+            startup::Replication::No => Ok(None),
+            startup::Replication::Yes => {
                 let admitted = self.fence.admit_replication(wanted.map(Wanted::value));
                 let (passage, observed) = admitted.map_err(|rejection| self.refused(rejection))?;
                 self.observed.extend(observed.map(|rejection| *rejection));

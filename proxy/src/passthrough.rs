@@ -17,7 +17,7 @@ use bytes::BytesMut;
 
 use crate::relay::End;
 use crate::transport::{Outbox, Socket, Stall};
-use crate::upstream::Unfenced;
+use crate::upstream::PassthroughUpstream;
 use crate::worker::Worker;
 
 /// Turns of the loop before other connections of the worker get theirs.
@@ -40,7 +40,7 @@ pub(crate) struct Ends {
     /// Bytes of the client that have arrived already.
     pub client_carry: BytesMut,
     /// The server, with the passage spent.
-    pub server: Unfenced,
+    pub server: PassthroughUpstream,
     /// Bytes for the client that have arrived already.
     pub server_carry: BytesMut,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Passthrough {
     worker: Rc<Worker>,
     client: Socket,
     client_outbox: Outbox,
-    server: Unfenced,
+    server: PassthroughUpstream,
     server_side: ServerSide,
     /// Runs while the client takes nothing of what waits for it.
     stall: Stall,

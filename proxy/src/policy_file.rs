@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::fence::Fence;
-use crate::fence::scope_cell::ScopeCells;
+use crate::fence::mark_cache::MarkCache;
 
 /// Everything that is wrong with a policy file, never empty. Displays as one line for each.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl fmt::Display for PolicyFileErrors {
 /// Puts the policy file into force each time that the proxy is told to read it again.
 pub(crate) struct Reloads {
     pub(crate) path: PathBuf,
-    pub(crate) cells: Arc<ScopeCells>,
+    pub(crate) cells: Arc<MarkCache>,
     pub(crate) overall: Mode,
     pub(crate) fences: watch::Sender<Arc<Fence>>,
 }

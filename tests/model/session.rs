@@ -288,7 +288,7 @@ fn check(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
         world.sessions[id].work = Work::Permitted;
         return Some(());
     }
-    // What was only observed is declared anew first. `Footing::Noted`.
+    // What was only observed is declared anew first. `GrantMode::Observed`.
     when(session.footing == Purpose::Admit)?;
     let no_answer = !fence.keeps(Guard::WritesDoNotAsk) && !world.is_up();
     if session.bound < cache || no_answer {

@@ -63,7 +63,7 @@ pub(crate) enum Session {
     Hear,
     /// The token is in force and the client is told. `Relay::on_declared`.
     Bind,
-    /// A write, the COMMIT of a transaction say, is looked at. `Fence::plan`, `Holding::stale`.
+    /// A write, the COMMIT of a transaction say, is looked at. `Fence::plan`, `HeldTokens::stale`.
     Check,
     /// Its bytes leave the proxy. `Upstream::forward`.
     Forward,

@@ -190,7 +190,7 @@ pub(crate) enum Reach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Proxy {
     pub(crate) life: ProxyLife,
-    /// The cached mark. `ScopeCell::mark`.
+    /// The cached mark. `CachedMark::mark`.
     pub(crate) cache: Token,
     /// The running barrier of each token. `Barriers::running`.
     pub(crate) barriers: [Barrier; TOKEN_MAX as usize + 1],
@@ -255,7 +255,7 @@ pub(crate) struct Session {
     pub(crate) work: Work,
     /// The token in force, 0 for none.
     pub(crate) bound: Token,
-    /// How the token in force was accepted. `Footing`.
+    /// How the token in force was accepted. `GrantMode`.
     pub(crate) footing: Purpose,
     /// The token that a ROLLBACK or RESET would bring back, 0 for none.
     pub(crate) earlier: Token,

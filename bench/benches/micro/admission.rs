@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use divan::Bencher;
 use pgpalisade_authority::{Mark, Scope, Token};
-use pgpalisade_fence::scope_cell::ScopeCells;
-use pgpalisade_fence::{Admitted, Binding, Decision, Fence, Footing, Holding, SessionFence, Unmet};
+use pgpalisade_fence::mark_cache::MarkCache;
+use pgpalisade_fence::{
+    Admitted, Decision, Fence, GrantMode, HeldToken, HeldTokens, SessionFence, Unmet,
+};
 use pgpalisade_policies::scan::{self, NeedsParse};
 use pgpalisade_policies::{Mode, Policy, SearchPath, Verdict, VerdictCache};
 use pgpalisade_session::Pipeline;
@@ -23,14 +25,14 @@ use super::{INSERT, POINT_SELECT, SAFE};
 /// One session, and what is known of it.
 struct Session {
     fence: SessionFence,
-    variables: Variables<Arc<Holding>>,
+    variables: Variables<Arc<HeldTokens>>,
     names: Names,
     ledger: Ledger,
     verdicts: VerdictCache,
 }
 
 fn fence(policy: Policy) -> Arc<Fence> {
-    let cells = Arc::new(ScopeCells::default());
+    let cells = Arc::new(MarkCache::default());
     Arc::new(Fence::new(policy, cells, Mode::Enforce).expect("a fence"))
 }
 
@@ -44,11 +46,11 @@ impl Session {
                 .fence()
                 .cell(&Scope::from_str(scope).expect("a scope"));
             cell.raise(&Mark::new(of(34), 0, "bench".to_owned()));
-            Arc::new(Holding::new(Box::new([Binding {
+            Arc::new(HeldTokens::new(Box::new([HeldToken {
                 cell,
                 token: of(token),
                 timeline: 1,
-                footing: Footing::Registered,
+                footing: GrantMode::Enforced,
             }])))
         });
         Self {

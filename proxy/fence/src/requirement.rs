@@ -9,7 +9,7 @@ use pgpalisade_policies::{
 };
 
 use super::permit::{Admitted, Grounds};
-use super::{Basis, Holding, SCOPES_MAX, SessionFence, Standing, TokenValue};
+use super::{Basis, HeldTokens, SCOPES_MAX, SessionFence, TokenStatus, TokenValue};
 use crate::rejection::{Needs, Rejection};
 
 /// Why PostgreSQL's read-only mode is not sure to keep a statement from writing.
@@ -68,7 +68,7 @@ impl SessionFence {
     pub fn admit_effects(
         &self,
         effects: &Effects,
-        holding: Option<&Arc<Holding>>,
+        holding: Option<&Arc<HeldTokens>>,
         path: SearchPath<'_>,
     ) -> Decision {
         let mut grounds = Grounds::default();
@@ -97,7 +97,7 @@ impl SessionFence {
         grounds: &mut Grounds,
         effects: &Effects,
         why_write: Option<&dyn fmt::Display>,
-        holding: Option<&Arc<Holding>>,
+        holding: Option<&Arc<HeldTokens>>,
         path: SearchPath<'_>,
     ) -> Result<Basis, Unmet> {
         let is_read = effects.class == Class::Read;
@@ -131,7 +131,7 @@ impl SessionFence {
     pub fn check_goes_on(
         &self,
         grounds: &mut Grounds,
-        holding: Option<&Arc<Holding>>,
+        holding: Option<&Arc<HeldTokens>>,
     ) -> Result<(), Unmet> {
         self.check_standing(grounds, holding)?;
         self.check_accepted(holding)?;
@@ -147,7 +147,7 @@ impl SessionFence {
     }
 
     /// What was only observed is declared anew once it is enforced.
-    fn check_accepted(&self, holding: Option<&Arc<Holding>>) -> Result<(), Unmet> {
+    fn check_accepted(&self, holding: Option<&Arc<HeldTokens>>) -> Result<(), Unmet> {
         match holding {
             Some(holding) if !holding.bindings().iter().all(|one| self.is_accepted(one)) => {
                 let value = holding.value();
@@ -162,15 +162,15 @@ impl SessionFence {
     fn check_standing(
         &self,
         grounds: &mut Grounds,
-        holding: Option<&Arc<Holding>>,
+        holding: Option<&Arc<HeldTokens>>,
     ) -> Result<(), Box<Rejection>> {
         let bindings = holding.map_or(&[][..], |holding| holding.bindings());
         for binding in bindings {
             let scope = binding.cell.scope();
             let rejection = match binding.standing() {
-                Standing::Current => continue,
-                Standing::Stale(mark) => Rejection::stale(scope, binding.token, mark),
-                Standing::Deposed => Rejection::deposed_primary(scope, binding.token),
+                TokenStatus::Current => continue,
+                TokenStatus::Stale(mark) => Rejection::stale(scope, binding.token, mark),
+                TokenStatus::Deposed => Rejection::deposed_primary(scope, binding.token),
             };
             self.refuse_or_observe(grounds, Box::new(rejection))?;
         }
@@ -180,7 +180,11 @@ impl SessionFence {
     /// Why a session may not run a query behind the end of a transaction, while nobody knows whether read-only mode is
     /// still on; `None` where it needs none.
     #[must_use]
-    pub fn unguarded(&self, holding: Option<&Arc<Holding>>, why: Unguarded) -> Option<Rejection> {
+    pub fn unguarded(
+        &self,
+        holding: Option<&Arc<HeldTokens>>,
+        why: Unguarded,
+    ) -> Option<Rejection> {
         let scope = self.rules().scope();
         if self.may_write(holding) {
             return None;
@@ -216,7 +220,7 @@ impl SessionFence {
         class: Class,
         scopes: &ScopeSet,
         why_write: Option<&dyn fmt::Display>,
-        holding: Option<&Arc<Holding>>,
+        holding: Option<&Arc<HeldTokens>>,
     ) -> Result<(), Unmet> {
         let scope = |id: &ScopeId| self.named(*id).scope();
         for missing in scopes.as_slice().iter().map(scope) {

@@ -8,10 +8,10 @@ use pgpalisade_policies::{
     Backstop, DEFAULT_SCOPE, Lifetime, Mode, Policy, ScopeId, SessionPolicy, Who,
 };
 
+use super::mark_cache::{CachedMark, MarkCache};
 use super::permit::Grounds;
 use super::requirement::Unmet;
-use super::scope_cell::{ScopeCell, ScopeCells};
-use super::{Basis, Binding, Footing, Holding, Permit, TokenValue};
+use super::{Basis, GrantMode, HeldToken, HeldTokens, Permit, TokenValue};
 use crate::rejection::Rejection;
 use crate::wire::frontend::FrontendTag;
 
@@ -19,13 +19,13 @@ use crate::wire::frontend::FrontendTag;
 #[derive(Debug)]
 pub struct Fence {
     policy: Arc<Policy>,
-    cells: Arc<ScopeCells>,
+    cells: Arc<MarkCache>,
     /// Of the scopes that the policy names, in its order.
-    named: Box<[Arc<ScopeCell>]>,
+    named: Box<[Arc<CachedMark>]>,
     /// The places in `named`, by the numbers of the cells.
     places: Box<[Option<ScopeId>]>,
     /// Of [`DEFAULT_SCOPE`].
-    default: Arc<ScopeCell>,
+    default: Arc<CachedMark>,
     overall: Mode,
 }
 
@@ -36,7 +36,7 @@ impl Fence {
     /// # Errors
     ///
     /// Where the policy names a scope by something that is no name.
-    pub fn new(policy: Policy, cells: Arc<ScopeCells>, overall: Mode) -> Result<Self, ScopeError> {
+    pub fn new(policy: Policy, cells: Arc<MarkCache>, overall: Mode) -> Result<Self, ScopeError> {
         let cell = |name: &str| Scope::from_str(name).map(|scope| cells.cell(&scope));
         let named = policy.scopes().iter().map(|name| cell(name));
         let named: Box<[_]> = named.collect::<Result<_, _>>()?;
@@ -61,7 +61,7 @@ impl Fence {
 
     /// What this proxy knows of a scope's mark.
     #[must_use]
-    pub fn cell(&self, scope: &Scope) -> Arc<ScopeCell> {
+    pub fn cell(&self, scope: &Scope) -> Arc<CachedMark> {
         self.cells.cell(scope)
     }
 
@@ -73,18 +73,18 @@ impl Fence {
 
     /// The cell in use of a scope that the policy names.
     #[inline]
-    fn newest(&self, id: ScopeId) -> Option<&Arc<ScopeCell>> {
+    fn newest(&self, id: ScopeId) -> Option<&Arc<CachedMark>> {
         self.named.get(id.index()).map(|cell| cell.newest())
     }
 
     /// The place in the policy of the scope that a cell is for, where it names it.
     #[inline]
-    fn place(&self, cell: &ScopeCell) -> Option<ScopeId> {
+    fn place(&self, cell: &CachedMark) -> Option<ScopeId> {
         self.places.get(cell.number()).copied().flatten()
     }
 }
 
-fn places(policy: &Policy, named: &[Arc<ScopeCell>]) -> Box<[Option<ScopeId>]> {
+fn places(policy: &Policy, named: &[Arc<CachedMark>]) -> Box<[Option<ScopeId>]> {
     let count = named.iter().map(|cell| cell.number() + 1).max();
     let mut places = vec![None; count.unwrap_or_default()];
     for (id, cell) in policy.ids().zip(named) {
@@ -126,7 +126,7 @@ impl SessionFence {
         self.fence.named.iter().map(|cell| cell.scope())
     }
 
-    pub(super) fn named(&self, id: ScopeId) -> &Arc<ScopeCell> {
+    pub(super) fn named(&self, id: ScopeId) -> &Arc<CachedMark> {
         // A policy hands out places of its own scopes only.
         let named = self.fence.named.get(id.index());
         named.unwrap_or(&self.fence.default).newest()
@@ -148,8 +148,8 @@ impl SessionFence {
     }
 
     /// Whether the session holds tokens of every scope that the policy names: then it has those of any table.
-    pub(super) fn holds_all(&self, holding: Option<&Arc<Holding>>) -> bool {
-        let held = |cell: &Arc<ScopeCell>| {
+    pub(super) fn holds_all(&self, holding: Option<&Arc<HeldTokens>>) -> bool {
+        let held = |cell: &Arc<CachedMark>| {
             holding.is_some_and(|holding| holding.binding_of(cell.scope()).is_some())
         };
         self.fence.named.iter().all(held)
@@ -157,23 +157,23 @@ impl SessionFence {
 
     /// Whether a binding counts: it is current, and accepted in the way that its scope asks for.
     #[inline]
-    pub(super) fn counts(&self, binding: &Binding) -> bool {
+    pub(super) fn counts(&self, binding: &HeldToken) -> bool {
         binding.is_current() && self.is_accepted(binding)
     }
 
     /// Whether a binding was accepted in the way that its scope asks for now.
     #[inline]
-    pub fn is_accepted(&self, binding: &Binding) -> bool {
+    pub fn is_accepted(&self, binding: &HeldToken) -> bool {
         match binding.footing {
-            Footing::Registered => true,
-            Footing::Noted => self.mode(Some(binding.cell.scope())) == Mode::Observe,
+            GrantMode::Enforced => true,
+            GrantMode::Observed => self.mode(Some(binding.cell.scope())) == Mode::Observe,
         }
     }
 
     /// Whether a takeover ends a session for this token of it.
     #[must_use]
-    pub fn ends_sessions(&self, binding: &Binding) -> bool {
-        binding.footing == Footing::Registered
+    pub fn ends_sessions(&self, binding: &HeldToken) -> bool {
+        binding.footing == GrantMode::Enforced
             || self.mode(Some(binding.cell.scope())) == Mode::Enforce
     }
 
@@ -181,7 +181,7 @@ impl SessionFence {
     /// `None` says nothing; the text must be looked at.
     #[inline]
     #[must_use]
-    pub fn admit_any(&self, holding: Option<&Arc<Holding>>) -> Option<Permit> {
+    pub fn admit_any(&self, holding: Option<&Arc<HeldTokens>>) -> Option<Permit> {
         let needed = self.rules.unlooked()?;
         let Some(holding) = holding else {
             return needed.is_empty().then(|| Permit::new(Basis::Exempt));
@@ -201,7 +201,7 @@ impl SessionFence {
     /// Whether the session may write anything at all, so that PostgreSQL has to let it.
     #[inline]
     #[must_use]
-    pub fn may_write(&self, holding: Option<&Arc<Holding>>) -> bool {
+    pub fn may_write(&self, holding: Option<&Arc<HeldTokens>>) -> bool {
         let opens = match (self.opening(), holding) {
             (None, _) => true,
             (Some(_), None) => false,
@@ -225,19 +225,19 @@ impl SessionFence {
 
     /// Whether a cell is the one in use of one of these scopes.
     #[inline]
-    fn is_opened_by(&self, opening: &[ScopeId], cell: &Arc<ScopeCell>) -> bool {
+    fn is_opened_by(&self, opening: &[ScopeId], cell: &Arc<CachedMark>) -> bool {
         let newest = self.fence.place(cell).and_then(|id| self.fence.newest(id));
         newest.is_some_and(|newest| Arc::ptr_eq(newest, cell)) && self.is_among(opening, cell)
     }
 
     /// Whether a cell is of one of these scopes.
     #[inline]
-    fn is_among(&self, scopes: &[ScopeId], cell: &ScopeCell) -> bool {
+    fn is_among(&self, scopes: &[ScopeId], cell: &CachedMark) -> bool {
         let place = self.fence.place(cell);
         place.is_some_and(|id| scopes.binary_search(&id).is_ok())
     }
 
-    fn all_count_or_are_observed(&self, holding: &Holding) -> bool {
+    fn all_count_or_are_observed(&self, holding: &HeldTokens) -> bool {
         let mut bindings = holding.bindings().iter();
         bindings.all(|binding| {
             self.counts(binding) || self.mode(Some(binding.cell.scope())) == Mode::Observe
@@ -331,7 +331,7 @@ impl SessionFence {
     /// The rejection where the token has become stale since the COPY began.
     pub fn admit_copy_data(
         &self,
-        holding: Option<&Arc<Holding>>,
+        holding: Option<&Arc<HeldTokens>>,
     ) -> Result<Permit, Box<Rejection>> {
         // What is only observed is on record with its statement, or will be with its COMMIT.
         let mut grounds = Grounds::default();

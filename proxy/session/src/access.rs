@@ -14,7 +14,7 @@ pub const IN_HOT_STANDBY: &str = "in_hot_standby";
 
 /// Whether a session's tokens let it write at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum WriteAccess {
     /// It holds a current token.
     MayWrite,
     /// It holds none, or a stale one.
@@ -27,9 +27,9 @@ pub enum Adjustment {
     /// Outside of a transaction: for all that follow.
     Default(Access),
     /// Inside of one that began read-only: it may write from now on.
-    Lift,
+    SetReadWrite,
     /// Inside of one that began read-write: it may not write any more.
-    Lower,
+    SetReadOnly,
 }
 
 /// Where a session is.
@@ -129,24 +129,24 @@ impl AccessMode {
     /// What the proxy must change before the session's next statement, if anything.
     #[inline]
     #[must_use]
-    pub fn adjustment(&self, standing: Standing, place: Place) -> Option<Adjustment> {
+    pub fn adjustment(&self, standing: WriteAccess, place: Place) -> Option<Adjustment> {
         let open = self.adjusted.unwrap_or(self.actual);
         match (place, standing) {
-            (Place::Outside, Standing::MayWrite) if self.actual != self.shown => {
+            (Place::Outside, WriteAccess::MayWrite) if self.actual != self.shown => {
                 Some(Adjustment::Default(self.shown))
             }
-            (Place::Outside, Standing::MayNotWrite) if self.actual == Access::ReadWrite => {
+            (Place::Outside, WriteAccess::MayNotWrite) if self.actual == Access::ReadWrite => {
                 Some(Adjustment::Default(Access::ReadOnly))
             }
-            (Place::Inside, Standing::MayWrite)
+            (Place::Inside, WriteAccess::MayWrite)
                 if open == Access::ReadOnly
                     && self.shown == Access::ReadWrite
                     && self.requested != Some(Access::ReadOnly) =>
             {
-                Some(Adjustment::Lift)
+                Some(Adjustment::SetReadWrite)
             }
-            (Place::Inside, Standing::MayNotWrite) if open == Access::ReadWrite => {
-                Some(Adjustment::Lower)
+            (Place::Inside, WriteAccess::MayNotWrite) if open == Access::ReadWrite => {
+                Some(Adjustment::SetReadOnly)
             }
             _ => None,
         }
@@ -159,8 +159,8 @@ impl AccessMode {
                 self.actual = access;
                 self.imposed = access;
             }
-            Adjustment::Lift => self.adjusted = Some(Access::ReadWrite),
-            Adjustment::Lower => self.adjusted = Some(Access::ReadOnly),
+            Adjustment::SetReadWrite => self.adjusted = Some(Access::ReadWrite),
+            Adjustment::SetReadOnly => self.adjusted = Some(Access::ReadOnly),
         }
     }
 
@@ -344,12 +344,12 @@ pub fn parse(value: &[u8]) -> Option<Access> {
 mod tests {
     use super::*;
     use Access::{ReadOnly, ReadWrite};
-    use Adjustment::{Default, Lift, Lower};
+    use Adjustment::{Default, SetReadOnly, SetReadWrite};
     use Place::{Inside, Outside};
-    use Standing::{MayNotWrite, MayWrite};
+    use WriteAccess::{MayNotWrite, MayWrite};
 
     #[track_caller]
-    fn check(mode: &AccessMode, standing: Standing, place: Place, expect: Option<Adjustment>) {
+    fn check(mode: &AccessMode, standing: WriteAccess, place: Place, expect: Option<Adjustment>) {
         assert_eq!(mode.adjustment(standing, place), expect, "{mode:?}");
     }
 
@@ -358,14 +358,14 @@ mod tests {
         let mut mode = AccessMode::new(ReadWrite, ReadOnly);
         check(&mode, MayNotWrite, Outside, None);
         check(&mode, MayNotWrite, Inside, None);
-        check(&mode, MayWrite, Inside, Some(Lift));
+        check(&mode, MayWrite, Inside, Some(SetReadWrite));
         check(&mode, MayWrite, Outside, Some(Default(ReadWrite)));
         mode.adjust(Default(ReadWrite));
         check(&mode, MayWrite, Outside, None);
         check(&mode, MayWrite, Inside, None);
         // The token is lost again.
         check(&mode, MayNotWrite, Outside, Some(Default(ReadOnly)));
-        check(&mode, MayNotWrite, Inside, Some(Lower));
+        check(&mode, MayNotWrite, Inside, Some(SetReadOnly));
     }
 
     #[test]
@@ -377,7 +377,7 @@ mod tests {
         mode.on_transaction_access(ReadOnly);
         check(&mode, MayWrite, Inside, None);
         mode.end_transaction();
-        check(&mode, MayWrite, Inside, Some(Lift));
+        check(&mode, MayWrite, Inside, Some(SetReadWrite));
         mode.on_default_access(ReadOnly);
         check(&mode, MayWrite, Outside, None);
     }
@@ -407,10 +407,10 @@ mod tests {
     #[test]
     fn a_rollback_to_a_savepoint_may_undo_a_lowering() {
         let mut mode = AccessMode::new(ReadWrite, ReadWrite);
-        mode.adjust(Lower);
+        mode.adjust(SetReadOnly);
         check(&mode, MayNotWrite, Inside, None);
         mode.on_rollback_to();
-        check(&mode, MayNotWrite, Inside, Some(Lower));
+        check(&mode, MayNotWrite, Inside, Some(SetReadOnly));
     }
 
     /// What SHOW says of the open transaction and of the default, where the server says "on" of both.
@@ -445,13 +445,13 @@ mod tests {
         // A token, and its loss inside of a transaction.
         mode.adjust(Default(ReadWrite));
         check_shown(&mode, ReadOnly, ReadOnly);
-        mode.adjust(Lower);
+        mode.adjust(SetReadOnly);
         check_shown(&mode, ReadWrite, ReadOnly);
         mode.on_rollback_to();
         check_shown(&mode, ReadOnly, ReadOnly);
         // A token inside of a transaction: only the default is still the proxy's.
         mode = imposed();
-        mode.adjust(Lift);
+        mode.adjust(SetReadWrite);
         check_shown(&mode, ReadOnly, ReadWrite);
     }
 

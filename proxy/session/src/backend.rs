@@ -69,7 +69,7 @@ impl Session {
     #[inline]
     fn is_own_reply(&self) -> bool {
         let front = self.server.ledger.front();
-        front.is_some_and(|front| front.origin == Origin::Proxy)
+        front.is_some_and(|front| front.origin == Origin::Injected)
     }
 
     /// Whether a row answers the proxy's own question.

@@ -52,7 +52,7 @@ const TRANSACTION: [&[u8]; 7] = [
 #[inline]
 #[must_use]
 pub fn contradicts(request: &InFlight, reply: u8, command_tag: &[u8]) -> bool {
-    if request.origin == Origin::Proxy {
+    if request.origin == Origin::Injected {
         return false;
     }
     match (reply, request.leave, &request.verdict) {

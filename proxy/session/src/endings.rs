@@ -5,7 +5,7 @@ use pgpalisade_authority::{Mark, Scope, Token};
 
 use super::in_flight::InFlight;
 use super::{CommittedMidway, Session, command_tag};
-use crate::fence::Binding;
+use crate::fence::HeldToken;
 use crate::rejection::Rejection;
 use crate::rejection::{Enforcement, RejectionKind};
 use crate::wire::WireError;
@@ -151,7 +151,7 @@ impl Session {
 
     /// A token of the session that a takeover has made stale, where that ends sessions.
     fn ended_by_takeover(&self) -> Option<(Scope, Token, Mark)> {
-        let ends = |binding: &&Binding| self.client.fence.ends_sessions(binding);
+        let ends = |binding: &&HeldToken| self.client.fence.ends_sessions(binding);
         let accepted = self.server.granted.accepted().iter();
         let mut bindings = accepted.flat_map(|held| held.bindings()).filter(ends);
         bindings.find_map(|binding| {

@@ -257,11 +257,11 @@ impl Session {
     /// Sends a change of the access mode.
     pub fn begin_adjustment(&mut self, adjustment: Adjustment) {
         let error = match adjustment {
-            Adjustment::Lift => {
+            Adjustment::SetReadWrite => {
                 self.prepared().lift = Lift::Sent;
                 Some(Box::new(Rejection::declared_too_late()))
             }
-            Adjustment::Default(_) | Adjustment::Lower => {
+            Adjustment::Default(_) | Adjustment::SetReadOnly => {
                 self.server.read_only.mode.adjust(adjustment);
                 None
             }
@@ -277,7 +277,7 @@ impl Session {
                 Adjusted::Refused
             }
             Lift::Sent => {
-                self.server.read_only.mode.adjust(Adjustment::Lift);
+                self.server.read_only.mode.adjust(Adjustment::SetReadWrite);
                 Adjusted::Done
             }
             Lift::None => Adjusted::Done,

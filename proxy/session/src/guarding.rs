@@ -2,7 +2,7 @@
 
 use pgpalisade_policies::{Access, Control, Statement, Verdict, WriteReason};
 
-use super::access::{Adjustment, Place, Standing};
+use super::access::{Adjustment, Place, WriteAccess};
 use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::{Leave, Request};
 use super::judgement::Judged;
@@ -46,20 +46,20 @@ impl Session {
                 return None;
             }
             // Only what runs a query needs it: see `lower_due`.
-            Adjustment::Lower => return None,
+            Adjustment::SetReadOnly => return None,
             // Should it fail, the client's own Sync ends the pipeline that its message begins.
-            Adjustment::Lift if tag.is_extended() => self.client.pipeline = Pipeline::Open,
+            Adjustment::SetReadWrite if tag.is_extended() => self.client.pipeline = Pipeline::Open,
             // Nothing has to be known of it: should it fail, the session ends.
             Adjustment::Default(Access::ReadWrite) => {
                 self.begin_adjustment(adjustment);
                 return None;
             }
-            Adjustment::Lift | Adjustment::Default(Access::ReadOnly) => {}
+            Adjustment::SetReadWrite | Adjustment::Default(Access::ReadOnly) => {}
         }
         Some(Action::Need(Prerequisite::Access(adjustment)))
     }
 
-    fn due_adjustment(&self, standing: Standing) -> Option<Adjustment> {
+    fn due_adjustment(&self, standing: WriteAccess) -> Option<Adjustment> {
         // While requests are in flight the session's state is not known, and nothing can have
         // changed it: what could was waited for.
         if !self.server.ledger.is_empty() || self.server.ledger.is_copying_in() {
@@ -75,7 +75,7 @@ impl Session {
     /// What comes before something that could hide a write, where the session has lost its token inside a transaction:
     /// the transaction becomes read-only.
     pub(super) fn lower_due(&self) -> Option<Prerequisite> {
-        if self.standing() == Standing::MayWrite
+        if self.standing() == WriteAccess::MayWrite
             || !self.is_inside()
             || self.binds() == Binds::Yes
             || self.is_failed()
@@ -85,7 +85,7 @@ impl Session {
             return None;
         }
         Some(match self.server.ledger.is_empty() {
-            true => Prerequisite::Access(Adjustment::Lower),
+            true => Prerequisite::Access(Adjustment::SetReadOnly),
             false => Prerequisite::Replies,
         })
     }
@@ -102,10 +102,10 @@ impl Session {
     }
 
     #[inline]
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn standing(&self) -> WriteAccess {
         match self.client.fence.may_write(self.client.variables.token()) {
-            true => Standing::MayWrite,
-            false => Standing::MayNotWrite,
+            true => WriteAccess::MayWrite,
+            false => WriteAccess::MayNotWrite,
         }
     }
 
@@ -140,7 +140,7 @@ impl Session {
         if !may_run {
             return Ok(Leave::Read);
         }
-        if self.standing() == Standing::MayWrite {
+        if self.standing() == WriteAccess::MayWrite {
             // It matters where the session loses its token before the pipeline ends.
             self.server.read_only.on_run();
             self.server.text_settings.on_run();
@@ -182,7 +182,7 @@ impl Session {
         if in_pipeline_only || self.is_failed() {
             return None;
         }
-        self.due_adjustment(Standing::MayWrite)
+        self.due_adjustment(WriteAccess::MayWrite)
     }
 }
 

@@ -13,7 +13,7 @@ pub enum Origin {
     /// The client's: the reply is relayed.
     Client,
     /// The proxy's own: the reply is swallowed.
-    Proxy,
+    Injected,
 }
 
 /// What kind of request it is, and so what completes it.
@@ -126,7 +126,7 @@ impl InFlight {
     /// A request of the proxy's own.
     #[must_use]
     pub const fn proxy(request: Request) -> Self {
-        Self::new(request, Origin::Proxy, None)
+        Self::new(request, Origin::Injected, None)
     }
 
     #[inline]

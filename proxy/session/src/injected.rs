@@ -26,8 +26,12 @@ const REFUSED: &str = "REFUSED BY PGPALISADE /* stands for a statement that the 
 pub(super) fn adjustment(adjustment: Adjustment) -> String {
     match adjustment {
         Adjustment::Default(access) => format!("SET {DEFAULT_READ_ONLY} = {}", value(access)),
-        Adjustment::Lift => format!("SET transaction_read_only = {}", value(Access::ReadWrite)),
-        Adjustment::Lower => format!("SET transaction_read_only = {}", value(Access::ReadOnly)),
+        Adjustment::SetReadWrite => {
+            format!("SET transaction_read_only = {}", value(Access::ReadWrite))
+        }
+        Adjustment::SetReadOnly => {
+            format!("SET transaction_read_only = {}", value(Access::ReadOnly))
+        }
     }
 }
 

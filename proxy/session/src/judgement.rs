@@ -9,7 +9,7 @@ use pgpalisade_policies::{
     Statement, Verdict, VerdictCache, Weight, classify, weigh,
 };
 
-use super::access::{Adjustment, Standing};
+use super::access::{Adjustment, WriteAccess};
 use super::action::{Action, JudgedText, Prerequisite, Refused, Waiting};
 use super::in_flight::{InFlight, Leave, Request};
 use super::names::EXCERPT_MAX;
@@ -279,8 +279,8 @@ impl Session {
     /// What a read may do besides: a function of the database may write wherever the session may.
     fn leave_for_reads(&self) -> Leave {
         match self.standing() {
-            Standing::MayWrite => Leave::ReadUnguarded,
-            Standing::MayNotWrite => Leave::Read,
+            WriteAccess::MayWrite => Leave::ReadUnguarded,
+            WriteAccess::MayNotWrite => Leave::Read,
         }
     }
 
@@ -289,7 +289,8 @@ impl Session {
     /// its refusal fails the transaction, so nothing can use the lift.
     fn lift_first(&mut self, value: &TokenValue, request: Request) -> Option<Adjustment> {
         let lift = self.adjustment_before_binding(request);
-        let lift = lift.filter(|due| *due == Adjustment::Lift && self.client.fence.opens(value))?;
+        let lift =
+            lift.filter(|due| *due == Adjustment::SetReadWrite && self.client.fence.opens(value))?;
         self.prepared().binds = Binds::Yes;
         Some(lift)
     }

@@ -161,7 +161,7 @@ impl Ledger {
         };
         let to = match front.origin {
             Origin::Client => Reply::Relay,
-            Origin::Proxy => Reply::Swallow,
+            Origin::Injected => Reply::Swallow,
         };
         match reply {
             tag::ERROR => return self.on_error(to),

@@ -48,7 +48,7 @@ use pgpalisade_fence as fence;
 use pgpalisade_fence::rejection;
 use pgpalisade_wire as wire;
 
-use crate::fence::{Fence, Holding, Identified, SessionFence};
+use crate::fence::{Fence, HeldTokens, Identified, SessionFence};
 use crate::rejection::{Enforcement, Rejection};
 use crate::wire::backend::TransactionStatus;
 use access::AccessMode;
@@ -124,7 +124,7 @@ struct ClientHalf {
     /// What of the policy holds for it.
     fence: SessionFence,
     /// Its tokens, as PostgreSQL keeps a setting.
-    variables: Variables<Arc<Holding>>,
+    variables: Variables<Arc<HeldTokens>>,
     pipeline: Pipeline,
     settles: Settles,
     /// The takeover that would have ended the session, were that not only observed.

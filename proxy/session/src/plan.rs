@@ -17,7 +17,9 @@ use super::read_only::{Certainty, ends_transaction};
 use super::situation::{Confirmed, Situation};
 use super::text_names::{InText, TextNames};
 use super::variables::{self, Variables, apply, find};
-use crate::fence::{Basis, Decision, Grounds, Holding, SessionFence, TokenValue, Unguarded, Unmet};
+use crate::fence::{
+    Basis, Decision, Grounds, HeldTokens, SessionFence, TokenValue, Unguarded, Unmet,
+};
 use crate::rejection::Rejection;
 use crate::wire::backend::TransactionStatus;
 
@@ -76,7 +78,7 @@ impl Situation<'_> {
 fn last_opening(
     fence: &SessionFence,
     verdict: &Verdict,
-    variables: &Variables<Arc<Holding>>,
+    variables: &Variables<Arc<HeldTokens>>,
 ) -> Option<usize> {
     let mut scope = Cow::Borrowed(variables::scope(fence, variables));
     let mut last = None;
@@ -110,10 +112,10 @@ struct Walk<'a> {
     fence: &'a SessionFence,
     confirmed: Option<Confirmed<'a>>,
     in_text: TextNames<'a>,
-    accepted: &'a [Arc<Holding>],
+    accepted: &'a [Arc<HeldTokens>],
     path: SearchPath<'a>,
     guard: Certainty,
-    variables: Cow<'a, Variables<Arc<Holding>>>,
+    variables: Cow<'a, Variables<Arc<HeldTokens>>>,
     failed: bool,
     wrote: Wrote,
     grounds: Grounds,
@@ -391,7 +393,7 @@ enum Change {
     Other,
 }
 
-fn change(from: Option<&Arc<Holding>>, to: Option<&Arc<Holding>>) -> Change {
+fn change(from: Option<&Arc<HeldTokens>>, to: Option<&Arc<HeldTokens>>) -> Change {
     match (from, to) {
         (None, None) => Change::Same,
         (Some(from), Some(to)) if Arc::ptr_eq(from, to) => Change::Same,

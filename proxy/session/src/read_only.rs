@@ -2,7 +2,7 @@
 
 use pgpalisade_policies::{Control, Statement, Verdict};
 
-use super::access::{AccessMode, Adjustment, Place, Standing};
+use super::access::{AccessMode, Adjustment, Place, WriteAccess};
 
 /// How sure it is that read-only mode holds for a session that may not write.
 ///
@@ -63,8 +63,10 @@ impl ReadOnlyGuard {
 
     /// What must be changed in the open transaction before something could hide a write in it.
     pub(super) fn lower_due(&self) -> bool {
-        let due = self.mode.adjustment(Standing::MayNotWrite, Place::Inside);
-        due == Some(Adjustment::Lower)
+        let due = self
+            .mode
+            .adjustment(WriteAccess::MayNotWrite, Place::Inside);
+        due == Some(Adjustment::SetReadOnly)
     }
 
     /// Something is sent that may run a function of the database.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{KnowsToken, Session, injected, variables};
-use crate::fence::{Binding, Standing};
+use crate::fence::{HeldToken, TokenStatus};
 
 impl Session {
     /// Has the server learn what a SHOW behind it will ask for. Everything that was sent before is answered.
@@ -48,13 +48,13 @@ impl Session {
     }
 }
 
-fn describe(binding: &Binding, marks: &mut String, status: &mut String) {
+fn describe(binding: &HeldToken, marks: &mut String, status: &mut String) {
     let scope = binding.cell.scope();
     let token = binding.token;
     let (mark, state) = match binding.standing() {
-        Standing::Current => (token, "current"),
-        Standing::Stale(mark) => (mark.token, "stale"),
-        Standing::Deposed => (token, "deposed"),
+        TokenStatus::Current => (token, "current"),
+        TokenStatus::Stale(mark) => (mark.token, "stale"),
+        TokenStatus::Deposed => (token, "deposed"),
     };
     // Writing to a String cannot fail.
     let _ = write!(marks, "{mark}");

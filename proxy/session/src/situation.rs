@@ -10,7 +10,7 @@ use super::lookup;
 use super::names::{Meaning, Name, Names};
 use super::read_only::Certainty;
 use super::variables::Variables;
-use crate::fence::{Holding, SessionFence};
+use crate::fence::{HeldTokens, SessionFence};
 use crate::wire::backend::TransactionStatus;
 
 /// What is known of a session where a text arrives.
@@ -19,9 +19,9 @@ pub struct Situation<'a> {
     /// What of the policy holds for it.
     pub fence: &'a SessionFence,
     /// Its token as PostgreSQL keeps it. A text that depends on it waits until everything before it was answered.
-    pub variables: &'a Variables<Arc<Holding>>,
+    pub variables: &'a Variables<Arc<HeldTokens>>,
     /// Tokens that were accepted for it, whether in force or not.
-    pub accepted: &'a [Arc<Holding>],
+    pub accepted: &'a [Arc<HeldTokens>],
     /// The server's last word.
     pub status: TransactionStatus,
     /// Whether the open transaction may have written.

@@ -8,7 +8,7 @@ use pgpalisade_policies::{Mode, TokenBounds};
 use super::endings::Ending;
 use super::{Binds, Identity, Session, injected};
 use crate::fence::{
-    Binding, Fence, Footing, Holding, Identified, Purpose, SessionFence, TokenValue,
+    Fence, GrantMode, HeldToken, HeldTokens, Identified, Purpose, SessionFence, TokenValue,
 };
 use crate::rejection::Rejection;
 use crate::rejection::{Enforcement, RejectionKind};
@@ -82,17 +82,17 @@ impl Wanted {
 
     /// What the session holds once all are accepted. `session` is `None` where it was not found, which only observing
     /// forgives.
-    fn holding(&self, fence: &Fence, session: Option<Identified>) -> Arc<Holding> {
-        let bindings = self.tokens().map(|(scope, token, terms)| Binding {
+    fn holding(&self, fence: &Fence, session: Option<Identified>) -> Arc<HeldTokens> {
+        let bindings = self.tokens().map(|(scope, token, terms)| HeldToken {
             cell: fence.cell(scope),
             token,
             timeline: session.map_or(u32::MAX, |session| session.cluster.timeline),
             footing: match terms.purpose {
-                Purpose::Admit => Footing::Registered,
-                Purpose::Observe | Purpose::ObserveUnregistered => Footing::Noted,
+                Purpose::Admit => GrantMode::Enforced,
+                Purpose::Observe | Purpose::ObserveUnregistered => GrantMode::Observed,
             },
         });
-        Arc::new(Holding::new(bindings.collect()))
+        Arc::new(HeldTokens::new(bindings.collect()))
     }
 }
 
@@ -108,7 +108,7 @@ fn purpose(fence: &SessionFence, scope: &Scope) -> Purpose {
 /// What the register has, or may have, of a server session.
 #[derive(Debug, Default)]
 pub(super) struct Granted {
-    accepted: Vec<Arc<Holding>>,
+    accepted: Vec<Arc<HeldTokens>>,
     /// The tokens that were declared without an answer, the highest of each scope. The register may get the session
     /// there at any time from then on, so it must not declare a lower one: a takeover would spare it.
     unanswered: Vec<(Scope, Token)>,
@@ -120,11 +120,11 @@ struct TooMany;
 impl Granted {
     /// The tokens that were accepted, whether in force or not.
     #[inline]
-    pub(super) fn accepted(&self) -> &[Arc<Holding>] {
+    pub(super) fn accepted(&self) -> &[Arc<HeldTokens>] {
         &self.accepted
     }
 
-    fn add(&mut self, holding: Arc<Holding>, value: &TokenValue) {
+    fn add(&mut self, holding: Arc<HeldTokens>, value: &TokenValue) {
         self.accepted
             .retain(|holding| holding.stale().is_none() && !holding.is_for(value));
         if self.accepted.len() >= ACCEPTED_MAX {
@@ -265,7 +265,7 @@ impl Session {
         let accepted = self.server.granted.accepted();
         let in_force = variables.token().into_iter();
         let mut held = in_force.chain(variables.startup_token()).chain(accepted);
-        let lower = |holding: &Arc<Holding>| {
+        let lower = |holding: &Arc<HeldTokens>| {
             let declared = value.tokens().iter();
             holding.bindings().iter().any(|held| {
                 declared

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Chain, Control, FencingVariable, Lifetime};
 
-use crate::fence::{Holding, SessionFence, TokenValue};
+use crate::fence::{HeldTokens, SessionFence, TokenValue};
 use crate::wire::backend::TransactionStatus;
 
 /// One setting: the value of the session and, inside a transaction, a local one in front of it.
@@ -249,8 +249,8 @@ impl<V: Clone> Variables<V> {
 pub(super) fn apply(
     fence: &SessionFence,
     control: &Control,
-    accepted: &[Arc<Holding>],
-    variables: &mut Variables<Arc<Holding>>,
+    accepted: &[Arc<HeldTokens>],
+    variables: &mut Variables<Arc<HeldTokens>>,
 ) {
     match control {
         Control::Commit { chain } => variables.commit(*chain),
@@ -314,17 +314,17 @@ pub(super) fn apply(
 /// The scope that a bare number is for.
 pub(super) fn scope<'a>(
     fence: &'a SessionFence,
-    variables: &'a Variables<Arc<Holding>>,
+    variables: &'a Variables<Arc<HeldTokens>>,
 ) -> &'a Scope {
     variables.scope().unwrap_or_else(|| fence.default_scope())
 }
 
 /// The accepted tokens that a value stands for.
 pub(super) fn find<'a>(
-    accepted: &'a [Arc<Holding>],
-    in_force: Option<&'a Arc<Holding>>,
+    accepted: &'a [Arc<HeldTokens>],
+    in_force: Option<&'a Arc<HeldTokens>>,
     value: &TokenValue,
-) -> Option<&'a Arc<Holding>> {
+) -> Option<&'a Arc<HeldTokens>> {
     in_force
         .into_iter()
         .chain(accepted)

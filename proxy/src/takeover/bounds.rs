@@ -6,21 +6,24 @@ use pgpalisade_policies::TokenBounds;
 use super::Declare;
 use super::error::DeclareError;
 use super::pace::{Pace, WINDOW};
-use crate::fence::scope_cell::{ScopeCell, ScopeCells};
+use crate::fence::mark_cache::{CachedMark, MarkCache};
 use crate::rejection::Bound;
 
 /// Refuses the proxies' own scope, and a token above the highest, whatever the mark. The step is judged by the
 /// authority, in the same atomic step that would raise the mark: so no raise, and no repair that lowers the mark, can
 /// come between the look and the write. A cached mark would not do, for before this proxy has heard of a repair, the
 /// poison token itself is no step at all.
-pub(super) fn check_token(declare: &Declare, cell: Option<&ScopeCell>) -> Result<(), DeclareError> {
+pub(super) fn check_token(
+    declare: &Declare,
+    cell: Option<&CachedMark>,
+) -> Result<(), DeclareError> {
     match declare.bounds.max_token {
         _ if declare.scope.is_epoch() => Err(DeclareError::OutOfBounds {
             mark: None,
             bound: Bound::Reserved,
         }),
         Some(most) if declare.token.get() > most => Err(DeclareError::OutOfBounds {
-            mark: cell.and_then(ScopeCell::mark_detail),
+            mark: cell.and_then(CachedMark::mark_detail),
             bound: Bound::MaxToken(most),
         }),
         _ => Ok(()),
@@ -31,7 +34,7 @@ pub(super) fn check_token(declare: &Declare, cell: Option<&ScopeCell>) -> Result
 /// proxy knows.
 pub(super) fn check_growth(
     declare: &Declare,
-    cells: &ScopeCells,
+    cells: &MarkCache,
     pace: &Pace,
 ) -> Result<(), DeclareError> {
     let cell = cells.find(&declare.scope);

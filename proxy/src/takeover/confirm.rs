@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::DeclareError;
 use super::in_time;
-use crate::fence::scope_cell::ScopeCells;
+use crate::fence::mark_cache::MarkCache;
 
 /// Between two rounds: how long a wrong refusal can last, besides the authority's answer.
 const EVERY: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ const SCOPES_MAX: usize = 100;
 /// What the look needs.
 pub(super) struct Confirmer {
     pub(super) authority: Arc<dyn Authority>,
-    pub(super) cells: Arc<ScopeCells>,
+    pub(super) cells: Arc<MarkCache>,
     pub(super) timeout: Duration,
 }
 

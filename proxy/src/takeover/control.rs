@@ -18,7 +18,7 @@ use super::error::{ControlError, StartError};
 use super::prepare::{self, Prepared};
 use super::sessions;
 use super::witness::Table;
-use crate::fence::scope_cell::ScopeCells;
+use crate::fence::mark_cache::MarkCache;
 
 /// The first and the longest pause between attempts to connect again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -40,7 +40,7 @@ pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) timeout: Duration,
     pub(super) authority: Arc<dyn Authority>,
-    pub(super) cells: Arc<ScopeCells>,
+    pub(super) cells: Arc<MarkCache>,
     pub(super) lock: StoreLock,
     pub(super) witness: WitnessMode,
     /// How long the first connection waits for a lock that somebody holds.

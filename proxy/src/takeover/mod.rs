@@ -39,7 +39,7 @@ pub use error::{BackendFault, ControlError, DeclareError, Holder, StartError};
 pub use recover::{RecoverError, Recovery};
 pub use repair::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 
-use crate::fence::scope_cell::ScopeCells;
+use crate::fence::mark_cache::MarkCache;
 pub use crate::fence::{Identified, Purpose};
 use barrier::{Barrier, Barriers};
 use confirm::Confirmer;
@@ -141,7 +141,7 @@ struct Inner {
     handle: Handle,
     timeout: Duration,
     declared_by: String,
-    cells: Arc<ScopeCells>,
+    cells: Arc<MarkCache>,
     control: Control,
     authority: Arc<dyn Authority>,
     barriers: Arc<Barriers>,
@@ -185,7 +185,7 @@ impl Takeover {
         let BarrierKind::Cluster = options.barrier;
         let tasks = cancel.child_token();
         let guard = tasks.clone().drop_guard();
-        let cells = Arc::new(ScopeCells::default());
+        let cells = Arc::new(MarkCache::default());
         // Before the marks are read, so that no raise falls between the two.
         let changes = authority.watch();
         let plan = Plan {
@@ -239,7 +239,7 @@ impl Takeover {
     }
 
     /// What this proxy knows of the marks.
-    pub fn cells(&self) -> &Arc<ScopeCells> {
+    pub fn cells(&self) -> &Arc<MarkCache> {
         &self.inner.cells
     }
 

@@ -7,12 +7,12 @@ use pgpalisade_authority::{Change, Cluster, Watch};
 use tokio_util::sync::CancellationToken;
 
 use super::control::Control;
-use crate::fence::scope_cell::ScopeCells;
+use crate::fence::mark_cache::MarkCache;
 
 /// What the watch tells it to.
 pub(super) struct Watcher {
     pub(super) control: Control,
-    pub(super) cells: Arc<ScopeCells>,
+    pub(super) cells: Arc<MarkCache>,
     /// The cluster that this proxy was started for.
     pub(super) ours: Cluster,
 }

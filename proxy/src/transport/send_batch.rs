@@ -12,7 +12,7 @@ use std::task::{Poll, Waker};
 
 use pgpalisade_sockets::SendRing;
 
-use super::shared_stream::{SharedStream, Standing};
+use super::shared_stream::{SendState, SharedStream};
 use crate::config::Batching;
 
 /// More than this is sent at once: to copy it costs as much as a call.
@@ -101,11 +101,11 @@ impl SendBatch {
         );
         let mut queue = self.queue.borrow_mut();
         match shared.standing() {
-            Standing::Sent if queue.is_quiet() => return false,
-            Standing::Sent => queue.push(shared, bytes),
-            Standing::Queued if queue.extend(shared, bytes) => return true,
+            SendState::Sent if queue.is_quiet() => return false,
+            SendState::Sent => queue.push(shared, bytes),
+            SendState::Queued if queue.extend(shared, bytes) => return true,
             // A stream has one part at a time: what the system does not take of it has to be in front of what follows.
-            Standing::Queued | Standing::Returned => return false,
+            SendState::Queued | SendState::Returned => return false,
         }
         if queue.parts.len() == 1
             && let Some(flusher) = &*self.flusher.borrow()

@@ -10,7 +10,7 @@ use super::stream::Stream;
 
 /// Where bytes of a stream are, of those that were given to a [`SendBatch`](super::SendBatch).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum SendState {
     /// With the system.
     Sent,
     /// In the batch.
@@ -23,7 +23,7 @@ pub(super) enum Standing {
 #[derive(Debug)]
 pub(super) struct SharedStream {
     pub(super) stream: Stream,
-    standing: Cell<Standing>,
+    standing: Cell<SendState>,
     returned: RefCell<io::Result<BytesMut>>,
     /// The task to wake when something has returned.
     task: RefCell<Option<Waker>>,
@@ -33,20 +33,20 @@ impl SharedStream {
     pub(super) fn new(stream: Stream) -> Self {
         Self {
             stream,
-            standing: Cell::new(Standing::Sent),
+            standing: Cell::new(SendState::Sent),
             returned: RefCell::new(Ok(BytesMut::new())),
             task: RefCell::new(None),
         }
     }
 
     #[inline]
-    pub(super) const fn standing(&self) -> Standing {
+    pub(super) const fn standing(&self) -> SendState {
         self.standing.get()
     }
 
     #[inline]
     pub(super) fn queue(&self) {
-        self.standing.set(Standing::Queued);
+        self.standing.set(SendState::Queued);
     }
 
     /// Notes whom to wake.
@@ -62,7 +62,7 @@ impl SharedStream {
     #[inline]
     pub(super) fn on_sent(&self, bytes: &[u8], sent: io::Result<usize>) {
         match sent {
-            Ok(sent) if sent == bytes.len() => self.standing.set(Standing::Sent),
+            Ok(sent) if sent == bytes.len() => self.standing.set(SendState::Sent),
             other => self.on_returned(bytes, other),
         }
     }
@@ -75,7 +75,7 @@ impl SharedStream {
             Err(error) => Err(error),
         };
         *self.returned.borrow_mut() = rest.map(BytesMut::from);
-        self.standing.set(Standing::Returned);
+        self.standing.set(SendState::Returned);
         if let Some(task) = &*self.task.borrow() {
             task.wake_by_ref();
         }
@@ -87,7 +87,7 @@ impl SharedStream {
     ///
     /// The socket's own errors.
     pub(super) fn take_returned(&self) -> io::Result<BytesMut> {
-        self.standing.set(Standing::Sent);
+        self.standing.set(SendState::Sent);
         self.returned.replace(Ok(BytesMut::new()))
     }
 }

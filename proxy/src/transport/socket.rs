@@ -11,7 +11,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::task::coop;
 
 use super::send_batch::{PART_MAX, SendBatch};
-use super::shared_stream::{SharedStream, Standing};
+use super::shared_stream::{SendState, SharedStream};
 use super::stream::Stream;
 use crate::config::UpstreamAddr;
 
@@ -176,7 +176,7 @@ impl Socket {
     ///
     /// The socket's own errors; `WouldBlock` where it takes nothing.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        debug_assert_eq!(self.shared.standing(), Standing::Sent);
+        debug_assert_eq!(self.shared.standing(), SendState::Sent);
         self.shared.stream.try_send(bytes)
     }
 
@@ -196,7 +196,7 @@ impl Socket {
     /// Whether bytes have come back.
     #[inline]
     pub(super) fn has_returned(&self) -> bool {
-        self.shared.standing() == Standing::Returned
+        self.shared.standing() == SendState::Returned
     }
 
     /// Sends what is queued, and gives what the socket did not take of it.
@@ -205,12 +205,12 @@ impl Socket {
     ///
     /// The socket's own errors.
     pub(super) fn settle(&self) -> io::Result<BytesMut> {
-        if self.shared.standing() == Standing::Queued {
+        if self.shared.standing() == SendState::Queued {
             self.sends.flush();
         }
         match self.shared.standing() {
-            Standing::Returned => self.shared.take_returned(),
-            Standing::Sent | Standing::Queued => Ok(BytesMut::new()),
+            SendState::Returned => self.shared.take_returned(),
+            SendState::Sent | SendState::Queued => Ok(BytesMut::new()),
         }
     }
 

@@ -11,7 +11,7 @@ use postgres_protocol::message::frontend;
 use crate::fence::Permit;
 use crate::transport::{Outbox, Socket};
 
-pub(crate) use unfenced::Unfenced;
+pub(crate) use unfenced::PassthroughUpstream;
 
 /// The server's side of a connection.
 ///

@@ -5,21 +5,21 @@ use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 
-use crate::fence::Passage;
+use crate::fence::ReplicationPermit;
 use crate::transport::{Outbox, Socket};
 
 /// The server's side of a connection that may send whatever it likes.
 #[derive(Debug)]
-pub(crate) struct Unfenced {
+pub(crate) struct PassthroughUpstream {
     socket: Socket,
     outbox: Outbox,
 }
 
-impl Unfenced {
+impl PassthroughUpstream {
     /// A server that has finished its login. The passage is spent on the connection.
     #[must_use]
-    pub(crate) fn new(socket: Socket, passage: Passage) -> Self {
-        let Passage { .. } = passage;
+    pub(crate) fn new(socket: Socket, passage: ReplicationPermit) -> Self {
+        let ReplicationPermit { .. } = passage;
         Self {
             socket,
             outbox: Outbox::default(),

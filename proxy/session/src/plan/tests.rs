@@ -7,8 +7,8 @@ use pgpalisade_policies::{
 };
 
 use super::*;
-use crate::fence::scope_cell::ScopeCells;
-use crate::fence::{Admitted, Basis, Binding, Fence, Footing, Permit, SCOPES_MAX};
+use crate::fence::mark_cache::MarkCache;
+use crate::fence::{Admitted, Basis, Fence, GrantMode, HeldToken, Permit, SCOPES_MAX};
 use crate::in_flight::{InFlight, Request};
 use crate::ledger::Ledger;
 use crate::names::{Classified, NameChange, Names};
@@ -38,8 +38,8 @@ const FAILED: Outcome = Admit(Basis::FailedTransaction);
 /// A session, idle and without a transaction unless said otherwise.
 struct Session {
     fence: SessionFence,
-    variables: Variables<Arc<Holding>>,
-    accepted: Vec<Arc<Holding>>,
+    variables: Variables<Arc<HeldTokens>>,
+    accepted: Vec<Arc<HeldTokens>>,
     names: Names,
     ledger: Ledger,
     status: TransactionStatus,
@@ -53,7 +53,7 @@ fn fence() -> SessionFence {
     fence_of(Policy::parse(policy, &|_| Ok(())).unwrap(), &Arc::default())
 }
 
-fn fence_of(policy: Policy, cells: &Arc<ScopeCells>) -> SessionFence {
+fn fence_of(policy: Policy, cells: &Arc<MarkCache>) -> SessionFence {
     for (scope, mark) in [("default", MARK), ("billing", 7)] {
         cells.cell(&scope.parse().unwrap()).raise(&Mark::new(
             Token::new(mark).unwrap(),
@@ -74,15 +74,15 @@ fn value(text: &str) -> TokenValue {
     TokenValue::parse(text, &Scope::default()).unwrap().unwrap()
 }
 
-fn holding(fence: &SessionFence, text: &str) -> Arc<Holding> {
+fn holding(fence: &SessionFence, text: &str) -> Arc<HeldTokens> {
     let value = value(text);
-    let bindings = value.tokens().iter().map(|(scope, token)| Binding {
+    let bindings = value.tokens().iter().map(|(scope, token)| HeldToken {
         cell: fence.fence().cell(scope),
         token: *token,
         timeline: 1,
-        footing: Footing::Registered,
+        footing: GrantMode::Enforced,
     });
-    Arc::new(Holding::new(bindings.collect()))
+    Arc::new(HeldTokens::new(bindings.collect()))
 }
 
 impl Session {

@@ -233,7 +233,7 @@ fn a_lift_that_comes_too_late_answers_the_message_it_was_for() {
         (b'2', b"", "drop 4"),
     ];
     let mut subject = in_block(Nothing);
-    subject.session.begin_adjustment(Adjustment::Lift);
+    subject.session.begin_adjustment(Adjustment::SetReadWrite);
     check(&mut subject, &begun);
     check(
         &mut subject,
@@ -243,7 +243,7 @@ fn a_lift_that_comes_too_late_answers_the_message_it_was_for() {
     // In a pipeline nothing answers but the error, and the rest is skipped.
     let mut subject = Subject::new(Nothing);
     subject.run(&parse("", "SELECT 1"), "", b'I');
-    subject.session.begin_adjustment(Adjustment::Lift);
+    subject.session.begin_adjustment(Adjustment::SetReadWrite);
     let begun: [(u8, &[u8], &str); 3] = [
         (b'3', b"", "drop 5"),
         (b'1', b"", "drop 4"),
@@ -255,7 +255,7 @@ fn a_lift_that_comes_too_late_answers_the_message_it_was_for() {
     assert!(matches!(subject.ask(&bind("", "")), Action::Discard));
     // Should it not be too late, nobody hears of it.
     let mut subject = in_block(Nothing);
-    subject.session.begin_adjustment(Adjustment::Lift);
+    subject.session.begin_adjustment(Adjustment::SetReadWrite);
     subject.answer("", b'T');
     assert_eq!(subject.session.end_adjustment(), Adjusted::Done);
     assert_eq!(subject.to_client, b"");

@@ -15,7 +15,7 @@ use super::super::in_flight::{Origin, Request};
 use super::super::tokens::Wanted;
 use super::super::{Adjusted, Beginning, Session};
 use super::frames::{empty, message, query, strings};
-use crate::fence::scope_cell::ScopeCells;
+use crate::fence::mark_cache::MarkCache;
 use crate::fence::{Fence, Identified, SessionFence, TokenValue};
 use crate::wire::frontend;
 use crate::wire::header;
@@ -38,7 +38,7 @@ pub(super) fn fence() -> SessionFence {
     let policy = Policy::parse("[defaults]\nallow = [\"prepare-transaction\"]\n", &|_| {
         Ok(())
     });
-    let fence = Fence::new(policy.unwrap(), ScopeCells::default().into(), Mode::Enforce).unwrap();
+    let fence = Fence::new(policy.unwrap(), MarkCache::default().into(), Mode::Enforce).unwrap();
     raise(&fence, MARK);
     std::sync::Arc::new(fence).for_session(&Who {
         user: "u",
@@ -194,7 +194,7 @@ impl Subject {
         while let Some(front) = self.session.server.ledger.front() {
             let command_tag = match front.origin {
                 Origin::Client => command_tag,
-                Origin::Proxy => "SET",
+                Origin::Injected => "SET",
             };
             let complete = (b'C', strings(&[command_tag]));
             let ready = (b'Z', vec![status]);
@@ -239,8 +239,8 @@ pub(super) fn word(action: &Action, subject: &Subject) -> String {
             Prerequisite::Replies => "wait",
             Prerequisite::Verdict(..) => "classify",
             Prerequisite::SearchPath => "path",
-            Prerequisite::Access(Adjustment::Lift) => "lift",
-            Prerequisite::Access(Adjustment::Lower) => "lower",
+            Prerequisite::Access(Adjustment::SetReadWrite) => "lift",
+            Prerequisite::Access(Adjustment::SetReadOnly) => "lower",
             Prerequisite::Access(Adjustment::Default(Access::ReadOnly)) => "ro",
             Prerequisite::Access(Adjustment::Default(Access::ReadWrite)) => "rw",
             Prerequisite::Tokens(_, None) => "declare",

@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use pgpalisade_authority::{Backend, Cluster, Mark, Scope, Token};
 
-use super::scope_cell::ScopeCell;
+use super::mark_cache::CachedMark;
 use crate::token_value::TokenValue;
 
 /// One accepted token.
 #[derive(Debug, Clone)]
-pub struct Binding {
+pub struct HeldToken {
     /// What this proxy knows of the scope's mark.
-    pub cell: Arc<ScopeCell>,
+    pub cell: Arc<CachedMark>,
     /// The token.
     pub token: Token,
     /// The timeline of the cluster that the session is on.
     pub timeline: u32,
     /// How it was accepted.
-    pub footing: Footing,
+    pub footing: GrantMode,
 }
 
 /// What a declaration is for.
@@ -45,16 +45,16 @@ pub struct Identified {
 
 /// How a token was accepted for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Footing {
+pub enum GrantMode {
     /// The session is on the register, and every session with a lower token was gone.
-    Registered,
+    Enforced,
     /// In observe mode: nobody was ended for it, and nothing may rest on it once its scope is enforced.
-    Noted,
+    Observed,
 }
 
 /// How a token compares with the mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum TokenStatus {
     /// It is the mark.
     Current,
     /// The mark is above it.
@@ -63,7 +63,7 @@ pub enum Standing {
     Deposed,
 }
 
-impl Binding {
+impl HeldToken {
     /// Whether the token is not below the mark, and the session on the newest timeline: two atomic loads.
     #[inline]
     #[must_use]
@@ -78,38 +78,38 @@ impl Binding {
 
     /// The same, with what stands against it.
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> TokenStatus {
         match self.cell.mark_above(self.token) {
-            Some(mark) => Standing::Stale(mark),
-            None if self.is_on_the_newest_timeline() => Standing::Current,
-            None => Standing::Deposed,
+            Some(mark) => TokenStatus::Stale(mark),
+            None if self.is_on_the_newest_timeline() => TokenStatus::Current,
+            None => TokenStatus::Deposed,
         }
     }
 }
 
 /// The tokens of one value of `fencing.token`, all accepted.
 #[derive(Debug, Clone)]
-pub struct Holding {
-    bindings: Box<[Binding]>,
+pub struct HeldTokens {
+    bindings: Box<[HeldToken]>,
 }
 
-impl Holding {
+impl HeldTokens {
     /// Tokens that the authority has just accepted for this session.
     #[must_use]
-    pub const fn new(bindings: Box<[Binding]>) -> Self {
+    pub const fn new(bindings: Box<[HeldToken]>) -> Self {
         Self { bindings }
     }
 
     /// All of them.
     #[must_use]
-    pub const fn bindings(&self) -> &[Binding] {
+    pub const fn bindings(&self) -> &[HeldToken] {
         &self.bindings
     }
 
     /// The one for a scope.
     #[inline]
     #[must_use]
-    pub fn binding(&self, cell: &Arc<ScopeCell>) -> Option<&Binding> {
+    pub fn binding(&self, cell: &Arc<CachedMark>) -> Option<&HeldToken> {
         self.bindings
             .iter()
             .find(|binding| Arc::ptr_eq(&binding.cell, cell))
@@ -117,7 +117,7 @@ impl Holding {
 
     /// The one for a scope, by its name: also where its cell is not the one that a policy has.
     #[must_use]
-    pub fn binding_of(&self, scope: &Scope) -> Option<&Binding> {
+    pub fn binding_of(&self, scope: &Scope) -> Option<&HeldToken> {
         let mut bindings = self.bindings.iter();
         bindings.find(|binding| binding.cell.scope() == scope)
     }
@@ -131,7 +131,7 @@ impl Holding {
 
     /// The first one that is below its mark.
     #[must_use]
-    pub fn stale(&self) -> Option<(&Binding, Mark)> {
+    pub fn stale(&self) -> Option<(&HeldToken, Mark)> {
         let mut bindings = self.bindings.iter();
         bindings.find_map(|binding| Some((binding, binding.cell.mark_above(binding.token)?)))
     }
@@ -152,10 +152,10 @@ impl Holding {
     }
 }
 
-impl fmt::Display for Holding {
+impl fmt::Display for HeldTokens {
     /// As `SET fencing.token` takes it: `scheduler=34,billing=7`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, Binding { cell, token, .. }) in self.bindings.iter().enumerate() {
+        for (at, HeldToken { cell, token, .. }) in self.bindings.iter().enumerate() {
             let comma = if at == 0 { "" } else { "," };
             write!(f, "{comma}{}={token}", cell.scope())?;
         }

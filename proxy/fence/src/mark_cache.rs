@@ -63,7 +63,7 @@ const RETIRED: u64 = u64::MAX;
 /// A repair of the scope begins another incarnation, and puts the cell out of use for good: every token that was
 /// bound with it is stale from then on, whatever its number. [`Self::newest`] leads from it to the cell in use.
 #[derive(Debug)]
-pub struct ScopeCell {
+pub struct CachedMark {
     scope: Scope,
     number: usize,
     cluster: Arc<ClusterCell>,
@@ -78,7 +78,7 @@ pub struct ScopeCell {
     refusing: Arc<Refusing>,
 }
 
-impl ScopeCell {
+impl CachedMark {
     /// The scope.
     pub fn scope(&self) -> &Scope {
         &self.scope
@@ -163,7 +163,7 @@ impl ScopeCell {
     }
 
     /// Takes note of a mark of the cell's incarnation. A lower or equal one changes nothing, nor does one of another
-    /// incarnation: [`ScopeCells::note`] is for those.
+    /// incarnation: [`MarkCache::note`] is for those.
     pub fn raise(&self, mark: &Mark) {
         let mut detail = self.detail();
         let is_higher = detail.as_ref().is_none_or(|known| known.token < mark.token);
@@ -191,17 +191,17 @@ impl ScopeCell {
 
 /// The cells of all scopes. A session looks its cell up once and keeps it.
 #[derive(Debug, Default)]
-pub struct ScopeCells {
+pub struct MarkCache {
     cluster: Arc<ClusterCell>,
-    cells: DashMap<Scope, Arc<ScopeCell>>,
+    cells: DashMap<Scope, Arc<CachedMark>>,
     refusing: Arc<Refusing>,
     /// The next number of a scope.
     numbers: AtomicUsize,
 }
 
-impl ScopeCells {
+impl MarkCache {
     /// The cell of a scope in its present incarnation, made when it is new.
-    pub fn cell(&self, scope: &Scope) -> Arc<ScopeCell> {
+    pub fn cell(&self, scope: &Scope) -> Arc<CachedMark> {
         if let Some(cell) = self.cells.get(scope) {
             return Arc::clone(&cell);
         }
@@ -211,7 +211,7 @@ impl ScopeCells {
     }
 
     /// The cell of a scope, where there is one. A name that a client makes up gets none by being looked for.
-    pub fn find(&self, scope: &Scope) -> Option<Arc<ScopeCell>> {
+    pub fn find(&self, scope: &Scope) -> Option<Arc<CachedMark>> {
         self.cells.get(scope).map(|cell| Arc::clone(&cell))
     }
 
@@ -248,7 +248,7 @@ impl ScopeCells {
     }
 
     /// Every cell in use, in no order, for views.
-    pub fn all(&self) -> Vec<Arc<ScopeCell>> {
+    pub fn all(&self) -> Vec<Arc<CachedMark>> {
         self.cells.iter().map(|cell| Arc::clone(&cell)).collect()
     }
 
@@ -263,8 +263,8 @@ impl ScopeCells {
         taken
     }
 
-    fn fresh(&self, scope: &Scope, number: usize, incarnation: Incarnation) -> Arc<ScopeCell> {
-        Arc::new(ScopeCell {
+    fn fresh(&self, scope: &Scope, number: usize, incarnation: Incarnation) -> Arc<CachedMark> {
+        Arc::new(CachedMark {
             scope: scope.clone(),
             number,
             cluster: Arc::clone(&self.cluster),
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_repair_retires_the_cell_for_good() {
-        let (cells, scope) = (ScopeCells::default(), Scope::default());
+        let (cells, scope) = (MarkCache::default(), Scope::default());
         let old = cells.cell(&scope);
         let poison = Token::new(Token::MAX).unwrap();
         cells.note(&scope, &mark(Token::MAX, "a"));
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn what_was_refused_by_the_cache_is_given_out_once() {
-        let (cells, scope) = (ScopeCells::default(), Scope::default());
+        let (cells, scope) = (MarkCache::default(), Scope::default());
         cells.note(&scope, &mark(5, "a"));
         let (low, high) = (Token::new(4).unwrap(), Token::new(5).unwrap());
         assert_eq!(cells.cell(&scope).mark_above(high), None);
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn refusing_scopes_take_turns() {
-        let (cells, low) = (ScopeCells::default(), Token::new(4).unwrap());
+        let (cells, low) = (MarkCache::default(), Token::new(4).unwrap());
         let scopes = ["a", "b", "c"].map(|name| Scope::new(name).unwrap());
         for scope in &scopes {
             cells.note(scope, &mark(5, "a"));
@@ -361,7 +361,7 @@ mod tests {
     /// A cell that a repair has put out of use may have sessions that go on trying, each with its old token.
     #[test]
     fn a_retired_cell_is_noted_once_at_most() {
-        let (cells, scope) = (ScopeCells::default(), Scope::default());
+        let (cells, scope) = (MarkCache::default(), Scope::default());
         let (low, high) = (Token::new(4).unwrap(), Token::new(9).unwrap());
         let old = cells.cell(&scope);
         cells.note(&scope, &mark(5, "a"));
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn concurrent_repairs_and_raises_keep_the_highest_rank() {
-        let (cells, scope) = (ScopeCells::default(), Scope::default());
+        let (cells, scope) = (MarkCache::default(), Scope::default());
         let kept = cells.cell(&scope);
         std::thread::scope(|threads| {
             for thread in 0..4_u64 {
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn only_rises() {
-        let cells = ScopeCells::default();
+        let cells = MarkCache::default();
         let cell = cells.cell(&Scope::default());
         assert_eq!((cell.mark(), cell.mark_detail()), (None, None));
         cell.raise(&mark(5, "a"));
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn concurrent_raises_keep_the_highest() {
-        let cell = ScopeCells::default().cell(&Scope::default());
+        let cell = MarkCache::default().cell(&Scope::default());
         std::thread::scope(|threads| {
             for thread in 0..4 {
                 let cell = &cell;

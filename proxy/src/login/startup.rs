@@ -17,7 +17,7 @@ use crate::wire::WireError;
 use crate::wire::startup::{self, StartupPacket};
 
 /// What a connection turned out to be for.
-pub(super) enum Opening {
+pub(super) enum StartupKind {
     /// A session.
     Startup(StartupRequest),
     /// To cancel a statement of another session: the packet.
@@ -44,15 +44,18 @@ pub(super) struct StartupRequest {
 
 /// Reads packets until the client says what the connection is for. Encryption is declined, each kind
 /// once, as PostgreSQL does where it has none.
-pub(super) async fn read(client: &mut Socket, carry: &mut BytesMut) -> Result<Opening, LoginError> {
+pub(super) async fn read(
+    client: &mut Socket,
+    carry: &mut BytesMut,
+) -> Result<StartupKind, LoginError> {
     let mut declined: Vec<StartupPacket<'static>> = Vec::new();
     loop {
         let packet = read_packet(client, carry).await?;
         let (kind, name) = match parse(&packet)? {
             StartupPacket::SslRequest => (StartupPacket::SslRequest, "SSL"),
             StartupPacket::GssEncRequest => (StartupPacket::GssEncRequest, "GSSAPI encryption"),
-            StartupPacket::CancelRequest => return Ok(Opening::Cancel(packet)),
-            StartupPacket::OtherVersion => return Ok(Opening::OtherVersion(packet)),
+            StartupPacket::CancelRequest => return Ok(StartupKind::Cancel(packet)),
+            StartupPacket::OtherVersion => return Ok(StartupKind::OtherVersion(packet)),
             StartupPacket::Startup(message) => {
                 let text = |name| {
                     String::from_utf8_lossy(message.get(name).unwrap_or_default()).into_owned()
@@ -67,7 +70,7 @@ pub(super) async fn read(client: &mut Socket, carry: &mut BytesMut) -> Result<Op
                     replication,
                     packet: packet.clone(),
                 };
-                return Ok(Opening::Startup(request));
+                return Ok(StartupKind::Startup(request));
             }
         };
         if declined.contains(&kind) {

@@ -7,10 +7,10 @@ use crate::rejection::Rejection;
 
 /// Says that a connection is exempt as a whole: nothing that it sends needs a [`Permit`](super::Permit). Only this
 /// module makes them, for replication connections that the policy allows, and only
-/// `Unfenced::new` takes them.
+/// `PassthroughUpstream::new` takes them.
 #[must_use = "a passage is to be spent on the connection that it was made for"]
 #[derive(Debug)]
-pub struct Passage(());
+pub struct ReplicationPermit(());
 
 impl SessionFence {
     /// Decides a replication connection, with the tokens that its startup packet has brought. Where it would be
@@ -22,17 +22,17 @@ impl SessionFence {
     pub fn admit_replication(
         &self,
         declared: Option<&TokenValue>,
-    ) -> Result<(Passage, Option<Box<Rejection>>), Box<Rejection>> {
+    ) -> Result<(ReplicationPermit, Option<Box<Rejection>>), Box<Rejection>> {
         let allowed = self.rules().allows(Category::Replication);
         let rejection = match (allowed, declared) {
-            (Ok(()), None) => return Ok((Passage(()), None)),
+            (Ok(()), None) => return Ok((ReplicationPermit(()), None)),
             // Whoever declares a token is promised that a takeover ends the session. This one it would not end.
             (Ok(()), Some(_)) => Rejection::token_for_replication(),
             (Err(reason), _) => Rejection::replication(&reason),
         };
         match self.mode_of(&rejection) {
             Mode::Observe if !self.is_anything_enforced() => {
-                Ok((Passage(()), Some(Box::new(rejection))))
+                Ok((ReplicationPermit(()), Some(Box::new(rejection))))
             }
             Mode::Observe | Mode::Enforce => Err(Box::new(rejection)),
         }
