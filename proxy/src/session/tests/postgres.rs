@@ -96,10 +96,6 @@ impl Postgres {
         self.mode == Mode::Closed
     }
 
-    pub(super) const fn is_copying(&self) -> bool {
-        self.copy.is_some()
-    }
-
     /// What it has sent since it was last asked.
     pub(super) fn take(&mut self) -> Vec<Vec<u8>> {
         split(&std::mem::take(&mut self.sent))

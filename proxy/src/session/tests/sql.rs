@@ -114,10 +114,6 @@ impl Sql {
         matches!(self, Self::Commit | Self::Rollback | Self::RollbackTo)
     }
 
-    pub(super) const fn ends_transaction(&self) -> bool {
-        matches!(self, Self::Commit | Self::Rollback)
-    }
-
     /// Whether a snapshot is taken to analyse or run it: `analyze_requires_snapshot` and `PlannedStmtRequiresSnapshot`
     /// in PostgreSQL's source.
     pub(super) const fn takes_snapshot(&self, step: Step) -> bool {
