@@ -130,7 +130,9 @@ impl AccessMode {
     #[inline]
     #[must_use]
     pub fn adjustment(&self, standing: WriteAccess, place: Place) -> Option<Adjustment> {
-        let open = self.adjusted.unwrap_or(self.actual);
+        // A change of the default is for later transactions.
+        let began = self.before.unwrap_or(self.defaults());
+        let open = self.adjusted.unwrap_or(began.actual);
         match (place, standing) {
             (Place::Outside, WriteAccess::MayWrite) if self.actual != self.shown => {
                 Some(Adjustment::Default(self.shown))
@@ -140,7 +142,7 @@ impl AccessMode {
             }
             (Place::Inside, WriteAccess::MayWrite)
                 if open == Access::ReadOnly
-                    && self.shown == Access::ReadWrite
+                    && began.shown == Access::ReadWrite
                     && self.requested != Some(Access::ReadOnly) =>
             {
                 Some(Adjustment::SetReadWrite)
@@ -245,9 +247,10 @@ impl AccessMode {
     }
 
     /// AND CHAIN: the next transaction begins with the modes of the one that has ended.
-    const fn on_chain(&mut self) {
-        if self.before.take().is_some() {
+    fn on_chain(&mut self) {
+        if let Some(before) = self.before.take() {
             self.sight = Sight::Blurred;
+            self.adjusted.get_or_insert(before.actual);
         }
     }
 
@@ -366,6 +369,32 @@ mod tests {
         // The token is lost again.
         check(&mode, MayNotWrite, Outside, Some(Default(ReadOnly)));
         check(&mode, MayNotWrite, Inside, Some(SetReadOnly));
+    }
+
+    /// A change of the default leaves the open transaction as it began, and so does AND CHAIN.
+    #[test]
+    fn a_default_is_for_later_transactions() {
+        let holder = || {
+            let mut mode = AccessMode::new(ReadWrite, ReadOnly);
+            mode.adjust(Default(ReadWrite));
+            mode
+        };
+        let reset = |mode: &mut AccessMode| mode.on_reset();
+        let set = |mode: &mut AccessMode| mode.on_default_access(ReadOnly);
+        for change in [reset, set] {
+            let mut mode = holder();
+            change(&mut mode);
+            check(&mode, MayWrite, Inside, None);
+            check(&mode, MayNotWrite, Inside, Some(SetReadOnly));
+            mode.on_control(&Control::Commit { chain: Chain::Yes });
+            check(&mode, MayNotWrite, Inside, Some(SetReadOnly));
+            mode.end_transaction();
+            check(&mode, MayNotWrite, Inside, None);
+        }
+        // The client's own default was on when the transaction began.
+        let mut mode = AccessMode::new(ReadOnly, ReadOnly);
+        mode.on_default_access(ReadWrite);
+        check(&mode, MayWrite, Inside, None);
     }
 
     #[test]

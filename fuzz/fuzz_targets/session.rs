@@ -1,0 +1,220 @@
+//! Messages of both sides for one session, in any order.
+//!
+//! Beyond "no panic": what the session says itself stays within bounds, and it says whole messages; a message passes
+//! without a token only where its type or its text allows that; one that ends the session ends it for good.
+
+#![no_main]
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use libfuzzer_sys::fuzz_target;
+use pgpalisade_authority::{Backend, Cluster, Mark, Scope, Token};
+use pgpalisade_fence::mark_cache::MarkCache;
+use pgpalisade_fence::{Basis, Fence, Identified, SessionFence, TokenValue};
+use pgpalisade_policies::{
+    Access, Lexing, Mode, Policy, TextEncoding, VerdictCache, Who, classify,
+};
+use pgpalisade_session::access::AccessMode;
+use pgpalisade_session::action::{Action, Disposition, Prerequisite};
+use pgpalisade_session::frame::Frame;
+use pgpalisade_session::text_settings::TextSettings;
+use pgpalisade_session::tokens::Wanted;
+use pgpalisade_session::{Beginning, Session};
+use pgpalisade_wire::frontend;
+use pgpalisade_wire::header::{self, HEADER_LEN, Header};
+
+/// A message makes the session say at most so much besides: a few statements of its own, or one error with an excerpt.
+const SAID_MAX: usize = 64 * 1024;
+
+/// Messages that run something, or carry data of it. All of them need a permit of their own.
+const RUNNING: &[u8] = b"QEFdc";
+
+/// Whether the session has a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    Nothing,
+    Token,
+}
+
+/// Whether the conversation goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Course {
+    GoesOn,
+    Ends,
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&start, mut rest)) = data.split_first() else {
+        return;
+    };
+    let fence = fence();
+    let mut session = session(fence.clone());
+    let holds = match start & 1 {
+        0 => Holds::Nothing,
+        _ => Holds::Token,
+    };
+    if holds == Holds::Token {
+        hold(&mut session, &fence);
+    }
+    if start & 2 == 2 {
+        raise(&fence, 6);
+    }
+    let verdicts = RefCell::new(VerdictCache::new(1 << 20));
+    // The first byte of each message says whose it is, and in which pieces it comes.
+    while let Some((&how, bytes)) = rest.split_first() {
+        let Some((header, message)) = next(bytes) else {
+            return;
+        };
+        rest = &bytes[message.len()..];
+        let course = match how & 1 {
+            0 => on_client(&mut session, header, message, how, &verdicts, holds),
+            _ => on_server(&mut session, header, message),
+        };
+        if course == Course::Ends {
+            return;
+        }
+    }
+});
+
+/// The first message, as long as the bytes that are there: what a header promises beyond them has yet to arrive.
+fn next(bytes: &[u8]) -> Option<(Header, &[u8])> {
+    let header = header::parse(bytes, frontend::body_max).ok()??;
+    Some((header, &bytes[..header.frame_len().min(bytes.len())]))
+}
+
+fn on_client(
+    session: &mut Session,
+    header: Header,
+    message: &[u8],
+    how: u8,
+    verdicts: &RefCell<VerdictCache>,
+    holds: Holds,
+) -> Course {
+    let frame = match how & 2 {
+        0 => Frame::new(header, message),
+        _ => Frame::new(header, message).without_room(),
+    };
+    let action = session.on_frontend(frame, verdicts);
+    said(session);
+    match action {
+        Action::Forward(permit) => {
+            if holds == Holds::Nothing && RUNNING.contains(&header.tag) {
+                assert_ne!(permit.basis(), Basis::Token);
+                assert_ne!(permit.basis(), Basis::Exempt);
+            }
+            // No type but these can change data by itself.
+            assert!(b"QPBDECSHFdcf".contains(&header.tag));
+        }
+        Action::Need(prerequisite) => satisfy(session, prerequisite),
+        Action::End(_) | Action::Terminate => return Course::Ends,
+        Action::Discard | Action::AwaitFront | Action::AwaitWhole => {}
+    }
+    said(session);
+    Course::GoesOn
+}
+
+fn on_server(session: &mut Session, header: Header, message: &[u8]) -> Course {
+    let body = &message[HEADER_LEN..];
+    if body.len() < header.body_len && session.understands(header.tag) {
+        return Course::GoesOn;
+    }
+    let course = match session.on_backend(header.tag, body) {
+        Disposition::Relay | Disposition::Drop => Course::GoesOn,
+        Disposition::Terminated => match session.on_terminated(body) {
+            None => Course::GoesOn,
+            Some(_) => Course::Ends,
+        },
+        Disposition::End(_) => Course::Ends,
+    };
+    said(session);
+    course
+}
+
+/// Sees to what must come first, in the shortest way. Its replies are what the fuzzer says next.
+fn satisfy(session: &mut Session, prerequisite: Prerequisite) {
+    match prerequisite {
+        Prerequisite::Replies => session.ask_for_replies(),
+        Prerequisite::Verdict(text, lexing) => {
+            session.on_verdict(Arc::new(classify(&text, lexing)))
+        }
+        Prerequisite::SearchPath => session.ask_search_path(),
+        Prerequisite::Access(adjustment) => {
+            session.begin_adjustment(adjustment);
+            let _ = session.end_adjustment();
+        }
+        Prerequisite::Tokens(_, _) => {
+            let rejection = session_fence().changes_by_name();
+            rejection
+                .into_iter()
+                .for_each(|why| session.refuse_waiting(why));
+        }
+    }
+}
+
+/// Takes what the session has said.
+fn said(session: &mut Session) {
+    let output = session.output();
+    assert!(output.to_server.len() <= SAID_MAX && output.to_client.len() <= SAID_MAX);
+    for bytes in [&output.to_server, &output.to_client] {
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let header = header::parse(rest, |_| SAID_MAX).unwrap().unwrap();
+            rest = &rest[header.frame_len()..];
+        }
+    }
+    *output = Default::default();
+}
+
+fn session(fence: SessionFence) -> Session {
+    Session::new(Beginning {
+        fence,
+        scope: None,
+        backend_pid: 7,
+        access: AccessMode::new(Access::ReadWrite, Access::ReadOnly),
+        text_settings: TextSettings::new(Lexing::with_unknown_strings(TextEncoding::AsciiSafe)),
+    })
+}
+
+fn hold(session: &mut Session, fence: &SessionFence) {
+    let value = TokenValue::parse("5", &Scope::default()).unwrap().unwrap();
+    let wanted = Wanted::new(fence, value);
+    let identified = Identified {
+        backend: Backend {
+            pid: 7,
+            started_us: 1,
+        },
+        cluster: Cluster {
+            system_identifier: 1,
+            timeline: 1,
+            postmaster_us: 0,
+        },
+    };
+    session
+        .on_declared(&wanted, identified, Ok(vec![]))
+        .unwrap();
+    session.start_with(&wanted);
+}
+
+fn raise(fence: &SessionFence, mark: u64) {
+    let mark = Mark::new(Token::new(mark).unwrap(), 1, "fuzz".to_owned());
+    fence.fence().cell(&Scope::default()).raise(&mark);
+}
+
+/// What holds for a session under a policy by which every write needs the token of the default scope.
+fn fence() -> SessionFence {
+    let fence = session_fence();
+    raise(&fence, 5);
+    fence
+}
+
+fn session_fence() -> SessionFence {
+    let policy = Policy::parse("", &|_| Ok(())).unwrap();
+    let fence = Fence::new(policy, Arc::new(MarkCache::default()), Mode::Enforce).unwrap();
+    Arc::new(fence).for_session(&Who {
+        user: "u",
+        database: "d",
+        application_name: None,
+        client: None,
+    })
+}

@@ -1,0 +1,220 @@
+//! Conversations at random: what clients send, and a good deal that they should not.
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{Rng as _, RngCore as _};
+
+use super::frames::{bind, bind_one, empty, execute, function_call, message, parse, query, target};
+
+/// Whose conversation it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A session that holds the current token and keeps it: as if the proxy were not there.
+    Faithful,
+    /// A session that tries to write with and without a token.
+    Any,
+}
+
+/// Texts that any client may send.
+const TEXTS: &[&str] = &[
+    "SELECT 1",
+    "SELECT 1",
+    "SELECT f()",
+    "SELECT g()",
+    "SELECT 1/0",
+    "INSERT INTO t VALUES (1)",
+    "INSERT INTO t VALUES (1)",
+    "BEGIN",
+    "BEGIN",
+    "BEGIN READ ONLY",
+    "BEGIN READ WRITE",
+    "COMMIT",
+    "COMMIT",
+    "ROLLBACK",
+    "SAVEPOINT a",
+    "ROLLBACK TO a",
+    "RELEASE a",
+    "SET TRANSACTION READ ONLY",
+    "SET TRANSACTION READ WRITE",
+    "SET fencing.token = '5'",
+    "SET LOCAL fencing.token = '5'",
+    "RESET fencing.token",
+    "PREPARE e AS SELECT 1",
+    "PREPARE e AS INSERT INTO t VALUES (1)",
+    "PREPARE e AS SELECT f()",
+    "EXECUTE e",
+    "EXECUTE e",
+    "DEALLOCATE e",
+    "SHOW transaction_read_only",
+    "SHOW default_transaction_read_only",
+    "no statement",
+    "",
+];
+
+/// Texts that move the token and the access mode, or run by its name what a Parse has prepared.
+const MOVING: &[&str] = &[
+    "SET fencing.token = ''",
+    "SET fencing.token = '5'",
+    "SET fencing.token = '6'",
+    "SET fencing.token = '7'",
+    "SET LOCAL fencing.token = '7'",
+    "SET LOCAL fencing.token = ''",
+    "RESET fencing.token",
+    "SET default_transaction_read_only = off",
+    "SET default_transaction_read_only = on",
+    "RESET default_transaction_read_only",
+    "SHOW fencing.status",
+    "PREPARE s AS INSERT INTO t VALUES (1)",
+    "EXECUTE r",
+    "EXECUTE s",
+    "DEALLOCATE s",
+];
+
+const NAMES: &[&str] = &["", "", "r", "s", "w"];
+
+/// A generator of messages.
+pub(super) struct Client<'a> {
+    pub(super) rng: &'a mut StdRng,
+    pub(super) kind: Kind,
+    messages: Vec<Vec<u8>>,
+}
+
+impl<'a> Client<'a> {
+    /// What a client sends in one conversation.
+    pub(super) fn talk(rng: &'a mut StdRng, kind: Kind) -> Vec<Vec<u8>> {
+        let mut client = Self {
+            rng,
+            kind,
+            messages: Vec::new(),
+        };
+        for _ in 0..client.rng.random_range(1..12) {
+            client.part();
+        }
+        client.messages
+    }
+
+    fn part(&mut self) {
+        match self.rng.random_range(0..20) {
+            0..8 => self.query(),
+            8..14 => self.pipeline(),
+            14 | 15 => self.copy(),
+            16 => self.copy_in_pipeline(),
+            17 => self.messages.push(function_call()),
+            18 => {
+                let stray = [b'S', b'H', b'd', b'c', b'f'];
+                let tag = *stray.choose(self.rng).unwrap();
+                let body: &[u8] = if tag == b'f' { b"why\0" } else { b"" };
+                self.messages.push(message(tag, body));
+            }
+            _ => self.odd(),
+        }
+    }
+
+    fn text(&mut self) -> &'static str {
+        match self.kind {
+            Kind::Any if self.rng.random_ratio(1, 3) => MOVING.choose(self.rng).unwrap(),
+            _ => TEXTS.choose(self.rng).unwrap(),
+        }
+    }
+
+    fn name(&mut self) -> &'static str {
+        NAMES.choose(self.rng).unwrap()
+    }
+
+    fn query(&mut self) {
+        let count = *[1, 1, 1, 2, 3].choose(self.rng).unwrap();
+        let texts: Vec<_> = (0..count).map(|_| self.text()).collect();
+        self.messages.push(query(&texts.join("; ")));
+    }
+
+    fn pipeline(&mut self) {
+        for _ in 0..self.rng.random_range(1..4) {
+            let (statement, portal) = (self.name(), self.name());
+            if self.rng.random_ratio(4, 5) {
+                if !statement.is_empty() && self.rng.random() {
+                    self.messages.push(target(b'C', b'S', statement));
+                }
+                let text = self.text();
+                self.messages.push(parse(statement, text));
+            }
+            if self.rng.random_ratio(1, 4) {
+                self.messages.push(target(b'D', b'S', statement));
+            }
+            self.messages.push(match self.rng.random_ratio(1, 4) {
+                true => bind_one(portal, statement),
+                false => bind(portal, statement),
+            });
+            if self.rng.random_ratio(1, 4) {
+                self.messages.push(target(b'D', b'P', portal));
+            }
+            for _ in 0..*[1, 1, 1, 1, 0, 2].choose(self.rng).unwrap() {
+                let rows = self.rng.random_range(0..2);
+                self.messages.push(execute(portal, rows));
+            }
+            if self.rng.random_ratio(1, 6) {
+                self.messages.push(target(b'C', b'P', portal));
+            }
+            if self.rng.random_ratio(1, 6) {
+                self.messages.push(empty(b'H'));
+            }
+        }
+        if self.rng.random_ratio(5, 6) {
+            self.messages.push(empty(b'S'));
+        }
+    }
+
+    fn copy(&mut self) {
+        let behind = *["", "", "; SELECT 1", "; INSERT INTO t VALUES (1)"]
+            .choose(self.rng)
+            .unwrap();
+        self.messages
+            .push(query(&format!("COPY t FROM STDIN{behind}")));
+        self.data();
+    }
+
+    fn copy_in_pipeline(&mut self) {
+        self.messages.push(parse("", "COPY t FROM STDIN"));
+        self.messages.push(bind("", ""));
+        self.messages.push(execute("", 0));
+        if self.rng.random() {
+            self.messages.push(empty(b'S'));
+        }
+        self.data();
+        if self.rng.random_ratio(5, 6) {
+            self.messages.push(empty(b'S'));
+        }
+    }
+
+    fn data(&mut self) {
+        for _ in 0..self.rng.random_range(0..4) {
+            self.messages.push(message(b'd', b"1\n"));
+        }
+        self.messages.push(match self.rng.random_ratio(1, 4) {
+            true => message(b'f', b"why\0"),
+            false => empty(b'c'),
+        });
+    }
+
+    /// A message that PostgreSQL refuses for its layout.
+    fn odd(&mut self) {
+        let tag = *b"QPBDECH".choose(self.rng).unwrap();
+        self.messages.push(message(tag, b"x"));
+        if tag != b'Q' {
+            self.messages.push(empty(b'S'));
+        }
+    }
+
+    /// Bytes that are no message of anything.
+    pub(super) fn noise(rng: &mut StdRng) -> Vec<u8> {
+        let tag = *b"BCDEFHPQSXcdfp123CDEGINSTZnst!A".choose(rng).unwrap();
+        let mut body = vec![0; rng.random_range(0..24)];
+        rng.fill_bytes(&mut body);
+        if rng.random() {
+            let last = body.len().saturating_sub(1);
+            body.iter_mut()
+                .for_each(|byte| *byte = byte.saturating_sub(200));
+            body.get_mut(last).into_iter().for_each(|byte| *byte = 0);
+        }
+        message(tag, &body)
+    }
+}

@@ -1,0 +1,399 @@
+//! The place of the relay: messages of both sides on their way, and what must happen before one is decided. The steps
+//! are those of `relay/prepare.rs` and `relay/token_grant.rs`, with chance in the place of the authority.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use pgpalisade_authority::Token;
+use pgpalisade_policies::{Access, VerdictCache, classify};
+use rand::Rng as _;
+use rand::rngs::StdRng;
+
+use super::super::access::Adjustment;
+use super::super::action::{Action, Disposition, Prerequisite};
+use super::super::frame::Frame;
+use super::super::tokens::{Declared, Denied, Wanted};
+use super::super::{Adjusted, Identity, Session};
+use super::frames::{empty, parts, split};
+use super::postgres::Postgres;
+use super::subject::{self, identified};
+use crate::fence::SessionFence;
+use crate::rejection::Rejection;
+use crate::wire::{frontend, header};
+
+/// Whether a conversation goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Course {
+    GoesOn,
+    Ended,
+}
+
+/// How the authority answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Authority {
+    /// It accepts what is not stale.
+    Accepts,
+    /// It also refuses, or does not answer, as chance will have it.
+    IsFickle,
+}
+
+/// What became of tokens that were asked for.
+enum Grant {
+    Accepted,
+    Refused(Box<Rejection>),
+    Answered,
+}
+
+/// A message is decided after at most so many prerequisites.
+const ROUNDS_MAX: usize = 12;
+
+/// The session, the server, and what is on the way between them.
+pub(super) struct Driver<'a> {
+    pub(super) session: Session,
+    pub(super) server: Postgres,
+    fence: SessionFence,
+    verdicts: &'a RefCell<VerdictCache>,
+    rng: &'a mut StdRng,
+    authority: Authority,
+    to_server: VecDeque<Vec<u8>>,
+    to_session: VecDeque<Vec<u8>>,
+    /// What the client has got.
+    pub(super) to_client: Vec<u8>,
+    mark: u64,
+    granted: Vec<String>,
+    course: Course,
+    /// What was sent, for the one who reads why a test has failed.
+    log: Vec<String>,
+}
+
+impl Drop for Driver<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.log.join("\n"));
+        }
+    }
+}
+
+impl<'a> Driver<'a> {
+    pub(super) fn new(
+        verdicts: &'a RefCell<VerdictCache>,
+        rng: &'a mut StdRng,
+        authority: Authority,
+        server: Postgres,
+    ) -> Self {
+        let fence = subject::fence();
+        Self {
+            session: subject::session(fence.clone()),
+            server,
+            fence,
+            verdicts,
+            rng,
+            authority,
+            to_server: VecDeque::new(),
+            to_session: VecDeque::new(),
+            to_client: Vec::new(),
+            mark: subject::MARK,
+            granted: Vec::new(),
+            course: Course::GoesOn,
+            log: Vec::new(),
+        }
+    }
+
+    fn note(&mut self, what: &str, message: &[u8]) {
+        let (tag, body) = parts(message);
+        let line = format!("{what} {} {}", char::from(tag), body.escape_ascii());
+        self.log.push(line);
+    }
+
+    /// The session has begun with a token in its startup packet.
+    pub(super) fn start_with(&mut self, value: &str) {
+        let wanted = subject::wanted(&self.fence, value);
+        assert!(matches!(self.obtain(&wanted, None), Some(Grant::Accepted)));
+        self.session.start_with(&wanted);
+    }
+
+    /// The authority is another from here on.
+    pub(super) const fn answers(&mut self, authority: Authority) {
+        self.authority = authority;
+    }
+
+    pub(super) const fn course(&self) -> Course {
+        self.course
+    }
+
+    /// The client sends a message; then what is on the way gets on, as far as chance will have it.
+    pub(super) fn send(&mut self, message: &[u8]) {
+        self.decide(message);
+        for _ in 0..self.rng.random_range(0..4) {
+            self.step();
+        }
+    }
+
+    /// Another session takes over: nothing of this one is on its way any more.
+    pub(super) fn depose(&mut self) {
+        self.drain();
+        self.log.push("takeover".to_owned());
+        self.mark += 1;
+        subject::raise(self.fence.fence(), self.mark);
+    }
+
+    /// Everything that is on the way arrives.
+    pub(super) fn drain(&mut self) {
+        while self.step() == Moved::Some {}
+    }
+
+    fn decide(&mut self, message: &[u8]) {
+        self.note("client:", message);
+        let header = header::parse(message, frontend::body_max).unwrap().unwrap();
+        for _ in 0..ROUNDS_MAX {
+            if self.course == Course::Ended {
+                return;
+            }
+            let action = self
+                .session
+                .on_frontend(Frame::new(header, message), self.verdicts);
+            self.put_output();
+            match action {
+                Action::Forward(_) => return self.to_server.push_back(message.to_vec()),
+                Action::Discard => return,
+                Action::Terminate | Action::End(_) => return self.course = Course::Ended,
+                Action::Need(prerequisite) => {
+                    if self.prepare(prerequisite) == Front::Answered {
+                        return;
+                    }
+                }
+                Action::AwaitFront | Action::AwaitWhole => panic!("{message:?} is whole"),
+            }
+        }
+        panic!("{message:?} is never decided");
+    }
+
+    fn prepare(&mut self, prerequisite: Prerequisite) -> Front {
+        match prerequisite {
+            Prerequisite::Replies => self.await_replies(),
+            Prerequisite::Verdict(text, lexing) => {
+                self.session.on_verdict(classify(&text, lexing).into());
+            }
+            Prerequisite::SearchPath => {
+                self.session.ask_search_path();
+                self.await_replies();
+            }
+            Prerequisite::Access(adjustment) => {
+                if self.adjust(adjustment) == Adjusted::Refused {
+                    return Front::Answered;
+                }
+            }
+            Prerequisite::Tokens(wanted, lift) => match self.obtain(&wanted, lift) {
+                Some(Grant::Accepted) => {}
+                Some(Grant::Refused(rejection)) => {
+                    self.session.refuse_waiting(rejection);
+                    self.put_output();
+                    return Front::Answered;
+                }
+                Some(Grant::Answered) | None => return Front::Answered,
+            },
+        }
+        Front::IsAskedAgain
+    }
+
+    /// Everything arrives, and then the session has its replies: anything else would be a deadlock.
+    fn await_replies(&mut self) {
+        self.session.ask_for_replies();
+        self.put_output();
+        self.drain();
+        let settled = self.course == Course::Ended || self.session.is_settled();
+        assert!(
+            settled,
+            "waits for replies that nobody sends: {:?}",
+            self.session
+        );
+    }
+
+    fn adjust(&mut self, adjustment: Adjustment) -> Adjusted {
+        self.session.begin_adjustment(adjustment);
+        if adjustment == Adjustment::Default(Access::ReadWrite) {
+            self.put_output();
+            return Adjusted::Done;
+        }
+        self.await_replies();
+        self.session.end_adjustment()
+    }
+
+    fn obtain(&mut self, wanted: &Wanted, lift: Option<Adjustment>) -> Option<Grant> {
+        if self.session.may_declare(wanted).is_err() {
+            self.course = Course::Ended;
+            return None;
+        }
+        if let Some(lift) = lift
+            && self.adjust(lift) == Adjusted::Refused
+        {
+            return Some(Grant::Answered);
+        }
+        if let Identity::Pid(_) = self.session.identity() {
+            if self.is_fickle() {
+                let rejection = Box::new(Rejection::backend_unknown(&"not found"));
+                let denied = self.session.on_not_identified(wanted, rejection);
+                return self.granted(wanted, denied);
+            }
+            self.session.probe();
+            self.await_replies();
+            self.session.on_identified(identified());
+        }
+        let declared = self.declare(wanted);
+        let denied = self.session.on_declared(wanted, identified(), declared);
+        self.granted(wanted, denied)
+    }
+
+    fn granted(&mut self, wanted: &Wanted, outcome: Result<(), Denied>) -> Option<Grant> {
+        self.put_output();
+        match outcome {
+            Ok(()) => {
+                let tokens = wanted.tokens();
+                self.granted
+                    .extend(tokens.map(|(_, token, _)| token.to_string()));
+                Some(Grant::Accepted)
+            }
+            Err(Denied::Refused(rejection)) => Some(Grant::Refused(rejection)),
+            Err(Denied::Ends(_)) => {
+                self.course = Course::Ended;
+                None
+            }
+        }
+    }
+
+    /// The authority: marks rise before a token is accepted, and also where its answer is lost.
+    fn declare(&mut self, wanted: &Wanted) -> Declared {
+        for (scope, token, _) in wanted.tokens() {
+            let current = Token::new(self.mark).unwrap();
+            if token < current {
+                let mark = self.fence.fence().mark_above(scope, token).unwrap();
+                return Err(Box::new(Rejection::stale(scope, token, mark)));
+            }
+            let number: u64 = token.to_string().parse().unwrap();
+            if self.is_fickle() {
+                if self.rng.random() {
+                    self.mark = self.mark.max(number);
+                    subject::raise(self.fence.fence(), self.mark);
+                }
+                let why = &"no answer";
+                return Err(Box::new(match self.rng.random() {
+                    true => Rejection::authority_unavailable(Some(scope), why),
+                    false => Rejection::takeover_incomplete(Some(scope), why),
+                }));
+            }
+            self.mark = self.mark.max(number);
+            subject::raise(self.fence.fence(), self.mark);
+        }
+        Ok(Vec::new())
+    }
+
+    fn is_fickle(&mut self) -> bool {
+        self.authority == Authority::IsFickle && self.rng.random_ratio(1, 8)
+    }
+
+    fn put_output(&mut self) {
+        let output = self.session.output();
+        let own = std::mem::take(&mut output.to_server);
+        self.to_client
+            .extend_from_slice(&std::mem::take(&mut output.to_client));
+        output.refusals.clear();
+        self.to_server.extend(split(&own));
+    }
+
+    /// One message arrives, at the one side or the other.
+    fn step(&mut self) -> Moved {
+        let server_first = self.rng.random();
+        if self.course == Course::Ended {
+            return Moved::None;
+        }
+        if server_first && self.server_reads() == Moved::Some {
+            return Moved::Some;
+        }
+        match self.session_reads() {
+            Moved::Some => Moved::Some,
+            Moved::None => self.server_reads(),
+        }
+    }
+
+    fn server_reads(&mut self) -> Moved {
+        let Some(message) = self.to_server.pop_front() else {
+            return Moved::None;
+        };
+        self.note("    server reads:", &message);
+        let (tag, body) = parts(&message);
+        self.server.read(tag, body);
+        for token in std::mem::take(&mut self.server.writes) {
+            self.check_write(&token);
+        }
+        self.to_session.extend(self.server.take());
+        Moved::Some
+    }
+
+    /// Who writes holds a token that was accepted for it, and no other session has a higher one.
+    fn check_write(&self, token: &str) {
+        let is_current = token.parse::<u64>().is_ok_and(|token| token >= self.mark);
+        let is_granted = self.granted.iter().any(|granted| granted == token);
+        assert!(
+            is_current && is_granted,
+            "a write under the token {token:?}, where the mark is {} and {:?} were accepted",
+            self.mark,
+            self.granted
+        );
+    }
+
+    fn session_reads(&mut self) -> Moved {
+        let Some(message) = self.to_session.pop_front() else {
+            return Moved::None;
+        };
+        self.note("    server says:", &message);
+        let (tag, body) = parts(&message);
+        let disposition = self.session.on_backend(tag, body);
+        self.put_output();
+        match disposition {
+            Disposition::Relay => self.to_client.extend_from_slice(&message),
+            Disposition::Drop => {}
+            Disposition::Terminated | Disposition::End(_) => {
+                panic!("{message:?}: {disposition:?}");
+            }
+        }
+        if self.server.is_closed() && self.to_session.is_empty() {
+            self.course = Course::Ended;
+        }
+        Moved::Some
+    }
+
+    /// The client ends what it has open, and everything is answered.
+    pub(super) fn finish(&mut self) {
+        for message in closing() {
+            self.send(&message);
+        }
+        self.drain();
+        assert!(
+            self.course == Course::Ended || self.session.is_answered(),
+            "not answered: {:?}",
+            self.session
+        );
+    }
+}
+
+/// What ends a COPY and a pipeline, also where there is none.
+pub(super) fn closing() -> [Vec<u8>; 3] {
+    [
+        super::frames::message(b'f', b"end\0"),
+        empty(b'S'),
+        empty(b'S'),
+    ]
+}
+
+/// What has become of the message at the front.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Front {
+    IsAskedAgain,
+    Answered,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    Some,
+    None,
+}

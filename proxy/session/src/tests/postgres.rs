@@ -1,0 +1,379 @@
+//! PostgreSQL's own rules, as far as a conversation shows them: pipelines that are skipped to Sync behind an error,
+//! implicit transactions, blocks, COPY, names, replies that wait for Sync or Flush, and read-only mode.
+//!
+//! Source: `PostgresMain` in `src/backend/tcop/postgres.c`, `xact.c`, `copyfromparse.c`.
+
+mod preparing;
+mod running;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::frames::{error_body, message, split, strings};
+use super::sql::{Block, DEFAULT_ACCESS, Refusal, Settings, Sql, Transaction};
+use crate::wire::frontend::{self, Target};
+
+/// A write: the value of `fencing.token` at the time.
+pub(super) type Write = String;
+
+/// A server process.
+#[derive(Debug)]
+pub(super) struct Postgres {
+    settings: Settings,
+    /// The default access mode that the client was last told of.
+    reported: String,
+    transaction: Option<Transaction>,
+    statements: BTreeMap<String, Option<Sql>>,
+    portals: BTreeMap<String, Portal>,
+    mode: Mode,
+    copy: Option<Copy>,
+    held_back: Vec<u8>,
+    sent: Vec<u8>,
+    /// What was written, and what was committed by a COMMIT.
+    pub(super) writes: Vec<Write>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Normal,
+    SkippingToSync,
+    Closed,
+}
+
+/// The protocol in which a statement runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Simple,
+    Extended,
+}
+
+#[derive(Debug)]
+struct Portal {
+    statement: Option<Sql>,
+    /// It has run, and its rows are there.
+    ran: bool,
+    /// Rows that were not fetched.
+    rows: VecDeque<Vec<u8>>,
+}
+
+/// A COPY FROM STDIN that waits for data.
+#[derive(Debug)]
+struct Copy {
+    protocol: Protocol,
+    rows: usize,
+    /// What stands behind it in its text.
+    rest: Vec<Sql>,
+}
+
+/// What has become of a statement.
+enum Ran {
+    /// Its rows and its command tag.
+    Done(Vec<Vec<u8>>, String),
+    /// It waits for data.
+    Copies,
+}
+
+const FAILED: Refusal = ("25P02", "current transaction is aborted");
+
+impl Postgres {
+    /// A session that has started with these settings.
+    pub(super) fn new(startup: &[(&str, &str)]) -> Self {
+        let settings = Settings::new(startup);
+        Self {
+            reported: settings.get(DEFAULT_ACCESS).unwrap_or_default().to_owned(),
+            settings,
+            transaction: None,
+            statements: BTreeMap::new(),
+            portals: BTreeMap::new(),
+            mode: Mode::Normal,
+            copy: None,
+            held_back: Vec::new(),
+            sent: Vec::new(),
+            writes: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.mode == Mode::Closed
+    }
+
+    /// What it has sent since it was last asked.
+    pub(super) fn take(&mut self) -> Vec<Vec<u8>> {
+        split(&std::mem::take(&mut self.sent))
+    }
+
+    /// Reads one message.
+    pub(super) fn read(&mut self, tag: u8, body: &[u8]) {
+        match (tag, self.mode) {
+            (_, Mode::Closed) => return,
+            (b'X', _) => {
+                self.mode = Mode::Closed;
+                return;
+            }
+            (b'S', _) | (_, Mode::Normal) => {}
+            (_, Mode::SkippingToSync) => return,
+        }
+        if self.copy.is_some() {
+            return self.read_copy(tag);
+        }
+        match tag {
+            b'Q' => self.on_query(body),
+            b'F' => self.on_function_call(),
+            b'S' => {
+                self.mode = Mode::Normal;
+                self.end_implicit();
+                self.ready();
+            }
+            b'H' if body.is_empty() => self.flush(),
+            b'd' | b'c' | b'f' => {}
+            _ => {
+                self.start();
+                if let Err(refusal) = self.on_extended(tag, body) {
+                    self.fail(refusal, Protocol::Extended);
+                }
+            }
+        }
+    }
+
+    fn say(&mut self, tag: u8, body: &[u8]) {
+        self.held_back.extend(message(tag, body));
+    }
+
+    fn flush(&mut self) {
+        self.sent.append(&mut self.held_back);
+    }
+
+    fn ready(&mut self) {
+        let access = self
+            .settings
+            .get(DEFAULT_ACCESS)
+            .unwrap_or_default()
+            .to_owned();
+        if access != self.reported {
+            self.say(b'S', &strings(&[DEFAULT_ACCESS, &access]));
+            self.reported = access;
+        }
+        let status = match &self.transaction {
+            Some(Transaction {
+                block: Block::Open, ..
+            }) => b'T',
+            Some(Transaction {
+                block: Block::Failed,
+                ..
+            }) => b'E',
+            _ => b'I',
+        };
+        self.say(b'Z', &[status]);
+        self.flush();
+    }
+
+    fn fail(&mut self, (sqlstate, text): Refusal, protocol: Protocol) {
+        self.say(b'E', &error_body("ERROR", sqlstate, text));
+        self.flush();
+        self.copy = None;
+        if let Some(transaction) = &mut self.transaction {
+            let last = transaction.savepoints.last();
+            let before = last.map_or(&transaction.before, |(settings, _)| settings);
+            self.settings = before.clone();
+            match transaction.block {
+                Block::Implicit => self.end(),
+                Block::Open | Block::Failed => transaction.block = Block::Failed,
+            }
+        }
+        if protocol == Protocol::Extended {
+            self.mode = Mode::SkippingToSync;
+        }
+    }
+
+    fn start(&mut self) -> &mut Transaction {
+        let settings = &self.settings;
+        self.transaction
+            .get_or_insert_with(|| Transaction::new(settings))
+    }
+
+    fn is_failed(&self) -> bool {
+        let block = self
+            .transaction
+            .as_ref()
+            .map(|transaction| transaction.block);
+        block == Some(Block::Failed)
+    }
+
+    fn end(&mut self) {
+        self.transaction = None;
+        self.portals.clear();
+    }
+
+    fn commit(&mut self) {
+        if let Some(transaction) = &self.transaction {
+            if transaction.block == Block::Failed {
+                return self.roll_back();
+            }
+            self.settings.commit();
+        }
+        self.end();
+    }
+
+    fn roll_back(&mut self) {
+        if let Some(transaction) = self.transaction.take() {
+            self.settings = transaction.before;
+        }
+        self.end();
+    }
+
+    fn end_implicit(&mut self) {
+        let block = self
+            .transaction
+            .as_ref()
+            .map(|transaction| transaction.block);
+        if block == Some(Block::Implicit) {
+            self.commit();
+        }
+    }
+
+    fn on_query(&mut self, body: &[u8]) {
+        self.statements.remove("");
+        self.portals.remove("");
+        let text = frontend::query(body).ok();
+        let text = text.and_then(|text| std::str::from_utf8(text).ok());
+        let statements = match text {
+            Some(text) => Sql::read(text),
+            None => Err(("08P01", "invalid message format")),
+        };
+        match statements {
+            Ok(statements) if statements.is_empty() => {
+                self.say(b'I', &[]);
+                self.end_implicit();
+                self.ready();
+            }
+            Ok(statements) => self.run_all(statements),
+            Err(refusal) => {
+                self.start();
+                self.fail(refusal, Protocol::Simple);
+                self.ready();
+            }
+        }
+    }
+
+    /// Runs the statements of a text, up to the data of a COPY.
+    fn run_all(&mut self, mut statements: Vec<Sql>) {
+        while !statements.is_empty() {
+            let statement = statements.remove(0);
+            self.start();
+            match self.run(&statement) {
+                Ok(Ran::Done(rows, command_tag)) => {
+                    if statement.has_rows() {
+                        self.say(b'T', &[0, 1]);
+                    }
+                    for row in rows {
+                        self.say(b'D', &row);
+                    }
+                    self.say(b'C', &strings(&[&command_tag]));
+                }
+                Ok(Ran::Copies) => return self.wait_for_data(Protocol::Simple, statements),
+                Err(refusal) => {
+                    self.fail(refusal, Protocol::Simple);
+                    return self.ready();
+                }
+            }
+        }
+        self.end_implicit();
+        self.ready();
+    }
+
+    fn wait_for_data(&mut self, protocol: Protocol, rest: Vec<Sql>) {
+        self.say(b'G', &[0, 0, 0]);
+        self.flush();
+        self.copy = Some(Copy {
+            protocol,
+            rows: 0,
+            rest,
+        });
+    }
+
+    fn read_copy(&mut self, tag: u8) {
+        let Some(copy) = &mut self.copy else { return };
+        match tag {
+            b'd' => {
+                copy.rows += 1;
+                self.write();
+            }
+            b'H' | b'S' => {}
+            b'c' => {
+                let Some(Copy {
+                    protocol,
+                    rows,
+                    rest,
+                }) = self.copy.take()
+                else {
+                    return;
+                };
+                self.say(b'C', &strings(&[&format!("COPY {rows}")]));
+                if protocol == Protocol::Simple {
+                    self.run_all(rest);
+                }
+            }
+            b'f' => {
+                let protocol = copy.protocol;
+                self.fail(("57014", "COPY from stdin failed"), protocol);
+                if protocol == Protocol::Simple {
+                    self.ready();
+                }
+            }
+            _ => {
+                self.say(
+                    b'E',
+                    &error_body("FATAL", "08P01", "unexpected message during COPY"),
+                );
+                self.flush();
+                self.mode = Mode::Closed;
+            }
+        }
+    }
+
+    fn on_function_call(&mut self) {
+        self.start();
+        match self.may_write() {
+            Ok(()) if self.is_failed() => self.fail(FAILED, Protocol::Simple),
+            Ok(()) => {
+                self.write();
+                self.say(b'V', &[255; 4]);
+                self.end_implicit();
+            }
+            Err(refusal) => self.fail(refusal, Protocol::Simple),
+        }
+        self.ready();
+    }
+
+    fn on_extended(&mut self, tag: u8, body: &[u8]) -> Result<(), Refusal> {
+        let malformed = ("08P01", "invalid message format");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match tag {
+            b'P' => {
+                let (name, sql) = frontend::parse(body).map_err(|_| malformed)?;
+                self.on_parse(text(name), &text(sql))
+            }
+            b'B' => {
+                let (portal, statement) = frontend::bind(body).ok_or(malformed)?;
+                self.on_bind(text(portal), &text(statement))
+            }
+            b'E' => {
+                let portal = frontend::execute(body).map_err(|_| malformed)?;
+                let rows = usize::from(body[body.len() - 1]);
+                self.on_execute(&text(portal), rows)
+            }
+            b'D' => match frontend::target(tag, body).map_err(|_| malformed)? {
+                Target::Statement(name) => self.describe_statement(&text(name)),
+                Target::Portal(name) => self.describe_portal(&text(name)),
+            },
+            b'C' => {
+                match frontend::target(tag, body).map_err(|_| malformed)? {
+                    Target::Statement(name) => drop(self.statements.remove(&text(name))),
+                    Target::Portal(name) => drop(self.portals.remove(&text(name))),
+                }
+                self.say(b'3', &[]);
+                Ok(())
+            }
+            _ => Err(malformed),
+        }
+    }
+}

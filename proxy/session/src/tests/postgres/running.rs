@@ -1,0 +1,235 @@
+//! Running a statement.
+
+use pgpalisade_policies::Access;
+
+use super::super::frames::{error_body, row, strings};
+use super::super::sql::{
+    Block, DEFAULT_ACCESS, Lifetime, Refusal, Snapshot, Sql, Step, TOKEN, Transaction,
+};
+use super::{FAILED, Postgres, Protocol, Ran};
+
+const NO_BLOCK: Refusal = ("25P01", "can only be used in transaction blocks");
+const NO_SAVEPOINT: Refusal = ("3B001", "savepoint does not exist");
+const READ_ONLY: Refusal = ("25006", "cannot execute in a read-only transaction");
+
+impl Postgres {
+    pub(super) fn on_execute(&mut self, name: &str, most: usize) -> Result<(), Refusal> {
+        let portal = self
+            .portals
+            .get(name)
+            .ok_or(("34000", "portal does not exist"))?;
+        let (statement, ran) = (portal.statement.clone(), portal.ran);
+        let Some(statement) = statement else {
+            self.say(b'I', &[]);
+            return Ok(());
+        };
+        if self.is_failed() && !statement.ends_failure() {
+            return Err(FAILED);
+        }
+        let mut command_tag = "SELECT".to_owned();
+        if !ran {
+            match self.run(&statement)? {
+                Ran::Done(rows, told) => {
+                    command_tag = told;
+                    // It may have ended with its transaction.
+                    if let Some(portal) = self.portals.get_mut(name) {
+                        portal.ran = true;
+                        portal.rows = rows.into();
+                    } else {
+                        self.say(b'C', &strings(&[&command_tag]));
+                        return Ok(());
+                    }
+                }
+                Ran::Copies => {
+                    self.wait_for_data(Protocol::Extended, Vec::new());
+                    return Ok(());
+                }
+            }
+        } else if !statement.is_select() {
+            return Err(("55000", "portal cannot be run"));
+        }
+        self.fetch(name, most, &statement, &command_tag);
+        Ok(())
+    }
+
+    fn fetch(&mut self, name: &str, most: usize, statement: &Sql, command_tag: &str) {
+        let Some(portal) = self.portals.get_mut(name) else {
+            return;
+        };
+        let count = match most {
+            0 => portal.rows.len(),
+            most => most.min(portal.rows.len()),
+        };
+        let rows: Vec<_> = portal.rows.drain(..count).collect();
+        for row in &rows {
+            self.say(b'D', row);
+        }
+        if most > 0 && count == most && statement.is_select() {
+            self.say(b's', &[]);
+        } else if statement.is_select() {
+            self.say(b'C', &strings(&[&format!("SELECT {count}")]));
+        } else {
+            self.say(b'C', &strings(&[command_tag]));
+        }
+    }
+
+    /// Takes note of a write, or of data that comes to one.
+    pub(super) fn write(&mut self) {
+        let token = self.settings.get(TOKEN).unwrap_or_default().to_owned();
+        self.writes.push(token);
+        self.start().writes += 1;
+    }
+
+    pub(super) fn may_write(&mut self) -> Result<(), Refusal> {
+        match self.start().access {
+            Access::ReadOnly => Err(READ_ONLY),
+            Access::ReadWrite => Ok(()),
+        }
+    }
+
+    fn in_block(&mut self) -> Result<&mut Transaction, Refusal> {
+        let transaction = self.start();
+        match transaction.block {
+            Block::Implicit => Err(NO_BLOCK),
+            Block::Open | Block::Failed => Ok(transaction),
+        }
+    }
+
+    pub(super) fn run(&mut self, statement: &Sql) -> Result<Ran, Refusal> {
+        if self.is_failed() && !statement.ends_failure() {
+            return Err(FAILED);
+        }
+        if statement.takes_snapshot(Step::Run) {
+            self.start().snapshot = Snapshot::Taken;
+        }
+        let done = |command_tag: &str| Ok(Ran::Done(Vec::new(), command_tag.to_owned()));
+        match statement {
+            Sql::Select => Ok(one("1", "SELECT 1")),
+            Sql::Hidden => {
+                self.may_write()?;
+                self.write();
+                Ok(one("f", "SELECT 1"))
+            }
+            Sql::Switch => {
+                self.settings
+                    .set(DEFAULT_ACCESS, Some("off"), Lifetime::Session);
+                Ok(one("g", "SELECT 1"))
+            }
+            Sql::Divide => Err(("22012", "division by zero")),
+            Sql::Insert => {
+                self.may_write()?;
+                self.write();
+                done("INSERT 0 1")
+            }
+            Sql::Copy => {
+                self.may_write()?;
+                Ok(Ran::Copies)
+            }
+            Sql::Set(name, value, lifetime) => {
+                self.settings.set(name, value.as_deref(), *lifetime);
+                done(if value.is_some() { "SET" } else { "RESET" })
+            }
+            Sql::SetTransaction(access) => {
+                self.start().set_access(*access)?;
+                done("SET")
+            }
+            Sql::ShowTransaction => Ok(one(shown(self.start().access), "SHOW")),
+            Sql::Show(name) => {
+                let value = self.settings.get(name).map(str::to_owned);
+                let value = value.ok_or(("42704", "unrecognized configuration parameter"))?;
+                Ok(one(&value, "SHOW"))
+            }
+            Sql::Prepare(name, statement) => {
+                if self.statements.contains_key(name) {
+                    return Err(("42P05", "prepared statement already exists"));
+                }
+                self.statements
+                    .insert(name.clone(), Some((**statement).clone()));
+                done("PREPARE")
+            }
+            Sql::Execute(name) => {
+                let statement = self.statements.get(name).cloned().flatten();
+                let statement = statement.ok_or(("26000", "prepared statement does not exist"))?;
+                self.run(&statement)
+            }
+            Sql::Deallocate(name) => match self.statements.remove(name) {
+                Some(_) => done("DEALLOCATE"),
+                None => Err(("26000", "prepared statement does not exist")),
+            },
+            control => self.run_control(control),
+        }
+    }
+
+    /// Runs a statement that begins, splits or ends a transaction.
+    fn run_control(&mut self, statement: &Sql) -> Result<Ran, Refusal> {
+        let mut command_tag = "ROLLBACK";
+        match statement {
+            Sql::Begin(access) => {
+                command_tag = "BEGIN";
+                if self.in_block().is_ok() {
+                    self.warn("there is already a transaction in progress");
+                }
+                let transaction = self.start();
+                transaction.block = Block::Open;
+                if let Some(access) = access {
+                    transaction.set_access(*access)?;
+                }
+            }
+            Sql::Commit => {
+                if self.in_block().is_err() {
+                    self.warn("there is no transaction in progress");
+                }
+                if !self.is_failed() {
+                    command_tag = "COMMIT";
+                    if self.start().writes > 0 {
+                        let token = self.settings.get(TOKEN).unwrap_or_default().to_owned();
+                        self.writes.push(token);
+                    }
+                }
+                self.commit();
+            }
+            Sql::Rollback => {
+                if self.in_block().is_err() {
+                    self.warn("there is no transaction in progress");
+                }
+                self.roll_back();
+            }
+            Sql::Savepoint => {
+                command_tag = "SAVEPOINT";
+                let settings = self.settings.clone();
+                let transaction = self.in_block()?;
+                let access = transaction.access;
+                transaction.savepoints.push((settings, access));
+            }
+            Sql::Release => {
+                command_tag = "RELEASE";
+                self.in_block()?.savepoints.pop().ok_or(NO_SAVEPOINT)?;
+            }
+            Sql::RollbackTo => {
+                let transaction = self.in_block()?;
+                let last = transaction.savepoints.last().cloned();
+                let (settings, access) = last.ok_or(NO_SAVEPOINT)?;
+                transaction.access = access;
+                transaction.block = Block::Open;
+                self.settings = settings;
+            }
+            other => panic!("{other:?} is not about transactions"),
+        }
+        Ok(Ran::Done(Vec::new(), command_tag.to_owned()))
+    }
+
+    fn warn(&mut self, text: &str) {
+        self.say(b'N', &error_body("WARNING", "25001", text));
+    }
+}
+
+fn one(value: &str, command_tag: &str) -> Ran {
+    Ran::Done(vec![row(value)], command_tag.to_owned())
+}
+
+const fn shown(access: Access) -> &'static str {
+    match access {
+        Access::ReadOnly => "on",
+        Access::ReadWrite => "off",
+    }
+}

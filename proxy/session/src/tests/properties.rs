@@ -1,0 +1,181 @@
+//! What holds in every conversation.
+//!
+//! `PGPALISADE_CORE_CONVERSATIONS=100000 PGPALISADE_CORE_SEED=7 cargo test -p pgpalisade session::tests::properties`
+//! runs more of them. The seed of a conversation that fails is printed.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use pgpalisade_policies::{VerdictCache, classify};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+
+use super::super::action::{Action, Disposition, Prerequisite};
+use super::super::frame::Frame;
+use super::conversation::{Client, Kind};
+use super::driver::{Authority, Course, Driver, closing};
+use super::frames::{parts, split};
+use super::postgres::Postgres;
+use super::sql::{DEFAULT_ACCESS, TOKEN};
+use super::subject::{self, identified};
+use crate::rejection::Rejection;
+use crate::wire::{frontend, header};
+
+/// Conversations of each property, unless the environment says another number.
+const CONVERSATIONS: u64 = 1500;
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    let said = std::env::var(name).ok();
+    said.map_or(otherwise, |said| said.parse().unwrap())
+}
+
+/// Runs a property on conversations at random.
+fn check(property: impl Fn(&mut StdRng, &RefCell<VerdictCache>)) {
+    let verdicts = RefCell::new(VerdictCache::new(1 << 22));
+    let first = number("PGPALISADE_CORE_SEED", 1);
+    for seed in first..first + number("PGPALISADE_CORE_CONVERSATIONS", CONVERSATIONS) {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let run = catch_unwind(AssertUnwindSafe(|| property(&mut rng, &verdicts)));
+        if let Err(panic) = run {
+            eprintln!("PGPALISADE_CORE_SEED={seed}");
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// Messages as they can be read.
+fn show(messages: &[Vec<u8>]) -> String {
+    let lines = messages.iter().map(|message| {
+        let (tag, body) = parts(message);
+        format!("{} {}\n", char::from(tag), body.escape_ascii())
+    });
+    lines.collect()
+}
+
+#[test]
+fn who_holds_the_current_token_gets_what_postgresql_says() {
+    check(|rng, verdicts| {
+        let messages = Client::talk(rng, Kind::Faithful);
+        let mut direct = Postgres::new(&[(DEFAULT_ACCESS, "off"), (TOKEN, "5")]);
+        let mut expect = Vec::new();
+        for message in messages.iter().chain(&closing()) {
+            let (tag, body) = parts(message);
+            direct.read(tag, body);
+            expect.extend(direct.take());
+        }
+        let server = Postgres::new(&[(DEFAULT_ACCESS, "on"), (TOKEN, "5")]);
+        let mut driver = Driver::new(verdicts, rng, Authority::Accepts, server);
+        driver.start_with("5");
+        for message in &messages {
+            driver.send(message);
+        }
+        driver.finish();
+        assert_eq!(driver.course() == Course::Ended, direct.is_closed());
+        if !direct.is_closed() {
+            let found = split(&driver.to_client);
+            assert!(
+                found == expect,
+                "directly:\n{}through the proxy:\n{}",
+                show(&expect),
+                show(&found)
+            );
+        }
+    });
+}
+
+#[test]
+fn nobody_writes_without_the_current_token() {
+    check(|rng, verdicts| {
+        let messages = Client::talk(rng, Kind::Any);
+        let token = rng.random_ratio(1, 3);
+        let startup: &[(&str, &str)] = match token {
+            true => &[(DEFAULT_ACCESS, "on"), (TOKEN, "5")],
+            false => &[(DEFAULT_ACCESS, "on")],
+        };
+        let takeovers = rng.random_range(0..3);
+        let authority = match rng.random() {
+            true => Authority::Accepts,
+            false => Authority::IsFickle,
+        };
+        let at: Vec<usize> = (0..takeovers).map(|_| rng.random_range(0..40)).collect();
+        let mut driver = Driver::new(verdicts, rng, Authority::Accepts, Postgres::new(startup));
+        if token {
+            driver.start_with("5");
+        }
+        driver.answers(authority);
+        for (number, message) in messages.iter().enumerate() {
+            if at.contains(&number) {
+                driver.depose();
+            }
+            driver.send(message);
+        }
+        driver.finish();
+    });
+}
+
+#[test]
+fn no_message_of_either_side_makes_it_panic() {
+    check(|rng, verdicts| {
+        let fence = subject::fence();
+        let mut session = subject::session(fence.clone());
+        if rng.random() {
+            let wanted = subject::wanted(&fence, "5");
+            session
+                .on_declared(&wanted, identified(), Ok(vec![]))
+                .unwrap();
+            session.start_with(&wanted);
+        }
+        let mut sent = 0;
+        for _ in 0..rng.random_range(1..60) {
+            let messages = match rng.random() {
+                true => vec![Client::noise(rng)],
+                false => Client::talk(rng, Kind::Any),
+            };
+            for message in messages.iter().take(6) {
+                let (tag, body) = parts(message);
+                if rng.random() {
+                    let _ = session.on_backend(
+                        *b"123CDEGINSTZnstAV".get(rng.random_range(0..17)).unwrap(),
+                        body,
+                    );
+                }
+                if rng.random() {
+                    match session.on_backend(tag, body) {
+                        Disposition::Terminated => drop(session.on_terminated(body)),
+                        Disposition::End(_) => return,
+                        Disposition::Relay | Disposition::Drop => {}
+                    }
+                }
+                let Ok(Some(header)) = header::parse(message, frontend::body_max) else {
+                    continue;
+                };
+                match session.on_frontend(Frame::new(header, message), verdicts) {
+                    Action::Need(prerequisite) => satisfy(&mut session, prerequisite),
+                    Action::End(_) | Action::Terminate => return,
+                    _ => {}
+                }
+                let output = session.output();
+                sent += output.to_server.len() + output.to_client.len();
+                assert!(sent < 1 << 20);
+                *output = Default::default();
+            }
+        }
+    });
+}
+
+/// Sees to a prerequisite in the shortest way, replies or not.
+fn satisfy(session: &mut super::super::Session, prerequisite: Prerequisite) {
+    match prerequisite {
+        Prerequisite::Replies => session.ask_for_replies(),
+        Prerequisite::Verdict(text, lexing) => session.on_verdict(classify(&text, lexing).into()),
+        Prerequisite::SearchPath => session.ask_search_path(),
+        Prerequisite::Access(adjustment) => {
+            session.begin_adjustment(adjustment);
+            let _ = session.end_adjustment();
+        }
+        Prerequisite::Tokens(wanted, _) => match session.may_declare(&wanted) {
+            Ok(()) => drop(session.on_declared(&wanted, identified(), Ok(vec![]))),
+            Err(_) => session.refuse_waiting(Box::new(Rejection::token_change_after_write())),
+        },
+    }
+}

@@ -1,0 +1,274 @@
+//! The SQL that the model of PostgreSQL understands, and what a statement does to settings and to the transaction.
+
+use std::collections::BTreeMap;
+
+use pgpalisade_policies::Access;
+
+pub(super) const DEFAULT_ACCESS: &str = "default_transaction_read_only";
+pub(super) const TOKEN: &str = "fencing.token";
+
+/// A statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Sql {
+    /// `SELECT 1`.
+    Select,
+    /// `SELECT f()`, a function that writes.
+    Hidden,
+    /// `SELECT g()`, a function that switches read-only mode off for later transactions.
+    Switch,
+    /// `SELECT 1/0`.
+    Divide,
+    /// `INSERT INTO t VALUES (1)`.
+    Insert,
+    /// `COPY t FROM STDIN`.
+    Copy,
+    Begin(Option<Access>),
+    Commit,
+    Rollback,
+    Savepoint,
+    RollbackTo,
+    Release,
+    SetTransaction(Access),
+    Set(String, Option<String>, Lifetime),
+    ShowTransaction,
+    Show(String),
+    Prepare(String, Box<Self>),
+    Execute(String),
+    Deallocate(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lifetime {
+    Session,
+    Local,
+}
+
+/// What PostgreSQL says where it does not do something: SQLSTATE and message.
+pub(super) type Refusal = (&'static str, &'static str);
+
+impl Sql {
+    /// The statements of a text.
+    pub(super) fn read(text: &str) -> Result<Vec<Self>, Refusal> {
+        let statements = text.split(';').map(str::trim);
+        let statements = statements.filter(|statement| !statement.is_empty());
+        let read: Option<_> = statements.map(Self::read_one).collect();
+        read.ok_or(("42601", "syntax error"))
+    }
+
+    fn read_one(text: &str) -> Option<Self> {
+        Some(match text {
+            "SELECT 1" => Self::Select,
+            "SELECT f()" => Self::Hidden,
+            "SELECT g()" => Self::Switch,
+            "SELECT 1/0" => Self::Divide,
+            "INSERT INTO t VALUES (1)" => Self::Insert,
+            "COPY t FROM STDIN" => Self::Copy,
+            "BEGIN" => Self::Begin(None),
+            "BEGIN READ ONLY" => Self::Begin(Some(Access::ReadOnly)),
+            "BEGIN READ WRITE" => Self::Begin(Some(Access::ReadWrite)),
+            "COMMIT" => Self::Commit,
+            "ROLLBACK" => Self::Rollback,
+            "SAVEPOINT a" => Self::Savepoint,
+            "ROLLBACK TO a" => Self::RollbackTo,
+            "RELEASE a" => Self::Release,
+            "SET TRANSACTION READ ONLY" => Self::SetTransaction(Access::ReadOnly),
+            "SET TRANSACTION READ WRITE" => Self::SetTransaction(Access::ReadWrite),
+            "SHOW transaction_read_only" => Self::ShowTransaction,
+            other => return Self::read_words(other),
+        })
+    }
+
+    fn read_words(text: &str) -> Option<Self> {
+        let (word, rest) = text.split_once(' ')?;
+        match word {
+            "SHOW" => Some(Self::Show(rest.to_owned())),
+            "EXECUTE" => Some(Self::Execute(rest.to_owned())),
+            "DEALLOCATE" => Some(Self::Deallocate(rest.to_owned())),
+            "RESET" => Some(Self::Set(rest.to_owned(), None, Lifetime::Session)),
+            "PREPARE" => {
+                let (name, statement) = rest.split_once(" AS ")?;
+                Some(Self::Prepare(
+                    name.to_owned(),
+                    Box::new(Self::read_one(statement)?),
+                ))
+            }
+            "SET" => {
+                let (lifetime, rest) = match rest.strip_prefix("LOCAL ") {
+                    Some(rest) => (Lifetime::Local, rest),
+                    None => (Lifetime::Session, rest),
+                };
+                let (name, value) = rest.split_once(" = ")?;
+                let value = value.trim_matches('\'').to_owned();
+                Some(match (name, &*value) {
+                    ("transaction_read_only", "on") => Self::SetTransaction(Access::ReadOnly),
+                    ("transaction_read_only", _) => Self::SetTransaction(Access::ReadWrite),
+                    _ => Self::Set(name.to_owned(), Some(value), lifetime),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// What is executed in a failed transaction.
+    pub(super) const fn ends_failure(&self) -> bool {
+        matches!(self, Self::Commit | Self::Rollback | Self::RollbackTo)
+    }
+
+    /// Whether a snapshot is taken to analyse or run it: `analyze_requires_snapshot` and `PlannedStmtRequiresSnapshot`
+    /// in PostgreSQL's source.
+    pub(super) const fn takes_snapshot(&self, step: Step) -> bool {
+        match self {
+            Self::Select | Self::Hidden | Self::Switch | Self::Divide | Self::Insert => true,
+            Self::Copy | Self::Prepare(..) | Self::Execute(_) | Self::Deallocate(_) => {
+                matches!(step, Step::Run)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether it returns rows.
+    pub(super) const fn has_rows(&self) -> bool {
+        matches!(
+            self,
+            Self::Select
+                | Self::Hidden
+                | Self::Switch
+                | Self::Divide
+                | Self::ShowTransaction
+                | Self::Show(_)
+                | Self::Execute(_)
+        )
+    }
+
+    pub(super) const fn is_select(&self) -> bool {
+        matches!(
+            self,
+            Self::Select | Self::Hidden | Self::Switch | Self::Divide
+        )
+    }
+}
+
+/// What is done with a statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Analyse,
+    Run,
+}
+
+/// A setting: its value, and the one that a COMMIT leaves.
+#[derive(Debug, Clone)]
+struct Value {
+    now: String,
+    kept: String,
+}
+
+/// The settings of a session, as PostgreSQL keeps them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Settings {
+    values: BTreeMap<String, Value>,
+    startup: BTreeMap<String, String>,
+}
+
+impl Settings {
+    /// With what the startup packet has set.
+    pub(super) fn new(startup: &[(&str, &str)]) -> Self {
+        let mut settings = Self::default();
+        for (name, value) in startup {
+            settings
+                .startup
+                .insert((*name).to_owned(), (*value).to_owned());
+            settings.set(name, Some(value), Lifetime::Session);
+        }
+        settings
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(|value| &*value.now)
+    }
+
+    /// Sets it; `None` goes back to the value of the session's start.
+    pub(super) fn set(&mut self, name: &str, value: Option<&str>, lifetime: Lifetime) {
+        let startup = || self.startup.get(name).cloned().unwrap_or_default();
+        let now = value.map_or_else(startup, str::to_owned);
+        let known = self.values.get(name).map(|value| value.kept.clone());
+        let kept = match lifetime {
+            Lifetime::Session => now.clone(),
+            Lifetime::Local => known.unwrap_or_default(),
+        };
+        self.values.insert(name.to_owned(), Value { now, kept });
+    }
+
+    /// The end of a transaction that commits.
+    pub(super) fn commit(&mut self) {
+        for value in self.values.values_mut() {
+            value.now.clone_from(&value.kept);
+        }
+    }
+
+    /// What transactions begin with.
+    pub(super) fn access(&self) -> Access {
+        match self.get(DEFAULT_ACCESS) {
+            Some("on") => Access::ReadOnly,
+            _ => Access::ReadWrite,
+        }
+    }
+}
+
+/// How a transaction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Block {
+    /// With the request cycle.
+    Implicit,
+    /// With COMMIT or ROLLBACK.
+    Open,
+    /// It has failed already.
+    Failed,
+}
+
+/// Whether something has been seen of the data yet: from then on a read-only transaction stays so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Snapshot {
+    None,
+    Taken,
+}
+
+/// An open transaction.
+#[derive(Debug, Clone)]
+pub(super) struct Transaction {
+    pub(super) block: Block,
+    pub(super) access: Access,
+    pub(super) snapshot: Snapshot,
+    pub(super) before: Settings,
+    pub(super) savepoints: Vec<(Settings, Access)>,
+    /// Writes so far.
+    pub(super) writes: usize,
+}
+
+impl Transaction {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            block: Block::Implicit,
+            access: settings.access(),
+            snapshot: Snapshot::None,
+            before: settings.clone(),
+            savepoints: Vec::new(),
+            writes: 0,
+        }
+    }
+
+    /// `check_transaction_read_only` in PostgreSQL's source.
+    pub(super) fn set_access(&mut self, access: Access) -> Result<(), Refusal> {
+        if access == Access::ReadWrite && self.access == Access::ReadOnly {
+            if !self.savepoints.is_empty() {
+                let why = "cannot set transaction read-write mode inside a read-only transaction";
+                return Err(("25001", why));
+            }
+            if self.snapshot == Snapshot::Taken {
+                let why = "transaction read-write mode must be set before any query";
+                return Err(("25001", why));
+            }
+        }
+        self.access = access;
+        Ok(())
+    }
+}
