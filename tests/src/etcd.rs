@@ -242,10 +242,11 @@ impl Etcd {
         data
     }
 
-    /// Saves a snapshot, in the place of an earlier one.
+    /// Saves a snapshot, in the place of an earlier one. On a busy machine the first try may be late.
     pub fn save_snapshot(&self) {
         let path = self.snapshot();
-        self.ctl_at(&[0], &["snapshot", "save", path.to_str().expect("UTF-8")]);
+        let save = ["snapshot", "save", path.to_str().expect("UTF-8")];
+        machine::wait_for("a snapshot of etcd", || self.try_ctl_at(0, &save));
     }
 
     /// Kills all members and starts them with what was saved.
