@@ -9,8 +9,8 @@
 use libfuzzer_sys::fuzz_target;
 use pgpalisade_policies::scan::{NeedsParse, needs_parse};
 use pgpalisade_policies::{
-    Class, CommitsInside, Control, Effects, Lexing, MAX_PARSED_INLINE, StandardStrings, Statement,
-    Tables, TextEncoding, VerdictCache, classify,
+    Class, CommitsInside, Control, Effects, Lexing, MAX_PARSED_INLINE, Statement, Tables,
+    TextEncoding, VerdictCache, classify,
 };
 
 const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
