@@ -10,7 +10,7 @@ use super::frames::{bind, bind_one, empty, execute, function_call, message, pars
 use super::subject::{Holds, Subject, check_table, malformed, sync, word};
 
 /// The states, in the order of the columns.
-const STATES: [(&str, Reach); 9] = [
+const STATES: [(&str, Reach); 10] = [
     ("idle", |_, _| Some(())),
     ("block", |subject, _| {
         subject.run(&query("BEGIN"), "BEGIN", b'T');
@@ -33,6 +33,16 @@ const STATES: [(&str, Reach); 9] = [
         portals(subject);
         subject.send(&execute("r", 0));
         subject.answer("SELECT 1", b'I');
+        Some(())
+    }),
+    // A function has run that may have switched read-only mode off, and another transaction has begun.
+    ("doubt", |subject, _| {
+        for (name, text) in [("h", "SELECT f()"), ("c", "COMMIT")] {
+            subject.send(&parse(name, text));
+            subject.send(&bind(name, name));
+            subject.send(&execute(name, 0));
+            subject.answer(if name == "c" { "COMMIT" } else { "SELECT 1" }, b'I');
+        }
         Some(())
     }),
     ("skip", |subject, _| {
@@ -200,160 +210,160 @@ fn a_session_with_a_stale_token() {
 }
 
 const CURRENT: &str = "
-             idle     block    failed   pipe     ran      skip     copy     behind   settling
-Q:read       token    token    token    token    token    drop     token    token    wait
-Q:write      token    token    token    token    token    drop     token    token    wait
-Q:copy       token    token    token    token    token    drop     token    token    wait
-Q:begin      free     free     fails    free     free     drop     free     free     wait
-Q:commit     free     token    free     token    token    drop     token    token    wait
-Q:rollback   free     free     free     free     free     drop     free     free     wait
-Q:same       free     free     fails    wait     free     drop     end      wait     wait
-Q:other      declare  +no      fails    wait     +no      drop     end      wait     wait
-Q:lower      !no      +no      fails    wait     +no      drop     end      wait     wait
-Q:none       free     +no      fails    wait     +no      drop     end      wait     wait
-Q:ends,sets  declare  declare  declare  wait     declare  drop     end      wait     wait
-Q:show       +free    +free    fails    wait     +free    drop     end      wait     wait
-Q:execute    token    token    fails    wait     token    drop     end      wait     wait
-Q:empty      token    token    token    token    token    drop     token    token    wait
-Q:malformed  free     free     free     free     free     drop     free     free     wait
-Q:begun      whole    whole    whole    whole    whole    drop     whole    whole    wait
-P:read       free     free     free     free     free     drop     free     free     wait
-P:write      free     free     free     free     free     drop     free     free     wait
-P:literal    free     free     free     free     free     drop     free     free     wait
-P:malformed  free     free     free     free     free     drop     free     free     wait
-P:begun      whole    whole    whole    whole    whole    drop     whole    whole    wait
-B:read       free     free     free     free     free     drop     free     free     wait
-B:value      free     free     free     free     free     drop     free     free     wait
-B:write      free     free     free     free     free     drop     free     free     wait
-B:unknown    free     free     free     free     free     drop     free     free     wait
-B:malformed  free     free     free     free     free     drop     free     free     wait
-D:read       free     free     free     free     free     drop     free     free     wait
-D:write      free     free     free     free     free     drop     free     free     wait
-D:portal     free     free     free     free     free     drop     free     free     wait
-D:malformed  free     free     free     free     free     drop     free     free     wait
-E:read       token    token    token    token    token    drop     token    token    wait
-E:write      token    token    token    token    token    drop     token    token    wait
-E:unknown    token    token    token    token    token    drop     token    token    wait
-E:malformed  free     free     free     free     free     drop     free     free     wait
-E:begun      front    front    front    front    front    drop     front    front    wait
-C:statement  free     free     free     free     free     drop     free     free     wait
-C:portal     free     free     free     free     free     drop     free     free     wait
-C:malformed  free     free     free     free     free     drop     free     free     wait
-S            free     free     free     free     free     free     free     free     wait
-S:malformed  free     free     free     free     free     free     free     free     wait
-H            free     free     free     free     free     drop     free     free     wait
-H:malformed  free     free     free     free     free     drop     free     free     wait
-F            token    token    token    token    token    drop     token    token    wait
-d            free     free     free     token    free     drop     token    token    wait
-c            free     free     free     token    free     drop     token    token    wait
-f            free     free     free     free     free     drop     free     free     wait
-X            bye      bye      bye      bye      bye      bye      bye      bye      wait
-p            end      end      end      end      end      drop     end      end      wait
-unknown      end      end      end      end      end      end      end      end      end
+             idle     block    failed   pipe     ran      doubt    skip     copy     behind   settling
+Q:read       token    token    token    token    token    token    drop     token    token    wait
+Q:write      token    token    token    token    token    token    drop     token    token    wait
+Q:copy       token    token    token    token    token    token    drop     token    token    wait
+Q:begin      free     free     fails    free     free     free     drop     free     free     wait
+Q:commit     free     token    free     token    token    token    drop     token    token    wait
+Q:rollback   free     free     free     free     free     free     drop     free     free     wait
+Q:same       free     free     fails    wait     free     free     drop     end      wait     wait
+Q:other      declare  +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:lower      !no      +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:none       free     +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:ends,sets  declare  declare  declare  wait     declare  declare  drop     end      wait     wait
+Q:show       +free    +free    fails    wait     +free    +free    drop     end      wait     wait
+Q:execute    token    token    fails    wait     token    token    drop     end      wait     wait
+Q:empty      token    token    token    token    token    token    drop     token    token    wait
+Q:malformed  free     free     free     free     free     free     drop     free     free     wait
+Q:begun      whole    whole    whole    whole    whole    whole    drop     whole    whole    wait
+P:read       free     free     free     free     free     free     drop     free     free     wait
+P:write      free     free     free     free     free     free     drop     free     free     wait
+P:literal    free     free     free     free     free     free     drop     free     free     wait
+P:malformed  free     free     free     free     free     free     drop     free     free     wait
+P:begun      whole    whole    whole    whole    whole    whole    drop     whole    whole    wait
+B:read       free     free     free     free     free     free     drop     free     free     wait
+B:value      free     free     free     free     free     free     drop     free     free     wait
+B:write      free     free     free     free     free     free     drop     free     free     wait
+B:unknown    free     free     free     free     free     free     drop     free     free     wait
+B:malformed  free     free     free     free     free     free     drop     free     free     wait
+D:read       free     free     free     free     free     free     drop     free     free     wait
+D:write      free     free     free     free     free     free     drop     free     free     wait
+D:portal     free     free     free     free     free     free     drop     free     free     wait
+D:malformed  free     free     free     free     free     free     drop     free     free     wait
+E:read       token    token    token    token    token    token    drop     token    token    wait
+E:write      token    token    token    token    token    token    drop     token    token    wait
+E:unknown    token    token    token    token    token    token    drop     token    token    wait
+E:malformed  free     free     free     free     free     free     drop     free     free     wait
+E:begun      front    front    front    front    front    front    drop     front    front    wait
+C:statement  free     free     free     free     free     free     drop     free     free     wait
+C:portal     free     free     free     free     free     free     drop     free     free     wait
+C:malformed  free     free     free     free     free     free     drop     free     free     wait
+S            free     free     free     free     free     free     free     free     free     wait
+S:malformed  free     free     free     free     free     free     free     free     free     wait
+H            free     free     free     free     free     free     drop     free     free     wait
+H:malformed  free     free     free     free     free     free     drop     free     free     wait
+F            token    token    token    token    token    token    drop     token    token    wait
+d            free     free     free     token    free     free     drop     token    token    wait
+c            free     free     free     token    free     free     drop     token    token    wait
+f            free     free     free     free     free     free     drop     free     free     wait
+X            bye      bye      bye      bye      bye      bye      bye      bye      bye      wait
+p            end      end      end      end      end      end      drop     end      end      wait
+unknown      end      end      end      end      end      end      end      end      end      end
 ";
 
 const NONE: &str = "
-             idle     block    failed   pipe     ran      skip     copy     behind   settling
-Q:read       free     free     fails    free     free     drop     -        wait     wait
-Q:write      !no      +no      fails    wait     +no      drop     -        wait     wait
-Q:copy       !no      +no      fails    wait     +no      drop     -        wait     wait
-Q:begin      free     free     fails    free     free     drop     -        wait     wait
-Q:commit     free     free     free     free     free     drop     -        wait     wait
-Q:rollback   free     free     free     free     free     drop     -        wait     wait
-Q:same       declare  lift+declare fails    wait     lift+declare drop     -        wait     wait
-Q:other      declare  lift+declare fails    wait     lift+declare drop     -        wait     wait
-Q:lower      !no      +no      fails    wait     +no      drop     -        wait     wait
-Q:none       free     free     fails    wait     free     drop     -        wait     wait
-Q:ends,sets  declare  lift+declare declare  wait     lift+declare drop     -        wait     wait
-Q:show       +free    +free    fails    wait     +free    drop     -        wait     wait
-Q:execute    !no      +no      fails    wait     +no      drop     -        wait     wait
-Q:empty      free     free     free     free     free     drop     -        wait     wait
-Q:malformed  free     free     free     free     free     drop     -        wait     wait
-Q:begun      whole    whole    whole    whole    whole    drop     -        wait     wait
-P:read       free     free     free     free     free     drop     -        wait     wait
-P:write      free     free     free     free     free     drop     -        wait     wait
-P:literal    free     free     free     free     free     drop     -        wait     wait
-P:malformed  free     free     free     free     free     drop     -        wait     wait
-P:begun      whole    whole    whole    whole    whole    drop     -        wait     wait
-B:read       free     free     free     free     free     drop     -        wait     wait
-B:value      free     free     free     free     free     drop     -        wait     wait
-B:write      free     free     free     free     free     drop     -        wait     wait
-B:unknown    free     free     free     free     free     drop     -        wait     wait
-B:malformed  free     free     free     free     free     drop     -        wait     wait
-D:read       free     free     free     free     free     drop     -        wait     wait
-D:write      free     free     free     free     free     drop     -        wait     wait
-D:portal     free     free     free     free     free     drop     -        wait     wait
-D:malformed  free     free     free     free     free     drop     -        wait     wait
-E:read       +no      free     +no      free     free     drop     -        wait     wait
-E:write      +no      +no      +no      wait     +no      drop     -        wait     wait
-E:unknown    +no      +no      +no      wait     +no      drop     -        wait     wait
-E:malformed  free     free     free     free     free     drop     -        wait     wait
-E:begun      front    front    front    front    front    drop     -        wait     wait
-C:statement  free     free     free     free     free     drop     -        free     wait
-C:portal     free     free     free     free     free     drop     -        free     wait
-C:malformed  free     free     free     free     free     drop     -        free     wait
-S            free     free     free     free     free     free     -        free     wait
-S:malformed  free     free     free     free     free     free     -        free     wait
-H            free     free     free     free     free     drop     -        free     wait
-H:malformed  free     free     free     free     free     drop     -        free     wait
-F            !no      +no      +no      wait     +no      drop     -        wait     wait
-d            free     free     free     wait     free     drop     -        wait     wait
-c            free     free     free     wait     free     drop     -        wait     wait
-f            free     free     free     free     free     drop     -        free     wait
-X            bye      bye      bye      bye      bye      bye      -        bye      wait
-p            end      end      end      end      end      drop     -        end      wait
-unknown      end      end      end      end      end      end      -        end      end
+             idle     block    failed   pipe     ran      doubt    skip     copy     behind   settling
+Q:read       free     free     fails    free     free     free     drop     -        wait     wait
+Q:write      !no      +no      fails    wait     +no      +no      drop     -        wait     wait
+Q:copy       !no      +no      fails    wait     +no      +no      drop     -        wait     wait
+Q:begin      free     free     fails    free     free     free     drop     -        wait     wait
+Q:commit     free     free     free     free     free     free     drop     -        wait     wait
+Q:rollback   free     free     free     free     free     free     drop     -        wait     wait
+Q:same       declare  lift+declare fails    wait     lift+declare lift+declare drop     -        wait     wait
+Q:other      declare  lift+declare fails    wait     lift+declare lift+declare drop     -        wait     wait
+Q:lower      !no      +no      fails    wait     +no      +no      drop     -        wait     wait
+Q:none       free     free     fails    wait     free     free     drop     -        wait     wait
+Q:ends,sets  declare  lift+declare declare  wait     lift+declare lift+declare drop     -        wait     wait
+Q:show       +free    +free    fails    wait     +free    +free    drop     -        wait     wait
+Q:execute    !no      +no      fails    wait     +no      +no      drop     -        wait     wait
+Q:empty      free     free     free     free     free     free     drop     -        wait     wait
+Q:malformed  free     free     free     free     free     free     drop     -        wait     wait
+Q:begun      whole    whole    whole    whole    whole    whole    drop     -        wait     wait
+P:read       free     free     free     free     free     free     drop     -        wait     wait
+P:write      free     free     free     free     free     free     drop     -        wait     wait
+P:literal    free     free     free     free     free     +no      drop     -        wait     wait
+P:malformed  free     free     free     free     free     free     drop     -        wait     wait
+P:begun      whole    whole    whole    whole    whole    whole    drop     -        wait     wait
+B:read       free     free     free     free     free     free     drop     -        wait     wait
+B:value      free     free     free     free     free     +no      drop     -        wait     wait
+B:write      free     free     free     free     free     +no      drop     -        wait     wait
+B:unknown    free     free     free     free     free     +no      drop     -        wait     wait
+B:malformed  free     free     free     free     free     free     drop     -        wait     wait
+D:read       free     free     free     free     free     free     drop     -        wait     wait
+D:write      free     free     free     free     free     +no      drop     -        wait     wait
+D:portal     free     free     free     free     free     free     drop     -        wait     wait
+D:malformed  free     free     free     free     free     free     drop     -        wait     wait
+E:read       +no      free     +no      free     free     +no      drop     -        wait     wait
+E:write      +no      +no      +no      wait     +no      +no      drop     -        wait     wait
+E:unknown    +no      +no      +no      wait     +no      +no      drop     -        wait     wait
+E:malformed  free     free     free     free     free     free     drop     -        wait     wait
+E:begun      front    front    front    front    front    front    drop     -        wait     wait
+C:statement  free     free     free     free     free     free     drop     -        free     wait
+C:portal     free     free     free     free     free     free     drop     -        free     wait
+C:malformed  free     free     free     free     free     free     drop     -        free     wait
+S            free     free     free     free     free     free     free     -        free     wait
+S:malformed  free     free     free     free     free     free     free     -        free     wait
+H            free     free     free     free     free     free     drop     -        free     wait
+H:malformed  free     free     free     free     free     free     drop     -        free     wait
+F            !no      +no      +no      wait     +no      +no      drop     -        wait     wait
+d            free     free     free     wait     free     free     drop     -        wait     wait
+c            free     free     free     wait     free     free     drop     -        wait     wait
+f            free     free     free     free     free     free     drop     -        free     wait
+X            bye      bye      bye      bye      bye      bye      bye      -        bye      wait
+p            end      end      end      end      end      end      drop     -        end      wait
+unknown      end      end      end      end      end      end      end      -        end      end
 ";
 
 const STALE: &str = "
-             idle     block    failed   pipe     ran      skip     copy     behind   settling
-Q:read       ro       free     fails    free     free     drop     end      wait     wait
-Q:write      ro       +no      fails    wait     +no      drop     end      wait     wait
-Q:copy       ro       +no      fails    wait     +no      drop     end      wait     wait
-Q:begin      ro       free     fails    free     free     drop     end      wait     wait
-Q:commit     ro       +no      free     wait     +no      drop     end      wait     wait
-Q:rollback   ro       free     free     free     free     drop     end      wait     wait
-Q:same       ro       +no      fails    wait     +no      drop     end      wait     wait
-Q:other      ro       +no      fails    wait     +no      drop     end      wait     wait
-Q:lower      ro       +no      fails    wait     +no      drop     end      wait     wait
-Q:none       ro       +no      fails    wait     +no      drop     end      wait     wait
-Q:ends,sets  ro       +no      declare  wait     +no      drop     end      wait     wait
-Q:show       ro       +free    fails    wait     +free    drop     end      wait     wait
-Q:execute    ro       +no      fails    wait     +no      drop     end      wait     wait
-Q:empty      ro       free     free     free     free     drop     end      wait     wait
-Q:malformed  ro       free     free     free     free     drop     end      wait     wait
-Q:begun      ro       whole    whole    whole    whole    drop     end      wait     wait
-P:read       ro       free     free     free     free     drop     end      wait     wait
-P:write      ro       free     free     free     free     drop     end      wait     wait
-P:literal    ro       lower    free     wait     lower    drop     end      wait     wait
-P:malformed  ro       free     free     free     free     drop     end      wait     wait
-P:begun      ro       whole    whole    whole    whole    drop     end      wait     wait
-B:read       ro       free     free     free     free     drop     end      wait     wait
-B:value      ro       lower    free     wait     lower    drop     end      wait     wait
-B:write      ro       lower    free     wait     lower    drop     end      wait     wait
-B:unknown    ro       lower    free     wait     lower    drop     end      wait     wait
-B:malformed  ro       free     free     free     free     drop     end      wait     wait
-D:read       ro       free     free     free     free     drop     end      wait     wait
-D:write      ro       lower    free     wait     lower    drop     end      wait     wait
-D:portal     ro       free     free     free     free     drop     end      wait     wait
-D:malformed  ro       free     free     free     free     drop     end      wait     wait
-E:read       ro       free     +no      free     free     drop     end      wait     wait
-E:write      ro       +no      +no      wait     +no      drop     end      wait     wait
-E:unknown    ro       lower    +no      wait     lower    drop     end      wait     wait
-E:malformed  ro       free     free     free     free     drop     end      wait     wait
-E:begun      ro       front    front    front    front    drop     end      wait     wait
-C:statement  ro       free     free     free     free     drop     free     free     wait
-C:portal     ro       free     free     free     free     drop     free     free     wait
-C:malformed  ro       free     free     free     free     drop     free     free     wait
-S            free     free     free     free     free     free     free     free     wait
-S:malformed  free     free     free     free     free     free     free     free     wait
-H            free     free     free     free     free     drop     free     free     wait
-H:malformed  free     free     free     free     free     drop     free     free     wait
-F            ro       lower    +no      wait     lower    drop     end      wait     wait
-d            free     free     free     wait     free     drop     +no      wait     wait
-c            free     free     free     wait     free     drop     +no      wait     wait
-f            free     free     free     free     free     drop     free     free     wait
-X            bye      bye      bye      bye      bye      bye      bye      bye      wait
-p            ro       end      end      end      end      drop     end      end      wait
-unknown      end      end      end      end      end      end      end      end      end
+             idle     block    failed   pipe     ran      doubt    skip     copy     behind   settling
+Q:read       ro       free     fails    free     free     free     drop     end      wait     wait
+Q:write      ro       +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:copy       ro       +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:begin      ro       free     fails    free     free     free     drop     end      wait     wait
+Q:commit     ro       +no      free     wait     +no      +no      drop     end      wait     wait
+Q:rollback   ro       free     free     free     free     free     drop     end      wait     wait
+Q:same       ro       +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:other      ro       +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:lower      ro       +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:none       ro       +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:ends,sets  ro       +no      declare  wait     +no      +no      drop     end      wait     wait
+Q:show       ro       +free    fails    wait     +free    +free    drop     end      wait     wait
+Q:execute    ro       +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:empty      ro       free     free     free     free     free     drop     end      wait     wait
+Q:malformed  ro       free     free     free     free     free     drop     end      wait     wait
+Q:begun      ro       whole    whole    whole    whole    whole    drop     end      wait     wait
+P:read       ro       free     free     free     free     free     drop     end      wait     wait
+P:write      ro       free     free     free     free     free     drop     end      wait     wait
+P:literal    ro       lower    free     wait     lower    lower    drop     end      wait     wait
+P:malformed  ro       free     free     free     free     free     drop     end      wait     wait
+P:begun      ro       whole    whole    whole    whole    whole    drop     end      wait     wait
+B:read       ro       free     free     free     free     free     drop     end      wait     wait
+B:value      ro       lower    free     wait     lower    lower    drop     end      wait     wait
+B:write      ro       lower    free     wait     lower    lower    drop     end      wait     wait
+B:unknown    ro       lower    free     wait     lower    lower    drop     end      wait     wait
+B:malformed  ro       free     free     free     free     free     drop     end      wait     wait
+D:read       ro       free     free     free     free     free     drop     end      wait     wait
+D:write      ro       lower    free     wait     lower    lower    drop     end      wait     wait
+D:portal     ro       free     free     free     free     free     drop     end      wait     wait
+D:malformed  ro       free     free     free     free     free     drop     end      wait     wait
+E:read       ro       free     +no      free     free     lower    drop     end      wait     wait
+E:write      ro       +no      +no      wait     +no      lower    drop     end      wait     wait
+E:unknown    ro       lower    +no      wait     lower    lower    drop     end      wait     wait
+E:malformed  ro       free     free     free     free     free     drop     end      wait     wait
+E:begun      ro       front    front    front    front    front    drop     end      wait     wait
+C:statement  ro       free     free     free     free     free     drop     free     free     wait
+C:portal     ro       free     free     free     free     free     drop     free     free     wait
+C:malformed  ro       free     free     free     free     free     drop     free     free     wait
+S            free     free     free     free     free     free     free     free     free     wait
+S:malformed  free     free     free     free     free     free     free     free     free     wait
+H            free     free     free     free     free     free     drop     free     free     wait
+H:malformed  free     free     free     free     free     free     drop     free     free     wait
+F            ro       lower    +no      wait     lower    lower    drop     end      wait     wait
+d            free     free     free     wait     free     free     drop     +no      wait     wait
+c            free     free     free     wait     free     free     drop     +no      wait     wait
+f            free     free     free     free     free     free     drop     free     free     wait
+X            bye      bye      bye      bye      bye      bye      bye      bye      bye      wait
+p            ro       end      end      end      end      end      drop     end      end      wait
+unknown      end      end      end      end      end      end      end      end      end      end
 ";
