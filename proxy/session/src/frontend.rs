@@ -128,7 +128,10 @@ impl Session {
             }
             match entry.request {
                 Request::Execute => self.server.text_settings.on_run(),
-                request if request.ends_cycle() => self.server.text_settings.on_cycle_sent(),
+                request if request.ends_cycle() => {
+                    self.server.text_settings.on_cycle_sent();
+                    self.settle_changes();
+                }
                 _ => {}
             }
             self.server.ledger.push(entry);
@@ -206,13 +209,19 @@ impl Session {
         self.server.read_only.end_cycle();
     }
 
+    /// The end of a request cycle ends the transaction of its pipeline, one way or the other. Where that has changed what
+    /// the session holds, what follows waits for the reply.
+    #[inline]
+    fn settle_changes(&mut self) {
+        if self.server.status == TransactionStatus::Idle && self.client.variables.is_in_doubt() {
+            self.client.settles = Settles::Yes;
+        }
+    }
+
     fn on_sync(&mut self) -> Action {
         if self.server.ledger.is_copying_in() {
             // The server ignores it there.
             return self.harmless(FrontendTag::Sync, None);
-        }
-        if self.server.status == TransactionStatus::Idle && self.client.variables.is_in_doubt() {
-            self.client.settles = Settles::Yes;
         }
         self.end_cycle();
         self.harmless(FrontendTag::Sync, Some(Request::Sync))

@@ -6,6 +6,7 @@
 //! `wait` for replies, `front` and `whole` for more of it. `lift`, `lower`, `ro`, `rw`: the access mode first.
 //! `declare`: a token first. `end` of the session, `bye`. `-`: there is no such state.
 
+use super::super::action::{Action, Prerequisite};
 use super::frames::{bind, bind_one, empty, execute, function_call, message, parse, query, target};
 use super::subject::{Holds, Subject, check_table, malformed, sync, word};
 
@@ -177,6 +178,29 @@ fn a_sync_in_front_of_the_first_request() {
     subject.answer("", b'I');
     let action = subject.ask(&insert);
     assert_eq!(word(&action, &subject), "+token");
+}
+
+/// Whatever ends a pipeline decides whether a SET in it counts, so what follows waits for that.
+#[test]
+fn what_follows_a_pipeline_that_sets_a_token() {
+    let text = "SET fencing.token = '5'";
+    for end in [
+        query("SELECT 1/0"),
+        function_call(),
+        malformed(b'Q'),
+        sync(),
+    ] {
+        let mut subject = Subject::new(Holds::Current);
+        for message in [parse("", text), bind("", ""), execute("", 0)] {
+            subject.run(&message, "SET", b'I');
+        }
+        subject.send(&end);
+        let action = subject.ask(&query("INSERT INTO t VALUES (1)"));
+        assert!(
+            matches!(action, Action::Need(Prerequisite::Replies)),
+            "{end:?}: {action:?}"
+        );
+    }
 }
 
 /// Portals end with their transaction, also where ReadyForQuery does not tell of its end: their names are free again.
