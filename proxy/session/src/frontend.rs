@@ -209,8 +209,8 @@ impl Session {
         self.server.read_only.end_cycle();
     }
 
-    /// The end of a request cycle ends the transaction of its pipeline, one way or the other. Where that has changed what
-    /// the session holds, what follows waits for the reply.
+    /// The end of a request cycle ends the transaction of its pipeline, one way or the other. Where that has changed
+    /// what the session holds, what follows waits for the reply.
     #[inline]
     fn settle_changes(&mut self) {
         if self.server.status == TransactionStatus::Idle && self.client.variables.is_in_doubt() {
