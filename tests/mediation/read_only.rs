@@ -94,3 +94,48 @@ fn n1_the_first_request_behind_a_sync() {
     }
     check(Worth::Writes, scripts);
 }
+
+/// Found by conversations of the session with a model of PostgreSQL: a default that is set inside of a transaction is
+/// for later ones, and this one goes on as it began.
+#[test]
+fn n7_a_default_that_is_for_later_transactions() {
+    let mut scripts = Vec::new();
+    for default in [
+        "SET default_transaction_read_only = on",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+        "SELECT set_config('default_transaction_read_only', 'on', false)",
+    ] {
+        for hidden in ["SELECT w()", "TABLE v"] {
+            for texts in [
+                &["BEGIN", default, "SET fencing.token = ''", hidden, "COMMIT"][..],
+                &[
+                    "BEGIN",
+                    default,
+                    "SET LOCAL fencing.token = ''",
+                    hidden,
+                    "COMMIT",
+                ],
+                &[
+                    "BEGIN",
+                    default,
+                    "COMMIT AND CHAIN",
+                    "SET fencing.token = ''",
+                    hidden,
+                    "COMMIT",
+                ],
+            ] {
+                let begun = Script::of(Session::Holder);
+                scripts.extend(grouped(&texts.join("; "), begun.clone().queries(texts)));
+                let pipeline = texts
+                    .iter()
+                    .fold(begun, |script, sql| script.extended(*sql))
+                    .sync();
+                scripts.extend(grouped(
+                    &format!("{}, a pipeline", texts.join("; ")),
+                    pipeline,
+                ));
+            }
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}

@@ -238,3 +238,33 @@ fn n5_a_write_in_front_of_a_declaration() {
     }
     check(Worth::NotAsked, scripts);
 }
+
+/// Found by conversations of the session with a model of PostgreSQL: what ends a pipeline may undo the token that was
+/// set in it, and what was sent behind that runs under the one before.
+#[test]
+fn n8_a_token_whose_pipeline_is_undone() {
+    let mut scripts = Vec::new();
+    for set in [
+        "SET fencing.token = '@1'",
+        "SELECT set_config('fencing.token', '@1', false)",
+    ] {
+        for write in ["INSERT INTO log VALUES ('x')", "SELECT w()"] {
+            let begun = Script::of(Session::Holder)
+                .extended(set)
+                .say(Message::Flush)
+                .wait()
+                .declare("@1");
+            for (end, script) in [
+                ("a query", begun.clone().query("SELECT 1/0")),
+                ("no query", begun.clone().query("no query")),
+                ("a malformed query", begun.clone().malformed(b'Q', b"x")),
+                ("a Sync", begun.clone().extended("SELECT 1/0").sync()),
+            ] {
+                let what = format!("{set}; {end}; {write}");
+                scripts.push((what.clone(), script.clone().query(write)));
+                scripts.push((format!("{what}, parsed"), script.extended(write).sync()));
+            }
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}

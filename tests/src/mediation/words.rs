@@ -121,7 +121,7 @@ const HIDDEN: [&str; 8] = [
     "SELECT runs('SELECT nextval(''counter'')')",
 ];
 
-const LIFTS: [&str; 12] = [
+const LIFTS: [&str; 14] = [
     "SELECT sets('default_transaction_read_only', 'off')",
     "SELECT sets('default_transaction_read_only', 'off')",
     "SELECT sets_local('default_transaction_read_only', 'off')",
@@ -134,6 +134,8 @@ const LIFTS: [&str; 12] = [
     "BEGIN READ WRITE",
     "RESET default_transaction_read_only",
     "SELECT sets('transaction_read_only', 'off')",
+    "SET default_transaction_read_only = on",
+    "SELECT set_config('default_transaction_read_only', 'on', false)",
 ];
 
 const BLOCKS: [&str; 18] = [
