@@ -109,9 +109,9 @@ pub(crate) async fn serve_client(
     match outcome {
         Ok(Ok((LoginOutcome::Session(session), place))) => {
             let left = worker.login_timeout.saturating_sub(begun.elapsed());
-            return begin(&worker, client, *session, left)
-                .await
-                .map(|relay| (relay, place));
+            // In a box, for it is as large as a session, and many connections never come so far.
+            let relay = Box::pin(begin(&worker, client, *session, left)).await;
+            return relay.map(|relay| (relay, place));
         }
         Ok(Ok((LoginOutcome::Replication(stream), _place))) => {
             let user = stream.user.clone();
