@@ -135,8 +135,8 @@ fn on_server(session: &mut Session, header: Header, message: &[u8]) -> Course {
 fn satisfy(session: &mut Session, prerequisite: Prerequisite) {
     match prerequisite {
         Prerequisite::Replies => session.ask_for_replies(),
-        Prerequisite::Verdict(text, lexing) => {
-            session.on_verdict(Arc::new(classify(&text, lexing)))
+        Prerequisite::Verdict(unread) => {
+            session.on_verdict(Arc::new(classify(&unread.text, unread.lexing)))
         }
         Prerequisite::SearchPath => session.ask_search_path(),
         Prerequisite::Access(adjustment) => {

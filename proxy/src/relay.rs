@@ -199,7 +199,15 @@ impl Relay {
         Poll::Pending
     }
 
+    #[inline]
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        match self.server.upstream.is_flushed() && self.client.is_flushed() {
+            true => Ok(()),
+            false => self.poll_flush_waiting(cx),
+        }
+    }
+
+    fn poll_flush_waiting(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
         if let Poll::Ready(Err(error)) = self.server.upstream.poll_flush(cx) {
             // The server may have said why it closed; that is read before the socket is given up.
             tracing::debug!(%error, "writing to the server");
@@ -265,10 +273,11 @@ impl Relay {
     }
 
     /// The session has ended itself, and has told the client why.
-    fn ended(&mut self, ending: Ending) -> End {
+    fn ended(&mut self, ending: impl Into<Box<Ending>>) -> End {
+        let ending = ending.into();
         self.put_output();
         let client_addr = self.label.client_addr;
-        match &ending {
+        match &*ending {
             Ending::ProtocolViolation(error) => {
                 tracing::info!(client.addr = %client_addr, %error, "protocol violation by the client");
             }

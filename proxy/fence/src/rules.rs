@@ -226,8 +226,11 @@ impl SessionFence {
     /// Whether a cell is the one in use of one of these scopes.
     #[inline]
     fn is_opened_by(&self, opening: &[ScopeId], cell: &Arc<CachedMark>) -> bool {
-        let newest = self.fence.place(cell).and_then(|id| self.fence.newest(id));
-        newest.is_some_and(|newest| Arc::ptr_eq(newest, cell)) && self.is_among(opening, cell)
+        let Some(id) = self.fence.place(cell) else {
+            return false;
+        };
+        let newest = self.fence.newest(id);
+        newest.is_some_and(|newest| Arc::ptr_eq(newest, cell)) && opening.binary_search(&id).is_ok()
     }
 
     /// Whether a cell is of one of these scopes.
@@ -237,6 +240,7 @@ impl SessionFence {
         place.is_some_and(|id| scopes.binary_search(&id).is_ok())
     }
 
+    #[inline]
     fn all_count_or_are_observed(&self, holding: &HeldTokens) -> bool {
         let mut bindings = holding.bindings().iter();
         bindings.all(|binding| {

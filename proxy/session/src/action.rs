@@ -25,8 +25,11 @@ pub enum Action {
     /// The client says goodbye.
     Terminate,
     /// What waits for the client is sent, and the session ends.
-    End(Ending),
+    End(Box<Ending>),
 }
+
+// They are handed over for each message: in registers, up to this size.
+const _: () = assert!(size_of::<Action>() <= 16 && size_of::<Disposition>() <= 16);
 
 /// What must happen before a message can be decided or sent.
 #[derive(Debug)]
@@ -34,7 +37,7 @@ pub enum Prerequisite {
     /// All that was sent is answered.
     Replies,
     /// The text is classified, on another thread.
-    Verdict(Vec<u8>, Lexing),
+    Verdict(Box<Unread>),
     /// The server has said where it looks for names without a schema.
     SearchPath,
     /// The access mode of the open transaction, or of those to come, is another.
@@ -42,6 +45,29 @@ pub enum Prerequisite {
     /// These tokens are accepted for the session. Where a transaction is open that began read-only, it is lifted
     /// first: should it be too late for that, nothing was declared and no mark was raised.
     Tokens(Box<Wanted>, Option<Adjustment>),
+}
+
+impl From<Ending> for Action {
+    #[cold]
+    fn from(ending: Ending) -> Self {
+        Self::End(Box::new(ending))
+    }
+}
+
+impl From<Ending> for Disposition {
+    #[cold]
+    fn from(ending: Ending) -> Self {
+        Self::End(Box::new(ending))
+    }
+}
+
+/// A text that is long to read.
+#[derive(Debug)]
+pub struct Unread {
+    /// The text.
+    pub text: Vec<u8>,
+    /// How the server reads it.
+    pub lexing: Lexing,
 }
 
 /// What is to be done with a message of the server.
@@ -55,7 +81,7 @@ pub enum Disposition {
     /// that was a takeover.
     Terminated,
     /// Nobody gets it. What waits for the client is sent, and the session ends.
-    End(Ending),
+    End(Box<Ending>),
 }
 
 /// A refusal for the record.

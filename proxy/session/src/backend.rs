@@ -96,7 +96,7 @@ impl Session {
 
     fn on_other(&mut self, message: u8) -> Disposition {
         if self.is_contradiction(message, &[]) {
-            return Disposition::End(self.end_for_contradiction(message, &[]));
+            return self.end_for_contradiction(message, &[]).into();
         }
         match message {
             // The rows that were asked for have been made, and what makes them has run for each.
@@ -144,8 +144,9 @@ impl Session {
     fn on_command_complete(&mut self, body: &[u8]) -> Disposition {
         let command_tag = backend::command_tag(body);
         if self.is_contradiction(tag::COMMAND_COMPLETE, command_tag) {
-            let ending = self.end_for_contradiction(tag::COMMAND_COMPLETE, command_tag);
-            return Disposition::End(ending);
+            return self
+                .end_for_contradiction(tag::COMMAND_COMPLETE, command_tag)
+                .into();
         }
         self.on_statement_ran(command_tag);
         self.server.ledger.on_reply(tag::COMMAND_COMPLETE).into()
@@ -235,7 +236,7 @@ impl Session {
             }
             Reply::Swallow => {
                 let message = backend::error_field(body, b'M').unwrap_or_default();
-                Disposition::End(self.end_for_own_statement(message))
+                self.end_for_own_statement(message).into()
             }
         }
     }

@@ -191,7 +191,7 @@ impl Session {
             true => self.malformed(tag),
             false if frame.body.len() > NAMES_MAX => {
                 let error = WireError::Malformed(frame.header.tag);
-                Action::End(self.end_for_violation(error))
+                self.end_for_violation(error).into()
             }
             false => Action::AwaitFront,
         }

@@ -42,24 +42,45 @@ impl Session {
     fn decide_frontend(&mut self, frame: Frame<'_>, verdicts: &RefCell<VerdictCache>) -> Action {
         let tag = match FrontendTag::from_byte(frame.header.tag) {
             Ok(tag) => tag,
-            Err(error) => return Action::End(self.end_for_violation(error)),
+            Err(error) => return self.end_for_violation(error).into(),
         };
         if self.server.ledger.is_skipping()
             && !matches!(tag, FrontendTag::Sync | FrontendTag::Terminate)
         {
             return Action::Discard;
         }
-        let action = match self.must_settle() {
-            true => Action::Need(Prerequisite::Replies),
-            false => self.decide_message(tag, frame, verdicts),
-        };
-        match action {
-            // They would not come: the server waits for the data of a COPY, and ends a session that sends this.
-            Action::Need(Prerequisite::Replies) if self.server.ledger.is_copying_in() => {
+        match self.server.ledger.is_copying_in() {
+            true => self.decide_in_copy(tag, frame, verdicts),
+            false => self.decide_settled(tag, frame, verdicts),
+        }
+    }
+
+    /// Decides a message while the server reads the data of a COPY. Replies do not come then: the server waits for
+    /// data, and ends a session that sends what would wait for them.
+    fn decide_in_copy(
+        &mut self,
+        tag: FrontendTag,
+        frame: Frame<'_>,
+        verdicts: &RefCell<VerdictCache>,
+    ) -> Action {
+        match self.decide_settled(tag, frame, verdicts) {
+            Action::Need(Prerequisite::Replies) => {
                 let error = WireError::DuringCopy(frame.header.tag);
-                Action::End(self.end_for_violation(error))
+                self.end_for_violation(error).into()
             }
             action => action,
+        }
+    }
+
+    fn decide_settled(
+        &mut self,
+        tag: FrontendTag,
+        frame: Frame<'_>,
+        verdicts: &RefCell<VerdictCache>,
+    ) -> Action {
+        match self.must_settle() {
+            true => Action::Need(Prerequisite::Replies),
+            false => self.decide_message(tag, frame, verdicts),
         }
     }
 
@@ -114,7 +135,7 @@ impl Session {
             FrontendTag::Terminate => Action::Terminate,
             FrontendTag::Password => {
                 let error = WireError::UnknownFrontendTag(frame.header.tag);
-                Action::End(self.end_for_violation(error))
+                self.end_for_violation(error).into()
             }
         }
     }
@@ -149,7 +170,9 @@ impl Session {
     pub(super) fn forward_harmless(&mut self, tag: FrontendTag, entry: Option<InFlight>) -> Action {
         match self.client.fence.admit_harmless(tag) {
             Some(permit) => self.forward(permit, entry),
-            None => Action::End(self.end_for_violation(WireError::UnknownFrontendTag(0))),
+            None => self
+                .end_for_violation(WireError::UnknownFrontendTag(0))
+                .into(),
         }
     }
 
@@ -239,7 +262,9 @@ impl Session {
         };
         match self.client.fence.admit_malformed(tag) {
             Some(permit) => self.forward(permit, Some(InFlight::client(request, None))),
-            None => Action::End(self.end_for_violation(WireError::UnknownFrontendTag(0))),
+            None => self
+                .end_for_violation(WireError::UnknownFrontendTag(0))
+                .into(),
         }
     }
 

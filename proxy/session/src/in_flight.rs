@@ -1,5 +1,6 @@
 //! One request in flight: what completes it, who gets the reply, and what it may do.
 
+use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
 
 use pgpalisade_policies::{AccessShow, Control, Statement, Verdict};
@@ -106,13 +107,46 @@ impl Leave {
     }
 }
 
-/// What a request in flight counts as, found out once.
+/// What a request in flight counts as, found out once; of many, how many of them count as that.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
-    pub(super) ends_cycle: bool,
-    pub(super) writes: bool,
-    pub(super) changes_statements: bool,
-    pub(super) changes_portals: bool,
+    /// It ends a request cycle.
+    pub(super) ending: u32,
+    /// It may write.
+    pub(super) writing: u32,
+    /// It changes the meaning of a statement's name.
+    pub(super) naming: u32,
+    /// It changes the meaning of a portal's name.
+    pub(super) binding: u32,
+}
+
+impl Counts {
+    const NONE: Self = Self {
+        ending: 0,
+        writing: 0,
+        naming: 0,
+        binding: 0,
+    };
+}
+
+impl AddAssign for Counts {
+    #[inline]
+    fn add_assign(&mut self, other: Self) {
+        self.ending += other.ending;
+        self.writing += other.writing;
+        self.naming += other.naming;
+        self.binding += other.binding;
+    }
+}
+
+impl SubAssign for Counts {
+    #[inline]
+    fn sub_assign(&mut self, other: Self) {
+        self.ending -= other.ending;
+        self.writing -= other.writing;
+        self.naming -= other.naming;
+        self.binding -= other.binding;
+    }
 }
 
 impl InFlight {
@@ -139,12 +173,7 @@ impl InFlight {
             error: None,
             name: NameChange::None,
             leave: Leave::Read,
-            counts: Counts {
-                ends_cycle: false,
-                writes: false,
-                changes_statements: false,
-                changes_portals: false,
-            },
+            counts: Counts::NONE,
         }
     }
 
@@ -161,11 +190,12 @@ impl InFlight {
 
     pub(super) fn counts(&self) -> Counts {
         let kind = self.name.kind();
+        let names = kind == Some(Kind::Statement) || self.may_change_statements();
         Counts {
-            ends_cycle: self.request.ends_cycle(),
-            writes: self.leave.writes(),
-            changes_statements: kind == Some(Kind::Statement) || self.may_change_statements(),
-            changes_portals: kind == Some(Kind::Portal),
+            ending: u32::from(self.request.ends_cycle()),
+            writing: u32::from(self.leave.writes()),
+            naming: u32::from(names),
+            binding: u32::from(kind == Some(Kind::Portal)),
         }
     }
 

@@ -10,7 +10,7 @@ use pgpalisade_policies::{
 };
 
 use super::access::{Adjustment, WriteAccess};
-use super::action::{Action, JudgedText, Prerequisite, Refused, Waiting};
+use super::action::{Action, JudgedText, Prerequisite, Refused, Unread, Waiting};
 use super::in_flight::{InFlight, Leave, Request};
 use super::names::EXCERPT_MAX;
 use super::plan::runs_a_name;
@@ -95,7 +95,10 @@ impl Session {
         let verdict = match (classified, weigh(text)) {
             (Some(verdict), _) => verdict,
             (None, Weight::Light) => Arc::new(classify(text, lexing)),
-            (None, Weight::Heavy) => return Err(Prerequisite::Verdict(text.to_vec(), lexing)),
+            (None, Weight::Heavy) => {
+                let text = text.to_vec();
+                return Err(Prerequisite::Verdict(Box::new(Unread { text, lexing })));
+            }
         };
         verdicts.keep(text, lexing, &verdict);
         Ok(verdict)

@@ -10,7 +10,7 @@ use pgpalisade_policies::AccessShow;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 
-use super::in_flight::{InFlight, Origin, Request, access_show};
+use super::in_flight::{Counts, InFlight, Origin, Request, access_show};
 use super::names::{Kind, Meaning, Name};
 use crate::rejection::Rejection;
 use crate::wire::backend::tag;
@@ -67,14 +67,8 @@ pub struct Ledger {
     in_flight: VecDeque<InFlight>,
     mode: Mode,
     access_shows: AccessShows,
-    /// How many of those in flight end a request cycle.
-    ending: usize,
-    /// How many may write.
-    writing: usize,
-    /// How many change the meaning of a statement's name.
-    naming: usize,
-    /// How many change the meaning of a portal's name.
-    binding: usize,
+    /// The sum of those in flight.
+    counts: Counts,
     /// Whether something that was answered in the open transaction may have written.
     wrote: Wrote,
 }
@@ -122,31 +116,27 @@ impl Ledger {
             self.access_shows = AccessShows::Some;
         }
         entry.counts = entry.counts();
-        let counts = entry.counts;
-        self.ending += usize::from(counts.ends_cycle);
-        self.writing += usize::from(counts.writes);
-        self.naming += usize::from(counts.changes_statements);
-        self.binding += usize::from(counts.changes_portals);
+        self.counts += entry.counts;
         self.in_flight.push_back(entry);
     }
 
     /// Takes one entry off. A long pipeline gives its memory back.
-    fn take(&mut self, at: usize) -> Option<InFlight> {
+    #[inline]
+    fn take(&mut self, at: usize) {
         let entry = match at {
             0 => self.in_flight.pop_front(),
             at => self.in_flight.remove(at),
-        }?;
-        self.ending -= usize::from(entry.counts.ends_cycle);
-        self.writing -= usize::from(entry.counts.writes);
-        self.naming -= usize::from(entry.counts.changes_statements);
-        self.binding -= usize::from(entry.counts.changes_portals);
-        if entry.counts.writes {
+        };
+        let Some(entry) = entry else {
+            return;
+        };
+        self.counts -= entry.counts;
+        if entry.counts.writing > 0 {
             self.wrote = Wrote::Yes;
         }
         if self.in_flight.is_empty() && self.in_flight.capacity() > KEPT_WHEN_EMPTY {
             self.in_flight = VecDeque::new();
         }
-        Some(entry)
     }
 
     /// Takes note of a message from the server and says where it goes. Messages that can come at any
@@ -213,9 +203,7 @@ impl Ledger {
                     self.take(at);
                     return;
                 }
-                Request::Sync => {
-                    self.take(at);
-                }
+                Request::Sync => self.take(at),
                 _ => at += 1,
             }
         }
@@ -284,7 +272,7 @@ impl Ledger {
     #[inline]
     #[must_use]
     pub const fn settled(&self) -> Option<Settled<'_>> {
-        match self.ending {
+        match self.counts.ending {
             0 => Some(Settled(PhantomData)),
             _ => None,
         }
@@ -293,7 +281,7 @@ impl Ledger {
     /// Whether the transaction in which a request arrives that is sent now may have written.
     #[must_use]
     pub const fn wrote(&self) -> Wrote {
-        match self.writing {
+        match self.counts.writing {
             0 => self.wrote,
             _ => Wrote::Yes,
         }
@@ -309,28 +297,32 @@ impl Ledger {
     #[inline]
     pub(super) fn sent(&self, name: Name<'_>) -> Sent<'_> {
         let mut changing = match name.kind() {
-            Kind::Statement => self.naming,
-            Kind::Portal => self.binding,
+            Kind::Statement => self.counts.naming,
+            Kind::Portal => self.counts.binding,
         };
         // A simple Query destroys what has no name.
-        let may_be_destroyed = name.is_unnamed() && self.ending > 0;
+        let may_be_destroyed = name.is_unnamed() && self.counts.ending > 0;
         if changing == 0 && !may_be_destroyed {
             return Sent::Nothing;
         }
         if !name.is_comparable() {
             return Sent::Unclear;
         }
-        for entry in self.in_flight.iter().rev().take(LOOKED_BACK_MAX) {
+        let newest = self.in_flight.len();
+        for at in (newest.saturating_sub(LOOKED_BACK_MAX)..newest).rev() {
+            let Some(entry) = self.in_flight.get(at) else {
+                break;
+            };
             if let Some(meaning) = entry.name.of(name) {
                 return Sent::Change(meaning);
             }
-            if entry.counts.ends_cycle || entry.may_change_statements() {
+            if entry.counts.ending > 0 || entry.may_change_statements() {
                 return Sent::Unclear;
             }
-            changing -= usize::from(match name.kind() {
-                Kind::Statement => entry.counts.changes_statements,
-                Kind::Portal => entry.counts.changes_portals,
-            });
+            changing -= match name.kind() {
+                Kind::Statement => entry.counts.naming,
+                Kind::Portal => entry.counts.binding,
+            };
             if changing == 0 && !may_be_destroyed {
                 return Sent::Nothing;
             }

@@ -46,6 +46,12 @@ impl ClientSide {
         }
     }
 
+    /// Whether there is nothing to send, nor anything that runs until it is sent.
+    #[inline]
+    pub(super) fn is_flushed(&self) -> bool {
+        !self.stall.is_running() && self.outbox.is_flushed(&self.socket)
+    }
+
     /// The message at the front was answered, and is not sent.
     pub(super) fn discard_front(&mut self) {
         if let Ok(Some(header)) = header::parse(&self.kept, frontend::body_max) {
@@ -171,18 +177,18 @@ impl Relay {
     /// there is room for it.
     #[inline]
     fn decide(&mut self, header: Header, bytes: &[u8]) -> Action {
-        let frame = Frame::new(header, bytes);
-        let verdicts = &self.worker.verdicts;
-        match self.session.on_frontend(frame, verdicts) {
-            Action::AwaitWhole => {
-                let (budget, timers) = (&self.worker.collected, &self.worker.timers);
-                let collecting = &mut self.client.collecting;
-                match collecting.may_wait(header.body_len, budget, timers) {
-                    true => Action::AwaitWhole,
-                    false => self.session.on_frontend(frame.without_room(), verdicts),
-                }
+        let mut frame = Frame::new(header, bytes);
+        loop {
+            let action = self.session.on_frontend(frame, &self.worker.verdicts);
+            if !matches!(action, Action::AwaitWhole) {
+                return action;
             }
-            action => action,
+            let (budget, timers) = (&self.worker.collected, &self.worker.timers);
+            let collecting = &mut self.client.collecting;
+            if collecting.may_wait(header.body_len, budget, timers) {
+                return action;
+            }
+            frame = frame.without_room();
         }
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::task::Poll;
 
-use super::Relay;
+use super::{Relay, Side};
 use crate::session::Identity;
 use crate::session::endings::Ending;
 use crate::transport::Unsent;
@@ -19,7 +19,7 @@ pub(crate) enum End {
     ServerClosed,
     /// The session has told the client why it ends.
     #[error("the session was ended: {0}")]
-    Session(Ending),
+    Session(Box<Ending>),
     /// The proxy stops.
     #[error("the session was ended: the proxy is shutting down")]
     Shutdown,
@@ -36,6 +36,9 @@ pub(crate) enum End {
     #[error("the server's connection failed: {0}")]
     ServerSocket(io::Error),
 }
+
+// It comes back from every look at a socket: in registers, up to this size.
+const _: () = assert!(size_of::<Result<Side, End>>() <= 16);
 
 impl From<Unsent> for End {
     fn from(unsent: Unsent) -> Self {

@@ -11,14 +11,15 @@ use super::token_grant::Grant;
 use super::{End, Relay};
 use crate::session::Adjusted;
 use crate::session::access::Adjustment;
-use crate::session::action::Prerequisite;
+use crate::session::action::{Prerequisite, Unread};
 
 impl Relay {
     /// Sees to it. Behind it the message at the front of the client's bytes is looked at again, unless it was answered.
     pub(super) async fn prepare(&mut self, prerequisite: Prerequisite) -> Result<(), End> {
         match prerequisite {
             Prerequisite::Replies => self.await_replies().await,
-            Prerequisite::Verdict(text, lexing) => {
+            Prerequisite::Verdict(unread) => {
+                let Unread { text, lexing } = *unread;
                 let classification = self.worker.classification.clone();
                 let verdict = self.meanwhile(classification.of(text, lexing)).await?;
                 self.session.on_verdict(verdict);

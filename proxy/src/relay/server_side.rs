@@ -122,6 +122,11 @@ impl Relay {
                 self.put_output();
             }
             let rest = match disposition {
+                // The way of nearly every message: it is here, and goes on with what follows it.
+                Disposition::Relay if is_whole => {
+                    at += header.frame_len();
+                    continue;
+                }
                 Disposition::Relay => Rest::Relay(header.frame_len()),
                 Disposition::Drop => Rest::Drop(header.frame_len()),
                 Disposition::Terminated => {

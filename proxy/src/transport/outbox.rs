@@ -75,6 +75,13 @@ impl Outbox {
         &mut self.waiting
     }
 
+    /// Whether nothing waits: it has memory only while something does, or has just been sent.
+    #[inline]
+    #[must_use]
+    pub(crate) fn is_flushed(&self, socket: &Socket) -> bool {
+        self.waiting.capacity() == 0 && !socket.has_returned()
+    }
+
     /// Sends what waits; `Ready` where nothing is left, and then the memory is given back. What is queued to be sent
     /// with others does not wait: see [`Outbox::poll_send_all`].
     ///
@@ -87,8 +94,7 @@ impl Outbox {
         socket: &Socket,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        // It has memory only while something waits, or has just been sent.
-        match self.waiting.capacity() == 0 && !socket.has_returned() {
+        match self.is_flushed(socket) {
             true => Poll::Ready(Ok(())),
             false => self.poll_flush_waiting(socket, cx),
         }

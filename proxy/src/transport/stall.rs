@@ -35,6 +35,12 @@ pub(crate) enum Unsent {
 }
 
 impl Stall {
+    /// Whether the client has taken nothing of what waits for it.
+    #[inline]
+    pub(crate) const fn is_running(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Sends what waits for a client, as far as its socket takes it.
     ///
     /// # Errors

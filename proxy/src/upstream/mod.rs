@@ -86,6 +86,13 @@ impl Upstream {
         self.outbox.has_room()
     }
 
+    /// Whether nothing waits to be sent.
+    #[inline]
+    #[must_use]
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.outbox.is_flushed(&self.socket)
+    }
+
     /// Sends what waits.
     ///
     /// # Errors

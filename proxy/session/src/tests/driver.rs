@@ -171,8 +171,9 @@ impl<'a> Driver<'a> {
     fn prepare(&mut self, prerequisite: Prerequisite) -> Front {
         match prerequisite {
             Prerequisite::Replies => self.await_replies(),
-            Prerequisite::Verdict(text, lexing) => {
-                self.session.on_verdict(classify(&text, lexing).into());
+            Prerequisite::Verdict(unread) => {
+                self.session
+                    .on_verdict(classify(&unread.text, unread.lexing).into());
             }
             Prerequisite::SearchPath => {
                 self.session.ask_search_path();
@@ -263,7 +264,9 @@ impl<'a> Driver<'a> {
 
     /// The authority: marks rise before a token is accepted, and also where its answer is lost.
     fn declare(&mut self, wanted: &Wanted) -> Declared {
-        for (scope, token, _) in wanted.tokens() {
+        let default = self.fence.default_scope().clone();
+        // Another scope has no mark, and its token lets nobody write.
+        for (scope, token, _) in wanted.tokens().filter(|(scope, ..)| **scope == default) {
             let current = Token::new(self.mark).unwrap();
             if token < current {
                 let mark = self.fence.fence().mark_above(scope, token).unwrap();

@@ -167,7 +167,9 @@ fn no_message_of_either_side_makes_it_panic() {
 fn satisfy(session: &mut super::super::Session, prerequisite: Prerequisite) {
     match prerequisite {
         Prerequisite::Replies => session.ask_for_replies(),
-        Prerequisite::Verdict(text, lexing) => session.on_verdict(classify(&text, lexing).into()),
+        Prerequisite::Verdict(unread) => {
+            session.on_verdict(classify(&unread.text, unread.lexing).into())
+        }
         Prerequisite::SearchPath => session.ask_search_path(),
         Prerequisite::Access(adjustment) => {
             session.begin_adjustment(adjustment);
