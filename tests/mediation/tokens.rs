@@ -268,3 +268,37 @@ fn n8_a_token_whose_pipeline_is_undone() {
     }
     check(Worth::NotAsked, scripts);
 }
+
+/// Found by random conversations: the session was made ready for a token that lets it write nothing, and then a write
+/// that was hidden in front of its declaration was not guarded.
+#[test]
+fn n9_a_write_in_front_of_another_scope_s_token() {
+    let mut scripts = Vec::new();
+    for lay_down in [
+        "SET fencing.token = ''",
+        "SELECT set_config('fencing.token', '', false)",
+        "SET LOCAL fencing.token = ''",
+        "SET fencing.token = 'other=@1'",
+    ] {
+        let begun = Script::of(Session::Holder);
+        for (place, script) in [
+            ("a block", begun.clone().query("BEGIN").query(lay_down)),
+            ("a pipeline", begun.clone().extended(lay_down)),
+            (
+                "a block, parsed",
+                begun.clone().extended("BEGIN").extended(lay_down).sync(),
+            ),
+        ] {
+            for text in [
+                "SELECT w(); SET fencing.token = 'other=@0'",
+                "SELECT w(); SELECT set_config('fencing.token', 'other=@0', false)",
+                "SET fencing.token = 'other=@0'; SELECT w()",
+                "SELECT w(); SET LOCAL fencing.token = 'other=@0'",
+            ] {
+                let what = format!("{lay_down} in {place}; {text}");
+                scripts.push((what, script.clone().query(text).query("COMMIT")));
+            }
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}

@@ -258,6 +258,10 @@ impl Session {
     /// Another policy is in force.
     pub fn follow(&mut self, fence: SessionFence) {
         self.client.fence = fence;
+        if let Some(prepared) = &mut self.prepared {
+            // By it the token may let the session write nothing.
+            prepared.binds = Binds::No;
+        }
     }
 
     /// What is known of its server process.

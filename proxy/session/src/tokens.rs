@@ -251,9 +251,10 @@ impl Session {
         let in_force = variables
             .token()
             .is_some_and(|held| Arc::ptr_eq(held, &holding));
-        if !in_force {
+        if !in_force && self.client.fence.may_write(Some(&holding)) {
             // From here on the session is made ready for the new token; the old one, which the
-            // declaration may have made stale, must not put the backstop up in between.
+            // declaration may have made stale, must not put read-only mode up in between. A token that lets it write
+            // nothing makes it ready for nothing.
             self.prepared().binds = Binds::Yes;
         }
         self.server.granted.add(holding, &wanted.value);

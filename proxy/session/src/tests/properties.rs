@@ -14,7 +14,7 @@ use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::conversation::{Client, Kind};
 use super::driver::{Authority, Course, Driver, closing};
-use super::frames::{parts, split};
+use super::frames::{parts, query, split};
 use super::postgres::Postgres;
 use super::sql::{DEFAULT_ACCESS, TOKEN};
 use super::subject::{self, identified};
@@ -108,6 +108,24 @@ fn nobody_writes_without_the_current_token() {
                 driver.depose();
             }
             driver.send(message);
+        }
+        driver.finish();
+    });
+}
+
+/// A token of another scope lets the session write nothing: what hides a write in front of it is guarded still.
+#[test]
+fn a_hidden_write_in_front_of_another_scope_s_token() {
+    check(|rng, verdicts| {
+        let startup: &[(&str, &str)] = &[(DEFAULT_ACCESS, "on"), (TOKEN, "5")];
+        let mut driver = Driver::new(verdicts, rng, Authority::Accepts, Postgres::new(startup));
+        driver.start_with("5");
+        for text in [
+            "BEGIN",
+            "SET fencing.token = ''",
+            "SELECT f(); SET fencing.token = 'other=5'",
+        ] {
+            driver.send(&query(text));
         }
         driver.finish();
     });
