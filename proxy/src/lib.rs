@@ -12,10 +12,10 @@
 //! - [`relay`]: the one loop that drives a connection through all of these. `passthrough` is that of a connection
 //!   which the fence has exempted as a whole.
 //!
-//! Beside the path: [`takeover`] registers tokens, raises marks and ends the sessions of lower tokens, with the
-//! [`store`] that the configuration names; [`rejection`] and [`rejection_log`] say why something was refused;
-//! `inspect` looks at all of it for `check` and `status`; `bench` measures it as a client does; [`config`], [`cli`],
-//! [`logging`] and [`demo`] are the program around it. `ARCHITECTURE.md` has the map and the invariants.
+//! Beside the path: [`takeover`] (a crate of its own) registers tokens, raises marks and ends the sessions of lower
+//! tokens, with the [`store`] that the configuration names; [`rejection`] and [`rejection_log`] say why something was
+//! refused; `inspect` looks at all of it for `check` and `status`; `bench` measures it as a client does; [`config`],
+//! [`cli`], [`logging`] and [`demo`] are the program around it. `ARCHITECTURE.md` has the map and the invariants.
 
 mod arrivals;
 mod bench;
@@ -33,7 +33,6 @@ mod rejection_log;
 mod relay;
 mod server;
 mod store;
-pub mod takeover;
 mod timers;
 mod transport;
 mod upstream;
@@ -43,4 +42,5 @@ mod worker_thread;
 use pgpalisade_fence as fence;
 use pgpalisade_fence::rejection;
 use pgpalisade_session as session;
+use pgpalisade_takeover as takeover;
 use pgpalisade_wire as wire;

@@ -13,7 +13,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 120;
 
 /// Which of our crates each of those below the proxy may depend on.
-const CRATES: [(&str, &[&str]); 7] = [
+const CRATES: [(&str, &[&str]); 8] = [
     ("policies", &[]),
     ("token-authority", &[]),
     ("proxy/harness", &[]),
@@ -21,6 +21,7 @@ const CRATES: [(&str, &[&str]); 7] = [
     ("proxy/wire", &[]),
     ("proxy/fence", &["authority", "policies", "wire"]),
     ("proxy/session", &["authority", "fence", "policies", "wire"]),
+    ("proxy/takeover", &["authority", "fence", "policies"]),
 ];
 
 /// Those of them that do no I/O, have no clock and no thread.

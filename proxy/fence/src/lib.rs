@@ -12,6 +12,7 @@ pub mod rejection;
 mod replication_permit;
 mod requirement;
 mod rules;
+pub mod statement_text;
 pub mod token_value;
 
 use pgpalisade_wire as wire;

@@ -23,6 +23,5 @@ pub(crate) use control::{address as address_of, parse as parse_dsn};
 pub(crate) use duration::{parse as parse_time, show as show_time};
 pub(crate) use key::{KEYS, Key, KeySpec, Shape};
 pub(crate) use raw::{Environment, Flags, RawConfig};
-pub use ready::WitnessMode;
-pub(crate) use ready::{Barrier, Batching, Config, Literals, LogFilter, LogFormat};
+pub(crate) use ready::{Barrier, Batching, Config, LogFilter, LogFormat};
 pub(crate) use secret::Secret;

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use pgpalisade_fence::statement_text::Literals;
 use pgpalisade_policies::Mode;
+use pgpalisade_takeover::WitnessMode;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::address::{self, UpstreamAddr};
@@ -71,15 +73,6 @@ pub(crate) enum Barrier {
     Cluster,
 }
 
-/// Whether marks are copied into the cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WitnessMode {
-    /// Where the control role may.
-    Auto,
-    /// Never.
-    Off,
-}
-
 /// How many sends go to the system in one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Batching {
@@ -87,15 +80,6 @@ pub(crate) enum Batching {
     Auto,
     /// One.
     Off,
-}
-
-/// Whether the SQL text of a rejection record keeps its literals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Literals {
-    /// Strings, numbers and comments are taken out: they may be personal data or passwords.
-    Remove,
-    /// The text stays as it was.
-    Keep,
 }
 
 /// A valid filter for `tracing_subscriber::EnvFilter`.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::error::ConfigErrors;
 use super::*;
+use crate::fence::statement_text::Literals;
 
 fn key(name: &str) -> Key {
     Key::by_name(name).expect("a key").0

@@ -10,7 +10,6 @@
 mod counts;
 mod record;
 pub(crate) mod report;
-mod statement;
 #[cfg(test)]
 mod tests;
 mod unproved;
@@ -22,10 +21,10 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::fence::statement_text::StatementText;
 pub(crate) use record::{RejectionRecord, SessionLabel};
-pub(crate) use statement::StatementText;
 
-use crate::config::Literals;
+use crate::fence::statement_text::Literals;
 use counts::Counters;
 use unproved::Unproved;
 use writer::{Sink, Writer};

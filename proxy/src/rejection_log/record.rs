@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use pgpalisade_authority::Token;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-use super::statement::{StatementText, boundary_at_most};
+use crate::fence::statement_text::{StatementText, boundary_at_most};
 use crate::rejection::{Enforcement, Rejection, RejectionKind};
 
 /// Longest name in a record. PostgreSQL's own names have at most 63 bytes; a client may send more before it is told so.

@@ -42,7 +42,7 @@ macro_rules! event {
             client_addr = %$record.session.client_addr,
             backend_pid = $record.session.backend_pid,
             statement_class = $record.statement_class.as_deref(),
-            statement = $record.statement.as_ref().map(super::StatementText::as_str),
+            statement = $record.statement.as_ref().map(crate::fence::statement_text::StatementText::as_str),
             $message
         )
     };

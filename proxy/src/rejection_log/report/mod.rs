@@ -14,8 +14,8 @@ use std::io::{self, BufRead};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::StatementText;
-use crate::config::Literals;
+use crate::fence::statement_text::Literals;
+use crate::fence::statement_text::StatementText;
 use crate::rejection::Enforcement;
 use line::{Line, Read, Record};
 use tally::Tally;

@@ -3,10 +3,8 @@
 //! This is not the classifier. It must only never show a literal, so on any doubt it drops the rest of the text.
 //! Rules: <https://www.postgresql.org/docs/current/sql-syntax-lexical.html>.
 
-use crate::config::Literals;
-
 /// Longest text in a record.
-pub(crate) const MAX_STATEMENT: usize = 1024;
+const MAX_STATEMENT: usize = 1024;
 
 /// How much of a statement is looked at. A literal that is longer than this ends the text.
 const MAX_LOOK: usize = 16 * 1024;
@@ -17,16 +15,25 @@ const GONE: char = '?';
 /// Shown where the rest of the text was dropped.
 const CUT: &str = " ...";
 
+/// Whether the SQL text of a rejection record keeps its literals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Literals {
+    /// Strings, numbers and comments are taken out: they may be personal data or passwords.
+    Remove,
+    /// The text stays as it was.
+    Keep,
+}
+
 /// SQL text that is fit for a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct StatementText(String);
+pub struct StatementText(String);
 
 impl StatementText {
     /// Makes the text fit: at most [`MAX_STATEMENT`] bytes, on a character boundary, with or without literals.
     ///
     /// Takes bytes, since the text is in the client's encoding. Without literals, the first byte that is not
     /// UTF-8 ends it.
-    pub(crate) fn new(sql: &[u8], literals: Literals) -> Self {
+    pub fn new(sql: &[u8], literals: Literals) -> Self {
         let (look, all) = match sql.get(..MAX_LOOK) {
             Some(start) if sql.len() > MAX_LOOK => (start, false),
             _ => (sql, true),
@@ -44,7 +51,7 @@ impl StatementText {
     }
 
     /// The text.
-    pub(crate) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -61,7 +68,7 @@ fn shorten(mut text: String, whole: bool) -> String {
 }
 
 /// The last character boundary that is not behind `limit`.
-pub(super) fn boundary_at_most(text: &str, limit: usize) -> usize {
+pub fn boundary_at_most(text: &str, limit: usize) -> usize {
     let mut at = limit.min(text.len());
     while !text.is_char_boundary(at) {
         at -= 1; // 0 is a boundary.

@@ -8,15 +8,15 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pgpalisade::takeover::{
-    Bound, Declare, DeclareError, Identified, Purpose, RepairError, RepairOptions, RepairReport,
-    ScopeRepair, StartError, StoreLock, Takeover, TakeoverOptions, WitnessMode, Work,
-};
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
     Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
 };
 use pgpalisade_policies::TokenBounds;
+use pgpalisade_takeover::{
+    Bound, Declare, DeclareError, Identified, Purpose, RepairError, RepairOptions, RepairReport,
+    ScopeRepair, StartError, StoreLock, Takeover, TakeoverOptions, WitnessMode, Work,
+};
 use support::Postgres;
 use tokio::sync::mpsc;
 use tokio_postgres::Client;

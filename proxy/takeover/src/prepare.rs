@@ -79,7 +79,7 @@ async fn enrol(plan: &Plan, cluster: Cluster) -> Result<(), StartError> {
 
 /// Which cluster this is, its timeline and the start of its server. The timeline is the one that WAL is written to now,
 /// since what pg_control_checkpoint() shows lags behind a promotion.
-pub(crate) async fn cluster(client: &Client) -> Result<Cluster, StartError> {
+pub async fn cluster(client: &Client) -> Result<Cluster, StartError> {
     let sql = "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
         ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))\
         ::pg_catalog.bit(32)::pg_catalog.int4, \
@@ -98,21 +98,23 @@ pub(crate) async fn cluster(client: &Client) -> Result<Cluster, StartError> {
 }
 
 /// Who a connection is, and what it may do.
-pub(crate) struct Rights {
+pub struct Rights {
     /// The server is a standby.
-    pub(crate) standby: bool,
-    pub(crate) role: String,
-    pub(crate) superuser: bool,
+    pub standby: bool,
+    /// Its role.
+    pub role: String,
+    /// The role is a superuser.
+    pub superuser: bool,
     /// Memberships that a takeover needs and that the role does not have.
-    pub(crate) missing: Vec<&'static str>,
+    pub missing: Vec<&'static str>,
     /// The connection's own server process.
-    pub(crate) backend: Backend,
+    pub backend: Backend,
     quoted: String,
 }
 
 impl Rights {
     /// The statement that gives what is missing.
-    pub(crate) fn grant(&self) -> String {
+    pub fn grant(&self) -> String {
         format!("GRANT {} TO {}", self.missing.join(", "), self.quoted)
     }
 }
@@ -134,7 +136,7 @@ pub(super) async fn check_rights(client: &Client) -> Result<Backend, StartError>
 }
 
 /// Looks who we are and what we may do.
-pub(crate) async fn rights(client: &Client) -> Result<Rights, ControlError> {
+pub async fn rights(client: &Client) -> Result<Rights, ControlError> {
     let sql = format!(
         "SELECT pg_catalog.pg_is_in_recovery(), current_user::pg_catalog.text, \
          pg_catalog.quote_ident(current_user), r.rolsuper, \

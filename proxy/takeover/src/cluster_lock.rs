@@ -35,15 +35,15 @@ pub enum StoreLock {
 
 /// A proxy of the cluster, by its lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Proxy {
+pub struct Proxy {
     /// The first 32 bits of its authority's identity.
-    pub(crate) authority: u32,
+    pub authority: u32,
     /// Its control connection.
-    pub(crate) holder: Holder,
+    pub holder: Holder,
     /// When that was made, microseconds since the Unix epoch; `None` where it is hidden.
-    pub(crate) since: Option<i64>,
+    pub since: Option<i64>,
     /// How it holds the lock.
-    pub(crate) lock: StoreLock,
+    pub lock: StoreLock,
 }
 
 /// Whoever has the rights of a control role is believed to be a proxy; an application should not have them.
@@ -158,7 +158,7 @@ async fn look_around(client: &Client, ours: AuthorityId) -> Result<Seen, StartEr
 }
 
 /// Every other proxy of the cluster. Takes no lock.
-pub(crate) async fn proxies(client: &Client) -> Result<Vec<Proxy>, ControlError> {
+pub async fn proxies(client: &Client) -> Result<Vec<Proxy>, ControlError> {
     let sql = format!("SELECT {LOOK} AND {MAY_SERVE} ORDER BY l.pid");
     let (first, last) = SPARE_CLASSES.into_inner();
     let params: [(&(dyn ToSql + Sync), Type); 2] = [(&first, Type::OID), (&last, Type::OID)];

@@ -9,15 +9,15 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pgpalisade::takeover::{
-    BackendFault, Declare, DeclareError, Identified, Purpose, StartError, StoreLock, Takeover,
-    TakeoverOptions,
-};
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
     Enrolled, IfStale, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
 };
 use pgpalisade_policies::TokenBounds;
+use pgpalisade_takeover::{
+    BackendFault, Declare, DeclareError, Identified, Purpose, StartError, StoreLock, Takeover,
+    TakeoverOptions,
+};
 use pgpalisade_tests::machine::Signal;
 use support::Postgres;
 use tokio_postgres::Client;

@@ -28,7 +28,7 @@ pub(super) enum Table {
 }
 
 /// What an owner of the database runs where the control role may not create the table itself.
-pub(crate) const SETUP: &str = "CREATE SCHEMA IF NOT EXISTS pgpalisade; \
+pub const SETUP: &str = "CREATE SCHEMA IF NOT EXISTS pgpalisade; \
     CREATE TABLE IF NOT EXISTS pgpalisade.mark (scope text PRIMARY KEY, token int8 NOT NULL, \
     raised_at int8 NOT NULL, raised_by text NOT NULL); \
     ALTER TABLE pgpalisade.mark ADD COLUMN IF NOT EXISTS incarnation int8 NOT NULL DEFAULT 0;";
@@ -190,7 +190,7 @@ pub(super) async fn compare(
 }
 
 /// The marks that the cluster has seen and the authority does not have: scope, seen, kept. By name of scope.
-pub(crate) fn forgotten<'a>(
+pub fn forgotten<'a>(
     witnessed: &'a HashMap<Scope, Mark>,
     marks: &HashMap<Scope, Mark>,
 ) -> Vec<(&'a Scope, Rank, Option<Rank>)> {
@@ -238,7 +238,8 @@ async fn open(client: &Client) -> Result<Table, ControlError> {
     }
 }
 
-pub(crate) async fn is_usable(client: &Client) -> Result<bool, ControlError> {
+/// Whether the table is there, complete, and may be read and written.
+pub async fn is_usable(client: &Client) -> Result<bool, ControlError> {
     // Asked one after the other, because the privilege functions fail where the table is missing.
     for sql in [IS_THERE, IS_USABLE, IS_COMPLETE] {
         let rows = client.query_typed(sql, &[]).await?;
@@ -258,7 +259,8 @@ pub(super) async fn read_if_there(client: &Client) -> Result<HashMap<Scope, Mark
     }
 }
 
-pub(crate) async fn read(client: &Client) -> Result<HashMap<Scope, Mark>, ControlError> {
+/// Every mark that the witness has. Fails where there is no table.
+pub async fn read(client: &Client) -> Result<HashMap<Scope, Mark>, ControlError> {
     let rows = client.query_typed(READ, &[]).await?;
     let mut marks = HashMap::with_capacity(rows.len());
     for row in &rows {

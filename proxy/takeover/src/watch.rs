@@ -7,7 +7,7 @@ use pgpalisade_authority::{Change, Cluster, Watch};
 use tokio_util::sync::CancellationToken;
 
 use super::control::Control;
-use crate::fence::mark_cache::MarkCache;
+use pgpalisade_fence::mark_cache::MarkCache;
 
 /// What the watch tells it to.
 pub(super) struct Watcher {

@@ -18,7 +18,7 @@ use super::error::{ControlError, StartError};
 use super::prepare::{self, Prepared};
 use super::sessions;
 use super::witness::Table;
-use crate::fence::mark_cache::MarkCache;
+use pgpalisade_fence::mark_cache::MarkCache;
 
 /// The first and the longest pause between attempts to connect again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -32,8 +32,7 @@ const LOCK_RETRY: Duration = Duration::from_millis(200);
 const RETRY: Duration = Duration::from_millis(10);
 
 /// `(pid, backend_start)` of a row of pg_stat_activity, as this crate writes it.
-pub(crate) const STARTED_US: &str =
-    "(extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8";
+pub const STARTED_US: &str = "(extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8";
 
 /// How to make a control connection.
 pub(super) struct Plan {
@@ -303,7 +302,7 @@ async fn end_registered(plan: &Plan, client: &Client) -> Result<(), StartError> 
 }
 
 /// Reads one column of an answer.
-pub(crate) fn answer<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, ControlError> {
+pub fn answer<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, ControlError> {
     row.try_get(column)
         .map_err(|e| ControlError::Answer(e.into()))
 }

@@ -6,8 +6,8 @@ use pgpalisade_policies::TokenBounds;
 use super::Declare;
 use super::error::DeclareError;
 use super::pace::{Pace, WINDOW};
-use crate::fence::mark_cache::{CachedMark, MarkCache};
-use crate::rejection::Bound;
+use pgpalisade_fence::mark_cache::{CachedMark, MarkCache};
+use pgpalisade_fence::rejection::Bound;
 
 /// Refuses the proxies' own scope, and a token above the highest, whatever the mark. The step is judged by the
 /// authority, in the same atomic step that would raise the mark: so no raise, and no repair that lowers the mark, can

@@ -13,9 +13,8 @@ use tokio_postgres::types::{ToSql, Type};
 use super::Identified;
 use super::control::{Control, STARTED_US, answer};
 use super::error::{BackendFault, ControlError, DeclareError};
-use crate::config::Literals;
-use crate::fence::readable::readable;
-use crate::rejection_log::StatementText;
+use pgpalisade_fence::readable::readable;
+use pgpalisade_fence::statement_text::{Literals, StatementText};
 
 /// The sessions that are asked about, from two arrays.
 const OLD: &str = "ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS o(pid, started)";

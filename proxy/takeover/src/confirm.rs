@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::DeclareError;
 use super::in_time;
-use crate::fence::mark_cache::MarkCache;
+use pgpalisade_fence::mark_cache::MarkCache;
 
 /// Between two rounds: how long a wrong refusal can last, besides the authority's answer.
 const EVERY: Duration = Duration::from_secs(2);

@@ -91,7 +91,8 @@ pub enum StartError {
     Authority(AuthorityError),
 }
 
-pub(crate) fn wrong_cluster_advice(ours: &Cluster, recorded: &Cluster) -> &'static str {
+/// What an operator does whose control connection leads to another cluster than the one on record.
+pub fn wrong_cluster_advice(ours: &Cluster, recorded: &Cluster) -> &'static str {
     if (ours.system_identifier, ours.timeline) == (recorded.system_identifier, recorded.timeline) {
         "a server with the same storage was started later. Where that is a copy, and this server is the right one, \
          stop the copy and restart this server; where the clock was set back, stop all proxies and run \

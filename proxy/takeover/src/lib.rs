@@ -3,13 +3,13 @@
 
 mod barrier;
 mod bounds;
-pub(crate) mod cluster_lock;
+pub mod cluster_lock;
 mod confirm;
-pub(crate) mod control;
+pub mod control;
 mod epoch;
-pub(crate) mod error;
+pub mod error;
 mod pace;
-pub(crate) mod prepare;
+pub mod prepare;
 mod prepared;
 mod reaper;
 mod recover;
@@ -17,7 +17,7 @@ mod release;
 mod repair;
 mod sessions;
 mod watch;
-pub(crate) mod witness;
+pub mod witness;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -32,20 +32,19 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use crate::config::WitnessMode;
-pub use crate::rejection::Bound;
 pub use cluster_lock::StoreLock;
 pub use error::{BackendFault, ControlError, DeclareError, Holder, StartError};
+pub use pgpalisade_fence::rejection::Bound;
 pub use recover::{RecoverError, Recovery};
 pub use repair::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 
-use crate::fence::mark_cache::MarkCache;
-pub use crate::fence::{Identified, Purpose};
 use barrier::{Barrier, Barriers};
 use confirm::Confirmer;
 use control::{Control, Plan};
 use epoch::Epoch;
 use pace::Pace;
+use pgpalisade_fence::mark_cache::MarkCache;
+pub use pgpalisade_fence::{Identified, Purpose};
 use reaper::Reaper;
 use release::Releases;
 use watch::Watcher;
@@ -94,6 +93,15 @@ impl TakeoverOptions {
 pub enum BarrierKind {
     /// Every old session of the cluster, through whatever proxy, is gone from pg_stat_activity.
     Cluster,
+}
+
+/// Whether marks are copied into the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WitnessMode {
+    /// Where the control role may.
+    Auto,
+    /// Never.
+    Off,
 }
 
 /// What a session declares.
