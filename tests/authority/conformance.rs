@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use async_trait::async_trait;
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
     Etcd, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Watch, conformance,
@@ -66,59 +67,55 @@ impl InTurn {
     }
 }
 
+#[async_trait]
 impl Authority for InTurn {
     fn identity(&self) -> AuthorityId {
         self.next().identity()
     }
 
-    fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled> {
-        self.next().enrol(cluster)
+    async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
+        self.next().enrol(cluster).await
     }
 
-    fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared> {
-        self.next().declare(declaration)
+    async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
+        self.next().declare(declaration).await
     }
 
-    fn drained<'a>(
-        &'a self,
-        scope: &'a Scope,
-        rank: Rank,
-        gone: &'a [Backend],
-    ) -> Answer<'a, Drained> {
-        self.next().drained(scope, rank, gone)
+    async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
+        self.next().drained(scope, rank, gone).await
     }
 
-    fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
-        self.next().forget(gone)
+    async fn forget(&self, gone: &[Backend]) -> Answer<()> {
+        self.next().forget(gone).await
     }
 
-    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>> {
-        self.next().sessions()
+    async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
+        self.next().sessions().await
     }
 
-    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>> {
-        self.next().marks()
+    async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
+        self.next().marks().await
     }
 
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
-        self.next().mark(scope)
+    async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
+        self.next().mark(scope).await
     }
 
-    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired> {
-        self.next().repair(request)
+    async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
+        self.next().repair(request).await
     }
 
-    fn cluster(&self) -> Answer<'_, Option<Cluster>> {
-        self.next().cluster()
+    async fn cluster(&self) -> Answer<Option<Cluster>> {
+        self.next().cluster().await
     }
 
-    fn recover<'a>(
-        &'a self,
+    async fn recover(
+        &self,
         seen: Option<Cluster>,
         cluster: Cluster,
-        marks: &'a [(Scope, Mark)],
-    ) -> Answer<'a, Enrolled> {
-        self.next().recover(seen, cluster, marks)
+        marks: &[(Scope, Mark)],
+    ) -> Answer<Enrolled> {
+        self.next().recover(seen, cluster, marks).await
     }
 
     fn watch(&self) -> Watch {

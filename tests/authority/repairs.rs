@@ -23,10 +23,10 @@ async fn the_first_one_changes_the_format_and_open_handles_go_on() {
     assert!(!format(&etcd), "older versions can use it until then");
     let repair = Repair::new(1, "alice", "a test", token(9), token(5));
     let request = RepairRequest {
-        scope: &s,
+        scope: s.clone(),
         expected: token(9).into(),
         cluster: CLUSTER,
-        repair: &repair,
+        repair: repair.clone(),
     };
     let repaired = one.repair(&request).await.unwrap();
     assert!(matches!(repaired, Repaired::Done { .. }), "{repaired:?}");

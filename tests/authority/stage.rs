@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use pgpalisade_authority::etcd::Options;
 use pgpalisade_authority::{
-    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Etcd, IfStale, Registered,
-    Scope, Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Etcd, Registered, Scope,
+    Token,
 };
 use pgpalisade_tests::etcd;
 
@@ -52,15 +52,7 @@ pub(crate) async fn declare(
     value: u64,
     pid: i32,
 ) -> Result<Declared, AuthorityError> {
-    let declaration = Declaration {
-        scope,
-        token: token(value),
-        backend: backend(pid),
-        cluster: CLUSTER,
-        by: "test",
-        max_step: None,
-        if_stale: IfStale::Refuse,
-    };
+    let declaration = Declaration::new(scope, token(value), backend(pid), CLUSTER, "test");
     store.declare(&declaration).await
 }
 

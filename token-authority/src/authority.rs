@@ -1,21 +1,21 @@
 //! The contract of a store of marks: what every authority must do, and how it may fail.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 
+use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use crate::{Backend, Cluster, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token};
 
-/// The answer of an authority: a future, boxed so that stores can be chosen at run time.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, AuthorityError>> + Send + 'a>>;
+/// The answer of an authority.
+pub type Answer<T> = Result<T, AuthorityError>;
 
 /// The durable, linearizable store of marks and of the sessions bound to them.
 ///
 /// Every method is one atomic step, and what it answered is durable before it answers. A step whose future is
 /// dropped, or that ends in an error, may or may not have been taken; all of them can be repeated. The
 /// caller bounds the wait.
+#[async_trait]
 pub trait Authority: Send + Sync + 'static {
     /// Which store this is: random, made when the store was created, the same for all who share it.
     fn identity(&self) -> AuthorityId;
@@ -26,7 +26,7 @@ pub trait Authority: Send + Sync + 'static {
     /// one and a start of its server that is not later; this one is then on record. A primary that was deposed by a
     /// failover is on an older timeline than its successor, so once the successor is on record the old one is refused.
     /// So is a server beside which a copy of its storage was started, until it is started anew.
-    fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled>;
+    async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled>;
 
     /// Binds a session to a token.
     ///
@@ -39,33 +39,28 @@ pub trait Authority: Send + Sync + 'static {
     ///
     /// The token counts as one of the scope's present incarnation. A session that is registered in the scope at a
     /// lower rank moves up and is not in its own `lower`. It never moves down.
-    fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared>;
+    async fn declare(&self, declaration: &Declaration) -> Answer<Declared>;
 
     /// Every registered session, for the reaper.
-    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>>;
+    async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>>;
 
     /// Every mark, to fill caches at start. Marks are never deleted.
-    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>>;
+    async fn marks(&self) -> Answer<Vec<(Scope, Mark)>>;
 
     /// The mark of one scope.
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>>;
+    async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>>;
 
     /// Tells that these sessions were seen to be gone from PostgreSQL. Removes their records in the scope where the
     /// rank is lower, and no others. The scope is marked as drained for the rank only if no lower record is left and
     /// it is still that of the mark.
-    fn drained<'a>(
-        &'a self,
-        scope: &'a Scope,
-        rank: Rank,
-        gone: &'a [Backend],
-    ) -> Answer<'a, Drained>;
+    async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained>;
 
     /// Removes all records of sessions that have ended, in every scope. Unknown ones are no error.
     ///
     /// A session that has ended never comes back, for no other has its process id and its start. So this stays true
     /// however late it comes, and however often. Nothing else removes a record, but [`Self::drained`], which is about
     /// such sessions too.
-    fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()>;
+    async fn forget(&self, gone: &[Backend]) -> Answer<()>;
 
     /// For an operator: sets the mark of a scope, down or up, in the next incarnation of the scope. Everything that
     /// was registered in it is below the new mark, so a declaration that comes before is among those that are to be
@@ -73,10 +68,10 @@ pub trait Authority: Send + Sync + 'static {
     /// token; its rank rises.
     ///
     /// Asked for again with the same record, it changes nothing and answers as before, with those who are left.
-    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired>;
+    async fn repair(&self, request: &RepairRequest) -> Answer<Repaired>;
 
     /// Which cluster is on record.
-    fn cluster(&self) -> Answer<'_, Option<Cluster>>;
+    async fn cluster(&self) -> Answer<Option<Cluster>>;
 
     /// What changes in the store from now on, through whichever proxy.
     ///
@@ -89,12 +84,12 @@ pub trait Authority: Send + Sync + 'static {
     ///
     /// `seen` is what was on record when the operator decided. Refused, and nothing changes, where another cluster is
     /// on record by now: a step that comes late or twice takes back nothing that came after it.
-    fn recover<'a>(
-        &'a self,
+    async fn recover(
+        &self,
         seen: Option<Cluster>,
         cluster: Cluster,
-        marks: &'a [(Scope, Mark)],
-    ) -> Answer<'a, Enrolled>;
+        marks: &[(Scope, Mark)],
+    ) -> Answer<Enrolled>;
 }
 
 /// Changes of a store, as they become known. It is to be read all the time: a store may leave out what does not fit.
@@ -122,10 +117,10 @@ pub enum Enrolled {
 }
 
 /// What a session declares.
-#[derive(Debug, Clone, Copy)]
-pub struct Declaration<'a> {
+#[derive(Debug, Clone)]
+pub struct Declaration {
     /// The scope.
-    pub scope: &'a Scope,
+    pub scope: Scope,
     /// The token.
     pub token: Token,
     /// The session.
@@ -133,11 +128,26 @@ pub struct Declaration<'a> {
     /// The cluster that the session is on, as enrolled.
     pub cluster: Cluster,
     /// Who declares, in words for people; kept with the mark, cut at 200 bytes.
-    pub by: &'a str,
+    pub by: String,
     /// How far the token may be above the mark, where the scope has one. `None`: any distance.
     pub max_step: Option<u64>,
     /// What becomes of the session where the token is below the mark.
     pub if_stale: IfStale,
+}
+
+impl Declaration {
+    /// By any distance above the mark, and refused below it.
+    pub fn new(scope: &Scope, token: Token, backend: Backend, cluster: Cluster, by: &str) -> Self {
+        Self {
+            scope: scope.clone(),
+            token,
+            backend,
+            cluster,
+            by: by.to_owned(),
+            max_step: None,
+            if_stale: IfStale::Refuse,
+        }
+    }
 }
 
 /// What becomes of a session that declares a token below the mark.

@@ -17,6 +17,7 @@ mod record;
 mod repair;
 mod scope;
 mod token;
+mod watchers;
 
 pub use authority::{
     Answer, Authority, AuthorityError, AuthorityId, Change, Declaration, Declared, Drained,

@@ -155,7 +155,7 @@ impl MarkRow {
 
     /// Judges a declaration. A token is always one of the scope's present incarnation: who declares does not know
     /// that there are any.
-    pub(crate) fn judge(known: Option<Self>, declaration: &Declaration<'_>, now: i64) -> Judged {
+    pub(crate) fn judge(known: Option<Self>, declaration: &Declaration, now: i64) -> Judged {
         let token = declaration.token;
         let (incarnation, repair) = match known {
             Some(row) if row.token > token => return Judged::Stale(row),
@@ -168,15 +168,15 @@ impl MarkRow {
             token,
             incarnation,
             raised_at: now,
-            raised_by: cut_by(declaration.by).to_owned(),
+            raised_by: cut_by(&declaration.by).to_owned(),
             drained: false,
             repair,
         })
     }
 
     /// The mark after a repair; `None` where the scope can be repaired no more.
-    pub(crate) fn repaired(request: &RepairRequest<'_>) -> Option<Self> {
-        let repair = request.repair;
+    pub(crate) fn repaired(request: &RepairRequest) -> Option<Self> {
+        let repair = &request.repair;
         let by = format!("repair by {}: {}", repair.by, repair.reason);
         Some(Self {
             token: repair.to,
@@ -189,14 +189,14 @@ impl MarkRow {
     }
 
     /// Whether it is what this repair has left: its answer was lost, and it is asked for again.
-    pub(crate) fn is_after(&self, request: &RepairRequest<'_>) -> bool {
+    pub(crate) fn is_after(&self, request: &RepairRequest) -> bool {
         self.token == request.repair.to
             && Some(self.incarnation) == request.expected.incarnation.next()
-            && self.repair.as_deref() == Some(request.repair)
+            && self.repair.as_deref() == Some(&request.repair)
     }
 }
 
-fn is_too_far(mark: Token, declaration: &Declaration<'_>) -> bool {
+fn is_too_far(mark: Token, declaration: &Declaration) -> bool {
     let step = declaration.token.get().saturating_sub(mark.get());
     declaration.max_step.is_some_and(|most| step > most)
 }

@@ -42,16 +42,16 @@ impl Repair {
 }
 
 /// What [`crate::Authority::repair`] is asked for.
-#[derive(Debug, Clone, Copy)]
-pub struct RepairRequest<'a> {
+#[derive(Debug, Clone)]
+pub struct RepairRequest {
     /// The scope.
-    pub scope: &'a Scope,
+    pub scope: Scope,
     /// Its mark as the operator has seen it. Where it is another one by now, nothing changes.
     pub expected: Rank,
     /// The cluster whose sessions will be ended, as enrolled.
     pub cluster: Cluster,
     /// Who and why, and what the mark is set to.
-    pub repair: &'a Repair,
+    pub repair: Repair,
 }
 
 /// The answer to [`crate::Authority::repair`].

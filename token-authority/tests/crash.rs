@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use pgpalisade_authority::{
-    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Embedded, IfStale, Scope,
-    Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Embedded, Scope, Token,
 };
 
 const DIR: &str = "PGPALISADE_CRASH_TEST_DIR";
@@ -77,15 +76,7 @@ fn child_declares_for_ever() {
                 for value in begin + 1.. {
                     let pid = i32::try_from(value * 4 + task).unwrap();
                     let (token, backend) = (Token::new(value).unwrap(), backend(pid));
-                    let declaration = Declaration {
-                        scope: &scope,
-                        token,
-                        backend,
-                        cluster: CLUSTER,
-                        by: "child",
-                        max_step: None,
-                        if_stale: IfStale::Refuse,
-                    };
+                    let declaration = Declaration::new(&scope, token, backend, CLUSTER, "child");
                     let answer = store.declare(&declaration).await.unwrap();
                     assert!(matches!(answer, Declared::Accepted { .. }));
                     println!("ack {scope} {value} {pid}.");
@@ -110,15 +101,7 @@ fn child_fills_the_disk() {
     let error = loop {
         let scope = Scope::new(&format!("{:0>200}", acknowledged + 1)).unwrap();
         let token = Token::new(1).unwrap();
-        let declaration = Declaration {
-            scope: &scope,
-            token,
-            backend: backend(1),
-            cluster: CLUSTER,
-            by: "child",
-            max_step: None,
-            if_stale: IfStale::Refuse,
-        };
+        let declaration = Declaration::new(&scope, token, backend(1), CLUSTER, "child");
         match runtime.block_on(store.declare(&declaration)) {
             Ok(_) => acknowledged += 1,
             Err(error) => break error,

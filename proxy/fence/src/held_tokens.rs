@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use pgpalisade_authority::{Backend, Cluster, Mark, Scope, Token};
+use pgpalisade_policies::TokenBounds;
 
 use super::mark_cache::CachedMark;
 use crate::token_value::TokenValue;
@@ -32,6 +33,15 @@ pub enum Purpose {
     Observe,
     /// As [`Self::Observe`], of a session that no takeover may end: it stays off the register.
     ObserveUnregistered,
+}
+
+/// How one token is to be accepted.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// What for.
+    pub purpose: Purpose,
+    /// What the policy allows in its scope.
+    pub bounds: TokenBounds,
 }
 
 /// A server session as the control connection has found it.

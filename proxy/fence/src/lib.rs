@@ -17,7 +17,7 @@ pub mod token_value;
 
 use pgpalisade_wire as wire;
 
-pub use held_tokens::{GrantMode, HeldToken, HeldTokens, Identified, Purpose, TokenStatus};
+pub use held_tokens::{GrantMode, HeldToken, HeldTokens, Identified, Purpose, Terms, TokenStatus};
 pub use permit::{Admitted, Basis, Grounds, Permit};
 pub use replication_permit::ReplicationPermit;
 pub use requirement::{Decision, Unguarded, Unmet};

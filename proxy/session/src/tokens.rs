@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use pgpalisade_authority::{Scope, Token};
-use pgpalisade_policies::{Mode, TokenBounds};
+use pgpalisade_policies::Mode;
 
 use super::endings::Ending;
 use super::{Binds, Identity, Session, injected};
 use crate::fence::{
-    Fence, GrantMode, HeldToken, HeldTokens, Identified, Purpose, SessionFence, TokenValue,
+    Fence, GrantMode, HeldToken, HeldTokens, Identified, Purpose, SessionFence, Terms, TokenValue,
 };
 use crate::rejection::Rejection;
 use crate::rejection::{Enforcement, RejectionKind};
@@ -23,15 +23,6 @@ pub struct Wanted {
     value: TokenValue,
     /// For each of the tokens.
     terms: Box<[Terms]>,
-}
-
-/// How one token is to be accepted.
-#[derive(Debug, Clone, Copy)]
-pub struct Terms {
-    /// What for.
-    pub purpose: Purpose,
-    /// What the policy allows in its scope.
-    pub bounds: TokenBounds,
 }
 
 /// What has come of a declaration: the refusals that were only observed, or the one that counts.

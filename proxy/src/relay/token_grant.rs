@@ -1,6 +1,6 @@
 //! Obtaining the tokens of a value for one session, at its login and at a SET alike.
 
-use pgpalisade_authority::{Scope, Token};
+use pgpalisade_authority::{Declaration, Scope, Token};
 use tokio::time::Instant;
 
 use super::{End, Relay};
@@ -12,7 +12,7 @@ use crate::rejection_log::SessionLabel;
 use crate::session::access::Adjustment;
 use crate::session::tokens::{Declared, Denied, Wanted};
 use crate::session::{Adjusted, Identity};
-use crate::takeover::{Declare, DeclareError, Takeover};
+use crate::takeover::{DeclareError, Takeover};
 
 /// What has become of tokens that were asked for.
 pub(super) enum Grant {
@@ -62,7 +62,7 @@ impl Relay {
             }
         };
         let by = describe_session(&self.label);
-        let declaring = declare(&takeover, wanted, session, by, deadline);
+        let declaring = declare(&takeover, wanted, session, &by, deadline);
         let declared = self.meanwhile(declaring).await?;
         let denied = self.session.on_declared(wanted, session, declared);
         self.granted(denied)
@@ -93,21 +93,13 @@ async fn declare(
     takeover: &Takeover,
     wanted: &Wanted,
     session: Identified,
-    by: String,
+    by: &str,
     deadline: Instant,
 ) -> Declared {
     let mut observed = Vec::new();
     for (scope, token, terms) in wanted.tokens() {
-        let declare = Declare {
-            scope: scope.clone(),
-            token,
-            session,
-            purpose: terms.purpose,
-            bounds: terms.bounds,
-            by: by.clone(),
-            deadline,
-        };
-        if let Err(error) = takeover.declare(declare).await {
+        let declaration = Declaration::new(scope, token, session.backend, session.cluster, by);
+        if let Err(error) = takeover.declare(declaration, terms, deadline).await {
             let rejection = rejection(Some(scope), Some(token), error);
             let is_away = rejection.kind == RejectionKind::AuthorityUnavailable;
             match terms.purpose {

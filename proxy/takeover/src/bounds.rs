@@ -1,9 +1,8 @@
 //! How far a token may go: the guard against a poison token, which would lock out everybody who counts as usual.
 
-use pgpalisade_authority::Mark;
+use pgpalisade_authority::{Declaration, Mark};
 use pgpalisade_policies::TokenBounds;
 
-use super::Declare;
 use super::error::DeclareError;
 use super::pace::{Pace, WINDOW};
 use pgpalisade_fence::mark_cache::{CachedMark, MarkCache};
@@ -14,15 +13,16 @@ use pgpalisade_fence::rejection::Bound;
 /// come between the look and the write. A cached mark would not do, for before this proxy has heard of a repair, the
 /// poison token itself is no step at all.
 pub(super) fn check_token(
-    declare: &Declare,
+    declaration: &Declaration,
+    bounds: TokenBounds,
     cell: Option<&CachedMark>,
 ) -> Result<(), DeclareError> {
-    match declare.bounds.max_token {
-        _ if declare.scope.is_epoch() => Err(DeclareError::OutOfBounds {
+    match bounds.max_token {
+        _ if declaration.scope.is_epoch() => Err(DeclareError::OutOfBounds {
             mark: None,
             bound: Bound::Reserved,
         }),
-        Some(most) if declare.token.get() > most => Err(DeclareError::OutOfBounds {
+        Some(most) if declaration.token.get() > most => Err(DeclareError::OutOfBounds {
             mark: cell.and_then(CachedMark::mark_detail),
             bound: Bound::MaxToken(most),
         }),
@@ -33,22 +33,24 @@ pub(super) fn check_token(
 /// Refuses a scope that is new where there are enough, and a mark that rises too far in a short time, as far as this
 /// proxy knows.
 pub(super) fn check_growth(
-    declare: &Declare,
+    declaration: &Declaration,
+    bounds: TokenBounds,
     cells: &MarkCache,
     pace: &Pace,
 ) -> Result<(), DeclareError> {
-    let cell = cells.find(&declare.scope);
+    let cell = cells.find(&declaration.scope);
     let mark = cell.and_then(|cell| cell.mark_detail());
-    let bound = match (&mark, declare.bounds) {
-        (None, bounds) => {
+    let bound = match &mark {
+        None => {
             let count = cells.count() as u64;
             let most = bounds.max_scopes.filter(|most| count >= *most);
             most.map(Bound::MaxScopes)
         }
-        (Some(mark), bounds) => {
-            let too_fast = |most: &u64| !pace.allows(&declare.scope, declare.token, mark, *most);
+        Some(mark) => {
+            let too_fast =
+                |most: &u64| !pace.allows(&declaration.scope, declaration.token, mark, *most);
             bounds.max_step.filter(too_fast).map(|most| {
-                let in_one_step = mark.token.get().saturating_add(most) < declare.token.get();
+                let in_one_step = mark.token.get().saturating_add(most) < declaration.token.get();
                 if in_one_step {
                     Bound::MaxStep(most)
                 } else {

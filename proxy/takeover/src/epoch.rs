@@ -9,9 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pgpalisade_authority::{
-    Authority, AuthorityError, Declaration, Declared, IfStale, Scope, Token,
-};
+use pgpalisade_authority::{Authority, AuthorityError, Declaration, Declared, Scope, Token};
 use tokio::time::Instant;
 
 use super::control::Control;
@@ -77,15 +75,7 @@ impl Epoch {
             None => Token::MIN,
             Some(mark) => mark.token.next().unwrap_or(mark.token),
         };
-        let declaration = Declaration {
-            scope: &scope,
-            token,
-            backend: NOBODY,
-            cluster,
-            by: &self.declared_by,
-            max_step: None,
-            if_stale: IfStale::Refuse,
-        };
+        let declaration = Declaration::new(&scope, token, NOBODY, cluster, &self.declared_by);
         match in_time(self.authority.declare(&declaration), deadline).await? {
             // Another proxy may have been faster: it is higher than it was all the same.
             Declared::Accepted { mark, .. } | Declared::Stale { mark } => {

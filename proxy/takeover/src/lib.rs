@@ -44,7 +44,7 @@ use control::{Control, Plan};
 use epoch::Epoch;
 use pace::Pace;
 use pgpalisade_fence::mark_cache::MarkCache;
-pub use pgpalisade_fence::{Identified, Purpose};
+pub use pgpalisade_fence::{Identified, Purpose, Terms};
 use reaper::Reaper;
 use release::Releases;
 use watch::Watcher;
@@ -102,25 +102,6 @@ pub enum WitnessMode {
     Auto,
     /// Never.
     Off,
-}
-
-/// What a session declares.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Declare {
-    /// The scope.
-    pub scope: Scope,
-    /// The token.
-    pub token: Token,
-    /// The session, from [`Takeover::identify`].
-    pub session: Identified,
-    /// What for.
-    pub purpose: Purpose,
-    /// Who declares, in words for people: user, database, application_name, address. The proxy adds itself.
-    pub by: String,
-    /// What the policy allows in this scope.
-    pub bounds: TokenBounds,
-    /// From [`Takeover::deadline`]: one for all that a session declares at once.
-    pub deadline: Instant,
 }
 
 /// A stale session that is only observed goes on, and a takeover that is enforced has to find it.
@@ -274,22 +255,30 @@ impl Takeover {
     }
 
     /// Declares a token. On success the session may write: no session with a lower token is left. The mark is
-    /// the declared token.
+    /// the declared token. How far it may rise, and what becomes of a stale one, the terms say; this proxy adds itself
+    /// to who declares.
     ///
     /// Bounded by its deadline. Goes on to its end when the caller's future is dropped.
-    pub async fn declare(&self, declare: Declare) -> Result<Mark, DeclareError> {
-        let cell = self.inner.cells.find(&declare.scope);
-        bounds::check_token(&declare, cell.as_deref())?;
+    pub async fn declare(
+        &self,
+        declaration: Declaration,
+        terms: Terms,
+        deadline: Instant,
+    ) -> Result<Mark, DeclareError> {
+        let cell = self.inner.cells.find(&declaration.scope);
+        bounds::check_token(&declaration, terms.bounds, cell.as_deref())?;
         // The cache only rejects. What it rejects is looked up soon after: it may be behind a repair. One that is only
         // observed goes on all the same, so the authority has to know of it.
-        if declare.purpose != Purpose::Observe
-            && let Some(mark) = cell.and_then(|cell| cell.mark_above(declare.token))
+        if terms.purpose != Purpose::Observe
+            && let Some(mark) = cell.and_then(|cell| cell.mark_above(declaration.token))
         {
             return Err(DeclareError::Stale { mark });
         }
-        bounds::check_growth(&declare, &self.inner.cells, &self.inner.pace)?;
+        let (cells, pace) = (&self.inner.cells, &self.inner.pace);
+        bounds::check_growth(&declaration, terms.bounds, cells, pace)?;
         let inner = Arc::clone(&self.inner);
-        self.run(async move { inner.declare(declare).await }).await
+        self.run(async move { inner.declare(declaration, terms, deadline).await })
+            .await
     }
 
     /// Tells that a session has ended normally: nothing in flight, Terminate sent, and the server closed
@@ -312,32 +301,21 @@ impl Takeover {
 }
 
 impl Inner {
-    async fn declare(&self, declare: Declare) -> Result<Mark, DeclareError> {
-        let Declare {
-            scope,
-            token,
-            session: Identified { backend, cluster },
-            purpose,
-            by,
-            bounds,
-            deadline,
-        } = declare;
-        let backend = match purpose {
-            Purpose::Admit | Purpose::Observe => backend,
-            Purpose::ObserveUnregistered => NOBODY,
-        };
-        let by = format!("{by} via {}", self.declared_by);
-        let declaration = Declaration {
-            scope: &scope,
-            token,
-            backend,
-            cluster,
-            by: &by,
-            max_step: bounds.max_step,
-            if_stale: if_stale(purpose),
-        };
+    async fn declare(
+        &self,
+        mut declaration: Declaration,
+        Terms { purpose, bounds }: Terms,
+        deadline: Instant,
+    ) -> Result<Mark, DeclareError> {
+        if purpose == Purpose::ObserveUnregistered {
+            declaration.backend = NOBODY;
+        }
+        declaration.by = format!("{} via {}", declaration.by, self.declared_by);
+        declaration.max_step = bounds.max_step;
+        declaration.if_stale = if_stale(purpose);
         self.epoch.note_joining();
         let declared = in_time(self.authority.declare(&declaration), deadline).await?;
+        let Declaration { scope, cluster, .. } = declaration;
         match declared {
             Declared::Stale { mark } => {
                 self.cells.note(&scope, &mark);

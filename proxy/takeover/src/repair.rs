@@ -225,10 +225,10 @@ impl ScopeRepair {
         // One record for all attempts: by it the authority knows that they are one repair.
         let repair = Repair::new(now_us(), by, reason, self.mark.token, self.to);
         let request = RepairRequest {
-            scope: &self.scope,
+            scope: self.scope.clone(),
             expected: self.mark.rank(),
             cluster: self.cluster,
-            repair: &repair,
+            repair,
         };
         loop {
             match in_time(self.authority.repair(&request), deadline).await {

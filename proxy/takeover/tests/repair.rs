@@ -8,14 +8,15 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
     Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
 };
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
-    Bound, Declare, DeclareError, Identified, Purpose, RepairError, RepairOptions, RepairReport,
-    ScopeRepair, StartError, StoreLock, Takeover, TakeoverOptions, WitnessMode, Work,
+    Bound, DeclareError, Identified, Purpose, RepairError, RepairOptions, RepairReport,
+    ScopeRepair, StartError, StoreLock, Takeover, TakeoverOptions, Terms, WitnessMode, Work,
 };
 use support::Postgres;
 use tokio::sync::mpsc;
@@ -63,15 +64,20 @@ async fn declare(
     bounds: TokenBounds,
 ) -> Result<Mark, DeclareError> {
     takeover
-        .declare(Declare {
-            purpose: Purpose::Admit,
-            scope: Scope::default(),
-            token: token(value),
-            session,
-            by: "a test".to_owned(),
-            bounds,
-            deadline: takeover.deadline(),
-        })
+        .declare(
+            Declaration::new(
+                &Scope::default(),
+                token(value),
+                session.backend,
+                session.cluster,
+                "a test",
+            ),
+            Terms {
+                purpose: Purpose::Admit,
+                bounds,
+            },
+            takeover.deadline(),
+        )
         .await
 }
 
@@ -120,59 +126,55 @@ impl Deaf {
     }
 }
 
+#[async_trait]
 impl Authority for Deaf {
     fn identity(&self) -> AuthorityId {
         self.0.identity()
     }
 
-    fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled> {
-        self.0.enrol(cluster)
+    async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
+        self.0.enrol(cluster).await
     }
 
-    fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared> {
-        self.0.declare(declaration)
+    async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
+        self.0.declare(declaration).await
     }
 
-    fn drained<'a>(
-        &'a self,
-        scope: &'a Scope,
-        rank: Rank,
-        gone: &'a [Backend],
-    ) -> Answer<'a, Drained> {
-        self.0.drained(scope, rank, gone)
+    async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
+        self.0.drained(scope, rank, gone).await
     }
 
-    fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
-        self.0.forget(gone)
+    async fn forget(&self, gone: &[Backend]) -> Answer<()> {
+        self.0.forget(gone).await
     }
 
-    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>> {
-        self.0.sessions()
+    async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
+        self.0.sessions().await
     }
 
-    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>> {
-        self.0.marks()
+    async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
+        self.0.marks().await
     }
 
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
-        self.0.mark(scope)
+    async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
+        self.0.mark(scope).await
     }
 
-    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired> {
-        self.0.repair(request)
+    async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
+        self.0.repair(request).await
     }
 
-    fn cluster(&self) -> Answer<'_, Option<Cluster>> {
-        self.0.cluster()
+    async fn cluster(&self) -> Answer<Option<Cluster>> {
+        self.0.cluster().await
     }
 
-    fn recover<'a>(
-        &'a self,
+    async fn recover(
+        &self,
         seen: Option<Cluster>,
         cluster: Cluster,
-        marks: &'a [(Scope, Mark)],
-    ) -> Answer<'a, Enrolled> {
-        self.0.recover(seen, cluster, marks)
+        marks: &[(Scope, Mark)],
+    ) -> Answer<Enrolled> {
+        self.0.recover(seen, cluster, marks).await
     }
 
     fn watch(&self) -> Watch {

@@ -9,14 +9,15 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
     Enrolled, IfStale, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
 };
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
-    BackendFault, Declare, DeclareError, Identified, Purpose, StartError, StoreLock, Takeover,
-    TakeoverOptions,
+    BackendFault, DeclareError, Identified, Purpose, StartError, StoreLock, Takeover,
+    TakeoverOptions, Terms,
 };
 use pgpalisade_tests::machine::Signal;
 use support::Postgres;
@@ -48,17 +49,21 @@ async fn declare_for(
     value: u64,
     session: Identified,
 ) -> Result<Mark, DeclareError> {
-    let (scope, by) = (Scope::default(), "a test".to_owned());
     takeover
-        .declare(Declare {
-            purpose: Purpose::Admit,
-            scope,
-            token: token(value),
-            session,
-            by,
-            bounds: TokenBounds::default(),
-            deadline: takeover.deadline(),
-        })
+        .declare(
+            Declaration::new(
+                &Scope::default(),
+                token(value),
+                session.backend,
+                session.cluster,
+                "a test",
+            ),
+            Terms {
+                purpose: Purpose::Admit,
+                bounds: TokenBounds::default(),
+            },
+            takeover.deadline(),
+        )
         .await
 }
 
@@ -677,34 +682,35 @@ struct Slow {
     tells: bool,
 }
 
+#[async_trait]
 impl Authority for Slow {
     fn identity(&self) -> AuthorityId {
         self.store.identity()
     }
 
-    fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled> {
-        self.store.enrol(cluster)
+    async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
+        self.store.enrol(cluster).await
     }
 
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
-        self.store.mark(scope)
+    async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
+        self.store.mark(scope).await
     }
 
-    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired> {
-        self.store.repair(request)
+    async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
+        self.store.repair(request).await
     }
 
-    fn cluster(&self) -> Answer<'_, Option<Cluster>> {
-        self.store.cluster()
+    async fn cluster(&self) -> Answer<Option<Cluster>> {
+        self.store.cluster().await
     }
 
-    fn recover<'a>(
-        &'a self,
+    async fn recover(
+        &self,
         seen: Option<Cluster>,
         cluster: Cluster,
-        marks: &'a [(Scope, Mark)],
-    ) -> Answer<'a, Enrolled> {
-        self.store.recover(seen, cluster, marks)
+        marks: &[(Scope, Mark)],
+    ) -> Answer<Enrolled> {
+        self.store.recover(seen, cluster, marks).await
     }
 
     fn watch(&self) -> Watch {
@@ -714,35 +720,28 @@ impl Authority for Slow {
         }
     }
 
-    fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared> {
-        Box::pin(async move {
-            // A proxy that has no answer at its start does not start.
-            if !declaration.scope.is_epoch() {
-                tokio::time::sleep(self.declare).await;
-            }
-            self.store.declare(declaration).await
-        })
+    async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
+        // A proxy that has no answer at its start does not start.
+        if !declaration.scope.is_epoch() {
+            tokio::time::sleep(self.declare).await;
+        }
+        self.store.declare(declaration).await
     }
 
-    fn drained<'a>(
-        &'a self,
-        scope: &'a Scope,
-        rank: Rank,
-        gone: &'a [Backend],
-    ) -> Answer<'a, Drained> {
-        self.store.drained(scope, rank, gone)
+    async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
+        self.store.drained(scope, rank, gone).await
     }
 
-    fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
-        self.store.forget(gone)
+    async fn forget(&self, gone: &[Backend]) -> Answer<()> {
+        self.store.forget(gone).await
     }
 
-    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>> {
-        self.store.sessions()
+    async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
+        self.store.sessions().await
     }
 
-    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>> {
-        self.store.marks()
+    async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
+        self.store.marks().await
     }
 }
 
@@ -788,13 +787,14 @@ impl Replaced {
             started_us: 1,
         };
         let declaration = Declaration {
-            scope: &Scope::default(),
-            token: token(value),
-            backend,
-            cluster: self.later,
-            by: "elsewhere",
-            max_step: None,
             if_stale: IfStale::Register,
+            ..Declaration::new(
+                &Scope::default(),
+                token(value),
+                backend,
+                self.later,
+                "elsewhere",
+            )
         };
         self.store.declare(&declaration).await.unwrap();
         backend
@@ -889,15 +889,7 @@ async fn any_proxy_finishes_a_barrier() {
     let client = postgres.connect("postgres").await;
     let raiser = identify(&one, pid(&client).await).await.unwrap();
     let scope = Scope::default();
-    let raise = Declaration {
-        scope: &scope,
-        token: token(2),
-        backend: raiser,
-        cluster: one.cluster().unwrap(),
-        by: "",
-        max_step: None,
-        if_stale: IfStale::Refuse,
-    };
+    let raise = Declaration::new(&scope, token(2), raiser, one.cluster().unwrap(), "");
     store.declare(&raise).await.unwrap();
     old.batch_execute("SELECT 1").await.unwrap();
     let (_new, new) = declared(&postgres, &two, "postgres", 2).await;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use pgpalisade_authority::{
-    Authority, Backend, Cluster, Declaration, Declared, Embedded, IfStale, Scope, Token,
+    Authority, Backend, Cluster, Declaration, Declared, Embedded, Scope, Token,
 };
 use pgpalisade_tests::etcd::Etcd;
 use pgpalisade_tests::postgres::Postgres;
@@ -180,15 +180,13 @@ async fn a_takeover_that_is_not_completed() {
     let scope: Scope = "jobs".parse().unwrap();
     for (token, backend) in [(33, gone), (33, backend), (34, gone)] {
         let declared = authority
-            .declare(&Declaration {
-                scope: &scope,
-                token: Token::new(token).unwrap(),
+            .declare(&Declaration::new(
+                &scope,
+                Token::new(token).unwrap(),
                 backend,
                 cluster,
-                by: "test",
-                max_step: None,
-                if_stale: IfStale::Refuse,
-            })
+                "test",
+            ))
             .await
             .unwrap();
         assert!(matches!(declared, Declared::Accepted { .. }));

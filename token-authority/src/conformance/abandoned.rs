@@ -67,7 +67,11 @@ pub(super) async fn calls_leave_nothing_broken(handles: &[Arc<dyn Authority>], s
 }
 
 /// Waits for the answer, or drops the call: at once, a moment later, or never.
-async fn perhaps<T>(rng: &mut StdRng, dropped: &mut u32, call: Answer<'_, T>) -> Option<T> {
+async fn perhaps<T>(
+    rng: &mut StdRng,
+    dropped: &mut u32,
+    call: impl Future<Output = Answer<T>>,
+) -> Option<T> {
     let moment = match rng.random_range(0..3) {
         0 => Duration::ZERO,
         1 => Duration::from_micros(rng.random_range(100..3000)),
@@ -138,8 +142,7 @@ impl Part {
         let backend = mine.unwrap_or_else(fresh_backend);
         let key = (scope.clone(), backend, token(value));
         self.declared.insert(key);
-        let call: Answer<'_, Declared> =
-            Box::pin(declare_on(store, CLUSTER, scope, value, backend));
+        let call = declare_on(store, CLUSTER, scope, value, backend);
         let Some(answer) = perhaps(rng, &mut self.dropped, call).await else {
             return;
         };

@@ -1,7 +1,7 @@
 //! How far a declaration may raise a mark.
 
 use super::{CLUSTER, accepted, declare, fresh_backend, fresh_scope, mark_of, sessions_of, token};
-use crate::{Authority, Backend, Declaration, Declared, IfStale, Outcome, Scope, Token};
+use crate::{Authority, Backend, Declaration, Declared, Outcome, Scope, Token};
 
 async fn declare_within(
     store: &dyn Authority,
@@ -11,13 +11,8 @@ async fn declare_within(
     backend: Backend,
 ) -> Declared {
     let declaration = Declaration {
-        scope,
-        token: token(value),
-        backend,
-        cluster: CLUSTER,
-        by: "suite",
         max_step: Some(most),
-        if_stale: IfStale::Refuse,
+        ..Declaration::new(scope, token(value), backend, CLUSTER, "suite")
     };
     store.declare(&declaration).await.expect("declare answers")
 }

@@ -4,7 +4,7 @@ use super::{
     CLUSTER, accepted, declare, fresh_backend, fresh_scope, mark_of, recover, sessions_of, stale,
     token,
 };
-use crate::{Authority, Cluster, Declaration, Declared, Drained, Enrolled, IfStale, Mark, Outcome};
+use crate::{Authority, Cluster, Declaration, Declared, Drained, Enrolled, Mark, Outcome};
 
 const fn on_timeline(timeline: u32) -> Cluster {
     Cluster {
@@ -34,15 +34,7 @@ pub(super) async fn old_timelines_are_refused(store: &dyn Authority) {
     };
     assert_eq!(enrol(store, other).await, refused, "another cluster");
     let (s, a) = (fresh_scope(), fresh_backend());
-    let mut declaration = Declaration {
-        scope: &s,
-        token: token(1),
-        backend: a,
-        cluster: older,
-        by: "suite",
-        max_step: None,
-        if_stale: IfStale::Refuse,
-    };
+    let mut declaration = Declaration::new(&s, token(1), a, older, "suite");
     // A newer timeline too: whoever declares has enrolled, so the store has forgotten it.
     for cluster in [older, other, on_timeline(CLUSTER.timeline + 1)] {
         declaration.cluster = cluster;

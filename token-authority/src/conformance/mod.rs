@@ -23,8 +23,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::{
-    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Drained, Enrolled, IfStale,
-    Mark, Outcome, Registered, Scope, Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Drained, Enrolled, Mark,
+    Outcome, Registered, Scope, Token,
 };
 
 /// All tests. `seed` fixes the schedule of the concurrent ones as far as the threads allow; it is printed.
@@ -130,15 +130,7 @@ async fn declare_on(
     value: u64,
     backend: Backend,
 ) -> Result<Declared, AuthorityError> {
-    let declaration = Declaration {
-        scope,
-        token: token(value),
-        backend,
-        cluster,
-        by: "suite",
-        max_step: None,
-        if_stale: IfStale::Refuse,
-    };
+    let declaration = Declaration::new(scope, token(value), backend, cluster, "suite");
     store.declare(&declaration).await
 }
 

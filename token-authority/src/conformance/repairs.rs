@@ -34,16 +34,12 @@ pub(super) fn repair_of(from: u64, to: u64) -> Repair {
     )
 }
 
-pub(super) fn request<'a>(
-    scope: &'a Scope,
-    expected: Rank,
-    repair: &'a Repair,
-) -> RepairRequest<'a> {
+pub(super) fn request(scope: &Scope, expected: Rank, repair: &Repair) -> RepairRequest {
     RepairRequest {
-        scope,
+        scope: scope.clone(),
         expected,
         cluster: CLUSTER,
-        repair,
+        repair: repair.clone(),
     }
 }
 

@@ -10,13 +10,8 @@ pub(super) async fn sessions_are_registered_where_that_is_wanted(store: &dyn Aut
     let s = fresh_scope();
     let (current, old, moved) = (fresh_backend(), fresh_backend(), fresh_backend());
     let observed = |value, backend| Declaration {
-        scope: &s,
-        token: token(value),
-        backend,
-        cluster: CLUSTER,
-        by: "observed",
-        max_step: None,
         if_stale: IfStale::Register,
+        ..Declaration::new(&s, token(value), backend, CLUSTER, "observed")
     };
     declare(store, &s, 5, current).await;
     declare(store, &s, 5, moved).await;

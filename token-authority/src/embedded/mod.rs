@@ -9,16 +9,16 @@ mod tables;
 mod worker;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use tokio::sync::mpsc::error::TrySendError;
+use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
 
 pub use open::OpenError;
 pub use read::{Found, read};
 
-use crate::record::cut_by;
+use crate::watchers::Watchers;
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Change, Cluster, Declaration,
     Declared, Drained, Enrolled, Mark, Outcome, Rank, Registered, RepairRequest, Repaired, Scope,
@@ -29,8 +29,6 @@ use worker::{Call, Job};
 
 /// Requests that may wait; more than that wait outside, in their callers.
 const QUEUE: usize = 1024;
-/// Changes that a watcher may be behind.
-const WATCH_QUEUE: usize = 1024;
 
 /// The embedded store. Clones share one open file, which is closed with the last of them.
 #[derive(Debug, Clone)]
@@ -43,7 +41,7 @@ struct Inner {
     identity: AuthorityId,
     jobs: Option<mpsc::Sender<Box<dyn Job>>>,
     thread: Option<JoinHandle<()>>,
-    watchers: Mutex<Vec<mpsc::Sender<Change>>>,
+    watchers: Watchers,
 }
 
 impl Embedded {
@@ -65,7 +63,7 @@ impl Embedded {
                 identity,
                 jobs: Some(jobs),
                 thread: Some(thread),
-                watchers: Mutex::default(),
+                watchers: Watchers::default(),
             }),
         })
     }
@@ -82,20 +80,6 @@ impl Embedded {
         jobs.send(job).await.map_err(|_| AuthorityError::Closed)?;
         answer.await.map_err(|_| AuthorityError::Closed)?
     }
-
-    fn watchers(&self) -> MutexGuard<'_, Vec<mpsc::Sender<Change>>> {
-        let watchers = self.inner.watchers.lock();
-        watchers.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells the watchers; those that are gone are forgotten.
-    fn tell(&self, change: &Change) {
-        let told = |watcher: &mpsc::Sender<Change>| {
-            let sent = watcher.try_send(change.clone());
-            !matches!(sent, Err(TrySendError::Closed(_)))
-        };
-        self.watchers().retain(told);
-    }
 }
 
 impl Drop for Inner {
@@ -110,129 +94,89 @@ impl Drop for Inner {
     }
 }
 
+#[async_trait]
 impl Authority for Embedded {
     fn identity(&self) -> AuthorityId {
         self.inner.identity
     }
 
-    fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled> {
-        Box::pin(async move {
-            let enrolled = self.call(move |tables| tables.enrol(cluster)).await?;
-            if enrolled == Enrolled::Accepted {
-                self.tell(&Change::Cluster(cluster));
-            }
-            Ok(enrolled)
-        })
+    async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
+        let enrolled = self.call(move |tables| tables.enrol(cluster)).await?;
+        if enrolled == Enrolled::Accepted {
+            self.inner.watchers.tell_at_once(&Change::Cluster(cluster));
+        }
+        Ok(enrolled)
     }
 
-    fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared> {
-        let Declaration {
-            scope,
-            token,
-            backend,
-            cluster,
-            by,
-            max_step,
-            if_stale,
-        } = *declaration;
-        let (own_scope, by) = (scope.clone(), cut_by(by).to_owned());
-        Box::pin(async move {
-            let step = move |tables: &mut Tables<'_>| {
-                let declaration = Declaration {
-                    scope: &own_scope,
-                    token,
-                    backend,
-                    cluster,
-                    by: &by,
-                    max_step,
-                    if_stale,
-                };
-                tables.declare(&declaration, now_us())
-            };
-            let declared = self.call(step).await?;
-            if let Declared::Accepted {
-                mark,
-                outcome: Outcome::Raised,
-                ..
-            } = &declared
-            {
-                self.tell(&Change::Mark(scope.clone(), mark.clone()));
-            }
-            Ok(declared)
-        })
+    async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
+        let own = declaration.clone();
+        let step = move |tables: &mut Tables<'_>| tables.declare(&own, now_us());
+        let declared = self.call(step).await?;
+        if let Declared::Accepted {
+            mark,
+            outcome: Outcome::Raised,
+            ..
+        } = &declared
+        {
+            self.inner
+                .watchers
+                .tell_at_once(&Change::Mark(declaration.scope.clone(), mark.clone()));
+        }
+        Ok(declared)
     }
 
-    fn drained<'a>(
-        &'a self,
-        scope: &'a Scope,
-        rank: Rank,
-        gone: &'a [Backend],
-    ) -> Answer<'a, Drained> {
+    async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
         let (scope, gone) = (scope.clone(), gone.to_vec());
-        Box::pin(self.call(move |tables| tables.drained(&scope, rank, &gone)))
+        self.call(move |tables| tables.drained(&scope, rank, &gone))
+            .await
     }
 
-    fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
+    async fn forget(&self, gone: &[Backend]) -> Answer<()> {
         let gone = gone.to_vec();
-        Box::pin(self.call(move |tables| tables.forget(&gone)))
+        self.call(move |tables| tables.forget(&gone)).await
     }
 
-    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>> {
-        Box::pin(self.call(|tables| tables.sessions()))
+    async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
+        self.call(|tables| tables.sessions()).await
     }
 
-    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>> {
-        Box::pin(self.call(|tables| tables.marks()))
+    async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
+        self.call(|tables| tables.marks()).await
     }
 
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+    async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
         let scope = scope.clone();
-        Box::pin(self.call(move |tables| tables.mark(&scope)))
+        self.call(move |tables| tables.mark(&scope)).await
     }
 
-    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired> {
-        let RepairRequest {
-            scope,
-            expected,
-            cluster,
-            repair,
-        } = *request;
-        let (own_scope, repair) = (scope.clone(), repair.clone());
-        Box::pin(async move {
-            let step = move |tables: &mut Tables<'_>| {
-                tables.repair(&RepairRequest {
-                    scope: &own_scope,
-                    expected,
-                    cluster,
-                    repair: &repair,
-                })
-            };
-            let repaired = self.call(step).await?;
-            if let Repaired::Done { mark, .. } = &repaired {
-                self.tell(&Change::Mark(scope.clone(), mark.clone()));
-            }
-            Ok(repaired)
-        })
+    async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
+        let own = request.clone();
+        let repaired = self.call(move |tables| tables.repair(&own)).await?;
+        if let Repaired::Done { mark, .. } = &repaired {
+            self.inner
+                .watchers
+                .tell_at_once(&Change::Mark(request.scope.clone(), mark.clone()));
+        }
+        Ok(repaired)
     }
 
-    fn cluster(&self) -> Answer<'_, Option<Cluster>> {
-        Box::pin(self.call(|tables| tables.cluster()))
+    async fn cluster(&self) -> Answer<Option<Cluster>> {
+        self.call(|tables| tables.cluster()).await
     }
 
-    fn recover<'a>(
-        &'a self,
+    async fn recover(
+        &self,
         seen: Option<Cluster>,
         cluster: Cluster,
-        marks: &'a [(Scope, Mark)],
-    ) -> Answer<'a, Enrolled> {
+        marks: &[(Scope, Mark)],
+    ) -> Answer<Enrolled> {
         let marks = marks.to_vec();
-        Box::pin(self.call(move |tables| tables.recover(seen, cluster, &marks)))
+        self.call(move |tables| tables.recover(seen, cluster, &marks))
+            .await
     }
 
     fn watch(&self) -> Watch {
-        let (sender, watch) = mpsc::channel(WATCH_QUEUE);
-        self.watchers().push(sender);
-        watch
+        self.inner.watchers.watch()
     }
 }
 

@@ -132,7 +132,7 @@ impl<'txn> Tables<'txn> {
     /// See [`crate::Authority::declare`].
     pub(super) fn declare(
         &mut self,
-        declaration: &Declaration<'_>,
+        declaration: &Declaration,
         now: i64,
     ) -> Result<Declared, Fault> {
         let Declaration {
@@ -140,9 +140,9 @@ impl<'txn> Tables<'txn> {
             backend,
             cluster,
             ..
-        } = *declaration;
+        } = declaration;
         let recorded = self.cluster()?;
-        if recorded != Some(cluster) {
+        if recorded != Some(*cluster) {
             return Ok(Declared::OtherCluster { recorded });
         }
         let known = self.mark_row(scope)?;
@@ -156,7 +156,7 @@ impl<'txn> Tables<'txn> {
             }
         };
         let rank = row.rank();
-        self.register(scope, rank, backend, now)?;
+        self.register(scope, rank, *backend, now)?;
         let lower = if row.drained {
             Vec::new()
         } else {
@@ -177,16 +177,16 @@ impl<'txn> Tables<'txn> {
     /// The answer to a declaration below the mark, once the session is registered where that is wanted.
     fn stale(
         &mut self,
-        declaration: &Declaration<'_>,
+        declaration: &Declaration,
         mut row: MarkRow,
         now: i64,
     ) -> Result<Declared, Fault> {
         if declaration.if_stale == IfStale::Register {
             let rank = row.rank_of(declaration.token);
-            self.register(declaration.scope, rank, declaration.backend, now)?;
+            self.register(&declaration.scope, rank, declaration.backend, now)?;
             if row.drained {
                 row.drained = false;
-                self.put_mark(declaration.scope, &row)?;
+                self.put_mark(&declaration.scope, &row)?;
             }
         }
         Ok(Declared::Stale { mark: row.mark() })
@@ -220,8 +220,8 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::repair`].
-    pub(super) fn repair(&mut self, request: &RepairRequest<'_>) -> Result<Repaired, Fault> {
-        let scope = request.scope;
+    pub(super) fn repair(&mut self, request: &RepairRequest) -> Result<Repaired, Fault> {
+        let scope = &request.scope;
         let recorded = self.cluster()?;
         if recorded != Some(request.cluster) {
             return Ok(Repaired::OtherCluster { recorded });

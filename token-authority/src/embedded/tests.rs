@@ -8,7 +8,7 @@ use redb::Database;
 
 use super::tables::META;
 use super::*;
-use crate::{IfStale, Incarnation, Repair, Token};
+use crate::{Incarnation, Repair, Token};
 
 fn open_error(dir: &Path) -> OpenError {
     Embedded::open(dir).map(|_| ()).expect_err("must not open")
@@ -28,16 +28,14 @@ const CLUSTER: Cluster = Cluster {
     postmaster_us: 1_700_000_000_000_000,
 };
 
-fn declaration(scope: &Scope, value: u64, pid: i32) -> Declaration<'_> {
-    Declaration {
+fn declaration(scope: &Scope, value: u64, pid: i32) -> Declaration {
+    Declaration::new(
         scope,
-        token: Token::new(value).unwrap(),
-        backend: Backend { pid, started_us: 1 },
-        cluster: CLUSTER,
-        by: "test",
-        max_step: None,
-        if_stale: IfStale::Refuse,
-    }
+        Token::new(value).unwrap(),
+        Backend { pid, started_us: 1 },
+        CLUSTER,
+        "test",
+    )
 }
 
 async fn declare(store: &Embedded, value: u64, pid: i32) -> Result<Declared, AuthorityError> {
@@ -97,10 +95,10 @@ async fn a_repair_is_kept_and_locks_out_versions_that_do_not_know_of_it() {
     assert!(repair.reason.len() <= Repair::REASON_MAX);
     let scope = scope();
     let request = RepairRequest {
-        scope: &scope,
+        scope: scope.clone(),
         expected: from.into(),
         cluster: CLUSTER,
-        repair: &repair,
+        repair: repair.clone(),
     };
     let repaired = store.repair(&request).await.unwrap();
     assert!(matches!(repaired, Repaired::Done { .. }), "{repaired:?}");

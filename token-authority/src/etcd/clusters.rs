@@ -4,15 +4,12 @@ use std::collections::BTreeMap;
 
 use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
 
-use super::declare::{back_off, contended};
 use super::keys;
 use super::marks::Known;
+use super::scope_step::Conflicts;
 use super::store::{OPERATIONS_MAX, Path, Store, found, touch};
 use crate::record::MarkRow;
 use crate::{AuthorityError, Cluster, Enrolled, Incarnation, Mark, Scope};
-
-/// How often a step is tried again because the cluster or a mark has changed in between.
-const CONFLICTS_MAX: u32 = 64;
 
 /// The cluster on record and the revision of its key, or nothing and 0.
 #[derive(Clone, Copy)]
@@ -25,7 +22,8 @@ impl Store {
     /// See [`crate::Authority::enrol`].
     pub(super) async fn enrol(&self, cluster: Cluster) -> Result<Enrolled, AuthorityError> {
         let mut on_record = self.on_record().await?;
-        for conflicts in 0..CONFLICTS_MAX {
+        let mut conflicts = Conflicts::default();
+        loop {
             match on_record.cluster {
                 Some(recorded) if !cluster.follows(&recorded) => {
                     return Ok(Enrolled::Refused { recorded });
@@ -36,9 +34,8 @@ impl Store {
                 Path::Then => return Ok(Enrolled::Accepted),
                 Path::Else => on_record = self.on_record().await?,
             }
-            back_off(conflicts).await;
+            conflicts.again("the cluster on record").await?;
         }
-        Err(contended("the cluster on record"))
     }
 
     /// See [`crate::Authority::cluster`].
@@ -54,7 +51,8 @@ impl Store {
         marks: &[(Scope, Mark)],
     ) -> Result<Enrolled, AuthorityError> {
         let mut on_record = self.on_record().await?;
-        for conflicts in 0..CONFLICTS_MAX {
+        let mut conflicts = Conflicts::default();
+        loop {
             if let Some(recorded) = on_record.cluster
                 && !cluster.recovers(seen, recorded)
             {
@@ -65,9 +63,8 @@ impl Store {
                 Path::Then => return Ok(Enrolled::Accepted),
                 Path::Else => on_record = self.on_record().await?,
             }
-            back_off(conflicts).await;
+            conflicts.again("the cluster on record").await?;
         }
-        Err(contended("the cluster on record"))
     }
 
     /// Brings marks up to these, in as many steps as it takes.
@@ -120,7 +117,8 @@ impl Store {
 
     /// Brings marks up to these where they are lower or missing, all in one step.
     async fn raise(&self, wanted: &[(&Scope, &Mark)]) -> Result<(), AuthorityError> {
-        for conflicts in 0..CONFLICTS_MAX {
+        let mut conflicts = Conflicts::default();
+        loop {
             let gets = wanted
                 .iter()
                 .map(|(scope, _)| TxnOp::get(self.keys.mark(scope), None));
@@ -148,9 +146,8 @@ impl Store {
             if self.step(when, then, Vec::new()).await?.path == Path::Then {
                 return Ok(());
             }
-            back_off(conflicts).await;
+            conflicts.again("a mark").await?;
         }
-        Err(contended("a mark"))
     }
 
     /// Every mark as it is now, and the revision of this.

@@ -1,24 +1,20 @@
 //! Declaring: one step that compares, writes, and reads who is left.
 
-use std::time::Duration;
-
 use etcd_client::{Compare, CompareOp, GetResponse, Txn, TxnOp, TxnOpResponse};
 
 use super::keys::{self, Keys};
 use super::marks::Known;
-use super::store::{Path, Stepped, Store, found, page_of, touch, unexpected};
+use super::scope_step::{Conflicts, Tried};
+use super::store::{Stepped, Store, page_of, touch, unexpected};
 use crate::record::{Judged, MarkRow};
 use crate::{
     AuthorityError, Backend, Declaration, Declared, IfStale, Outcome, Rank, Registered, Scope,
     now_us,
 };
 
-/// How often a declaration is tried again because the scope has changed in between.
-const CONFLICTS_MAX: u32 = 64;
-
 /// What a declaration would do if the mark is still the one that is known: the operations of its step.
-fn operations(judged: &Judged, keys: &Keys, declaration: &Declaration<'_>) -> Vec<TxnOp> {
-    let Declaration { scope, backend, .. } = *declaration;
+fn operations(judged: &Judged, keys: &Keys, declaration: &Declaration) -> Vec<TxnOp> {
+    let Declaration { scope, backend, .. } = declaration;
     let (mut operations, row) = match judged {
         // A raise in a later incarnation finds the format that the repair has written.
         Judged::Raise(row) => {
@@ -32,8 +28,8 @@ fn operations(judged: &Judged, keys: &Keys, declaration: &Declaration<'_>) -> Ve
         Judged::Stale(_) | Judged::TooFar(_) => return vec![touch(keys)],
     };
     let value = keys::write_session(row.rank(), now_us());
-    operations.push(TxnOp::put(keys.session(scope, backend), value, None));
-    let record = keys.backend(backend, scope);
+    operations.push(TxnOp::put(keys.session(scope, *backend), value, None));
+    let record = keys.backend(*backend, scope);
     operations.push(TxnOp::put(record, Vec::new(), None));
     // A drained scope may have thousands of sessions, all of them at this token.
     if !row.drained {
@@ -43,13 +39,13 @@ fn operations(judged: &Judged, keys: &Keys, declaration: &Declaration<'_>) -> Ve
 }
 
 /// Registers a session below the mark, but never lower than it is, and notes that the scope is not drained.
-fn register_stale(row: &MarkRow, keys: &Keys, declaration: &Declaration<'_>) -> Vec<TxnOp> {
-    let Declaration { scope, backend, .. } = *declaration;
+fn register_stale(row: &MarkRow, keys: &Keys, declaration: &Declaration) -> Vec<TxnOp> {
+    let Declaration { scope, backend, .. } = declaration;
     let rank = row.rank_of(declaration.token);
-    let session = keys.session(scope, backend);
+    let session = keys.session(scope, *backend);
     let puts = vec![
         TxnOp::put(session.clone(), keys::write_session(rank, now_us()), None),
-        TxnOp::put(keys.backend(backend, scope), Vec::new(), None),
+        TxnOp::put(keys.backend(*backend, scope), Vec::new(), None),
     ];
     let lower = Compare::value(session.clone(), CompareOp::Less, keys::rank_text(rank));
     // A comparison of values is false where there is no key.
@@ -78,57 +74,30 @@ impl Store {
     /// See [`crate::Authority::declare`].
     pub(super) async fn declare(
         &self,
-        declaration: &Declaration<'_>,
+        declaration: &Declaration,
     ) -> Result<Declared, AuthorityError> {
-        let scope = declaration.scope;
+        let scope = &declaration.scope;
         let mut known = self.marks.get(scope);
-        for conflicts in 0..CONFLICTS_MAX {
+        let mut conflicts = Conflicts::default();
+        loop {
             let row = known.as_ref().map(|known| known.row.clone());
             let judged = MarkRow::judge(row, declaration, now_us());
-            let stepped = self
-                .try_declare(declaration, known.as_ref(), &judged)
-                .await?;
-            if stepped.path == Path::Then {
-                return self.declared(declaration, judged, stepped).await;
-            }
-            let [cluster, mark] = stepped.answers.as_slice() else {
-                return Err(unexpected());
+            let then = operations(&judged, &self.keys, declaration);
+            let cluster = declaration.cluster;
+            let tried = self.step_on(scope, cluster, known.as_ref(), then).await?;
+            known = match tried {
+                Tried::Taken(stepped) => return self.declared(declaration, judged, stepped).await,
+                Tried::OtherCluster(recorded) => return Ok(Declared::OtherCluster { recorded }),
+                Tried::Conflict(known) => known,
             };
-            let recorded = found(Some(cluster)).map(|kv| keys::read_cluster(kv.value()));
-            let recorded = recorded.transpose().map_err(AuthorityError::Damaged)?;
-            if recorded != Some(declaration.cluster) {
-                return Ok(Declared::OtherCluster { recorded });
-            }
-            known = self.learn(scope, stepped.revision, found(Some(mark)))?;
-            back_off(conflicts).await;
+            conflicts.again(scope).await?;
         }
-        Err(contended(scope))
-    }
-
-    async fn try_declare(
-        &self,
-        declaration: &Declaration<'_>,
-        known: Option<&Known>,
-        judged: &Judged,
-    ) -> Result<Stepped, AuthorityError> {
-        let Declaration { scope, cluster, .. } = *declaration;
-        let cluster = keys::write_cluster(cluster);
-        let when = vec![
-            Compare::value(self.keys.cluster(), CompareOp::Equal, cluster),
-            self.mark_is(scope, known),
-        ];
-        let then = operations(judged, &self.keys, declaration);
-        let otherwise = vec![
-            TxnOp::get(self.keys.cluster(), None),
-            TxnOp::get(self.keys.mark(scope), None),
-        ];
-        self.step(when, then, otherwise).await
     }
 
     /// The answer to a declaration whose step was taken.
     async fn declared(
         &self,
-        declaration: &Declaration<'_>,
+        declaration: &Declaration,
         judged: Judged,
         stepped: Stepped,
     ) -> Result<Declared, AuthorityError> {
@@ -139,7 +108,7 @@ impl Store {
                         mod_revision: stepped.revision,
                         row: not_drained(&row),
                     };
-                    self.marks.put(declaration.scope, known);
+                    self.marks.put(&declaration.scope, known);
                 }
                 return Ok(Declared::Stale { mark: row.mark() });
             }
@@ -151,13 +120,13 @@ impl Store {
                     mod_revision,
                     row: row.clone(),
                 };
-                self.marks.put(declaration.scope, known);
+                self.marks.put(&declaration.scope, known);
                 (row, Outcome::Raised)
             }
         };
         let lower = match stepped.answers.last() {
             Some(TxnOpResponse::Get(page)) => {
-                self.lower(declaration.scope, row.rank(), page, stepped.revision)
+                self.lower(&declaration.scope, row.rank(), page, stepped.revision)
                     .await?
             }
             _ if row.drained => Vec::new(),
@@ -168,12 +137,6 @@ impl Store {
             outcome,
             lower,
         })
-    }
-
-    /// The mark of a scope is the known one, or there is none.
-    pub(super) fn mark_is(&self, scope: &Scope, known: Option<&Known>) -> Compare {
-        let revision = known.map_or(0, |known| known.mod_revision);
-        Compare::mod_revision(self.keys.mark(scope), CompareOp::Equal, revision)
     }
 
     /// The sessions of a scope below a rank, in the order of [`Backend`], at the revision of the step that has read
@@ -216,21 +179,6 @@ impl Store {
     }
 }
 
-/// The first conflicts are those of a healthy race, where the next attempt knows more. Many mean many rivals.
-pub(super) async fn back_off(conflicts: u32) {
-    if conflicts > 2 {
-        let most = 1_u64 << conflicts.min(6);
-        let pause = rand::random_range(0..=most);
-        tokio::time::sleep(Duration::from_millis(pause)).await;
-    }
-}
-
-pub(super) fn contended(what: impl std::fmt::Display) -> AuthorityError {
-    AuthorityError::Unavailable(format!(
-        "{what} was changed by others {CONFLICTS_MAX} times in a row; try again"
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,22 +187,16 @@ mod tests {
     /// What a declaration does where the mark is this token, drained or not, as etcd-client shows it.
     fn shown(value: u64, drained: bool) -> Vec<String> {
         let (scope, token) = (Scope::default(), Token::new(5).unwrap());
-        let declaration = Declaration {
-            scope: &scope,
-            token,
-            backend: Backend {
-                pid: 1,
-                started_us: 2,
-            },
-            cluster: Cluster {
-                system_identifier: 1,
-                timeline: 1,
-                postmaster_us: 1_700_000_000_000_000,
-            },
-            by: "test",
-            max_step: None,
-            if_stale: IfStale::Refuse,
+        let backend = Backend {
+            pid: 1,
+            started_us: 2,
         };
+        let cluster = Cluster {
+            system_identifier: 1,
+            timeline: 1,
+            postmaster_us: 1_700_000_000_000_000,
+        };
+        let declaration = Declaration::new(&scope, token, backend, cluster, "test");
         let mark = Mark::new(Token::new(value).unwrap(), 0, String::new());
         let row = MarkRow {
             drained,

@@ -1,9 +1,9 @@
 //! The marks that we know. They save a round trip and show a store that has gone back; nothing is accepted by them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use etcd_client::KeyValue;
+use parking_lot::Mutex;
 
 use super::keys;
 use crate::Scope;
@@ -34,12 +34,12 @@ pub(super) enum Wrong {
 
 impl Marks {
     pub(super) fn get(&self, scope: &Scope) -> Option<Known> {
-        self.lock().get(scope).cloned()
+        self.known.lock().get(scope).cloned()
     }
 
     /// What we have written ourselves at `known.mod_revision`.
     pub(super) fn put(&self, scope: &Scope, known: Known) {
-        let mut all = self.lock();
+        let mut all = self.known.lock();
         let newer = all
             .get(scope)
             .is_none_or(|before| before.mod_revision < known.mod_revision);
@@ -63,7 +63,7 @@ impl Marks {
             }),
             None => None,
         };
-        let mut all = self.lock();
+        let mut all = self.known.lock();
         let Some(before) = all.get(scope) else {
             if let Some(found) = &found {
                 make_room(&mut all, scope);
@@ -94,10 +94,6 @@ impl Marks {
         }
         all.insert(scope.clone(), found.clone());
         Ok(Some(found))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Scope, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,10 +8,10 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -241,12 +241,8 @@ fn silent(waited: Duration) -> Fault {
 }
 
 impl Member {
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn get(&self) -> Option<Connected> {
-        let slot = self.slot();
+        let slot = self.slot.lock();
         let number = slot.made;
         slot.client
             .clone()
@@ -256,7 +252,7 @@ impl Member {
     /// Where two have connected at the same time, the second connection replaces the first, which ends when
     /// nobody uses it any more.
     fn put(&self, client: Client) -> Connected {
-        let mut slot = self.slot();
+        let mut slot = self.slot.lock();
         slot.made += 1;
         slot.client = Some(client.clone());
         let number = slot.made;
@@ -264,7 +260,7 @@ impl Member {
     }
 
     fn discard(&self, number: usize) {
-        let mut slot = self.slot();
+        let mut slot = self.slot.lock();
         if slot.made == number {
             slot.client = None;
         }

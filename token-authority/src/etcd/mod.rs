@@ -88,12 +88,14 @@ mod open;
 mod options;
 mod removal;
 mod repair;
+mod scope_step;
 mod status;
 mod store;
 mod watch;
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use tokio::task::AbortHandle;
 
 pub use open::OpenError;
@@ -167,74 +169,66 @@ impl Etcd {
     }
 }
 
+#[async_trait]
 impl Authority for Etcd {
     fn identity(&self) -> AuthorityId {
         self.store().identity
     }
 
-    fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled> {
-        Box::pin(self.store().enrol(cluster))
+    async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
+        self.store().enrol(cluster).await
     }
 
-    fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared> {
-        Box::pin(self.store().declare(declaration))
+    async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
+        self.store().declare(declaration).await
     }
 
-    fn drained<'a>(
-        &'a self,
-        scope: &'a Scope,
-        rank: Rank,
-        gone: &'a [Backend],
-    ) -> Answer<'a, Drained> {
-        Box::pin(self.store().drained(scope, rank, gone))
+    async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
+        self.store().drained(scope, rank, gone).await
     }
 
-    fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
-        Box::pin(self.store().forget(gone))
+    async fn forget(&self, gone: &[Backend]) -> Answer<()> {
+        self.store().forget(gone).await
     }
 
-    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>> {
-        Box::pin(async move {
-            let store = self.store();
-            let range = store.keys.sessions();
-            let (_, all) = store.read_all(&range, |kv| store.read_session(kv)).await?;
-            Ok(all)
-        })
+    async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
+        let store = self.store();
+        let range = store.keys.sessions();
+        let (_, all) = store.read_all(&range, |kv| store.read_session(kv)).await?;
+        Ok(all)
     }
 
-    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>> {
-        Box::pin(async move {
-            let (_, marks) = self.store().read_marks().await?;
-            let told = marks.into_iter().map(|(scope, known)| {
-                self.store().marks.put(&scope, known.clone());
-                (scope, known.row.mark())
-            });
-            Ok(told.collect())
-        })
+    async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
+        let (_, marks) = self.store().read_marks().await?;
+        let told = marks.into_iter().map(|(scope, known)| {
+            self.store().marks.put(&scope, known.clone());
+            (scope, known.row.mark())
+        });
+        Ok(told.collect())
     }
 
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
-        Box::pin(self.store().mark(scope))
+    async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
+        self.store().mark(scope).await
     }
 
-    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired> {
-        Box::pin(self.store().repair(request))
+    async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
+        self.store().repair(request).await
     }
 
-    fn cluster(&self) -> Answer<'_, Option<Cluster>> {
-        Box::pin(self.store().cluster())
+    async fn cluster(&self) -> Answer<Option<Cluster>> {
+        self.store().cluster().await
     }
 
-    fn recover<'a>(
-        &'a self,
+    async fn recover(
+        &self,
         seen: Option<Cluster>,
         cluster: Cluster,
-        marks: &'a [(Scope, Mark)],
-    ) -> Answer<'a, Enrolled> {
-        Box::pin(self.store().recover(seen, cluster, marks))
+        marks: &[(Scope, Mark)],
+    ) -> Answer<Enrolled> {
+        self.store().recover(seen, cluster, marks).await
     }
 
     fn watch(&self) -> Watch {
-        self.store().watch()
+        self.store().watchers.watch()
     }
 }

@@ -1,12 +1,12 @@
 //! Connecting: files, login, identity.
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use etcd_client::{
     Certificate, Compare, CompareOp, ConnectOptions, Identity, TlsOptions, Txn, TxnOp,
 };
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::fault::{Fault, Kind};
@@ -16,6 +16,7 @@ use super::marks::Marks;
 use super::members::{self, Members};
 use super::options::{Login, Options, Password, Tls};
 use super::store::{Store, found};
+use crate::watchers::Watchers;
 use crate::{AuthorityError, AuthorityId};
 
 /// The longest that connecting takes.
@@ -110,7 +111,7 @@ pub(super) async fn open(
         origin: Mutex::new(found.origin),
         history,
         marks: Marks::default(),
-        watchers: Mutex::default(),
+        watchers: Watchers::default(),
     };
     Ok(Some((store, found.revision)))
 }

@@ -4,16 +4,13 @@ use std::collections::BTreeSet;
 
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse};
 
-use super::declare::{back_off, contended};
 use super::history::Floor;
 use super::keys;
 use super::marks::Known;
+use super::scope_step::Conflicts;
 use super::store::{OPERATIONS_MAX, Path, Store, found, page_of, touch, unexpected};
 use crate::record::MarkRow;
 use crate::{AuthorityError, Backend, Drained, Rank, Registered, Scope};
-
-/// How often marking a scope as drained is tried again because its mark has changed in between.
-const CONFLICTS_MAX: u32 = 64;
 
 impl Store {
     /// See [`crate::Authority::drained`].
@@ -46,7 +43,8 @@ impl Store {
 
     async fn mark_drained(&self, scope: &Scope, rank: Rank) -> Result<Drained, AuthorityError> {
         let mut known = self.marks.get(scope);
-        for conflicts in 0..CONFLICTS_MAX {
+        let mut conflicts = Conflicts::default();
+        loop {
             let current = known.as_ref().filter(|known| known.row.rank() == rank);
             let looked = self.try_mark_drained(scope, rank, current).await?;
             match looked {
@@ -59,9 +57,8 @@ impl Store {
                 Some(known) if known.row.rank() == rank && !known.row.drained => {}
                 _ => return Ok(Drained::Complete),
             }
-            back_off(conflicts).await;
+            conflicts.again(scope).await?;
         }
-        Err(contended(scope))
     }
 
     /// Marks the scope as drained if the mark is `current` and no lower session is left.

@@ -1,16 +1,13 @@
 //! Repairing a scope, and reading the mark of one.
 
-use etcd_client::{Compare, CompareOp, TxnOp, TxnOpResponse};
+use etcd_client::{TxnOp, TxnOpResponse};
 
-use super::declare::{back_off, contended};
 use super::keys;
 use super::marks::Known;
-use super::store::{Path, Stepped, Store, found, page_of, touch, unexpected};
+use super::scope_step::{Conflicts, Tried};
+use super::store::{Stepped, Store, found, page_of, touch, unexpected};
 use crate::record::MarkRow;
 use crate::{AuthorityError, Mark, RepairRequest, Repaired, Scope};
-
-/// How often a repair is tried again because the scope has changed in between.
-const CONFLICTS_MAX: u32 = 64;
 
 /// What a repair does if the mark is still the one that is known.
 enum Plan {
@@ -23,7 +20,7 @@ enum Plan {
 }
 
 impl Plan {
-    fn new(known: Option<&Known>, request: &RepairRequest<'_>) -> Result<Self, AuthorityError> {
+    fn new(known: Option<&Known>, request: &RepairRequest) -> Result<Self, AuthorityError> {
         Ok(match known.map(|known| &known.row) {
             Some(row) if row.is_after(request) => Self::Taken(row.clone()),
             Some(row) if row.rank() == request.expected => {
@@ -47,59 +44,29 @@ impl Store {
     }
 
     /// See [`crate::Authority::repair`].
-    pub(super) async fn repair(
-        &self,
-        request: &RepairRequest<'_>,
-    ) -> Result<Repaired, AuthorityError> {
-        let scope = request.scope;
+    pub(super) async fn repair(&self, request: &RepairRequest) -> Result<Repaired, AuthorityError> {
+        let scope = &request.scope;
         let mut known = self.marks.get(scope);
-        for conflicts in 0..CONFLICTS_MAX {
+        let mut conflicts = Conflicts::default();
+        loop {
             let plan = Plan::new(known.as_ref(), request)?;
-            let stepped = self.try_repair(request, known.as_ref(), &plan).await?;
-            if stepped.path == Path::Then {
-                return self.repaired(scope, plan, stepped).await;
-            }
-            let [cluster, mark] = stepped.answers.as_slice() else {
-                return Err(unexpected());
+            let mut then = match &plan {
+                Plan::Write(row) => {
+                    let put = TxnOp::put(self.keys.mark(scope), keys::write_mark(row), None);
+                    [put].into_iter().chain(self.put_format()).collect()
+                }
+                Plan::Taken(_) | Plan::Leave(_) => vec![touch(&self.keys)],
             };
-            let recorded = found(Some(cluster)).map(|kv| keys::read_cluster(kv.value()));
-            let recorded = recorded.transpose().map_err(AuthorityError::Damaged)?;
-            if recorded != Some(request.cluster) {
-                return Ok(Repaired::OtherCluster { recorded });
-            }
-            known = self.learn(scope, stepped.revision, found(Some(mark)))?;
-            back_off(conflicts).await;
+            then.push(page_of(&self.keys.sessions_of(scope)));
+            let cluster = request.cluster;
+            let tried = self.step_on(scope, cluster, known.as_ref(), then).await?;
+            known = match tried {
+                Tried::Taken(stepped) => return self.repaired(scope, plan, stepped).await,
+                Tried::OtherCluster(recorded) => return Ok(Repaired::OtherCluster { recorded }),
+                Tried::Conflict(known) => known,
+            };
+            conflicts.again(scope).await?;
         }
-        Err(contended(scope))
-    }
-
-    async fn try_repair(
-        &self,
-        request: &RepairRequest<'_>,
-        known: Option<&Known>,
-        plan: &Plan,
-    ) -> Result<Stepped, AuthorityError> {
-        let scope = request.scope;
-        let cluster = keys::write_cluster(request.cluster);
-        let when = vec![
-            Compare::value(self.keys.cluster(), CompareOp::Equal, cluster),
-            self.mark_is(scope, known),
-        ];
-        let mut then = match plan {
-            Plan::Write(row) => {
-                let put = TxnOp::put(self.keys.mark(scope), keys::write_mark(row), None);
-                let mut writes = vec![put];
-                writes.extend(self.put_format());
-                writes
-            }
-            Plan::Taken(_) | Plan::Leave(_) => vec![touch(&self.keys)],
-        };
-        then.push(page_of(&self.keys.sessions_of(scope)));
-        let otherwise = vec![
-            TxnOp::get(self.keys.cluster(), None),
-            TxnOp::get(self.keys.mark(scope), None),
-        ];
-        self.step(when, then, otherwise).await
     }
 
     /// The answer to a repair whose step was taken.

@@ -1,16 +1,15 @@
 //! One step on etcd, and reading at one revision: what all parts of the store are made of.
 
-use std::sync::{Mutex, PoisonError};
-
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
-use tokio::sync::mpsc;
+use parking_lot::Mutex;
 
 use super::fault::{Fault, Kind};
 use super::history::{Floor, History};
 use super::keys::{self, Keys, NotOurs, Range};
 use super::marks::{Known, Marks, Wrong};
 use super::members::Members;
-use crate::{AuthorityError, AuthorityId, Change, Scope};
+use crate::watchers::Watchers;
+use crate::{AuthorityError, AuthorityId, Scope};
 
 /// Records in one answer: some hundred bytes each, and tonic takes answers of up to 4 MiB.
 pub(super) const PAGE: i64 = 2000;
@@ -29,7 +28,7 @@ pub(super) struct Store {
     pub(super) origin: Mutex<Vec<u8>>,
     pub(super) history: History,
     pub(super) marks: Marks,
-    pub(super) watchers: Mutex<Vec<mpsc::Sender<Change>>>,
+    pub(super) watchers: Watchers,
 }
 
 /// What a step did.
@@ -68,7 +67,7 @@ impl Store {
             match identity {
                 // Not taken for the format alone, which only ever rises: taken again with the new one.
                 Some(found) if found != origin => {
-                    *self.origin.lock().unwrap_or_else(PoisonError::into_inner) = found;
+                    *self.origin.lock() = found;
                 }
                 _ => return Ok(stepped),
             }
@@ -76,8 +75,7 @@ impl Store {
     }
 
     pub(super) fn origin(&self) -> Vec<u8> {
-        let origin = self.origin.lock();
-        origin.unwrap_or_else(PoisonError::into_inner).clone()
+        self.origin.lock().clone()
     }
 
     /// The write of the format that knows of repairs, where the store does not have it. It belongs into the step that

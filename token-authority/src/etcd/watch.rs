@@ -1,11 +1,8 @@
 //! The watch: one stream from etcd for all watchers of a handle, opened anew whenever it breaks or falls silent.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use etcd_client::{EventType, KeyValue, WatchOptions, WatchResponse, WatchStream};
-use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::fault::{Fault, Kind};
@@ -13,12 +10,8 @@ use super::history::Floor;
 use super::keys::{self, Watched};
 use super::members::ATTEMPT_TIMEOUT;
 use super::store::Store;
-use crate::{AuthorityError, Change, Watch};
+use crate::{AuthorityError, Change};
 
-/// Changes that a watcher may be behind.
-const QUEUE: usize = 1024;
-/// How long a watcher that is behind by that much is waited for, before a change is left out for it.
-const SLOW_WATCHER: Duration = Duration::from_millis(200);
 /// After so much silence etcd is asked whether it is still there, and has as much time again to answer.
 const SILENCE: Duration = Duration::from_secs(1);
 /// Between two streams: this long at first, twice as long after each that did not last.
@@ -45,16 +38,6 @@ impl From<AuthorityError> for Ended {
 }
 
 impl Store {
-    /// See [`crate::Authority::watch`].
-    pub(super) fn watch(&self) -> Watch {
-        let (sender, watch) = mpsc::channel(QUEUE);
-        let watchers = self.watchers.lock();
-        watchers
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(sender);
-        watch
-    }
-
     /// Tells what changes after `seen`, a revision, for ever. Ends when the store has gone back.
     pub(super) async fn run_watch(&self, mut seen: i64) {
         let mut pause = PAUSE;
@@ -157,14 +140,14 @@ impl Store {
             (Some(Watched::Identity), _) => self.same_identity(value)?,
             (Some(Watched::Cluster), Some(kv)) => {
                 let cluster = keys::read_cluster(kv.value()).map_err(AuthorityError::Damaged)?;
-                self.tell(Change::Cluster(cluster)).await;
+                self.watchers.tell(&[Change::Cluster(cluster)]).await;
             }
             (Some(Watched::Mark(scope)), _) => {
                 self.learn(&scope, kv.mod_revision(), value)?;
                 let row = keys::read_mark(&scope, kv.value()).map_err(AuthorityError::Damaged)?;
                 // Nobody waits to hear that a scope was drained.
                 if !row.drained {
-                    self.tell(Change::Mark(scope, row.mark())).await;
+                    self.watchers.tell(&[Change::Mark(scope, row.mark())]).await;
                 }
             }
             _ => {}
@@ -179,40 +162,19 @@ impl Store {
             "etcd: changes were compacted, so the watch reads all marks again"
         );
         if let Some(cluster) = self.cluster().await? {
-            self.tell(Change::Cluster(cluster)).await;
+            self.watchers.tell(&[Change::Cluster(cluster)]).await;
         }
         let (revision, marks) = self.read_marks().await?;
         for (scope, known) in marks {
             if known.mod_revision > *seen {
                 self.marks.put(&scope, known.clone());
-                self.tell(Change::Mark(scope, known.row.mark())).await;
+                self.watchers
+                    .tell(&[Change::Mark(scope, known.row.mark())])
+                    .await;
             }
         }
         *seen = revision;
         Ok(())
-    }
-
-    /// Tells all watchers; those that are gone are forgotten.
-    async fn tell(&self, change: Change) {
-        let watchers = self.watchers.lock();
-        let watchers = watchers.unwrap_or_else(PoisonError::into_inner).clone();
-        let mut gone = false;
-        for watcher in &watchers {
-            match watcher.try_send(change.clone()) {
-                Ok(()) => {}
-                Err(TrySendError::Closed(_)) => gone = true,
-                Err(TrySendError::Full(change)) => {
-                    if timeout(SLOW_WATCHER, watcher.send(change)).await.is_err() {
-                        tracing::debug!("etcd: a watcher does not read; a change is left out");
-                    }
-                }
-            }
-        }
-        if gone {
-            let watchers = self.watchers.lock();
-            let mut watchers = watchers.unwrap_or_else(PoisonError::into_inner);
-            watchers.retain(|watcher| !watcher.is_closed());
-        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! One connection to the server: its settings, what it hears, and what its errors mean.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -148,7 +149,7 @@ impl Link {
     /// No step warns. The warning that may come is that the wait for a synchronous standby was cut short: the server
     /// then says that it has committed, though only it has.
     fn unwarned(&self) -> Result<(), LinkError> {
-        let mut warning = self.heard.warning();
+        let mut warning = self.heard.warning.lock();
         match warning.take() {
             Some(warning) => Err(LinkError::Broken(format!(
                 "it answered with a warning, so its answer may not be durable: {warning}"
@@ -178,12 +179,6 @@ impl Drop for Link {
     }
 }
 
-impl Heard {
-    fn warning(&self) -> std::sync::MutexGuard<'_, Option<String>> {
-        self.warning.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Moves the bytes of a connection until it ends.
 async fn drive(mut connection: Connection<Socket, NoTlsStream>, heard: Arc<Heard>) {
     while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
@@ -192,7 +187,7 @@ async fn drive(mut connection: Connection<Socket, NoTlsStream>, heard: Arc<Heard
             Ok(AsyncMessage::Notice(notice)) => {
                 tracing::debug!(%notice, "authority: the server says");
                 if is_warning(&notice) {
-                    *heard.warning() = Some(notice.message().to_owned());
+                    *heard.warning.lock() = Some(notice.message().to_owned());
                 }
             }
             Ok(_) => {}

@@ -50,6 +50,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_core::Stream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -61,13 +62,12 @@ pub use open::OpenError;
 pub use options::{Options, OptionsError};
 pub use read::read;
 
-use crate::record::{MarkRow, cut_by};
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Cluster, Declaration, Declared,
     Drained, Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Watch,
 };
 use link::LinkError;
-use steps::{CLUSTER, Declare, Forget, MARK, Repairing, Reply, SESSION};
+use steps::{CLUSTER, Declare, Forget, MARK, Reply, SESSION};
 use watch::Reader;
 use worker::{Job, RECOVERY, Worker};
 
@@ -203,132 +203,92 @@ impl fmt::Debug for Postgres {
     }
 }
 
+#[async_trait]
 impl Authority for Postgres {
     fn identity(&self) -> AuthorityId {
         self.inner.identity
     }
 
-    fn enrol(&self, cluster: Cluster) -> Answer<'_, Enrolled> {
-        Box::pin(self.step(1, move |reply| Job::Enrol { cluster, reply }))
+    async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
+        self.step(1, |reply| Job::Enrol { cluster, reply }).await
     }
 
-    fn declare<'a>(&'a self, declaration: &'a Declaration<'a>) -> Answer<'a, Declared> {
-        let Declaration {
-            scope,
-            token,
-            backend,
-            cluster,
-            by,
-            max_step,
-            if_stale,
-        } = *declaration;
-        let (scope, by) = (scope.clone(), cut_by(by).to_owned());
-        Box::pin(self.step(1, move |reply| {
-            Job::Declare(Declare {
-                scope,
-                token,
-                backend,
-                cluster,
-                by,
-                max_step,
-                if_stale,
-                reply,
-            })
-        }))
+    async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
+        let declaration = declaration.clone();
+        self.step(1, |reply| Job::Declare(Declare { declaration, reply }))
+            .await
     }
 
-    fn drained<'a>(
-        &'a self,
-        scope: &'a Scope,
-        rank: Rank,
-        gone: &'a [Backend],
-    ) -> Answer<'a, Drained> {
+    async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
         let (scope, gone) = (scope.clone(), gone.to_vec());
-        Box::pin(self.step(1, move |reply| Job::Drained {
+        let job = |reply| Job::Drained {
             scope,
             rank,
             gone,
             reply,
-        }))
+        };
+        self.step(1, job).await
     }
 
-    fn forget<'a>(&'a self, gone: &'a [Backend]) -> Answer<'a, ()> {
+    async fn forget(&self, gone: &[Backend]) -> Answer<()> {
         let gone = gone.to_vec();
-        Box::pin(self.step(1, move |reply| Job::Forget(Forget { gone, reply })))
+        self.step(1, |reply| Job::Forget(Forget { gone, reply }))
+            .await
     }
 
-    fn sessions(&self) -> Answer<'_, Vec<(Scope, Registered)>> {
+    async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
         let sql = format!(
             "SELECT s.scope, {SESSION} FROM {}.sessions s",
             self.schema()
         );
-        Box::pin(self.rows(sql, |row| {
-            Ok((steps::scope(row, 0)?, steps::registered(row, 1)?))
-        }))
+        let read = |row: &Row| Ok((steps::scope(row, 0)?, steps::registered(row, 1)?));
+        self.rows(sql, read).await
     }
 
-    fn marks(&self) -> Answer<'_, Vec<(Scope, Mark)>> {
+    async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
         let sql = format!("SELECT m.scope, {MARK} FROM {}.marks m", self.schema());
-        Box::pin(self.rows(sql, |row| Ok((steps::scope(row, 0)?, steps::mark(row, 1)?))))
+        let read = |row: &Row| Ok((steps::scope(row, 0)?, steps::mark(row, 1)?));
+        self.rows(sql, read).await
     }
 
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
-        Box::pin(async move {
-            // The name of a scope needs no quoting: see Scope.
-            let sql = format!(
-                "SELECT {MARK} FROM {}.marks m WHERE m.scope = '{scope}'",
-                self.schema()
-            );
-            let read = self.rows(sql, |row| steps::mark(row, 0)).await?;
-            Ok(read.into_iter().next())
-        })
+    async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
+        // The name of a scope needs no quoting: see Scope.
+        let sql = format!(
+            "SELECT {MARK} FROM {}.marks m WHERE m.scope = '{scope}'",
+            self.schema()
+        );
+        let read = self.rows(sql, |row| steps::mark(row, 0)).await?;
+        Ok(read.into_iter().next())
     }
 
-    fn repair<'a>(&'a self, request: &'a RepairRequest<'a>) -> Answer<'a, Repaired> {
-        Box::pin(async move {
-            let full = || AuthorityError::Storage("no incarnation is left".to_owned());
-            let row = MarkRow::repaired(request).ok_or_else(full)?;
-            let (scope, expected) = (request.scope.clone(), request.expected);
-            let cluster = request.cluster;
-            let repair = request.repair.clone();
-            let repaired = self.step(1, move |reply| {
-                Job::Repair(Box::new(Repairing {
-                    scope,
-                    expected,
-                    cluster,
-                    row,
-                    repair,
-                    reply,
-                }))
-            });
-            repaired.await
-        })
+    async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
+        let request = Box::new(request.clone());
+        self.step(1, |reply| Job::Repair { request, reply }).await
     }
 
-    fn cluster(&self) -> Answer<'_, Option<Cluster>> {
-        Box::pin(async move {
-            let sql = format!("SELECT {CLUSTER} FROM {}.store s", self.schema());
-            let read = self.rows(sql, |row| steps::cluster(row, 0)).await?;
-            Ok(read.into_iter().next().flatten())
-        })
+    async fn cluster(&self) -> Answer<Option<Cluster>> {
+        let sql = format!("SELECT {CLUSTER} FROM {}.store s", self.schema());
+        let read = self.rows(sql, |row| steps::cluster(row, 0)).await?;
+        Ok(read.into_iter().next().flatten())
     }
 
-    fn recover<'a>(
-        &'a self,
+    async fn recover(
+        &self,
         seen: Option<Cluster>,
         cluster: Cluster,
-        marks: &'a [(Scope, Mark)],
-    ) -> Answer<'a, Enrolled> {
+        marks: &[(Scope, Mark)],
+    ) -> Answer<Enrolled> {
         let marks = marks.to_vec();
-        Box::pin(self.step(RECOVERY, move |reply| Job::Recover {
+        let job = |reply| Job::Recover {
             seen,
             cluster,
             marks,
             reply,
-        }))
+        };
+        self.step(RECOVERY, job).await
     }
 
     fn watch(&self) -> Watch {
-        self.inner.reader.watch()
+        self.inner.reader.watchers.watch()
     }
 }

@@ -7,10 +7,10 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::link::{Arguments, LinkError, get};
-use crate::record::MarkRow;
+use crate::record::cut_by;
 use crate::{
-    AuthorityError, Backend, Cluster, Declared, Drained, Enrolled, IfStale, Incarnation, Mark,
-    Outcome, Rank, Registered, Repair, Repaired, Scope, Token,
+    AuthorityError, Backend, Cluster, Declaration, Declared, Drained, Enrolled, IfStale,
+    Incarnation, Mark, Outcome, Registered, Repair, Repaired, Scope, Token,
 };
 
 /// Where the answer to a step goes.
@@ -18,25 +18,8 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, AuthorityError>>;
 
 /// A declaration that waits for the server.
 pub(super) struct Declare {
-    pub(super) scope: Scope,
-    pub(super) token: Token,
-    pub(super) backend: Backend,
-    pub(super) cluster: Cluster,
-    pub(super) by: String,
-    pub(super) max_step: Option<u64>,
-    pub(super) if_stale: IfStale,
+    pub(super) declaration: Declaration,
     pub(super) reply: Reply<Declared>,
-}
-
-/// A repair that waits for the server.
-pub(super) struct Repairing {
-    pub(super) scope: Scope,
-    pub(super) expected: Rank,
-    pub(super) cluster: Cluster,
-    /// The mark that it leaves.
-    pub(super) row: MarkRow,
-    pub(super) repair: Repair,
-    pub(super) reply: Reply<Repaired>,
 }
 
 /// Sessions to be removed.
@@ -95,22 +78,21 @@ impl Together {
             gone: gone.into_iter().collect(),
             ..Self::default()
         };
-        for declare in declares {
-            columns.scopes.push(declare.scope.as_str().to_owned());
-            columns.tokens.push(number(declare.token));
-            columns.pids.push(declare.backend.pid);
-            columns.starts.push(declare.backend.started_us);
-            let [system, timeline, postmaster] = cluster_columns(declare.cluster);
+        for Declare { declaration, .. } in declares {
+            columns.scopes.push(declaration.scope.as_str().to_owned());
+            columns.tokens.push(number(declaration.token));
+            columns.pids.push(declaration.backend.pid);
+            columns.starts.push(declaration.backend.started_us);
+            let [system, timeline, postmaster] = cluster_columns(declaration.cluster);
             columns.systems.push(system);
             columns.timelines.push(timeline);
             columns.postmasters.push(postmaster);
-            columns.bys.push(without_nul(&declare.by));
+            columns.bys.push(without_nul(cut_by(&declaration.by)));
             // No step is longer than a token.
             let most = |most: u64| i64::try_from(most).unwrap_or(i64::MAX);
-            columns.max_steps.push(declare.max_step.map(most));
-            columns
-                .registers
-                .push(declare.if_stale == IfStale::Register);
+            columns.max_steps.push(declaration.max_step.map(most));
+            let registers = declaration.if_stale == IfStale::Register;
+            columns.registers.push(registers);
         }
         columns
     }

@@ -6,11 +6,10 @@
 //! order of commits, and little is read twice.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
 use tokio_postgres::types::Type;
 
 use super::link::{Link, LinkError, Purpose, get};
@@ -18,12 +17,9 @@ use super::open;
 use super::options::Options;
 use super::steps::{self, CLUSTER, MARK};
 use super::worker::Backoff;
-use crate::{AuthorityError, AuthorityId, Change, Cluster, Rank, Scope, Watch};
+use crate::watchers::Watchers;
+use crate::{AuthorityError, AuthorityId, Change, Cluster, Rank, Scope};
 
-/// Changes that a watcher may be behind.
-const QUEUE: usize = 1024;
-/// How long a watcher that is behind may hold up the others, for each look.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// Between looks, while nothing is heard.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
 /// Above every transaction.
@@ -38,7 +34,7 @@ pub(super) struct Reader {
     /// Where the store was opened. A call may come from a runtime that ends before the connection does.
     home: Handle,
     link: tokio::sync::Mutex<Option<Arc<Link>>>,
-    watchers: Mutex<Vec<mpsc::Sender<Change>>>,
+    pub(super) watchers: Watchers,
 }
 
 /// What a watch has told so far.
@@ -57,7 +53,7 @@ impl Reader {
             identity,
             home: Handle::current(),
             link: tokio::sync::Mutex::default(),
-            watchers: Mutex::default(),
+            watchers: Watchers::default(),
         }
     }
 
@@ -96,16 +92,6 @@ impl Reader {
         }
     }
 
-    pub(super) fn watch(&self) -> Watch {
-        let (sender, watch) = mpsc::channel(QUEUE);
-        self.watchers().push(sender);
-        watch
-    }
-
-    fn watchers(&self) -> MutexGuard<'_, Vec<mpsc::Sender<Change>>> {
-        self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Where a watch begins: with what changes from now on.
     pub(super) async fn begin(&self) -> Result<Told, AuthorityError> {
         let mut told = Told {
@@ -127,7 +113,7 @@ impl Reader {
                 Ok(link) => match self.look(&link, &mut told).await {
                     Ok(changes) => {
                         backoff.succeeded();
-                        self.tell(&changes).await;
+                        self.watchers.tell(&changes).await;
                         let _ = tokio::time::timeout(LOOK, link.heard().changed.notified()).await;
                         continue;
                     }
@@ -195,25 +181,5 @@ impl Reader {
         } else {
             EVERYTHING.to_owned()
         })
-    }
-
-    async fn tell(&self, changes: &[Change]) {
-        if changes.is_empty() {
-            return;
-        }
-        let watchers = self.watchers().clone();
-        for watcher in &watchers {
-            let all = async {
-                for change in changes {
-                    if watcher.send(change.clone()).await.is_err() {
-                        break;
-                    }
-                }
-            };
-            if tokio::time::timeout(PATIENCE, all).await.is_err() {
-                tracing::debug!("authority: a watcher does not read; it misses changes");
-            }
-        }
-        self.watchers().retain(|watcher| !watcher.is_closed());
     }
 }

@@ -12,9 +12,11 @@ use tokio_postgres::{Row, error::SqlState};
 use super::link::{Link, LinkError, Purpose, WENT_BACK};
 use super::open::FORMAT;
 use super::options::Options;
-use super::steps::{self, Backends, Declare, Forget, Marks, Repairing, Reply, Together};
+use super::steps::{self, Backends, Declare, Forget, Marks, Reply, Together};
+use crate::record::MarkRow;
 use crate::{
-    AuthorityError, AuthorityId, Backend, Cluster, Drained, Enrolled, Mark, Rank, Repaired, Scope,
+    AuthorityError, AuthorityId, Backend, Cluster, Drained, Enrolled, Mark, Rank, RepairRequest,
+    Repaired, Scope,
 };
 
 /// Steps in one statement at most: each holds the locks of all until it is committed.
@@ -47,7 +49,10 @@ pub(super) enum Job {
         marks: Vec<(Scope, Mark)>,
         reply: Reply<Enrolled>,
     },
-    Repair(Box<Repairing>),
+    Repair {
+        request: Box<RepairRequest>,
+        reply: Reply<Repaired>,
+    },
 }
 
 /// The pauses between attempts to connect.
@@ -142,12 +147,14 @@ impl Worker {
                 } if !reply.is_closed() => {
                     let _ = reply.send(self.recover(seen, cluster, &marks).await);
                 }
-                Job::Repair(repair) if !repair.reply.is_closed() => {
-                    let answer = self.repair(&repair).await;
-                    let _ = repair.reply.send(answer);
+                Job::Repair { request, reply } if !reply.is_closed() => {
+                    let _ = reply.send(self.repair(&request).await);
                 }
                 // The caller has gone, so the step need not be taken.
-                Job::Drained { .. } | Job::Enrol { .. } | Job::Recover { .. } | Job::Repair(_) => {}
+                Job::Drained { .. }
+                | Job::Enrol { .. }
+                | Job::Recover { .. }
+                | Job::Repair { .. } => {}
             }
         }
     }
@@ -250,24 +257,18 @@ impl Worker {
         steps::enrolled(&rows).map_err(|error| error.into_authority(&self.place))
     }
 
-    async fn repair(&mut self, repairing: &Repairing) -> Result<Repaired, AuthorityError> {
-        let Repairing {
-            scope,
-            expected,
-            cluster,
-            row,
-            repair,
-            ..
-        } = repairing;
-        let scope = scope.as_str();
+    async fn repair(&mut self, request: &RepairRequest) -> Result<Repaired, AuthorityError> {
+        let full = || AuthorityError::Storage("no incarnation is left".to_owned());
+        let row = MarkRow::repaired(request).ok_or_else(full)?;
+        let scope = request.scope.as_str();
         let expected = (
-            i64::from(expected.incarnation.get()),
-            steps::number(expected.token),
+            i64::from(request.expected.incarnation.get()),
+            steps::number(request.expected.token),
         );
-        let [system, timeline, postmaster] = steps::cluster_columns(*cluster);
+        let [system, timeline, postmaster] = steps::cluster_columns(request.cluster);
         let token = steps::number(row.token);
         let incarnation = i64::from(row.incarnation.get());
-        let repair = steps::repair_text(repair);
+        let repair = steps::repair_text(&request.repair);
         let repair = repair.map_err(|error| error.into_authority(&self.place))?;
         let arguments: [(&(dyn ToSql + Sync), Type); 11] = [
             (&scope, Type::TEXT),
@@ -417,7 +418,7 @@ impl Batch {
                 Job::Declare(declare) if declare.reply.is_closed() => {}
                 Job::Forget(forget) if forget.reply.is_closed() => {}
                 // What was forgotten before stays in front of it.
-                Job::Declare(declare) if self.gone.contains(&declare.backend) => {
+                Job::Declare(declare) if self.gone.contains(&declare.declaration.backend) => {
                     return Some(Job::Declare(declare));
                 }
                 Job::Declare(declare) => self.declares.push(declare),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pgpalisade_authority::postgres::{Options, Postgres};
 use pgpalisade_authority::{
-    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, IfStale, Scope, Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Scope, Token,
 };
 
 pub(crate) use pgpalisade_tests::postgres::Postgres as Server;
@@ -51,14 +51,6 @@ pub(crate) async fn declare(
     value: u64,
     pid: i32,
 ) -> Result<Declared, AuthorityError> {
-    let declaration = Declaration {
-        scope: &scope(name),
-        token: token(value),
-        backend: backend(pid),
-        cluster: CLUSTER,
-        by: "test",
-        max_step: None,
-        if_stale: IfStale::Refuse,
-    };
+    let declaration = Declaration::new(&scope(name), token(value), backend(pid), CLUSTER, "test");
     store.declare(&declaration).await
 }

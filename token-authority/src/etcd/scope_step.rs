@@ -1,0 +1,88 @@
+//! A step that rests on what is known of a scope, and what becomes of it where that has changed.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, TxnOp};
+
+use super::keys;
+use super::marks::Known;
+use super::store::{Path, Stepped, Store, found, unexpected};
+use crate::{AuthorityError, Cluster, Scope};
+
+/// How often a step is tried again because what it rests on has changed in between.
+const CONFLICTS_MAX: u32 = 64;
+
+/// How often a step was tried in vain.
+#[derive(Default)]
+pub(super) struct Conflicts(u32);
+
+impl Conflicts {
+    /// One more. The first are those of a healthy race, where the next attempt knows more. Many mean many rivals, so
+    /// it waits a moment, and gives up in the end.
+    pub(super) async fn again(&mut self, what: impl Display) -> Result<(), AuthorityError> {
+        if self.0 > 2 {
+            let most = 1_u64 << self.0.min(6);
+            let pause = rand::random_range(0..=most);
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
+        self.0 += 1;
+        if self.0 >= CONFLICTS_MAX {
+            return Err(AuthorityError::Unavailable(format!(
+                "{what} was changed by others {CONFLICTS_MAX} times in a row; try again"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// What has become of such a step.
+pub(super) enum Tried {
+    /// It was taken.
+    Taken(Stepped),
+    /// Not taken: another cluster is on record.
+    OtherCluster(Option<Cluster>),
+    /// Not taken: this is the mark by now.
+    Conflict(Option<Known>),
+}
+
+impl Store {
+    /// Takes a step if the cluster on record and the mark of the scope are still these.
+    pub(super) async fn step_on(
+        &self,
+        scope: &Scope,
+        cluster: Cluster,
+        known: Option<&Known>,
+        then: Vec<TxnOp>,
+    ) -> Result<Tried, AuthorityError> {
+        let written = keys::write_cluster(cluster);
+        let when = vec![
+            Compare::value(self.keys.cluster(), CompareOp::Equal, written),
+            self.mark_is(scope, known),
+        ];
+        let otherwise = vec![
+            TxnOp::get(self.keys.cluster(), None),
+            TxnOp::get(self.keys.mark(scope), None),
+        ];
+        let stepped = self.step(when, then, otherwise).await?;
+        if stepped.path == Path::Then {
+            return Ok(Tried::Taken(stepped));
+        }
+        let [recorded, mark] = stepped.answers.as_slice() else {
+            return Err(unexpected());
+        };
+        let recorded = found(Some(recorded)).map(|kv| keys::read_cluster(kv.value()));
+        let recorded = recorded.transpose().map_err(AuthorityError::Damaged)?;
+        if recorded != Some(cluster) {
+            return Ok(Tried::OtherCluster(recorded));
+        }
+        let known = self.learn(scope, stepped.revision, found(Some(mark)))?;
+        Ok(Tried::Conflict(known))
+    }
+
+    /// The mark of a scope is the known one, or there is none.
+    pub(super) fn mark_is(&self, scope: &Scope, known: Option<&Known>) -> Compare {
+        let revision = known.map_or(0, |known| known.mod_revision);
+        Compare::mod_revision(self.keys.mark(scope), CompareOp::Equal, revision)
+    }
+}
