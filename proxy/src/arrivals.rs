@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 use std::future::{Future, pending};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Sleep;
 
@@ -58,14 +59,10 @@ impl Arrivals {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes in a connection that has said nothing yet.
     pub(crate) fn enter(&self) -> Arrival {
         let (stay, gives_way) = oneshot::channel();
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         waiting.last += 1;
         let id = waiting.last;
         waiting.silent.insert(id, stay);
@@ -85,7 +82,7 @@ impl Arrivals {
 
     /// Ends the login that has waited longest for its client, where that is too long. Says whether there was one.
     fn end_owing(&self) -> bool {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let longest = waiting.owing.iter().min_by_key(|(_, (since, _))| *since);
         let id = longest
             .filter(|(_, (since, _))| since.elapsed() >= ANSWER)
@@ -129,7 +126,7 @@ impl Arrival {
             return;
         }
         let (stay, gives_way) = oneshot::channel();
-        let mut waiting = self.arrivals.lock();
+        let mut waiting = self.arrivals.waiting.lock();
         waiting.owing.insert(self.id, (Instant::now(), stay));
         drop(waiting);
         self.owes = Some(Owed {
@@ -141,7 +138,7 @@ impl Arrival {
     /// The client has sent what was waited for.
     pub(crate) fn answered(&mut self) {
         if self.owes.take().is_some() {
-            let mut waiting = self.arrivals.lock();
+            let mut waiting = self.arrivals.waiting.lock();
             waiting.silent.remove(&self.id);
             waiting.owing.remove(&self.id);
         }

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use dashmap::DashMap;
+use parking_lot::Mutex;
 use pgpalisade_authority::{Cluster, Incarnation, Mark, Scope, Token};
 
 /// What this proxy knows of the protected cluster's history: the newest timeline that the authority has on record.
@@ -41,17 +42,13 @@ struct Refusing {
 
 impl Refusing {
     fn push(&self, scope: &Scope) {
-        self.lock().push_back(scope.clone());
+        self.scopes.lock().push_back(scope.clone());
     }
 
     fn take(&self, most: usize) -> Vec<Scope> {
-        let mut scopes = self.lock();
+        let mut scopes = self.scopes.lock();
         let count = most.min(scopes.len());
         scopes.drain(..count).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Scope>> {
-        self.scopes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,7 +129,7 @@ impl CachedMark {
     /// The highest mark seen, with who raised it and when. At least as high as what [`Self::mark`] said before. Of a
     /// retired cell it is the mark of the repair.
     pub fn mark_detail(&self) -> Option<Mark> {
-        self.detail().clone()
+        self.detail.lock().clone()
     }
 
     /// The mark, where it stands above a token that was bound with this cell. One atomic load where it does not.
@@ -165,7 +162,7 @@ impl CachedMark {
     /// Takes note of a mark of the cell's incarnation. A lower or equal one changes nothing, nor does one of another
     /// incarnation: [`MarkCache::note`] is for those.
     pub fn raise(&self, mark: &Mark) {
-        let mut detail = self.detail();
+        let mut detail = self.detail.lock();
         let is_higher = detail.as_ref().is_none_or(|known| known.token < mark.token);
         if mark.incarnation == self.incarnation && is_higher && !self.is_retired() {
             *detail = Some(mark.clone());
@@ -176,16 +173,12 @@ impl CachedMark {
 
     /// Puts it out of use, for a repair that has left this mark.
     fn retire(&self, mark: &Mark, successor: &Arc<Self>) {
-        let mut detail = self.detail();
+        let mut detail = self.detail.lock();
         *detail = Some(mark.clone());
         self.mark.store(RETIRED, Ordering::Release);
         drop(detail);
         // Set once: a cell is retired when it is taken out of the map, which happens once.
         let _ = self.successor.set(Arc::clone(successor));
-    }
-
-    fn detail(&self) -> MutexGuard<'_, Option<Mark>> {
-        self.detail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

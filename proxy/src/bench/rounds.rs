@@ -2,10 +2,11 @@
 //! the last is answered.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -139,10 +140,7 @@ impl Sessions {
         };
         all.shutdown().await;
         done?;
-        let latencies = latencies
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let latencies = latencies.lock().clone();
         Ok(Turn { latencies, length })
     }
 
@@ -175,10 +173,7 @@ async fn keep_asking(
             return Ok(());
         }
         let nanos = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        latencies
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .saturating_record(nanos);
+        latencies.lock().saturating_record(nanos);
     }
 }
 

@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
@@ -87,8 +88,7 @@ impl Connection {
 
     /// The pid that the server told at login.
     pub(super) fn told_pid(&self) -> Option<i32> {
-        let greeting = self.greeting.lock();
-        greeting.unwrap_or_else(PoisonError::into_inner).pid()
+        self.greeting.lock().pid()
     }
 
     /// Our end of the socket; `None` for a unix socket.

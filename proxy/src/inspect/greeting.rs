@@ -4,9 +4,10 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::wire::header;
@@ -108,8 +109,7 @@ impl AsyncRead for Overheard {
         if let Some(new) = buf.filled().get(before..)
             && !new.is_empty()
         {
-            let mut greeting = self.greeting.lock().unwrap_or_else(PoisonError::into_inner);
-            greeting.hear(new);
+            self.greeting.lock().hear(new);
         }
         polled
     }

@@ -1,10 +1,11 @@
 //! Lines on their way to standard error, and the thread that waits for it in everybody's place.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::storm::Storms;
@@ -51,10 +52,6 @@ pub(crate) struct LogGuard {
 }
 
 impl Buffer {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts the thread.
     pub(super) fn write_to(
         self,
@@ -81,10 +78,9 @@ impl Buffer {
     /// Waits for lines, and says in lines of the log's own what is missing among them.
     fn next(&self, storms: &Storms) -> Option<Vec<u8>> {
         loop {
-            let mut state = self.lock();
+            let mut state = self.0.state.lock();
             if state.waiting.is_empty() && state.dropped == 0 && state.end == End::Open {
-                let waited = self.0.changed.wait_timeout(state, TELL_EVERY);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                self.0.changed.wait_for(&mut state, TELL_EVERY);
             }
             let dropped = std::mem::take(&mut state.dropped);
             let (mut lines, end) = (std::mem::take(&mut state.waiting), state.end);
@@ -99,7 +95,7 @@ impl Buffer {
             storms.tell_old();
             if end == End::Closed {
                 storms.tell_all();
-                lines.append(&mut self.lock().waiting);
+                lines.append(&mut self.0.state.lock().waiting);
             }
             match (lines.is_empty(), end) {
                 (false, _) => return Some(lines),
@@ -121,7 +117,7 @@ impl<'a> MakeWriter<'a> for Buffer {
 /// A line is one write.
 impl Write for &Buffer {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut state = self.lock();
+        let mut state = self.0.state.lock();
         if state.waiting.len() + line.len() > BUFFER_MAX {
             state.dropped += 1;
         } else {
@@ -139,7 +135,7 @@ impl Write for &Buffer {
 
 impl Drop for LogGuard {
     fn drop(&mut self) {
-        self.buffer.lock().end = End::Closed;
+        self.buffer.0.state.lock().end = End::Closed;
         self.buffer.0.changed.notify_one();
         // Told by the thread's end. Whoever does not read the log is not waited for.
         let _ = self.ended.recv_timeout(FLUSH_TIMEOUT);
@@ -162,7 +158,7 @@ mod tests {
     impl Write for Pipe {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.goes_on.recv();
-            self.taken.lock().unwrap().extend_from_slice(bytes);
+            self.taken.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -190,7 +186,7 @@ mod tests {
         let begin = Instant::now();
         // One is on its way to the pipe, so that what follows waits.
         buffer.make_writer().write_all(&line).unwrap();
-        while !buffer.lock().waiting.is_empty() {
+        while !buffer.0.state.lock().waiting.is_empty() {
             assert!(begin.elapsed() < Duration::from_secs(60));
             std::thread::yield_now();
         }
@@ -199,12 +195,12 @@ mod tests {
             buffer.make_writer().write_all(&line).unwrap();
         }
         assert!(begin.elapsed() < Duration::from_secs(5));
-        assert!(buffer.lock().waiting.len() <= BUFFER_MAX);
-        let dropped = buffer.lock().dropped;
+        assert!(buffer.0.state.lock().waiting.len() <= BUFFER_MAX);
+        let dropped = buffer.0.state.lock().dropped;
         assert_eq!(dropped, 10_000 - BUFFER_MAX as u64 / 1023);
         drop(go_on);
         drop(guard);
-        let written = taken.lock().unwrap().len() as u64 / 1023;
+        let written = taken.lock().len() as u64 / 1023;
         assert_eq!(written + dropped, 10_001);
     }
 
@@ -214,13 +210,13 @@ mod tests {
         buffer.make_writer().write_all(b"last words\n").unwrap();
         drop(go_on);
         drop(guard);
-        assert_eq!(*taken.lock().unwrap(), b"last words\n");
+        assert_eq!(*taken.lock(), b"last words\n");
 
         let (buffer, guard, _nobody_reads, taken) = start();
         buffer.make_writer().write_all(b"last words\n").unwrap();
         let begin = Instant::now();
         drop(guard);
         assert!(begin.elapsed() < 3 * FLUSH_TIMEOUT);
-        assert!(taken.lock().unwrap().is_empty());
+        assert!(taken.lock().is_empty());
     }
 }

@@ -16,9 +16,9 @@ mod unproved;
 mod writer;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::fence::statement_text::StatementText;
@@ -26,6 +26,7 @@ pub(crate) use record::{RejectionRecord, SessionLabel};
 
 use crate::fence::statement_text::Literals;
 use counts::Counters;
+use parking_lot::Mutex;
 use unproved::Unproved;
 use writer::{Sink, Writer};
 
@@ -175,7 +176,7 @@ impl RejectionLog {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.queue = None;
-        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let ended = self.ended.get_mut();
         if ended.recv_timeout(FLUSH_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
             tracing::error!(
                 "the rejection log could not be written in time; its last records may be lost"

@@ -1,8 +1,9 @@
 //! Refusals before a login was authenticated: whoever reaches the proxy can cause as many as it likes, in any name.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// Records of them that are made in [`WINDOW`].
 pub(super) const FIRST: u32 = 10;
@@ -20,7 +21,7 @@ pub(super) struct Unproved {
 impl Unproved {
     /// Whether this one is to be recorded.
     pub(super) fn admits(&self) -> bool {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let (since, count) = match *seen {
             Some((since, count)) if since.elapsed() < WINDOW => (since, count),
             _ => (Instant::now(), 0),

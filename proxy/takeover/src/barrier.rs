@@ -3,9 +3,10 @@
 //! Once per scope and rank inside this proxy; whoever else declares the same waits for the same one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pgpalisade_authority::{Authority, Backend, Cluster, Drained, Rank, Registered, Scope};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -114,7 +115,7 @@ impl Barriers {
     }
 
     fn join(self: &Arc<Self>, barrier: &Barrier, lower: &[Registered], deadline: Instant) -> Wait {
-        let mut running = self.lock();
+        let mut running = self.running.lock();
         if let Some(progress) = running.get(barrier)
             && progress.has_changed().is_ok()
         {
@@ -140,14 +141,10 @@ impl Barriers {
             if let Err(error) = &result {
                 running.log(error);
             }
-            barriers.lock().remove(&running.barrier);
+            barriers.running.lock().remove(&running.barrier);
             running.progress.send_replace(Progress::Done(result));
         });
         Wait::Own(progress)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Barrier, watch::Receiver<Progress>>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the sessions and tells the authority, until it knows of no lower one.

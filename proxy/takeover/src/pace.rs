@@ -2,9 +2,9 @@
 //! go any way.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pgpalisade_authority::{Incarnation, Mark, Scope, Token};
 use tokio::time::Instant;
 
@@ -58,7 +58,7 @@ impl Pace {
             from: mark.token.get(),
             incarnation: mark.incarnation,
         };
-        let mut windows = self.lock();
+        let mut windows = self.windows.lock();
         if windows.len() >= WINDOWS {
             windows.retain(|_, window| !window.is_over(now));
         }
@@ -67,10 +67,6 @@ impl Pace {
             *window = fresh;
         }
         token.get() <= window.from.saturating_add(max_step)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Scope, Window>> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,9 +3,10 @@
 //! Only of those that have ended. A removal may reach the authority late, or twice, and what it says stays true.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pgpalisade_authority::{Authority, Backend};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
@@ -30,7 +31,7 @@ pub(super) struct Releases {
 
 impl Releases {
     pub(super) fn push(&self, backend: Backend) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         if waiting.len() >= LIMIT {
             tracing::warn!(%backend, "too many releases wait; the reaper will remove this record");
             return;
@@ -48,7 +49,7 @@ impl Releases {
         cancel: CancellationToken,
     ) {
         loop {
-            let batch: Vec<Backend> = self.lock().iter().take(BATCH).copied().collect();
+            let batch: Vec<Backend> = self.waiting.lock().iter().take(BATCH).copied().collect();
             if batch.is_empty() {
                 tokio::select! {
                     () = cancel.cancelled() => return,
@@ -57,7 +58,7 @@ impl Releases {
             }
             match in_time(authority.forget(&batch), Instant::now() + timeout).await {
                 Ok(()) => {
-                    let mut waiting = self.lock();
+                    let mut waiting = self.waiting.lock();
                     batch.iter().for_each(|backend| _ = waiting.remove(backend));
                 }
                 Err(error) => {
@@ -69,9 +70,5 @@ impl Releases {
                 }
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashSet<Backend>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
