@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 
 use crate::cli::text::{plain, table};
-use crate::rejection_log::report::{Count, Finding, Section, StatementRow, Summary, Verdict};
+use crate::rejection_log::report::{
+    Count, Finding, First, Name, Row, Shape, Summary, Top, Verdict,
+};
 
 /// Longest text of a statement that is shown; --json has all of it.
 const TEXT_SHOWN: usize = 200;
@@ -80,13 +82,13 @@ fn kinds(summary: &Summary) -> String {
     let rows: Vec<_> = summary
         .kinds
         .iter()
-        .map(|found| row(&found.kind, &found.sqlstate, &found.count))
+        .map(|found| row(&found.key.kind, &found.key.sqlstate, &found.count))
         .collect();
     let head = ["REFUSED", "OBSERVED", "FIRST", "LAST", "SQLSTATE", "KIND"];
     format!("\n{}", table(head, &rows))
 }
 
-fn names(name: &str, section: &Section) -> String {
+fn names(name: &str, section: &Top<Name>) -> String {
     let row = |name: &str, count: &Count| {
         let [refused, observed, first, last] = cells(count);
         [refused, observed, first, last, name.to_owned()]
@@ -94,7 +96,7 @@ fn names(name: &str, section: &Section) -> String {
     let mut rows: Vec<_> = section
         .rows
         .iter()
-        .map(|found| row(found.name.as_deref().unwrap_or("-"), &found.count))
+        .map(|found| row(found.key.name.as_deref().unwrap_or("-"), &found.count))
         .collect();
     if section.others.total() > 0 {
         rows.push(row("(others)", &section.others));
@@ -106,11 +108,11 @@ fn names(name: &str, section: &Section) -> String {
 fn statements(summary: &Summary) -> String {
     let found = &summary.statements;
     let mut text = String::new();
-    for row in &found.rows {
+    for row in &found.top.rows {
         text.push_str(&statement(row));
     }
     for (count, what) in [
-        (found.others.total(), "of other statements"),
+        (found.top.others.total(), "of other statements"),
         (
             found.without_statement,
             "about no statement: a session that was ended, or its startup",
@@ -123,8 +125,8 @@ fn statements(summary: &Summary) -> String {
     format!("\nSTATEMENTS\n{text}")
 }
 
-fn statement(row: &StatementRow) -> String {
-    let example = &row.example;
+fn statement(row: &Row<Shape, First>) -> String {
+    let example = &row.value.example;
     let who = [
         Some(example.user.as_str()),
         example.application.as_deref(),
@@ -134,7 +136,7 @@ fn statement(row: &StatementRow) -> String {
     let [refused, observed, first, last] = cells(&row.count);
     format!(
         "{}\n    refused {refused}, observed {observed}, {first} to {last}\n    {}: {}\n",
-        shown(&row.shape),
+        shown(&row.key.shape),
         plain(&who.join(", ")),
         shown(&example.statement),
     )
@@ -171,10 +173,10 @@ fn describe(finding: &Finding) -> String {
         rows.push([
             row.count.total().to_string(),
             row.count.last.map(second).unwrap_or_default(),
-            row.user.clone(),
-            or_dash(&row.application),
-            row.database.clone(),
-            or_dash(&row.scope),
+            row.key.user.clone(),
+            or_dash(&row.key.application),
+            row.key.database.clone(),
+            or_dash(&row.key.scope),
         ]);
     }
     let head = ["COUNT", "LAST", "USER", "APPLICATION", "DATABASE", "SCOPE"];

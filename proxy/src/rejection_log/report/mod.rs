@@ -21,7 +21,7 @@ use line::{Line, Read, Record};
 use tally::Tally;
 use verdict::Who;
 
-pub(crate) use tally::Count;
+pub(crate) use tally::{Count, Row, Top};
 pub(crate) use verdict::{Finding, Verdict};
 
 /// Distinct names that are counted by themselves, for each of scope, user, application, database and address.
@@ -86,15 +86,45 @@ pub(crate) struct Report {
     filter: Filter,
     understood: Understood,
     total: Count,
-    kinds: Tally<(String, String)>,
-    scopes: Tally<Option<String>>,
-    users: Tally<String>,
-    applications: Tally<Option<String>>,
-    databases: Tally<String>,
-    clients: Tally<Option<String>>,
-    statements: Tally<String, Example>,
+    kinds: Tally<Kind>,
+    scopes: Tally<Name>,
+    users: Tally<Name>,
+    applications: Tally<Name>,
+    databases: Tally<Name>,
+    clients: Tally<Name>,
+    statements: Tally<Shape, First>,
     without_statement: u64,
     who: Tally<Who>,
+}
+
+/// Why something was refused.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub(crate) struct Kind {
+    /// As in the log.
+    pub kind: String,
+    /// What the client got, or would get.
+    pub sqlstate: String,
+}
+
+/// A scope, user, application, database or client address; `null` where a record has none.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub(crate) struct Name {
+    /// The name, where there is one.
+    pub name: Option<String>,
+}
+
+/// Statements that differ in nothing that matters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub(crate) struct Shape {
+    /// Literals, parameters, lists, case, comments and white space are folded.
+    pub shape: String,
+}
+
+/// What is shown of a shape.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct First {
+    /// The first of them.
+    pub example: Example,
 }
 
 /// The first record of a shape.
@@ -176,30 +206,36 @@ impl Report {
 
     fn count(&mut self, record: Record) {
         let one = Count::one(record.time, record.enforced);
-        let nothing = || ();
         self.total.add(&one);
-        let kind = (record.kind.clone(), record.sqlstate);
-        self.kinds.add(kind, &one, nothing);
-        self.scopes.add(record.scope.clone(), &one, nothing);
-        self.users.add(record.user.clone(), &one, nothing);
-        self.applications
-            .add(record.application.clone(), &one, nothing);
-        self.databases.add(record.database.clone(), &one, nothing);
-        self.clients.add(record.client.clone(), &one, nothing);
+        let kind = Kind {
+            kind: record.kind.clone(),
+            sqlstate: record.sqlstate,
+        };
+        self.kinds.add(kind, &one, || ());
+        for (tally, name) in [
+            (&mut self.scopes, record.scope.clone()),
+            (&mut self.users, Some(record.user.clone())),
+            (&mut self.applications, record.application.clone()),
+            (&mut self.databases, Some(record.database.clone())),
+            (&mut self.clients, record.client.clone()),
+        ] {
+            tally.add(Name { name }, &one, || ());
+        }
         match &record.statement {
             None => self.without_statement += 1,
             Some(statement) => {
-                self.statements
-                    .add(shape::shape(statement), &one, || Example {
+                let shape = shape::shape(statement);
+                // A text in the log is cut already; one that another program wrote may not be.
+                let statement = StatementText::new(statement.as_bytes(), Literals::Keep);
+                self.statements.add(Shape { shape }, &one, || First {
+                    example: Example {
                         class: record.class,
-                        // A text in the log is cut already; one that another program wrote may not be.
-                        statement: StatementText::new(statement.as_bytes(), Literals::Keep)
-                            .as_str()
-                            .to_owned(),
+                        statement: statement.as_str().to_owned(),
                         user: record.user.clone(),
                         application: record.application.clone(),
                         client: record.client,
-                    });
+                    },
+                });
             }
         }
         let who = Who {
@@ -209,43 +245,23 @@ impl Report {
             application: record.application,
             database: record.database,
         };
-        self.who.add(who, &one, nothing);
+        self.who.add(who, &one, || ());
     }
 
     /// The highest counts of each table, `top` rows each, and the verdict.
     #[must_use]
     pub(crate) fn summary(&self, top: usize) -> Summary {
-        let plain = |user: &String| Some(user.clone());
-        let statements = self.statements.top(top);
-        let kinds = self.kinds.top(NAMES);
         Summary {
             understood: self.understood,
             total: self.total,
-            kinds: kinds
-                .rows
-                .into_iter()
-                .map(|((kind, sqlstate), count, ())| KindRow {
-                    kind,
-                    sqlstate,
-                    count,
-                })
-                .collect(),
-            scopes: Section::of(&self.scopes, top, Clone::clone),
-            users: Section::of(&self.users, top, plain),
-            applications: Section::of(&self.applications, top, Clone::clone),
-            databases: Section::of(&self.databases, top, plain),
-            clients: Section::of(&self.clients, top, Clone::clone),
+            kinds: self.kinds.top(NAMES).rows,
+            scopes: self.scopes.top(top),
+            users: self.users.top(top),
+            applications: self.applications.top(top),
+            databases: self.databases.top(top),
+            clients: self.clients.top(top),
             statements: Statements {
-                rows: statements
-                    .rows
-                    .into_iter()
-                    .map(|(shape, count, example)| StatementRow {
-                        shape,
-                        count,
-                        example,
-                    })
-                    .collect(),
-                others: statements.others,
+                top: self.statements.top(top),
                 without_statement: self.without_statement,
             },
             verdict: verdict::reach(&self.who, &self.understood, &self.total, top),
@@ -262,94 +278,29 @@ pub(crate) struct Summary {
     /// All records.
     pub total: Count,
     /// By the reason.
-    pub kinds: Vec<KindRow>,
+    pub kinds: Vec<Row<Kind>>,
     /// By scope; `null` where a record is about none.
-    pub scopes: Section,
+    pub scopes: Top<Name>,
     /// By user.
-    pub users: Section,
+    pub users: Top<Name>,
     /// By application_name; `null` where the client gave none.
-    pub applications: Section,
+    pub applications: Top<Name>,
     /// By database.
-    pub databases: Section,
+    pub databases: Top<Name>,
     /// By the client's address, without its port.
-    pub clients: Section,
+    pub clients: Top<Name>,
     /// By shape.
     pub statements: Statements,
     /// What follows from it.
     pub verdict: Verdict,
 }
 
-/// Records of one kind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct KindRow {
-    /// As in the log.
-    pub kind: String,
-    /// What the client got, or would get.
-    pub sqlstate: String,
-    /// How many.
-    #[serde(flatten)]
-    pub count: Count,
-}
-
-/// Counts by one name.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Section {
-    /// The highest first.
-    pub rows: Vec<Row>,
-    /// All that are in no row.
-    pub others: Count,
-}
-
-/// Records with one name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Row {
-    /// The name, where there is one.
-    pub name: Option<String>,
-    /// How many.
-    #[serde(flatten)]
-    pub count: Count,
-}
-
-impl Section {
-    fn of<K: Eq + std::hash::Hash + Ord + Clone>(
-        tally: &Tally<K>,
-        top: usize,
-        name: impl Fn(&K) -> Option<String>,
-    ) -> Self {
-        let top = tally.top(top);
-        Self {
-            rows: top
-                .rows
-                .iter()
-                .map(|(key, count, ())| Row {
-                    name: name(key),
-                    count: *count,
-                })
-                .collect(),
-            others: top.others,
-        }
-    }
-}
-
 /// Counts by the shape of the statement.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Statements {
     /// The highest first.
-    pub rows: Vec<StatementRow>,
-    /// All that are in no row.
-    pub others: Count,
+    #[serde(flatten)]
+    pub top: Top<Shape, First>,
     /// Records that are about no statement: ended sessions, tokens of a connection string.
     pub without_statement: u64,
-}
-
-/// Records of one shape.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct StatementRow {
-    /// Literals, parameters, lists, case, comments and white space are folded.
-    pub shape: String,
-    /// How many.
-    #[serde(flatten)]
-    pub count: Count,
-    /// The first of them.
-    pub example: Example,
 }

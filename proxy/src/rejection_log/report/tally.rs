@@ -71,10 +71,26 @@ pub(super) struct Tally<K, V = ()> {
 }
 
 /// The keys with the highest counts, and all others together.
-#[derive(Debug)]
-pub(super) struct Top<K, V = ()> {
-    pub(super) rows: Vec<(K, Count, V)>,
-    pub(super) others: Count,
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Top<K, V = ()> {
+    /// The highest first.
+    pub rows: Vec<Row<K, V>>,
+    /// All that are in no row.
+    pub others: Count,
+}
+
+/// The records with one key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Row<K, V = ()> {
+    /// What they have in common.
+    #[serde(flatten)]
+    pub key: K,
+    /// How many.
+    #[serde(flatten)]
+    pub count: Count,
+    /// What is kept of the first.
+    #[serde(flatten)]
+    pub value: V,
 }
 
 impl<K: Eq + Hash + Ord + Clone, V: Clone> Tally<K, V> {
@@ -108,11 +124,13 @@ impl<K: Eq + Hash + Ord + Clone, V: Clone> Tally<K, V> {
         for (_, (count, _)) in all.iter().skip(rows) {
             others.add(count);
         }
-        let rows = all.into_iter().take(rows);
+        let row = |(key, (count, value)): (&K, &(Count, V))| Row {
+            key: key.clone(),
+            count: *count,
+            value: value.clone(),
+        };
         Top {
-            rows: rows
-                .map(|(key, (count, value))| (key.clone(), *count, value.clone()))
-                .collect(),
+            rows: all.into_iter().take(rows).map(row).collect(),
             others,
         }
     }
@@ -141,12 +159,12 @@ mod tests {
         }
         assert_eq!(tally.counts.len(), 100);
         let top = tally.top(3);
-        let keys: Vec<i64> = top.rows.iter().map(|(key, ..)| *key).collect();
+        let keys: Vec<i64> = top.rows.iter().map(|row| row.key).collect();
         assert_eq!(keys, [7, 0, 1]);
-        let seven = top.rows.first().unwrap().1;
+        let seven = top.rows.first().unwrap().count;
         assert_eq!((seven.refused, seven.observed), (5, 6));
         assert_eq!((seven.first, seven.last), (at(0).first, at(9).last));
-        let rows: u64 = top.rows.iter().map(|(_, count, ())| count.total()).sum();
+        let rows: u64 = top.rows.iter().map(|row| row.count.total()).sum();
         assert_eq!(rows + top.others.total(), 100_010);
         assert_eq!(
             (top.others.first, top.others.last),

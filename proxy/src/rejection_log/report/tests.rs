@@ -56,9 +56,9 @@ fn records_are_counted_by_every_name() {
         json!({"kind": "session_ended", "sqlstate": "PF001", "statement": null, "database": "other"}),
     ]);
     let summary = summary(&text);
-    let names = |section: &Section| -> Vec<(Option<String>, u64)> {
+    let names = |section: &Top<Name>| -> Vec<(Option<String>, u64)> {
         let rows = section.rows.iter();
-        rows.map(|row| (row.name.clone(), row.count.total()))
+        rows.map(|row| (row.key.name.clone(), row.count.total()))
             .collect()
     };
     let some = |name: &str| Some(name.to_owned());
@@ -80,15 +80,15 @@ fn records_are_counted_by_every_name() {
     let kinds: Vec<_> = summary
         .kinds
         .iter()
-        .map(|row| (row.kind.as_str(), row.sqlstate.as_str()))
+        .map(|row| (row.key.kind.as_str(), row.key.sqlstate.as_str()))
         .collect();
     assert_eq!(kinds, [("no_token", "PF002"), ("session_ended", "PF001")]);
-    let [shape] = summary.statements.rows.as_slice() else {
+    let [shape] = summary.statements.top.rows.as_slice() else {
         panic!("{:#?}", summary.statements);
     };
-    assert_eq!(shape.shape, "insert into t values (?)");
+    assert_eq!(shape.key.shape, "insert into t values (?)");
     assert_eq!((shape.count.refused, shape.count.observed), (1, 2));
-    assert_eq!(shape.example.statement, "INSERT INTO t VALUES (?)");
+    assert_eq!(shape.value.example.statement, "INSERT INTO t VALUES (?)");
     assert_eq!(
         shape.count.last.unwrap().to_string(),
         "2026-11-21T04:00:00Z"
@@ -224,7 +224,7 @@ fn the_verdict_says_whether_the_fence_can_be_switched_on() {
     };
     assert!(finding.advice.contains("SET fencing.token"));
     assert_eq!(
-        finding.who.first().unwrap().application.as_deref(),
+        finding.who.first().unwrap().key.application.as_deref(),
         Some("worker")
     );
 }
@@ -258,7 +258,7 @@ fn more_names_than_rows_are_counted_as_others() {
         (summary.users.rows.len(), summary.users.others.total()),
         (3, 17)
     );
-    assert_eq!(summary.statements.others.total(), 17);
+    assert_eq!(summary.statements.top.others.total(), 17);
     let finding = summary.verdict.findings.first().unwrap();
     assert_eq!(
         (

@@ -3,17 +3,23 @@
 use serde::Serialize;
 
 use super::tally::Tally;
-use super::{Count, Understood};
+use super::{Count, Row, Understood};
 use crate::rejection::RejectionKind;
 
 /// Whom a record is about, and why there is one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Who {
-    pub(super) kind: String,
-    pub(super) scope: Option<String>,
-    pub(super) user: String,
-    pub(super) application: Option<String>,
-    pub(super) database: String,
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub(crate) struct Who {
+    /// As in the log.
+    #[serde(skip)]
+    pub kind: String,
+    /// The scope it is about, where it is about one.
+    pub scope: Option<String>,
+    /// The user.
+    pub user: String,
+    /// Its application_name, where it gave one.
+    pub application: Option<String>,
+    /// The database.
+    pub database: String,
 }
 
 /// What the records say about switching the fence on.
@@ -58,25 +64,9 @@ pub(crate) struct Finding {
     /// What it means, and what to do.
     pub advice: &'static str,
     /// Whom it is about, the highest counts first.
-    pub who: Vec<WhoRow>,
+    pub who: Vec<Row<Who>>,
     /// Those that are in no row.
     pub others: Count,
-}
-
-/// One user with one program.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct WhoRow {
-    /// The scope it is about, where it is about one.
-    pub scope: Option<String>,
-    /// The user.
-    pub user: String,
-    /// Its application_name, where it gave one.
-    pub application: Option<String>,
-    /// The database.
-    pub database: String,
-    /// How many.
-    #[serde(flatten)]
-    pub count: Count,
 }
 
 /// Who has to do something about a kind of rejection.
@@ -154,26 +144,24 @@ pub(super) fn reach(
     let all = who.top(usize::MAX);
     let mut findings: Vec<Finding> = Vec::new();
     let mut open = Count::default();
-    for (who, count, ()) in all.rows {
-        let (todo, advice) = judge(&who.kind);
+    for row in all.rows {
+        let (todo, advice) = judge(&row.key.kind);
         if todo == Todo::Something {
-            open.add(&count);
+            open.add(&row.count);
         }
-        let finding = match findings.iter().position(|finding| finding.kind == who.kind) {
-            Some(place) => findings.get_mut(place),
-            None => {
-                findings.push(Finding {
-                    kind: who.kind.clone(),
-                    count: Count::default(),
-                    advice,
-                    who: Vec::new(),
-                    others: Count::default(),
-                });
-                findings.last_mut()
-            }
-        };
-        if let Some(finding) = finding {
-            finding.add(who, &count, top);
+        let known = findings.iter().position(|known| known.kind == row.key.kind);
+        let place = known.unwrap_or(findings.len());
+        if known.is_none() {
+            findings.push(Finding {
+                kind: row.key.kind.clone(),
+                count: Count::default(),
+                advice,
+                who: Vec::new(),
+                others: Count::default(),
+            });
+        }
+        if let Some(finding) = findings.get_mut(place) {
+            finding.add(row, top);
         }
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.count.total()));
@@ -192,18 +180,12 @@ pub(super) fn reach(
 }
 
 impl Finding {
-    fn add(&mut self, who: Who, count: &Count, top: usize) {
-        self.count.add(count);
+    fn add(&mut self, row: Row<Who>, top: usize) {
+        self.count.add(&row.count);
         if self.who.len() < top {
-            self.who.push(WhoRow {
-                scope: who.scope,
-                user: who.user,
-                application: who.application,
-                database: who.database,
-                count: *count,
-            });
+            self.who.push(row);
         } else {
-            self.others.add(count);
+            self.others.add(&row.count);
         }
     }
 }
