@@ -3,13 +3,14 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use super::check_policy::{self, Form, Warnings};
 use super::settings::Settings;
-use super::text::plain;
+use super::text::{name, plain};
 use super::{Failure, configuration, failed, run_to_end};
-use crate::inspect::{CHECKS, Finding, Outcome, check};
+use crate::inspect::{Check, Finding, Outcome, check};
 
 /// Check the set-up: PostgreSQL, the control role, the authority, and whether they fit together
 ///
@@ -62,7 +63,12 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
         findings.push(finding);
     }))?;
     printed.map_err(failed)?;
-    let count = |outcome| findings.iter().filter(|f| f.outcome == outcome).count();
+    let count = |outcome| {
+        findings
+            .iter()
+            .filter(|f| f.verdict.outcome == outcome)
+            .count()
+    };
     let (warnings, failures) = (count(Outcome::Warn), count(Outcome::Fail));
     let passed = failures == 0 && !(args.strict && warnings > 0);
     let report = Report {
@@ -85,8 +91,10 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
 }
 
 fn print(finding: &Finding) -> io::Result<()> {
-    let width = CHECKS.iter().map(|id| id.len()).max().unwrap_or_default();
-    let outcome = match finding.outcome {
+    let width = Check::value_variants().iter().map(|id| name(id).len());
+    let width = width.max().unwrap_or_default();
+    let Finding { id, verdict } = finding;
+    let outcome = match verdict.outcome {
         Outcome::Ok => "ok",
         Outcome::Warn => "warn",
         Outcome::Fail => "FAIL",
@@ -96,10 +104,10 @@ fn print(finding: &Finding) -> io::Result<()> {
     writeln!(
         stdout,
         "{outcome:<4}  {:<width$}  {}",
-        finding.id,
-        plain(&finding.seen)
+        name(id),
+        plain(&verdict.seen)
     )?;
-    if let Some(advice) = &finding.advice {
+    if let Some(advice) = &verdict.advice {
         writeln!(stdout, "      {:<width$}  -> {}", "", plain(advice))?;
     }
     stdout.flush()

@@ -2,10 +2,17 @@
 
 use std::io::{self, Write};
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 /// Names in PostgreSQL may hold any character, and a terminal would obey some.
 pub(super) use crate::fence::readable::without_controls as plain;
+
+/// The word for one of several values, as flags and output have it.
+pub(super) fn name(value: &impl ValueEnum) -> String {
+    let name = value.to_possible_value();
+    name.map_or_else(String::new, |value| value.get_name().to_owned())
+}
 
 /// Prints one object and a line break.
 pub(super) fn print_json(value: &impl Serialize) -> io::Result<()> {

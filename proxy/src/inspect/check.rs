@@ -4,14 +4,16 @@ mod authority;
 mod postgres;
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use pgpalisade_authority::{Mark, Scope};
 use pgpalisade_policies::Policy;
 
 use super::cluster::{self, Server, Witness};
 use super::connection::{Connection, greet};
-use super::finding::{self as id, Finding, Verdict};
+use super::finding::{Check, Finding, Verdict};
 use super::step_within;
 use super::store;
 use crate::config::Config;
@@ -32,13 +34,13 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
-    fn add(&mut self, id: &'static str, verdict: Verdict) {
-        (self.tell)(verdict.of(id));
+    fn add(&mut self, id: Check, verdict: Verdict) {
+        (self.tell)(Finding { id, verdict });
     }
 
-    fn skip(&mut self, ids: &[&'static str], why: &str) {
-        for id in ids {
-            self.add(id, Verdict::skip(why));
+    fn skip(&mut self, ids: RangeInclusive<Check>, why: &str) {
+        for id in Check::value_variants().iter().filter(|id| ids.contains(id)) {
+            self.add(*id, Verdict::skip(why));
         }
     }
 }
@@ -47,35 +49,35 @@ impl Report<'_> {
 pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let within = step_within(config);
     let report = &mut Report { tell };
-    report.add(id::CONFIG, Verdict::ok("every value is valid"));
-    report.add(id::DECLARE, who_may_declare(config));
-    report.add(id::UPSTREAM, upstream(config, within).await);
+    report.add(Check::Config, Verdict::ok("every value is valid"));
+    report.add(Check::Declare, who_may_declare(config));
+    report.add(Check::Upstream, upstream(config, within).await);
     let control = match connect(config, within).await {
         Ok(control) => {
-            report.add(id::CONTROL, control.introduce(config));
+            report.add(Check::Control, control.introduce(config));
             Some(control)
         }
         Err(verdict) => {
-            report.add(id::CONTROL, verdict);
+            report.add(Check::Control, verdict);
             None
         }
     };
     let witnessed = match &control {
         Some(control) => postgres::checks(config, control, within, report).await,
         None => {
-            report.skip(&postgres::CHECKS, WITHOUT_CONTROL);
+            report.skip(postgres::CHECKS, WITHOUT_CONTROL);
             None
         }
     };
     let protected = control.as_ref().map(|c| c.server.system_identifier);
     // After the witness, which never is ahead of an authority that remembers.
     let store = store::look(&config.authority, protected, within).await;
-    report.add(id::AUTHORITY, store.verdict);
+    report.add(Check::Authority, store.verdict);
     match &control {
         Some(control) => {
             authority::checks(control, &store.held, witnessed.as_ref(), report).await;
         }
-        None => report.skip(&authority::CHECKS, WITHOUT_CONTROL),
+        None => report.skip(authority::CHECKS, WITHOUT_CONTROL),
     }
 }
 

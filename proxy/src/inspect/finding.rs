@@ -1,5 +1,6 @@
 //! What a check has found.
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 /// How a check ended.
@@ -16,65 +17,46 @@ pub(crate) enum Outcome {
     Skip,
 }
 
+/// The checks, in the order in which they run. Scripts know their names: none may change its meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Check {
+    Config,
+    Declare,
+    Upstream,
+    Control,
+    Primary,
+    Rights,
+    Superusers,
+    Direct,
+    SameServer,
+    Connections,
+    Prepared,
+    Witness,
+    Authority,
+    Cluster,
+    Proxies,
+    Marks,
+    Sessions,
+    Takeovers,
+}
+
 /// One check and its result.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Finding {
-    /// The stable name of the check, one of [`CHECKS`].
-    pub(crate) id: &'static str,
+    pub(crate) id: Check,
+    #[serde(flatten)]
+    pub(crate) verdict: Verdict,
+}
+
+/// The result of a check.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Verdict {
     pub(crate) outcome: Outcome,
     /// What was seen, in one line.
     pub(crate) seen: String,
     /// What to do, in one line. `None` where nothing is to be done.
     pub(crate) advice: Option<String>,
-}
-
-/// Names of the checks, in the order in which they run. Scripts know them: none may change its meaning.
-pub(crate) const CHECKS: [&str; 18] = [
-    CONFIG,
-    DECLARE,
-    UPSTREAM,
-    CONTROL,
-    PRIMARY,
-    RIGHTS,
-    SUPERUSERS,
-    DIRECT,
-    SAME_SERVER,
-    CONNECTIONS,
-    PREPARED,
-    WITNESS,
-    AUTHORITY,
-    CLUSTER,
-    PROXIES,
-    MARKS,
-    SESSIONS,
-    TAKEOVERS,
-];
-
-pub(super) const CONFIG: &str = "config";
-pub(super) const DECLARE: &str = "declare";
-pub(super) const UPSTREAM: &str = "upstream";
-pub(super) const CONTROL: &str = "control";
-pub(super) const PRIMARY: &str = "primary";
-pub(super) const RIGHTS: &str = "rights";
-pub(super) const SUPERUSERS: &str = "superusers";
-pub(super) const DIRECT: &str = "direct";
-pub(super) const SAME_SERVER: &str = "same-server";
-pub(super) const CONNECTIONS: &str = "connections";
-pub(super) const PREPARED: &str = "prepared";
-pub(super) const WITNESS: &str = "witness";
-pub(super) const AUTHORITY: &str = "authority";
-pub(super) const CLUSTER: &str = "cluster";
-pub(super) const PROXIES: &str = "proxies";
-pub(super) const MARKS: &str = "marks";
-pub(super) const SESSIONS: &str = "sessions";
-pub(super) const TAKEOVERS: &str = "takeovers";
-
-/// A result that does not know yet which check it belongs to.
-#[derive(Debug, Clone)]
-pub(super) struct Verdict {
-    outcome: Outcome,
-    seen: String,
-    advice: Option<String>,
 }
 
 impl Verdict {
@@ -99,15 +81,6 @@ impl Verdict {
             outcome,
             seen,
             advice,
-        }
-    }
-
-    pub(super) fn of(self, id: &'static str) -> Finding {
-        Finding {
-            id,
-            outcome: self.outcome,
-            seen: self.seen,
-            advice: self.advice,
         }
     }
 }

@@ -11,7 +11,7 @@ mod greeting;
 pub(crate) mod status;
 mod store;
 
-pub(crate) use finding::{CHECKS, Finding, Outcome};
+pub(crate) use finding::{Check, Finding, Outcome};
 
 use std::time::Duration;
 

@@ -153,7 +153,7 @@ pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
     };
     let scopes = scopes(marks, contents.zip(alive.as_ref()));
     let scopes_total = scopes.len();
-    let described = store.verdict.of("authority").seen;
+    let described = store.verdict.seen;
     Status {
         cluster: seen.cluster,
         authority: authority(config, &store.held, described, alive.as_ref()),

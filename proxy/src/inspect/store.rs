@@ -253,7 +253,7 @@ mod tests {
             schema_exists: true,
         };
         change(&mut info);
-        let finding = of_server(&info, Some(protected), "seen".to_owned()).of("authority");
+        let finding = of_server(&info, Some(protected), "seen".to_owned());
         assert_eq!(finding.outcome, expect, "{finding:?}");
         assert!(finding.seen.contains(part), "{finding:?}");
     }
@@ -276,7 +276,7 @@ mod tests {
             state: state.clone(),
         };
         let endpoints: Vec<_> = states.iter().map(endpoint).collect();
-        let finding = of_members(&endpoints, "seen".to_owned()).of("authority");
+        let finding = of_members(&endpoints, "seen".to_owned());
         assert_eq!(finding.outcome, expect, "{finding:?}");
         assert!(finding.seen.contains(part), "{finding:?}");
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::bench::{Proof, Report, Row, Way};
-use crate::cli::text::{plain, table};
+use crate::cli::text::{name, plain, table};
 use crate::config::show_time;
 
 pub(super) fn page(report: &Report) -> String {
@@ -45,12 +45,6 @@ fn head(report: &Report) -> String {
         count(report.clients, "client"),
         show_time(Duration::from_millis(report.round_ms))
     )
-}
-
-/// As the flag has it.
-fn name(value: &impl clap::ValueEnum) -> String {
-    let name = value.to_possible_value();
-    name.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 fn count(number: usize, what: &str) -> String {

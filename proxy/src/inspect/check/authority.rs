@@ -1,11 +1,12 @@
 //! Checks of what the store says against what the cluster says.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 
 use pgpalisade_authority::{Backend, Contents, Mark, Rank, Registered, Scope};
 
 use super::super::cluster;
-use super::super::finding::{self as id, Verdict};
+use super::super::finding::{Check, Verdict};
 use super::super::store::{self, Held};
 use super::{Control, Report, unanswered};
 use crate::rejection::utc;
@@ -16,14 +17,8 @@ use crate::takeover::witness::forgotten;
 /// Scopes that are named in one line.
 const NAMED: usize = 5;
 
-/// The checks of this file, in their order.
-pub(super) const CHECKS: [&str; 5] = [
-    id::CLUSTER,
-    id::PROXIES,
-    id::MARKS,
-    id::SESSIONS,
-    id::TAKEOVERS,
-];
+/// The checks of this file.
+pub(super) const CHECKS: RangeInclusive<Check> = Check::Cluster..=Check::Takeovers;
 
 const IN_USE: &str = "not looked at: only the running proxy can read its store";
 const NO_STORE: &str = "nothing to look at: there is no store yet";
@@ -39,25 +34,25 @@ pub(super) async fn checks(
     report: &mut Report<'_>,
 ) {
     if control.rights.standby {
-        return report.skip(&CHECKS, ON_STANDBY);
+        return report.skip(CHECKS, ON_STANDBY);
     }
-    report.add(id::CLUSTER, on_record(control, held).await);
-    report.add(id::PROXIES, proxies(control, held).await);
-    report.add(id::MARKS, marks(held, witnessed));
+    report.add(Check::Cluster, on_record(control, held).await);
+    report.add(Check::Proxies, proxies(control, held).await);
+    report.add(Check::Marks, marks(held, witnessed));
     let Held::Contents(contents) = held else {
-        return report.skip(&[id::SESSIONS, id::TAKEOVERS], why_not(held));
+        return report.skip(Check::Sessions..=Check::Takeovers, why_not(held));
     };
     let alive = control
         .connection
         .look(async |client| cluster::alive(client, &contents.sessions).await);
     match alive.await {
         Ok(alive) => {
-            report.add(id::SESSIONS, sessions(contents, &alive));
-            report.add(id::TAKEOVERS, takeovers(contents, &alive));
+            report.add(Check::Sessions, sessions(contents, &alive));
+            report.add(Check::Takeovers, takeovers(contents, &alive));
         }
         Err(error) => {
-            report.add(id::SESSIONS, unanswered(error.clone()));
-            report.add(id::TAKEOVERS, unanswered(error));
+            report.add(Check::Sessions, unanswered(error.clone()));
+            report.add(Check::Takeovers, unanswered(error));
         }
     }
 }

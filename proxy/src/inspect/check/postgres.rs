@@ -1,11 +1,12 @@
 //! Checks of the protected PostgreSQL over the control connection.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::super::cluster::{self, Prepared};
 use super::super::connection::Connection;
-use super::super::finding::{self as id, Verdict};
+use super::super::finding::{Check, Verdict};
 use super::{Control, Report, Witnessed, unanswered, witness};
 use crate::config::Config;
 use crate::takeover::prepare;
@@ -13,17 +14,8 @@ use crate::takeover::prepare;
 /// Prepared transactions that are named in one line.
 const NAMED: usize = 5;
 
-/// The checks of this file, in their order.
-pub(super) const CHECKS: [&str; 8] = [
-    id::PRIMARY,
-    id::RIGHTS,
-    id::SUPERUSERS,
-    id::DIRECT,
-    id::SAME_SERVER,
-    id::CONNECTIONS,
-    id::PREPARED,
-    id::WITNESS,
-];
+/// The checks of this file.
+pub(super) const CHECKS: RangeInclusive<Check> = Check::Primary..=Check::Witness;
 
 pub(super) async fn checks(
     config: &Config,
@@ -31,15 +23,18 @@ pub(super) async fn checks(
     within: Duration,
     report: &mut Report<'_>,
 ) -> Witnessed {
-    report.add(id::PRIMARY, primary(control));
-    report.add(id::RIGHTS, rights(control));
-    report.add(id::SUPERUSERS, superusers(control).await);
-    report.add(id::DIRECT, direct(control));
-    report.add(id::SAME_SERVER, same_server(config, control, within).await);
-    report.add(id::CONNECTIONS, connections(config, control).await);
-    report.add(id::PREPARED, prepared(control).await);
+    report.add(Check::Primary, primary(control));
+    report.add(Check::Rights, rights(control));
+    report.add(Check::Superusers, superusers(control).await);
+    report.add(Check::Direct, direct(control));
+    report.add(
+        Check::SameServer,
+        same_server(config, control, within).await,
+    );
+    report.add(Check::Connections, connections(config, control).await);
+    report.add(Check::Prepared, prepared(control).await);
     let (verdict, witnessed) = witness(config, control).await;
-    report.add(id::WITNESS, verdict);
+    report.add(Check::Witness, verdict);
     witnessed
 }
 
