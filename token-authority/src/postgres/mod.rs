@@ -69,7 +69,7 @@ use crate::{
 use link::LinkError;
 use steps::{CLUSTER, Declare, Forget, MARK, Reply, SESSION};
 use watch::Reader;
-use worker::{Job, RECOVERY, Worker};
+use worker::{Alone, Job, RECOVERY, Taking, Worker};
 
 /// Steps that may wait; more than that wait outside, in their callers.
 const QUEUE: usize = 1024;
@@ -135,6 +135,25 @@ impl Postgres {
         };
         self.bounded(self.inner.options.timeout() * patience, taken)
             .await
+    }
+
+    /// The same with a step that shares its commit with no other.
+    async fn alone<T: Send + 'static>(
+        &self,
+        patience: u32,
+        take: impl for<'w> FnOnce(&'w mut Worker) -> Taking<'w, Answer<T>> + Send + 'static,
+    ) -> Answer<T> {
+        let job = |reply: Reply<T>| -> Alone {
+            Box::new(|worker| {
+                Box::pin(async move {
+                    // Where the caller has gone, the step need not be taken.
+                    if !reply.is_closed() {
+                        let _ = reply.send(take(worker).await);
+                    }
+                })
+            })
+        };
+        self.step(patience, |reply| Job::Alone(job(reply))).await
     }
 
     /// Reads rows, as many as there are. Each must come within the bound of a call.
@@ -210,7 +229,8 @@ impl Authority for Postgres {
     }
 
     async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
-        self.step(1, |reply| Job::Enrol { cluster, reply }).await
+        self.alone(1, move |worker| Box::pin(worker.enrol(cluster)))
+            .await
     }
 
     async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
@@ -221,13 +241,10 @@ impl Authority for Postgres {
 
     async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
         let (scope, gone) = (scope.clone(), gone.to_vec());
-        let job = |reply| Job::Drained {
-            scope,
-            rank,
-            gone,
-            reply,
-        };
-        self.step(1, job).await
+        self.alone(1, move |worker| {
+            Box::pin(async move { worker.drained(&scope, rank, gone).await })
+        })
+        .await
     }
 
     async fn forget(&self, gone: &[Backend]) -> Answer<()> {
@@ -262,8 +279,11 @@ impl Authority for Postgres {
     }
 
     async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
-        let request = Box::new(request.clone());
-        self.step(1, |reply| Job::Repair { request, reply }).await
+        let request = request.clone();
+        self.alone(1, move |worker| {
+            Box::pin(async move { worker.repair(&request).await })
+        })
+        .await
     }
 
     async fn cluster(&self) -> Answer<Option<Cluster>> {
@@ -279,13 +299,10 @@ impl Authority for Postgres {
         marks: &[(Scope, Mark)],
     ) -> Answer<Enrolled> {
         let marks = marks.to_vec();
-        let job = |reply| Job::Recover {
-            seen,
-            cluster,
-            marks,
-            reply,
-        };
-        self.step(RECOVERY, job).await
+        self.alone(RECOVERY, move |worker| {
+            Box::pin(async move { worker.recover(seen, cluster, &marks).await })
+        })
+        .await
     }
 
     fn watch(&self) -> Watch {

@@ -2,6 +2,7 @@
 //! when the connection is lost.
 
 use std::collections::BTreeSet;
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -12,7 +13,7 @@ use tokio_postgres::{Row, error::SqlState};
 use super::link::{Link, LinkError, Purpose, WENT_BACK};
 use super::open::FORMAT;
 use super::options::Options;
-use super::steps::{self, Backends, Declare, Forget, Marks, Reply, Together};
+use super::steps::{self, Backends, Declare, Forget, Marks, Together};
 use crate::record::MarkRow;
 use crate::{
     AuthorityError, AuthorityId, Backend, Cluster, Drained, Enrolled, Mark, Rank, RepairRequest,
@@ -33,27 +34,14 @@ pub(super) const RECOVERY: u32 = 12;
 pub(super) enum Job {
     Declare(Declare),
     Forget(Forget),
-    Drained {
-        scope: Scope,
-        rank: Rank,
-        gone: Vec<Backend>,
-        reply: Reply<Drained>,
-    },
-    Enrol {
-        cluster: Cluster,
-        reply: Reply<Enrolled>,
-    },
-    Recover {
-        seen: Option<Cluster>,
-        cluster: Cluster,
-        marks: Vec<(Scope, Mark)>,
-        reply: Reply<Enrolled>,
-    },
-    Repair {
-        request: Box<RepairRequest>,
-        reply: Reply<Repaired>,
-    },
+    /// One that shares its commit with no other.
+    Alone(Alone),
 }
+
+/// Takes a step, and gives the caller its answer.
+pub(super) type Alone = Box<dyn for<'w> FnOnce(&'w mut Worker) -> Taking<'w, ()> + Send>;
+/// A step while it is taken.
+pub(super) type Taking<'w, T> = Pin<Box<dyn Future<Output = T> + Send + 'w>>;
 
 /// The pauses between attempts to connect.
 #[derive(Default)]
@@ -128,33 +116,7 @@ impl Worker {
                     next = batch.fill(job, &mut queue);
                     self.together(batch).await;
                 }
-                Job::Drained {
-                    scope,
-                    rank,
-                    gone,
-                    reply,
-                } if !reply.is_closed() => {
-                    let _ = reply.send(self.drained(&scope, rank, gone).await);
-                }
-                Job::Enrol { cluster, reply } if !reply.is_closed() => {
-                    let _ = reply.send(self.enrol(cluster).await);
-                }
-                Job::Recover {
-                    seen,
-                    cluster,
-                    marks,
-                    reply,
-                } if !reply.is_closed() => {
-                    let _ = reply.send(self.recover(seen, cluster, &marks).await);
-                }
-                Job::Repair { request, reply } if !reply.is_closed() => {
-                    let _ = reply.send(self.repair(&request).await);
-                }
-                // The caller has gone, so the step need not be taken.
-                Job::Drained { .. }
-                | Job::Enrol { .. }
-                | Job::Recover { .. }
-                | Job::Repair { .. } => {}
+                Job::Alone(step) => step(&mut self).await,
             }
         }
     }
@@ -205,7 +167,7 @@ impl Worker {
         }
     }
 
-    async fn drained(
+    pub(super) async fn drained(
         &mut self,
         scope: &Scope,
         rank: Rank,
@@ -226,14 +188,14 @@ impl Worker {
         steps::drained(&rows).map_err(|error| error.into_authority(&self.place))
     }
 
-    async fn enrol(&mut self, cluster: Cluster) -> Result<Enrolled, AuthorityError> {
+    pub(super) async fn enrol(&mut self, cluster: Cluster) -> Result<Enrolled, AuthorityError> {
         let cluster = steps::cluster_columns(cluster);
         let arguments = cluster.each_ref().map(integer);
         let rows = self.step("enrol", &arguments, 1).await?;
         steps::enrolled(&rows).map_err(|error| error.into_authority(&self.place))
     }
 
-    async fn recover(
+    pub(super) async fn recover(
         &mut self,
         seen: Option<Cluster>,
         cluster: Cluster,
@@ -257,7 +219,10 @@ impl Worker {
         steps::enrolled(&rows).map_err(|error| error.into_authority(&self.place))
     }
 
-    async fn repair(&mut self, request: &RepairRequest) -> Result<Repaired, AuthorityError> {
+    pub(super) async fn repair(
+        &mut self,
+        request: &RepairRequest,
+    ) -> Result<Repaired, AuthorityError> {
         let full = || AuthorityError::Storage("no incarnation is left".to_owned());
         let row = MarkRow::repaired(request).ok_or_else(full)?;
         let scope = request.scope.as_str();
