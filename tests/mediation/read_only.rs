@@ -139,3 +139,38 @@ fn n7_a_default_that_is_for_later_transactions() {
     }
     check(Worth::NotAsked, scripts);
 }
+
+/// Found by conversations of the session with a model of PostgreSQL: a default that is switched on and undone before the
+/// server reports it, so that it reports nothing.
+#[test]
+fn n10_a_default_that_is_undone_unreported() {
+    let mut scripts = Vec::new();
+    let on = "SET default_transaction_read_only = on";
+    for texts in [
+        &[on, "SELECT sets('default_transaction_read_only', 'off')"][..],
+        &[on, "SELECT runs('SET default_transaction_read_only = off')"],
+        &["BEGIN", "SAVEPOINT s", on, "ROLLBACK TO s", "COMMIT"],
+        &[
+            "BEGIN",
+            "SET LOCAL default_transaction_read_only = on",
+            "COMMIT",
+        ],
+    ] {
+        let begun = Script::of(Session::Holder);
+        let parts = texts.iter().map(|sql| sql.as_bytes().to_vec()).collect();
+        let text = begun.clone().say(Message::Query(parts));
+        let pipeline = texts
+            .iter()
+            .fold(begun, |script, sql| script.extended(*sql))
+            .sync();
+        for undone in [text, pipeline] {
+            let laid_down = undone.wait().query("SET fencing.token = ''").wait();
+            for hidden in HIDDEN {
+                let what = format!("{}; {hidden}", texts.join("; "));
+                scripts.push((what.clone(), laid_down.clone().query(hidden)));
+                scripts.push((what, laid_down.clone().extended(hidden).sync()));
+            }
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}

@@ -92,8 +92,10 @@ pub struct AccessMode {
     told: Access,
     /// What the proxy has last set it to.
     imposed: Access,
-    /// What the server has.
+    /// What the server has, as far as is known between two reports.
     actual: Access,
+    /// What the server has last reported.
+    reported: Access,
     /// How the open transaction was changed since its start.
     adjusted: Option<Access>,
     /// What the client itself asked for, for the open transaction.
@@ -117,6 +119,7 @@ impl AccessMode {
             told: asked,
             imposed: startup,
             actual: startup,
+            reported: startup,
             adjusted: None,
             requested: None,
             before: None,
@@ -217,6 +220,17 @@ impl AccessMode {
         self.sight = Sight::Blurred;
     }
 
+    /// ReadyForQuery: before it the server has reported what differs from its last report. Where it was silent, that
+    /// report still holds, and what was done since was undone: by a function, or by a ROLLBACK TO.
+    /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
+    #[inline]
+    pub fn on_ready(&mut self) {
+        if self.actual != self.reported {
+            self.actual = self.reported;
+            self.shown = self.told;
+        }
+    }
+
     /// The server has said what it is.
     pub const fn on_recovery(&mut self, recovery: Recovery) {
         self.recovery = recovery;
@@ -301,6 +315,11 @@ impl AccessMode {
         matches!(self.actual, Access::ReadOnly)
     }
 
+    /// The server reports the setting after a statement of the proxy's own.
+    pub const fn on_own_report(&mut self, actual: Access) {
+        self.reported = actual;
+    }
+
     /// The server reports the setting after a statement of the client. Says what the client is to be
     /// told, if anything.
     pub fn on_report(&mut self, actual: Access) -> Option<Access> {
@@ -308,6 +327,7 @@ impl AccessMode {
             self.keep_defaults();
         }
         self.actual = actual;
+        self.reported = actual;
         if std::mem::take(&mut self.reset) {
             self.shown = self.asked;
         } else if actual != self.imposed {

@@ -126,6 +126,7 @@ impl Session {
         let status = TransactionStatus::from_body(body).unwrap_or(TransactionStatus::Failed);
         server.status = status;
         self.client.variables.on_ready(status);
+        server.read_only.mode.on_ready();
         if status == TransactionStatus::Idle {
             server.ledger.end_transaction();
             server.read_only.mode.end_transaction();
@@ -274,6 +275,7 @@ impl Session {
         // Anything but a clear "on" leaves the backstop in doubt, and it is put up again.
         let reported = access::parse(reported).unwrap_or(Access::ReadWrite);
         if self.is_own_reply() {
+            self.server.read_only.mode.on_own_report(reported);
             return Disposition::Drop;
         }
         if let Some(shown) = self.server.read_only.mode.on_report(reported) {

@@ -8,7 +8,7 @@ use pgpalisade_policies::{
     Access, Lexing, Mode, Policy, StandardStrings, TextEncoding, VerdictCache, Who,
 };
 
-use super::super::access::{AccessMode, Adjustment};
+use super::super::access::{AccessMode, Adjustment, DEFAULT_READ_ONLY};
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::super::in_flight::{Origin, Request};
@@ -203,7 +203,10 @@ impl Subject {
                 Request::Bind => vec![(b'2', vec![])],
                 Request::Close => vec![(b'3', vec![])],
                 Request::Describe => vec![(b'n', vec![])],
-                Request::Execute => vec![complete],
+                Request::Execute => match front.origin {
+                    Origin::Client => vec![complete],
+                    Origin::Injected => [complete].into_iter().chain(self.report()).collect(),
+                },
                 Request::Query => vec![complete, ready],
                 _ => vec![ready],
             };
@@ -211,6 +214,14 @@ impl Subject {
                 let _ = self.reply(tag, &body);
             }
         }
+    }
+
+    /// What the server reports of the default that the session has set last.
+    fn report(&self) -> Option<(u8, Vec<u8>)> {
+        let sent = String::from_utf8_lossy(&self.to_server);
+        let (_, behind) = sent.rsplit_once(&format!("SET {DEFAULT_READ_ONLY} = "))?;
+        let (value, _) = behind.split_once('\0')?;
+        Some((b'S', strings(&[DEFAULT_READ_ONLY, value])))
     }
 
     /// An error in the request at the front.
