@@ -5,8 +5,12 @@
 //!
 //! A link that strands holds the connections that are there, and new ones pass: who sent the held bytes connects anew
 //! and sends them again, and the first ones arrive after the answer to the second ones.
+//!
+//! A link that flaps closes its connections, and each that is made anew behind some bytes of its answers: any answer may
+//! be the one that is lost.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -66,6 +70,7 @@ pub struct Link {
     flow: watch::Sender<Flow>,
     cuts: watch::Sender<u64>,
     strands: watch::Sender<Strands>,
+    limit: watch::Sender<Option<usize>>,
 }
 
 /// Which connections are stranded, by the number that counts the strandings before they were made.
@@ -109,11 +114,14 @@ impl Network {
         let flow = watch::Sender::new(Flow::Open);
         let cuts = watch::Sender::new(0);
         let strands = watch::Sender::new(Strands::default());
+        let limit = watch::Sender::new(None);
         let valve = Valve {
             flow: flow.subscribe(),
             cuts: cuts.subscribe(),
             strands: strands.subscribe(),
+            limit: limit.subscribe(),
             number: 0,
+            answers_max: None,
         };
         self.runtime.spawn(async move {
             loop {
@@ -129,6 +137,7 @@ impl Network {
             flow,
             cuts,
             strands,
+            limit,
         }
     }
 }
@@ -155,6 +164,11 @@ impl Link {
         self.cuts.send_modify(|count| *count += 1);
     }
 
+    /// A connection that is made from now on ends behind so many bytes of answers, where that is said.
+    pub fn limit(&self, bytes: Option<usize>) {
+        self.limit.send_replace(bytes);
+    }
+
     /// Holds the connections that there are, and lets those pass that are made from now on.
     pub fn strand(&self) {
         self.strands.send_modify(|strands| strands.held += 1);
@@ -179,8 +193,11 @@ struct Valve {
     flow: watch::Receiver<Flow>,
     cuts: watch::Receiver<u64>,
     strands: watch::Receiver<Strands>,
+    limit: watch::Receiver<Option<usize>>,
     /// The connection's, see [`Strands`].
     number: u64,
+    /// The bytes of answers that the connection may have.
+    answers_max: Option<usize>,
 }
 
 impl Valve {
@@ -210,6 +227,7 @@ impl Valve {
 
 async fn relay(client: TcpStream, server: Endpoint, mut valve: Valve) {
     valve.number = valve.strands.borrow().held;
+    valve.answers_max = *valve.limit.borrow();
     let mut cuts = valve.cuts.clone();
     cuts.mark_unchanged();
     let both = async {
@@ -226,7 +244,19 @@ async fn relay(client: TcpStream, server: Endpoint, mut valve: Valve) {
             Direction::ToServer,
             valve.clone(),
         );
-        tokio::join!(to_server, answer(server_read, client_write, valve.clone()));
+        let (mut to_server, answers) = (pin!(to_server), answer(server_read, client_write, valve));
+        let mut answers = pin!(answers);
+        tokio::select! {
+            passed = &mut answers => {
+                // Else it is as if it were cut.
+                if passed == Passed::All {
+                    to_server.await;
+                }
+            }
+            _ = &mut to_server => {
+                answers.await;
+            }
+        }
     };
     tokio::select! {
         // A cut counts before a flow that was opened behind it.
@@ -247,17 +277,26 @@ async fn connect(server: &Endpoint) -> Option<Box<dyn Stream>> {
     }
 }
 
+/// How much of a direction was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passed {
+    All,
+    /// As much as the connection may have.
+    Part,
+}
+
 /// Copies what the server says, until the client is told that all is over.
 async fn answer(
     server: impl AsyncRead + Unpin,
     mut client: impl AsyncWrite + Unpin,
     mut valve: Valve,
-) {
+) -> Passed {
     let copy = pump(server, &mut client, Direction::ToClient, valve.clone());
     tokio::select! {
-        () = copy => {}
+        passed = copy => passed,
         () = valve.is_abandoned() => {
             let _closed_already = client.shutdown().await;
+            Passed::All
         }
     }
 }
@@ -268,18 +307,28 @@ async fn pump(
     mut to: impl AsyncWrite + Unpin,
     direction: Direction,
     mut valve: Valve,
-) {
+) -> Passed {
     let mut buffer = vec![0; 16_384];
+    let mut left = match direction {
+        Direction::ToServer => None,
+        Direction::ToClient => valve.answers_max,
+    };
     while let Ok(read) = from.read(&mut buffer).await {
         valve.passes(direction).await;
-        if read == 0 || to.write_all(&buffer[..read]).await.is_err() {
+        let passes = left.map_or(read, |left| read.min(left));
+        if read == 0 || to.write_all(&buffer[..passes]).await.is_err() {
             break;
+        }
+        left = left.map(|left| left - passes);
+        if left == Some(0) {
+            return Passed::Part;
         }
     }
     if direction == Direction::ToServer {
         valve.lingers().await;
     }
     let _closed_already = to.shutdown().await;
+    Passed::All
 }
 
 #[cfg(test)]
@@ -291,9 +340,14 @@ mod tests {
 
     /// A link with one connection through it.
     fn pair() -> (Network, Link, TcpStream, TcpStream) {
+        limited_pair(None)
+    }
+
+    fn limited_pair(bytes: Option<usize>) -> (Network, Link, TcpStream, TcpStream) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let network = Network::new();
         let link = network.link(Endpoint::Tcp(listener.local_addr().expect("its address")));
+        link.limit(bytes);
         let client = TcpStream::connect(link.address()).expect("connect to the link");
         let (server, _) = listener.accept().expect("the link connects");
         for stream in [&client, &server] {
@@ -359,6 +413,18 @@ mod tests {
         assert!(has_nothing(&mut server));
         link.release();
         assert_eq!(&next(&mut server), b"abc");
+    }
+
+    #[test]
+    fn a_connection_ends_behind_its_last_byte() {
+        let (_network, _link, mut client, mut server) = limited_pair(Some(3));
+        client.write_all(b"abc").expect("write");
+        assert_eq!(&next(&mut server), b"abc");
+        server.write_all(b"xyzxyz").expect("write");
+        assert_eq!(&next(&mut client), b"xyz");
+        for stream in [&mut client, &mut server] {
+            assert!(matches!(stream.read(&mut [0; 9]), Ok(0) | Err(_)));
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::wire::{Batch, Endpoint};
 use super::client::Client;
 use super::history::{Answer, Event, Recorder, now};
 
-/// Who declares, and where the history goes.
+/// Who declares.
 #[derive(Debug)]
 pub struct Declarer<'a> {
     /// Its number, unique in a run.
@@ -23,13 +23,22 @@ pub struct Declarer<'a> {
     pub token: u64,
     /// Where it writes.
     pub database: &'a str,
+    /// How it gets there.
+    pub reach: Reach<'a>,
+}
+
+/// How a declaration gets to the proxies, and where events go.
+#[derive(Clone, Copy, Debug)]
+pub struct Reach<'a> {
     /// Where the proxies are.
     pub proxies: &'a [SocketAddr],
-    /// How long it waits for the answer to a declaration.
+    /// The number of the first of them.
+    pub first: usize,
+    /// How long it waits for the answer.
     pub patience: Duration,
     /// Where events go.
     pub recorder: &'a Recorder,
-    /// Ids of its requests.
+    /// Ids of requests.
     pub ids: &'a AtomicU64,
 }
 
@@ -59,10 +68,31 @@ const WAYS: [Way; 5] = [
     Way::SetInBlock,
 ];
 
-impl Declarer<'_> {
+impl<'a> Declarer<'a> {
+    /// Says in the history who it is.
+    pub fn announced(
+        leader: u32,
+        (scope, token): (&'a str, u64),
+        database: &'a str,
+        reach: Reach<'a>,
+    ) -> Self {
+        reach.recorder.record(&Event::Leader {
+            leader,
+            scope: scope.to_owned(),
+            token,
+        });
+        Self {
+            leader,
+            scope,
+            token,
+            database,
+            reach,
+        }
+    }
+
     /// A new id for a request.
     pub fn next_id(&self) -> u64 {
-        u64::from(self.leader) << 32 | self.ids.fetch_add(1, Ordering::Relaxed)
+        u64::from(self.leader) << 32 | self.reach.ids.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Connects to one of the proxies and declares.
@@ -70,14 +100,22 @@ impl Declarer<'_> {
     /// # Errors
     /// What the client was told instead.
     pub fn declare(&self, random: &mut StdRng) -> Result<Accepted, Answer> {
-        let proxy = random.random_range(0..self.proxies.len());
+        let Reach {
+            proxies,
+            first,
+            patience,
+            recorder,
+            ..
+        } = self.reach;
+        let choice = random.random_range(0..proxies.len());
+        let proxy = first + choice;
         let way = WAYS[random.random_range(0..WAYS.len())];
-        let endpoint = Endpoint::Tcp(self.proxies[proxy]);
+        let endpoint = Endpoint::Tcp(proxies[choice]);
         // Every write needs a token of scope `default` too, so everybody shares one there.
         let value = format!("default=1,{}={}", self.scope, self.token);
         let id = self.next_id();
         let begin = |pid| {
-            self.recorder.record(&Event::Declare {
+            recorder.record(&Event::Declare {
                 at: now(),
                 id,
                 leader: self.leader,
@@ -86,7 +124,7 @@ impl Declarer<'_> {
             });
         };
         let end = |answer: &Answer| {
-            self.recorder.record(&Event::Declared {
+            recorder.record(&Event::Declared {
                 at: now(),
                 id,
                 answer: answer.clone(),
@@ -94,7 +132,7 @@ impl Declarer<'_> {
         };
         let login = |more: &[(&str, &str)]| {
             let all = [&[("database", self.database)], more].concat();
-            Client::login(&endpoint, &all, self.patience)
+            Client::login(&endpoint, &all, patience)
         };
         let at_login = |name, value: &str| {
             begin(None);

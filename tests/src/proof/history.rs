@@ -190,6 +190,9 @@ impl Tally {
 /// Tokens from here on were given by no election.
 pub const POISON: u64 = 1 << 41;
 
+/// The number of a proxy with another store.
+pub const BESIDE: usize = 999;
+
 /// What a client was told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -223,6 +226,8 @@ pub enum Exemption {
     Observed,
     /// The scope was poisoned, and repaired.
     Repaired,
+    /// A proxy with another store had come in, and the others had not seen it yet.
+    TwoAuthorities,
 }
 
 /// How something is broken.
@@ -237,6 +242,8 @@ pub enum FaultKind {
     Quit,
     /// Connections are closed.
     Cut,
+    /// Connections are closed, and those that are made anew are closed behind some bytes of answers, for a while.
+    Flap,
     /// Bytes wait, and go on later: a network that heals.
     Hold,
     /// Bytes wait, and then the connections are closed: a network that does not heal in time.
@@ -253,6 +260,10 @@ pub enum FaultKind {
     Copy,
     /// Proxies are killed, the store is put back to an earlier state, and what it has forgotten is recovered.
     Restore,
+    /// The same, where nobody was elected since that state and nothing is recovered unless a proxy asks for it.
+    QuietRestore,
+    /// A proxy with another store serves the cluster, while the control connections of the others are away.
+    SecondAuthority,
 }
 
 /// What is broken.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::wire::Endpoint;
 
 use super::client::Client;
-use super::declaration::{Accepted, Declarer};
+use super::declaration::{Accepted, Declarer, Reach};
 use super::history::{Answer, Event, Recorder, Row, Tally, now};
 use super::shapes::Shape;
 
@@ -95,10 +95,13 @@ impl Leader<'_> {
             scope: &self.task.scope,
             token: self.task.token,
             database: "postgres",
-            proxies: &self.task.proxies,
-            patience: self.task.patience,
-            recorder: &self.recorder,
-            ids: &self.ids,
+            reach: Reach {
+                proxies: &self.task.proxies,
+                first: 0,
+                patience: self.task.patience,
+                recorder: &self.recorder,
+                ids: &self.ids,
+            },
         }
     }
 

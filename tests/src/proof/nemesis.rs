@@ -2,7 +2,9 @@
 //! it, waits, and makes it whole again. What a lane does comes from the seed; how the lanes fall together is
 //! left to time. What an operator does needs everything whole but the clients: then no lane breaks anything else.
 
+mod links;
 mod operator;
+mod store;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +21,6 @@ use crate::proxy::Proxy;
 
 use super::client::Client;
 use super::cluster::Cluster;
-use super::cutter::{Flow, Link};
 use super::history::{Event, FaultKind, Recorder, Target, now};
 use super::leaders::Leaders;
 use super::plan::{Faults, Plan};
@@ -51,6 +52,8 @@ pub struct Nemesis<'a> {
     pub count: &'a AtomicU64,
     /// The last token of each scope's election.
     pub elected: &'a BTreeMap<&'static str, AtomicU64>,
+    /// Held by each election; by an operator where nobody may be elected.
+    pub quiet: &'a RwLock<()>,
     /// When it ends.
     pub stop: &'a Stop,
 }
@@ -172,91 +175,6 @@ impl<'a> Lane<'a> {
             drop(proxy);
             self.record(kind, Target::Proxy(number), begin);
         }
-    }
-
-    fn break_link(mut self, target: Target, link: &Link) {
-        // What is on its way to a session and back is where a write can be late and an answer can be lost. What a
-        // takeover needs is away for longer than it may take.
-        let (gap, length) = match target {
-            Target::StoreLink(_) if self.all.plan.faults == Faults::Store => {
-                (200..1_500, 1_000..3_500)
-            }
-            Target::UpstreamLink(_) => (1_500..7_000, SHORT),
-            Target::ControlLink(_) | Target::StoreLink(_) => (4_000..14_000, LONG),
-            _ => (4_000..15_000, SHORT),
-        };
-        while self.waits(gap.clone()) {
-            let is_of_clients = matches!(target, Target::ClientLink(_));
-            let _broken = (!is_of_clients).then(|| self.breaks());
-            let begin = now();
-            let flow = [Flow::HoldToServer, Flow::HoldToClient, Flow::HoldBoth];
-            let flow = flow[self.random.random_range(0..flow.len())];
-            let pause = self.milliseconds(length.clone());
-            let kinds = match (self.all.plan.faults, target) {
-                (Faults::Store, Target::StoreLink(_)) => 2..3,
-                _ => 0..4,
-            };
-            let kind = match self.random.random_range(kinds) {
-                0 => {
-                    link.cut();
-                    FaultKind::Cut
-                }
-                1 => {
-                    link.set(flow);
-                    self.all.stop.sleep(pause);
-                    link.set(Flow::Open);
-                    FaultKind::Hold
-                }
-                2 => {
-                    self.make_late(link, pause);
-                    FaultKind::Late
-                }
-                _ => {
-                    link.set(flow);
-                    self.all.stop.sleep(pause);
-                    link.cut();
-                    link.set(Flow::Open);
-                    FaultKind::Partition
-                }
-            };
-            self.record(kind, target, begin);
-            if let Target::StoreLink(proxy) = target
-                && self.all.plan.faults == Faults::Store
-            {
-                self.hold_writes(proxy);
-            }
-        }
-    }
-
-    /// What sessions of a proxy write is on its way while others take over.
-    fn hold_writes(&mut self, proxy: usize) {
-        let mut links = self.all.cluster.links().iter();
-        let upstream = Target::UpstreamLink(proxy);
-        let Some((target, link)) = links.find(|(target, _)| *target == upstream) else {
-            return;
-        };
-        let (before, pause) = (self.milliseconds(0..200), self.milliseconds(500..3_000));
-        self.all.stop.sleep(before);
-        let begin = now();
-        link.set(Flow::HoldToServer);
-        self.all.stop.sleep(pause);
-        link.set(Flow::Open);
-        self.record(FaultKind::Hold, *target, begin);
-    }
-
-    /// What was sent is sent again on a new connection, where the sender does so, and arrives behind that.
-    fn make_late(&mut self, link: &Link, pause: Duration) {
-        let is_narrow = self.all.plan.faults == Faults::Store;
-        // Whoever sends again does so in time, and the first bytes come when all that is done.
-        let (part, ends) = if is_narrow { (0.2, 1.0) } else { (0.7, 0.7) };
-        let before = pause.mul_f64(self.random.random_range(0.0..part));
-        link.strand();
-        self.all.stop.sleep(before);
-        if self.random.random_bool(ends) {
-            link.abandon();
-        }
-        self.all.stop.sleep(pause - before);
-        link.release();
     }
 
     /// The store is not locked while the member is broken: others may fail at the same time.

@@ -52,7 +52,7 @@ pub enum Faults {
     All,
     /// Links and proxies.
     Partitions,
-    /// Clients, the links of sessions, and those to the store, where bytes are late.
+    /// The links to the store, where bytes are late and answers are lost while writes are on their way.
     Store,
     /// Clients, and what operators do, one thing right after the other.
     Operators,
@@ -76,7 +76,7 @@ impl Faults {
     /// about one session several times is where it matters what comes last.
     pub(super) fn again(self) -> f64 {
         match self {
-            Self::Store => 0.5,
+            Self::Store => 0.2,
             Self::All | Self::Partitions | Self::Operators => 0.0,
         }
     }
@@ -86,10 +86,8 @@ impl Faults {
         match (self, target) {
             (Self::All, _) => true,
             (Self::Partitions, target) => !matches!(target, Target::Leader(_)),
-            (Self::Store, Target::UpstreamLink(_) | Target::StoreLink(_) | Target::Leader(_)) => {
-                true
-            }
-            (Self::Operators, Target::ClientLink(_) | Target::Leader(_)) => true,
+            (Self::Store, Target::StoreLink(_))
+            | (Self::Operators, Target::ClientLink(_) | Target::Leader(_)) => true,
             (Self::Store | Self::Operators, _) => false,
         }
     }

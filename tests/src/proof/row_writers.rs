@@ -4,15 +4,15 @@
 //! The idea is the test of hashicorp/vault#23013.
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::client::Client;
-use super::declaration::Declarer;
+use super::declaration::{Declarer, Reach};
 use super::history::{Answer, Event, Recorder};
 use super::stop::Stop;
 
@@ -35,16 +35,23 @@ pub struct Election<'a> {
     proxies: &'a [SocketAddr],
     patience: Duration,
     recorder: &'a Recorder,
+    quiet: &'a RwLock<()>,
 }
 
 impl<'a> Election<'a> {
-    /// Nobody has been elected yet.
-    pub fn new(proxies: &'a [SocketAddr], patience: Duration, recorder: &'a Recorder) -> Self {
+    /// Nobody has been elected yet, and nobody is while somebody else holds `quiet`.
+    pub fn new(
+        proxies: &'a [SocketAddr],
+        patience: Duration,
+        recorder: &'a Recorder,
+        quiet: &'a RwLock<()>,
+    ) -> Self {
         Self {
             last_token: Mutex::new(0),
             proxies,
             patience,
             recorder,
+            quiet,
         }
     }
 
@@ -95,26 +102,21 @@ impl Writer<'_> {
     /// Leads under a new token until something goes wrong. After a write of which it does not know, a leader needs a
     /// new token: with the old one its own late write could still come.
     fn lead(&mut self, stop: &Stop) {
+        let not_quiet = self.election.quiet.read().expect("elections");
         let token = self.election.elect();
         let leader = FIRST_LEADER + u32::try_from(token).expect("few elections");
-        self.election.recorder.record(&Event::Leader {
-            leader,
-            scope: SCOPE.to_owned(),
-            token,
-        });
-        let declarer = Declarer {
-            leader,
-            scope: SCOPE,
-            token,
-            database: DATABASE,
+        let reach = Reach {
             proxies: self.election.proxies,
+            first: 0,
             patience: self.election.patience,
             recorder: self.election.recorder,
             ids: &AtomicU64::new(1),
         };
+        let declarer = Declarer::announced(leader, (SCOPE, token), DATABASE, reach);
         let Ok(mut accepted) = declarer.declare(&mut self.random) else {
             return;
         };
+        drop(not_quiet);
         accepted.client.set_patience(Duration::from_secs(2));
         while self.append(&mut accepted.client, stop) == Answer::Ok {
             if stop.sleep(Duration::from_millis(self.random.random_range(5..50))) {

@@ -15,7 +15,7 @@ use crate::wire::{Endpoint, Wire};
 
 use super::checker::{self, Report};
 use super::cluster::Cluster;
-use super::declaration::Declarer;
+use super::declaration::{Declarer, Reach};
 use super::history::{self, Event, Recorder};
 use super::leader::{self, Task};
 use super::leaders::Leaders;
@@ -53,6 +53,7 @@ struct Run<'a> {
     next_leader: AtomicU32,
     faults: AtomicU64,
     whole: RwLock<()>,
+    quiet: RwLock<()>,
     elected: BTreeMap<&'static str, AtomicU64>,
     commits: AtomicU64,
     stop: Stop,
@@ -87,6 +88,7 @@ pub fn run(plan: &Plan, dir: &Path) -> Outcome {
         next_leader: AtomicU32::new(1),
         faults: AtomicU64::new(0),
         whole: RwLock::default(),
+        quiet: RwLock::default(),
         elected: names.map(|name| (*name, AtomicU64::new(0))).collect(),
         commits: AtomicU64::new(0),
         stop: Stop::default(),
@@ -117,6 +119,7 @@ impl Run<'_> {
             self.cluster.addresses(),
             self.plan.patience(),
             self.recorder,
+            &self.quiet,
         );
         let nemesis = Nemesis {
             cluster: self.cluster,
@@ -126,6 +129,7 @@ impl Run<'_> {
             plan: self.plan,
             whole: &self.whole,
             elected: &self.elected,
+            quiet: &self.quiet,
             stop: &self.stop,
         };
         let failed = std::thread::scope(|scope| {
@@ -166,7 +170,6 @@ impl Run<'_> {
     /// Elects one leader of a scope after the other, without a word to the old ones.
     fn elect(&self, scope: &str, seed: u64) {
         let mut random = StdRng::seed_from_u64(seed);
-        let mut token = 0;
         loop {
             let pause = random.random_range(200..1_800);
             if self.stop.sleep(Duration::from_millis(pause)) {
@@ -177,8 +180,8 @@ impl Run<'_> {
             if self.leaders.count(scope) >= LEADERS_MAX {
                 continue;
             }
-            token += 1;
-            self.elected[scope].store(token, Ordering::Relaxed);
+            let _not_quiet = self.quiet.read().expect("elections");
+            let token = self.elected[scope].fetch_add(1, Ordering::Relaxed) + 1;
             let leader = self.next_leader.fetch_add(1, Ordering::Relaxed);
             self.leaders.start(&Task {
                 leader,
@@ -205,25 +208,18 @@ impl Run<'_> {
 
     /// After the last fault every proxy takes a new leader.
     fn serves_again(&self) {
-        for (number, address) in (0..).zip(self.cluster.addresses()) {
-            let leader = DRIVER + number;
-            let token = LAST_TOKEN + u64::from(number);
-            let scope = "row";
-            self.recorder.record(&Event::Leader {
-                leader,
-                scope: scope.to_owned(),
-                token,
-            });
-            let declarer = Declarer {
-                leader,
-                scope,
-                token,
-                database: row_writers::DATABASE,
+        for (number, address) in self.cluster.addresses().iter().enumerate() {
+            let place = u32::try_from(number).expect("few proxies");
+            let reach = Reach {
                 proxies: &[*address],
+                first: number,
                 patience: self.plan.patience(),
                 recorder: self.recorder,
                 ids: &AtomicU64::new(1),
             };
+            let of_row = ("row", LAST_TOKEN + u64::from(place));
+            let database = row_writers::DATABASE;
+            let declarer = Declarer::announced(DRIVER + place, of_row, database, reach);
             let mut random = StdRng::seed_from_u64(self.plan.seed);
             crate::machine::wait_for("a proxy to serve after the last fault", || {
                 declarer.declare(&mut random).ok()

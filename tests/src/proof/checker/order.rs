@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::proof::history::{Answer, Tally};
+use crate::proof::history::{Answer, BESIDE, Tally};
 
 use super::indexed::{Declaration, History};
 use super::report::{Rule, Violation};
@@ -111,6 +111,8 @@ pub(super) fn marks_only_rise(history: &History<'_>, violations: &mut Vec<Violat
         .declarations
         .values()
         .filter(|declaration| section_of(history, declaration).is_some())
+        // Marks of another store are no marks of this one.
+        .filter(|declaration| declaration.proxy != BESIDE)
         .filter_map(|declaration| Some((declaration.acknowledged()?, declaration)))
         .collect();
     answered.sort_unstable_by_key(|(at, _)| *at);

@@ -1,21 +1,22 @@
 //! What operators do while leaders lead. Nothing but clients fails meanwhile, for that is what the runbooks ask for;
 //! but writes may be on their way.
 
+use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rand::Rng;
 
-use super::{Backup, Lane, start_again};
+use super::Lane;
 use crate::machine::{self, Signal};
 use crate::postgres::Postgres;
 use crate::proof::cutter::{Flow, Link};
-use crate::proof::declaration::Declarer;
+use crate::proof::declaration::{Declarer, Reach};
 use crate::proof::history::{Event, Exemption, FaultKind, POISON, Target, now};
 use crate::proof::plan::{Faults, Route};
-use crate::proof::store::{Proxies, RunningStore};
+use crate::proof::store::Proxies;
 use crate::proxy::{Options, Proxy};
 
 /// Between two actions, in milliseconds.
@@ -37,14 +38,16 @@ impl<'a> Lane<'a> {
             let whole = whole.unwrap_or_else(PoisonError::into_inner);
             let actions = match self.all.plan.route {
                 // The others need a store that is not in use by the proxy alone.
-                Route::Proxied(kind) if kind.proxies() == Proxies::One => 0..1,
-                _ => 0..4,
+                Route::Proxied(kind) if kind.proxies() == Proxies::One => 0..2,
+                _ => 0..6,
             };
             match self.random.random_range(actions) {
                 0 => self.observe(),
-                1 => self.repair(),
-                2 => self.serve_a_copy(),
-                _ => self.back_up_or_restore(),
+                1 => self.bring_a_second_authority(),
+                2 => self.repair(),
+                3 => self.serve_a_copy(),
+                4 => self.back_up_or_restore(),
+                _ => self.restore_in_a_quiet_spell(),
             }
             drop(whole);
         }
@@ -80,7 +83,7 @@ impl<'a> Lane<'a> {
     }
 
     /// Says that nothing was promised in a scope from then to now.
-    fn exempt(&self, scope: &str, why: Exemption, (begin, first): (u64, u64)) {
+    pub(super) fn exempt(&self, scope: &str, why: Exemption, (begin, first): (u64, u64)) {
         let (last, end) = (self.position(), now());
         self.all.recorder.record(&Event::Exempt {
             scope: scope.to_owned(),
@@ -114,27 +117,34 @@ impl<'a> Lane<'a> {
     }
 
     fn poison(&mut self, scope: &str) {
-        let (cluster, recorder) = (self.all.cluster, self.all.recorder);
-        let number = self.all.count.fetch_add(1, Ordering::Relaxed);
-        let leader = SCRIPT + u32::try_from(number).expect("few faults");
-        let token = POISON + number;
-        recorder.record(&Event::Leader {
-            leader,
-            scope: scope.to_owned(),
-            token,
-        });
-        let declarer = Declarer {
-            leader,
-            scope,
-            token,
-            database: "postgres",
-            proxies: cluster.addresses(),
-            patience: self.all.plan.patience(),
-            recorder,
-            ids: &AtomicU64::new(1),
-        };
+        let token = POISON + self.all.count.load(Ordering::Relaxed);
+        let (addresses, ids) = (self.all.cluster.addresses(), AtomicU64::new(1));
+        let declarer = self.script((scope, token), addresses, 0, &ids);
         // Where it fails there is less to repair.
         let _declared = declarer.declare(&mut self.random);
+    }
+
+    /// A script that declares a token through some of the proxies.
+    pub(super) fn script<'b>(
+        &self,
+        token: (&'b str, u64),
+        proxies: &'b [SocketAddr],
+        first: usize,
+        ids: &'b AtomicU64,
+    ) -> Declarer<'b>
+    where
+        'a: 'b,
+    {
+        let number = self.all.count.fetch_add(1, Ordering::Relaxed);
+        let leader = SCRIPT + u32::try_from(number).expect("few faults");
+        let reach = Reach {
+            proxies,
+            first,
+            patience: self.all.plan.patience(),
+            recorder: self.all.recorder,
+            ids,
+        };
+        Declarer::announced(leader, token, "postgres", reach)
     }
 
     /// Nothing where a leader was faster: then the operator looks again.
@@ -184,47 +194,7 @@ impl<'a> Lane<'a> {
         self.record(FaultKind::Copy, Target::Postgres, begin);
     }
 
-    fn store(&self) -> MutexGuard<'a, RunningStore> {
-        let store = self.all.cluster.store().expect("a store");
-        store.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// As the runbook says: all proxies are stopped before, and `recover` is run behind every restore.
-    fn back_up_or_restore(&mut self) {
-        if self.backup == Backup::None || self.random.random_bool(0.3) {
-            self.store().back_up();
-            self.backup = Backup::Kept;
-            return;
-        }
-        let Some((_, link)) = self.one_upstream() else {
-            return;
-        };
-        let begin = now();
-        link.set(Flow::HoldToServer);
-        let pause = self.milliseconds(50..1_000);
-        self.all.stop.sleep(pause);
-        let proxies = self.all.cluster.proxies().iter();
-        let mut proxies: Vec<_> = proxies
-            .map(|proxy| proxy.lock().unwrap_or_else(PoisonError::into_inner))
-            .collect();
-        proxies.iter_mut().for_each(|proxy| proxy.kill());
-        self.store().restore();
-        let mut command = proxies[0].subcommand("recover");
-        let output = command.arg("--end-all-sessions").output();
-        let output = output.expect("run pgpalisade");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "pgpalisade recover: {said}");
-        proxies.iter_mut().for_each(|proxy| start_again(proxy));
-        drop(proxies);
-        let pause = self.milliseconds(0..2_000);
-        self.all.stop.sleep(pause);
-        link.set(Flow::Open);
-        for number in 0..self.all.cluster.proxies().len() {
-            self.record(FaultKind::Restore, Target::Proxy(number), begin);
-        }
-    }
-
-    fn one_upstream(&mut self) -> Option<(Target, &'a Link)> {
+    pub(super) fn one_upstream(&mut self) -> Option<(Target, &'a Link)> {
         let links = self.all.cluster.links().iter();
         let upstream = links.filter(|(target, _)| matches!(target, Target::UpstreamLink(_)));
         let upstream: Vec<_> = upstream.collect();
@@ -233,7 +203,7 @@ impl<'a> Lane<'a> {
     }
 
     /// Where PostgreSQL's log stands, while the server is whole.
-    fn position(&self) -> u64 {
+    pub(super) fn position(&self) -> u64 {
         let lsn = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn";
         let lsn = self.all.cluster.postgres().value(lsn);
         lsn.parse().expect("a position")
