@@ -37,8 +37,8 @@ pub(crate) enum Guard {
     DrainedForTheMark,
     /// `Tables::drained` looks for lower records before it marks the scope.
     DrainedLooks,
-    /// **The code does not have this one yet.** What `Takeover::identify` finds under the pid is the session
-    /// that asked, not one that has the pid by now.
+    /// What `Takeover::identify` finds under the pid is the session that asked, not one that has the pid by now.
+    /// `Session::probe`.
     IdentityProven,
     /// A session whose declaration got no answer does not go on under a lower token: the authority may have moved it
     /// up, or do so later. `Relay::end_unanswered`.
@@ -54,6 +54,12 @@ pub(crate) enum Guard {
     /// `Cluster::follows`: a postmaster that began earlier never takes the
     /// place of a later one.
     PostmasterOnlyRises,
+    /// `Reaper::reap` forgets nobody where another postmaster is on record than the one that it looks at.
+    ReaperAsksForPostmaster,
+    /// It asks for that after it has read the records.
+    PostmasterAfterRecords,
+    /// `Barriers::try_end`: a look at another postmaster than that of the takeover says nothing. `ControlError::Moved`.
+    BarrierStays,
     /// `witness::compare` refuses an authority whose epoch is behind the cluster's. `Epoch::raise`.
     EpochCompared,
     /// `Recovery::perform` ends every session of the cluster first.

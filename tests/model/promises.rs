@@ -3,7 +3,7 @@
 use stateright::Property;
 
 use crate::Play;
-use crate::registry::{Answer, COPY, Purpose};
+use crate::registry::{Answer, LATER, Purpose};
 use crate::world::{
     Backend, Backup, Barrier, Broken, Declaring, Link, Mode, ProxyLife, Reach, Reaper, Release,
     Stray, Work, World,
@@ -220,16 +220,43 @@ pub(crate) const OBSERVED: Reaches = &[
 
 pub(crate) const COPIED: Reaches = &[
     ("the copy takes the place of the cluster", |_, w| {
-        w.authority.now.postmaster == COPY && w.sessions[0].bound == 1
+        w.authority.now.postmaster == LATER && w.sessions[0].bound == 1
     }),
     (
         "the proxy of the copy forgets a session that lives",
         |_, w| {
             let lives = w.sessions[0].is_living() && w.sessions[0].bound == 1;
-            lives && w.authority.now.postmaster == COPY && w.authority.now.records[0] == 0
+            lives && w.authority.now.postmaster == LATER && w.authority.now.records[0] == 0
         },
     ),
     ("a takeover on the cluster", |_, w| w.answered == 2),
+];
+
+pub(crate) const REPLACED: Reaches = &[
+    (
+        "the reaper of the server of before finds a session that lives on the other",
+        |_, w| {
+            let asked =
+                matches!(w.proxies[0].reaper, Reaper::Asked { records, .. } if records.has(0));
+            let [old, ..] = &w.sessions;
+            asked && old.is_living() && old.server != w.proxies[0].control
+        },
+    ),
+    (
+        "a takeover waits, and its control connection leads elsewhere",
+        |_, w| {
+            let [old, new, _] = &w.sessions;
+            let moved = w.proxies[1].control != new.server;
+            moved && new.declaring == Declaring::Waiting(2) && old.work == Work::InFlight
+        },
+    ),
+    (
+        "a takeover on the new server ends a session there",
+        |_, w| {
+            let [old, ..] = &w.sessions;
+            w.owed[usize::from(LATER)] == 2 && old.server == LATER && old.bound == 1
+        },
+    ),
 ];
 
 pub(crate) const RESTORED: Reaches = &[

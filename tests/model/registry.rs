@@ -69,9 +69,10 @@ pub(crate) enum Purpose {
 
 /// The number of a postmaster, in the order in which they began.
 pub(crate) type Postmaster = u8;
-/// The one of the cluster. That of a copy of its storage begins later, for the copy is made of what it has written.
+/// The one of the cluster.
 pub(crate) const ORIGINAL: Postmaster = 1;
-pub(crate) const COPY: Postmaster = 2;
+/// That of a copy of its storage, which is made of what it has written, or that of its successor.
+pub(crate) const LATER: Postmaster = 2;
 
 /// A declaration as it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,6 +80,8 @@ pub(crate) struct Declaration {
     pub(crate) token: Token,
     pub(crate) id: Id,
     pub(crate) purpose: Purpose,
+    /// That of the session's backend.
+    pub(crate) postmaster: Postmaster,
 }
 
 /// What is stored.
@@ -119,9 +122,13 @@ impl Registry {
         declaration: Declaration,
         pids: &[Pid; SESSIONS],
     ) -> Answer {
-        let Declaration { token, id, purpose } = declaration;
-        // Every backend that declares is one of the original's.
-        if known.postmaster != ORIGINAL && fence.keeps(Guard::PostmasterOnRecord) {
+        let Declaration {
+            token,
+            id,
+            purpose,
+            postmaster,
+        } = declaration;
+        if known.postmaster != postmaster && fence.keeps(Guard::PostmasterOnRecord) {
             return Answer::OtherPostmaster;
         }
         if known.mark > token {

@@ -206,6 +206,36 @@ pub(crate) const COPIED: Scene = Scene {
     reaches: promises::COPIED,
 };
 
+/// A failover: another server has the address, a proxy knows, and another one goes on with the server of before.
+pub(crate) const REPLACED: Scene = Scene {
+    name: "replaced server",
+    parts: [
+        Part {
+            proxy: 1,
+            tokens: &[1],
+            role: Role::Holder,
+        },
+        Part {
+            proxy: 1,
+            tokens: &[2],
+            role: Role::Successor,
+        },
+        ABSENT,
+    ],
+    mortal: None,
+    reaper: Some(0),
+    copy: None,
+    troubles: &[Trouble::Replacement, Trouble::Timeouts],
+    reaches: promises::REPLACED,
+};
+
+/// As observed, and the authority is away at times.
+pub(crate) const OBSERVED_UNHEARD: Scene = Scene {
+    name: "observed without an answer",
+    troubles: &[Trouble::Observing, Trouble::Outages],
+    ..OBSERVED
+};
+
 /// The authority is restored to a copy that has the same mark, and fewer sessions.
 pub(crate) const RESTORED: Scene = Scene {
     name: "restored authority",

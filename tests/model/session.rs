@@ -4,8 +4,8 @@ use crate::guards::Guard;
 use crate::registry::{Answer, Declaration, Id, Purpose, Registry, Set, Token};
 use crate::step::Session as Step;
 use crate::world::{
-    Backend, Backup, Barrier, Broken, Declaring, Fence, Joined, Link, Mode, Release, Stray, Tokens,
-    Trouble, Work, World,
+    Backend, Backup, Barrier, Broken, Declaring, Fence, Joined, Link, Mode, Release, Session,
+    Stray, Tokens, Trouble, Work, World,
 };
 
 pub(crate) fn take(fence: &Fence, world: &mut World, id: Id, step: Step) -> Option<()> {
@@ -50,10 +50,12 @@ fn connect(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     by_proxy(fence, world, id)?;
     when(world.sessions[id].link == Link::Away && !fence.scene.parts[id].tokens.is_empty())?;
     serves(fence, world)?;
-    let taken = |pid| world.sessions.iter().any(|s| s.is_living() && s.pid == pid);
+    let server = world.address;
+    let here = |s: &&Session| s.is_living() && s.server == server;
+    let taken = |pid| world.sessions.iter().filter(here).any(|s| s.pid == pid);
     let pid = (1..).find(|pid| !taken(*pid))?;
     let session = &mut world.sessions[id];
-    session.pid = pid;
+    (session.pid, session.server) = (pid, server);
     session.link = Link::Open;
     session.backend = Backend::Alive;
     Some(())
@@ -74,6 +76,8 @@ fn ask(fence: &Fence, world: &mut World, id: Id, token: Token) -> Option<()> {
     let counts = session.footing == Purpose::Admit || world.mode == Mode::Observe;
     when(session.is_ready() && session.declaring == Declaring::No)?;
     when(session.bound != token || !counts)?;
+    // It is looked for on the server of the control connection. `Takeover::identify`.
+    when(session.server == proxy.control)?;
     if token < session.unanswered {
         session.link = Link::Closed;
         session.tidy();
@@ -137,8 +141,12 @@ fn decide(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
 }
 
 const fn declaration(world: &World, token: Token, by: Id, id: Id) -> Declaration {
-    let purpose = world.sessions[by].purpose;
-    Declaration { token, id, purpose }
+    Declaration {
+        token,
+        id,
+        purpose: world.sessions[by].purpose,
+        postmaster: world.sessions[by].server,
+    }
 }
 
 fn declare(fence: &Fence, world: &mut World, declaration: Declaration) -> Answer {
@@ -272,6 +280,8 @@ fn bind(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
             session.declaring = Declaring::Unregistered(token);
         }
         world.answered = world.answered.max(token);
+        let owed = &mut world.owed[usize::from(session.server)];
+        *owed = token.max(*owed);
         if fence.has(Trouble::Restores) {
             world.witness.mark = world.witness.mark.max(token);
         }
@@ -313,7 +323,7 @@ fn commit(world: &mut World, id: Id) -> Option<()> {
     let session = &mut world.sessions[id];
     when(session.work == Work::InFlight && session.is_living())?;
     session.work = Work::Durable;
-    if session.bound < world.answered {
+    if session.bound < world.owed[usize::from(session.server)] {
         world.breaks(Broken::LateCommit);
     }
     Some(())
@@ -323,7 +333,7 @@ fn show(world: &mut World, id: Id) -> Option<()> {
     let session = &mut world.sessions[id];
     when(session.work == Work::Durable)?;
     session.work = Work::Idle;
-    if session.bound < world.answered {
+    if session.bound < world.owed[usize::from(session.server)] {
         world.breaks(Broken::LateSight);
     }
     Some(())

@@ -29,7 +29,9 @@ pub(crate) enum Step {
     Reload,
     /// The control connection of a proxy is made, or made anew. `prepare::enrol`.
     Enrol(ProxyId),
-    /// A proxy raises the epoch of the authority, then that of the witness. The code does not do that yet.
+    /// Another server takes over the cluster and its address.
+    Replace,
+    /// A proxy raises the epoch of the authority, then that of the witness. `Epoch::raise`.
     RaiseEpoch,
     /// The authority is backed up, restored, and recovered after that.
     Restoring(Restoring),
@@ -116,6 +118,8 @@ pub(crate) enum Barrier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reaper {
     Read,
+    /// Which postmaster is on record.
+    Ask,
     Look,
     Forget,
 }
@@ -161,7 +165,8 @@ impl Session {
                 Trouble::Outsider(_)
                 | Trouble::Timeouts
                 | Trouble::Observing
-                | Trouble::Restores => {}
+                | Trouble::Restores
+                | Trouble::Replacement => {}
             }
         }
         match fence.without {
@@ -198,7 +203,7 @@ impl Step {
             }
         }
         if let Some(proxy) = fence.scene.reaper {
-            let round = [Reaper::Read, Reaper::Look, Reaper::Forget];
+            let round = [Reaper::Read, Reaper::Ask, Reaper::Look, Reaper::Forget];
             steps.extend(round.map(|step| Self::Reaper(proxy, step)));
         }
         steps.extend(fence.scene.mortal.map(Self::Die));
@@ -228,7 +233,10 @@ impl Step {
             steps.extend(all.map(Self::Restoring));
             steps.push(Self::RaiseEpoch);
         }
-        if fence.scene.copy.is_some() {
+        if fence.has(Trouble::Replacement) {
+            steps.push(Self::Replace);
+        }
+        if fence.has_servers() {
             steps.extend((0..PROXIES).map(Self::Enrol));
         }
         if fence.without == Some(Guard::DecideByWriting) {
@@ -254,6 +262,7 @@ impl Step {
             Self::Stray(proxy, token) => crate::takeover::stray(&mut next, proxy, token)?,
             Self::Reload => crate::takeover::reload(&mut next)?,
             Self::Enrol(proxy) => crate::takeover::enrol(fence, &mut next, proxy)?,
+            Self::Replace => crate::takeover::replace(&mut next)?,
             Self::RaiseEpoch => crate::restore::raise_epoch(&mut next)?,
             Self::Restoring(step) => crate::restore::take(fence, &mut next, step)?,
         }

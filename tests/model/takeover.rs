@@ -1,7 +1,7 @@
 //! The steps of barriers, of the reaper, and of what befalls proxies and the authority.
 
 use crate::guards::Guard;
-use crate::registry::{COPY, ORIGINAL, Set, Token};
+use crate::registry::{LATER, Postmaster, Set, Token};
 use crate::step::{Barrier as BarrierStep, Reaper as ReaperStep};
 use crate::world::{
     Backend, Barrier, Broken, Declaring, EndedMovers, Enrolled, Fence, Link, Mode, ProxyId,
@@ -19,14 +19,14 @@ pub(crate) fn barrier(
     let now = world.proxies[proxy].barriers[at];
     let next = match (step, now) {
         (BarrierStep::Tell, Barrier::Telling { old }) => {
-            tell(fence, world, old);
+            tell(fence, world, proxy, old);
             match fence.keeps(Guard::WaitUntilGone) {
                 true => Barrier::Looking { old },
                 false => Barrier::Gone { old },
             }
         }
         (BarrierStep::Look, Barrier::Looking { old }) => {
-            look(fence, world, old)?;
+            look(fence, world, (proxy, token), old)?;
             Barrier::Gone { old }
         }
         (BarrierStep::Report, Barrier::Gone { old }) if world.is_up() => {
@@ -61,7 +61,8 @@ fn wake(fence: &Fence, world: &mut World, proxy: ProxyId, token: Token, to: Decl
 }
 
 /// Sends the signal, no more. It tells each living session that matches one of `old`.
-fn tell(fence: &Fence, world: &mut World, old: Set) {
+fn tell(fence: &Fence, world: &mut World, proxy: ProxyId, old: Set) {
+    let seen = world.seen_by(proxy);
     let mark = world.authority.now.mark;
     let pids = world.pids();
     for (id, session) in world.sessions.iter_mut().enumerate() {
@@ -70,7 +71,7 @@ fn tell(fence: &Fence, world: &mut World, old: Set) {
             true => old.has(id),
             false => same_pid,
         };
-        if !matches || session.backend != Backend::Alive {
+        if !matches || !seen.has(id) || session.backend != Backend::Alive {
             continue;
         }
         session.backend = Backend::Signalled;
@@ -83,8 +84,22 @@ fn tell(fence: &Fence, world: &mut World, old: Set) {
 }
 
 /// Passes where no living session matches one of `old`; else the next look is another step.
-fn look(fence: &Fence, world: &mut World, old: Set) -> Option<()> {
-    let living = world.living();
+fn look(
+    fence: &Fence,
+    world: &mut World,
+    (proxy, token): (ProxyId, Token),
+    old: Set,
+) -> Option<()> {
+    let living = world.seen_by(proxy);
+    let waiting = fence.sessions_of(proxy).find(|id| {
+        let session = &world.sessions[*id];
+        session.declaring == Declaring::Waiting(token)
+    });
+    // The takeover is that of a session on the server that is looked at.
+    let moved = |id: usize| world.sessions[id].server != world.proxies[proxy].control;
+    if waiting.is_some_and(moved) && fence.keeps(Guard::BarrierStays) {
+        return None;
+    }
     let pids = world.pids();
     let left = (0..pids.len()).any(|id| old.has(id) && living.has(id));
     let same_pid = |id: usize| (0..pids.len()).any(|o| old.has(o) && pids[o] == pids[id]);
@@ -107,10 +122,9 @@ pub(crate) fn reaper(
     let now = world.proxies[proxy].reaper;
     let runs = world.is_running(proxy);
     let runs = runs && world.proxies[proxy].enrolled == Enrolled::Yes;
-    let living = match fence.scene.copy == Some(proxy) {
-        true => Set::default(),
-        false => world.living(),
-    };
+    let living = world.seen_by(proxy);
+    let (control, recorded) = (world.proxies[proxy].control, world.authority.now.postmaster);
+    let asks = fence.has_servers();
     let records = world.authority.now.sessions();
     let gone = |records: Set, living: Set| match Set::of(|id| records.has(id) && !living.has(id)) {
         none if none.is_empty() => Reaper::Idle,
@@ -132,7 +146,25 @@ pub(crate) fn reaper(
                 false => Reaper::Read { records },
             }
         }
-        (ReaperStep::Look, Reaper::Read { records }) if runs => gone(records, living),
+        (ReaperStep::Look, Reaper::Read { records }) if runs && !asks => gone(records, living),
+        (ReaperStep::Ask, Reaper::Read { records }) if runs && world.is_up() && asks => {
+            Reaper::Asked { records, recorded }
+        }
+        // The other way round: the postmaster first.
+        (ReaperStep::Ask, Reaper::Idle)
+            if runs && asks && !fence.keeps(Guard::PostmasterAfterRecords) =>
+        {
+            Reaper::Trusting { recorded }
+        }
+        (ReaperStep::Read, Reaper::Trusting { recorded }) if runs => {
+            Reaper::Asked { records, recorded }
+        }
+        (ReaperStep::Look, Reaper::Asked { recorded, .. })
+            if runs && recorded != control && fence.keeps(Guard::ReaperAsksForPostmaster) =>
+        {
+            Reaper::Idle
+        }
+        (ReaperStep::Look, Reaper::Asked { records, .. }) if runs => gone(records, living),
         // Needs no proxy: what was sent before it died is done all the same.
         (ReaperStep::Forget, Reaper::Gone { records }) if world.is_up() => {
             let pids = world.pids();
@@ -153,7 +185,11 @@ pub(crate) fn die(fence: &Fence, world: &mut World, proxy: ProxyId) -> Option<()
     }
     let sent = match world.proxies[proxy].reaper {
         sent @ Reaper::Gone { .. } => sent,
-        Reaper::Idle | Reaper::Read { .. } | Reaper::Looked { .. } => Reaper::Idle,
+        Reaper::Idle
+        | Reaper::Read { .. }
+        | Reaper::Asked { .. }
+        | Reaper::Trusting { .. }
+        | Reaper::Looked { .. } => Reaper::Idle,
     };
     world.proxies[proxy] = World::new(fence).proxies[proxy];
     world.proxies[proxy].life = ProxyLife::Dead;
@@ -213,13 +249,24 @@ pub(crate) fn reload(world: &mut World) -> Option<()> {
 /// The proxy of the copy may try at any time, and so may the others: their connections break.
 pub(crate) fn enrol(fence: &Fence, world: &mut World, proxy: ProxyId) -> Option<()> {
     let postmaster = match fence.scene.copy == Some(proxy) {
-        true => COPY,
-        false => ORIGINAL,
+        true => LATER,
+        false => world.address,
     };
     if !world.authority.now.enrol(fence, postmaster) {
         return None;
     }
     world.proxies[proxy].enrolled = Enrolled::Yes;
+    world.proxies[proxy].control = postmaster;
+    Some(())
+}
+
+/// Who is connected to the server of before stays there.
+pub(crate) fn replace(world: &mut World) -> Option<()> {
+    const NEXT: Postmaster = LATER;
+    if world.address == NEXT {
+        return None;
+    }
+    world.address = NEXT;
     Some(())
 }
 

@@ -2,7 +2,10 @@
 
 use crate::guards::Guard;
 use crate::promises::Reaches;
-use crate::registry::{Answer, Declaration, Id, Pid, Purpose, Registry, SESSIONS, Set, Token};
+use crate::registry::{
+    Answer, Declaration, Id, LATER, ORIGINAL, Pid, Postmaster, Purpose, Registry, SESSIONS, Set,
+    Token,
+};
 
 /// Proxies in every scene; some have no session.
 pub(crate) const PROXIES: usize = 3;
@@ -65,6 +68,8 @@ pub(crate) enum Trouble {
     Observing,
     /// The authority is restored from a backup.
     Restores,
+    /// Another server takes over the cluster and its address. The one of before goes on for those who are connected.
+    Replacement,
 }
 
 /// The model: a scene, played with all guards or without one.
@@ -92,6 +97,11 @@ impl Fence {
         self.scene.troubles.contains(&trouble)
     }
 
+    /// Whether there is more than one server.
+    pub(crate) fn has_servers(&self) -> bool {
+        self.scene.copy.is_some() || self.has(Trouble::Replacement)
+    }
+
     pub(crate) fn sessions_of(&self, proxy: ProxyId) -> impl Iterator<Item = Id> + use<> {
         let parts = self.scene.parts;
         (0..SESSIONS).filter(move |id| parts[*id].proxy == proxy)
@@ -109,8 +119,12 @@ pub(crate) struct World {
     pub(crate) mode: Mode,
     pub(crate) backup: Backup,
     pub(crate) witness: Witness,
-    /// The highest token whose declaration was answered with success: from then on G1 and G2 are owed.
+    /// Where connections lead that are made now.
+    pub(crate) address: Postmaster,
+    /// The highest token whose declaration was answered with success,
     pub(crate) answered: Token,
+    /// and that on each server: from then on G1 and G2 are owed there.
+    pub(crate) owed: [Token; LATER as usize + 1],
     /// The first promise that was broken. The run does not go on from there.
     pub(crate) broken: Option<Broken>,
 }
@@ -196,6 +210,8 @@ pub(crate) struct Proxy {
     pub(crate) barriers: [Barrier; TOKEN_MAX as usize + 1],
     pub(crate) reaper: Reaper,
     pub(crate) enrolled: Enrolled,
+    /// Where its control connection leads.
+    pub(crate) control: Postmaster,
 }
 
 /// Whether the authority has accepted the cluster of a proxy.
@@ -236,6 +252,15 @@ pub(crate) enum Reaper {
     Read {
         records: Set,
     },
+    /// The postmaster on record is known. Only where there is more than one.
+    Asked {
+        records: Set,
+        recorded: Postmaster,
+    },
+    /// Only without [`Guard::PostmasterAfterRecords`]: that was asked first.
+    Trusting {
+        recorded: Postmaster,
+    },
     /// Only without [`Guard::RecordsThenLook`]: the look came first.
     Looked {
         living: Set,
@@ -251,6 +276,8 @@ pub(crate) enum Reaper {
 pub(crate) struct Session {
     pub(crate) link: Link,
     pub(crate) backend: Backend,
+    /// The server that has it.
+    pub(crate) server: Postmaster,
     pub(crate) pid: Pid,
     pub(crate) work: Work,
     /// The token in force, 0 for none.
@@ -349,14 +376,16 @@ impl World {
             barriers: [Barrier::None; TOKEN_MAX as usize + 1],
             reaper: Reaper::Idle,
             enrolled: Enrolled::Yes,
+            control: ORIGINAL,
         };
         let mut proxies = [proxy; PROXIES];
         if let Some(copy) = fence.scene.copy {
-            proxies[copy].enrolled = Enrolled::No;
+            (proxies[copy].enrolled, proxies[copy].control) = (Enrolled::No, LATER);
         }
         let session = Session {
             link: Link::Away,
             backend: Backend::NotYet,
+            server: ORIGINAL,
             pid: 0,
             work: Work::Idle,
             bound: 0,
@@ -388,7 +417,9 @@ impl World {
                 epoch: 0,
                 joined: Joined::None,
             },
+            address: ORIGINAL,
             answered: 0,
+            owed: [0; LATER as usize + 1],
             broken: None,
         }
     }
@@ -397,9 +428,14 @@ impl World {
         self.sessions.map(|session| session.pid)
     }
 
-    /// A look at `pg_stat_activity`.
     pub(crate) fn living(&self) -> Set {
         Set::of(|id| self.sessions[id].is_living())
+    }
+
+    /// A look at `pg_stat_activity` over the control connection of a proxy.
+    pub(crate) fn seen_by(&self, proxy: ProxyId) -> Set {
+        let server = self.proxies[proxy].control;
+        Set::of(|id| self.sessions[id].is_living() && self.sessions[id].server == server)
     }
 
     pub(crate) fn is_running(&self, proxy: ProxyId) -> bool {

@@ -11,7 +11,7 @@ use crate::proof::history::{FaultKind, Target, now};
 use crate::proof::plan::Faults;
 
 /// Bytes of answers that a connection has on a link that flaps: a session with PostgreSQL has begun behind some hundred.
-const ANSWERS: Range<usize> = 50..2_500;
+const ANSWERS: Range<usize> = 50..1_500;
 
 impl<'a> Lane<'a> {
     pub(super) fn break_link(mut self, target: Target, link: &Link) {
@@ -30,7 +30,7 @@ impl<'a> Lane<'a> {
             let _broken = (!is_of_clients).then(|| self.breaks());
             if let Target::StoreLink(proxy) = target
                 && self.all.plan.faults == Faults::Store
-                && self.random.random_bool(0.8)
+                && self.random.random_bool(0.7)
             {
                 self.make_late_under_writes(target, link, proxy);
                 continue;
