@@ -24,6 +24,18 @@ impl Postgres {
         Self::launch(turn, dir, self.settings.clone())
     }
 
+    /// Confirms nothing from now on that this replica does not have, as a store needs it that fails over.
+    pub fn wait_for_synchronous(&self, replica: &Self) {
+        self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
+        self.sql("SELECT pg_reload_conf()");
+        machine::wait_for("the replica to be synchronous", || {
+            let synchronous = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+            (self.value(synchronous) == "1").then_some(())
+        });
+        // What was confirmed before that.
+        replica.wait_for_replay(self);
+    }
+
     /// Makes a replica the primary of a new timeline.
     pub fn promote(&self) {
         assert_eq!(self.value("SELECT pg_promote(true, 20)"), "t");

@@ -71,6 +71,7 @@ pub struct Link {
     cuts: watch::Sender<u64>,
     strands: watch::Sender<Strands>,
     limit: watch::Sender<Option<usize>>,
+    server: watch::Sender<Endpoint>,
 }
 
 /// Which connections are stranded, by the number that counts the strandings before they were made.
@@ -115,6 +116,8 @@ impl Network {
         let cuts = watch::Sender::new(0);
         let strands = watch::Sender::new(Strands::default());
         let limit = watch::Sender::new(None);
+        let server = watch::Sender::new(server);
+        let to = server.subscribe();
         let valve = Valve {
             flow: flow.subscribe(),
             cuts: cuts.subscribe(),
@@ -128,7 +131,7 @@ impl Network {
                 // A connection that is gone before it is accepted is no concern of the others.
                 if let Ok((client, _)) = listener.accept().await {
                     let _faster = client.set_nodelay(true);
-                    tokio::spawn(relay(client, server.clone(), valve.clone()));
+                    tokio::spawn(relay(client, to.borrow().clone(), valve.clone()));
                 }
             }
         });
@@ -138,6 +141,7 @@ impl Network {
             cuts,
             strands,
             limit,
+            server,
         }
     }
 }
@@ -157,6 +161,11 @@ impl Link {
     /// From now on, on all connections.
     pub fn set(&self, flow: Flow) {
         self.flow.send_replace(flow);
+    }
+
+    /// Leads connections that are made from now on to another server, as an address does that has moved.
+    pub fn lead_to(&self, server: Endpoint) {
+        self.server.send_replace(server);
     }
 
     /// Closes every connection; what was held is lost.

@@ -16,7 +16,7 @@ use crate::proof::cutter::{Flow, Link};
 use crate::proof::declaration::{Declarer, Reach};
 use crate::proof::history::{Event, Exemption, FaultKind, POISON, Target, now};
 use crate::proof::plan::{Faults, Route};
-use crate::proof::store::Proxies;
+use crate::proof::store::StoreKind;
 use crate::proxy::{Options, Proxy};
 
 /// Between two actions, in milliseconds.
@@ -38,7 +38,8 @@ impl<'a> Lane<'a> {
             let whole = whole.unwrap_or_else(PoisonError::into_inner);
             let actions = match self.all.plan.route {
                 // The others need a store that is not in use by the proxy alone.
-                Route::Proxied(kind) if kind.proxies() == Proxies::One => 0..2,
+                Route::Proxied(StoreKind::Embedded) => 0..2,
+                Route::Proxied(StoreKind::Postgres) => 0..7,
                 _ => 0..6,
             };
             match self.random.random_range(actions) {
@@ -47,7 +48,8 @@ impl<'a> Lane<'a> {
                 2 => self.repair(),
                 3 => self.serve_a_copy(),
                 4 => self.back_up_or_restore(),
-                _ => self.restore_in_a_quiet_spell(),
+                5 => self.restore_in_a_quiet_spell(),
+                _ => self.fail_the_store_over(),
             }
             drop(whole);
         }

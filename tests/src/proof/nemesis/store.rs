@@ -97,8 +97,39 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// A proxy with a store of its own gets in while the control connections are away, which is not promised to harm
-    /// nobody. As soon as the others have seen it, nobody writes beside its leader any more.
+    /// A standby of the store's server takes its place while leaders lead. It is synchronous, without which what was
+    /// confirmed may be lost. The primary of before is dead, or goes on for those who are still connected to it.
+    pub(super) fn fail_the_store_over(&mut self) {
+        let mut store = self.store();
+        let RunningStore::Postgres(primary) = &mut *store else {
+            return;
+        };
+        let standby = primary.replica();
+        primary.wait_for_synchronous(&standby);
+        let pause = self.milliseconds(100..1_000);
+        self.all.stop.sleep(pause);
+        let begin = now();
+        if self.random.random_bool(0.5) {
+            primary.crash();
+        }
+        let away = self.milliseconds(0..1_500);
+        self.all.stop.sleep(away);
+        standby.promote();
+        let links = self.all.cluster.links().iter();
+        for (_, link) in links.filter(|(target, _)| matches!(target, Target::StoreLink(_))) {
+            link.lead_to(standby.tcp());
+        }
+        let pause = self.milliseconds(0..1_500);
+        self.all.stop.sleep(pause);
+        // Who is still connected to the primary of before finds it gone.
+        *store = RunningStore::Postgres(standby);
+        drop(store);
+        self.backup = Backup::None;
+        self.record(FaultKind::Failover, Target::Member(0), begin);
+    }
+
+    /// A proxy with a store of its own gets in while the control connections are away, which is not promised to do
+    /// no harm. As soon as the others have seen it, nobody writes beside its leader any more.
     pub(super) fn bring_a_second_authority(&mut self) {
         let names = self.all.plan.scope_names();
         let choice = self.random.random_range(0..names.len().max(1));
