@@ -1,5 +1,6 @@
 //! A private PostgreSQL: its own data directory, port and socket, unprivileged, removed when dropped.
 
+mod clock;
 mod program;
 mod replica;
 
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use pgpalisade_harness::postgres::Server;
+use pgpalisade_harness::postgres::{Programs, Server};
 use tempfile::TempDir;
 
 use crate::machine::{self, Signal};
@@ -54,6 +55,7 @@ impl Auth {
 #[derive(Debug)]
 pub struct Postgres {
     server: Server,
+    programs: Programs,
     settings: Vec<String>,
     dir: TempDir,
     _turn: Turn,
@@ -67,6 +69,10 @@ impl Postgres {
 
     /// Starts a server with the given authentication and additional settings (`name=value`).
     pub fn start_with(auth: Auth, settings: &[&str]) -> Self {
+        Self::start_as(auth, settings, |_| programs().clone())
+    }
+
+    fn start_as(auth: Auth, settings: &[&str], programs: impl Fn(&Path) -> Programs) -> Self {
         let turn = Turn::take();
         let dir = scratch_dir();
         let data = dir.path().join("data");
@@ -79,13 +85,16 @@ impl Postgres {
         std::fs::write(data.join("pg_hba.conf"), hba).expect("write pg_hba.conf");
         let always = ["max_connections=250", "max_prepared_transactions=5"];
         let settings = always.iter().chain(settings);
-        Self::launch(turn, dir, settings.map(|&one| one.to_owned()).collect())
+        let settings = settings.map(|&one| one.to_owned()).collect();
+        let programs = programs(dir.path());
+        Self::launch(turn, dir, settings, programs)
     }
 
-    fn launch(turn: Turn, dir: TempDir, settings: Vec<String>) -> Self {
-        let server = Server::start(programs(), dir.path(), &settings, &machine::patience());
+    fn launch(turn: Turn, dir: TempDir, settings: Vec<String>, programs: Programs) -> Self {
+        let server = Server::start(&programs, dir.path(), &settings, &machine::patience());
         Self {
             server: server.expect("PostgreSQL"),
+            programs,
             settings,
             dir,
             _turn: turn,
@@ -112,7 +121,8 @@ impl Postgres {
         let (port, dir) = (self.port(), self.dir.path());
         // It does not start as long as a process of its former life is there.
         self.server = machine::wait_for("PostgreSQL to recover", || {
-            Server::start_at(port, programs(), dir, &self.settings, &machine::patience()).ok()
+            let (programs, patience) = (&self.programs, machine::patience());
+            Server::start_at(port, programs, dir, &self.settings, &patience).ok()
         });
     }
 

@@ -35,6 +35,7 @@ pub struct Programs {
     /// User and group, where this process is root.
     user: Option<(u32, u32)>,
     group: ProcessGroup,
+    environment: Vec<(String, String)>,
 }
 
 impl Programs {
@@ -52,7 +53,15 @@ impl Programs {
             directory,
             user,
             group,
+            environment: Vec::new(),
         })
+    }
+
+    /// The same, with one more environment variable for servers.
+    #[must_use]
+    pub fn with_environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
     }
 
     /// The path of a program.
@@ -123,6 +132,7 @@ impl Programs {
             .current_dir(directory)
             .env("LC_ALL", "C")
             .env_remove("PGOPTIONS")
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .arg("-D")
             .arg(directory.join("data"));
         command

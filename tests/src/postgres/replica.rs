@@ -1,6 +1,6 @@
 //! A streaming replica of a server, and its promotion.
 
-use super::program::{bin, scratch_dir, unprivileged};
+use super::program::{bin, programs, scratch_dir, unprivileged};
 use super::{Postgres, Turn};
 use crate::machine;
 
@@ -21,7 +21,7 @@ impl Postgres {
             .expect("run pg_basebackup");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "pg_basebackup: {said}");
-        Self::launch(turn, dir, self.settings.clone())
+        Self::launch(turn, dir, self.settings.clone(), programs().clone())
     }
 
     /// Confirms nothing from now on that this replica does not have, as a store needs it that fails over.

@@ -41,7 +41,7 @@ pub struct Cluster {
 impl Cluster {
     /// Starts what the plan says.
     pub fn start(plan: &Plan) -> Self {
-        let postgres = Postgres::start_with(Auth::Trust, &SERVER_SETTINGS);
+        let postgres = Postgres::start_with_clock(Auth::Trust, &SERVER_SETTINGS);
         postgres.sql(shapes::SETUP);
         postgres.sql(&format!("CREATE DATABASE {}", row_writers::DATABASE));
         let shared_row = [("user", "postgres"), ("database", row_writers::DATABASE)];

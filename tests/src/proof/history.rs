@@ -262,6 +262,8 @@ pub enum FaultKind {
     Restore,
     /// The same, where nobody was elected since that state and nothing is recovered unless a proxy asks for it.
     QuietRestore,
+    /// The clock of the server is stepped and set right again, and the server may be started anew in between.
+    ClockStep,
     /// The synchronous standby of a PostgreSQL store is promoted, and has its address.
     Failover,
     /// A proxy with another store serves the cluster, while the control connections of the others are away.

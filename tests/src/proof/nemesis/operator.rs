@@ -38,17 +38,18 @@ impl<'a> Lane<'a> {
             let whole = whole.unwrap_or_else(PoisonError::into_inner);
             let actions = match self.all.plan.route {
                 // The others need a store that is not in use by the proxy alone.
-                Route::Proxied(StoreKind::Embedded) => 0..2,
-                Route::Proxied(StoreKind::Postgres) => 0..7,
-                _ => 0..6,
+                Route::Proxied(StoreKind::Embedded) => 0..3,
+                Route::Proxied(StoreKind::Postgres) => 0..8,
+                _ => 0..7,
             };
             match self.random.random_range(actions) {
                 0 => self.observe(),
                 1 => self.bring_a_second_authority(),
-                2 => self.repair(),
-                3 => self.serve_a_copy(),
-                4 => self.back_up_or_restore(),
-                5 => self.restore_in_a_quiet_spell(),
+                2 => self.step_the_clock(),
+                3 => self.repair(),
+                4 => self.serve_a_copy(),
+                5 => self.back_up_or_restore(),
+                6 => self.restore_in_a_quiet_spell(),
                 _ => self.fail_the_store_over(),
             }
             drop(whole);
@@ -171,7 +172,6 @@ impl<'a> Lane<'a> {
             return;
         };
         let begin = now();
-        let cluster = self.all.cluster;
         // All servers of the tests have been made from one, and have its identifier.
         let copy = Postgres::start();
         let mut options = Options::new(&copy);
@@ -189,11 +189,47 @@ impl<'a> Lane<'a> {
         let pause = self.milliseconds(0..1_000);
         self.all.stop.sleep(pause);
         drop((beside, copy));
-        let mut postgres = cluster.postgres();
+        self.restart_postgres();
+        self.record(FaultKind::Copy, Target::Postgres, begin);
+    }
+
+    /// The clock of the server is stepped. Which of two servers is the later one is told by when they were started, so
+    /// after a start with a clock that was set back, or is set back behind it, an operator says which one counts.
+    fn step_the_clock(&mut self) {
+        let begin = now();
+        let step = Duration::from_secs(self.random.random_range(5..3_600));
+        let ahead = i64::try_from(step.as_secs()).expect("an hour");
+        let ahead = if self.random.random_bool(0.5) {
+            ahead
+        } else {
+            -ahead
+        };
+        let restarts = self.random.random_bool(0.5);
+        self.all.cluster.postgres().set_clock(ahead);
+        let pause = self.milliseconds(300..2_000);
+        self.all.stop.sleep(pause);
+        if restarts {
+            self.restart_postgres();
+        }
+        if restarts && ahead < 0 {
+            self.begin_anew();
+        }
+        let pause = self.milliseconds(300..2_000);
+        self.all.stop.sleep(pause);
+        self.all.cluster.postgres().set_clock(0);
+        let pause = self.milliseconds(300..2_000);
+        self.all.stop.sleep(pause);
+        if restarts && ahead > 0 {
+            self.restart_postgres();
+            self.begin_anew();
+        }
+        self.record(FaultKind::ClockStep, Target::Postgres, begin);
+    }
+
+    fn restart_postgres(&self) {
+        let mut postgres = self.all.cluster.postgres();
         postgres.crash_by(Signal::QUIT);
         postgres.start_again(&[]);
-        drop(postgres);
-        self.record(FaultKind::Copy, Target::Postgres, begin);
     }
 
     pub(super) fn one_upstream(&mut self) -> Option<(Target, &'a Link)> {

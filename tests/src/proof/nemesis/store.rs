@@ -14,8 +14,8 @@ use crate::proof::store::RunningStore;
 use crate::proxy::{Options, Proxy};
 use crate::wire::Endpoint;
 
-/// What a proxy says when it has found a second authority, and has ended its sessions.
-const FOUND: &str = "another authority serves this cluster";
+/// What a proxy says when it has found a second authority, and has done what there is to do.
+const FOUND: &str = "the cluster is already served with authority";
 
 impl<'a> Lane<'a> {
     pub(super) fn store(&self) -> MutexGuard<'a, RunningStore> {
@@ -29,6 +29,13 @@ impl<'a> Lane<'a> {
             proxy.lock().unwrap_or_else(PoisonError::into_inner)
         };
         proxies.map(lock).collect()
+    }
+
+    /// All proxies are stopped and started, with a recovery if they ask for it.
+    pub(super) fn begin_anew(&self) {
+        let mut proxies = self.proxies();
+        proxies.iter_mut().for_each(|proxy| proxy.kill());
+        start_or_recover(&mut proxies);
     }
 
     /// As the runbook says: all proxies are stopped before, and `recover` is run behind every restore.
