@@ -11,6 +11,8 @@
 
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -79,6 +81,8 @@ pub struct Link {
 struct Strands {
     /// Those with a lower number are held, in both directions,
     held: u64,
+    /// once their clients have sent so many bytes more,
+    behind: usize,
     /// those with a lower number than this have lost their client,
     abandoned: u64,
     /// and what those with a lower number than this have sent goes on.
@@ -125,6 +129,7 @@ impl Network {
             limit: limit.subscribe(),
             number: 0,
             answers_max: None,
+            sent: Arc::default(),
         };
         self.runtime.spawn(async move {
             loop {
@@ -178,9 +183,13 @@ impl Link {
         self.limit.send_replace(bytes);
     }
 
-    /// Holds the connections that there are, and lets those pass that are made from now on.
-    pub fn strand(&self) {
-        self.strands.send_modify(|strands| strands.held += 1);
+    /// Holds the connections that there are, each once its client has sent so many bytes more, and lets those pass that
+    /// are made from now on.
+    pub fn strand(&self, behind: usize) {
+        self.strands.send_modify(|strands| {
+            strands.held += 1;
+            strands.behind = behind;
+        });
     }
 
     /// Tells the clients of what is stranded that their connections have ended. What they have sent is kept.
@@ -207,13 +216,24 @@ struct Valve {
     number: u64,
     /// The bytes of answers that the connection may have.
     answers_max: Option<usize>,
+    /// The bytes that its client has sent since it was stranded.
+    sent: Arc<AtomicUsize>,
 }
 
 impl Valve {
-    async fn passes(&mut self, direction: Direction) {
+    async fn passes(&mut self, direction: Direction, bytes: usize) {
         let number = self.number;
-        // An error means that the link is gone, and with it the network.
-        drop(self.strands.wait_for(|all| !all.holds(number)).await);
+        let strands = *self.strands.borrow();
+        let more = match direction {
+            Direction::ToServer => bytes,
+            Direction::ToClient => 0,
+        };
+        let is_late = strands.holds(number)
+            && self.sent.fetch_add(more, Ordering::Relaxed) + more >= strands.behind;
+        if is_late {
+            // An error means that the link is gone, and with it the network.
+            drop(self.strands.wait_for(|all| !all.holds(number)).await);
+        }
         drop(self.flow.wait_for(|flow| flow.lets_pass(direction)).await);
     }
 
@@ -237,10 +257,11 @@ impl Valve {
 async fn relay(client: TcpStream, server: Endpoint, mut valve: Valve) {
     valve.number = valve.strands.borrow().held;
     valve.answers_max = *valve.limit.borrow();
+    valve.sent = Arc::default();
     let mut cuts = valve.cuts.clone();
     cuts.mark_unchanged();
     let both = async {
-        valve.passes(Direction::ToServer).await;
+        valve.passes(Direction::ToServer, 0).await;
         // A server that is gone closes its client, as a network would.
         let Ok(Some(server)) = timeout(CONNECT_WITHIN, connect(&server)).await else {
             return;
@@ -323,7 +344,7 @@ async fn pump(
         Direction::ToClient => valve.answers_max,
     };
     while let Ok(read) = from.read(&mut buffer).await {
-        valve.passes(direction).await;
+        valve.passes(direction, read).await;
         let passes = left.map_or(read, |left| read.min(left));
         if read == 0 || to.write_all(&buffer[..passes]).await.is_err() {
             break;
@@ -411,7 +432,7 @@ mod tests {
     #[test]
     fn what_is_stranded_arrives_late() {
         let (_network, link, mut client, mut server) = pair();
-        link.strand();
+        link.strand(0);
         client.write_all(b"abc").expect("write");
         assert!(has_nothing(&mut server));
         link.abandon();
@@ -422,6 +443,21 @@ mod tests {
         assert!(has_nothing(&mut server));
         link.release();
         assert_eq!(&next(&mut server), b"abc");
+    }
+
+    /// What is answered meanwhile is heard.
+    #[test]
+    fn what_is_stranded_later_passes_before() {
+        let (_network, link, mut client, mut server) = pair();
+        link.strand(6);
+        client.write_all(b"abc").expect("write");
+        assert_eq!(&next(&mut server), b"abc");
+        server.write_all(b"xyz").expect("write");
+        assert_eq!(&next(&mut client), b"xyz");
+        client.write_all(b"def").expect("write");
+        assert!(has_nothing(&mut server));
+        link.release();
+        assert_eq!(&next(&mut server), b"def");
     }
 
     #[test]

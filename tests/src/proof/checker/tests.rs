@@ -1,6 +1,8 @@
 //! Made-up histories: a good one, and one for each kind of violation that must be found in it.
 
-use crate::proof::history::{Answer, Event, Exemption, FaultKind, Row, Tally, Target};
+use crate::proof::history::{
+    Answer, BESIDE, Event, Exemption, FaultKind, Row, Tally, Target,
+};
 
 use super::{Rule, check};
 
@@ -294,6 +296,21 @@ fn a_snapshot_that_lacks_a_row_or_has_one_too_many() {
 fn a_lower_token_that_is_accepted_later() {
     let events = plus([declare(200, 105, 1), declared(210, 105, Answer::Ok)]);
     assert_eq!(violated(&events), [Rule::G3]);
+    // Marks of another store are no marks of this one.
+    let beside = with(|event| match event.clone() {
+        Event::Declare {
+            at, id, leader: 2, pid, ..
+        } => Some(Event::Declare {
+            at,
+            id,
+            leader: 2,
+            proxy: BESIDE,
+            pid,
+        }),
+        _ => None,
+    });
+    let later = [declare(200, 105, 1), declared(210, 105, Answer::Ok)];
+    assert_eq!(violated(&[beside, later.to_vec()].concat()), []);
     // It overlaps the takeover: either order is possible.
     let events = plus([declare(65, 105, 1), declared(75, 105, Answer::Ok)]);
     assert_eq!(violated(&events), []);

@@ -81,7 +81,7 @@ impl<'a> Lane<'a> {
     /// What was sent is sent again on a new connection, where the sender does so, and arrives behind that.
     fn make_late(&mut self, link: &Link, pause: Duration) {
         let before = pause.mul_f64(self.random.random_range(0.0..0.7));
-        link.strand();
+        link.strand(0);
         self.all.stop.sleep(before);
         if self.random.random_bool(0.7) {
             link.abandon();
@@ -94,7 +94,8 @@ impl<'a> Lane<'a> {
     /// until somebody has taken over through another proxy.
     fn make_late_under_writes(&mut self, target: Target, link: &Link, proxy: usize) {
         let begin = now();
-        link.strand();
+        // Which step of the store is the late one is as random.
+        link.strand(self.random.random_range(0..2_000));
         // Whoever waits for an answer does so for a second at most.
         let before = self.milliseconds(10..150);
         self.all.stop.sleep(before);
