@@ -12,7 +12,8 @@
 //! What is simpler than the real thing: one scope; writes are commits, a transaction has no inner statements; a barrier
 //! that was given up takes its waiting declarations with it; a killed proxy does not come back, another serves in its
 //! stead; one message at a time comes twice; the epoch of authority and witness rises in one step, and no restore is so
-//! quick that it falls between a registration and that step. What is left out: failover, prepared transactions,
+//! quick that it falls between a registration and that step. What is left out: what a failover loses, and what the
+//! authority adds to a barrier's list on another server, which only observing does; prepared transactions,
 //! classification, wire messages. Nothing is said about how long things take, nor that they end: G6 is not here, but
 //! for "nobody else is waited for".
 //!
