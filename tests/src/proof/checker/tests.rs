@@ -1,8 +1,6 @@
 //! Made-up histories: a good one, and one for each kind of violation that must be found in it.
 
-use crate::proof::history::{
-    Answer, BESIDE, Event, Exemption, FaultKind, Row, Tally, Target,
-};
+use crate::proof::history::{Answer, BESIDE, Event, Exemption, FaultKind, Row, Tally, Target};
 
 use super::{Rule, check};
 
@@ -299,7 +297,11 @@ fn a_lower_token_that_is_accepted_later() {
     // Marks of another store are no marks of this one.
     let beside = with(|event| match event.clone() {
         Event::Declare {
-            at, id, leader: 2, pid, ..
+            at,
+            id,
+            leader: 2,
+            pid,
+            ..
         } => Some(Event::Declare {
             at,
             id,
