@@ -196,8 +196,8 @@ fn copied_cluster() {
     with_all(COPIED).holds();
 }
 
-/// Not covered, and `docs/guarantee.md` says so. A declaration that is only observed, and gets no answer, refuses nothing:
-/// so the session writes, and is on no register. What it has in flight is spared by a takeover that is enforced. To
+/// Not covered, and `docs/guarantee.md` says so. A declaration that is only observed, and gets no answer, refuses
+/// nothing: so the session writes, and is on no register. What it has in flight is spared by a takeover that is enforced. To
 /// register it before the change would not do, for then the authority may be away as well; to end it would not either,
 /// for its backend may commit first, and nobody looks for it.
 #[test]

@@ -123,8 +123,8 @@ pub(super) fn bounded_takeover(history: &History<'_>, violations: &mut Vec<Viola
     }
 }
 
-/// Whether a copy of the cluster was served with the same store, or the server was started with its clock set back: that
-/// closes the cluster until an operator has seen to it and the proxies have seen that.
+/// Whether a copy of the cluster was served with the same store, or the server was started with its clock set back.
+/// That closes the cluster until an operator has seen to it and the proxies have seen that.
 fn is_copied(history: &History<'_>, at: u64) -> bool {
     history.faults.iter().any(|fault| {
         let is_seen = fault.end + SEEN_WITHIN_NS;
