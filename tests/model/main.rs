@@ -197,9 +197,9 @@ fn copied_cluster() {
 }
 
 /// Not covered, and `docs/guarantee.md` says so. A declaration that is only observed, and gets no answer, refuses
-/// nothing: so the session writes, and is on no register. What it has in flight is spared by a takeover that is enforced. To
-/// register it before the change would not do, for then the authority may be away as well; to end it would not either,
-/// for its backend may commit first, and nobody looks for it.
+/// nothing: so the session writes, and is on no register. What it has in flight is spared by a takeover that is
+/// enforced. To register it before the change would not do, for then the authority may be away as well; to end it
+/// would not either, for its backend may commit first, and nobody looks for it.
 #[test]
 fn an_observed_declaration_without_an_answer() {
     with_all(OBSERVED_UNHEARD).breaks(NO_LATE_COMMIT);
