@@ -6,8 +6,8 @@
 //! A link that strands holds the connections that are there, and new ones pass: who sent the held bytes connects anew
 //! and sends them again, and the first ones arrive after the answer to the second ones.
 //!
-//! A link that flaps closes its connections, and each that is made anew behind some bytes of its answers: any answer may
-//! be the one that is lost.
+//! A link that flaps closes its connections, and each that is made anew behind some bytes of its answers: any answer
+//! may be the one that is lost.
 
 use std::net::SocketAddr;
 use std::pin::pin;

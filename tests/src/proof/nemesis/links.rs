@@ -10,7 +10,7 @@ use crate::proof::cutter::{Flow, Link};
 use crate::proof::history::{FaultKind, Target, now};
 use crate::proof::plan::Faults;
 
-/// Bytes of answers that a connection has on a link that flaps: a session with PostgreSQL has begun behind some hundred.
+/// Bytes of answers that a connection has on a link that flaps. A session with PostgreSQL begins with some hundred.
 const ANSWERS: Range<usize> = 50..1_500;
 
 impl<'a> Lane<'a> {
