@@ -19,6 +19,7 @@
 
 mod arrivals;
 mod bench;
+mod certificates;
 mod classification;
 pub mod cli;
 mod collected;

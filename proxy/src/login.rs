@@ -4,8 +4,11 @@
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>
 
 mod authentication;
+mod channel_binding;
+mod encryption;
 mod refusal;
 mod startup;
+mod upstream;
 
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdTcpStream};
@@ -28,16 +31,15 @@ use crate::session::access::AccessMode;
 use crate::session::text_settings::TextSettings;
 use crate::session::tokens::Wanted;
 use crate::session::{Beginning, Session};
-use crate::transport::{Socket, dial};
+use crate::transport::Socket;
 use crate::upstream::PassthroughUpstream;
 use crate::wire::WireError;
 use crate::worker::Worker;
 use authentication::Authenticated;
+use channel_binding::Binding;
+use encryption::Unmet;
 use refusal::refuse;
 use startup::{StartupKind, StartupRequest};
-
-/// How long a cancel request may take. The client waits for nothing but the end of the connection.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +62,18 @@ enum LoginError {
     /// The client broke the protocol.
     #[error("{0}")]
     Protocol(#[from] WireError),
+    /// An encryption request where none is expected any more: to PostgreSQL it is a protocol that it does not speak.
+    #[error("unsupported frontend protocol {0}: server supports 3.0 to 3.0")]
+    NoProtocol(&'static str),
+    /// There is no TLS with the client. As by PostgreSQL, it is told nothing but what TLS itself says.
+    #[error("could not accept SSL connection: {0}")]
+    Handshake(io::Error),
+    /// The session is not encrypted, or has no certificate of the client.
+    #[error("{}", .0.message())]
+    Insecure(Insecure),
+    /// SCRAM is bound to a certificate that PostgreSQL does not know.
+    #[error("a login with SCRAM and channel binding cannot be relayed")]
+    ChannelBinding,
     /// Bytes followed an encryption request: a person in the middle could have put them there.
     #[error("received unencrypted data after {0} request")]
     EarlyData(&'static str),
@@ -69,9 +83,42 @@ enum LoginError {
     /// PostgreSQL cannot be reached.
     #[error("cannot connect to PostgreSQL at {0}")]
     Unreachable(String),
+    /// There is no TLS with PostgreSQL.
+    #[error("cannot connect to PostgreSQL at {0} with TLS")]
+    NoTlsToServer(String),
     /// A socket failed.
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
+}
+
+impl LoginError {
+    /// A client's socket may fail because it has left.
+    fn of_client(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Self::ClientLeft,
+            _ => Self::Io(error),
+        }
+    }
+}
+
+/// A session that may not begin on its connection.
+#[derive(Debug)]
+struct Insecure {
+    lacks: Unmet,
+    /// Host, user and database, as PostgreSQL names them.
+    who: String,
+}
+
+impl Insecure {
+    fn message(&self) -> String {
+        match self.lacks {
+            Unmet::Encryption => {
+                format!("pgpalisade accepts TLS only: {}, no encryption", self.who)
+            }
+            // PostgreSQL's own words.
+            Unmet::Certificate => String::from("connection requires a valid client certificate"),
+        }
+    }
 }
 
 /// What came instead of a startup packet.
@@ -221,7 +268,7 @@ async fn log_in(
     arrival: &mut Arrival,
 ) -> Result<(LoginOutcome, OwnedSemaphorePermit), LoginError> {
     let mut carry = BytesMut::new();
-    let request = startup_request(worker, client, &mut carry, arrival).await?;
+    let request = startup_request(worker, client, &mut carry, client_addr, arrival).await?;
     let place = arrival.place().await.ok_or(LoginError::Full)?;
     let established = establish(worker, client, carry, &request, client_addr, arrival).await?;
     Ok((established, place))
@@ -265,13 +312,20 @@ async fn establish(
     } else {
         Access::ReadOnly
     };
-    let mut server = connect(worker).await?;
+    let mut server = upstream::connect(worker).await?;
     server
         .write_all(&request.packet_for_server(startup)?)
         .await?;
     let asked = request.asked_access();
-    let authenticated =
-        authentication::relay(client, &mut carry, &mut server, asked, startup, arrival).await?;
+    let loaded = worker.certificates.current();
+    let shown = loaded.client.as_ref().map(|leg| leg.acceptor.certificate());
+    let mut legs = authentication::Legs {
+        binding: Binding::between(client, shown, &server),
+        client,
+        carry: &mut carry,
+        server: &mut server,
+    };
+    let authenticated = authentication::relay(&mut legs, asked, startup, arrival).await?;
     entry.on_authenticated(authenticated.backend_pid);
     if let Some(passage) = passage {
         client.write_all(&authenticated.ready).await?;
@@ -310,15 +364,26 @@ async fn startup_request(
     worker: &Worker,
     client: &mut Socket,
     carry: &mut BytesMut,
+    client_addr: SocketAddr,
     arrival: &mut Arrival,
 ) -> Result<StartupRequest, LoginError> {
-    let opening = arrival.unless_given_up(startup::read(client, carry)).await;
+    let loaded = worker.certificates.current();
+    let leg = loaded.client.as_ref();
+    let reading = startup::read(client, carry, leg);
+    let opening = arrival.unless_given_up(reading).await;
     arrival.answered();
-    match opening.unwrap_or(Err(LoginError::NoStartup(Silence::Nothing)))? {
-        StartupKind::Startup(request) => return Ok(request),
-        StartupKind::Cancel(packet) => forward_cancel(worker, &packet).await,
-        StartupKind::OtherVersion(packet) => {
-            let mut server = connect(worker).await?;
+    let opening = opening.unwrap_or(Err(LoginError::NoStartup(Silence::Nothing)))?;
+    let lacks = leg.and_then(|leg| encryption::check(client, leg).err());
+    match (opening, lacks) {
+        // It may come in the clear, as at PostgreSQL: many clients send it so, and its key is all that counts.
+        (StartupKind::Cancel(packet), _) => upstream::forward_cancel(worker, &packet).await,
+        (kind, Some(lacks)) => {
+            let who = kind.who(client_addr);
+            return Err(LoginError::Insecure(Insecure { lacks, who }));
+        }
+        (StartupKind::Startup(request), None) => return Ok(request),
+        (StartupKind::OtherVersion(packet), None) => {
+            let mut server = upstream::connect(worker).await?;
             server.write_all(&packet).await?;
             authentication::relay_refusal(client, &mut server).await;
         }
@@ -420,33 +485,5 @@ impl<'a> LoginContext<'a> {
     fn refused(&self, rejection: Box<Rejection>) -> LoginError {
         self.record(&rejection, Enforcement::Refused);
         LoginError::Refused(rejection)
-    }
-}
-
-async fn connect(worker: &Worker) -> Result<Socket, LoginError> {
-    dial(&worker.upstream, worker.tcp_keepalive, &worker.sends)
-        .await
-        .map_err(|error| {
-            tracing::warn!(upstream = %worker.upstream, %error, "connecting to PostgreSQL");
-            LoginError::Unreachable(worker.upstream.to_string())
-        })
-}
-
-/// Passes a cancel request on, as it is: the client has the server's own key. There is no answer.
-async fn forward_cancel(worker: &Worker, packet: &[u8]) {
-    let forward = async {
-        let mut server = dial(&worker.upstream, worker.tcp_keepalive, &worker.sends).await?;
-        server.write_all(packet).await?;
-        let mut rest = BytesMut::new();
-        // The server closes once the request was carried out.
-        match server.read_more(&mut rest).await {
-            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
-            _ => Ok(()),
-        }
-    };
-    match worker.timers.timeout(CANCEL_TIMEOUT, forward).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "forwarding a cancel request"),
-        Err(_) => tracing::warn!("forwarding a cancel request took too long"),
     }
 }

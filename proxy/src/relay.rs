@@ -127,7 +127,7 @@ impl Relay {
             }
             self.session.start_with(wanted);
         }
-        self.client.outbox.tail().extend_from_slice(ready);
+        self.client.put_own(ready);
         Ok(self.on_kept_server_bytes()?)
     }
 
@@ -143,7 +143,7 @@ impl Relay {
 
     /// Tells the client why there is no session, and closes.
     pub(crate) async fn refuse(mut self, error: &[u8]) {
-        self.client.outbox.tail().extend_from_slice(error);
+        self.client.put_own(error);
         let timers = self.worker.timers.clone();
         let _ = timers.timeout(REFUSAL_TIMEOUT, self.send_rest()).await;
         self.client.socket.shut_down_write();
@@ -239,11 +239,11 @@ impl Relay {
         let output = self.session.output();
         if !output.to_server.is_empty() {
             let own = std::mem::take(&mut output.to_server);
-            self.server.upstream.own_messages().extend_from_slice(&own);
+            self.server.upstream.put_own(&own);
         }
         if !output.to_client.is_empty() {
             let own = std::mem::take(&mut output.to_client);
-            self.client.outbox.tail().extend_from_slice(&own);
+            self.client.put_own(&own);
         }
         for refusal in std::mem::take(&mut output.refusals) {
             let rejections = &self.worker.rejections;

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::arrivals::Arrivals;
+use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::config::{Barrier, Config};
 use crate::fence::Fence;
@@ -74,6 +75,7 @@ pub(crate) async fn serve(
     policy: Policy,
     signals: Signals,
     rejections: RejectionLog,
+    certificates: Arc<Certificates>,
     ready: oneshot::Sender<Vec<SocketAddr>>,
 ) -> Result<(), ServeError> {
     let mut listeners = Vec::new();
@@ -108,6 +110,7 @@ pub(crate) async fn serve(
         takeover,
         rejections,
         upstream: config.upstream.clone(),
+        certificates,
         login_timeout: config.login_timeout,
         write_stall_timeout: config.write_stall_timeout,
         tcp_keepalive: config.tcp_keepalive,

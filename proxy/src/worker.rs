@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::arrivals::Arrivals;
+use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::collected::Budget;
 use crate::config::{Batching, UpstreamAddr};
@@ -41,6 +42,8 @@ pub(crate) struct Shared {
     pub rejections: RejectionLog,
     /// The protected server.
     pub upstream: UpstreamAddr,
+    /// TLS of both legs.
+    pub certificates: Arc<Certificates>,
     /// Connections that have not logged in, and the places for those that do.
     pub arrivals: Arrivals,
     /// Time from connecting to the end of the login.
@@ -80,6 +83,8 @@ pub(crate) struct Worker {
     pub rejections: RejectionLog,
     /// The protected server.
     pub upstream: UpstreamAddr,
+    /// TLS of both legs.
+    pub certificates: Arc<Certificates>,
     /// Connections that have not logged in, of all workers.
     pub arrivals: Arrivals,
     /// Room for texts that have not arrived whole.
@@ -112,6 +117,7 @@ impl Worker {
             sends: Rc::new(SendBatch::new(shared.batching)),
             rejections: shared.rejections.clone(),
             upstream: shared.upstream.clone(),
+            certificates: Arc::clone(&shared.certificates),
             arrivals: shared.arrivals.clone(),
             collected: Budget::new(COLLECTED_BYTES, COLLECTED_WITHIN),
             login_timeout: shared.login_timeout,

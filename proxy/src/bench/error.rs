@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::{Scope, Token};
+use pgpalisade_tls::FileError;
 
 use super::target::Path;
 use crate::config::UpstreamAddr;
@@ -138,6 +139,14 @@ impl Said {
         let visible = |c: char| if c.is_control() { ' ' } else { c };
         let text = text.chars().map(visible).collect();
         Self { code, text }
+    }
+
+    /// The server was not asked.
+    pub(super) fn of_this_side(error: &FileError) -> Self {
+        Self {
+            code: String::new(),
+            text: error.to_string(),
+        }
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pgpalisade_authority::{Scope, Token};
+use pgpalisade_tls::ConnectError;
 use serde::Serialize;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, NoTls};
 
 use super::BenchError;
 use super::error::{Said, current};
@@ -33,7 +34,7 @@ impl Connection {
     /// Logs in.
     pub(super) async fn open(target: &Target) -> Result<Self, BenchError> {
         let (path, address) = (target.path, target.address.clone());
-        let opened = timeout(ANSWER_WITHIN, target.config().connect(NoTls)).await;
+        let opened = timeout(ANSWER_WITHIN, target.login().connect()).await;
         let opened = opened.map_err(|_| BenchError::Silent {
             path,
             address: address.clone(),
@@ -42,7 +43,10 @@ impl Connection {
         let (client, connection) = opened.map_err(|error| BenchError::Login {
             path,
             address,
-            said: Said::by(&error),
+            said: match error {
+                ConnectError::Server(error) => Said::by(&error),
+                ConnectError::Files(error) => Said::of_this_side(&error),
+            },
         })?;
         let last_words = Arc::new(OnceLock::new());
         let heard = Arc::clone(&last_words);

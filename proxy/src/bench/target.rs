@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use pgpalisade_authority::{Scope, Token};
+use pgpalisade_tls::Login;
 use serde::Serialize;
 use tokio_postgres::Config;
 
@@ -53,7 +54,7 @@ impl fmt::Display for Path {
 pub(crate) struct Target {
     pub(super) path: Path,
     pub(super) address: UpstreamAddr,
-    config: Secret<Config>,
+    login: Secret<Login>,
 }
 
 impl Target {
@@ -65,7 +66,8 @@ impl Target {
         environment: &Environment,
     ) -> Result<Self, BenchError> {
         let wrong = |reason: String| BenchError::Dsn { path, reason };
-        let mut config = parse_dsn(dsn).map_err(wrong)?;
+        let mut login = parse_dsn(dsn).map_err(wrong)?;
+        let config = &mut login.config;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             let host = environment
                 .get("PGHOST")
@@ -96,8 +98,8 @@ impl Target {
         }
         Ok(Self {
             path,
-            address: address_of(&config),
-            config: Secret::new(config),
+            address: address_of(config),
+            login: Secret::new(login),
         })
     }
 
@@ -107,8 +109,12 @@ impl Target {
     }
 
     /// How to log in.
-    pub(super) const fn config(&self) -> &Config {
-        self.config.expose()
+    pub(super) const fn login(&self) -> &Login {
+        self.login.expose()
+    }
+
+    fn config(&self) -> &Config {
+        &self.login().config
     }
 
     /// The tokens that a session declares at its login, each with its scope; a bare number is for the session's own.
@@ -136,11 +142,12 @@ impl Target {
 
     /// Later options win over earlier ones.
     fn with_options(self, more: &str) -> Self {
-        let mut config = self.config().clone();
-        let options = config.get_options().unwrap_or_default();
-        config.options(format!("{options} {more}").trim_start());
+        let mut login = self.login().clone();
+        let options = login.config.get_options().unwrap_or_default();
+        let options = format!("{options} {more}");
+        login.config.options(options.trim_start());
         Self {
-            config: Secret::new(config),
+            login: Secret::new(login),
             ..self
         }
     }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::settings::Settings;
 use super::{Failure, configuration, failed, open_files};
+use crate::certificates::Certificates;
 use crate::config::Config;
 use crate::logging;
 use crate::rejection_log::RejectionLog;
@@ -21,7 +22,7 @@ use crate::{policy_file, server};
 ///
 /// Every flag is also a key of the TOML file (--config) and an environment variable; a flag wins over the variable, the
 /// variable over the file. SIGINT or SIGTERM ends it cleanly, a second one at once; SIGHUP reads the policy file
-/// again and opens the rejection log anew.
+/// and the files for TLS again and opens the rejection log anew.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
     PGUSER=postgres PGPASSWORD=... pgpalisade serve --upstream postgres://db.internal:5432 \\\n      \
@@ -60,11 +61,12 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     open_files::raise_limit(&config);
     let rejections = RejectionLog::open(config.rejection_log.as_deref(), config.rejection_literals)
         .map_err(failed)?;
+    let certificates = Arc::new(Certificates::load(&config).map_err(failed)?);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(failed)?;
-    let result = runtime.block_on(serve(config, policy, rejections));
+    let result = runtime.block_on(serve(config, policy, rejections, certificates));
     // Nothing that still runs may hold up the end.
     runtime.shutdown_timeout(Duration::from_millis(100));
     if result.is_ok() {
@@ -73,7 +75,12 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     result
 }
 
-async fn serve(config: Config, policy: Policy, rejections: RejectionLog) -> Result<(), Failure> {
+async fn serve(
+    config: Config,
+    policy: Policy,
+    rejections: RejectionLog,
+    certificates: Arc<Certificates>,
+) -> Result<(), Failure> {
     let mut signals = Signals::listen().map_err(failed)?;
     let shutdown = CancellationToken::new();
     let (ready, is_ready) = oneshot::channel();
@@ -86,7 +93,8 @@ async fn serve(config: Config, policy: Policy, rejections: RejectionLog) -> Resu
         shutdown: shutdown.clone(),
         reload: Arc::clone(&reload),
     };
-    let server = server::serve(config, policy, ends, rejections.clone(), ready);
+    let log = rejections.clone();
+    let server = server::serve(config, policy, ends, log, Arc::clone(&certificates), ready);
     tokio::pin!(server);
     let announce = async {
         if let Ok(addresses) = is_ready.await {
@@ -107,6 +115,7 @@ async fn serve(config: Config, policy: Policy, rejections: RejectionLog) -> Resu
                 }
                 What::Reload => {
                     rejections.reopen();
+                    certificates.reload();
                     reload.notify_one();
                 }
             },

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use pgpalisade_tls::SslSettings;
+
 /// PostgreSQL's own port.
 const DEFAULT_PORT: u16 = 5432;
 
@@ -35,13 +37,18 @@ impl fmt::Display for UpstreamAddr {
 }
 
 impl UpstreamAddr {
-    /// Parses `postgres://host:port`, `postgres:///?host=/dir&port=5433` or `/dir`. The error says what to write.
+    /// Parses `postgres://host:port`, `postgres:///?host=/dir&port=5433` or `/dir`, with libpq's parameters for TLS. The
+    /// error says what to write.
     ///
     /// Only an address is taken: clients choose user, password and database themselves.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<(Self, SslSettings), String> {
+        let (text, ssl) = SslSettings::take_from(text.trim())?;
+        Ok((Self::parse_address(&text)?, ssl.unwrap_or_default()))
+    }
+
+    fn parse_address(text: &str) -> Result<Self, String> {
         const FORMS: &str =
             "write postgres://host:port or a unix socket directory such as /var/run/postgresql";
-        let text = text.trim();
         if text.starts_with('/') {
             return unix(text, DEFAULT_PORT);
         }
@@ -72,7 +79,11 @@ impl UpstreamAddr {
                 Some((name @ ("host" | "port"), _)) => {
                     return Err(format!("gives the {name} twice"));
                 }
-                _ => return Err(String::from("takes no parameters but host and port")),
+                _ => {
+                    return Err(String::from(
+                        "takes no parameters but host, port, sslmode, sslrootcert, sslcert and sslkey",
+                    ));
+                }
             }
         }
         let port = port.unwrap_or(DEFAULT_PORT);
@@ -188,7 +199,7 @@ mod tests {
     #[track_caller]
     fn upstream(text: &str, expect: &str) {
         match UpstreamAddr::parse(text) {
-            Ok(address) => assert_eq!(address.to_string(), expect, "{text}"),
+            Ok((address, _)) => assert_eq!(address.to_string(), expect, "{text}"),
             Err(message) => panic!("{text}: {message}"),
         }
     }
@@ -214,6 +225,7 @@ mod tests {
         upstream("postgres:///?host=%2Fdir", "/dir/.s.PGSQL.5432");
         upstream("postgres://%2Frun%2Fpg:5433", "/run/pg/.s.PGSQL.5433");
         upstream("postgres://?host=db&port=1", "db:1");
+        upstream("postgres://db?sslmode=require&port=1", "db:1");
     }
 
     #[test]
@@ -229,10 +241,8 @@ mod tests {
         upstream_refused("postgres://db:65536", "port");
         upstream_refused("postgres://a,b", "several hosts");
         upstream_refused("postgres://db?host=other", "host twice");
-        upstream_refused(
-            "postgres://db?sslmode=require",
-            "no parameters but host and port",
-        );
+        upstream_refused("postgres://db?dbname=x", "no parameters but host, port");
+        upstream_refused("postgres://db?sslmode=hunter2", "unknown sslmode");
         upstream_refused("postgres://[::1", "without a ]");
         upstream_refused("postgres://%zz", "hexadecimal");
         upstream_refused(&format!("/{}", "d".repeat(100)), "socket path of 115 bytes");

@@ -1,6 +1,7 @@
 //! The proxy's own login: the DSN, filled up from the upstream's address and the `PG*` environment.
 
-use tokio_postgres::config::{Host, SslMode};
+use pgpalisade_tls::{Login, SslSettings};
+use tokio_postgres::config::Host;
 
 use super::Environment;
 use super::address::UpstreamAddr;
@@ -9,8 +10,9 @@ use super::address::UpstreamAddr;
 const APPLICATION_NAME: &str = "pgpalisade control";
 
 /// Parses a control DSN. No error quotes the text, since it may hold a password.
-pub(crate) fn parse(text: &str) -> Result<tokio_postgres::Config, String> {
-    let dsn: tokio_postgres::Config = text.parse().map_err(|error: tokio_postgres::Error| {
+pub(crate) fn parse(text: &str) -> Result<Login, String> {
+    let (text, ssl) = SslSettings::take_from(text.trim())?;
+    let config: tokio_postgres::Config = text.parse().map_err(|error: tokio_postgres::Error| {
         // The outer error only says "invalid connection string"; the reason below it names the parameter, not its
         // value.
         let reason = std::error::Error::source(&error).map(ToString::to_string);
@@ -26,28 +28,27 @@ pub(crate) fn parse(text: &str) -> Result<tokio_postgres::Config, String> {
             ),
         }
     })?;
-    if dsn.get_hosts().len() > 1 {
+    if config.get_hosts().len() > 1 {
         return Err(String::from(
             "names several hosts: one proxy protects one primary",
         ));
     }
-    if dsn.get_ssl_mode() == SslMode::Require {
-        return Err(String::from(
-            "asks for sslmode=require: TLS to PostgreSQL is not in this version",
-        ));
-    }
-    Ok(dsn)
+    Ok(Login { config, ssl })
 }
 
 /// Fills up what the DSN leaves out, as libpq does:
 /// <https://www.postgresql.org/docs/current/libpq-envars.html>. The address is the upstream's rather than `PGHOST`'s:
 /// a control connection to another server would end the wrong sessions, or none.
 pub(crate) fn complete(
-    dsn: Option<tokio_postgres::Config>,
+    dsn: Option<Login>,
     upstream: &UpstreamAddr,
+    upstream_ssl: &SslSettings,
     environment: &Environment,
-) -> tokio_postgres::Config {
-    let mut control = dsn.unwrap_or_default();
+) -> Login {
+    let Login {
+        config: mut control,
+        ssl,
+    } = dsn.unwrap_or_default();
     if control.get_hosts().is_empty() && control.get_hostaddrs().is_empty() {
         let given_port = control.get_ports().first().copied();
         let port = match upstream {
@@ -85,7 +86,10 @@ pub(crate) fn complete(
     if control.get_application_name().is_none() {
         control.application_name(APPLICATION_NAME);
     }
-    control
+    Login {
+        config: control,
+        ssl: Some(ssl.unwrap_or_else(|| upstream_ssl.clone())),
+    }
 }
 
 /// Where a control connection goes, without user or password. An IP address that the DSN gives wins over the name, as
@@ -123,9 +127,9 @@ mod tests {
         env: &[(&str, &str)],
         expect: (&str, Option<&str>, Option<&str>),
     ) {
-        let upstream = UpstreamAddr::parse(upstream).unwrap();
+        let (upstream, ssl) = UpstreamAddr::parse(upstream).unwrap();
         let dsn = dsn.map(|dsn| parse(dsn).unwrap());
-        let control = complete(dsn, &upstream, &environment(env));
+        let control = complete(dsn, &upstream, &ssl, &environment(env)).config;
         assert_eq!(
             (
                 address(&control).to_string().as_str(),
@@ -179,12 +183,26 @@ mod tests {
 
     #[test]
     fn password_of_the_dsn_wins() {
-        let upstream = UpstreamAddr::parse("/run").unwrap();
+        let (upstream, ssl) = UpstreamAddr::parse("/run").unwrap();
         let env = environment(&[("PGPASSWORD", "env")]);
-        let control = complete(Some(parse("password=dsn").unwrap()), &upstream, &env);
-        assert_eq!(control.get_password(), Some(&b"dsn"[..]));
-        let control = complete(None, &upstream, &env);
-        assert_eq!(control.get_password(), Some(&b"env"[..]));
+        let control = complete(Some(parse("password=dsn").unwrap()), &upstream, &ssl, &env);
+        assert_eq!(control.config.get_password(), Some(&b"dsn"[..]));
+        let control = complete(None, &upstream, &ssl, &env);
+        assert_eq!(control.config.get_password(), Some(&b"env"[..]));
+    }
+
+    #[test]
+    fn tls_is_the_upstreams_where_the_dsn_says_nothing() {
+        use pgpalisade_tls::SslMode::{Disable, Require};
+        let (upstream, ssl) = UpstreamAddr::parse("postgres://db?sslmode=require").unwrap();
+        let mode = |dsn: Option<&str>| {
+            let dsn = dsn.map(|dsn| parse(dsn).unwrap());
+            let control = complete(dsn, &upstream, &ssl, &environment(&[]));
+            control.ssl.unwrap().mode
+        };
+        assert_eq!(mode(None), Require);
+        assert_eq!(mode(Some("user=c")), Require);
+        assert_eq!(mode(Some("postgres://c@other?sslmode=disable")), Disable);
     }
 
     #[test]
@@ -194,7 +212,7 @@ mod tests {
             ("postgres://u:hunter2@h:x/d", "is not a connection string"),
             ("password=hunter2 port=x", "port"),
             ("host=a,b password=hunter2", "several hosts"),
-            ("sslmode=require password=hunter2", "not in this version"),
+            ("sslmode=hunter2 password=hunter2", "unknown sslmode"),
             ("password='hunter2", "is not a connection string"),
         ] {
             let message = parse(dsn).unwrap_err();

@@ -9,6 +9,16 @@ pub(crate) enum Key {
     Upstream,
     /// How the proxy itself logs in to it.
     Control,
+    /// Whether clients get TLS.
+    TlsMode,
+    /// Certificate that clients see.
+    TlsCertificate,
+    /// Its private key.
+    TlsKey,
+    /// Who signs the certificates of clients.
+    TlsClientCa,
+    /// Whether clients need a certificate.
+    TlsClientCertificates,
     /// The store of marks.
     Authority,
     /// What a takeover waits for.
@@ -84,13 +94,14 @@ pub(crate) struct KeySpec {
 }
 
 const ADDRESSES: &str = "Addresses";
+const TLS: &str = "TLS to clients";
 const FENCE: &str = "Fence";
 const RECORD: &str = "Record";
 const LIMITS: &str = "Limits";
 
 /// All keys with their descriptions, in the order of the help.
 #[rustfmt::skip] // One key, one row of aligned fields: it is a table.
-pub(crate) const KEYS: [(Key, KeySpec); 20] = [
+pub(crate) const KEYS: [(Key, KeySpec); 25] = [
     (Key::Listen, KeySpec {
         name: "listen", flag: "listen", env: "PGPALISADE_LISTEN", value_name: "IP:PORT", shape: Shape::List,
         default: Some("127.0.0.1:6432"), heading: ADDRESSES,
@@ -102,15 +113,51 @@ pub(crate) const KEYS: [(Key, KeySpec); 20] = [
         default: None, heading: ADDRESSES,
         help: "The PostgreSQL to protect: postgres://host:port, or a unix socket directory \
                (/var/run/postgresql, or postgres:///?host=/dir&port=5433)",
-        more: "",
+        more: "TLS to it is asked for as libpq's parameters do: postgres://host?sslmode=verify-full&sslrootcert=FILE. \
+               The modes are disable, which is the default, prefer, require, verify-ca and verify-full; \
+               sslrootcert=system trusts whom the system trusts; sslcert and sslkey are the proxy's own certificate. \
+               docs/tls.md has examples.",
     }),
     (Key::Control, KeySpec {
         name: "control", flag: "control", env: "PGPALISADE_CONTROL", value_name: "DSN", shape: Shape::Text,
         default: None, heading: ADDRESSES,
         help: "How the proxy itself logs in to watch and end sessions, as a URL or as key=value pairs",
         more: "The role needs pg_signal_backend and pg_read_all_stats. What the DSN leaves out comes from the \
-               upstream's address and from PGUSER, PGPASSWORD and PGDATABASE. Flags are visible to other users of the \
+               upstream's address, with its TLS, and from PGUSER, PGPASSWORD and PGDATABASE. Flags are visible to other users of the \
                machine: put a password into the file or the environment.",
+    }),
+    (Key::TlsMode, KeySpec {
+        name: "tls.mode", flag: "tls-mode", env: "PGPALISADE_TLS_MODE", value_name: "off|allow|require",
+        shape: Shape::Text, default: Some("off"), heading: TLS,
+        help: "Whether clients may use TLS, or must",
+        more: "require refuses every session that is not encrypted. A cancel request may come in the clear, as at \
+               PostgreSQL: many clients send it so. TLS 1.2 and 1.3, after an SSLRequest or at once \
+               (sslnegotiation=direct).",
+    }),
+    (Key::TlsCertificate, KeySpec {
+        name: "tls.certificate", flag: "tls-certificate", env: "PGPALISADE_TLS_CERTIFICATE", value_name: "FILE",
+        shape: Shape::Text, default: None, heading: TLS,
+        help: "Certificate that clients see, in PEM format, with those between it and its root",
+        more: "SIGHUP reads all files for TLS again; if one of them has an error, the old ones stay in force.",
+    }),
+    (Key::TlsKey, KeySpec {
+        name: "tls.key", flag: "tls-key", env: "PGPALISADE_TLS_KEY", value_name: "FILE",
+        shape: Shape::Text, default: None, heading: TLS,
+        help: "Its private key, in PEM format, without a passphrase",
+        more: "As for PostgreSQL, nobody else may read it: 0600, or 0640 where root owns it.",
+    }),
+    (Key::TlsClientCa, KeySpec {
+        name: "tls.client_ca", flag: "tls-client-ca", env: "PGPALISADE_TLS_CLIENT_CA", value_name: "FILE",
+        shape: Shape::Text, default: None, heading: TLS,
+        help: "Who signs certificates of clients, in PEM format; without it clients are not asked for one",
+        more: "",
+    }),
+    (Key::TlsClientCertificates, KeySpec {
+        name: "tls.client_certificates", flag: "tls-client-certificates",
+        env: "PGPALISADE_TLS_CLIENT_CERTIFICATES", value_name: "optional|required",
+        shape: Shape::Text, default: Some("optional"), heading: TLS,
+        help: "Whether a session needs a certificate of the client",
+        more: "One that is shown has to be valid in any case.",
     }),
     (Key::Authority, KeySpec {
         name: "authority", flag: "authority", env: "PGPALISADE_AUTHORITY", value_name: "STORE", shape: Shape::Text,

@@ -16,6 +16,7 @@ mod ready;
 mod secret;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 pub(crate) use address::UpstreamAddr;
 pub(crate) use authority::AuthorityLocation;
@@ -25,3 +26,4 @@ pub(crate) use key::{KEYS, Key, KeySpec, Shape};
 pub(crate) use raw::{Environment, Flags, RawConfig};
 pub(crate) use ready::{Barrier, Batching, Config, LogFilter, LogFormat};
 pub(crate) use secret::Secret;
+pub(crate) use tls::{Certificates as ClientCertificates, ClientTls, Plain};

@@ -9,6 +9,7 @@ use std::time::Duration;
 use pgpalisade_fence::statement_text::Literals;
 use pgpalisade_policies::Mode;
 use pgpalisade_takeover::WitnessMode;
+use pgpalisade_tls::{Login, SslSettings};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::address::{self, UpstreamAddr};
@@ -19,6 +20,7 @@ use super::error::{ConfigError, ConfigErrors, Source};
 use super::key::{KEYS, Key};
 use super::raw::{Environment, Item, RawConfig, RawValue};
 use super::secret::Secret;
+use super::tls::{ClientTls, TlsKeys};
 
 /// What `serve` needs to know. Made by [`Config::from_raw`] only.
 #[derive(Debug, Clone)]
@@ -28,8 +30,12 @@ pub(crate) struct Config {
     pub listen: Vec<SocketAddr>,
     /// The protected PostgreSQL.
     pub upstream: UpstreamAddr,
+    /// TLS to it, of sessions.
+    pub upstream_ssl: SslSettings,
+    /// TLS to clients.
+    pub client_tls: ClientTls,
     /// How the proxy itself logs in to it. Complete but for the user, which is then the system user's name.
-    pub control: Secret<tokio_postgres::Config>,
+    pub control: Secret<Login>,
     /// Where marks are kept.
     pub authority: AuthorityLocation,
     /// What a takeover waits for.
@@ -107,7 +113,7 @@ impl LogFilter {
 impl Config {
     /// Where the control connection goes, for messages: without user or password.
     pub(crate) fn control_address(&self) -> UpstreamAddr {
-        control::address(self.control.expose())
+        control::address(&self.control.expose().config)
     }
 
     /// Checks everything that was written. All errors come back together.
@@ -136,6 +142,9 @@ impl Config {
         for (key, what) in missing.into_iter().filter(|(key, _)| !given(*key)) {
             errors.push(ConfigError::new(&Source::Nowhere, not_set(key, what)));
         }
+        if let Err(message) = parsed.tls.finish() {
+            errors.push(ConfigError::new(&Source::Nowhere, message));
+        }
         if errors.is_empty()
             && let Some(config) = parsed.finish(environment)
         {
@@ -149,8 +158,9 @@ impl Config {
 #[derive(Default)]
 struct Parsed {
     listen: Option<Vec<SocketAddr>>,
-    upstream: Option<UpstreamAddr>,
-    control: Option<tokio_postgres::Config>,
+    upstream: Option<(UpstreamAddr, SslSettings)>,
+    tls: TlsKeys,
+    control: Option<Login>,
     authority: Option<AuthorityLocation>,
     barrier: Option<Barrier>,
     witness: Option<WitnessMode>,
@@ -196,6 +206,11 @@ impl Parsed {
         match key {
             Key::Listen => {} // A list: see set_listen.
             Key::Upstream => self.upstream = Some(UpstreamAddr::parse(text)?),
+            Key::TlsMode
+            | Key::TlsCertificate
+            | Key::TlsKey
+            | Key::TlsClientCa
+            | Key::TlsClientCertificates => self.tls.set(key, text)?,
             Key::Control => self.control = Some(control::parse(text)?),
             Key::Authority => self.authority = Some(AuthorityLocation::parse(text)?),
             Key::Barrier => self.barrier = Some(barrier(text)?),
@@ -246,12 +261,14 @@ impl Parsed {
 
     /// `None` where a key without a default is missing, which `from_raw` has already reported.
     fn finish(self, environment: &Environment) -> Option<Config> {
-        let upstream = self.upstream?;
-        let control = control::complete(self.control, &upstream, environment);
+        let (upstream, upstream_ssl) = self.upstream?;
+        let control = control::complete(self.control, &upstream, &upstream_ssl, environment);
         Some(Config {
             listen: self.listen?,
             control: Secret::new(control),
             upstream,
+            upstream_ssl,
+            client_tls: self.tls.finish().ok()?,
             authority: self.authority?,
             barrier: self.barrier?,
             witness: self.witness?,
@@ -377,7 +394,7 @@ fn is_no_level(word: &str) -> bool {
     is_bare && !word.starts_with("pgpalisade") && LevelFilter::from_str(word).is_err()
 }
 
-fn path(text: &str) -> Result<PathBuf, String> {
+pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() {
         return Err(String::from("names no file"));
     }

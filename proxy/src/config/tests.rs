@@ -101,7 +101,7 @@ keepalive = "off"
     let config = in_file(text, |path| load(Some(path), &[], &[])).unwrap();
     assert_eq!(config.listen.len(), 2);
     assert_eq!(config.upstream.to_string(), "db:5433");
-    assert_eq!(config.control.expose().get_user(), Some("c"));
+    assert_eq!(config.control.expose().config.get_user(), Some("c"));
     assert_eq!(config.control_address().to_string(), "db:5433");
     assert_eq!(config.rejection_literals, Literals::Keep);
     assert_eq!(config.takeover_timeout, Duration::from_millis(200));

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pgpalisade_tls::{Connector, FileError, Login, Negotiated, SSL_REQUEST};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
+use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, NoTls};
 
 use super::greeting::{Greeting, Overheard, Stream};
@@ -19,9 +21,6 @@ use crate::takeover::ControlError;
 
 /// What such a connection is called in pg_stat_activity.
 const APPLICATION_NAME: &str = "pgpalisade inspect";
-/// SSLRequest: its length and its code. A server answers with one byte, before it knows who asks.
-const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
-
 /// Why there is no connection.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum ConnectError {
@@ -34,6 +33,12 @@ pub(super) enum ConnectError {
     /// It is no PostgreSQL.
     #[error("what listens at {0} is not PostgreSQL: {1}")]
     Foreign(UpstreamAddr, &'static str),
+    /// The files that TLS needs are not sound.
+    #[error("TLS to {0}: {1}")]
+    Files(UpstreamAddr, Arc<FileError>),
+    /// There is no TLS with it.
+    #[error("TLS to {0}: {1}")]
+    Tls(UpstreamAddr, Arc<io::Error>),
     /// The login was refused.
     #[error("the login at {0} failed: {1}")]
     Login(UpstreamAddr, ControlError),
@@ -55,13 +60,18 @@ impl Connection {
     /// Logs in.
     pub(super) async fn open(
         addr: &UpstreamAddr,
-        config: &tokio_postgres::Config,
+        login: &Login,
         within: Duration,
     ) -> Result<Self, ConnectError> {
         let opening = async {
+            let files = |error: FileError| ConnectError::Files(addr.clone(), error.into());
+            let connector = login.connector().map_err(files)?;
             let (stream, local) = dial(addr).await?;
+            let stream = encrypt(stream, addr, &connector).await?;
             let (overheard, greeting) = Overheard::new(stream);
-            let mut config = config.clone();
+            let mut config = login.config.clone();
+            // What is overheard is not encrypted any more.
+            config.ssl_mode(SslMode::Disable);
             config.application_name(APPLICATION_NAME);
             let (client, connection) = config
                 .connect_raw(overheard, NoTls)
@@ -154,6 +164,22 @@ pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), C
     timeout(within, greeting)
         .await
         .unwrap_or_else(|_| Err(ConnectError::Timeout(addr.clone(), within)))
+}
+
+/// On a unix socket there is no TLS, as for libpq.
+async fn encrypt(
+    stream: Box<dyn Stream>,
+    addr: &UpstreamAddr,
+    connector: &Connector,
+) -> Result<Box<dyn Stream>, ConnectError> {
+    let UpstreamAddr::Tcp { host, .. } = addr else {
+        return Ok(stream);
+    };
+    match connector.encrypt(stream, host).await {
+        Ok(Negotiated::Plain(stream)) => Ok(stream),
+        Ok(Negotiated::Encrypted(stream)) => Ok(Box::new(stream)),
+        Err(error) => Err(ConnectError::Tls(addr.clone(), error.into())),
+    }
 }
 
 async fn dial(addr: &UpstreamAddr) -> Result<(Box<dyn Stream>, Option<SocketAddr>), ConnectError> {

@@ -7,6 +7,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use pgpalisade_policies::{Access, Lexing, TextEncoding};
 
 use super::LoginError;
+use super::channel_binding::{self, Binding};
 use crate::arrivals::Arrival;
 use crate::session::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery};
 use crate::session::text_settings::report;
@@ -41,19 +42,34 @@ pub(super) struct Authenticated {
 }
 
 enum Progress {
+    /// The client chooses a SASL mechanism.
+    Choosing,
     Authenticating,
     Starting,
 }
 
+/// Both sockets, between which nobody is authenticated yet.
+pub(super) struct Legs<'a> {
+    pub(super) client: &'a mut Socket,
+    /// What the client has sent already.
+    pub(super) carry: &'a mut BytesMut,
+    pub(super) server: &'a mut Socket,
+    pub(super) binding: Binding,
+}
+
 /// Relays both ways until the server says ReadyForQuery, which is kept back.
 pub(super) async fn relay(
-    client: &mut Socket,
-    carry: &mut BytesMut,
-    server: &mut Socket,
+    legs: &mut Legs<'_>,
     asked: Access,
     startup: Access,
     arrival: &mut Arrival,
 ) -> Result<Authenticated, LoginError> {
+    let Legs {
+        client,
+        carry,
+        server,
+        binding,
+    } = legs;
     let mut said = Authenticated {
         backend_pid: 0,
         lexing: Lexing::with_unknown_strings(TextEncoding::Unsafe),
@@ -77,7 +93,7 @@ pub(super) async fn relay(
                 }
                 tag::AUTHENTICATION => {
                     progress = on_authentication(body, arrival);
-                    out.extend_from_slice(&message);
+                    out.extend_from_slice(&binding.offered(message.clone(), body));
                 }
                 tag::PARAMETER_STATUS => {
                     said.on_parameter(body, &message, asked, startup, &mut out)
@@ -90,8 +106,12 @@ pub(super) async fn relay(
             }
         }
         client.write_all(&out).await?;
-        if matches!(progress, Progress::Authenticating) {
-            send_answers(carry, server, arrival).await?;
+        match progress {
+            Progress::Choosing => send_answers(carry, server, *binding, arrival).await?,
+            Progress::Authenticating => {
+                send_answers(carry, server, Binding::Relayed, arrival).await?;
+            }
+            Progress::Starting => {}
         }
         let reads_client = carry.len() < AHEAD_MAX;
         tokio::select! {
@@ -122,6 +142,10 @@ fn on_authentication(body: &[u8], arrival: &mut Arrival) -> Progress {
         Some(OK) => {
             arrival.answered();
             return Progress::Starting;
+        }
+        Some(channel_binding::SASL) => {
+            arrival.owes();
+            return Progress::Choosing;
         }
         // The last word of a SCRAM exchange is the server's.
         Some(SASL_FINAL) => {}
@@ -174,6 +198,7 @@ fn next_message(bytes: &mut BytesMut) -> Result<Option<Bytes>, LoginError> {
 async fn send_answers(
     carry: &mut BytesMut,
     server: &mut Socket,
+    binding: Binding,
     arrival: &mut Arrival,
 ) -> Result<(), LoginError> {
     while let Some(header) = header::parse(carry, frontend::body_max)?
@@ -182,6 +207,9 @@ async fn send_answers(
     {
         let message = carry.split_to(header.frame_len());
         arrival.answered();
+        if binding.fails(message.get(HEADER_LEN..).unwrap_or_default()) {
+            return Err(LoginError::ChannelBinding);
+        }
         server.write_all(&message).await?;
     }
     Ok(())

@@ -5,10 +5,28 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use super::LoginError;
+use super::encryption::Unmet;
+use super::{Insecure, LoginError};
 use crate::timers::Timers;
 use crate::transport::Socket;
 use crate::wire::encode::{self, ErrorFields, Severity};
+
+/// PostgreSQL's own words.
+const EARLY_DATA: &str = "This could be either a client-software bug or evidence of an attempted man-in-the-middle \
+                          attack.";
+
+const BOUND: &str = "The client and PostgreSQL each check the certificate that the login is bound to, and see different \
+                     ones: pgpalisade has one of its own.";
+
+const UNBOUND: &str = "Connect with channel_binding=disable. Or use TLS on one side of pgpalisade only, or give it \
+                       PostgreSQL's own certificate and key.";
+
+const fn advice(lacks: Unmet) -> &'static str {
+    match lacks {
+        Unmet::Encryption => "Connect with sslmode=require or stricter.",
+        Unmet::Certificate => "Connect with sslcert and sslkey.",
+    }
+}
 
 /// Tells a client why there is no session, where PostgreSQL would, and closes.
 pub(super) async fn refuse(
@@ -30,7 +48,7 @@ pub(super) async fn refuse(
 
 /// What a client is told, where PostgreSQL would say something.
 pub(super) fn words(client_addr: SocketAddr, error: &LoginError) -> Option<BytesMut> {
-    let (sqlstate, detail) = match error {
+    let (sqlstate, detail, hint) = match error {
         LoginError::ClientLeft
         | LoginError::Answered
         | LoginError::NoStartup(_)
@@ -38,11 +56,20 @@ pub(super) fn words(client_addr: SocketAddr, error: &LoginError) -> Option<Bytes
             tracing::debug!(client.addr = %client_addr, %error, "no session");
             return None;
         }
-        LoginError::Refused(_) => ("", ""),
-        LoginError::Protocol(_) | LoginError::EarlyData(_) => ("08P01", ""),
-        LoginError::Unreachable(_) => ("08006", ""),
-        LoginError::Unanswered => ("57014", ""),
-        LoginError::Full => ("53300", "pgpalisade has reached connections.max."),
+        LoginError::Handshake(_) => {
+            tracing::info!(client.addr = %client_addr, %error, "no session");
+            return None;
+        }
+        LoginError::Refused(_) => ("", "", ""),
+        LoginError::Protocol(_) => ("08P01", "", ""),
+        LoginError::EarlyData(_) => ("08P01", EARLY_DATA, ""),
+        LoginError::NoProtocol(_) => ("0A000", "", ""),
+        LoginError::Insecure(Insecure { lacks, .. }) => ("28000", "", advice(*lacks)),
+        LoginError::ChannelBinding => ("28000", BOUND, UNBOUND),
+        LoginError::Unreachable(_) => ("08006", "", ""),
+        LoginError::NoTlsToServer(_) => ("08006", "The log of pgpalisade says why.", ""),
+        LoginError::Unanswered => ("57014", "", ""),
+        LoginError::Full => ("53300", "pgpalisade has reached connections.max.", ""),
     };
     tracing::info!(client.addr = %client_addr, %error, "login refused");
     let mut out = BytesMut::new();
@@ -55,7 +82,7 @@ pub(super) fn words(client_addr: SocketAddr, error: &LoginError) -> Option<Bytes
                 sqlstate,
                 message: &error.to_string(),
                 detail,
-                hint: "",
+                hint,
             },
         ),
     }

@@ -7,7 +7,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Access, Mistake};
 
+use super::encryption::{self, Requests};
 use super::{LoginError, Silence};
+use crate::certificates::ClientLeg;
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::session::access::{self, DEFAULT_READ_ONLY};
@@ -26,6 +28,23 @@ pub(super) enum StartupKind {
     OtherVersion(Bytes),
 }
 
+impl StartupKind {
+    /// Who connects, in the words of PostgreSQL's own refusals.
+    pub(super) fn who(&self, client_addr: SocketAddr) -> String {
+        let host = client_addr.ip();
+        match self {
+            Self::Startup(request) => {
+                let label = request.label(client_addr);
+                format!(
+                    "host \"{host}\", user \"{}\", database \"{}\"",
+                    label.user, label.database
+                )
+            }
+            Self::Cancel(_) | Self::OtherVersion(_) => format!("host \"{host}\""),
+        }
+    }
+}
+
 /// Whether a session is a stream of the write-ahead log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Replication {
@@ -42,18 +61,33 @@ pub(super) struct StartupRequest {
     replication: Replication,
 }
 
-/// Reads packets until the client says what the connection is for. Encryption is declined, each kind
-/// once, as PostgreSQL does where it has none.
+/// Reads packets until the client says what the connection is for. It gets TLS where there is some, which is offered
+/// once, as by PostgreSQL; GSSAPI encryption is declined.
 pub(super) async fn read(
     client: &mut Socket,
     carry: &mut BytesMut,
+    leg: Option<&ClientLeg>,
 ) -> Result<StartupKind, LoginError> {
-    let mut declined: Vec<StartupPacket<'static>> = Vec::new();
+    let mut requests = Requests::ALL;
+    if let Some(leg) = leg
+        && encryption::begin_unasked(client, carry, leg).await?
+    {
+        requests = Requests::NONE;
+    }
     loop {
         let packet = read_packet(client, carry).await?;
-        let (kind, name) = match parse(&packet)? {
-            StartupPacket::SslRequest => (StartupPacket::SslRequest, "SSL"),
-            StartupPacket::GssEncRequest => (StartupPacket::GssEncRequest, "GSSAPI encryption"),
+        match parse(&packet)? {
+            StartupPacket::SslRequest if requests.ssl => {
+                nothing_behind(carry, "SSL")?;
+                requests = encryption::answer(client, leg, requests).await?;
+            }
+            StartupPacket::GssEncRequest if requests.gss => {
+                nothing_behind(carry, "GSSAPI encryption")?;
+                requests.gss = false;
+                client.write_all(b"N").await?;
+            }
+            StartupPacket::SslRequest => return Err(LoginError::NoProtocol("1234.5679")),
+            StartupPacket::GssEncRequest => return Err(LoginError::NoProtocol("1234.5680")),
             StartupPacket::CancelRequest => return Ok(StartupKind::Cancel(packet)),
             StartupPacket::OtherVersion => return Ok(StartupKind::OtherVersion(packet)),
             StartupPacket::Startup(message) => {
@@ -72,15 +106,14 @@ pub(super) async fn read(
                 };
                 return Ok(StartupKind::Startup(request));
             }
-        };
-        if declined.contains(&kind) {
-            return Err(WireError::Malformed(0).into());
         }
-        if !carry.is_empty() {
-            return Err(LoginError::EarlyData(name));
-        }
-        declined.push(kind);
-        client.write_all(b"N").await?;
+    }
+}
+
+fn nothing_behind(carry: &BytesMut, request: &'static str) -> Result<(), LoginError> {
+    match carry.is_empty() {
+        true => Ok(()),
+        false => Err(LoginError::EarlyData(request)),
     }
 }
 
@@ -101,13 +134,8 @@ async fn read_packet(client: &mut Socket, carry: &mut BytesMut) -> Result<Bytes,
         {
             return Ok(carry.copy_to_bytes(len));
         }
-        match client.read_more(carry).await {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                return Err(LoginError::ClientLeft);
-            }
-            Err(error) => return Err(error.into()),
-        }
+        let read = client.read_more(carry).await;
+        read.map_err(LoginError::of_client)?;
     }
 }
 

@@ -52,6 +52,11 @@ impl ClientSide {
         !self.stall.is_running() && self.outbox.is_flushed(&self.socket)
     }
 
+    /// Sends messages of the proxy's own, behind what was relayed.
+    pub(super) fn put_own(&mut self, messages: &[u8]) {
+        self.outbox.put(&self.socket, messages);
+    }
+
     /// The message at the front was answered, and is not sent.
     pub(super) fn discard_front(&mut self) {
         if let Ok(Some(header)) = header::parse(&self.kept, frontend::body_max) {

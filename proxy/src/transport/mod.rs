@@ -1,5 +1,6 @@
 //! Sockets, and the bytes that wait on either side of them. The only place that reads and writes.
 
+mod handshake;
 mod outbox;
 mod send_batch;
 mod shared_stream;

@@ -1,16 +1,18 @@
 //! Bytes that may be sent to one peer but that its socket has not taken yet.
 
+use std::cell::RefCell;
 use std::io;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
+use pgpalisade_tls::Session as TlsSession;
 
 use super::{OUTBOX_HIGH_WATER, Socket};
 
 /// Bytes on their way to one peer, in order.
 ///
 /// Few bytes go out with those of other connections ([`SendBatch`](super::SendBatch)), many by themselves, and only
-/// what the socket does not take is kept here.
+/// what the socket does not take is kept here. Where the socket is encrypted, so is all that waits.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     waiting: BytesMut,
@@ -35,6 +37,25 @@ impl Outbox {
     /// The socket's own errors, of this or of an earlier send.
     #[inline]
     pub(crate) fn send(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
+        match socket.tls() {
+            None => self.send_raw(socket, bytes),
+            Some(tls) => self.send_encrypted(socket, tls, bytes),
+        }
+    }
+
+    fn send_encrypted(
+        &mut self,
+        socket: &Socket,
+        tls: &RefCell<TlsSession>,
+        bytes: &[u8],
+    ) -> io::Result<()> {
+        let mut encrypted = BytesMut::new();
+        tls.borrow_mut().encrypt(bytes, &mut encrypted)?;
+        self.send_raw(socket, &encrypted)
+    }
+
+    #[inline]
+    fn send_raw(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
         match self.waiting.is_empty() && socket.send_later(bytes) {
             true => Ok(()),
             false => self.send_now(socket, bytes),
@@ -70,9 +91,18 @@ impl Outbox {
         Ok(())
     }
 
-    /// A place to write a message of the proxy's own, behind whatever waits.
-    pub(crate) const fn tail(&mut self) -> &mut BytesMut {
-        &mut self.waiting
+    /// Puts messages of the proxy's own behind whatever waits.
+    pub(crate) fn put(&mut self, socket: &Socket, own: &[u8]) {
+        let Some(tls) = socket.tls() else {
+            self.waiting.extend_from_slice(own);
+            return;
+        };
+        let encrypted = tls.borrow_mut().encrypt(own, &mut self.waiting);
+        if let Err(error) = encrypted {
+            // No reason for it is known. What follows must not be sent without it.
+            tracing::error!(%error, "encrypting a message");
+            socket.shut_down_write();
+        }
     }
 
     /// Whether nothing waits: it has memory only while something does, or has just been sent.

@@ -1,11 +1,13 @@
 //! A connected stream socket, by TCP or through the file system.
 
+use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use pgpalisade_tls::Session as TlsSession;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::coop;
@@ -23,6 +25,9 @@ const KEEPALIVE_PROBES: u32 = 5;
 /// How much one read brings while a session logs in.
 const LOGIN_CHUNK: usize = 4 * 1024;
 
+/// Reads in a row that bring encrypted bytes and no text: a part of a record, or what TLS says for itself.
+const READS_WITHOUT_TEXT: usize = 4;
+
 /// A connected stream socket.
 ///
 /// Reading and writing go to the system directly, with tokio only for the waiting: its own way to read costs as much
@@ -32,6 +37,8 @@ pub(crate) struct Socket {
     shared: Rc<SharedStream>,
     sends: Rc<SendBatch>,
     wakeup: Wakeup,
+    /// None in the clear, which must cost no more for it.
+    tls: Option<Box<RefCell<TlsSession>>>,
 }
 
 /// Who is woken when something arrives.
@@ -95,7 +102,39 @@ impl Socket {
             shared: Rc::new(SharedStream::new(stream)),
             sends: Rc::clone(sends),
             wakeup: Wakeup::default(),
+            tls: None,
         }
+    }
+
+    /// Encrypts all that is sent from now on, and decrypts all that is read.
+    pub(super) fn encrypt_with(&mut self, session: TlsSession) {
+        self.tls = Some(Box::new(RefCell::new(session)));
+    }
+
+    /// Where what is sent has to be encrypted first.
+    #[inline]
+    pub(super) fn tls(&self) -> Option<&RefCell<TlsSession>> {
+        self.tls.as_deref()
+    }
+
+    /// Whether it is encrypted.
+    #[must_use]
+    pub(crate) const fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Whether both sides of the encryption have agreed on PostgreSQL's protocol.
+    #[must_use]
+    pub(crate) fn has_agreed_protocol(&self) -> bool {
+        self.tls()
+            .is_some_and(|tls| tls.borrow().has_agreed_protocol())
+    }
+
+    /// The certificate that the peer has shown, in DER.
+    #[must_use]
+    pub(crate) fn peer_certificate(&self) -> Option<Vec<u8>> {
+        let session = self.tls()?.borrow();
+        session.peer_certificate().map(<[u8]>::to_vec)
     }
 
     /// Reads what has arrived, as far as `buf` has room, and says how many bytes: 0 where the peer has closed its side.
@@ -110,6 +149,36 @@ impl Socket {
         cx: &mut Context<'_>,
         buf: &mut [u8],
     ) -> Poll<io::Result<usize>> {
+        match self.tls {
+            None => self.poll_recv(cx, buf),
+            Some(_) => self.poll_decrypted(cx, buf),
+        }
+    }
+
+    /// Decrypts what arrives in the buffer that it is read into.
+    fn poll_decrypted(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        for _ in 0..READS_WITHOUT_TEXT {
+            if let Some(read) = self.tls.as_mut().and_then(|tls| tls.get_mut().read(buf)) {
+                return Poll::Ready(Ok(read));
+            }
+            let received = ready!(self.poll_recv(cx, buf))?;
+            let text = match &mut self.tls {
+                Some(tls) if received > 0 => tls.get_mut().decrypt(buf, received)?,
+                // An end that TLS does not know of is one all the same, as for PostgreSQL: messages have lengths.
+                _ => return Poll::Ready(Ok(received)),
+            };
+            if text > 0 {
+                return Poll::Ready(Ok(text));
+            }
+        }
+        // Whoever sends nothing but empty records has to let others have their turn.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// As [`Self::poll_read`], of what the network brings.
+    #[inline]
+    fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             match self.try_read(buf) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -155,12 +224,13 @@ impl Socket {
         }
     }
 
-    /// Writes a part of `bytes` as far as the socket takes it, and asks to be woken where it does not.
+    /// Writes a part of `bytes` as far as the socket takes it, and asks to be woken where it does not. They are
+    /// encrypted already, where they have to be.
     ///
     /// # Errors
     ///
     /// The socket's own errors.
-    pub(crate) fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             match self.try_write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -175,7 +245,7 @@ impl Socket {
     /// # Errors
     ///
     /// The socket's own errors; `WouldBlock` where it takes nothing.
-    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         debug_assert_eq!(self.shared.standing(), SendState::Sent);
         self.shared.stream.try_send(bytes)
     }
@@ -237,7 +307,17 @@ impl Socket {
     /// # Errors
     ///
     /// The socket's own errors.
-    pub(crate) async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    pub(crate) async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(tls) = &mut self.tls else {
+            return self.send_all(bytes).await;
+        };
+        let mut encrypted = BytesMut::new();
+        tls.get_mut().encrypt(bytes, &mut encrypted)?;
+        self.send_all(&encrypted).await
+    }
+
+    /// As [`Self::write_all`], of bytes that are encrypted already, where they have to be.
+    pub(super) async fn send_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let sent = std::future::poll_fn(|cx| self.poll_write(cx, bytes)).await?;
             match bytes.get(sent..) {
@@ -251,8 +331,21 @@ impl Socket {
     /// Tells the peer that nothing more follows what was sent.
     pub(crate) fn shut_down_write(&self) {
         let settled = self.settle().map(drop);
+        if settled.is_ok() {
+            self.say_closed();
+        }
         if let Err(error) = settled.and_then(|()| self.shared.stream.shut_down_write()) {
             tracing::trace!(%error, "closing a socket");
+        }
+    }
+
+    /// TLS has a word of its own for the end. A socket without room for it has no peer that waits for it.
+    fn say_closed(&self) {
+        let Some(tls) = self.tls() else { return };
+        let mut out = BytesMut::new();
+        let closed = tls.borrow_mut().close(&mut out).map_err(io::Error::from);
+        if let Err(error) = closed.and_then(|()| self.try_write(&out)) {
+            tracing::trace!(%error, "saying the end of TLS");
         }
     }
 }

@@ -141,12 +141,12 @@ fn a_session_that_is_alone_is_not_held_up() {
 fn own_messages_wait_for_the_end_of_the_turn_and_are_forgotten_then() {
     both(async |sends| {
         let mut one = Connection::new(&sends);
-        one.outbox.tail().extend_from_slice(b"own");
+        one.outbox.put(&one.socket, b"own");
         assert!(one.look().await.is_ready());
         assert_eq!((one.outbox.waiting(), one.received()), (0, vec![]));
         sends.flush();
         assert_eq!(one.received(), b"own");
-        one.outbox.tail().extend_from_slice(&[b'x'; 5000]);
+        one.outbox.put(&one.socket, &[b'x'; 5000]);
         assert!(one.look().await.is_ready());
         assert_eq!(one.received(), [b'x'; 5000]);
     });
@@ -169,7 +169,7 @@ fn bytes_stay_in_order_however_they_are_sent() {
             one.send(&bytes);
             sent.extend(bytes);
         }
-        one.outbox.tail().extend_from_slice(b"own");
+        one.outbox.put(&one.socket, b"own");
         one.send(b"behind");
         sent.extend(b"ownbehind");
         one.flush().await.unwrap();
@@ -193,7 +193,7 @@ fn what_a_socket_does_not_take_comes_back_and_goes_first() {
             assert_eq!(other.received(), b"y");
             sent += 1000;
         }
-        full.outbox.tail().extend_from_slice(b"own");
+        full.outbox.put(&full.socket, b"own");
         full.send(b"z");
         for _ in 0..3 {
             // However often it is asked: or a client that takes nothing would be given time anew and anew.

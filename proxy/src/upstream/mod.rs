@@ -69,9 +69,9 @@ impl Upstream {
         self.socket.shut_down_write();
     }
 
-    /// A place to write messages of the proxy's own.
-    pub(crate) const fn own_messages(&mut self) -> &mut BytesMut {
-        self.outbox.tail()
+    /// Sends messages of the proxy's own, behind what was forwarded.
+    pub(crate) fn put_own(&mut self, messages: &[u8]) {
+        self.outbox.put(&self.socket, messages);
     }
 
     /// Notes which task to wake: see [`Socket::belongs_to`].
@@ -123,7 +123,9 @@ impl Upstream {
     ///
     /// The socket's own errors. The caller bounds the wait.
     pub(crate) async fn terminate(mut self) -> io::Result<()> {
-        frontend::terminate(self.outbox.tail());
+        let mut goodbye = BytesMut::new();
+        frontend::terminate(&mut goodbye);
+        self.put_own(&goodbye);
         std::future::poll_fn(|cx| self.outbox.poll_send_all(&self.socket, cx)).await?;
         let mut rest = BytesMut::new();
         while self.socket.read_more(&mut rest).await.is_ok() {

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::{Authority, Backend, Cluster};
+use pgpalisade_tls::{ConnectError, Login};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::error::{DbError, Severity};
 use tokio_postgres::types::{FromSql, ToSql, Type};
-use tokio_postgres::{Client, Config, NoTls, Row};
+use tokio_postgres::{Client, Row};
 use tokio_util::sync::CancellationToken;
 
 use super::WitnessMode;
@@ -36,7 +37,7 @@ pub const STARTED_US: &str = "(extract(epoch FROM a.backend_start) * 1000000)::p
 
 /// How to make a control connection.
 pub(super) struct Plan {
-    pub(super) config: Config,
+    pub(super) login: Login,
     pub(super) timeout: Duration,
     pub(super) authority: Arc<dyn Authority>,
     pub(super) cells: Arc<MarkCache>,
@@ -239,11 +240,13 @@ async fn supervise(
 }
 
 /// A connection to the cluster. It ends with the client.
-pub(super) async fn connect(config: &Config) -> Result<(Client, JoinHandle<()>), StartError> {
-    let (client, connection) = config
-        .connect(NoTls)
-        .await
-        .map_err(|e| StartError::Connect(ControlError::Server(e.into())))?;
+pub(super) async fn connect(login: &Login) -> Result<(Client, JoinHandle<()>), StartError> {
+    let (client, connection) = login.connect().await.map_err(|error| {
+        StartError::Connect(match error {
+            ConnectError::Server(error) => ControlError::Server(error.into()),
+            ConnectError::Files(error) => ControlError::Files(error.into()),
+        })
+    })?;
     let connection = tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::warn!(%error, "control connection");
@@ -254,7 +257,7 @@ pub(super) async fn connect(config: &Config) -> Result<(Client, JoinHandle<()>),
 
 async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established, StartError> {
     let attempt = async {
-        let (client, connection) = connect(&plan.config).await?;
+        let (client, connection) = connect(&plan.login).await?;
         // A failed preparation drops the client, which ends the session.
         let Prepared {
             backend,

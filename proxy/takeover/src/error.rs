@@ -161,6 +161,9 @@ pub enum ControlError {
     /// The answer does not have the form that was asked for.
     #[error("unexpected answer of the server: {}", server_text(.0))]
     Answer(Arc<tokio_postgres::Error>),
+    /// The files that TLS to the server needs are not sound.
+    #[error("TLS to the server: {0}")]
+    Files(Arc<pgpalisade_tls::FileError>),
 }
 
 /// tokio-postgres says no more than "db error" by itself.

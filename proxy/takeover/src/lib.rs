@@ -28,6 +28,7 @@ use pgpalisade_authority::{
     Scope, Token,
 };
 use pgpalisade_policies::TokenBounds;
+use pgpalisade_tls::Login;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -54,7 +55,7 @@ use witness::Witness;
 #[derive(Debug, Clone)]
 pub struct TakeoverOptions {
     /// Where the control connection goes: to the same cluster as the clients' sessions, without a pooler.
-    pub control: tokio_postgres::Config,
+    pub control: Login,
     /// How long a declaration may take, takeover included. 5 s by default.
     pub timeout: Duration,
     /// What a takeover waits for.
@@ -73,9 +74,9 @@ pub struct TakeoverOptions {
 
 impl TakeoverOptions {
     /// The defaults, for the embedded store.
-    pub fn new(control: tokio_postgres::Config, declared_by: String) -> Self {
+    pub fn new(control: impl Into<Login>, declared_by: String) -> Self {
         Self {
-            control,
+            control: control.into(),
             timeout: Duration::from_secs(5),
             barrier: BarrierKind::Cluster,
             store_lock: StoreLock::Exclusive,
@@ -178,7 +179,7 @@ impl Takeover {
         // Before the marks are read, so that no raise falls between the two.
         let changes = authority.watch();
         let plan = Plan {
-            config: control_config(options.control, timeout),
+            login: control_login(options.control, timeout),
             timeout,
             authority: Arc::clone(&authority),
             cells: Arc::clone(&cells),
@@ -439,7 +440,8 @@ fn start_error(error: DeclareError) -> StartError {
 }
 
 /// What every control connection has, whatever the operator's DSN says.
-fn control_config(mut config: tokio_postgres::Config, timeout: Duration) -> tokio_postgres::Config {
+fn control_login(mut login: Login, timeout: Duration) -> Login {
+    let config = &mut login.config;
     config
         .application_name("pgpalisade control")
         .keepalives(true)
@@ -450,5 +452,5 @@ fn control_config(mut config: tokio_postgres::Config, timeout: Duration) -> toki
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(timeout);
     }
-    config
+    login
 }

@@ -11,13 +11,14 @@ use std::time::Duration;
 use pgpalisade_authority::{
     Authority, AuthorityError, Backend, Cluster, Enrolled, Mark, Rank, Scope,
 };
+use pgpalisade_tls::Login;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::control::{self, STARTED_US, answer};
 use super::error::{ControlError, StartError};
-use super::{StoreLock, WitnessMode, cluster_lock, control_config, prepare, witness};
+use super::{StoreLock, WitnessMode, cluster_lock, control_login, prepare, witness};
 
 /// Between two looks at sessions that were told to end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -73,14 +74,15 @@ impl Recovery {
     ///
     /// A proxy that serves, missing rights, a standby, no connection, no answer of the authority.
     pub async fn look(
-        config: tokio_postgres::Config,
+        login: impl Into<Login>,
         authority: &dyn Authority,
         witness: WitnessMode,
         timeout: Duration,
     ) -> Result<Self, RecoverError> {
         let deadline = Instant::now() + timeout;
+        let login = control_login(login.into(), timeout);
         let looking = async {
-            let (client, _) = control::connect(&control_config(config, timeout)).await?;
+            let (client, _) = control::connect(&login).await?;
             prepare::check_rights(&client).await?;
             cluster_lock::take(&client, authority.identity(), StoreLock::Exclusive).await?;
             let cluster = prepare::cluster(&client).await?;

@@ -12,6 +12,7 @@ use pgpalisade_authority::{
     Authority, AuthorityError, Cluster, Drained, Mark, Registered, Repair, RepairRequest, Repaired,
     Scope, Token, now_us,
 };
+use pgpalisade_tls::Login;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -19,7 +20,7 @@ use super::barrier::{Barrier, Barriers};
 use super::control::{Control, Plan};
 use super::error::{DeclareError, StartError};
 use super::witness::Witness;
-use super::{StoreLock, WitnessMode, control_config, in_time};
+use super::{StoreLock, WitnessMode, control_login, in_time};
 
 /// How long the start waits for the cluster's lock.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
@@ -30,7 +31,7 @@ const RETRY: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone)]
 pub struct RepairOptions {
     /// Where the control connection goes.
-    pub control: tokio_postgres::Config,
+    pub control: Login,
     /// Whether the store serves one proxy or several.
     pub store_lock: StoreLock,
     /// Whether marks are copied into the cluster.
@@ -143,7 +144,7 @@ impl ScopeRepair {
         let tasks = CancellationToken::new();
         let guard = tasks.clone().drop_guard();
         let plan = Plan {
-            config: control_config(options.control.clone(), options.step_timeout),
+            login: control_login(options.control.clone(), options.step_timeout),
             timeout: options.step_timeout,
             authority: Arc::clone(&authority),
             cells: Arc::default(),

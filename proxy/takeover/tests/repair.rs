@@ -83,7 +83,7 @@ async fn declare(
 
 fn options(postgres: &Postgres, user: &str) -> RepairOptions {
     RepairOptions {
-        control: postgres.config(user),
+        control: postgres.config(user).into(),
         store_lock: StoreLock::Shared,
         witness: WitnessMode::Auto,
         step_timeout: Duration::from_secs(5),

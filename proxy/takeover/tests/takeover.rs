@@ -270,7 +270,7 @@ async fn missing_rights_are_named_with_the_grant() {
     let store = store(&postgres);
     let admin = postgres.connect("postgres").await;
     let weak = || TakeoverOptions {
-        control: postgres.config("Weak"),
+        control: postgres.config("Weak").into(),
         ..options(&postgres)
     };
     admin
@@ -328,7 +328,7 @@ async fn hidden_and_unknown_backends_are_refused() {
     admin.batch_execute(grants).await.unwrap();
     let reap_every = Duration::from_millis(50);
     let control = TakeoverOptions {
-        control: postgres.config("c"),
+        control: postgres.config("c").into(),
         reap_every,
         ..options(&postgres)
     };
@@ -370,7 +370,7 @@ async fn a_second_authority_is_refused_and_both_are_named() {
         let takeover = start(impatient(kind), &first).await.unwrap();
         for database in ["postgres", "other"] {
             let mut elsewhere = impatient(kind);
-            elsewhere.control.dbname(database);
+            elsewhere.control.config.dbname(database);
             let error = start(elsewhere.clone(), &second).await.unwrap_err();
             let text = error.to_string();
             assert!(matches!(error, StartError::OtherAuthority { .. }), "{text}");
@@ -644,7 +644,7 @@ async fn without_a_control_connection_only_takeovers_fail() {
     let grants = "CREATE ROLE c LOGIN; GRANT pg_signal_backend, pg_read_all_stats TO c";
     admin.batch_execute(grants).await.unwrap();
     let control = TakeoverOptions {
-        control: postgres.config("c"),
+        control: postgres.config("c").into(),
         timeout: Duration::from_millis(700),
         ..options(&postgres)
     };

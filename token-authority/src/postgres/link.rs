@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pgpalisade_tls::{ConnectError, Stream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::error::{DbError, SqlState};
-use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row, Socket};
+use tokio_postgres::{AsyncMessage, Client, Connection, Row, Socket};
 
 use super::options::Options;
 use crate::AuthorityError;
@@ -81,12 +81,16 @@ impl Link {
     }
 
     async fn connect_unbounded(options: &Options, purpose: Purpose) -> Result<Self, LinkError> {
-        let mut config = options.config().clone();
+        let mut login = options.login().clone();
+        let config = &mut login.config;
         // Also here, since a connection that may not write is turned away before the settings are made.
         let read_write = "-c default_transaction_read_only=off";
         let given = config.get_options().unwrap_or_default().to_owned();
         config.options(format!("{given} {read_write}").trim_start());
-        let (client, connection) = config.connect(NoTls).await.map_err(LinkError::from)?;
+        let (client, connection) = login.connect().await.map_err(|error| match error {
+            ConnectError::Server(error) => LinkError::from(error),
+            ConnectError::Files(error) => LinkError::Broken(format!("TLS: {error}")),
+        })?;
         let heard = Arc::new(Heard::default());
         let driver = tokio::spawn(drive(connection, Arc::clone(&heard)));
         let link = Self {
@@ -180,7 +184,7 @@ impl Drop for Link {
 }
 
 /// Moves the bytes of a connection until it ends.
-async fn drive(mut connection: Connection<Socket, NoTlsStream>, heard: Arc<Heard>) {
+async fn drive(mut connection: Connection<Socket, Stream<Socket>>, heard: Arc<Heard>) {
     while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
         match message {
             Ok(AsyncMessage::Notification(_)) => heard.changed.notify_one(),

@@ -4,8 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use pgpalisade_tls::{Login, SslSettings};
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{Host, TargetSessionAttrs};
 
 /// The schema unless told otherwise.
 const SCHEMA: &str = "pgpalisade_authority";
@@ -25,7 +26,7 @@ const KEEPALIVE_IDLE_UNSET: Duration = Duration::from_secs(2 * 60 * 60);
 /// Where the store is, and how long a call may take.
 #[derive(Clone)]
 pub struct Options {
-    config: Config,
+    login: Login,
     schema: String,
     timeout: Duration,
 }
@@ -64,8 +65,8 @@ impl Options {
         self
     }
 
-    pub(super) fn config(&self) -> &Config {
-        &self.config
+    pub(super) fn login(&self) -> &Login {
+        &self.login
     }
 
     /// The schema's name, as it is.
@@ -91,7 +92,8 @@ impl FromStr for Options {
     fn from_str(text: &str) -> Result<Self, OptionsError> {
         let url = format!("postgres:{text}");
         let dsn = if text.starts_with("//") { &url } else { text };
-        let mut config = parse(dsn).map_err(OptionsError::Dsn)?;
+        let mut login = parse(dsn).map_err(OptionsError::Dsn)?;
+        let config = &mut login.config;
         if config.get_application_name().is_none() {
             config.application_name(APPLICATION_NAME);
         }
@@ -112,14 +114,15 @@ impl FromStr for Options {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
         Ok(Self {
-            config,
+            login,
             schema: SCHEMA.to_owned(),
             timeout: TIMEOUT,
         })
     }
 }
 
-fn parse(dsn: &str) -> Result<Config, String> {
+fn parse(dsn: &str) -> Result<Login, String> {
+    let (dsn, ssl) = SslSettings::take_from(dsn)?;
     let config: Config = dsn.parse().map_err(|error: tokio_postgres::Error| {
         // The reason names the option, never its value.
         let reason = std::error::Error::source(&error).map(ToString::to_string);
@@ -142,23 +145,20 @@ fn parse(dsn: &str) -> Result<Config, String> {
     if config.get_user().is_none() {
         return Err("names no user; the PG* variables of the environment are not read".into());
     }
-    if config.get_ssl_mode() == SslMode::Require {
-        return Err("asks for sslmode=require: TLS to PostgreSQL is not in this version".into());
-    }
-    Ok(config)
+    Ok(Login { config, ssl })
 }
 
 impl fmt::Display for Options {
     /// Where it is, without password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let user = self.config.get_user().unwrap_or_default();
+        let user = self.login.config.get_user().unwrap_or_default();
         write!(f, "postgres://{user}@")?;
-        let ports = self.config.get_ports();
+        let ports = self.login.config.get_ports();
         let port = |index: usize| {
             let port = ports.get(index).or(ports.first());
             port.copied().unwrap_or(5432)
         };
-        let hosts = self.config.get_hosts();
+        let hosts = self.login.config.get_hosts();
         for (index, host) in hosts.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             match host {
@@ -167,12 +167,12 @@ impl fmt::Display for Options {
             }
         }
         if hosts.is_empty() {
-            for (index, address) in self.config.get_hostaddrs().iter().enumerate() {
+            for (index, address) in self.login.config.get_hostaddrs().iter().enumerate() {
                 let comma = if index == 0 { "" } else { "," };
                 write!(f, "{comma}{address}:{}", port(index))?;
             }
         }
-        let database = self.config.get_dbname().unwrap_or(user);
+        let database = self.login.config.get_dbname().unwrap_or(user);
         write!(f, "/{database}, schema {}", self.schema)
     }
 }
@@ -230,8 +230,8 @@ mod tests {
             ),
             ("host=h user=u password='hunter2", "write postgres://"),
             (
-                "//u:hunter2@h/d?sslmode=require",
-                "TLS to PostgreSQL is not in this version",
+                "//u:hunter2@h/d?sslmode=verify-full",
+                "names nobody to trust",
             ),
         ] {
             let message = text.parse::<Options>().unwrap_err().to_string();
@@ -245,13 +245,14 @@ mod tests {
 
     #[test]
     fn silence_is_noticed_in_seconds() {
-        let config = "host=h user=u".parse::<Options>().unwrap().config;
+        let config = "host=h user=u".parse::<Options>().unwrap().login.config;
         assert!(config.get_keepalives());
         assert_eq!(config.get_keepalives_idle(), KEEPALIVE_IDLE);
         assert_eq!(config.get_tcp_user_timeout(), Some(&(TIMEOUT * 2)));
         let given = "host=h user=u keepalives_idle=60 tcp_user_timeout=9"
             .parse::<Options>()
             .unwrap()
+            .login
             .config;
         assert_eq!(given.get_keepalives_idle(), Duration::from_secs(60));
         assert_eq!(given.get_tcp_user_timeout(), Some(&Duration::from_secs(9)));
@@ -261,7 +262,7 @@ mod tests {
     fn of_several_servers_the_primary_is_meant() {
         let attrs = |text: &str| {
             let options: Options = text.parse().unwrap();
-            options.config.get_target_session_attrs()
+            options.login.config.get_target_session_attrs()
         };
         assert_eq!(attrs("host=a,b user=u"), TargetSessionAttrs::ReadWrite);
         assert_eq!(attrs("host=a user=u"), TargetSessionAttrs::Any);

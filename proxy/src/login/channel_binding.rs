@@ -1,0 +1,139 @@
+//! SCRAM through a proxy: a login that is bound to the certificate of one leg cannot be shown on the other.
+//!
+//! Source: <https://www.postgresql.org/docs/current/sasl-authentication.html#SASL-SCRAM-SHA-256>
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::transport::Socket;
+
+/// Authentication message: the server says which SASL mechanisms it takes.
+pub(super) const SASL: i32 = 10;
+
+const PLUS: &[u8] = b"SCRAM-SHA-256-PLUS";
+
+/// What becomes of channel binding between two sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Binding {
+    /// It works, or nobody offers it.
+    Relayed,
+    /// The client has no TLS: it is not told of it, as no server would tell it.
+    Hidden,
+    /// Each leg has a certificate of its own.
+    Broken,
+}
+
+impl Binding {
+    /// What two sockets allow of which the client sees this certificate.
+    pub(super) fn between(client: &Socket, shown: Option<&[u8]>, server: &Socket) -> Self {
+        match (client.is_encrypted(), server.peer_certificate()) {
+            (_, None) => Self::Relayed,
+            (false, Some(_)) => Self::Hidden,
+            (true, Some(certificate)) if shown == Some(&*certificate) => Self::Relayed,
+            (true, Some(_)) => Self::Broken,
+        }
+    }
+
+    /// An authentication message as the client is to see it.
+    pub(super) fn offered(self, message: Bytes, body: &[u8]) -> Bytes {
+        match (self, body.split_first_chunk()) {
+            (Self::Hidden, Some((kind, names))) if i32::from_be_bytes(*kind) == SASL => {
+                without_binding(&message, names)
+            }
+            _ => message,
+        }
+    }
+
+    /// Whether the client's first answer in SCRAM would fail at the server, with words that nobody understands who does
+    /// not know of the proxy.
+    pub(super) fn fails(self, answer: &[u8]) -> bool {
+        self != Self::Relayed && asks_for_binding(answer)
+    }
+}
+
+/// The list of mechanisms ends with an empty name.
+fn without_binding(message: &Bytes, names: &[u8]) -> Bytes {
+    let names = names.split(|byte| *byte == 0);
+    let kept: Vec<&[u8]> = names
+        .filter(|name| !name.is_empty() && *name != PLUS)
+        .collect();
+    let mut list = BytesMut::new();
+    for name in kept {
+        list.put_slice(name);
+        list.put_u8(0);
+    }
+    list.put_u8(0);
+    let Ok(len) = i32::try_from(list.len() + 8) else {
+        return message.clone();
+    };
+    let mut out = BytesMut::new();
+    out.put_u8(b'R');
+    out.put_i32(len);
+    out.put_i32(SASL);
+    out.put_slice(&list);
+    out.freeze()
+}
+
+/// Whether a SASLInitialResponse binds the login to a certificate (`p`), or says that the client could and believes
+/// that the server cannot (`y`), which a server that has TLS refuses as a downgrade.
+fn asks_for_binding(answer: &[u8]) -> bool {
+    let Some(end) = answer.iter().position(|byte| *byte == 0) else {
+        return false;
+    };
+    let (mechanism, rest) = answer.split_at(end);
+    let first = rest.get(5).copied();
+    mechanism == PLUS || (mechanism == b"SCRAM-SHA-256" && matches!(first, Some(b'y' | b'p')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sasl(names: &[&str]) -> Bytes {
+        let mut list = names.join("\0").into_bytes();
+        list.extend([0, 0]);
+        let mut message = vec![b'R'];
+        message.extend((i32::try_from(list.len()).unwrap() + 8).to_be_bytes());
+        message.extend(10_i32.to_be_bytes());
+        message.extend(list);
+        message.into()
+    }
+
+    fn offered(binding: Binding, message: &Bytes) -> Bytes {
+        binding.offered(message.clone(), &message[5..])
+    }
+
+    #[test]
+    fn a_client_without_tls_is_not_told_of_binding() {
+        let both = sasl(&["SCRAM-SHA-256-PLUS", "SCRAM-SHA-256"]);
+        assert_eq!(offered(Binding::Hidden, &both), sasl(&["SCRAM-SHA-256"]));
+        assert_eq!(offered(Binding::Relayed, &both), both);
+        assert_eq!(offered(Binding::Broken, &both), both);
+        let md5 = Bytes::from_static(b"R\0\0\0\x0c\0\0\0\x05salt");
+        assert_eq!(offered(Binding::Hidden, &md5), md5);
+        let cut = Bytes::from_static(b"R\0\0\0\x06\0\0");
+        assert_eq!(offered(Binding::Hidden, &cut), cut);
+    }
+
+    #[track_caller]
+    fn answer(text: &str, bound: bool) {
+        let (mechanism, data) = text.split_once('|').unwrap();
+        let mut body = mechanism.as_bytes().to_vec();
+        body.push(0);
+        body.extend(u32::try_from(data.len()).unwrap().to_be_bytes());
+        body.extend(data.as_bytes());
+        assert_eq!(Binding::Broken.fails(&body), bound, "{text}");
+        assert_eq!(Binding::Hidden.fails(&body), bound, "{text}");
+        assert!(!Binding::Relayed.fails(&body), "{text}");
+    }
+
+    #[test]
+    fn who_binds_and_who_does_not() {
+        answer("SCRAM-SHA-256-PLUS|p=tls-server-end-point,,n=,r=x", true);
+        answer("SCRAM-SHA-256|y,,n=,r=x", true);
+        answer("SCRAM-SHA-256|n,,n=,r=x", false);
+        answer("SCRAM-SHA-256|", false);
+        // A password may be anything.
+        assert!(!Binding::Broken.fails(b"yyyyyyyyyyyy\0"));
+        assert!(!Binding::Broken.fails(b""));
+    }
+}

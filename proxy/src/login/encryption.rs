@@ -1,0 +1,106 @@
+//! TLS towards a client: what it may ask for before its startup packet, and what a session needs.
+//!
+//! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-SSL>
+
+use std::io;
+
+use bytes::BytesMut;
+
+use super::LoginError;
+use crate::certificates::ClientLeg;
+use crate::config::{ClientCertificates, Plain};
+use crate::transport::Socket;
+
+/// The first byte of a TLS handshake. No packet of PostgreSQL's protocol begins so, for it would be too long.
+const HANDSHAKE: u8 = 0x16;
+
+/// What a client may still ask for: each request once, and none of them within the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Requests {
+    pub(super) ssl: bool,
+    pub(super) gss: bool,
+}
+
+impl Requests {
+    pub(super) const ALL: Self = Self {
+        ssl: true,
+        gss: true,
+    };
+    pub(super) const NONE: Self = Self {
+        ssl: false,
+        gss: false,
+    };
+}
+
+/// Begins TLS where a client does so without asking, and says whether it did. Both sides have to name the protocol
+/// (ALPN), or the handshake could have been meant for another one.
+pub(super) async fn begin_unasked(
+    client: &mut Socket,
+    carry: &mut BytesMut,
+    leg: &ClientLeg,
+) -> Result<bool, LoginError> {
+    if carry.is_empty() {
+        client
+            .read_more(carry)
+            .await
+            .map_err(LoginError::of_client)?;
+    }
+    if carry.first() != Some(&HANDSHAKE) {
+        return Ok(false);
+    }
+    let received = carry.split();
+    begin(client, leg, &received).await?;
+    match client.has_agreed_protocol() {
+        true => Ok(true),
+        false => Err(LoginError::Handshake(io::Error::other(
+            "received direct SSL connection request without ALPN protocol negotiation extension",
+        ))),
+    }
+}
+
+/// Answers an SSLRequest, behind which nothing has come yet.
+pub(super) async fn answer(
+    client: &mut Socket,
+    leg: Option<&ClientLeg>,
+    requests: Requests,
+) -> Result<Requests, LoginError> {
+    let Some(leg) = leg else {
+        client.write_all(b"N").await?;
+        return Ok(Requests {
+            ssl: false,
+            ..requests
+        });
+    };
+    client.write_all(b"S").await?;
+    begin(client, leg, &[]).await?;
+    Ok(Requests::NONE)
+}
+
+async fn begin(client: &mut Socket, leg: &ClientLeg, received: &[u8]) -> Result<(), LoginError> {
+    let session = leg.acceptor.session().map_err(io::Error::from)?;
+    let begun = client.begin_tls(session, received).await;
+    begun.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => LoginError::Handshake(error),
+        _ => LoginError::of_client(error),
+    })
+}
+
+/// Whether a session may begin on this connection.
+pub(super) fn check(client: &Socket, leg: &ClientLeg) -> Result<(), Unmet> {
+    if leg.plain == Plain::Refused && !client.is_encrypted() {
+        return Err(Unmet::Encryption);
+    }
+    if leg.certificates == ClientCertificates::Required && client.peer_certificate().is_none() {
+        return Err(Unmet::Certificate);
+    }
+    Ok(())
+}
+
+/// What a session lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unmet {
+    /// TLS.
+    Encryption,
+    /// A certificate of the client.
+    Certificate,
+}

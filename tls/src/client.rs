@@ -1,0 +1,218 @@
+//! TLS under tokio-postgres.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio_postgres::config::{Host, SslMode as LibraryMode};
+use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
+use tokio_postgres::{Client, Connection, Socket};
+use tokio_rustls::TlsConnector;
+
+use crate::SSL_REQUEST;
+use crate::connect::Connector;
+use crate::files::FileError;
+use crate::session::TlsError;
+use crate::sslmode::{SslMode, SslSettings};
+
+/// An encrypted stream over `S`.
+#[derive(Debug)]
+pub struct Stream<S>(tokio_rustls::client::TlsStream<S>);
+
+/// A connection of which is known whether it is encrypted.
+#[derive(Debug)]
+pub enum Negotiated<S> {
+    /// It is not, and need not be.
+    Plain(S),
+    /// It is.
+    Encrypted(Stream<S>),
+}
+
+/// A connector, for one connection to a host.
+#[derive(Debug)]
+pub struct ForHost {
+    connector: Connector,
+    host: String,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Its files.
+    #[error(transparent)]
+    Files(#[from] FileError),
+    /// The server, or the way to it.
+    #[error(transparent)]
+    Server(#[from] tokio_postgres::Error),
+}
+
+/// How to log in to a server: what tokio-postgres knows of it, and TLS.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Login {
+    /// Address, user, password, database.
+    pub config: tokio_postgres::Config,
+    /// TLS, where something was said of it. Otherwise there is none.
+    pub ssl: Option<SslSettings>,
+}
+
+impl From<tokio_postgres::Config> for Login {
+    fn from(config: tokio_postgres::Config) -> Self {
+        Self { config, ssl: None }
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The address would do no harm. A password would.
+        f.debug_struct("Login")
+            .field("ssl", &self.ssl)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Login {
+    /// Connects as tokio-postgres does, with the TLS that is asked for. The files are read each time, so that new ones
+    /// count from the next connection on.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`].
+    pub async fn connect(
+        &self,
+    ) -> Result<(Client, Connection<Socket, Stream<Socket>>), ConnectError> {
+        let connector = self.connector()?;
+        let config = connector.config_for(&self.config);
+        Ok(config.connect(connector).await?)
+    }
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them.
+    pub fn connector(&self) -> Result<Connector, FileError> {
+        Connector::load(self.ssl.as_ref().unwrap_or(&SslSettings::default()))
+    }
+}
+
+impl Connector {
+    /// tokio-postgres's settings with as much TLS as is wanted: of verification it knows nothing. As for libpq, there is
+    /// none on unix sockets.
+    #[must_use]
+    pub fn config_for(&self, config: &tokio_postgres::Config) -> tokio_postgres::Config {
+        let mut config = config.clone();
+        let hosts = config.get_hosts();
+        let is_local = !hosts.is_empty() && hosts.iter().all(|host| matches!(host, Host::Unix(_)));
+        if hosts.is_empty() {
+            // It wants a name for each, to verify it or not.
+            for address in config.get_hostaddrs().to_vec() {
+                config.host(address.to_string());
+            }
+        }
+        config.ssl_mode(match self.mode() {
+            _ if is_local => LibraryMode::Disable,
+            SslMode::Disable => LibraryMode::Disable,
+            SslMode::Prefer => LibraryMode::Prefer,
+            SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => LibraryMode::Require,
+        });
+        config
+    }
+
+    /// Has a server encrypt a connection on which nothing was said yet, as far as that is asked for.
+    ///
+    /// # Errors
+    ///
+    /// The server has no TLS where it is needed, or is not to be trusted; the stream's own.
+    pub async fn encrypt<S>(&self, mut stream: S, host: &str) -> io::Result<Negotiated<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        if self.mode() == SslMode::Disable {
+            return Ok(Negotiated::Plain(stream));
+        }
+        stream.write_all(&SSL_REQUEST).await?;
+        match (stream.read_u8().await?, self.mode()) {
+            (b'S', _) => Ok(Negotiated::Encrypted(
+                self.for_host(host).connect(stream).await?,
+            )),
+            (b'N', SslMode::Prefer) => Ok(Negotiated::Plain(stream)),
+            (b'N', _) => Err(TlsError::NotOffered.into()),
+            _ => Err(TlsError::NoAnswer.into()),
+        }
+    }
+
+    /// For a connection to a server that is called so.
+    #[must_use]
+    pub fn for_host(&self, host: &str) -> ForHost {
+        ForHost {
+            connector: self.clone(),
+            host: host.to_owned(),
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Connector {
+    type Stream = Stream<S>;
+    type TlsConnect = ForHost;
+    type Error = Infallible;
+
+    fn make_tls_connect(&mut self, host: &str) -> Result<ForHost, Infallible> {
+        Ok(self.for_host(host))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for ForHost {
+    type Stream = Stream<S>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Stream<S>>> + Send>>;
+
+    fn connect(self, stream: S) -> Self::Future {
+        Box::pin(async move {
+            let Self { connector, host } = self;
+            let config = connector.config()?;
+            let name = ServerName::try_from(host.clone()).map_err(|_| TlsError::Name(host))?;
+            let connected = TlsConnector::from(config).connect(name, stream).await;
+            connected.map(Stream)
+        })
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
+    /// None: the login goes without it, as libpq's does with `channel_binding=disable`.
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,95 @@
+//! TLS towards PostgreSQL.
+
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::pki_types::ServerName;
+
+use crate::files::{self, FileError};
+use crate::session::{Session, TlsError};
+use crate::sslmode::{Root, SslMode, SslSettings};
+use crate::verifier::{AnyName, Anybody};
+use crate::{ALPN, provider};
+
+/// How a server is connected to, with the files as they were when they were read.
+#[derive(Debug, Clone)]
+pub struct Connector {
+    mode: SslMode,
+    /// None where TLS is never used.
+    config: Option<Arc<ClientConfig>>,
+}
+
+impl Connector {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them.
+    pub fn load(settings: &SslSettings) -> Result<Self, FileError> {
+        let mode = settings.mode;
+        let config = match mode {
+            SslMode::Disable => None,
+            _ => Some(Arc::new(config(settings)?)),
+        };
+        Ok(Self { mode, config })
+    }
+
+    /// What was asked for.
+    #[must_use]
+    pub const fn mode(&self) -> SslMode {
+        self.mode
+    }
+
+    /// A session with a server that is called so: its name goes along (SNI), an address does not.
+    ///
+    /// # Errors
+    ///
+    /// Where TLS is not to be used, or the name is none.
+    pub fn session(&self, host: &str) -> Result<Session, TlsError> {
+        let name =
+            ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name(host.to_owned()))?;
+        Session::connecting(self.config()?, name)
+    }
+
+    pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, TlsError> {
+        self.config.clone().ok_or(TlsError::Disabled)
+    }
+}
+
+fn config(settings: &SslSettings) -> Result<ClientConfig, FileError> {
+    let builder =
+        ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    let builder = builder
+        .dangerous()
+        .with_custom_certificate_verifier(verifier(settings)?);
+    let mut config = match &settings.certificate {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = files::certificates(certificate)?;
+            let pair = builder.with_client_auth_cert(chain, files::key(key)?);
+            pair.map_err(|source| FileError::Pair {
+                path: certificate.clone(),
+                source,
+            })?
+        }
+    };
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(config)
+}
+
+/// `require` verifies where there is something to verify with, as libpq does.
+fn verifier(settings: &SslSettings) -> Result<Arc<dyn ServerCertVerifier>, FileError> {
+    let roots = match &settings.root {
+        None => return Ok(Arc::new(Anybody::new(provider()))),
+        Some(Root::System) => files::system_roots()?,
+        Some(Root::File(path)) => files::roots(path)?,
+    };
+    let verifier =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build()?;
+    Ok(match settings.mode {
+        SslMode::VerifyFull => verifier,
+        _ => Arc::new(AnyName::new(verifier)),
+    })
+}

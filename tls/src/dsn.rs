@@ -1,0 +1,241 @@
+//! What a connection string says of TLS, taken out of it: tokio-postgres knows half of the modes and none of the files.
+
+use crate::sslmode::{SslSettings, Written};
+
+impl SslSettings {
+    /// Takes what a URL or `key=value` pairs say of TLS out of them. `None` where they say nothing. What is wrong
+    /// otherwise is left to who reads the rest.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, without any value.
+    pub fn take_from(dsn: &str) -> Result<(String, Option<Self>), String> {
+        let mut written = Written::default();
+        let is_url = ["postgres://", "postgresql://"]
+            .iter()
+            .any(|scheme| dsn.starts_with(scheme));
+        let rest = match is_url {
+            true => from_url(dsn, &mut written),
+            false => from_pairs(dsn, &mut written),
+        }?;
+        Ok((rest, written.settings()?))
+    }
+
+    /// Takes the settings from parameters that were split already. Names that are not about TLS are errors.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, without any value.
+    pub fn from_parameters<'a>(
+        parameters: impl IntoIterator<Item = (&'a str, String)>,
+    ) -> Result<Option<Self>, String> {
+        let mut written = Written::default();
+        for (name, value) in parameters {
+            if !set(&mut written, name, value)? {
+                return Err(format!(
+                    "has the parameter {name:?}, which is not about TLS"
+                ));
+            }
+        }
+        written.settings()
+    }
+}
+
+/// Says whether the parameter is about TLS.
+fn set(written: &mut Written, name: &str, value: String) -> Result<bool, String> {
+    match written.place(name) {
+        None => Ok(false),
+        Some(place @ None) => {
+            *place = Some(value);
+            Ok(true)
+        }
+        Some(Some(_)) => Err(format!("gives {name} twice")),
+    }
+}
+
+fn from_url(url: &str, written: &mut Written) -> Result<String, String> {
+    // As tokio-postgres reads it: a password in front of the @ may have a ?.
+    let host_at = url.find('@').map_or(0, |at| at + 1);
+    let Some(query_at) = url.get(host_at..).and_then(|rest| rest.find('?')) else {
+        return Ok(url.to_owned());
+    };
+    let (address, query) = url.split_at(host_at + query_at);
+    let mut kept = Vec::new();
+    for pair in query.trim_start_matches('?').split('&') {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let is_ours = written.place(name).is_some();
+        if is_ours {
+            let value = percent_decode(value)
+                .ok_or_else(|| format!("has an {name} with a % that is no escape"))?;
+            set(written, name, value)?;
+        } else if !pair.is_empty() {
+            kept.push(pair);
+        }
+    }
+    Ok(match kept.is_empty() {
+        true => address.to_owned(),
+        false => format!("{address}?{}", kept.join("&")),
+    })
+}
+
+/// Undoes `%2F` and the like (RFC 3986, section 2.1).
+fn percent_decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|byte| char::from(byte).to_digit(16));
+        let (high, low) = (digit()?, digit()?);
+        bytes.push(u8::try_from(high * 16 + low).ok()?);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// One `key=value` pair, and what follows it.
+struct Pair<'a> {
+    name: &'a str,
+    value: String,
+    whole: &'a str,
+    rest: &'a str,
+}
+
+fn from_pairs(dsn: &str, written: &mut Written) -> Result<String, String> {
+    let mut kept = Vec::new();
+    let mut rest = dsn.trim_start();
+    while let Some(pair) = first_pair(rest) {
+        if !set(written, pair.name, pair.value)? {
+            kept.push(pair.whole);
+        }
+        rest = pair.rest.trim_start();
+    }
+    if !rest.is_empty() {
+        kept.push(rest);
+    }
+    Ok(kept.join(" "))
+}
+
+/// <https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-KEYWORD-VALUE>: spaces around the sign
+/// are allowed, a value may stand in single quotes, and a backslash takes the next character as it is.
+fn first_pair(text: &str) -> Option<Pair<'_>> {
+    let sign = text.find('=')?;
+    let (name, after) = (text.get(..sign)?.trim(), text.get(sign + 1..)?);
+    let begins = after.trim_start();
+    let (quoted, body) = match begins.strip_prefix('\'') {
+        Some(body) => (true, body),
+        None => (false, begins),
+    };
+    let mut value = String::new();
+    let mut characters = body.char_indices();
+    let end = loop {
+        match characters.next() {
+            Some((at, '\'')) if quoted => break at + 1,
+            Some((at, c)) if !quoted && c.is_whitespace() => break at,
+            Some((_, '\\')) => value.push(characters.next()?.1),
+            Some((_, c)) => value.push(c),
+            None if quoted => return None,
+            None => break body.len(),
+        }
+    };
+    let rest = body.get(end..)?;
+    Some(Pair {
+        name,
+        value,
+        whole: text.get(..text.len() - rest.len())?,
+        rest,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::sslmode::{Root, SslMode};
+
+    #[track_caller]
+    fn taken(dsn: &str, rest: &str, expect: Option<SslSettings>) {
+        assert_eq!(
+            SslSettings::take_from(dsn),
+            Ok((rest.to_owned(), expect)),
+            "{dsn}"
+        );
+    }
+
+    fn full(root: &str) -> Option<SslSettings> {
+        Some(SslSettings {
+            mode: SslMode::VerifyFull,
+            root: Some(Root::File(root.into())),
+            certificate: None,
+        })
+    }
+
+    fn only(mode: SslMode) -> Option<SslSettings> {
+        Some(SslSettings {
+            mode,
+            ..SslSettings::default()
+        })
+    }
+
+    #[test]
+    fn urls() {
+        taken("postgres://u:p@h/d", "postgres://u:p@h/d", None);
+        taken(
+            "postgres://h/d?sslmode=require",
+            "postgres://h/d",
+            only(SslMode::Require),
+        );
+        taken(
+            "postgresql://u:a?b@h/d?port=1&sslrootcert=%2Fx%20y&sslmode=verify-full&user=z",
+            "postgresql://u:a?b@h/d?port=1&user=z",
+            full("/x y"),
+        );
+    }
+
+    #[test]
+    fn pairs() {
+        taken("host=h password='a b=c'", "host=h password='a b=c'", None);
+        taken("sslmode = prefer host=h", "host=h", only(SslMode::Prefer));
+        taken(
+            r"host=h sslrootcert='/a b' password='x\' sslmode=disable' sslmode='verify-full'",
+            r"host=h password='x\' sslmode=disable'",
+            full("/a b"),
+        );
+        // Others say what is wrong with these.
+        taken("host", "host", None);
+        taken("password='hunter2", "password='hunter2", None);
+    }
+
+    #[track_caller]
+    fn wrong(dsn: &str, part: &str) {
+        let error = SslSettings::take_from(dsn).unwrap_err();
+        assert!(error.contains(part), "{dsn}: {error}");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        wrong("sslmode=on", "unknown sslmode");
+        wrong("sslmode=allow", "prefer or require");
+        wrong("sslrootcert=/r", "no sslmode");
+        wrong("sslmode=verify-ca", "names nobody to trust");
+        wrong("sslmode=verify-full", "names nobody to trust");
+        wrong(
+            "sslmode=verify-ca sslrootcert=system",
+            "wants sslmode=verify-full",
+        );
+        wrong("sslmode=prefer sslrootcert=/r", "verifies nothing");
+        wrong("sslmode=require sslcert=/c", "without the other");
+        wrong("sslmode=require sslmode=disable", "twice");
+        wrong("postgres://h?sslmode=require&sslmode=disable", "twice");
+        wrong("postgres://h?sslmode=%zz", "no escape");
+    }
+
+    #[test]
+    fn certificates_of_ones_own() {
+        let (_, settings) = SslSettings::take_from("sslmode=require sslcert=/c sslkey=/k").unwrap();
+        let pair = settings.unwrap().certificate;
+        assert_eq!(pair, Some((PathBuf::from("/c"), PathBuf::from("/k"))));
+    }
+}

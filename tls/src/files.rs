@@ -1,0 +1,214 @@
+//! Certificates and keys in PEM files.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+use rustls::RootCertStore;
+use rustls::pki_types::pem::{Error as PemError, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::VerifierBuilderError;
+
+/// No file is read beyond this. The system's own bundle has about 250 KiB.
+const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// What is wrong with a file, or with the files together.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It holds something else.
+    #[error("{} {what}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Each is sound, and they do not fit.
+    #[error("the certificate in {} and its key cannot be used: {source}", path.display())]
+    Pair {
+        /// The file of the certificate.
+        path: PathBuf,
+        /// Why.
+        source: rustls::Error,
+    },
+    /// The system trusts nobody, or its store cannot be read.
+    #[error("the system has no trusted certificates: {0}")]
+    System(String),
+    /// A certificate cannot be used to verify others.
+    #[error("cannot verify with these certificates: {0}")]
+    Verifier(#[from] VerifierBuilderError),
+    /// The library refuses its settings.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+fn content(path: &Path, what: impl Into<String>) -> FileError {
+    FileError::Content {
+        path: path.to_path_buf(),
+        what: what.into(),
+    }
+}
+
+fn read(
+    path: &Path,
+    check: impl FnOnce(&File) -> Result<(), FileError>,
+) -> Result<Vec<u8>, FileError> {
+    let failed = |source| FileError::Read {
+        path: path.to_path_buf(),
+        source,
+    };
+    let file = File::open(path).map_err(failed)?;
+    check(&file)?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    Ok(bytes)
+}
+
+/// The certificates of a file: one's own comes first, then those that lead to the root.
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let bytes = read(path, |_| Ok(()))?;
+    let all: Result<Vec<_>, PemError> = CertificateDer::pem_slice_iter(&bytes).collect();
+    match all {
+        Ok(all) if all.is_empty() => Err(content(path, "holds no certificate in PEM format")),
+        Ok(all) => Ok(all),
+        Err(error) => Err(content(path, format!("is not valid PEM: {error}"))),
+    }
+}
+
+/// A private key, from a file that nobody else may read.
+pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
+    let bytes = read(path, |file| check_permissions(path, file))?;
+    let is_encrypted = bytes.windows(9).any(|part| part == b"ENCRYPTED");
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
+        PemError::NoItemsFound if is_encrypted => {
+            content(path, "is encrypted: a key with a passphrase cannot be used")
+        }
+        PemError::NoItemsFound => content(path, "holds no private key in PEM format"),
+        // The text of the error names what is missing, never what is there.
+        _ => content(path, "is not a valid private key"),
+    })
+}
+
+/// As PostgreSQL checks its own key (`check_ssl_key_file_permissions` in be-secure-common.c).
+fn check_permissions(path: &Path, file: &File) -> Result<(), FileError> {
+    let metadata = file.metadata().map_err(|source| FileError::Read {
+        path: path.to_path_buf(),
+        source,
+    })?;
+    if !metadata.is_file() {
+        return Err(content(path, "is not a regular file"));
+    }
+    let own = geteuid().as_raw();
+    let (owner, mode) = (metadata.uid(), metadata.mode());
+    if owner != own && owner != 0 {
+        return Err(content(
+            path,
+            "must be owned by the user of pgpalisade or by root",
+        ));
+    }
+    let is_open = (owner == own && mode & 0o077 != 0) || (owner == 0 && mode & 0o037 != 0);
+    match is_open {
+        true => Err(content(
+            path,
+            "has group or world access: it must have permissions 0600 or less if pgpalisade's user owns it, 0640 or \
+             less if root does",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Those whom a file says to trust.
+pub(crate) fn roots(path: &Path) -> Result<RootCertStore, FileError> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        store.add(certificate).map_err(|error| {
+            content(
+                path,
+                format!("holds a certificate that is not valid: {error}"),
+            )
+        })?;
+    }
+    Ok(store)
+}
+
+/// Those whom the system trusts.
+pub(crate) fn system_roots() -> Result<RootCertStore, FileError> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut store = RootCertStore::empty();
+    let (added, _) = store.add_parsable_certificates(found.certs);
+    match (added, found.errors.first()) {
+        (1.., _) => Ok(store),
+        (0, Some(error)) => Err(FileError::System(error.to_string())),
+        (0, None) => Err(FileError::System(String::from("none was found"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions, write};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn key_with_mode(mode: u32) -> Result<PrivateKeyDer<'static>, FileError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let pair = rcgen::KeyPair::generate().unwrap();
+        write(&path, pair.serialize_pem()).unwrap();
+        set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        key(&path)
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_refused() {
+        assert!(key_with_mode(0o600).is_ok());
+        assert!(key_with_mode(0o400).is_ok());
+        for mode in [0o640, 0o604, 0o620, 0o660, 0o666] {
+            let error = key_with_mode(mode).unwrap_err().to_string();
+            assert!(
+                error.contains("has group or world access"),
+                "{mode:o}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_said_without_its_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        for (text, part) in [
+            ("", "holds no private key"),
+            (
+                "-----BEGIN PRIVATE KEY-----\nhunter2!\n-----END PRIVATE KEY-----\n",
+                "is not a valid private key",
+            ),
+            (
+                "-----BEGIN ENCRYPTED PRIVATE KEY-----\naHVudGVyMg==\n-----END ENCRYPTED PRIVATE KEY-----\n",
+                "is encrypted",
+            ),
+        ] {
+            write(&path, text).unwrap();
+            set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+            let error = key(&path).unwrap_err().to_string();
+            assert!(
+                error.contains(part) && !error.contains("hunter2"),
+                "{error}"
+            );
+        }
+        let error = key(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("is not a regular file"), "{error}");
+        assert!(certificates(&path).is_err());
+    }
+}

@@ -1,0 +1,35 @@
+//! TLS of both legs: certificates and keys from files, a session without I/O, and what libpq means by `sslmode`.
+//!
+//! Who listens has an [`Acceptor`], who connects a [`Connector`], and each makes a [`Session`], which turns bytes into
+//! other bytes. [`Login`] is for tokio-postgres. Knows nothing of the proxy.
+
+mod accept;
+mod client;
+mod connect;
+mod dsn;
+mod files;
+mod session;
+mod sslmode;
+mod verifier;
+
+pub use accept::{AcceptFiles, Acceptor};
+pub use client::{ConnectError, ForHost, Login, Negotiated, Stream};
+pub use connect::Connector;
+pub use files::FileError;
+pub use session::{Session, TlsError};
+pub use sslmode::{Root, SslMode, SslSettings};
+
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+
+/// The protocol's name for ALPN: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-SSL>.
+pub const ALPN: &[u8] = b"postgresql";
+
+/// SSLRequest: its length and its code. The server answers with one byte: `S`, or `N` where it has no TLS.
+pub const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+
+/// The one that is linked: no default of the process is needed.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}

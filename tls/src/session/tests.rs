@@ -1,0 +1,133 @@
+//! Both ends of a connection in memory.
+
+use std::fs::{Permissions, set_permissions, write};
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::{AcceptFiles, Acceptor, Connector, SslMode, SslSettings};
+
+fn acceptor() -> Acceptor {
+    let dir = tempfile::tempdir().unwrap();
+    let files = AcceptFiles {
+        certificate: dir.path().join("crt"),
+        key: dir.path().join("key"),
+        client_ca: None,
+    };
+    let made = rcgen::generate_simple_self_signed(vec!["db".to_owned()]).unwrap();
+    write(&files.certificate, made.cert.pem()).unwrap();
+    write(&files.key, made.signing_key.serialize_pem()).unwrap();
+    set_permissions(&files.key, Permissions::from_mode(0o600)).unwrap();
+    Acceptor::load(&files).unwrap()
+}
+
+/// A client and a server behind their handshake.
+fn pair() -> (Session, Session) {
+    let settings = SslSettings {
+        mode: SslMode::Require,
+        ..SslSettings::default()
+    };
+    let mut client = Connector::load(&settings).unwrap().session("db").unwrap();
+    let mut server = acceptor().session().unwrap();
+    let mut bytes = BytesMut::new();
+    while client.is_handshaking() || server.is_handshaking() {
+        client.take_output(&mut bytes).unwrap();
+        server.on_handshake(&bytes.split()).unwrap();
+        server.take_output(&mut bytes).unwrap();
+        client.on_handshake(&bytes.split()).unwrap();
+    }
+    assert!(client.has_agreed_protocol() && server.has_agreed_protocol());
+    (client, server)
+}
+
+/// All that comes out of `bytes`, when a socket brings them in parts of `part` bytes.
+fn decrypted(session: &mut Session, bytes: &[u8], part: usize) -> Vec<u8> {
+    let mut text = Vec::new();
+    let mut buf = vec![0; part];
+    for bytes in bytes.chunks(part) {
+        buf[..bytes.len()].copy_from_slice(bytes);
+        let mut read = session.decrypt(&mut buf, bytes.len()).unwrap();
+        loop {
+            text.extend_from_slice(&buf[..read]);
+            match session.read(&mut buf) {
+                Some(more) => read = more,
+                None => break,
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn text_comes_out_in_order_however_it_is_cut() {
+    for part in [1, 7, 4096, 16 * 1024, 64 * 1024] {
+        let (mut client, mut server) = pair();
+        let mut bytes = BytesMut::new();
+        let mut text = Vec::new();
+        for len in [1_usize, 5, 16 * 1024, 16 * 1024 + 1, 100_000, 3, 64 * 1024] {
+            let piece: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+            client.encrypt(&piece, &mut bytes).unwrap();
+            text.extend(piece);
+        }
+        assert!(
+            decrypted(&mut server, &bytes, part) == text,
+            "in parts of {part}"
+        );
+    }
+}
+
+/// A record that waits for its end must not keep what follows it from having room.
+#[test]
+fn a_buffer_may_be_smaller_than_a_record() {
+    let (mut client, mut server) = pair();
+    let mut bytes = BytesMut::new();
+    client.encrypt(&[7; 16 * 1024], &mut bytes).unwrap();
+    client.encrypt(&[8; 16 * 1024], &mut bytes).unwrap();
+    // All of the first record but its last byte, and then in small parts.
+    let first = bytes.split_to(16 * 1024);
+    let mut text = decrypted(&mut server, &first, 64 * 1024);
+    text.extend(decrypted(&mut server, &bytes, 4096));
+    assert_eq!(text.len(), 32 * 1024);
+    assert!(text[..16 * 1024] == [7; 16 * 1024] && text[16 * 1024..] == [8; 16 * 1024]);
+}
+
+#[test]
+fn the_end_is_said_and_heard() {
+    let (mut client, mut server) = pair();
+    let mut bytes = BytesMut::new();
+    client.encrypt(b"last", &mut bytes).unwrap();
+    client.close(&mut bytes).unwrap();
+    let mut buf = [0; 1024];
+    let len = bytes.len();
+    buf[..len].copy_from_slice(&bytes);
+    assert_eq!(server.decrypt(&mut buf, len).unwrap(), 4);
+    assert_eq!(&buf[..4], b"last");
+    assert_eq!(server.read(&mut buf), Some(0));
+}
+
+#[test]
+fn changed_bytes_are_no_text() {
+    let (mut client, mut server) = pair();
+    let mut bytes = BytesMut::new();
+    client.encrypt(b"text", &mut bytes).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    assert!(server.decrypt(&mut bytes, last + 1).is_err());
+}
+
+#[test]
+fn a_handshake_has_a_limit() {
+    let mut server = acceptor().session().unwrap();
+    // A ClientHello of 64 KiB, in records that never complete it.
+    let mut hello = vec![22, 3, 1, 0x40, 0];
+    hello.extend([1, 0, 0xff, 0xff]);
+    hello.resize(5 + 0x4000, 0);
+    let mut sent = 0;
+    let error = loop {
+        match server.on_handshake(&hello) {
+            Ok(()) => sent += hello.len(),
+            Err(error) => break error,
+        }
+        assert!(sent <= HANDSHAKE_BYTES_MAX, "{sent} bytes were taken");
+    };
+    println!("{error}");
+}

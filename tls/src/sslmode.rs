@@ -1,0 +1,143 @@
+//! `sslmode` and its files, as libpq means them:
+//! <https://www.postgresql.org/docs/current/libpq-ssl.html#LIBPQ-SSL-PROTECTION>.
+
+use std::path::{Path, PathBuf};
+
+/// How much TLS to PostgreSQL is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SslMode {
+    /// None.
+    #[default]
+    Disable,
+    /// TLS where the server has it.
+    Prefer,
+    /// TLS, with anybody.
+    Require,
+    /// TLS with a server whose certificate a trusted root has signed.
+    VerifyCa,
+    /// The same, and the certificate is for the host that was named.
+    VerifyFull,
+}
+
+/// Who is trusted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Root {
+    /// Those whom the system trusts.
+    System,
+    /// Those in a file.
+    File(PathBuf),
+}
+
+/// What a connection string says of TLS, checked. libpq looks for files in a home directory where none are named; a
+/// service has none, so here they are named.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SslSettings {
+    /// `sslmode`.
+    pub mode: SslMode,
+    /// `sslrootcert`. There is one wherever something is to be verified.
+    pub root: Option<Root>,
+    /// `sslcert` and `sslkey`.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+}
+
+/// The parameters as they were written.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) mode: Option<String>,
+    pub(crate) root: Option<String>,
+    pub(crate) certificate: Option<String>,
+    pub(crate) key: Option<String>,
+}
+
+impl Written {
+    /// Where the value of a parameter belongs, where it is one of ours.
+    pub(crate) fn place(&mut self, name: &str) -> Option<&mut Option<String>> {
+        match name {
+            "sslmode" => Some(&mut self.mode),
+            "sslrootcert" => Some(&mut self.root),
+            "sslcert" => Some(&mut self.certificate),
+            "sslkey" => Some(&mut self.key),
+            _ => None,
+        }
+    }
+
+    /// Takes the settings of `default` where nothing was said of TLS.
+    pub(crate) fn settings(self) -> Result<Option<SslSettings>, String> {
+        let Self {
+            mode: None,
+            root: None,
+            certificate: None,
+            key: None,
+        } = self
+        else {
+            return self.checked().map(Some);
+        };
+        Ok(None)
+    }
+
+    fn checked(self) -> Result<SslSettings, String> {
+        let mode = match self.mode.as_deref() {
+            None => return Err(String::from("names files for TLS and no sslmode")),
+            Some("disable") => SslMode::Disable,
+            Some("prefer") => SslMode::Prefer,
+            Some("require") => SslMode::Require,
+            Some("verify-ca") => SslMode::VerifyCa,
+            Some("verify-full") => SslMode::VerifyFull,
+            Some("allow") => {
+                return Err(String::from(
+                    "has sslmode=allow, which asks for TLS only after a refusal: write prefer or require",
+                ));
+            }
+            Some(_) => {
+                return Err(String::from(
+                    "has an unknown sslmode: write disable, prefer, require, verify-ca or verify-full",
+                ));
+            }
+        };
+        let root = match self.root.as_deref() {
+            None => None,
+            Some("system") => Some(Root::System),
+            Some(path) => Some(Root::File(file("sslrootcert", path)?)),
+        };
+        match (mode, &root) {
+            (SslMode::VerifyCa | SslMode::VerifyFull, None) => {
+                return Err(String::from(
+                    "verifies the server and names nobody to trust: add sslrootcert=FILE, or sslrootcert=system",
+                ));
+            }
+            (SslMode::Require | SslMode::VerifyCa, Some(Root::System)) => {
+                return Err(String::from(
+                    "trusts all whom the system trusts, in any name: sslrootcert=system wants sslmode=verify-full",
+                ));
+            }
+            (SslMode::Disable | SslMode::Prefer, Some(_)) => {
+                return Err(String::from(
+                    "has sslrootcert, and an sslmode that verifies nothing: write require, verify-ca or verify-full",
+                ));
+            }
+            _ => {}
+        }
+        let certificate = match (self.certificate, self.key) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => {
+                Some((file("sslcert", &certificate)?, file("sslkey", &key)?))
+            }
+            _ => {
+                return Err(String::from(
+                    "has one of sslcert and sslkey without the other",
+                ));
+            }
+        };
+        Ok(SslSettings {
+            mode,
+            root,
+            certificate,
+        })
+    }
+}
+
+/// Absolute, so that it is found again however the process was started.
+fn file(name: &str, path: &str) -> Result<PathBuf, String> {
+    std::path::absolute(Path::new(path))
+        .map_err(|error| format!("has an {name} that names no file: {error}"))
+}
