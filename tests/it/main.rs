@@ -28,5 +28,6 @@ mod report;
 mod scope_repair;
 mod takeover_time;
 mod tidy;
+mod tls;
 mod token_settings;
 mod transparent;

@@ -15,7 +15,8 @@ const COLUMNS_MAX: usize = 120;
 /// Which of our crates each of those below the proxy may depend on.
 const CRATES: [(&str, &[&str]); 8] = [
     ("policies", &[]),
-    ("token-authority", &[]),
+    ("tls", &[]),
+    ("token-authority", &["tls"]),
     ("proxy/harness", &[]),
     ("proxy/sockets", &[]),
     ("proxy/wire", &[]),

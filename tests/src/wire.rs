@@ -11,13 +11,19 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustls::{ClientConnection, StreamOwned};
+
 pub use batch::{Batch, cancel_request, startup_packet};
 pub use message::{Message, pretty, tags};
 
 use crate::machine::PATIENCE;
+use crate::tls::TlsClient;
 
 /// Protocol 3.0, what every driver has sent for twenty years.
 pub const PROTOCOL_3_0: u32 = 0x0003_0000;
+
+/// SSLRequest.
+pub const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
 /// A place where a PostgreSQL client can connect.
 #[derive(Clone, Debug)]
@@ -59,13 +65,17 @@ impl Endpoint {
 enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<TlsStream>),
 }
+
+type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
 impl Read for Socket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read(buffer),
             Self::Unix(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
         }
     }
 }
@@ -75,11 +85,15 @@ impl Write for Socket {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
             Self::Unix(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => Ok(()),
+            Self::Tls(stream) => stream.flush(),
+        }
     }
 }
 
@@ -154,6 +168,53 @@ impl Wire {
         wire
     }
 
+    /// Begins TLS, where the peer has agreed to it or is not asked.
+    ///
+    /// # Errors
+    /// The handshake fails.
+    pub fn encrypt(self, client: &TlsClient) -> io::Result<Self> {
+        let Socket::Tcp(mut stream) = self.socket else {
+            panic!("TLS is for TCP");
+        };
+        assert!(self.buffer.is_empty(), "there is more than the answer");
+        let mut connection = client.connection();
+        connection.complete_io(&mut stream)?;
+        // In TLS 1.3 the server's word on the client's certificate comes after the handshake.
+        let stream = StreamOwned::new(connection, stream);
+        Ok(Self {
+            socket: Socket::Tls(Box::new(stream)),
+            ..self
+        })
+    }
+
+    /// Connects, asks for TLS and begins it.
+    ///
+    /// # Errors
+    /// The handshake fails.
+    #[track_caller]
+    pub fn connect_tls(endpoint: &Endpoint, client: &TlsClient) -> io::Result<Self> {
+        let mut wire = Self::connect(endpoint);
+        wire.send_bytes(&SSL_REQUEST);
+        assert_eq!(wire.read_byte(), Some(b'S'), "the answer to SSLRequest");
+        wire.encrypt(client)
+    }
+
+    /// As [`Self::login`], with TLS.
+    #[track_caller]
+    pub fn login_tls(endpoint: &Endpoint, client: &TlsClient, parameters: &[(&str, &str)]) -> Self {
+        let mut wire = Self::connect_tls(endpoint, client).expect("TLS");
+        wire.startup(PROTOCOL_3_0, parameters);
+        let answer = wire.until_ready();
+        let last = answer.last().map(|message| message.tag);
+        assert_eq!(
+            last,
+            Some(b'Z'),
+            "login with {parameters:?}:\n{}",
+            pretty(&answer)
+        );
+        wire
+    }
+
     /// Sends a startup packet.
     pub fn startup(&mut self, version: u32, parameters: &[(&str, &str)]) {
         self.send_bytes(&startup_packet(version, parameters));
@@ -174,7 +235,8 @@ impl Wire {
     /// # Errors
     /// When the peer has closed, or takes nothing for [`PATIENCE`].
     pub fn try_send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.socket.write_all(bytes)
+        self.socket.write_all(bytes)?;
+        self.socket.flush()
     }
 
     /// Reads one message. A closed connection is a message too, see [`Message::closed`].
@@ -228,7 +290,9 @@ impl Wire {
                 Err(error)
                     if matches!(
                         error.kind(),
-                        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+                        io::ErrorKind::ConnectionReset
+                            | io::ErrorKind::BrokenPipe
+                            | io::ErrorKind::UnexpectedEof
                     ) =>
                 {
                     return Ok(false);
@@ -364,6 +428,7 @@ impl Wire {
         let set = match &self.socket {
             Socket::Tcp(stream) => stream.set_read_timeout(Some(bound)),
             Socket::Unix(stream) => stream.set_read_timeout(Some(bound)),
+            Socket::Tls(stream) => stream.sock.set_read_timeout(Some(bound)),
         };
         set.expect("set a timeout");
     }
@@ -373,15 +438,21 @@ impl Wire {
         let set = match &self.socket {
             Socket::Tcp(stream) => stream.set_write_timeout(Some(bound)),
             Socket::Unix(stream) => stream.set_write_timeout(Some(bound)),
+            Socket::Tls(stream) => stream.sock.set_write_timeout(Some(bound)),
         };
         set.expect("set a timeout");
     }
 
     /// Says that no more bytes will follow, and keeps reading.
     pub fn shut_down_writing(&mut self) {
-        let _closed_already = match &self.socket {
+        let _closed_already = match &mut self.socket {
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Socket::Unix(stream) => stream.shutdown(Shutdown::Write),
+            Socket::Tls(stream) => {
+                stream.conn.send_close_notify();
+                let _closed_already = stream.flush();
+                stream.sock.shutdown(Shutdown::Write)
+            }
         };
     }
 }

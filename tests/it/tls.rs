@@ -1,0 +1,70 @@
+//! TLS of both legs, with real certificates: what libpq, a client by hand and PostgreSQL make of it.
+
+mod client_leg;
+mod fencing;
+mod logins;
+mod server_leg;
+
+use std::process::Output;
+
+use pgpalisade_tests::postgres::{Auth, Postgres};
+use pgpalisade_tests::programs::{feed, program};
+use pgpalisade_tests::proxy::{Options, Proxy};
+use pgpalisade_tests::tls::{Authority, Pair};
+use pgpalisade_tests::wire::Endpoint;
+
+const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
+
+/// Whether the session that asks is encrypted, at PostgreSQL.
+const ENCRYPTED: &str = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+
+/// A PostgreSQL that shows a certificate of this authority, for 127.0.0.1 and localhost.
+fn server(authority: &Authority, auth: Auth) -> Postgres {
+    server_with(authority, auth, &authority.issue_local("server"))
+}
+
+fn server_with(authority: &Authority, auth: Auth, pair: &Pair) -> Postgres {
+    let settings = authority.settings(pair);
+    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+    Postgres::start_with(auth, &settings)
+}
+
+/// Only what is encrypted may log in by TCP, as where RDS sets `rds.force_ssl`.
+fn force_tls(postgres: &Postgres, method: &str) {
+    let hba = format!("local all all trust\nhostssl all all all {method}\n");
+    std::fs::write(postgres.data().join("pg_hba.conf"), hba).unwrap();
+    postgres.sql("SELECT pg_reload_conf()");
+}
+
+/// TLS to clients, with a certificate for 127.0.0.1 and localhost.
+fn with_tls(options: Options, mode: &str, pair: &Pair) -> Options {
+    options
+        .flag("--tls-mode", mode)
+        .flag("--tls-certificate", &pair.certificate.display().to_string())
+        .flag("--tls-key", &pair.key.display().to_string())
+}
+
+fn proxy(postgres: &Postgres, mode: &str, pair: &Pair) -> Proxy {
+    Proxy::start_with(with_tls(Options::new(postgres), mode, pair))
+}
+
+/// An address of a server with parameters for TLS.
+fn upstream(postgres: &Postgres, host: &str, parameters: &str) -> String {
+    format!("postgres://{host}:{}?{parameters}", postgres.port())
+}
+
+/// psql with these variables of libpq.
+fn psql(endpoint: &Endpoint, variables: &[(&str, &str)], sql: &str) -> Output {
+    let mut psql = program("psql", endpoint);
+    psql.args(["-X", "-A", "-t"]).env("HOME", "/nonexistent");
+    psql.envs(variables.iter().copied());
+    feed(psql, sql)
+}
+
+/// What psql says on standard error, of a login that has to fail.
+#[track_caller]
+fn refused(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "it should have failed: {text}");
+    text
+}

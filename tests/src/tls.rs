@@ -1,0 +1,185 @@
+//! Certificates for servers, proxies and clients, and what a client of the wire protocol makes of them.
+
+use std::fs::{Permissions, set_permissions, write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
+};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use tempfile::TempDir;
+
+use crate::machine::{Signal, signal, wait_for};
+use crate::postgres::scratch_dir;
+use crate::proxy::Proxy;
+
+/// Who signs certificates, and the directory of all files.
+#[derive(Debug)]
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    dir: TempDir,
+}
+
+/// A certificate and its key, in PEM files.
+#[derive(Debug, Clone)]
+pub struct Pair {
+    /// The certificate.
+    pub certificate: PathBuf,
+    /// The key, which only its owner may read.
+    pub key: PathBuf,
+}
+
+/// When a certificate is valid.
+#[derive(Debug, Clone, Copy)]
+pub enum Validity {
+    /// Now.
+    Now,
+    /// In 2001.
+    Past,
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Authority {
+    /// A new one, whom nobody trusts yet.
+    pub fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        // Two authorities of one name would be one with two keys.
+        let name = format!("authority {:x?}", key.public_key_raw());
+        params
+            .distinguished_name
+            .push(DnType::CommonName, &name[..60]);
+        let issuer = CertifiedIssuer::self_signed(params, key).expect("a certificate");
+        let dir = scratch_dir();
+        write(dir.path().join("ca.crt"), issuer.pem()).expect("write a certificate");
+        Self { issuer, dir }
+    }
+
+    /// Its certificate.
+    pub fn certificate(&self) -> PathBuf {
+        self.path("ca.crt")
+    }
+
+    /// A place for a file.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Signs a certificate for these host names and addresses. The files have the name of `whose`, and those of before
+    /// are replaced.
+    pub fn issue(&self, whose: &str, hosts: &[&str], validity: Validity) -> Pair {
+        let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
+        let mut params = CertificateParams::new(hosts).expect("names of hosts");
+        params.distinguished_name.push(DnType::CommonName, whose);
+        if let Validity::Past = validity {
+            params.not_before = date_time_ymd(2001, 1, 1);
+            params.not_after = date_time_ymd(2001, 12, 31);
+        }
+        let key = KeyPair::generate().expect("a key");
+        let signed = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let pair = Pair {
+            certificate: self.path(&format!("{whose}.crt")),
+            key: self.path(&format!("{whose}.key")),
+        };
+        write(&pair.certificate, signed.pem()).expect("write a certificate");
+        write(&pair.key, key.serialize_pem()).expect("write a key");
+        set_permissions(&pair.key, Permissions::from_mode(0o600)).expect("close the key");
+        pair
+    }
+
+    /// The same for 127.0.0.1 and localhost, now.
+    pub fn issue_local(&self, whose: &str) -> Pair {
+        self.issue(whose, &["127.0.0.1", "localhost"], Validity::Now)
+    }
+
+    /// Settings of a PostgreSQL that shows a certificate.
+    pub fn settings(&self, pair: &Pair) -> Vec<String> {
+        // It runs as another user than we do, who has to own its key.
+        let key = pair.key.with_extension("server-key");
+        std::fs::copy(&pair.key, &key).expect("copy a key");
+        let owner = std::fs::metadata(self.dir.path()).expect("the directory");
+        chown(&key, Some(owner.uid()), Some(owner.gid())).expect("give a key away");
+        vec![
+            "ssl=on".to_owned(),
+            format!("ssl_cert_file={}", pair.certificate.display()),
+            format!("ssl_key_file={}", key.display()),
+            format!("ssl_ca_file={}", self.certificate().display()),
+        ]
+    }
+
+    /// A client that trusts this authority.
+    pub fn client(&self) -> TlsClient {
+        TlsClient::new(&self.certificate(), None)
+    }
+}
+
+/// How a client of the wire protocol does TLS.
+#[derive(Debug, Clone)]
+pub struct TlsClient {
+    config: Arc<ClientConfig>,
+}
+
+impl TlsClient {
+    /// Trusts an authority, and shows a certificate where it has one.
+    pub fn new(authority: &Path, own: Option<&Pair>) -> Self {
+        let mut roots = RootCertStore::empty();
+        for root in CertificateDer::pem_file_iter(authority).expect("a file of certificates") {
+            roots.add(root.expect("a certificate")).expect("a root");
+        }
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder
+            .with_safe_default_protocol_versions()
+            .expect("versions");
+        let builder = builder.with_root_certificates(roots);
+        let config = match own {
+            None => builder.with_no_client_auth(),
+            Some(pair) => {
+                let chain =
+                    vec![CertificateDer::from_pem_file(&pair.certificate).expect("a certificate")];
+                let key = PrivateKeyDer::from_pem_file(&pair.key).expect("a key");
+                builder.with_client_auth_cert(chain, key).expect("a pair")
+            }
+        };
+        Self {
+            config: Arc::new(config),
+        }
+    }
+
+    /// Speaks these protocols only (ALPN).
+    #[must_use]
+    pub fn speaking(mut self, protocols: &[&str]) -> Self {
+        let protocols = protocols.iter().map(|name| name.as_bytes().to_vec());
+        Arc::make_mut(&mut self.config).alpn_protocols = protocols.collect();
+        self
+    }
+
+    /// A connection to 127.0.0.1.
+    pub fn connection(&self) -> ClientConnection {
+        let name = "127.0.0.1".try_into().expect("an address");
+        ClientConnection::new(Arc::clone(&self.config), name).expect("TLS")
+    }
+}
+
+/// Has a proxy read its files again, and says what it says.
+pub fn reload(proxy: &Proxy) -> String {
+    let before = proxy.output().len();
+    signal(proxy.pid(), Signal::HUP);
+    wait_for("the proxy to read its certificates again", || {
+        let output = proxy.output();
+        let new = output.get(before..)?;
+        new.lines()
+            .find(|line| line.contains("files for TLS"))
+            .map(str::to_owned)
+    })
+}
