@@ -1,7 +1,7 @@
 //! The documentation is tested as the rest: its code blocks run against a real proxy and a real PostgreSQL.
 //!
-//! - `toml`: `pgpalisade serve --config` must take the block. Its addresses and directories are replaced by
-//!   flags, which leaves every value of the block checked.
+//! - `toml`: `pgpalisade serve --config` must take the block. Its addresses, directories and certificates are replaced
+//!   by flags, which leaves every value of the block checked.
 //! - `toml policy`: `pgpalisade check --policy` must take the block.
 //! - `sql test`: runs in a psql session of its own. `sh test`: runs in a shell where psql finds the proxy, in the root
 //!   of the repository, with `pgpalisade` in its path.
@@ -19,7 +19,7 @@
 
 mod page;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -29,6 +29,7 @@ use pgpalisade_tests::postgres::{Postgres, bin};
 use pgpalisade_tests::programs::{connect_by_environment, feed};
 use pgpalisade_tests::proxy::{Options, Proxy, subcommand};
 use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::tls::Authority;
 
 #[test]
 fn blocks_marked_test_do_what_they_say() {
@@ -151,6 +152,16 @@ fn binary() -> PathBuf {
 fn configuration_blocks_are_taken() {
     let postgres = Postgres::start();
     let scratch = tempfile::tempdir().expect("a scratch directory");
+    let authority = Authority::new();
+    let pair = authority.issue_local("proxy");
+    let files = BTreeMap::from([
+        ("--tls-certificate", pair.certificate.display().to_string()),
+        ("--tls-key", pair.key.display().to_string()),
+        (
+            "--tls-client-ca",
+            authority.certificate().display().to_string(),
+        ),
+    ]);
     let mut taken = 0;
     for page in page::all() {
         for block in page
@@ -161,7 +172,20 @@ fn configuration_blocks_are_taken() {
             println!("{}:{}", page.name, block.line);
             let file = scratch.path().join(format!("{taken}.toml"));
             std::fs::write(&file, &block.text).expect("write the configuration");
-            let options = Options::new(&postgres).flag("--config", &file.display().to_string());
+            let mut options = Options::new(&postgres).flag("--config", &file.display().to_string());
+            for (flag, key) in [
+                ("--tls-certificate", "certificate"),
+                ("--tls-key", "key"),
+                ("--tls-client-ca", "client_ca"),
+            ] {
+                let is_set = block
+                    .text
+                    .lines()
+                    .any(|line| line.starts_with(&format!("{key} =")));
+                if is_set {
+                    options = options.flag(flag, &files[flag]);
+                }
+            }
             // Panics with what the proxy said when it does not begin to listen.
             drop(Proxy::start_with(options));
             taken += 1;

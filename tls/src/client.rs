@@ -30,7 +30,7 @@ pub enum Negotiated<S> {
     /// It is not, and need not be.
     Plain(S),
     /// It is.
-    Encrypted(Stream<S>),
+    Encrypted(Box<Stream<S>>),
 }
 
 /// A connector, for one connection to a host.
@@ -101,8 +101,8 @@ impl Login {
 }
 
 impl Connector {
-    /// tokio-postgres's settings with as much TLS as is wanted: of verification it knows nothing. As for libpq, there is
-    /// none on unix sockets.
+    /// tokio-postgres's settings with as much TLS as is wanted: of verification it knows nothing. As for libpq, there
+    /// is none on unix sockets.
     #[must_use]
     pub fn config_for(&self, config: &tokio_postgres::Config) -> tokio_postgres::Config {
         let mut config = config.clone();
@@ -137,9 +137,10 @@ impl Connector {
         }
         stream.write_all(&SSL_REQUEST).await?;
         match (stream.read_u8().await?, self.mode()) {
-            (b'S', _) => Ok(Negotiated::Encrypted(
-                self.for_host(host).connect(stream).await?,
-            )),
+            (b'S', _) => {
+                let encrypted = self.for_host(host).connect(stream).await?;
+                Ok(Negotiated::Encrypted(Box::new(encrypted)))
+            }
             (b'N', SslMode::Prefer) => Ok(Negotiated::Plain(stream)),
             (b'N', _) => Err(TlsError::NotOffered.into()),
             _ => Err(TlsError::NoAnswer.into()),

@@ -14,7 +14,7 @@ pub(crate) enum Key {
     /// Certificate that clients see.
     TlsCertificate,
     /// Its private key.
-    TlsKey,
+    TlsKeyFile,
     /// Who signs the certificates of clients.
     TlsClientCa,
     /// Whether clients need a certificate.
@@ -140,7 +140,7 @@ pub(crate) const KEYS: [(Key, KeySpec); 25] = [
         help: "Certificate that clients see, in PEM format, with those between it and its root",
         more: "SIGHUP reads all files for TLS again; if one of them has an error, the old ones stay in force.",
     }),
-    (Key::TlsKey, KeySpec {
+    (Key::TlsKeyFile, KeySpec {
         name: "tls.key", flag: "tls-key", env: "PGPALISADE_TLS_KEY", value_name: "FILE",
         shape: Shape::Text, default: None, heading: TLS,
         help: "Its private key, in PEM format, without a passphrase",

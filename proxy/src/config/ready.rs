@@ -208,7 +208,7 @@ impl Parsed {
             Key::Upstream => self.upstream = Some(UpstreamAddr::parse(text)?),
             Key::TlsMode
             | Key::TlsCertificate
-            | Key::TlsKey
+            | Key::TlsKeyFile
             | Key::TlsClientCa
             | Key::TlsClientCertificates => self.tls.set(key, text)?,
             Key::Control => self.control = Some(control::parse(text)?),

@@ -64,7 +64,7 @@ impl TlsKeys {
         match key {
             Key::TlsMode => self.mode = Some(mode(text)?),
             Key::TlsCertificate => self.certificate = Some(super::ready::path(text)?),
-            Key::TlsKey => self.key = Some(super::ready::path(text)?),
+            Key::TlsKeyFile => self.key = Some(super::ready::path(text)?),
             Key::TlsClientCa => self.client_ca = Some(super::ready::path(text)?),
             Key::TlsClientCertificates => self.certificates = Some(certificates(text)?),
             _ => {}
@@ -144,8 +144,12 @@ mod tests {
 
     #[test]
     fn keys_have_to_fit() {
-        use Key::{TlsCertificate, TlsClientCa, TlsClientCertificates, TlsKey, TlsMode};
-        let (crt, key, ca) = ((TlsCertificate, "/c"), (TlsKey, "/k"), (TlsClientCa, "/a"));
+        use Key::{TlsCertificate, TlsClientCa, TlsClientCertificates, TlsKeyFile, TlsMode};
+        let (crt, key, ca) = (
+            (TlsCertificate, "/c"),
+            (TlsKeyFile, "/k"),
+            (TlsClientCa, "/a"),
+        );
         let required = (TlsClientCertificates, "required");
         assert_eq!(finished(&[]), Ok(ClientTls::Off));
         assert_eq!(finished(&[(TlsMode, "off")]), Ok(ClientTls::Off));

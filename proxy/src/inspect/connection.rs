@@ -177,7 +177,7 @@ async fn encrypt(
     };
     match connector.encrypt(stream, host).await {
         Ok(Negotiated::Plain(stream)) => Ok(stream),
-        Ok(Negotiated::Encrypted(stream)) => Ok(Box::new(stream)),
+        Ok(Negotiated::Encrypted(stream)) => Ok(stream),
         Err(error) => Err(ConnectError::Tls(addr.clone(), error.into())),
     }
 }
