@@ -78,11 +78,7 @@ pub(crate) async fn serve(
     certificates: Arc<Certificates>,
     ready: oneshot::Sender<Vec<SocketAddr>>,
 ) -> Result<(), ServeError> {
-    let mut listeners = Vec::new();
-    for &address in &config.listen {
-        let listener = TcpListener::bind(address).await;
-        listeners.push(listener.map_err(|source| ServeError::Listen { address, source })?);
-    }
+    let listeners = listen(&config.listen).await?;
     let Store { authority, lock } = store::open(&config.authority, config.takeover_timeout).await?;
     let takeover = start_takeover(&config, authority, lock).await?;
     let cells = Arc::clone(takeover.cells());
@@ -141,6 +137,15 @@ pub(crate) async fn serve(
     accepting.wait().await;
     stop(workers, &shared, config.shutdown_grace).await;
     Ok(())
+}
+
+async fn listen(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, ServeError> {
+    let mut listeners = Vec::new();
+    for &address in addresses {
+        let listener = TcpListener::bind(address).await;
+        listeners.push(listener.map_err(|source| ServeError::Listen { address, source })?);
+    }
+    Ok(listeners)
 }
 
 async fn start_takeover(

@@ -7,7 +7,7 @@
 //! - [`pooler`]: a pgbouncer, where none belongs.
 //! - [`proxy`]: the binary `pgpalisade serve` in front of it.
 //! - [`stage`]: both together, which is what most tests want.
-//! - [`tls`]: certificates for all of them.
+//! - [`tls`]: certificates for all of them; [`tls_client`]: what a client makes of them.
 //! - [`wire`]: a client that sends and reads protocol messages by hand.
 //! - [`held_relay`]: a TCP relay that can hold bytes back, to stop time between proxy and server.
 //! - [`programs`]: psql, pgbench and pg_dump as child processes.
@@ -36,4 +36,5 @@ pub mod proof;
 pub mod proxy;
 pub mod stage;
 pub mod tls;
+pub mod tls_client;
 pub mod wire;

@@ -17,7 +17,7 @@ pub use batch::{Batch, cancel_request, startup_packet};
 pub use message::{Message, pretty, tags};
 
 use crate::machine::PATIENCE;
-use crate::tls::TlsClient;
+use crate::tls_client::TlsClient;
 
 /// Protocol 3.0, what every driver has sent for twenty years.
 pub const PROTOCOL_3_0: u32 = 0x0003_0000;

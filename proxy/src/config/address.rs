@@ -37,8 +37,8 @@ impl fmt::Display for UpstreamAddr {
 }
 
 impl UpstreamAddr {
-    /// Parses `postgres://host:port`, `postgres:///?host=/dir&port=5433` or `/dir`, with libpq's parameters for TLS. The
-    /// error says what to write.
+    /// Parses `postgres://host:port`, `postgres:///?host=/dir&port=5433` or `/dir`, with libpq's parameters for TLS.
+    /// The error says what to write.
     ///
     /// Only an address is taken: clients choose user, password and database themselves.
     pub(crate) fn parse(text: &str) -> Result<(Self, SslSettings), String> {

@@ -123,8 +123,8 @@ pub(crate) const KEYS: [(Key, KeySpec); 25] = [
         default: None, heading: ADDRESSES,
         help: "How the proxy itself logs in to watch and end sessions, as a URL or as key=value pairs",
         more: "The role needs pg_signal_backend and pg_read_all_stats. What the DSN leaves out comes from the \
-               upstream's address, with its TLS, and from PGUSER, PGPASSWORD and PGDATABASE. Flags are visible to other users of the \
-               machine: put a password into the file or the environment.",
+               upstream's address, with its TLS, and from PGUSER, PGPASSWORD and PGDATABASE. Flags are visible to \
+               other users of the machine: put a password into the file or the environment.",
     }),
     (Key::TlsMode, KeySpec {
         name: "tls.mode", flag: "tls-mode", env: "PGPALISADE_TLS_MODE", value_name: "off|allow|require",

@@ -70,14 +70,7 @@ pub(super) async fn relay(
         server,
         binding,
     } = legs;
-    let mut said = Authenticated {
-        backend_pid: 0,
-        lexing: Lexing::with_unknown_strings(TextEncoding::Unsafe),
-        reported: Access::ReadWrite,
-        recovery: Recovery::Unknown,
-        ready: Bytes::new(),
-        server_carry: BytesMut::new(),
-    };
+    let mut said = Authenticated::nothing();
     let mut progress = Progress::Authenticating;
     let mut bytes = BytesMut::new();
     loop {
@@ -106,13 +99,12 @@ pub(super) async fn relay(
             }
         }
         client.write_all(&out).await?;
-        match progress {
-            Progress::Choosing => send_answers(carry, server, *binding, arrival).await?,
-            Progress::Authenticating => {
-                send_answers(carry, server, Binding::Relayed, arrival).await?;
-            }
-            Progress::Starting => {}
-        }
+        let may_bind = match progress {
+            Progress::Choosing => Some(*binding),
+            Progress::Authenticating => Some(Binding::Relayed),
+            Progress::Starting => None,
+        };
+        send_answers(carry, server, may_bind, arrival).await?;
         let reads_client = carry.len() < AHEAD_MAX;
         tokio::select! {
             read = server.read_more(&mut bytes) => match read {
@@ -155,6 +147,17 @@ fn on_authentication(body: &[u8], arrival: &mut Arrival) -> Progress {
 }
 
 impl Authenticated {
+    fn nothing() -> Self {
+        Self {
+            backend_pid: 0,
+            lexing: Lexing::with_unknown_strings(TextEncoding::Unsafe),
+            reported: Access::ReadWrite,
+            recovery: Recovery::Unknown,
+            ready: Bytes::new(),
+            server_carry: BytesMut::new(),
+        }
+    }
+
     /// Passes a report on. Of the backstop the client sees what it asked for.
     fn on_parameter(
         &mut self,
@@ -198,9 +201,12 @@ fn next_message(bytes: &mut BytesMut) -> Result<Option<Bytes>, LoginError> {
 async fn send_answers(
     carry: &mut BytesMut,
     server: &mut Socket,
-    binding: Binding,
+    binding: Option<Binding>,
     arrival: &mut Arrival,
 ) -> Result<(), LoginError> {
+    let Some(binding) = binding else {
+        return Ok(());
+    };
     while let Some(header) = header::parse(carry, frontend::body_max)?
         && header.tag == b'p'
         && carry.len() >= header.frame_len()

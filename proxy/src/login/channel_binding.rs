@@ -4,6 +4,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use crate::certificates::Loaded;
 use crate::transport::Socket;
 
 /// Authentication message: the server says which SASL mechanisms it takes.
@@ -23,8 +24,9 @@ pub(super) enum Binding {
 }
 
 impl Binding {
-    /// What two sockets allow of which the client sees this certificate.
-    pub(super) fn between(client: &Socket, shown: Option<&[u8]>, server: &Socket) -> Self {
+    /// What two sockets allow.
+    pub(super) fn between(client: &Socket, loaded: &Loaded, server: &Socket) -> Self {
+        let shown = loaded.client.as_ref().map(|leg| leg.acceptor.certificate());
         match (client.is_encrypted(), server.peer_certificate()) {
             (_, None) => Self::Relayed,
             (false, Some(_)) => Self::Hidden,

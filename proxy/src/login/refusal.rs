@@ -15,8 +15,8 @@ use crate::wire::encode::{self, ErrorFields, Severity};
 const EARLY_DATA: &str = "This could be either a client-software bug or evidence of an attempted man-in-the-middle \
                           attack.";
 
-const BOUND: &str = "The client and PostgreSQL each check the certificate that the login is bound to, and see different \
-                     ones: pgpalisade has one of its own.";
+const BOUND: &str = "The client and PostgreSQL each check the certificate that the login is bound to, and see \
+                     different ones: pgpalisade has one of its own.";
 
 const UNBOUND: &str = "Connect with channel_binding=disable. Or use TLS on one side of pgpalisade only, or give it \
                        PostgreSQL's own certificate and key.";

@@ -189,7 +189,8 @@ fn a_server_that_takes_nothing_else() {
     );
     let proxy = Proxy::start_with(options);
     postgres.sql("CREATE TABLE jobs (id int)");
-    let encrypted = "SELECT count(*) FILTER (WHERE NOT ssl), count(*) > 2 FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid)
+    let encrypted = "SELECT count(*) FILTER (WHERE NOT ssl), count(*) > 2
+                     FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid)
                      WHERE a.client_addr IS NOT NULL";
     assert_eq!(postgres.sql(encrypted), [["0", "t"]]);
 

@@ -1,0 +1,65 @@
+//! What a client of the wire protocol makes of certificates.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+/// A certificate and its key, in PEM files.
+#[derive(Debug, Clone)]
+pub struct Pair {
+    /// The certificate.
+    pub certificate: PathBuf,
+    /// The key, which only its owner may read.
+    pub key: PathBuf,
+}
+
+/// How a client of the wire protocol does TLS.
+#[derive(Debug, Clone)]
+pub struct TlsClient {
+    config: Arc<ClientConfig>,
+}
+
+impl TlsClient {
+    /// Trusts an authority, and shows a certificate where it has one.
+    pub fn new(authority: &Path, own: Option<&Pair>) -> Self {
+        let mut roots = RootCertStore::empty();
+        for root in CertificateDer::pem_file_iter(authority).expect("a file of certificates") {
+            roots.add(root.expect("a certificate")).expect("a root");
+        }
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder
+            .with_safe_default_protocol_versions()
+            .expect("versions");
+        let builder = builder.with_root_certificates(roots);
+        let config = match own {
+            None => builder.with_no_client_auth(),
+            Some(pair) => {
+                let chain =
+                    vec![CertificateDer::from_pem_file(&pair.certificate).expect("a certificate")];
+                let key = PrivateKeyDer::from_pem_file(&pair.key).expect("a key");
+                builder.with_client_auth_cert(chain, key).expect("a pair")
+            }
+        };
+        Self {
+            config: Arc::new(config),
+        }
+    }
+
+    /// Speaks these protocols only (ALPN).
+    #[must_use]
+    pub fn speaking(mut self, protocols: &[&str]) -> Self {
+        let protocols = protocols.iter().map(|name| name.as_bytes().to_vec());
+        Arc::make_mut(&mut self.config).alpn_protocols = protocols.collect();
+        self
+    }
+
+    /// A connection to 127.0.0.1.
+    pub fn connection(&self) -> ClientConnection {
+        let name = "127.0.0.1".try_into().expect("an address");
+        ClientConnection::new(Arc::clone(&self.config), name).expect("TLS")
+    }
+}
