@@ -1,7 +1,8 @@
 //! TLS of both legs, with the files as they were read last: at the start, and on SIGHUP.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use pgpalisade_tls::{Acceptor, Connector, FileError, SslSettings};
 
 use crate::config::{ClientCertificates, ClientTls, Config, Plain};
@@ -52,7 +53,7 @@ impl Certificates {
 
     /// What was read last.
     pub(crate) fn current(&self) -> Arc<Loaded> {
-        Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.loaded.read())
     }
 
     /// Reads the files again. Where one of them is not sound, all the old ones stay in force.
@@ -62,7 +63,7 @@ impl Certificates {
         }
         match Loaded::read(&self.client, &self.upstream) {
             Ok(loaded) => {
-                *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+                *self.loaded.write() = Arc::new(loaded);
                 tracing::info!("the files for TLS were read again: new connections use them");
             }
             Err(error) => {

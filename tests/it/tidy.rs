@@ -13,7 +13,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 120;
 
 /// Which of our crates each of those below the proxy may depend on.
-const CRATES: [(&str, &[&str]); 8] = [
+const CRATES: [(&str, &[&str]); 9] = [
     ("policies", &[]),
     ("tls", &[]),
     ("token-authority", &["tls"]),
@@ -22,7 +22,7 @@ const CRATES: [(&str, &[&str]); 8] = [
     ("proxy/wire", &[]),
     ("proxy/fence", &["authority", "policies", "wire"]),
     ("proxy/session", &["authority", "fence", "policies", "wire"]),
-    ("proxy/takeover", &["authority", "fence", "policies"]),
+    ("proxy/takeover", &["authority", "fence", "policies", "tls"]),
 ];
 
 /// Those of them that do no I/O, have no clock and no thread.
