@@ -15,7 +15,7 @@ const COLUMNS_MAX: usize = 120;
 /// Which of our crates each of those below the proxy may depend on.
 const CRATES: [(&str, &[&str]); 9] = [
     ("policies", &[]),
-    ("tls", &[]),
+    ("proxy/tls", &[]),
     ("token-authority", &["tls"]),
     ("proxy/harness", &[]),
     ("proxy/sockets", &[]),
