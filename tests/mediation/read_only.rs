@@ -140,8 +140,8 @@ fn n7_a_default_that_is_for_later_transactions() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by conversations of the session with a model of PostgreSQL: a default that is switched on and undone before the
-/// server reports it, so that it reports nothing.
+/// Found by conversations of the session with a model of PostgreSQL: a default that is switched on and undone before
+/// the server reports it, so that it reports nothing.
 #[test]
 fn n10_a_default_that_is_undone_unreported() {
     let mut scripts = Vec::new();
