@@ -259,6 +259,14 @@ fn n8_a_token_whose_pipeline_is_undone() {
                 ("no query", begun.clone().query("no query")),
                 ("a malformed query", begun.clone().malformed(b'Q', b"x")),
                 ("a Sync", begun.clone().extended("SELECT 1/0").sync()),
+                (
+                    "a refused query",
+                    begun.clone().query("SET fencing.token = 'x'"),
+                ),
+                (
+                    "a refused Execute",
+                    begun.clone().extended("SET fencing.token = 'x'").sync(),
+                ),
             ] {
                 let what = format!("{set}; {end}; {write}");
                 scripts.push((what.clone(), script.clone().query(write)));

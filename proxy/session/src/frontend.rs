@@ -235,7 +235,7 @@ impl Session {
     /// The end of a request cycle ends the transaction of its pipeline, one way or the other. Where that has changed
     /// what the session holds, what follows waits for the reply.
     #[inline]
-    fn settle_changes(&mut self) {
+    pub(super) fn settle_changes(&mut self) {
         if self.server.status == TransactionStatus::Idle && self.client.variables.is_in_doubt() {
             self.client.settles = Settles::Yes;
         }

@@ -30,6 +30,8 @@ impl Session {
                 let sync = InFlight::client(Request::Sync, None);
                 injected::refuse(out, ledger, rejection, Some(sync));
                 self.client.pipeline = Pipeline::Closed;
+                // A token that was set in the pipeline is undone with it.
+                self.settle_changes();
             }
             Refused::InPipeline => injected::refuse(out, ledger, rejection, None),
             Refused::CopyData => {
