@@ -310,3 +310,38 @@ fn n9_a_write_in_front_of_another_scope_s_token() {
     }
     check(Worth::NotAsked, scripts);
 }
+
+/// Found by conversations of the session with a model of PostgreSQL: a text lays the token down once more and gets it
+/// back, by a RESET or by the end of a transaction, and was taken for one that declares it.
+#[test]
+fn n12_a_write_in_front_of_a_token_that_comes_back() {
+    let mut scripts = Vec::new();
+    let (down, local) = ("SET fencing.token = ''", "SET LOCAL fencing.token = ''");
+    let set = "SELECT set_config('fencing.token', '', false)";
+    for before in [
+        &[down][..],
+        &["BEGIN", down],
+        &["BEGIN", local],
+        &["BEGIN", "SAVEPOINT s", down],
+        &["BEGIN", "SAVEPOINT s", local],
+    ] {
+        let begun = Script::of(Session::Holder).queries(before);
+        for texts in [
+            ["SELECT w()", down, "RESET fencing.token"],
+            ["SELECT w()", set, "RESET fencing.token"],
+            ["SELECT w()", local, "RESET ALL"],
+            ["SELECT w()", down, "ROLLBACK TO s"],
+            ["SELECT w()", local, "ROLLBACK TO s"],
+            ["SELECT w()", local, "COMMIT"],
+            ["SELECT w()", down, "COMMIT AND CHAIN"],
+        ] {
+            let parts = texts.iter().map(|sql| sql.as_bytes().to_vec()).collect();
+            let script = begun.clone().say(Message::Query(parts)).query("COMMIT");
+            scripts.push((
+                format!("{}; {}", before.join("; "), texts.join("; ")),
+                script,
+            ));
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}

@@ -219,7 +219,7 @@ impl Session {
     /// What a text needs that may pass: a session that may write where it declares a token, read-only mode where it
     /// could hide a write, and for SHOW what the proxy alone knows.
     fn before_sending(&mut self, verdict: &Verdict, request: Request) -> Option<Prerequisite> {
-        if binds_token(verdict) && self.will_hold_token(verdict) {
+        if controls(verdict).any(sets_token) && self.declares_to_write(verdict) {
             match self.adjustment_before_binding(request) {
                 // Nothing has to be known of it: should it fail, the session ends.
                 Some(adjustment @ Adjustment::Default(Access::ReadWrite)) => {
@@ -298,13 +298,15 @@ impl Session {
         Some(lift)
     }
 
-    fn will_hold_token(&self, verdict: &Verdict) -> bool {
+    /// Whether a text declares a token that lets the session write. One that comes back by a RESET or by the end of a
+    /// transaction makes it ready for nothing: what stands in front of it in the text runs without.
+    fn declares_to_write(&self, verdict: &Verdict) -> bool {
         let fence = &self.client.fence;
         let accepted = self.server.granted.accepted();
         let mut ahead = self.client.variables.clone();
         controls(verdict).any(|control| {
             apply(fence, control, accepted, &mut ahead);
-            fence.may_write(ahead.token())
+            sets_token(control) && fence.may_write(ahead.token())
         })
     }
 
@@ -353,16 +355,14 @@ fn touches_token(verdict: &Verdict) -> bool {
     })
 }
 
-fn binds_token(verdict: &Verdict) -> bool {
-    controls(verdict).any(|control| {
-        matches!(
-            control,
-            Control::SetFencing {
-                variable: FencingVariable::Token,
-                ..
-            }
-        )
-    })
+const fn sets_token(control: &Control) -> bool {
+    matches!(
+        control,
+        Control::SetFencing {
+            variable: FencingVariable::Token,
+            ..
+        }
+    )
 }
 
 fn shows_settings(verdict: &Verdict) -> bool {
