@@ -348,3 +348,24 @@ fn a_thousand_connections_that_close_at_once() {
         (stage.postgres.value(THROUGH_TCP) == "0").then_some(())
     });
 }
+
+/// A goodbye of the proxy's own must not end a text that its client has not sent to the end.
+#[test]
+fn a_statement_that_did_not_arrive_whole_is_not_run() {
+    let stage = stage();
+    // Longer than what is looked at before it is passed on.
+    let filler = "y".repeat(3 << 20);
+    let query = Batch::new().query(&format!(
+        "INSERT INTO jobs VALUES (length('{filler}')) -- the end"
+    ));
+    for missing in 1..8 {
+        let mut leader = stage.leader("1");
+        leader.send_bytes(&query.bytes()[..query.bytes().len() - missing]);
+        drop(leader);
+        let count = || stage.postgres.value(THROUGH_TCP);
+        wait_for("the end of the session", || (count() == "0").then_some(()));
+        let rows = stage.postgres.value("SELECT count(*) FROM jobs");
+        assert_eq!(rows, "0", "without the last {missing} bytes");
+    }
+    assert_serves(&stage);
+}
