@@ -57,8 +57,8 @@ pub(crate) fn init(filter: &LogFilter, format: LogFormat) -> Result<LogGuard, Lo
     let layer = if json {
         layer.json().flatten_event(true).boxed()
     } else {
-        let colour = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        layer.with_ansi(colour).boxed()
+        // Without colours: no control character of a line is the log's own.
+        layer.with_ansi(false).boxed()
     };
     let calmed = registry().with(layer).with(storms.clone());
     calmed.with(filter).try_init()?;

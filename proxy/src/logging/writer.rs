@@ -1,5 +1,6 @@
 //! Lines on their way to standard error, and the thread that waits for it in everybody's place.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
@@ -114,14 +115,36 @@ impl<'a> MakeWriter<'a> for Buffer {
     }
 }
 
+/// A line as it is written. What a client or a server says may stand in it, and must not begin another line, nor
+/// steer a terminal.
+fn shown(line: &[u8]) -> Cow<'_, [u8]> {
+    let (text, end) = match line {
+        [text @ .., b'\n'] => (text, "\n"),
+        text => (text, ""),
+    };
+    let text = String::from_utf8_lossy(text);
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(line);
+    }
+    let mut shown = String::with_capacity(line.len());
+    for character in text.chars() {
+        match character.is_control() {
+            true => shown.extend(character.escape_default()),
+            false => shown.push(character),
+        }
+    }
+    Cow::Owned((shown + end).into_bytes())
+}
+
 /// A line is one write.
 impl Write for &Buffer {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let shown = shown(line);
         let mut state = self.0.state.lock();
-        if state.waiting.len() + line.len() > BUFFER_MAX {
+        if state.waiting.len() + shown.len() > BUFFER_MAX {
             state.dropped += 1;
         } else {
-            state.waiting.extend_from_slice(line);
+            state.waiting.extend_from_slice(&shown);
         }
         drop(state);
         self.0.changed.notify_one();
@@ -177,6 +200,20 @@ mod tests {
         let buffer = Buffer::default();
         let guard = buffer.clone().write_to(pipe, Storms::default()).unwrap();
         (buffer, guard, go_on, taken)
+    }
+
+    #[test]
+    fn what_others_say_is_no_line_of_its_own() {
+        for (line, expect) in [
+            ("INFO user=x\n", "INFO user=x\n"),
+            (
+                "INFO user=x\nINFO \u{1b}[31mforged\r\u{9b}\n",
+                "INFO user=x\\nINFO \\u{1b}[31mforged\\r\\u{9b}\n",
+            ),
+            ("käse, no end", "käse, no end"),
+        ] {
+            assert_eq!(shown(line.as_bytes()), expect.as_bytes());
+        }
     }
 
     #[test]
