@@ -21,6 +21,7 @@ use pgpalisade_policies::{Access, Lifetime, Mode};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::arrivals::Arrival;
+use crate::certificates::Loaded;
 use crate::fence::{ReplicationPermit, SessionFence, TokenValue};
 use crate::passthrough::{Ends, Passthrough};
 use crate::rejection::Enforcement;
@@ -178,9 +179,13 @@ async fn log_in(
     arrival: &mut Arrival,
 ) -> Result<(LoginOutcome, OwnedSemaphorePermit), LoginError> {
     let mut carry = BytesMut::new();
-    let request = startup_request(worker, client, &mut carry, client_addr, arrival).await?;
+    // What the client is shown, up to the end of its login.
+    let certificates = worker.certificates.current();
+    let shown = certificates.as_ref();
+    let request = startup_request(worker, shown, client, &mut carry, client_addr, arrival).await?;
     let place = arrival.place().await.ok_or(LoginError::Full)?;
-    let established = establish(worker, client, carry, &request, client_addr, arrival).await?;
+    let established =
+        establish(worker, shown, client, carry, &request, client_addr, arrival).await?;
     Ok((established, place))
 }
 
@@ -198,6 +203,7 @@ fn access_mode(asked: Access, startup: Access, authenticated: &Authenticated) ->
 /// Has PostgreSQL authenticate a client, and the tokens of its startup packet accepted.
 async fn establish(
     worker: &Worker,
+    shown: &Loaded,
     client: &mut Socket,
     mut carry: BytesMut,
     request: &StartupRequest,
@@ -228,7 +234,7 @@ async fn establish(
         .await?;
     let asked = request.asked_access();
     let mut legs = authentication::Legs {
-        binding: Binding::between(client, &worker.certificates.current(), &server),
+        binding: Binding::between(client, shown, &server),
         client,
         carry: &mut carry,
         server: &mut server,
@@ -270,13 +276,13 @@ async fn establish(
 /// Reads the startup packet. A connection that is for something else is served here, and answered.
 async fn startup_request(
     worker: &Worker,
+    shown: &Loaded,
     client: &mut Socket,
     carry: &mut BytesMut,
     client_addr: SocketAddr,
     arrival: &mut Arrival,
 ) -> Result<StartupRequest, LoginError> {
-    let loaded = worker.certificates.current();
-    let leg = loaded.client.as_ref();
+    let leg = shown.client.as_ref();
     let reading = startup::read(client, carry, leg);
     let opening = arrival.unless_given_up(reading).await;
     arrival.answered();
