@@ -345,3 +345,33 @@ fn n12_a_write_in_front_of_a_token_that_comes_back() {
     }
     check(Worth::NotAsked, scripts);
 }
+
+/// Found by conversations of the session with a model of PostgreSQL: COMMIT of a failed block undoes the token that was
+/// set in it, and what stands behind it in the same text was judged by that token.
+#[test]
+fn n13_a_commit_that_undoes_a_token() {
+    let mut scripts = Vec::new();
+    let set = "SET fencing.token = '@0'";
+    let text =
+        |parts: &[&str]| Message::Query(parts.iter().map(|sql| sql.as_bytes().to_vec()).collect());
+    for (block, fails) in [
+        (&[set, "BEGIN"][..], "SELECT 1/0"),
+        (&[set, "SELECT 1", "BEGIN", "SAVEPOINT s"], "no statement"),
+        (&["BEGIN", set], "SELECT 1/0"),
+    ] {
+        let begun = Script::of(Session::Holder).query("SET fencing.token = ''");
+        let begun = begun.say(text(block)).query(fails).wait();
+        for end in [
+            "COMMIT",
+            "END",
+            "COMMIT AND CHAIN",
+            "PREPARE TRANSACTION 'p'",
+        ] {
+            for write in ["INSERT INTO log VALUES ('x')", "SELECT w()", "TABLE v"] {
+                let script = begun.clone().say(text(&[end, write])).query("COMMIT");
+                scripts.push((format!("{}; {end}; {write}", block.join("; ")), script));
+            }
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}

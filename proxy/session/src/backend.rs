@@ -9,7 +9,7 @@ use super::action::Disposition;
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::Reply;
 use super::read_only::ends_transaction;
-use super::variables::apply;
+use super::variables::{apply, end_of_failed};
 use super::{CommittedMidway, KnowsToken, Lift, Pipeline, Session, Settles};
 use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
@@ -179,19 +179,10 @@ impl Session {
     }
 
     fn on_control(&mut self, control: &Control, command_tag: &[u8]) {
-        // COMMIT of a failed transaction is a ROLLBACK, and the server says so.
-        let rolled_back;
-        let control = match control {
-            Control::Commit { chain } if command_tag == b"ROLLBACK" => {
-                rolled_back = Control::Rollback { chain: *chain };
-                &rolled_back
-            }
-            Control::PrepareTransaction if command_tag == b"ROLLBACK" => {
-                rolled_back = Control::Rollback { chain: Chain::No };
-                &rolled_back
-            }
-            control => control,
-        };
+        // The server says so.
+        let rolled_back = (command_tag == b"ROLLBACK").then(|| end_of_failed(control));
+        let rolled_back = rolled_back.flatten();
+        let control = rolled_back.as_ref().unwrap_or(control);
         let (client, server) = (&mut self.client, &mut self.server);
         let accepted = server.granted.accepted();
         apply(&client.fence, control, accepted, &mut client.variables);

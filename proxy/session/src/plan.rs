@@ -16,7 +16,7 @@ use super::names::{Meaning, Name};
 use super::read_only::{Certainty, ends_transaction};
 use super::situation::{Confirmed, Situation};
 use super::text_names::{InText, TextNames};
-use super::variables::{self, Variables, apply, find};
+use super::variables::{self, Variables, apply, end_of_failed, find};
 use crate::fence::{
     Basis, Decision, Grounds, HeldTokens, SessionFence, TokenValue, Unguarded, Unmet,
 };
@@ -138,6 +138,7 @@ enum CouldWrite {
 
 impl<'a> Walk<'a> {
     fn step(&mut self, statement: &'a Statement) -> Result<Runs, Unmet> {
+        let had_failed = self.failed;
         if self.failed {
             if !statement.controls.iter().any(ends_failure) {
                 return Ok(Runs::No);
@@ -161,6 +162,8 @@ impl<'a> Walk<'a> {
             self.check_control(control)?;
             self.in_text.apply(control);
             if !self.alone {
+                let rolled_back = had_failed.then(|| end_of_failed(control)).flatten();
+                let control = rolled_back.as_ref().unwrap_or(control);
                 apply(self.fence, control, self.accepted, self.variables.to_mut());
             }
             if ends_transaction(control) {

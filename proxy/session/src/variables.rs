@@ -245,6 +245,16 @@ impl<V: Clone> Variables<V> {
     }
 }
 
+/// What the end of a transaction is that has failed: COMMIT of it is a ROLLBACK.
+/// <https://www.postgresql.org/docs/current/sql-commit.html>
+pub(super) const fn end_of_failed(control: &Control) -> Option<Control> {
+    match control {
+        Control::Commit { chain } => Some(Control::Rollback { chain: *chain }),
+        Control::PrepareTransaction => Some(Control::Rollback { chain: Chain::No }),
+        _ => None,
+    }
+}
+
 /// Applies what a statement has done to the variables of its session, once the server has completed it.
 pub(super) fn apply(
     fence: &SessionFence,
