@@ -250,7 +250,6 @@ async fn establish(
             user: entry.label.user,
         }));
     }
-
     if startup == Access::ReadOnly && authenticated.reported != Access::ReadOnly {
         return Err(entry.refused(Box::new(Rejection::read_only_mode_dropped())));
     }
