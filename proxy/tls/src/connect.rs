@@ -10,7 +10,7 @@ use rustls::pki_types::ServerName;
 use crate::files::{self, FileError};
 use crate::session::{Session, TlsError};
 use crate::sslmode::{Root, SslMode, SslSettings};
-use crate::verifier::{AnyName, Anybody};
+use crate::verifier::Lenient;
 use crate::{ALPN, provider};
 
 /// How a server is connected to, with the files as they were when they were read.
@@ -82,7 +82,7 @@ fn config(settings: &SslSettings) -> Result<ClientConfig, FileError> {
 /// `require` verifies where there is something to verify with, as libpq does.
 fn verifier(settings: &SslSettings) -> Result<Arc<dyn ServerCertVerifier>, FileError> {
     let roots = match &settings.root {
-        None => return Ok(Arc::new(Anybody::new(provider()))),
+        None => return Ok(Arc::new(Lenient::anybody(provider()))),
         Some(Root::System) => files::system_roots()?,
         Some(Root::File(path)) => files::roots(path)?,
     };
@@ -90,6 +90,6 @@ fn verifier(settings: &SslSettings) -> Result<Arc<dyn ServerCertVerifier>, FileE
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build()?;
     Ok(match settings.mode {
         SslMode::VerifyFull => verifier,
-        _ => Arc::new(AnyName::new(verifier)),
+        _ => Arc::new(Lenient::any_name(provider(), verifier)),
     })
 }

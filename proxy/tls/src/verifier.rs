@@ -8,72 +8,37 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Takes every certificate. The handshake still proves that the server has its key.
+/// Wants less of a server than that its certificate is for its name. The handshake proves in any case that the server
+/// has the key of the certificate.
 #[derive(Debug)]
-pub(crate) struct Anybody(Arc<CryptoProvider>);
+pub(crate) struct Lenient {
+    provider: Arc<CryptoProvider>,
+    /// Whom the certificate has to lead to; without, every certificate is taken.
+    chain: Option<Arc<WebPkiServerVerifier>>,
+}
 
-impl Anybody {
-    pub(crate) const fn new(provider: Arc<CryptoProvider>) -> Self {
-        Self(provider)
+impl Lenient {
+    /// Takes every certificate.
+    pub(crate) const fn anybody(provider: Arc<CryptoProvider>) -> Self {
+        Self {
+            provider,
+            chain: None,
+        }
+    }
+
+    /// Wants a certificate that leads to a trusted root, in whose name ever it is.
+    pub(crate) const fn any_name(
+        provider: Arc<CryptoProvider>,
+        chain: Arc<WebPkiServerVerifier>,
+    ) -> Self {
+        Self {
+            provider,
+            chain: Some(chain),
+        }
     }
 }
 
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-/// Wants a certificate that leads to a trusted root, in whose name ever it is.
-#[derive(Debug)]
-pub(crate) struct AnyName(Arc<WebPkiServerVerifier>);
-
-impl AnyName {
-    pub(crate) const fn new(chain: Arc<WebPkiServerVerifier>) -> Self {
-        Self(chain)
-    }
-}
-
-impl ServerCertVerifier for AnyName {
+impl ServerCertVerifier for Lenient {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -82,9 +47,11 @@ impl ServerCertVerifier for AnyName {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        let Some(chain) = &self.chain else {
+            return Ok(ServerCertVerified::assertion());
+        };
         let verified =
-            self.0
-                .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+            chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
             // The name is looked at last: the chain is sound, and in time.
             Err(Error::InvalidCertificate(
@@ -100,7 +67,8 @@ impl ServerCertVerifier for AnyName {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, cert, dss)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, cert, dss, algorithms)
     }
 
     fn verify_tls13_signature(
@@ -109,10 +77,12 @@ impl ServerCertVerifier for AnyName {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, cert, dss)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, cert, dss, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        let algorithms = &self.provider.signature_verification_algorithms;
+        algorithms.supported_schemes()
     }
 }
