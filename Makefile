@@ -12,7 +12,7 @@ RELEASE := $(abspath $(TARGET_DIR))/release/pgpalisade
 BENCH := $(abspath $(TARGET_DIR))/release/pgpalisade-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof mediation release release-profiled bench bench-micro check fuzz-build build packages
+.PHONY: help demo test proof mediation release release-profiled deb bench bench-micro check fuzz-build build packages
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -47,6 +47,9 @@ release: packages ## Build the proxy to run in production: target/release/pgpali
 
 release-profiled: packages ## For packagers: the same, optimised by a profile of itself, 20 minutes: target/profiled/pgpalisade
 	@CARGO="$(CARGO)" CARGO_TARGET_DIR="$(TARGET_DIR)" scripts/build-release
+
+deb: release ## A Debian package of it: target/pgpalisade_VERSION_ARCHITECTURE.deb
+	scripts/build-deb "$(RELEASE)" "$(TARGET_DIR)"
 
 # `PGPALISADE_BIN=target/profiled/pgpalisade make bench` measures another binary.
 bench: export PGPALISADE_BIN := $(or $(PGPALISADE_BIN),$(RELEASE))

@@ -32,6 +32,7 @@ use std::process::Command;
 use clap::{Parser, ValueEnum};
 use pgpalisade_tests::machine::repository;
 use pgpalisade_tests::postgres::bin;
+use pgpalisade_tests::programs;
 use plan::{Plan, Size};
 use procfs::Current;
 use record::{Measurement, Record};
@@ -126,6 +127,6 @@ fn machine() -> Result<String, Box<dyn Error>> {
         kernel.minor,
         version(bin("postgres"), "--version")?,
         version("pgbouncer".into(), "-V")?,
-        version(ways::HAPROXY.into(), "-v")?,
+        version(programs::HAPROXY.into(), "-v")?,
     ))
 }

@@ -1,13 +1,13 @@
 //! The ways to one PostgreSQL that are compared, each with its process.
 
-use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
 use pgpalisade_tests::machine::{self, Running, TERM};
 use pgpalisade_tests::pooler::Pooler;
-use pgpalisade_tests::postgres::{Postgres, scratch_dir, unprivileged};
+use pgpalisade_tests::postgres::{Postgres, scratch_dir};
+use pgpalisade_tests::programs::haproxy;
 use pgpalisade_tests::proxy::{Options, Proxy};
 use pgpalisade_tests::wire::{Endpoint, Wire};
 use tempfile::TempDir;
@@ -16,9 +16,6 @@ use crate::record::Target;
 
 /// Connections that are ending while the next ones begin, and the proxy's own.
 const CONNECTIONS_MORE: u32 = 60;
-
-/// Not in the path of all users.
-pub(crate) const HAPROXY: &str = "/usr/sbin/haproxy";
 
 /// The token that sessions hold. It is the first of its scope, and stays the current one.
 pub(crate) const TOKEN: &str = "1";
@@ -164,11 +161,7 @@ impl Other {
                  frontend clients\n    bind 127.0.0.1:{port}\n    default_backend servers\n\
                  backend servers\n    server postgres {server}\n"
             );
-            let file = dir.join("haproxy.cfg");
-            fs::write(&file, settings).expect("write haproxy's settings");
-            let mut command = unprivileged(HAPROXY);
-            command.arg("-db").arg("-f").arg(file);
-            command
+            haproxy(dir, &settings)
         })
     }
 
@@ -186,9 +179,7 @@ impl Other {
         for _ in 0..ATTEMPTS {
             let port = machine::free_port();
             let mut command = command(dir.path(), port);
-            // haproxy wants to know where it is, and may not enter every directory that a test is run from.
-            let command = command.current_dir(dir.path());
-            let process = Running::spawn(command, dir.path().join("log"), TERM);
+            let process = Running::spawn(&mut command, dir.path().join("log"), TERM);
             let mut process = process.expect("a proxy to compare with");
             let listens = machine::wait_for("a proxy to listen, or to end", || {
                 let ended = process.ended().is_some();

@@ -191,7 +191,7 @@ fn hold(session: &mut Session, fence: &SessionFence) {
         },
     };
     session
-        .on_declared(&wanted, identified, Ok(vec![]))
+        .on_declared(&wanted, identified, Ok(wanted.brought()))
         .unwrap();
     session.start_with(&wanted);
 }
@@ -216,5 +216,6 @@ fn session_fence() -> SessionFence {
         database: "d",
         application_name: None,
         client: None,
+        common_name: None,
     })
 }

@@ -296,6 +296,8 @@ pub enum Computes {
     /// Nothing: it is a SELECT or VALUES of constants. No function, operator, cast, table or parameter is in it, so no
     /// code of a user's can run.
     Nothing,
+    /// Nothing either: it only steers the session. However the server reads its text, it is such a statement.
+    Steers,
     /// Whatever is behind its names.
     Anything,
 }
@@ -321,30 +323,10 @@ pub struct Verdict {
 impl Statement {
     /// Whether it runs what a writing function may hide in. Statements that only steer the session do not. PREPARE may:
     /// where it reads a literal it can run the checks of a domain.
+    #[inline]
     #[must_use]
     pub fn may_hide_a_write(&self) -> bool {
-        if self.computes == Computes::Nothing {
-            return false;
-        }
-        const STEERING: [&str; 14] = [
-            "BEGIN",
-            "COMMIT",
-            "ROLLBACK",
-            "SAVEPOINT",
-            "RELEASE",
-            "ROLLBACK TO",
-            "SET",
-            "SHOW",
-            "DISCARD",
-            "DEALLOCATE",
-            "LISTEN",
-            "UNLISTEN",
-            "CLOSE CURSOR",
-            "LOCK TABLE",
-        ];
-        // Its controls are those of a SELECT that is nothing but set_config of literals.
-        let sets = self.kind == "SELECT" && self.controls.iter().any(Control::is_fencing);
-        !sets && !STEERING.contains(&self.kind)
+        self.computes == Computes::Anything
     }
 }
 
@@ -371,7 +353,10 @@ impl Verdict {
         let statements = self.statements.iter().map(|statement| Statement {
             effects: Effects::unknown(Some(Category::Unparsed)),
             why: Some(WriteReason::Opaque(why)),
-            computes: Computes::Anything,
+            computes: match statement.computes {
+                Computes::Steers => Computes::Steers,
+                Computes::Nothing | Computes::Anything => Computes::Anything,
+            },
             ..statement.clone()
         });
         Self {
@@ -474,7 +459,7 @@ impl Control {
     }
 
     /// Does it give a value to one of our settings?
-    const fn is_fencing(&self) -> bool {
+    pub(crate) const fn is_fencing(&self) -> bool {
         matches!(self, Self::SetFencing { .. } | Self::ResetFencing { .. })
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct Arrivals {
 #[derive(Debug, Default)]
 struct Waiting {
     last: u64,
+    /// All of them.
+    logging_in: usize,
     /// Without a startup packet, by age. To drop a sender tells the connection to end.
     silent: BTreeMap<u64, oneshot::Sender<()>>,
     /// With a place, and an authentication request to answer.
@@ -64,6 +66,7 @@ impl Arrivals {
         let (stay, gives_way) = oneshot::channel();
         let mut waiting = self.waiting.lock();
         waiting.last += 1;
+        waiting.logging_in += 1;
         let id = waiting.last;
         waiting.silent.insert(id, stay);
         if waiting.silent.len() > self.silent_max {
@@ -78,6 +81,12 @@ impl Arrivals {
             }),
             arrivals: self.clone(),
         }
+    }
+
+    /// Connections that have not logged in.
+    #[must_use]
+    pub(crate) fn logging_in(&self) -> usize {
+        self.waiting.lock().logging_in
     }
 
     /// Ends the login that has waited longest for its client, where that is too long. Says whether there was one.
@@ -168,6 +177,7 @@ impl Arrival {
 impl Drop for Arrival {
     fn drop(&mut self) {
         self.answered();
+        self.arrivals.waiting.lock().logging_in -= 1;
     }
 }
 

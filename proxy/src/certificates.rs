@@ -42,7 +42,11 @@ impl Certificates {
     ///
     /// What is wrong with them.
     pub(crate) fn load(config: &Config) -> Result<Self, FileError> {
-        let (client, upstream) = (config.client_tls.clone(), config.upstream_ssl.clone());
+        Self::of(config.clients.tls.clone(), config.upstream.ssl.clone())
+    }
+
+    /// As [`Self::load`].
+    pub(crate) fn of(client: ClientTls, upstream: SslSettings) -> Result<Self, FileError> {
         let loaded = RwLock::new(Arc::new(Loaded::read(&client, &upstream)?));
         Ok(Self {
             client,
@@ -57,19 +61,20 @@ impl Certificates {
     }
 
     /// Reads the files again. Where one of them is not sound, all the old ones stay in force.
-    pub(crate) fn reload(&self) {
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them.
+    pub(crate) fn reload(&self) -> Result<(), FileError> {
         if self.client == ClientTls::Off && self.upstream == SslSettings::default() {
-            return;
+            return Ok(());
         }
-        match Loaded::read(&self.client, &self.upstream) {
-            Ok(loaded) => {
-                *self.loaded.write() = Arc::new(loaded);
-                tracing::info!("the files for TLS were read again: new connections use them");
-            }
-            Err(error) => {
-                tracing::error!(%error, "the files for TLS are not valid: the old ones stay in force");
-            }
-        }
+        let loaded = Loaded::read(&self.client, &self.upstream).inspect_err(|error| {
+            tracing::error!(%error, "the files for TLS are not valid: the old ones stay in force");
+        })?;
+        *self.loaded.write() = Arc::new(loaded);
+        tracing::info!("the files for TLS were read again: new connections use them");
+        Ok(())
     }
 }
 

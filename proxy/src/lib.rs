@@ -17,22 +17,33 @@
 //! refused; `inspect` looks at all of it for `check` and `status`; `bench` measures it as a client does; [`config`],
 //! [`cli`], [`logging`] and [`demo`] are the program around it. `ARCHITECTURE.md` has the map and the invariants.
 
+mod accept;
+mod accounts;
 mod arrivals;
 mod bench;
 mod certificates;
 mod classification;
 pub mod cli;
+mod client_addr;
+mod client_table;
 mod collected;
 mod config;
+mod console;
 pub mod demo;
+mod handover;
+mod http;
 mod inspect;
+mod listener;
 mod logging;
 mod login;
+mod metrics;
+mod overflow;
 mod passthrough;
 mod policy_file;
 mod rejection_log;
 mod relay;
 mod server;
+mod service_manager;
 mod store;
 mod timers;
 mod transport;

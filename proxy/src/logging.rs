@@ -16,7 +16,7 @@ use tracing_subscriber::registry;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
-use crate::config::{LogFilter, LogFormat};
+use crate::config::{Log, LogFormat};
 use storm::Storms;
 use writer::Buffer;
 
@@ -40,11 +40,11 @@ pub(crate) enum LoggingError {
 ///
 /// # Errors
 /// Where there is a log already.
-pub(crate) fn init(filter: &LogFilter, format: LogFormat) -> Result<LogGuard, LoggingError> {
-    let filter = EnvFilter::try_new(filter.as_str())?;
+pub(crate) fn init(log: &Log) -> Result<LogGuard, LoggingError> {
+    let filter = EnvFilter::try_new(log.filter.as_str())?;
     let stderr = io::stderr();
     let terminal = stderr.is_terminal();
-    let json = match format {
+    let json = match log.format {
         LogFormat::Auto => !terminal,
         LogFormat::Text => false,
         LogFormat::Json => true,

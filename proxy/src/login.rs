@@ -5,90 +5,114 @@
 
 mod authentication;
 mod channel_binding;
+mod context;
 mod encryption;
 mod error;
+mod mediated;
+mod proxied;
 mod refusal;
 mod startup;
 mod upstream;
 
-use std::net::{SocketAddr, TcpStream as StdTcpStream};
+use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Access, Lifetime, Mode};
+use pgpalisade_policies::Access;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::arrivals::Arrival;
-use crate::certificates::Loaded;
-use crate::fence::{ReplicationPermit, SessionFence, TokenValue};
+use crate::certificates::{ClientLeg, Loaded};
+use crate::client_addr::ClientAddr;
+use crate::client_table::{ClientEntry, ClientState, Encryption, Publisher};
+use crate::listener::{Accepted, ClientStream};
 use crate::passthrough::{Ends, Passthrough};
-use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
-use crate::rejection_log::{RejectionRecord, SessionLabel};
+use crate::rejection_log::SessionLabel;
 use crate::relay::{NotBegun, Relay, Sockets};
 use crate::session::access::AccessMode;
 use crate::session::text_settings::TextSettings;
 use crate::session::tokens::Wanted;
 use crate::session::{Beginning, Session};
+use crate::takeover::Tenure;
 use crate::transport::Socket;
 use crate::upstream::PassthroughUpstream;
 use crate::worker::Worker;
 use authentication::Authenticated;
 use channel_binding::Binding;
+use context::LoginContext;
 use error::{Insecure, LoginError, Silence};
 use refusal::refuse;
 use startup::{StartupKind, StartupRequest};
+use upstream::Connected;
 
 /// Serves one client from its first byte to its login, and to its end where that makes it no session.
 pub(crate) async fn serve_client(
     worker: Rc<Worker>,
-    stream: StdTcpStream,
-    client_addr: SocketAddr,
+    accepted: Accepted,
+    listed: &Arc<ClientEntry>,
 ) -> Option<(Relay, OwnedSemaphorePermit)> {
-    let mut arrival = worker.arrivals.enter();
-    let socket = tokio::net::TcpStream::from_std(stream);
-    let mut client =
-        match socket.and_then(|socket| Socket::tcp(socket, worker.tcp_keepalive, &worker.sends)) {
-            Ok(client) => client,
-            Err(error) => {
-                tracing::debug!(client.addr = %client_addr, %error, "taking over a connection");
-                return None;
-            }
-        };
+    let mut arrival = worker.shared.arrivals.enter();
+    let mut client_addr = accepted.client_addr;
+    let mut client = match socket(&worker, accepted.stream) {
+        Ok(client) => client,
+        Err(error) => {
+            tracing::debug!(%client_addr, %error, "taking over a connection");
+            return None;
+        }
+    };
     let begun = Instant::now();
-    let login = log_in(&worker, &mut client, client_addr, &mut arrival);
+    let login = async {
+        tokio::select! {
+            login = log_in(&worker, &mut client, &mut client_addr, &mut arrival, listed) => login,
+            () = listed.killed() => Err(LoginError::Killed),
+        }
+    };
     let outcome = tokio::select! {
-        outcome = worker.timers.timeout(worker.login_timeout, login) => outcome,
+        outcome = worker.shared.timers.timeout(worker.shared.clients.login_timeout, login) => outcome,
         () = worker.drain.cancelled() => return None,
     };
-    drop(arrival);
     match outcome {
         Ok(Ok((LoginOutcome::Session(session), place))) => {
-            let left = worker.login_timeout.saturating_sub(begun.elapsed());
+            let left = worker
+                .shared
+                .clients
+                .login_timeout
+                .saturating_sub(begun.elapsed());
             // In a box, for it is as large as a session, and many connections never come so far.
-            let relay = Box::pin(begin(&worker, client, *session, left)).await;
+            let shown = Publisher::new(Arc::clone(listed));
+            let relay = Box::pin(begin(&worker, client, *session, left, shown)).await;
+            drop(arrival);
             return relay.map(|relay| (relay, place));
         }
         Ok(Ok((LoginOutcome::Replication(stream), _place))) => {
-            let user = stream.user.clone();
-            tracing::info!(client.addr = %client_addr, user, "a replication connection begins: it is not fenced");
-            let end = Passthrough::run(worker, stream.with_client(client)).await;
-            tracing::info!(client.addr = %client_addr, user, %end, "a replication connection ended");
+            drop(arrival);
+            let user = stream.label.user.clone();
+            tracing::info!(%client_addr, user, "a replication connection begins: it is not fenced");
+            listed.set_state(ClientState::Streaming);
+            let end = Passthrough::run(worker, stream.with_client(client), listed).await;
+            tracing::info!(%client_addr, user, %end, "a replication connection ended");
         }
-        Ok(Err(error)) => refuse(&worker.timers, &mut client, client_addr, &error).await,
+        Ok(Err(error)) => refuse(&worker.shared, &mut client, client_addr, &error).await,
         Err(_) => {
-            refuse(
-                &worker.timers,
-                &mut client,
-                client_addr,
-                &LoginError::Unanswered,
-            )
-            .await;
+            let error = LoginError::Unanswered;
+            refuse(&worker.shared, &mut client, client_addr, &error).await;
         }
     }
     None
+}
+
+fn socket(worker: &Worker, stream: ClientStream) -> io::Result<Socket> {
+    match stream {
+        ClientStream::Tcp(stream) => {
+            let stream = TcpStream::from_std(stream)?;
+            Socket::tcp(stream, worker.shared.clients.tcp_keepalive, &worker.sends)
+        }
+        ClientStream::Unix(stream) => Socket::unix(UnixStream::from_std(stream)?, &worker.sends),
+    }
 }
 
 /// Begins a session: the client is told that it is ready once the tokens of its startup packet are accepted.
@@ -97,6 +121,7 @@ async fn begin(
     client: Socket,
     login: LoggedIn,
     within: Duration,
+    shown: Publisher,
 ) -> Option<Relay> {
     let LoggedIn {
         label,
@@ -110,13 +135,14 @@ async fn begin(
     let sockets = Sockets {
         client,
         client_bytes: client_carry,
-        server,
+        server: server.socket,
+        tenure: server.tenure,
         server_bytes: server_carry,
     };
     let client_addr = label.client_addr;
-    let mut relay = Relay::new(Rc::clone(worker), label, session, sockets);
+    let mut relay = Relay::new(Rc::clone(worker), label, shown, session, sockets);
     let outcome = tokio::select! {
-        outcome = worker.timers.timeout(within, relay.begin(wanted.as_ref(), &ready)) => outcome,
+        outcome = worker.shared.timers.timeout(within, relay.begin(wanted.as_ref(), &ready)) => outcome,
         () = worker.drain.cancelled() => return None,
     };
     let error = match outcome {
@@ -128,7 +154,7 @@ async fn begin(
         Ok(Err(NotBegun::Refused(rejection))) => LoginError::Refused(rejection),
         Err(_) => LoginError::Unanswered,
     };
-    if let Some(error) = refusal::words(client_addr, &error) {
+    if let Some(error) = refusal::words(&worker.shared.metrics, client_addr, &error) {
         relay.refuse(&error).await;
     }
     None
@@ -142,13 +168,13 @@ enum LoginOutcome {
 
 /// A session of the fence that the server has authenticated.
 struct LoggedIn {
-    label: SessionLabel,
+    label: Arc<SessionLabel>,
     session: Session,
     /// The tokens of its startup packet.
     wanted: Option<Wanted>,
     /// ReadyForQuery, not passed on yet.
     ready: Bytes,
-    server: Socket,
+    server: Connected,
     client_carry: BytesMut,
     server_carry: BytesMut,
 }
@@ -156,9 +182,10 @@ struct LoggedIn {
 /// A replication connection, which is exempt as a whole.
 struct Stream {
     server: PassthroughUpstream,
+    tenure: Option<Tenure>,
     client_carry: BytesMut,
     server_carry: BytesMut,
-    user: String,
+    label: Arc<SessionLabel>,
 }
 
 impl Stream {
@@ -167,6 +194,7 @@ impl Stream {
             client,
             client_carry: self.client_carry,
             server: self.server,
+            tenure: self.tenure,
             server_carry: self.server_carry,
         }
     }
@@ -175,17 +203,36 @@ impl Stream {
 async fn log_in(
     worker: &Worker,
     client: &mut Socket,
-    client_addr: SocketAddr,
+    client_addr: &mut ClientAddr,
     arrival: &mut Arrival,
+    listed: &ClientEntry,
 ) -> Result<(LoginOutcome, OwnedSemaphorePermit), LoginError> {
     let mut carry = BytesMut::new();
+    if worker.shared.clients.comes_proxied(*client_addr) {
+        let header = proxied::read(client, &mut carry, *client_addr);
+        let header = arrival.unless_given_up(header).await;
+        *client_addr = header.unwrap_or(Err(LoginError::NoStartup(Silence::Nothing)))?;
+    }
+    let client_addr = *client_addr;
     // What the client is shown, up to the end of its login.
-    let certificates = worker.certificates.current();
+    let certificates = worker.shared.certificates.current();
     let shown = certificates.as_ref();
     let request = startup_request(worker, shown, client, &mut carry, client_addr, arrival).await?;
     let place = arrival.place().await.ok_or(LoginError::Full)?;
-    let established =
-        establish(worker, shown, client, carry, &request, client_addr, arrival).await?;
+    let mut label = request.label(client_addr);
+    label.common_name = client.peer_common_name();
+    let encryption = match client.is_encrypted() {
+        true => Encryption::Tls,
+        false => Encryption::None,
+    };
+    listed.set_label(&Arc::new(label.clone()), encryption);
+    let established = establish(worker, shown, client, carry, &request, label, arrival).await?;
+    // With the process id of its server.
+    let label = match &established {
+        LoginOutcome::Session(session) => &session.label,
+        LoginOutcome::Replication(stream) => &stream.label,
+    };
+    listed.set_label(label, encryption);
     Ok((established, place))
 }
 
@@ -207,12 +254,10 @@ async fn establish(
     client: &mut Socket,
     mut carry: BytesMut,
     request: &StartupRequest,
-    client_addr: SocketAddr,
+    label: SessionLabel,
     arrival: &mut Arrival,
 ) -> Result<LoginOutcome, LoginError> {
-    let label = request.label(client_addr);
-    let fence = worker.fence_for(&label);
-    let mut entry = LoginContext::new(worker, label, fence);
+    let mut entry = LoginContext::new(worker, label);
     entry.unless_observed(request.check_names())?;
     let scope = entry.unless_observed(request.scope())?;
     // A token in a scope that has no name is none.
@@ -222,32 +267,33 @@ async fn establish(
     };
     let scope = scope.flatten();
     let passage = entry.passage(request, wanted.as_ref())?;
-
     let startup = if passage.is_some() || wanted.is_some() || entry.fence.may_write(None) {
         Access::ReadWrite
     } else {
         Access::ReadOnly
     };
     let mut server = upstream::connect(worker).await?;
-    server
-        .write_all(&request.packet_for_server(startup)?)
-        .await?;
-    let asked = request.asked_access();
+    let packet = request.packet_for_server(startup)?;
+    server.socket.write_all(&packet).await?;
     let mut legs = authentication::Legs {
-        binding: Binding::between(client, shown, &server),
+        binding: Binding::between(client, shown, &server.socket),
         client,
         carry: &mut carry,
-        server: &mut server,
+        server: &mut server.socket,
+        shown,
     };
-    let authenticated = authentication::relay(&mut legs, asked, startup, arrival).await?;
+    let logins = &worker.shared.logins;
+    let authenticating = mediated::authenticate(&mut legs, logins, request, startup, arrival);
+    let authenticated = Connected::while_primary(server.tenure.as_ref(), authenticating).await?;
     entry.on_authenticated(authenticated.backend_pid);
     if let Some(passage) = passage {
         client.write_all(&authenticated.ready).await?;
         return Ok(LoginOutcome::Replication(Stream {
-            server: PassthroughUpstream::new(server, passage),
+            server: PassthroughUpstream::new(server.socket, passage),
+            tenure: server.tenure,
             client_carry: carry,
             server_carry: authenticated.server_carry,
-            user: entry.label.user,
+            label: Arc::new(entry.label),
         }));
     }
     if startup == Access::ReadOnly && authenticated.reported != Access::ReadOnly {
@@ -255,14 +301,14 @@ async fn establish(
     }
     let LoginContext { label, fence, .. } = entry;
     let session = Session::new(Beginning {
-        access: access_mode(asked, startup, &authenticated),
+        access: access_mode(request.asked_access(), startup, &authenticated),
         text_settings: TextSettings::new(authenticated.lexing),
         backend_pid: authenticated.backend_pid,
         fence,
         scope,
     });
     Ok(LoginOutcome::Session(Box::new(LoggedIn {
-        label,
+        label: Arc::new(label),
         session,
         wanted,
         ready: authenticated.ready,
@@ -278,10 +324,10 @@ async fn startup_request(
     shown: &Loaded,
     client: &mut Socket,
     carry: &mut BytesMut,
-    client_addr: SocketAddr,
+    client_addr: ClientAddr,
     arrival: &mut Arrival,
 ) -> Result<StartupRequest, LoginError> {
-    let leg = shown.client.as_ref();
+    let leg = leg_of(client_addr, shown);
     let reading = startup::read(client, carry, leg);
     let opening = arrival.unless_given_up(reading).await;
     arrival.answered();
@@ -296,7 +342,7 @@ async fn startup_request(
         }
         (StartupKind::Startup(request), None) => return Ok(request),
         (StartupKind::OtherVersion(packet), None) => {
-            let mut server = upstream::connect(worker).await?;
+            let mut server = upstream::connect(worker).await?.socket;
             server.write_all(&packet).await?;
             authentication::relay_refusal(client, &mut server).await;
         }
@@ -304,99 +350,10 @@ async fn startup_request(
     Err(LoginError::Answered)
 }
 
-/// A login that may be refused, or observed.
-struct LoginContext<'a> {
-    worker: &'a Worker,
-    label: SessionLabel,
-    fence: SessionFence,
-    /// What was let pass, to be on record once it is proved who it is.
-    observed: Vec<Rejection>,
-}
-
-impl<'a> LoginContext<'a> {
-    const fn new(worker: &'a Worker, label: SessionLabel, fence: SessionFence) -> Self {
-        Self {
-            worker,
-            label,
-            fence,
-            observed: Vec::new(),
-        }
-    }
-
-    fn on_authenticated(&mut self, backend_pid: i32) {
-        self.label.backend_pid = Some(backend_pid);
-        for rejection in std::mem::take(&mut self.observed) {
-            self.record(&rejection, Enforcement::Observed);
-        }
-    }
-
-    fn record(&self, rejection: &Rejection, enforcement: Enforcement) {
-        let record = RejectionRecord::new(rejection, &self.label, None, None, enforcement);
-        self.worker.rejections.record(record);
-    }
-
-    /// Carries a refusal out, or lets it pass where it is only observed. It is on record in both cases.
-    fn unless_observed<T>(
-        &mut self,
-        answer: Result<T, Box<Rejection>>,
-    ) -> Result<Option<T>, LoginError> {
-        let rejection = match answer {
-            Ok(value) => return Ok(Some(value)),
-            Err(rejection) => rejection,
-        };
-        match self.fence.mode_of(&rejection) {
-            Mode::Observe => {
-                self.observed.push(*rejection);
-                Ok(None)
-            }
-            Mode::Enforce => {
-                self.record(&rejection, Enforcement::Refused);
-                Err(LoginError::Refused(rejection))
-            }
-        }
-    }
-
-    fn wanted_tokens(
-        &mut self,
-        request: &StartupRequest,
-        scope: Option<&Scope>,
-    ) -> Result<Option<Wanted>, LoginError> {
-        let read = || {
-            let Some(text) = request.token_text()? else {
-                return Ok(None);
-            };
-            let scope = scope.unwrap_or_else(|| self.fence.default_scope());
-            let value = TokenValue::parse(&text, scope).map_err(|error| {
-                Box::new(Rejection::invalid_value("fencing.token", &text, &error))
-            })?;
-            if let Some(value) = &value {
-                self.fence.may_declare_all(value, Lifetime::Session)?;
-            }
-            Ok(value)
-        };
-        let value = self.unless_observed(read())?.flatten();
-        Ok(value.map(|value| Wanted::new(&self.fence, value)))
-    }
-
-    /// SQL and streams of a replication connection pass no fence: it is exempt as a whole, or there is none.
-    fn passage(
-        &mut self,
-        request: &StartupRequest,
-        wanted: Option<&Wanted>,
-    ) -> Result<Option<ReplicationPermit>, LoginError> {
-        match request.asks_for_replication() {
-            startup::Replication::No => Ok(None),
-            startup::Replication::Yes => {
-                let admitted = self.fence.admit_replication(wanted.map(Wanted::value));
-                let (passage, observed) = admitted.map_err(|rejection| self.refused(rejection))?;
-                self.observed.extend(observed.map(|rejection| *rejection));
-                Ok(Some(passage))
-            }
-        }
-    }
-
-    fn refused(&self, rejection: Box<Rejection>) -> LoginError {
-        self.record(&rejection, Enforcement::Refused);
-        LoginError::Refused(rejection)
+/// On a socket of the file system there is no TLS, and none is asked for, as by PostgreSQL.
+const fn leg_of(client_addr: ClientAddr, shown: &Loaded) -> Option<&ClientLeg> {
+    match client_addr {
+        ClientAddr::Tcp(_) => shown.client.as_ref(),
+        ClientAddr::Local => None,
     }
 }

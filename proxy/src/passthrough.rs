@@ -15,7 +15,9 @@ use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 
+use crate::client_table::ClientEntry;
 use crate::relay::End;
+use crate::takeover::Tenure;
 use crate::transport::{Outbox, Socket, Stall};
 use crate::upstream::PassthroughUpstream;
 use crate::worker::Worker;
@@ -41,6 +43,8 @@ pub(crate) struct Ends {
     pub client_carry: BytesMut,
     /// The server, with the passage spent.
     pub server: PassthroughUpstream,
+    /// How long that is the primary, where it is known.
+    pub tenure: Option<Tenure>,
     /// Bytes for the client that have arrived already.
     pub server_carry: BytesMut,
 }
@@ -58,7 +62,7 @@ pub(crate) struct Passthrough {
 
 impl Passthrough {
     /// Relays until one side closes, or the client takes nothing for too long.
-    pub(crate) async fn run(worker: Rc<Worker>, ends: Ends) -> End {
+    pub(crate) async fn run(worker: Rc<Worker>, ends: Ends, entry: &ClientEntry) -> End {
         let mut connection = Self {
             worker,
             client: ends.client,
@@ -76,17 +80,24 @@ impl Passthrough {
         if let Err(end) = connection.begin(&ends.client_carry, &ends.server_carry) {
             return end;
         }
-        let end = std::future::poll_fn(|cx| connection.poll(cx)).await;
+        let over = async {
+            match &ends.tenure {
+                Some(tenure) => tenure.over().await,
+                None => std::future::pending().await,
+            }
+        };
+        let end = tokio::select! {
+            end = std::future::poll_fn(|cx| connection.poll(cx)) => end,
+            () = over => End::Deposed,
+            () = entry.killed() => End::Killed,
+        };
         match end {
             // It has sent what it wanted to be done: that arrives, though nobody waits for an answer.
             End::ClientLeft => {
                 let finished = connection.server.finish();
-                let Worker {
-                    timers,
-                    close_timeout,
-                    ..
-                } = &*connection.worker;
-                if let Ok(Err(error)) = timers.timeout(*close_timeout, finished).await {
+                let worker = &connection.worker;
+                let finished = worker.shared.timers.timeout(worker.close_timeout, finished);
+                if let Ok(Err(error)) = finished.await {
                     tracing::debug!(%error, "the end of an unfenced connection");
                 }
             }
@@ -150,6 +161,7 @@ impl Passthrough {
             Poll::Ready(Ok(0)) => ServerSide::Closed(None),
             Poll::Ready(Err(error)) => ServerSide::Closed(Some(error)),
             Poll::Ready(Ok(read)) => {
+                self.worker.tally.received_from_server(read);
                 let sent = self.client_outbox.send(&self.client, scratch.front(read));
                 return sent.map(|()| true).map_err(End::ClientSocket);
             }
@@ -169,6 +181,7 @@ impl Passthrough {
             Poll::Ready(Ok(0)) => Err(End::ClientLeft),
             Poll::Ready(Err(error)) => Err(End::ClientSocket(error)),
             Poll::Ready(Ok(read)) => {
+                worker.tally.received_from_client(read);
                 self.forward(scratch.front(read));
                 Ok(true)
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Mode, POLICY_BYTES_MAX, Policy, Remark};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::fence::Fence;
@@ -88,30 +88,41 @@ pub(crate) struct Reloads {
 
 impl Reloads {
     /// Runs until the proxy ends.
-    pub(crate) async fn run(self, reload: Arc<Notify>, shutdown: CancellationToken) {
-        loop {
-            tokio::select! {
-                () = reload.notified() => self.reload(),
-                () = shutdown.cancelled() => return,
+    pub(crate) async fn run(
+        self,
+        mut asked: mpsc::Receiver<oneshot::Sender<Result<(), String>>>,
+        shutdown: CancellationToken,
+    ) {
+        let each = async {
+            while let Some(done) = asked.recv().await {
+                // Nobody has to wait for it.
+                let _ = done.send(self.reload().await);
             }
+        };
+        tokio::select! {
+            () = each => {}
+            () = shutdown.cancelled() => {}
         }
     }
 
-    fn reload(&self) {
+    async fn reload(&self) -> Result<(), String> {
+        let file = self.path.clone();
+        // A file may be slow: nobody who logs in waits for it.
+        let read = tokio::task::spawn_blocking(move || read(&file)).await;
         let path = self.path.display();
-        let loaded = read(&self.path).map_err(|errors| errors.to_string());
+        let loaded = match read {
+            Ok(read) => read.map_err(|errors| errors.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
         let fence = loaded.and_then(|policy| {
             let fence = Fence::new(policy, Arc::clone(&self.cells), self.overall);
             fence.map_err(|error| error.to_string())
         });
-        match fence {
-            Ok(fence) => {
-                self.fences.send_replace(Arc::new(fence));
-                tracing::info!(%path, "the policy file was read again and is in force");
-            }
-            Err(error) => {
-                tracing::error!(%path, %error, "the policy file is not valid: the old policy stays in force");
-            }
-        }
+        let fence = fence.inspect_err(|error| {
+            tracing::error!(%path, %error, "the policy file is not valid: the old policy stays in force");
+        })?;
+        self.fences.send_replace(Arc::new(fence));
+        tracing::info!(%path, "the policy file was read again and is in force");
+        Ok(())
     }
 }

@@ -14,21 +14,22 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::BytesMut;
-use tokio_util::sync::WaitForCancellationFutureOwned;
-
+use crate::client_table::{ClientState, Publisher};
 use crate::rejection::Rejection;
-use crate::rejection_log::{RejectionRecord, SessionLabel};
-use crate::session::Session;
-use crate::session::action::Prerequisite;
+use crate::rejection_log::SessionLabel;
+use crate::session::action::{Prerequisite, Refusal};
 use crate::session::endings::Ending;
 use crate::session::tokens::Wanted;
+use crate::session::{Activity, Session};
+use crate::takeover::Tenure;
 use crate::transport::Socket;
 use crate::upstream::Upstream;
 use crate::worker::Worker;
+use bytes::BytesMut;
 use client_side::ClientSide;
 use server_side::ServerSide;
 use token_grant::Grant;
@@ -38,7 +39,7 @@ pub(crate) use end::End;
 /// Turns of the loop before other connections of the worker get theirs.
 const TURNS_MAX: usize = 4;
 
-/// A client that does not read why it gets no session is not waited for.
+/// A client that does not read why it gets no session, or has none any more, is not waited for.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a look at one side has come to, in the turns since the task was woken.
@@ -55,12 +56,16 @@ enum Side {
 /// One connection behind PostgreSQL's authentication.
 pub(crate) struct Relay {
     worker: Rc<Worker>,
-    label: SessionLabel,
+    label: Arc<SessionLabel>,
+    /// Shows what the session does.
+    shown: Publisher,
     session: Session,
     client: ClientSide,
     server: ServerSide,
-    /// Wakes the task when the proxy is told to stop.
-    stop_watch: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// The time of its server as the primary, where that is known.
+    tenure: Option<Tenure>,
+    /// Wakes the task when the proxy is told to stop, or another server is the primary.
+    end_watch: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 /// Both sockets of a connection, each with what it has sent already.
@@ -71,6 +76,8 @@ pub(crate) struct Sockets {
     pub client_bytes: BytesMut,
     /// The server's.
     pub server: Socket,
+    /// How long that is the primary.
+    pub tenure: Option<Tenure>,
     /// Bytes of the server, behind its first ReadyForQuery.
     pub server_bytes: BytesMut,
 }
@@ -94,17 +101,20 @@ impl Relay {
     #[must_use]
     pub(crate) fn new(
         worker: Rc<Worker>,
-        label: SessionLabel,
+        label: Arc<SessionLabel>,
+        shown: Publisher,
         session: Session,
         sockets: Sockets,
     ) -> Self {
         Self {
             worker,
             label,
+            shown,
             session,
             client: ClientSide::new(sockets.client, sockets.client_bytes),
             server: ServerSide::new(Upstream::new(sockets.server), sockets.server_bytes),
-            stop_watch: None,
+            tenure: sockets.tenure,
+            end_watch: None,
         }
     }
 
@@ -132,7 +142,8 @@ impl Relay {
     }
 
     /// Both sockets wake the task that calls this.
-    async fn take_over(&self) {
+    async fn take_over(&mut self) {
+        self.end_watch = None;
         std::future::poll_fn(|cx| {
             self.client.socket.belongs_to(cx);
             self.server.upstream.belongs_to(cx);
@@ -144,7 +155,7 @@ impl Relay {
     /// Tells the client why there is no session, and closes.
     pub(crate) async fn refuse(mut self, error: &[u8]) {
         self.client.put_own(error);
-        let timers = self.worker.timers.clone();
+        let timers = self.worker.shared.timers.clone();
         let _ = timers.timeout(REFUSAL_TIMEOUT, self.send_rest()).await;
         self.client.socket.shut_down_write();
     }
@@ -152,10 +163,12 @@ impl Relay {
     /// Runs the session to its end, and takes its record off the register where that is safe.
     pub(crate) async fn run(mut self) {
         self.take_over().await;
+        self.worker.shared.metrics.session_begun();
         let end = match self.serve().await {
             Ok(never) => match never {},
             Err(end) => end,
         };
+        self.worker.shared.metrics.session_ended(end.reason());
         self.finish(end).await;
     }
 
@@ -165,6 +178,8 @@ impl Relay {
             need = match need {
                 None => Some(std::future::poll_fn(|cx| self.poll_relay(cx)).await?),
                 Some(prerequisite) => {
+                    let waits = ClientState::Session(Activity::Active);
+                    self.shown.entry().set_state(waits);
                     // In a box, for it is large, and most sessions are in none at most times.
                     Box::pin(self.prepare(prerequisite)).await?;
                     self.on_kept_client_bytes()?
@@ -189,12 +204,16 @@ impl Relay {
                 };
             }
             if server != Side::Read && client != Side::Read {
-                return match self.is_to_stop(cx) {
-                    true => Poll::Ready(Err(self.end_for_shutdown())),
-                    false => Poll::Pending,
-                };
+                self.check_end(cx)?;
+                if self.is_to_stop() {
+                    return Poll::Ready(Err(self.end_for_shutdown()));
+                }
+                self.shown
+                    .publish(self.session.activity(), self.session.tokens());
+                return Poll::Pending;
             }
         }
+        self.check_end(cx)?;
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -227,9 +246,10 @@ impl Relay {
         for _ in 0..TURNS_MAX {
             self.poll_flush(cx)?;
             if self.poll_server(cx)? != Side::Read {
-                return Ok(());
+                return self.check_end(cx);
             }
         }
+        self.check_end(cx)?;
         cx.waker().wake_by_ref();
         Ok(())
     }
@@ -246,19 +266,16 @@ impl Relay {
             self.client.put_own(&own);
         }
         for refusal in std::mem::take(&mut output.refusals) {
-            let rejections = &self.worker.rejections;
-            let (class, text) = match refusal.statement {
-                Some(judged) => (Some(judged.class), judged.text),
-                None => (None, Vec::new()),
-            };
-            let text = (!text.is_empty()).then(|| rejections.statement(&text));
-            rejections.record(RejectionRecord::new(
-                &refusal.rejection,
-                &self.label,
-                class,
-                text,
-                refusal.enforcement,
-            ));
+            let Refusal {
+                rejection,
+                enforcement,
+                statement,
+            } = refusal;
+            let rejections = &self.worker.shared.rejections;
+            let statement = statement.map(|judged| rejections.statement(&judged));
+            let statement = statement.unwrap_or_default();
+            self.worker
+                .record(&rejection, &self.label, statement, enforcement);
         }
     }
 
@@ -279,37 +296,90 @@ impl Relay {
         let client_addr = self.label.client_addr;
         match &*ending {
             Ending::ProtocolViolation(error) => {
-                tracing::info!(client.addr = %client_addr, %error, "protocol violation by the client");
+                tracing::info!(%client_addr, %error, "protocol violation by the client");
             }
             Ending::OwnStatement(message) => {
-                tracing::error!(client.addr = %client_addr, %message, "a statement of the proxy's own failed");
+                tracing::error!(%client_addr, error = %message, "a statement of the proxy's own failed");
             }
             Ending::Contradiction { reply, command_tag } => {
                 // On the spot, so that what it has open cannot be committed.
                 self.server.upstream.abort();
                 tracing::error!(
-                    client.addr = %client_addr,
+                    %client_addr,
                     user = self.label.user,
                     %reply,
                     command_tag,
                     "PostgreSQL has done something else than the fence has judged: the session is ended"
                 );
             }
-            Ending::Unanswered | Ending::TakenOver | Ending::OutcomeUnknown | Ending::ByServer => {}
+            Ending::Unanswered
+            | Ending::TakenOver
+            | Ending::OutcomeUnknown
+            | Ending::Deposed
+            | Ending::ByServer => {}
         }
         End::Session(ending)
     }
 
+    /// Ends the session where its server is not the primary any more, or an operator says so.
+    fn check_end(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        if self.end_watch.is_none() {
+            let (drain, tenure) = (self.worker.drain.clone(), self.tenure.clone());
+            let entry = Arc::clone(self.shown.entry());
+            // Polled once and kept, so that the task is woken when the time comes.
+            let mut watch: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
+                let over = async {
+                    match &tenure {
+                        Some(tenure) => tenure.over().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = drain.cancelled() => {}
+                    () = over => {}
+                    () = entry.killed() => {}
+                }
+            });
+            let _ = watch.as_mut().poll(cx);
+            self.end_watch = Some(watch);
+        }
+        if self.shown.entry().is_killed() {
+            return Err(self.end_for_kill());
+        }
+        if self.tenure.as_ref().is_none_or(|tenure| !tenure.is_over()) {
+            return Ok(());
+        }
+        let ending = self.session.end_with_its_server();
+        self.server.upstream.abort();
+        Err(self.ended(ending))
+    }
+
     /// A proxy that stops lets every session finish its transaction, as PostgreSQL's smart shutdown
     /// would not: then it ends it.
-    fn is_to_stop(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.stop_watch.is_none() {
-            // Polled once and kept, so that the task is woken when the time comes.
-            let mut watch = Box::pin(self.worker.drain.clone().cancelled_owned());
-            let _ = watch.as_mut().poll(cx);
-            self.stop_watch = Some(watch);
-        }
+    fn is_to_stop(&self) -> bool {
         self.worker.stopping.get() && self.session.is_idle()
+    }
+
+    /// Nobody waits for what is in flight: a client that does not read, or a statement that does not end, is what a
+    /// KILL is for.
+    fn end_for_kill(&mut self) -> End {
+        let (sqlstate, message, hint) = match self.session.is_answered() {
+            true => (
+                "57P01",
+                "terminating connection because an operator has ended it with KILL",
+                "Connect again.",
+            ),
+            false => (
+                "08007",
+                "terminating connection because an operator has ended it with KILL, and it is not known whether the \
+                 last statement was committed",
+                "Connect again, and read the data to find out.",
+            ),
+        };
+        self.session.say_fatal(sqlstate, message, "", hint);
+        self.put_output();
+        self.server.upstream.abort();
+        End::Killed
     }
 
     fn end_for_shutdown(&mut self) -> End {

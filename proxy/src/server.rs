@@ -1,34 +1,46 @@
 //! The proxy as a whole: authority, takeovers, workers, listeners, and their orderly end.
 
 use std::io;
-use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pgpalisade_authority::Authority;
-use pgpalisade_policies::Policy;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, oneshot, watch};
+use pgpalisade_policies::{Mode, Policy};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
+use crate::accept::Accepting;
+use crate::accounts::Logins;
 use crate::arrivals::Arrivals;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
-use crate::config::{Barrier, Config};
+use crate::client_table::ClientTable;
+use crate::config::{AuthorityLocation, Barrier, Clients, Config, HttpAddr, ListenAddr};
+use crate::console::{ConsoleParts, Facts, OpenConsole};
 use crate::fence::Fence;
+use crate::fence::mark_cache::MarkCache;
+use crate::handover::{Handover, Predecessor, Successor};
+use crate::http::{HttpError, HttpServer, Sources};
+use crate::listener::Listener;
+use crate::metrics::Metrics;
 use crate::policy_file::Reloads;
 use crate::rejection_log::RejectionLog;
 use crate::store::{self, Store, StoreError};
 use crate::takeover::{BarrierKind, StartError, StoreLock, Takeover, TakeoverOptions};
 use crate::timers::Timers;
 use crate::transport::allowed_batching;
-use crate::worker::Shared;
-use crate::worker_thread::{Accepted, WorkerHandle};
+use crate::worker::{Servers, Shared};
+use crate::worker_thread::WorkerHandle;
 
-/// How long a listener rests after an accept that failed: most often the process has no file
-/// descriptor left, and trying again at once would only burn the processor.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Who has connected just before the listeners were handed over has this long for a first transaction.
+const FIRST_TRANSACTION: Duration = Duration::from_secs(1);
+
+/// The drain of a process that has handed over its listeners begins within this time.
+const SETTLE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long it waits before it looks again whether clients have left, or HTTP can be served.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the proxy cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -43,29 +55,41 @@ pub(crate) enum ServeError {
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
-        address: SocketAddr,
+        address: ListenAddr,
         /// Why.
         source: io::Error,
     },
     /// The system gives no thread.
     #[error("cannot start a worker thread: {0}")]
     Worker(io::Error),
+    /// Metrics and health cannot be served.
+    #[error(transparent)]
+    Http(#[from] HttpError),
     /// The policy names a scope by something that is no name.
     #[error("the policy names an invalid scope: {0}")]
     Scope(#[from] pgpalisade_authority::ScopeError),
 }
 
 /// What a running proxy is told.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Signals {
     /// Cancelled: to end.
     pub shutdown: CancellationToken,
-    /// Notified: to read the policy file again.
-    pub reload: Arc<Notify>,
+    /// Cancelled: to end when the last client has left. Also cancelled with `shutdown`.
+    pub closing: CancellationToken,
+    /// To read the policy file again, and whom to tell how that went.
+    pub reload: mpsc::Receiver<PolicyReloaded>,
+    /// Where the listeners come from, and go to.
+    pub handover: Handover,
+    /// What the console is made of.
+    pub console: ConsoleParts,
 }
 
-/// Serves until `signals.shutdown` is cancelled, then lets sessions finish their transactions for the time
-/// that the configuration allows. `ready` gets the addresses once connections are accepted.
+/// Whom to tell whether the policy file is valid.
+pub(crate) type PolicyReloaded = oneshot::Sender<Result<(), String>>;
+
+/// Serves until `signals.shutdown` is cancelled, or a new process takes over. Then it lets sessions finish their
+/// transactions for the time that the configuration allows. `ready` gets the addresses once connections are accepted.
 ///
 /// # Errors
 ///
@@ -76,74 +100,223 @@ pub(crate) async fn serve(
     signals: Signals,
     rejections: RejectionLog,
     certificates: Arc<Certificates>,
-    ready: oneshot::Sender<Vec<SocketAddr>>,
+    logins: Logins,
+    ready: oneshot::Sender<Vec<ListenAddr>>,
 ) -> Result<(), ServeError> {
-    let listeners = listen(&config.listen).await?;
-    let Store { authority, lock } = store::open(&config.authority, config.takeover_timeout).await?;
+    let (shutdown, closing) = (signals.shutdown, signals.closing);
+    let mut handover = signals.handover;
+    let mut listeners = listen(&addresses(&config), handover.predecessor.as_mut()).await?;
+    let mut predecessor = handover.predecessor.take();
+    if matches!(config.takeover.authority, AuthorityLocation::Embedded(_))
+        && let Some(mut old) = predecessor.take()
+    {
+        // Its store can be open in one process only.
+        old.take_over(&listeners).await;
+        if shutdown.run_until_cancelled(old.gone()).await.is_none() {
+            return Ok(());
+        }
+    }
+    let Store { authority, lock } =
+        store::open(&config.takeover.authority, config.takeover.timeout).await?;
     let takeover = start_takeover(&config, authority, lock).await?;
     let cells = Arc::clone(takeover.cells());
-    let fence = Fence::new(policy, Arc::clone(&cells), config.mode)?;
+    let fence = Fence::new(policy, Arc::clone(&cells), config.policy.mode)?;
     let (fences, fence) = watch::channel(Arc::new(fence));
-    let shutdown = signals.shutdown;
-    if let Some(path) = config.policy.clone() {
-        let reloads = Reloads {
-            path,
-            cells,
-            overall: config.mode,
-            fences,
-        };
-        tokio::spawn(reloads.run(signals.reload, shutdown.clone()));
-    }
+    follow_reloads(&config, &cells, fences, (signals.reload, shutdown.clone()));
     let timers = Timers::of_this_runtime();
     let shared = Shared {
         fence,
-        arrivals: Arrivals::new(
-            config.max_connections.get(),
-            config.login_timeout,
-            timers.clone(),
-        ),
+        arrivals: arrivals(&config.clients, &timers),
         classification: Classification::new(timers.clone()),
+        metrics: Metrics::new(cells),
+        connected: ClientTable::default(),
         takeover,
         rejections,
-        upstream: config.upstream.clone(),
+        servers: servers(&config),
         certificates,
-        login_timeout: config.login_timeout,
-        write_stall_timeout: config.write_stall_timeout,
-        tcp_keepalive: config.tcp_keepalive,
+        logins,
+        clients: config.clients,
         batching: allowed_batching(config.batching),
         timers,
         drain: CancellationToken::new(),
         abort: CancellationToken::new(),
     };
-    let workers = (0..config.workers.get()).map(|number| WorkerHandle::start(number, &shared));
-    let workers = Arc::new(
-        workers
-            .collect::<io::Result<Vec<_>>>()
-            .map_err(ServeError::Worker)?,
-    );
-    let accepting = TaskTracker::new();
-    let addresses = listeners
-        .iter()
-        .filter_map(|listener| listener.local_addr().ok())
-        .collect();
-    for listener in listeners {
-        accepting.spawn(accept(listener, Arc::clone(&workers), shutdown.clone()));
-    }
-    // Nobody has to wait for it.
-    let _ = ready.send(addresses);
+    let workers = Arc::new(start_workers(config.workers, &shared)?);
+    let facts = facts(&signals.console, &config.takeover.authority, &shared);
+    let start_http = || start_http(config.http.as_ref(), &facts, &shared.timers, &closing);
+    let http = take_over(predecessor, &listeners, start_http).await?;
+    // The last one is the console's.
+    let console = config.console.as_ref().and_then(|_| listeners.pop());
+    let console = console.map(|listener| OpenConsole::open(listener, signals.console, facts));
+    let accepting = Accepting::open(listeners, &workers, &shared);
+    let _ = ready.send(accepting.addresses()); // Nobody has to wait for it.
 
-    shutdown.cancelled().await;
-    accepting.close();
-    accepting.wait().await;
+    let successor = successor(&accepting, console.as_ref(), &mut handover);
+    let successor = closing.run_until_cancelled(successor).await;
+    accepting.close().await;
+    if successor.is_some() {
+        drop((http, console));
+        settle(&shared.arrivals, &shutdown).await;
+    } else {
+        all_left(&workers, &shutdown).await;
+    }
     stop(workers, &shared, config.shutdown_grace).await;
     Ok(())
 }
 
-async fn listen(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, ServeError> {
+fn arrivals(clients: &Clients, timers: &Timers) -> Arrivals {
+    let places = clients.max_connections.get();
+    Arrivals::new(places, clients.login_timeout, timers.clone())
+}
+
+/// Waits for a process that takes over all that is listened on. Cancel safe.
+async fn successor(
+    accepting: &Accepting,
+    console: Option<&OpenConsole>,
+    handover: &mut Handover,
+) -> Successor {
+    let all = console.map(|console| &console.listener).into_iter();
+    let all: Vec<_> = all.chain(&accepting.listeners).cloned().collect();
+    handover.successor(&all).await
+}
+
+/// Waits until all clients have left by themselves, or the proxy is to end without them.
+async fn all_left(workers: &[WorkerHandle], shutdown: &CancellationToken) {
+    let are_there = || workers.iter().any(|worker| worker.connections() > 0);
+    while are_there() && !shutdown.is_cancelled() {
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+/// What is listened on: for clients, and at the end for operators.
+fn addresses(config: &Config) -> Vec<ListenAddr> {
+    let console = config.console.iter().map(|console| &console.listen);
+    let clients = config.clients.listen.iter();
+    clients.chain(console).cloned().collect()
+}
+
+fn facts(console: &ConsoleParts, authority: &AuthorityLocation, shared: &Shared) -> Arc<Facts> {
+    Arc::new(Facts {
+        clients: shared.connected.clone(),
+        metrics: shared.metrics.clone(),
+        rejections: shared.rejections.clone(),
+        takeover: shared.takeover.clone(),
+        fence: shared.fence.clone(),
+        settings: console.settings.clone(),
+        upstream: shared.servers.upstream.clone(),
+        authority: authority.to_string(),
+    })
+}
+
+fn servers(config: &Config) -> Servers {
+    Servers {
+        upstream: config.upstream.hosts.clone(),
+        control: config.control_hosts(),
+    }
+}
+
+/// Waits until those who came through listeners that are handed over have logged in, and had time to begin.
+async fn settle(arrivals: &Arrivals, shutdown: &CancellationToken) {
+    let begun = Instant::now();
+    let mut last_login = begun;
+    while begun.elapsed() < SETTLE_WITHIN
+        && last_login.elapsed() < FIRST_TRANSACTION
+        && !shutdown.is_cancelled()
+    {
+        tokio::time::sleep(FIRST_TRANSACTION / 20).await;
+        if arrivals.logging_in() > 0 {
+            last_login = Instant::now();
+        }
+    }
+}
+
+/// Has the policy file read again whenever that is asked for.
+fn follow_reloads(
+    config: &Config,
+    cells: &Arc<MarkCache>,
+    fences: watch::Sender<Arc<Fence>>,
+    (asked, shutdown): (mpsc::Receiver<PolicyReloaded>, CancellationToken),
+) {
+    let reloads = config.policy.file.clone().map(|path| Reloads {
+        path,
+        cells: Arc::clone(cells),
+        overall: config.policy.mode,
+        fences,
+    });
+    // Without one, whoever asks for it is not left waiting.
+    match reloads {
+        Some(reloads) => drop(tokio::spawn(reloads.run(asked, shutdown))),
+        None => drop(asked),
+    }
+}
+
+fn start_workers(count: NonZeroUsize, shared: &Shared) -> Result<Vec<WorkerHandle>, ServeError> {
+    let workers = (0..count.get()).map(|number| WorkerHandle::start(number, shared));
+    workers
+        .collect::<io::Result<_>>()
+        .map_err(ServeError::Worker)
+}
+
+fn start_http(
+    config: Option<&HttpAddr>,
+    facts: &Arc<Facts>,
+    timers: &Timers,
+    closing: &CancellationToken,
+) -> Result<Option<HttpServer>, HttpError> {
+    let start = |config| {
+        let sources = Sources {
+            facts: Arc::clone(facts),
+            timers: timers.clone(),
+            shutdown: closing.clone(),
+        };
+        HttpServer::start(config, sources)
+    };
+    config.map(start).transpose()
+}
+
+/// Serves instead of the process before, and starts HTTP as soon as that has let go of the address. Then sessions are
+/// served without it, too.
+async fn take_over(
+    predecessor: Option<Predecessor>,
+    listeners: &[Listener],
+    start_http: impl Fn() -> Result<Option<HttpServer>, HttpError>,
+) -> Result<Option<HttpServer>, HttpError> {
+    let Some(mut old) = predecessor else {
+        return start_http();
+    };
+    old.take_over(listeners).await;
+    let begun = Instant::now();
+    loop {
+        match start_http() {
+            Err(HttpError::Listen { source, .. })
+                if source.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < SETTLE_WITHIN =>
+            {
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+            Err(error) => {
+                tracing::error!(%error, "there is no HTTP");
+                return Ok(None);
+            }
+            http => return http,
+        }
+    }
+}
+
+async fn listen(
+    addresses: &[ListenAddr],
+    mut predecessor: Option<&mut Predecessor>,
+) -> Result<Vec<Listener>, ServeError> {
     let mut listeners = Vec::new();
-    for &address in addresses {
-        let listener = TcpListener::bind(address).await;
-        listeners.push(listener.map_err(|source| ServeError::Listen { address, source })?);
+    for address in addresses {
+        let inherited = predecessor.as_mut().and_then(|old| old.listener(address));
+        let listener = match inherited {
+            Some(listener) => Ok(listener),
+            None => Listener::bind(address).await,
+        };
+        listeners.push(listener.map_err(|source| ServeError::Listen {
+            address: address.clone(),
+            source,
+        })?);
     }
     Ok(listeners)
 }
@@ -153,52 +326,43 @@ async fn start_takeover(
     authority: Arc<dyn Authority>,
     store_lock: StoreLock,
 ) -> Result<Takeover, StartError> {
-    let Barrier::Cluster = config.barrier;
+    let Barrier::Cluster = config.takeover.barrier;
     let declared_by = format!("pgpalisade {}", std::process::id());
     let mut options = TakeoverOptions::new(config.control.expose().clone(), declared_by);
-    options.timeout = config.takeover_timeout;
+    options.timeout = config.takeover.timeout;
     options.barrier = BarrierKind::Cluster;
     options.store_lock = store_lock;
-    options.witness = config.witness;
-    Takeover::start(options, authority, CancellationToken::new()).await
+    options.witness = config.takeover.witness;
+    let takeover = Takeover::start(options, authority, CancellationToken::new()).await?;
+    log_start(config, &takeover);
+    Ok(takeover)
 }
 
-async fn accept(
-    listener: TcpListener,
-    workers: Arc<Vec<WorkerHandle>>,
-    shutdown: CancellationToken,
-) {
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = shutdown.cancelled() => return,
-        };
-        match accepted {
-            Ok((stream, client_addr)) => hand_over(stream, client_addr, &workers),
-            Err(error) => {
-                tracing::warn!(%error, "accepting a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-fn hand_over(stream: TcpStream, client_addr: SocketAddr, workers: &[WorkerHandle]) {
-    let least_busy = workers.iter().min_by_key(|worker| worker.connections());
-    match (stream.into_std(), least_busy) {
-        (Ok(stream), Some(worker)) => worker.serve(Accepted {
-            stream,
-            client_addr,
-        }),
-        (Err(error), _) => tracing::warn!(%error, "handing a connection to a worker"),
-        (Ok(_), None) => tracing::error!("there is no worker"),
-    }
+/// The one line that says what runs here.
+fn log_start(config: &Config, takeover: &Takeover) {
+    let primary = takeover.primary();
+    let primary = primary.as_ref();
+    let policy = config.policy.file.as_deref();
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        upstream = %config.upstream.hosts,
+        primary = primary.map(|primary| &*primary.server),
+        postgres = primary.map(|primary| &*primary.version),
+        authority = %config.takeover.authority,
+        policy = policy.map(|path| path.display().to_string()),
+        mode = match (config.policy.mode, policy) {
+            (Mode::Observe, _) => "observe: nothing is refused",
+            (Mode::Enforce, None) => "enforce",
+            (Mode::Enforce, Some(_)) => "as the policy says",
+        },
+        "pgpalisade serves"
+    );
 }
 
 async fn stop(workers: Arc<Vec<WorkerHandle>>, shared: &Shared, grace: Duration) {
     shared.drain.cancel();
     let open: usize = workers.iter().map(WorkerHandle::connections).sum();
-    tracing::info!(connections = open, ?grace, "waiting for open transactions");
+    tracing::info!(connections = open, within = ?grace, "waiting for open transactions");
     // The listeners have ended, so nobody else holds the workers.
     let Ok(workers) = Arc::try_unwrap(workers) else {
         return;

@@ -1,7 +1,8 @@
 //! Opening the store of marks that the configuration names.
 
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pgpalisade_authority::{Authority, Embedded, Etcd, Postgres, embedded, etcd, postgres};
 
@@ -38,6 +39,9 @@ pub(crate) struct Store {
     pub lock: StoreLock,
 }
 
+/// An embedded store that another process lets go of is opened within this time.
+const RELEASED_WITHIN: Duration = Duration::from_secs(1);
+
 /// Opens it. `timeout` bounds a call to a store that is reached over a network.
 ///
 /// # Errors
@@ -49,7 +53,7 @@ pub(crate) async fn open(
 ) -> Result<Store, StoreError> {
     Ok(match location {
         AuthorityLocation::Embedded(directory) => Store {
-            authority: Arc::new(Embedded::open(directory)?),
+            authority: Arc::new(open_embedded(directory).await?),
             lock: StoreLock::Exclusive,
         },
         AuthorityLocation::Etcd(options) => Store {
@@ -64,4 +68,37 @@ pub(crate) async fn open(
             }
         }
     })
+}
+
+/// Another process has it open for a moment when it looks at it, or ends.
+async fn open_embedded(directory: &Path) -> Result<Embedded, embedded::OpenError> {
+    let begun = Instant::now();
+    loop {
+        match Embedded::open(directory) {
+            Err(embedded::OpenError::Locked { .. }) if begun.elapsed() < RELEASED_WITHIN => {
+                tokio::time::sleep(RELEASED_WITHIN / 50).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_store_that_is_let_go_of_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let other = Embedded::open(&path).unwrap();
+        let refused = open_embedded(&path).await.unwrap_err();
+        assert!(StoreError::from(refused).is_in_use());
+        let lets_go = async {
+            tokio::time::sleep(RELEASED_WITHIN / 10).await;
+            drop(other);
+        };
+        let (opened, ()) = tokio::join!(open_embedded(&path), lets_go);
+        opened.unwrap();
+    }
 }

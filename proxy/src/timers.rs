@@ -8,6 +8,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 use tokio::time::{Sleep, Timeout};
 
 /// The timers of another runtime. They end with it.
@@ -15,6 +16,11 @@ use tokio::time::{Sleep, Timeout};
 pub(crate) struct Timers(Handle);
 
 impl Timers {
+    /// Those of a runtime.
+    pub(crate) const fn new(runtime: Handle) -> Self {
+        Self(runtime)
+    }
+
     /// Those of the runtime that this is called on.
     ///
     /// # Panics
@@ -29,6 +35,14 @@ impl Timers {
     pub(crate) fn sleep(&self, time: Duration) -> Sleep {
         let _entered = self.0.enter();
         tokio::time::sleep(time)
+    }
+
+    /// As [`tokio::spawn`], where there is I/O too.
+    pub(crate) fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        self.0.spawn(future)
     }
 
     /// As [`tokio::time::timeout`].

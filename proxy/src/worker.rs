@@ -9,13 +9,17 @@ use pgpalisade_policies::{VerdictCache, Who};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::accounts::Logins;
 use crate::arrivals::Arrivals;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
+use crate::client_table::ClientTable;
 use crate::collected::Budget;
-use crate::config::{Batching, UpstreamAddr};
+use crate::config::{Batching, Clients, Hosts};
 use crate::fence::{Fence, SessionFence};
-use crate::rejection_log::{RejectionLog, SessionLabel};
+use crate::metrics::{Metrics, WorkerTally};
+use crate::rejection::{Enforcement, Rejection};
+use crate::rejection_log::{RecordedStatement, RejectionLog, RejectionRecord, SessionLabel};
 use crate::takeover::Takeover;
 use crate::timers::Timers;
 use crate::transport::{Scratch, SendBatch, StallLimit};
@@ -29,6 +33,15 @@ const COLLECTED_BYTES: usize = 32 * 1024 * 1024;
 /// Time from the first look at such a text to its last byte.
 const COLLECTED_WITHIN: Duration = Duration::from_secs(30);
 
+/// The servers of the protected cluster.
+#[derive(Clone)]
+pub(crate) struct Servers {
+    /// Where sessions go.
+    pub upstream: Hosts,
+    /// Where the control connection finds each of them.
+    pub control: Hosts,
+}
+
 /// What all workers have in common.
 #[derive(Clone)]
 pub(crate) struct Shared {
@@ -40,18 +53,20 @@ pub(crate) struct Shared {
     pub classification: Classification,
     /// The record of rejections.
     pub rejections: RejectionLog,
-    /// The protected server.
-    pub upstream: UpstreamAddr,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Who is connected.
+    pub connected: ClientTable,
+    /// The servers of the protected cluster.
+    pub servers: Servers,
     /// TLS of both legs.
     pub certificates: Arc<Certificates>,
+    /// How clients log in.
+    pub logins: Logins,
     /// Connections that have not logged in, and the places for those that do.
     pub arrivals: Arrivals,
-    /// Time from connecting to the end of the login.
-    pub login_timeout: Duration,
-    /// A client that takes no byte for this long is given up.
-    pub write_stall_timeout: Option<Duration>,
-    /// Idle time before TCP keep-alive probes.
-    pub tcp_keepalive: Option<Duration>,
+    /// What clients may do, and for how long.
+    pub clients: Clients,
     /// How many sends go to the system in one call.
     pub batching: Batching,
     /// What measures these times.
@@ -65,40 +80,26 @@ pub(crate) struct Shared {
 /// What the connections of one worker share. Nothing in it is shared with another thread but by
 /// handles that need no lock on the way of a message.
 pub(crate) struct Worker {
-    /// Declarations and releases.
-    pub takeover: Takeover,
-    /// The decision, and every new one that a reload makes.
+    /// What all workers have in common.
+    pub shared: Shared,
+    /// Tells of every new fence that a reload makes.
     fences: RefCell<watch::Receiver<Arc<Fence>>>,
     /// The newest of them that was seen.
     fence: RefCell<Arc<Fence>>,
     /// Verdicts on texts, by text and form.
     pub verdicts: RefCell<VerdictCache>,
-    /// Verdicts on texts that take long.
-    pub classification: Classification,
+    /// What this worker counts.
+    pub tally: WorkerTally,
     /// The buffer that all connections read into.
     pub scratch: RefCell<Scratch>,
     /// What the connections have to send.
     pub sends: Rc<SendBatch>,
-    /// The record of rejections.
-    pub rejections: RejectionLog,
-    /// The protected server.
-    pub upstream: UpstreamAddr,
-    /// TLS of both legs.
-    pub certificates: Arc<Certificates>,
-    /// Connections that have not logged in, of all workers.
-    pub arrivals: Arrivals,
     /// Room for texts that have not arrived whole.
     pub collected: Budget,
-    /// Time from connecting to the end of the login.
-    pub login_timeout: Duration,
     /// A client that takes no byte for this long is given up.
     pub write_stall_limit: StallLimit,
-    /// Idle time before TCP keep-alive probes.
-    pub tcp_keepalive: Option<Duration>,
     /// How long the server may take to close after a goodbye.
     pub close_timeout: Duration,
-    /// What measures these times.
-    pub timers: Timers,
     /// Cancelled when `stopping` is set, to wake idle connections.
     pub drain: CancellationToken,
     /// Sessions end as soon as they are idle.
@@ -106,30 +107,24 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: &Shared) -> Self {
+    pub(crate) fn new(shared: Shared) -> Self {
+        let fence = Arc::clone(&shared.fence.borrow());
         Self {
-            takeover: shared.takeover.clone(),
-            fence: RefCell::new(Arc::clone(&shared.fence.borrow())),
+            fence: RefCell::new(fence),
             fences: RefCell::new(shared.fence.clone()),
             verdicts: RefCell::new(VerdictCache::new(VERDICT_CACHE_BYTES)),
-            classification: shared.classification.clone(),
+            tally: shared.metrics.worker(),
             scratch: RefCell::new(Scratch::default()),
             sends: Rc::new(SendBatch::new(shared.batching)),
-            rejections: shared.rejections.clone(),
-            upstream: shared.upstream.clone(),
-            certificates: Arc::clone(&shared.certificates),
-            arrivals: shared.arrivals.clone(),
             collected: Budget::new(COLLECTED_BYTES, COLLECTED_WITHIN),
-            login_timeout: shared.login_timeout,
             write_stall_limit: StallLimit {
-                time: shared.write_stall_timeout,
+                time: shared.clients.write_stall_timeout,
                 timers: shared.timers.clone(),
             },
-            tcp_keepalive: shared.tcp_keepalive,
             close_timeout: Duration::from_secs(5),
-            timers: shared.timers.clone(),
             drain: CancellationToken::new(),
             stopping: Cell::new(false),
+            shared,
         }
     }
 
@@ -150,13 +145,35 @@ impl Worker {
         }
     }
 
+    /// Takes a refusal down, carried out or only observed.
+    pub(crate) fn record(
+        &self,
+        rejection: &Rejection,
+        label: &SessionLabel,
+        statement: RecordedStatement,
+        enforcement: Enforcement,
+    ) {
+        let Shared {
+            rejections,
+            metrics,
+            ..
+        } = &self.shared;
+        match label.is_authenticated() {
+            true => metrics.rejected(rejection, enforcement),
+            false => metrics.rejected_unproved(rejection, enforcement),
+        }
+        let record = RejectionRecord::new(rejection, label, statement, enforcement);
+        rejections.record(record);
+    }
+
     /// What holds for a session.
     pub(crate) fn fence_for(&self, label: &SessionLabel) -> SessionFence {
         let who = Who {
             user: &label.user,
             database: &label.database,
             application_name: label.application_name.as_deref(),
-            client: Some(label.client_addr.ip()),
+            common_name: label.common_name.as_deref(),
+            client: label.client_addr.ip(),
         };
         self.follow_policy();
         self.fence.borrow().for_session(&who)

@@ -2,16 +2,17 @@
 //! crosses threads and shares nothing with other workers that it would have to lock.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::runtime::{LocalOptions, LocalRuntime};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
+use crate::listener::Accepted;
 use crate::login;
 use crate::worker::{Shared, Worker};
 
@@ -20,14 +21,6 @@ const STACK_BYTES: usize = 2 * pgpalisade_policies::PARSER_STACK;
 
 /// Connections handed to a worker that it has not begun to serve.
 const QUEUE: usize = 1024;
-
-/// A connection that was accepted.
-pub(crate) struct Accepted {
-    /// The client's socket.
-    pub(crate) stream: TcpStream,
-    /// Its other end.
-    pub(crate) client_addr: SocketAddr,
-}
 
 /// A connection that is being served.
 struct Counted(Arc<AtomicUsize>);
@@ -93,13 +86,27 @@ impl WorkerHandle {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Hands it a connection. Where it cannot keep up, the connection is closed.
-    pub(crate) fn serve(&self, accepted: Accepted) {
+    /// Hands it a connection, or gives it back where its queue has no room for so long.
+    pub(crate) async fn serve(&self, accepted: Accepted, wait: Duration) -> Result<(), Accepted> {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = self.jobs.try_send(accepted) {
+        let sent = self.jobs.send_timeout(accepted, wait).await;
+        sent.map_err(|error| {
             self.connections.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!(%error, "a worker cannot keep up with new connections");
-        }
+            error.into_inner()
+        })
+    }
+
+    /// One that has begun to serve nothing, and whose queue has room for one connection.
+    #[cfg(test)]
+    pub(crate) fn stuck() -> (Self, mpsc::Receiver<Accepted>) {
+        let (jobs, receiver) = mpsc::channel(1);
+        let worker = Self {
+            jobs,
+            connections: Arc::default(),
+            ended: oneshot::channel().1,
+            thread: std::thread::spawn(|| {}),
+        };
+        (worker, receiver)
     }
 
     /// Waits until it has ended. It ends after its last connection, once the drain has begun.
@@ -119,7 +126,7 @@ fn local_runtime() -> io::Result<LocalRuntime> {
 }
 
 async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Arc<AtomicUsize>) {
-    let worker = Rc::new(Worker::new(&shared));
+    let worker = Rc::new(Worker::new(shared));
     // It ends with the thread.
     let sends = Rc::clone(&worker.sends);
     tokio::task::spawn_local(async move { sends.flush_after_each_turn().await });
@@ -127,13 +134,17 @@ async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Ar
     loop {
         let accepted = tokio::select! {
             accepted = jobs.recv() => accepted,
-            () = shared.drain.cancelled() => None,
+            () = worker.shared.drain.cancelled() => None,
         };
         let Some(accepted) = accepted else { break };
         let (worker, sessions) = (Rc::clone(&worker), tracker.clone());
-        let counted = Counted(Arc::clone(&connections));
+        let counted = (
+            Counted(Arc::clone(&connections)),
+            worker.shared.metrics.connected(),
+            worker.shared.connected.enter(accepted.client_addr),
+        );
         tracker.spawn_local(async move {
-            let served = login::serve_client(worker, accepted.stream, accepted.client_addr);
+            let served = login::serve_client(worker, accepted, counted.2.entry());
             if let Some((session, place)) = served.await {
                 // As a task of its own, which is as large as a session and not as a login.
                 sessions.spawn_local(async move {
@@ -148,6 +159,6 @@ async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Ar
     tracker.close();
     tokio::select! {
         () = tracker.wait() => {}
-        () = shared.abort.cancelled() => {}
+        () = worker.shared.abort.cancelled() => {}
     }
 }

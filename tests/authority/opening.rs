@@ -57,13 +57,13 @@ async fn somebody_else_listens() {
 }
 
 #[tokio::test]
-async fn a_newer_format_and_damage() {
+async fn another_format_and_damage() {
     let etcd = etcd::Etcd::start(1);
     let text = etcd.urls().join(",");
     etcd.ctl(&["put", "/pgpalisade/identity", r#"{"format":3,"more":true}"#]);
     let error = open_error(&text).await;
     assert!(
-        matches!(&error, OpenError::Newer { found: 3, .. }),
+        matches!(&error, OpenError::OtherFormat { found: 3, .. }),
         "{error:?}"
     );
     etcd.ctl(&["put", "/pgpalisade/identity", "?"]);

@@ -4,7 +4,7 @@
 //!   by flags, which leaves every value of the block checked.
 //! - `toml policy`: `pgpalisade check --policy` must take the block.
 //! - `sql test`: runs in a psql session of its own. `sh test`: runs in a shell where psql finds the proxy, in the root
-//!   of the repository, with `pgpalisade` in its path.
+//!   of the repository, with `pgpalisade` in its path, and `$CONSOLE` is the directory of the console.
 //!   The blocks of a page share one server and run in their order. A `text` block that follows is what they
 //!   print, errors as their SQLSTATE. Without one, they must succeed.
 //! - All others are shown, not run.
@@ -20,6 +20,8 @@
 mod page;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -30,6 +32,7 @@ use pgpalisade_tests::programs::{connect_by_environment, feed};
 use pgpalisade_tests::proxy::{Options, Proxy, subcommand};
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::tls::Authority;
+use tempfile::TempDir;
 
 #[test]
 fn blocks_marked_test_do_what_they_say() {
@@ -43,9 +46,9 @@ fn blocks_marked_test_do_what_they_say() {
         if blocks.is_empty() {
             continue;
         }
-        let stage = Stage::start();
+        let scene = Scene::start();
         for block in &blocks {
-            check(&page, block, &stage);
+            check(&page, block, &scene);
             ran += 1;
         }
     }
@@ -55,12 +58,27 @@ fn blocks_marked_test_do_what_they_say() {
     );
 }
 
+/// A server, a proxy, and the directory of its console.
+struct Scene {
+    stage: Stage,
+    console: TempDir,
+}
+
+impl Scene {
+    fn start() -> Self {
+        let console = tempfile::tempdir().expect("a scratch directory");
+        let directory = console.path().display().to_string();
+        let stage = Stage::with_flags("SELECT 1", &[("--console", &directory)]);
+        Self { stage, console }
+    }
+}
+
 #[track_caller]
-fn check(page: &Page, block: &Block, stage: &Stage) {
+fn check(page: &Page, block: &Block, scene: &Scene) {
     let place = format!("{}:{}", page.name, block.line);
     let output = match block.run {
-        Some(Run::Sql) => psql(stage, &block.text),
-        Some(Run::Sh) => shell(stage, &block.text),
+        Some(Run::Sql) => psql(scene, &block.text),
+        Some(Run::Sh) => shell(scene, &block.text),
         Some(Run::Policy) => policy(&block.text),
         None => return,
     };
@@ -80,10 +98,10 @@ struct Printed {
     succeeded: bool,
 }
 
-fn psql(stage: &Stage, sql: &str) -> Printed {
+fn psql(scene: &Scene, sql: &str) -> Printed {
     // By line, or errors would overtake the rows in front of them.
     let printed = run(
-        stage,
+        scene,
         "exec stdbuf -oL psql -XAt -v VERBOSITY=sqlstate 2>&1",
         sql,
     );
@@ -98,8 +116,8 @@ fn psql(stage: &Stage, sql: &str) -> Printed {
     }
 }
 
-fn shell(stage: &Stage, script: &str) -> Printed {
-    run(stage, &format!("set -eu\nexec 2>&1\n{script}"), "")
+fn shell(scene: &Scene, script: &str) -> Printed {
+    run(scene, &format!("set -eu\nexec 2>&1\n{script}"), "")
 }
 
 fn policy(text: &str) -> Printed {
@@ -115,15 +133,16 @@ fn policy(text: &str) -> Printed {
     }
 }
 
-fn run(stage: &Stage, script: &str, input: &str) -> Printed {
+fn run(scene: &Scene, script: &str, input: &str) -> Printed {
     let mut command = Command::new("sh");
     command.arg("-c").arg(script);
-    connect_by_environment(&mut command, &stage.proxy.endpoint());
+    connect_by_environment(&mut command, &scene.stage.proxy.endpoint());
     // Where there is no file psql is silent; where it is a device psql warns.
     command
         .current_dir(machine::repository())
         .env("PATH", path_with_programs())
-        .env("PGPASSFILE", "/nonexistent");
+        .env("PGPASSFILE", "/nonexistent")
+        .env("CONSOLE", scene.console.path());
     let output = feed(command, input);
     Printed {
         text: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -148,13 +167,23 @@ fn binary() -> PathBuf {
         .map_or_else(|| machine::profile_dir().join("pgpalisade"), PathBuf::from)
 }
 
+/// Of the password `pencil`.
+const VERIFIER: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:\
+                        wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
+
 #[test]
 fn configuration_blocks_are_taken() {
     let postgres = Postgres::start();
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let authority = Authority::new();
     let pair = authority.issue_local("proxy");
+    let users = authority.path("userlist.txt");
+    std::fs::write(&users, format!("\"app\" \"{VERIFIER}\"\n")).expect("write a users file");
+    std::fs::set_permissions(&users, Permissions::from_mode(0o600)).expect("close the users file");
     let files = BTreeMap::from([
+        ("--auth-file", users.display().to_string()),
+        ("--console", scratch.path().display().to_string()),
+        ("--console-auth-file", users.display().to_string()),
         ("--tls-certificate", pair.certificate.display().to_string()),
         ("--tls-key", pair.key.display().to_string()),
         (
@@ -174,6 +203,9 @@ fn configuration_blocks_are_taken() {
             std::fs::write(&file, &block.text).expect("write the configuration");
             let mut options = Options::new(&postgres).flag("--config", &file.display().to_string());
             for (flag, key) in [
+                ("--auth-file", "auth_file"),
+                ("--console", "console"),
+                ("--console-auth-file", "console_auth_file"),
                 ("--tls-certificate", "certificate"),
                 ("--tls-key", "key"),
                 ("--tls-client-ca", "client_ca"),

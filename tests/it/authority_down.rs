@@ -50,6 +50,16 @@ impl Scene {
         count
     }
 
+    /// Lines that begin like this: each is told once, whoever asks the authority and how often.
+    #[track_caller]
+    fn assert_told(&self, message: &str) {
+        let times = wait_for(message, || {
+            let times = self.proxy.output().matches(message).count();
+            (times > 0).then_some(times)
+        });
+        assert!(times <= 2, "{times} times {message}");
+    }
+
     /// What holds while the authority is away: G5, G6 and G7.
     fn assert_away(&mut self, before: u32) {
         let begin = Instant::now();
@@ -70,6 +80,7 @@ impl Scene {
         );
         // Not a matter of the machine's load: a write that asked the authority would wait for seconds.
         assert!(away > 10, "{away} writes");
+        self.assert_told("the authority is lost");
     }
 
     /// It is back: declarations succeed again without a restart, and the old session is ended.
@@ -78,6 +89,7 @@ impl Scene {
             let answer = self.plain.query("SET fencing.token = 35");
             (answer[0].tag != b'E').then_some(())
         });
+        self.assert_told("the authority is back");
         self.plain.ok("INSERT INTO jobs DEFAULT VALUES");
         let last = self.bound.query("INSERT INTO jobs DEFAULT VALUES");
         assert_eq!(last[0].sqlstate(), "PF001", "{}", pretty(&last));

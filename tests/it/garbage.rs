@@ -369,3 +369,29 @@ fn a_statement_that_did_not_arrive_whole_is_not_run() {
     }
     assert_serves(&stage);
 }
+
+/// PostgreSQL takes a goodbye within the data of a COPY for an error, and would wait for more.
+#[test]
+fn a_client_that_leaves_within_a_copy_is_gone_at_once() {
+    let stage = stage();
+    for ends_within_a_message in [false, true] {
+        let mut leader = stage.leader("1");
+        let copy = Batch::new().query("COPY jobs FROM STDIN");
+        leader.send(&copy);
+        leader.until(b'G');
+        let data = Batch::new().copy_data(b"1\n2\n");
+        let cut = if ends_within_a_message { 2 } else { 0 };
+        leader.send_bytes(&data.bytes()[..data.bytes().len() - cut]);
+        let begin = Instant::now();
+        drop(leader);
+        let count = || stage.postgres.value(THROUGH_TCP);
+        wait_for("the end of the session", || (count() == "0").then_some(()));
+        let took = begin.elapsed();
+        assert!(
+            took < Duration::from_secs(3),
+            "{ends_within_a_message}: {took:?}"
+        );
+        assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs"), "0");
+    }
+    assert_serves(&stage);
+}

@@ -2,6 +2,8 @@
 
 mod check;
 mod check_authority;
+mod hosts;
+mod logins;
 mod status;
 
 use std::path::{Path, PathBuf};
@@ -14,10 +16,11 @@ use pgpalisade_tests::proxy::subcommand;
 use serde_json::Value;
 
 /// The ids of all checks, in the order in which they run.
-const IDS: [&str; 18] = [
+const IDS: [&str; 19] = [
     "config",
     "declare",
     "upstream",
+    "logins",
     "control",
     "primary",
     "rights",

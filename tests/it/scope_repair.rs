@@ -7,7 +7,7 @@ use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::proxy::{Options, Proxy, Store};
 use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_tests::wire::{Endpoint, Message, Wire, pretty};
 use serde_json::Value;
 
 const POISON: &str = "9223372036854775807";
@@ -21,13 +21,7 @@ fn server() -> Postgres {
 /// How a session that brings `token` is refused, or `None` where it is let in.
 fn refusal(endpoint: &Endpoint, token: &str) -> Option<(String, String)> {
     let mut wire = Wire::connect(endpoint);
-    let session = [
-        ("user", "postgres"),
-        ("database", "postgres"),
-        ("fencing.token", token),
-    ];
-    wire.startup(PROTOCOL_3_0, &session);
-    let answer = wire.until_ready();
+    let answer = wire.start_as_leader(token);
     let error = answer.iter().find(|message| message.tag == b'E')?;
     Some((error.sqlstate(), pretty(&answer)))
 }

@@ -13,10 +13,11 @@ const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 120;
 
 /// Which of our crates each of those below the proxy may depend on.
-const CRATES: [(&str, &[&str]); 9] = [
+const CRATES: [(&str, &[&str]); 10] = [
     ("policies", &[]),
     ("proxy/tls", &[]),
     ("token-authority", &["tls"]),
+    ("proxy/logins", &[]),
     ("proxy/harness", &[]),
     ("proxy/sockets", &[]),
     ("proxy/wire", &[]),
@@ -26,10 +27,16 @@ const CRATES: [(&str, &[&str]); 9] = [
 ];
 
 /// Those of them that do no I/O, have no clock and no thread.
-const PURE: [&str; 4] = ["policies", "proxy/wire", "proxy/fence", "proxy/session"];
+const PURE: [&str; 5] = [
+    "policies",
+    "proxy/logins",
+    "proxy/wire",
+    "proxy/fence",
+    "proxy/session",
+];
 
 /// Every Rust file that belongs to the repository, with its text.
-fn sources() -> Vec<(PathBuf, String)> {
+pub(super) fn sources() -> Vec<(PathBuf, String)> {
     files(".rs")
 }
 
@@ -99,7 +106,7 @@ fn is_tests(path: &Path) -> bool {
 }
 
 /// The text up to its unit tests.
-fn before_tests(text: &str) -> &str {
+pub(super) fn before_tests(text: &str) -> &str {
     text.split("\nmod tests {").next().unwrap_or_default()
 }
 

@@ -2,7 +2,9 @@
 
 mod client_leg;
 mod fencing;
+mod findings;
 mod logins;
+mod names;
 mod server_leg;
 
 use std::process::Output;
@@ -16,28 +18,40 @@ use pgpalisade_tests::wire::Endpoint;
 const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 
 /// Whether the session that asks is encrypted, at PostgreSQL.
-const ENCRYPTED: &str = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+pub(crate) const ENCRYPTED: &str = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
 
 /// A PostgreSQL that shows a certificate of this authority, for 127.0.0.1 and localhost.
 fn server(authority: &Authority, auth: Auth) -> Postgres {
     server_with(authority, auth, &authority.issue_local("server"))
 }
 
-fn server_with(authority: &Authority, auth: Auth, pair: &Pair) -> Postgres {
+pub(crate) fn server_with(authority: &Authority, auth: Auth, pair: &Pair) -> Postgres {
     let settings = authority.settings(pair);
     let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
     Postgres::start_with(auth, &settings)
 }
 
+/// Creates the role `app` with a password that this method can check.
+pub(crate) fn create_app(postgres: &Postgres, auth: Auth, password: &str) {
+    let encryption = match auth {
+        Auth::Md5 => "md5",
+        _ => "scram-sha-256",
+    };
+    let quoted = password.replace('\'', "''");
+    postgres.sql(&format!(
+        "SET password_encryption = '{encryption}'; CREATE ROLE app LOGIN PASSWORD '{quoted}'"
+    ));
+}
+
 /// Only what is encrypted may log in by TCP, as where RDS sets `rds.force_ssl`.
-fn force_tls(postgres: &Postgres, method: &str) {
+pub(crate) fn force_tls(postgres: &Postgres, method: &str) {
     let hba = format!("local all all trust\nhostssl all all all {method}\n");
     std::fs::write(postgres.data().join("pg_hba.conf"), hba).unwrap();
     postgres.sql("SELECT pg_reload_conf()");
 }
 
 /// TLS to clients, with a certificate for 127.0.0.1 and localhost.
-fn with_tls(options: Options, mode: &str, pair: &Pair) -> Options {
+pub(crate) fn with_tls(options: Options, mode: &str, pair: &Pair) -> Options {
     options
         .flag("--tls-mode", mode)
         .flag("--tls-certificate", &pair.certificate.display().to_string())
@@ -49,12 +63,12 @@ fn proxy(postgres: &Postgres, mode: &str, pair: &Pair) -> Proxy {
 }
 
 /// An address of a server with parameters for TLS.
-fn upstream(postgres: &Postgres, host: &str, parameters: &str) -> String {
+pub(crate) fn upstream(postgres: &Postgres, host: &str, parameters: &str) -> String {
     format!("postgres://{host}:{}?{parameters}", postgres.port())
 }
 
 /// psql with these variables of libpq.
-fn psql(endpoint: &Endpoint, variables: &[(&str, &str)], sql: &str) -> Output {
+pub(crate) fn psql(endpoint: &Endpoint, variables: &[(&str, &str)], sql: &str) -> Output {
     let mut psql = program("psql", endpoint);
     psql.args(["-X", "-A", "-t"]).env("HOME", "/nonexistent");
     psql.envs(variables.iter().copied());
@@ -63,7 +77,7 @@ fn psql(endpoint: &Endpoint, variables: &[(&str, &str)], sql: &str) -> Output {
 
 /// What psql says on standard error, of a login that has to fail.
 #[track_caller]
-fn refused(output: &Output) -> String {
+pub(crate) fn refused(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "it should have failed: {text}");
     text

@@ -161,9 +161,18 @@ fn leave_out_doubtful(start: Start, statements: &mut Vec<String>) {
             return false;
         }
         ran |= query || text == "RESET ALL" || text == "DISCARD ALL";
-        doubtful |= ends && ran;
+        // What may undo that the transaction was made read-only.
+        let undoes = text.ends_with("AND CHAIN") || text.starts_with("ROLLBACK TO");
+        doubtful |= undoes || ends && ran;
         true
     });
+    // Who has begun with a token has begun read-write, and that is what DISCARD ALL returns to in the middle of a
+    // pipeline. A Bind behind it may run a function.
+    if start == Start::WithToken
+        && let Some(at) = statements.iter().position(|text| text == "DISCARD ALL")
+    {
+        statements.truncate(at + 1);
+    }
 }
 
 fn statement(start: Start, random: &mut StdRng) -> String {

@@ -375,3 +375,125 @@ fn n13_a_commit_that_undoes_a_token() {
     }
     check(Worth::NotAsked, scripts);
 }
+
+/// Found by conversations of the session with a model of PostgreSQL: the same, where the failure was not known yet.
+#[test]
+fn n15_a_commit_right_behind_a_failure() {
+    let text =
+        |parts: &[&str]| Message::Query(parts.iter().map(|sql| sql.as_bytes().to_vec()).collect());
+    let mut scripts = Vec::new();
+    let begun = Script::of(Session::Holder).query("SET fencing.token = ''");
+    let begun = begun.say(text(&["BEGIN", "SET fencing.token = '@0'"]));
+    let begun = begun.query("SELECT 1").wait();
+    for (what, failed) in [
+        ("an error", begun.clone().query("SELECT 1/0")),
+        ("a syntax error", begun.clone().query("no statement")),
+        ("a refusal", begun.clone().query("SET fencing.token = 'x'")),
+        ("an Execute", begun.clone().extended("SELECT 1/0").sync()),
+        ("a malformed query", begun.clone().malformed(b'Q', b"x")),
+    ] {
+        for end in ["COMMIT", "COMMIT AND CHAIN", "PREPARE TRANSACTION 'p'"] {
+            for write in ["INSERT INTO log VALUES ('x')", "SELECT w()", "TABLE v"] {
+                let script = failed.clone().say(text(&[end, write])).query("COMMIT");
+                scripts.push((format!("{what}; {end}; {write}"), script));
+            }
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}
+
+/// Found by conversations of the session with a model of PostgreSQL: a transaction was made read-only for a session
+/// that had laid its token down, and a rollback of the part in which that was done made it read-write again.
+#[test]
+fn n14_a_write_behind_a_rollback_that_undoes_the_guard() {
+    let down = "SET fencing.token = ''";
+    let guarded = "SELECT count(*) FROM v";
+    let text =
+        |parts: &[&str]| Message::Query(parts.iter().map(|sql| sql.as_bytes().to_vec()).collect());
+    let mut scripts = Vec::new();
+    for (began, undo) in [
+        (&["BEGIN", down, "SAVEPOINT s"][..], "ROLLBACK TO s"),
+        (&["BEGIN", down, "SAVEPOINT s", guarded], "ROLLBACK TO s"),
+        (
+            &["BEGIN", down, "SAVEPOINT s", "SELECT 1/0"],
+            "ROLLBACK TO s",
+        ),
+        (
+            &["BEGIN", down, "SAVEPOINT s", "no statement"],
+            "ROLLBACK TO s",
+        ),
+        (
+            &["BEGIN", down, "SAVEPOINT s", "RELEASE nowhere"],
+            "ROLLBACK TO s",
+        ),
+        (
+            &["BEGIN", down, "COMMIT AND CHAIN", "SELECT w()"],
+            "ROLLBACK AND CHAIN",
+        ),
+        (
+            &["BEGIN", down, "COMMIT AND CHAIN", "SELECT w()"],
+            "COMMIT AND CHAIN",
+        ),
+        (
+            &["BEGIN", down, "COMMIT AND CHAIN", "SAVEPOINT s", guarded],
+            "ROLLBACK AND CHAIN",
+        ),
+        (
+            &[
+                "BEGIN",
+                down,
+                "COMMIT AND CHAIN",
+                "SAVEPOINT s",
+                "SELECT w()",
+            ],
+            "ROLLBACK AND CHAIN",
+        ),
+    ] {
+        let begun = Script::of(Session::Holder).queries(began);
+        for write in ["SELECT w()", "INSERT INTO log VALUES ('x')"] {
+            let what = format!("{}; {undo}; {write}", began.join("; "));
+            for (form, script) in [
+                ("one text", begun.clone().say(text(&[undo, write]))),
+                ("two", begun.clone().query(undo).query(write)),
+                ("awaited", begun.clone().query(undo).wait().query(write)),
+                (
+                    "a pipeline",
+                    begun.clone().extended(undo).extended(write).sync(),
+                ),
+                (
+                    "a query behind",
+                    begun.clone().extended(undo).sync().query(write),
+                ),
+            ] {
+                scripts.push((format!("{what}, {form}"), script.query("COMMIT")));
+            }
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}
+
+/// Found by the generator: a session whose startup packet has brought a token that opens nothing began read-write, and
+/// DISCARD ALL ends its transaction in the middle of a pipeline: what follows begins with that mode.
+#[test]
+fn n16_a_write_behind_discard_all_in_a_pipeline() {
+    let mut scripts = Vec::new();
+    for session in [Session::Elsewhere, Session::Bare, Session::Holder] {
+        let begun = Script::of(session);
+        let begun = match session {
+            Session::Holder => begun.query("SET fencing.token = 'other=@0'").wait(),
+            _ => begun,
+        };
+        for write in HIDDEN {
+            let discarded = begun.clone().extended("DISCARD ALL");
+            let piped = discarded.clone().query(write);
+            let bound = discarded.clone().extended(write).sync();
+            let flushed = discarded.clone().say(Message::Flush).wait().query(write);
+            let ended = discarded.clone().extended("COMMIT").extended(write).sync();
+            let again = discarded.extended("DISCARD ALL").query(write);
+            for script in [piped, bound, flushed, ended, again] {
+                scripts.push((format!("{session:?}: {write}"), script));
+            }
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}

@@ -64,4 +64,10 @@ pub(crate) enum Guard {
     EpochCompared,
     /// `Recovery::perform` ends every session of the cluster first.
     RecoverEndsAll,
+    /// `MarkRow::judge`: a take raises the mark only from the one that it names.
+    TakeCompares,
+    /// `MarkRow::judge`: a take whose answer was lost finds that the mark is its own. `TakeId`.
+    TakeIsRecognised,
+    /// `Granted::take_number`: what a session takes after that is another take.
+    TakeIsNumbered,
 }

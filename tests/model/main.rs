@@ -42,12 +42,12 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use guards::Guard;
 use promises::{
-    CURRENT_NOT_ENDED, NO_LATE_COMMIT, NO_LATE_SIGHT, NOT_SELF_FENCED, STRANGERS_NOT_AWAITED,
-    STRANGERS_SPARED,
+    CURRENT_NOT_ENDED, NO_LATE_COMMIT, NO_LATE_SIGHT, NO_TOKEN_SHARED, NOT_REFUSED_BY_ITSELF,
+    NOT_SELF_FENCED, STRANGERS_NOT_AWAITED, STRANGERS_SPARED,
 };
 use scenes::{
     COPIED, LATE_MESSAGES, MOVERS, OBSERVED, OBSERVED_UNHEARD, REPLACED, RESTORED, REUSED_PIDS,
-    THREE_PROXIES, THREE_TOKENS, TWO_PROXIES,
+    TAKERS, THREE_PROXIES, THREE_TOKENS, TWO_PROXIES,
 };
 use step::Step;
 use world::{EndedMovers, Fence, Scene, World};
@@ -213,6 +213,29 @@ fn replaced_server() {
 #[test]
 fn restored_authority() {
     with_all(RESTORED).holds();
+}
+
+#[test]
+fn takers() {
+    tolerant(with_all(TAKERS)).holds();
+}
+
+/// Both declare the token after the mark that they have read, as if they had counted it themselves.
+#[test]
+fn taking_without_a_comparison() {
+    tolerant(without(Guard::TakeCompares, TAKERS)).breaks(NO_TOKEN_SHARED);
+}
+
+/// The authority has stored it, the answer is lost, and the same session asks again.
+#[test]
+fn taking_again_as_somebody_else() {
+    tolerant(without(Guard::TakeIsRecognised, TAKERS)).breaks(NOT_REFUSED_BY_ITSELF);
+}
+
+/// A pooler lends the session to another client, which has read the same mark.
+#[test]
+fn taking_as_the_client_before() {
+    tolerant(without(Guard::TakeIsNumbered, TAKERS)).breaks(NO_TOKEN_SHARED);
 }
 
 #[test]

@@ -24,8 +24,12 @@ pub(crate) const CURRENT_NOT_ENDED: &str = "G5: no session at the mark is ended"
 pub(crate) const STRANGERS_SPARED: &str = "only old sessions are ended";
 /// G6: nor does it wait for anybody else.
 pub(crate) const STRANGERS_NOT_AWAITED: &str = "only old sessions are waited for";
+/// Two that believe in their lock never get one token.
+pub(crate) const NO_TOKEN_SHARED: &str = "no token is taken twice";
+/// A take that is made again, since its answer was lost, is not refused for what it has done.
+pub(crate) const NOT_REFUSED_BY_ITSELF: &str = "no take is refused by itself";
 
-const PROMISES: [(&str, Holds); 6] = [
+const PROMISES: [(&str, Holds); 8] = [
     (NO_LATE_COMMIT, |_, w| w.broken != Some(Broken::LateCommit)),
     (NO_LATE_SIGHT, |_, w| w.broken != Some(Broken::LateSight)),
     (NOT_SELF_FENCED, |_, w| w.broken != Some(Broken::SelfFenced)),
@@ -37,6 +41,12 @@ const PROMISES: [(&str, Holds); 6] = [
     }),
     (STRANGERS_NOT_AWAITED, |_, w| {
         w.broken != Some(Broken::StrangerAwaited)
+    }),
+    (NO_TOKEN_SHARED, |_, w| {
+        w.broken != Some(Broken::TokenShared)
+    }),
+    (NOT_REFUSED_BY_ITSELF, |_, w| {
+        w.broken != Some(Broken::RefusedByItself)
     }),
 ];
 
@@ -257,6 +267,32 @@ pub(crate) const REPLACED: Reaches = &[
             w.owed[usize::from(LATER)] == 2 && old.server == LATER && old.bound == 1
         },
     ),
+];
+
+pub(crate) const TAKERS: Reaches = &[
+    ("both have read the mark, one has taken", |_, w| {
+        let [one, other, _] = &w.sessions;
+        one.bound == 1 && other.read == Some(0) && other.bound == 0
+    }),
+    ("who slept is refused", |_, w| {
+        let refused = Declaring::Answered(1, Answer::Stale { mark: 1 });
+        w.sessions[0].bound == 1 && w.sessions[1].declaring == refused
+    }),
+    ("the mark is taken and nobody knows", |_, w| {
+        let unheard = w.sessions[0].declaring == Declaring::No && w.sessions[0].takes == 0;
+        unheard && w.sessions[0].unanswered == 1 && w.authority.now.taken == Some((0, 0))
+    }),
+    ("a take is made again and gets its token", |_, w| {
+        w.sessions[0].bound == 1 && w.sessions[0].unanswered == 1
+    }),
+    ("they lead one after the other", |_, w| {
+        w.given[1] == Some((0, 0)) && w.given[2] == Some((1, 0))
+    }),
+    ("a session takes twice", |_, w| w.given[2] == Some((0, 1))),
+    ("a copy of a take comes after the next", |_, w| {
+        let copy = matches!(w.stray, Some(Stray::Declare(late)) if late.token == 1);
+        copy && w.answered == 2
+    }),
 ];
 
 pub(crate) const RESTORED: Reaches = &[

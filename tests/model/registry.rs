@@ -82,12 +82,16 @@ pub(crate) struct Declaration {
     pub(crate) purpose: Purpose,
     /// That of the session's backend.
     pub(crate) postmaster: Postmaster,
+    /// Where it is a take: which of the session's, for the mark in front of the token.
+    pub(crate) take: Option<u8>,
 }
 
 /// What is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Registry {
     pub(crate) mark: Token,
+    /// The take that raised it.
+    pub(crate) taken: Option<(Id, u8)>,
     pub(crate) drained: Drained,
     /// The token of each registered session, 0 where it has no record.
     pub(crate) records: [Token; SESSIONS],
@@ -100,6 +104,7 @@ pub(crate) struct Registry {
 impl Registry {
     pub(crate) const EMPTY: Self = Self {
         mark: 0,
+        taken: None,
         drained: Drained::No,
         records: [0; SESSIONS],
         postmaster: ORIGINAL,
@@ -127,9 +132,13 @@ impl Registry {
             id,
             purpose,
             postmaster,
+            take,
         } = declaration;
         if known.postmaster != postmaster && fence.keeps(Guard::PostmasterOnRecord) {
             return Answer::OtherPostmaster;
+        }
+        if !known.lets_take(fence, declaration) {
+            return Answer::Stale { mark: known.mark };
         }
         if known.mark > token {
             if purpose == Purpose::Observe && fence.keeps(Guard::ObservedRegister) {
@@ -142,6 +151,7 @@ impl Registry {
         }
         if self.mark < token {
             self.mark = token;
+            self.taken = take.map(|number| (id, number));
             self.drained = Drained::No;
         }
         if fence.keeps(Guard::RegisterFirst) {
@@ -156,6 +166,16 @@ impl Registry {
             self.drained = Drained::Yes;
         }
         Answer::Accepted { lower }
+    }
+
+    /// `MarkRow::judge`, of a take: the mark is the one in front of the token, or this very take has raised it.
+    fn lets_take(&self, fence: &Fence, declaration: Declaration) -> bool {
+        let Some(number) = declaration.take else {
+            return true;
+        };
+        let is_own = self.taken == Some((declaration.id, number)) && self.mark == declaration.token;
+        let follows = self.mark + 1 == declaration.token || !fence.keeps(Guard::TakeCompares);
+        follows || (is_own && fence.keeps(Guard::TakeIsRecognised))
     }
 
     /// `Tables::enrol`. Says whether the postmaster is on record now.

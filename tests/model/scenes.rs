@@ -236,6 +236,29 @@ pub(crate) const OBSERVED_UNHEARD: Scene = Scene {
     ..OBSERVED
 };
 
+/// Two candidates with a lock that has no number. Both read the mark and take the token after it, whenever they wake.
+pub(crate) const TAKERS: Scene = Scene {
+    name: "takers",
+    parts: [
+        Part {
+            proxy: 0,
+            tokens: &[1, 2],
+            role: Role::Taker,
+        },
+        Part {
+            proxy: 1,
+            tokens: &[1, 2],
+            role: Role::Taker,
+        },
+        ABSENT,
+    ],
+    mortal: None,
+    reaper: None,
+    copy: None,
+    troubles: &[Trouble::Outages, Trouble::Strays],
+    reaches: promises::TAKERS,
+};
+
 /// The authority is restored to a copy that has the same mark, and fewer sessions.
 pub(crate) const RESTORED: Scene = Scene {
     name: "restored authority",

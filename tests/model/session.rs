@@ -4,7 +4,7 @@ use crate::guards::Guard;
 use crate::registry::{Answer, Declaration, Id, Purpose, Registry, Set, Token};
 use crate::step::Session as Step;
 use crate::world::{
-    Backend, Backup, Barrier, Broken, Declaring, Fence, Joined, Link, Mode, Release, Session,
+    Backend, Backup, Barrier, Broken, Declaring, Fence, Joined, Link, Mode, Release, Role, Session,
     Stray, Tokens, Trouble, Work, World,
 };
 
@@ -12,6 +12,8 @@ pub(crate) fn take(fence: &Fence, world: &mut World, id: Id, step: Step) -> Opti
     match step {
         Step::Connect => connect(fence, world, id),
         Step::Ask(token) => ask(fence, world, id, token),
+        Step::Read => read(fence, world, id),
+        Step::Take => take_next(fence, world, id),
         Step::Decide => decide(fence, world, id),
         Step::DecideUnheard => decide_unheard(fence, world, id),
         Step::Unreachable => unreachable(fence, world, id),
@@ -30,7 +32,7 @@ pub(crate) fn take(fence: &Fence, world: &mut World, id: Id, step: Step) -> Opti
         Step::OutsiderEnds => outsider_ends(world, id),
         Step::Release => release(fence, world, id, Release::No),
         Step::ReleaseUnheard => release(fence, world, id, Release::Pending),
-        Step::Stray => stray(world, id),
+        Step::Stray => stray(fence, world, id),
         Step::RegisterLate => register_late(fence, world, id),
         Step::Expire => expire(world, id),
     }
@@ -69,13 +71,31 @@ fn serves(fence: &Fence, world: &World) -> Option<()> {
     when(world.backup != Backup::Restored || (mark >= world.witness.mark && !behind))
 }
 
+/// Whoever sleeps after it has read what was true then: so it does with what a cache told it.
+fn read(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    by_proxy(fence, world, id)?;
+    let mark = world.authority.now.mark;
+    let session = &mut world.sessions[id];
+    when(session.is_ready() && session.read != Some(mark))?;
+    session.read = Some(mark);
+    Some(())
+}
+
+/// Also for a mark from which it has taken before: a pooler has lent the session to another client.
+fn take_next(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
+    let token = world.sessions[id].read? + 1;
+    when(fence.scene.parts[id].tokens.contains(&token))?;
+    ask(fence, world, id, token)
+}
+
 fn ask(fence: &Fence, world: &mut World, id: Id, token: Token) -> Option<()> {
     by_proxy(fence, world, id)?;
+    let takes = fence.scene.parts[id].role == Role::Taker;
     let proxy = &mut world.proxies[fence.scene.parts[id].proxy];
     let session = &mut world.sessions[id];
     let counts = session.footing == Purpose::Admit || world.mode == Mode::Observe;
     when(session.is_ready() && session.declaring == Declaring::No)?;
-    when(session.bound != token || !counts)?;
+    when(session.bound != token || !counts || takes)?;
     // It is looked for on the server of the control connection. `Takeover::identify`.
     when(session.server == proxy.control)?;
     if token < session.unanswered {
@@ -95,7 +115,7 @@ fn ask(fence: &Fence, world: &mut World, id: Id, token: Token) -> Option<()> {
     }
     session.declaring = Declaring::Asked(token);
     // Accepted for this session before, and it has been on the register ever since.
-    if session.accepted.has(token) && session.purpose == Purpose::Admit {
+    if session.accepted.has(token) && session.purpose == Purpose::Admit && !takes {
         session.declaring = Declaring::Cleared(token);
         return Some(());
     }
@@ -132,7 +152,13 @@ fn decide(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
         world.sessions[id].declaring = Declaring::No;
         return Some(());
     };
-    let answer = declare(fence, world, declaration(world, token, id, backend));
+    let declaration = declaration(fence, world, token, id, backend);
+    let answer = declare(fence, world, declaration);
+    let own = declaration.take.map(|number| (backend, number));
+    let refused = matches!(answer, Answer::Stale { .. });
+    if refused && own.is_some() && own == world.authority.now.taken {
+        world.breaks(Broken::RefusedByItself);
+    }
     world.sessions[id].declaring = Declaring::Answered(token, answer);
     if by_proxy(fence, world, id).is_none() {
         world.sessions[id].declaring = Declaring::No;
@@ -140,8 +166,14 @@ fn decide(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     Some(())
 }
 
-const fn declaration(world: &World, token: Token, by: Id, id: Id) -> Declaration {
+fn declaration(fence: &Fence, world: &World, token: Token, by: Id, id: Id) -> Declaration {
+    let number = match fence.keeps(Guard::TakeIsNumbered) {
+        true => world.sessions[by].takes,
+        false => 0,
+    };
+    let takes = fence.scene.parts[by].role == Role::Taker;
     Declaration {
+        take: takes.then_some(number),
         token,
         id,
         purpose: world.sessions[by].purpose,
@@ -162,11 +194,11 @@ fn declare(fence: &Fence, world: &mut World, declaration: Declaration) -> Answer
 }
 
 /// What is on its way to the authority for this session is on its way twice.
-fn stray(world: &mut World, id: Id) -> Option<()> {
+fn stray(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     when(world.stray.is_none())?;
     let session = &world.sessions[id];
     let message = match (session.declaring, session.release) {
-        (Declaring::Asked(token), _) => Stray::Declare(declaration(world, token, id, id)),
+        (Declaring::Asked(token), _) => Stray::Declare(declaration(fence, world, token, id, id)),
         (_, Release::Pending) => Stray::Forget(Set::of(|other| other == id)),
         _ => return None,
     };
@@ -276,6 +308,16 @@ fn bind(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
             return Some(());
         }
         session.accepted = session.accepted.with(token);
+        let take = Some((id, session.takes));
+        let given = world.given[usize::from(token)];
+        let shares = given.is_some() && given != take;
+        if fence.scene.parts[id].role == Role::Taker {
+            session.takes += 1;
+            world.given[usize::from(token)] = take;
+            if shares {
+                world.broken.get_or_insert(Broken::TokenShared);
+            }
+        }
         if !fence.keeps(Guard::RegisterFirst) {
             session.declaring = Declaring::Unregistered(token);
         }

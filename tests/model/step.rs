@@ -55,6 +55,10 @@ pub(crate) enum Session {
     Connect,
     /// The client declares; the proxy asks the cache, then sends to the authority. `Takeover::declare`.
     Ask(Token),
+    /// The client reads the mark, to take after it. `SHOW fencing.mark`.
+    Read,
+    /// It takes the token after the mark that it has read. `SET fencing.token = 'after:<mark>'`.
+    Take,
     /// The authority decides. `Tables::declare`.
     Decide,
     /// The same, and the answer is lost.
@@ -151,10 +155,12 @@ impl Session {
         if tokens.is_empty() {
             return Vec::new();
         }
-        let mut steps: Vec<Self> = tokens.iter().map(|token| Self::Ask(*token)).collect();
-        steps.extend(Self::DECLARES);
-        if fence.scene.parts[id].role == Role::Holder {
-            steps.extend(Self::WRITES);
+        let asks = tokens.iter().map(|token| Self::Ask(*token));
+        let mut steps = Vec::from(Self::DECLARES);
+        match fence.scene.parts[id].role {
+            Role::Holder => steps.extend(asks.chain(Self::WRITES)),
+            Role::Taker => steps.extend([Self::Read, Self::Take]),
+            Role::Successor => steps.extend(asks),
         }
         for trouble in fence.scene.troubles {
             match trouble {

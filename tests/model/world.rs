@@ -30,6 +30,9 @@ pub(crate) struct Part {
 pub(crate) enum Role {
     /// All that there is: it declares, writes and leaves.
     Holder,
+    /// It has a lock without a number: it reads the mark and takes the token after it, at any time later. What it
+    /// writes then is as the writes of any holder.
+    Taker,
     /// It only takes over. No token of the scene is above its own, so nothing is owed about its writes.
     Successor,
 }
@@ -125,6 +128,8 @@ pub(crate) struct World {
     pub(crate) answered: Token,
     /// and that on each server: from then on G1 and G2 are owed there.
     pub(crate) owed: [Token; LATER as usize + 1],
+    /// The take that was answered with each token.
+    pub(crate) given: [Option<(Id, u8)>; TOKEN_MAX as usize + 1],
     /// The first promise that was broken. The run does not go on from there.
     pub(crate) broken: Option<Broken>,
 }
@@ -185,6 +190,10 @@ pub(crate) enum Broken {
     StrangerEnded,
     /// G6: a takeover waits for a session that it has nothing to do with.
     StrangerAwaited,
+    /// Two takes were answered with one token.
+    TokenShared,
+    /// A take was refused because the mark is what it has made of it.
+    RefusedByItself,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -290,6 +299,10 @@ pub(crate) struct Session {
     pub(crate) accepted: Tokens,
     /// The highest token that it has declared without an answer, 0 for none. `Relay::unanswered`.
     pub(crate) unanswered: Token,
+    /// The mark that its client has read, where it takes.
+    pub(crate) read: Option<Token>,
+    /// How many of its takes were accepted. `Granted::take_number`.
+    pub(crate) takes: u8,
     /// What its last declaration was for.
     pub(crate) purpose: Purpose,
     pub(crate) declaring: Declaring,
@@ -393,6 +406,8 @@ impl World {
             earlier: 0,
             accepted: Tokens::default(),
             unanswered: 0,
+            read: None,
+            takes: 0,
             purpose: Purpose::Admit,
             declaring: Declaring::No,
             release: Release::No,
@@ -420,6 +435,7 @@ impl World {
             address: ORIGINAL,
             answered: 0,
             owed: [0; LATER as usize + 1],
+            given: [None; TOKEN_MAX as usize + 1],
             broken: None,
         }
     }

@@ -6,12 +6,15 @@
 //!
 //! In reading order:
 //! - [`conversation`]: what a client says, as data. [`words`]: its SQL.
-//! - [`generator`]: a conversation from a seed; [`fragments`]: the beginnings of ways around.
+//! - [`generator`]: a conversation from a seed; [`fragments`]: the beginnings of ways around; `moves`: those of a
+//!   session that holds a token.
 //! - [`world`]: a server with something to write to, and the proxy. [`runner`]: one conversation there.
 //! - [`judge`]: what it has changed, and whether it may.
 //! - [`trial`]: both together. [`shrinker`]: the shortest conversation that still does it.
 //! - [`needless`]: refusals of what would have written nothing.
 //! - [`run`]: many of them, in parallel.
+
+mod moves;
 
 pub mod conversation;
 pub mod fragments;

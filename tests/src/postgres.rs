@@ -16,6 +16,7 @@ use crate::wire::{Endpoint, Wire};
 
 pub use program::{bin, scratch_dir, unprivileged};
 use program::{copy_tree, programs, template};
+pub use replica::Frozen;
 
 /// Ends the sessions of application `alone` by SQL alone, and waits until they are gone. It looks every 5 ms.
 pub const END_ALONE: &str = "DO $$ BEGIN
@@ -87,11 +88,22 @@ impl Postgres {
         let settings = always.iter().chain(settings);
         let settings = settings.map(|&one| one.to_owned()).collect();
         let programs = programs(dir.path());
-        Self::launch(turn, dir, settings, programs)
+        Self::launch(turn, dir, settings, programs, None)
     }
 
-    fn launch(turn: Turn, dir: TempDir, settings: Vec<String>, programs: Programs) -> Self {
-        let server = Server::start(&programs, dir.path(), &settings, &machine::patience());
+    /// On this port, or on any that is free.
+    fn launch(
+        turn: Turn,
+        dir: TempDir,
+        settings: Vec<String>,
+        programs: Programs,
+        port: Option<u16>,
+    ) -> Self {
+        let patience = machine::patience();
+        let server = match port {
+            Some(port) => Server::start_at(port, &programs, dir.path(), &settings, &patience),
+            None => Server::start(&programs, dir.path(), &settings, &patience),
+        };
         Self {
             server: server.expect("PostgreSQL"),
             programs,

@@ -1,15 +1,29 @@
-//! PostgreSQL's own client programs as child processes: psql, pgbench, pg_dump.
+//! Programs as child processes: PostgreSQL's own clients (psql, pgbench, pg_dump), and haproxy.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::postgres::bin;
+use crate::postgres::{bin, unprivileged};
 use crate::wire::Endpoint;
 
 /// A program of PostgreSQL, told by environment to connect to `endpoint` as `postgres`.
 pub fn program(name: &str, endpoint: &Endpoint) -> Command {
     let mut command = Command::new(bin(name));
     connect_by_environment(&mut command, endpoint);
+    command
+}
+
+/// Where Debian has haproxy.
+pub const HAPROXY: &str = "/usr/sbin/haproxy";
+
+/// haproxy, with these settings, which are written to `dir`.
+pub fn haproxy(dir: &Path, settings: &str) -> Command {
+    let file = dir.join("haproxy.cfg");
+    std::fs::write(&file, settings).expect("write haproxy's settings");
+    let mut command = unprivileged(HAPROXY);
+    // It wants to know where it is, and may not enter every directory that a test is run from.
+    command.arg("-db").arg("-f").arg(file).current_dir(dir);
     command
 }
 

@@ -38,6 +38,8 @@ pub struct Options {
     pub store: Store,
     /// Any other flags.
     pub flags: Vec<String>,
+    /// Variables of its environment.
+    pub environment: Vec<(String, String)>,
     /// The binary, where it is not the workspace's own (or that of `PGPALISADE_BIN`).
     pub binary: Option<PathBuf>,
     /// What `PGPALISADE_TESTS_DIRECT` puts in the proxy's place.
@@ -52,9 +54,16 @@ impl Options {
             control: postgres.admin_dsn(),
             store: Store::Embedded,
             flags: Vec::new(),
+            environment: Vec::new(),
             binary: None,
             direct: postgres.tcp(),
         }
+    }
+
+    /// With one more variable.
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
     }
 
     /// With one more flag and its value.
@@ -135,6 +144,7 @@ impl Proxy {
             .arg("--rejection-log")
             .arg(self.rejection_log())
             .args(&self.options.flags)
+            .envs(self.options.environment.iter().cloned())
             // Tests end with sessions open, and need not wait for them.
             .env("PGPALISADE_SHUTDOWN_GRACE", "1s")
             .env("RUST_BACKTRACE", "1");
@@ -300,7 +310,7 @@ pub fn subcommand(name: &str) -> Command {
 /// The binary of the workspace, freshly built, since cargo does not build one package's binary for another's tests.
 ///
 /// `PGPALISADE_BIN` names one that is to be tested as it is.
-fn binary() -> &'static Path {
+pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("PGPALISADE_BIN") {
         Some(path) => PathBuf::from(path),

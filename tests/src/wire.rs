@@ -217,6 +217,18 @@ impl Wire {
         self.send_bytes(&startup_packet(version, parameters));
     }
 
+    /// Sends the startup packet of `postgres` with a token, and reads the answer, whatever it is.
+    #[track_caller]
+    pub fn start_as_leader(&mut self, token: &str) -> Vec<Message> {
+        let session = [
+            ("user", "postgres"),
+            ("database", "postgres"),
+            ("fencing.token", token),
+        ];
+        self.startup(PROTOCOL_3_0, &session);
+        self.until_ready()
+    }
+
     /// Sends messages. A peer that has closed is no error here; reading shows it.
     pub fn send(&mut self, batch: &Batch) {
         self.send_bytes(batch.bytes());
@@ -408,6 +420,16 @@ impl Wire {
             .filter(|message| message.tag == b'D')
             .map(Message::row)
             .collect()
+    }
+
+    /// Its own end, by TCP.
+    pub fn local_address(&self) -> SocketAddr {
+        let address = match &self.socket {
+            Socket::Tcp(stream) => stream.local_addr(),
+            Socket::Tls(stream) => stream.sock.local_addr(),
+            Socket::Unix(_) => panic!("a unix socket has no address"),
+        };
+        address.expect("an address")
     }
 
     /// The process id of the server's session and the secret key that cancels it, as the peer gave them.

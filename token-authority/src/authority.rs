@@ -5,7 +5,9 @@ use std::fmt;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
-use crate::{Backend, Cluster, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token};
+use crate::{
+    Backend, Claim, Cluster, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeId, Token,
+};
 
 /// The answer of an authority.
 pub type Answer<T> = Result<T, AuthorityError>;
@@ -36,6 +38,10 @@ pub trait Authority: Send + Sync + 'static {
     /// - mark equal: the session is registered, [`Outcome::Current`];
     /// - mark below by more than the declaration allows: nothing changes, [`Declared::TooFar`];
     /// - mark below, or none: the mark rises and the session is registered, [`Outcome::Raised`].
+    ///
+    /// The token of a take is the one after the mark as it is in this very step. A take that names another mark changes
+    /// nothing: [`Declared::Stale`] where the mark is above it, [`Declared::MarkIsLower`] where it is below. One that
+    /// has raised the mark already, by its [`TakeId`], is [`Outcome::Current`].
     ///
     /// The token counts as one of the scope's present incarnation. A session that is registered in the scope at a
     /// lower rank moves up and is not in its own `lower`. It never moves down.
@@ -121,8 +127,10 @@ pub enum Enrolled {
 pub struct Declaration {
     /// The scope.
     pub scope: Scope,
-    /// The token.
-    pub token: Token,
+    /// The token, or how it is to be found.
+    pub claim: Claim,
+    /// Which take it is. One without cannot be made again.
+    pub take: Option<TakeId>,
     /// The session.
     pub backend: Backend,
     /// The cluster that the session is on, as enrolled.
@@ -131,21 +139,39 @@ pub struct Declaration {
     pub by: String,
     /// How far the token may be above the mark, where the scope has one. `None`: any distance.
     pub max_step: Option<u64>,
+    /// The highest token that a take may come to, where the scope has a mark.
+    pub max_token: Option<u64>,
     /// What becomes of the session where the token is below the mark.
     pub if_stale: IfStale,
 }
 
 impl Declaration {
     /// By any distance above the mark, and refused below it.
-    pub fn new(scope: &Scope, token: Token, backend: Backend, cluster: Cluster, by: &str) -> Self {
+    pub fn new(
+        scope: &Scope,
+        claim: impl Into<Claim>,
+        backend: Backend,
+        cluster: Cluster,
+        by: &str,
+    ) -> Self {
         Self {
             scope: scope.clone(),
-            token,
+            claim: claim.into(),
+            take: None,
             backend,
             cluster,
             by: by.to_owned(),
             max_step: None,
+            max_token: None,
             if_stale: IfStale::Refuse,
+        }
+    }
+
+    /// The token at which the session is registered where the mark is above it. A take that is refused has none.
+    pub(crate) const fn stale_token(&self) -> Option<Token> {
+        match (self.if_stale, self.claim) {
+            (IfStale::Register, Claim::Token(token)) => Some(token),
+            _ => None,
         }
     }
 }
@@ -163,7 +189,7 @@ pub enum IfStale {
 /// The answer to a declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Declared {
-    /// The token is below the mark, which has not changed.
+    /// The token is below the mark, or the mark is above the one that a take names. It has not changed.
     Stale {
         /// The mark that stands above it.
         mark: Mark,
@@ -172,6 +198,11 @@ pub enum Declared {
     TooFar {
         /// The mark that it would have raised.
         mark: Mark,
+    },
+    /// The mark is below the one that a take names, or there is none. Nothing has changed.
+    MarkIsLower {
+        /// The mark, where there is one.
+        mark: Option<Mark>,
     },
     /// Another cluster is on record, or another timeline or start of it, or none. Nothing has changed.
     OtherCluster {
@@ -195,7 +226,7 @@ pub enum Declared {
 pub enum Outcome {
     /// It rose: a takeover.
     Raised,
-    /// It was already there.
+    /// It was already there, also where this very take had brought it there before.
     Current,
 }
 

@@ -5,6 +5,7 @@
 //! section 2 explain the words, section 4 the protocol that an [`Authority`] carries.
 
 mod authority;
+mod claim;
 mod cluster;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -23,6 +24,7 @@ pub use authority::{
     Answer, Authority, AuthorityError, AuthorityId, Change, Declaration, Declared, Drained,
     Enrolled, IfStale, Outcome, Watch,
 };
+pub use claim::{Claim, TakeId};
 pub use cluster::Cluster;
 pub use contents::Contents;
 pub use embedded::Embedded;

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Declaration, Incarnation, Rank, Repair, RepairRequest, Token};
+use crate::{Claim, Declaration, Incarnation, Rank, Repair, RepairRequest, TakeId, Token};
 
 /// The most bytes of [`Mark::raised_by`].
 const BY_MAX: usize = 200;
@@ -101,6 +101,9 @@ pub(crate) struct MarkRow {
     pub(crate) drained: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) repair: Option<Box<Repair>>,
+    /// The take that raised it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) taken: Option<TakeId>,
 }
 
 /// What a declaration would do to a mark.
@@ -113,6 +116,8 @@ pub(crate) enum Judged {
     Stale(MarkRow),
     /// The token is further above it than the declaration allows.
     TooFar(MarkRow),
+    /// It is below the one that a take names.
+    Lower(Option<MarkRow>),
 }
 
 impl MarkRow {
@@ -150,17 +155,21 @@ impl MarkRow {
             raised_by: mark.raised_by.clone(),
             drained: false,
             repair: mark.repair.clone(),
+            taken: None,
         }
     }
 
     /// Judges a declaration. A token is always one of the scope's present incarnation: who declares does not know
     /// that there are any.
     pub(crate) fn judge(known: Option<Self>, declaration: &Declaration, now: i64) -> Judged {
-        let token = declaration.token;
+        let (token, known) = match Self::claimed(known, declaration) {
+            Ok(claimed) => claimed,
+            Err(judged) => return judged,
+        };
         let (incarnation, repair) = match known {
             Some(row) if row.token > token => return Judged::Stale(row),
             Some(row) if row.token == token => return Judged::Join(row),
-            Some(row) if is_too_far(row.token, declaration) => return Judged::TooFar(row),
+            Some(row) if is_too_far(row.token, token, declaration) => return Judged::TooFar(row),
             Some(row) => (row.incarnation, row.repair),
             None => (Incarnation::FIRST, None),
         };
@@ -171,7 +180,38 @@ impl MarkRow {
             raised_by: cut_by(&declaration.by).to_owned(),
             drained: false,
             repair,
+            taken: declaration.take.filter(|_| declaration.claim.is_take()),
         })
+    }
+
+    /// The token that a declaration is for, with the mark, unless the mark is not the one that a take names.
+    fn claimed(
+        known: Option<Self>,
+        declaration: &Declaration,
+    ) -> Result<(Token, Option<Self>), Judged> {
+        let claim = declaration.claim;
+        if let Claim::Token(token) = claim {
+            return Ok((token, known));
+        }
+        let mark = known.as_ref().map(|row| row.token);
+        let next = mark.map_or(Some(Token::MIN), Token::next);
+        match (claim, known) {
+            (_, Some(row)) if row.is_taken_by(declaration) => Err(Judged::Join(row)),
+            (Claim::After(read), Some(row)) if mark > read => Err(Judged::Stale(row)),
+            (Claim::After(read), known) if mark < read => Err(Judged::Lower(known)),
+            (_, known) => match (next, known) {
+                (Some(next), known) => Ok((next, known)),
+                (None, Some(row)) => Err(Judged::TooFar(row)),
+                (None, None) => Err(Judged::Lower(None)),
+            },
+        }
+    }
+
+    /// Whether this very take has raised it: its answer was lost, and it is made again.
+    fn is_taken_by(&self, declaration: &Declaration) -> bool {
+        let is_own = declaration.take.is_some() && self.taken == declaration.take;
+        let named = declaration.claim.token();
+        is_own && named.is_none_or(|token| token == self.token)
     }
 
     /// The mark after a repair; `None` where the scope can be repaired no more.
@@ -185,6 +225,7 @@ impl MarkRow {
             raised_by: cut_by(&by).to_owned(),
             drained: false,
             repair: Some(Box::new(repair.clone())),
+            taken: None,
         })
     }
 
@@ -196,9 +237,10 @@ impl MarkRow {
     }
 }
 
-fn is_too_far(mark: Token, declaration: &Declaration) -> bool {
-    let step = declaration.token.get().saturating_sub(mark.get());
-    declaration.max_step.is_some_and(|most| step > most)
+fn is_too_far(mark: Token, token: Token, declaration: &Declaration) -> bool {
+    let step = token.get().saturating_sub(mark.get());
+    let is_high = declaration.max_token.is_some_and(|most| token.get() > most);
+    declaration.max_step.is_some_and(|most| step > most) || (is_high && declaration.claim.is_take())
 }
 
 /// Who declares, as it is kept with a mark: at most 200 bytes, whole characters.

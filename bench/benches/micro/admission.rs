@@ -14,7 +14,7 @@ use pgpalisade_policies::{Mode, Policy, SearchPath, Verdict, VerdictCache};
 use pgpalisade_session::Pipeline;
 use pgpalisade_session::ledger::Ledger;
 use pgpalisade_session::names::Names;
-use pgpalisade_session::read_only::Certainty;
+use pgpalisade_session::read_only::Guard;
 use pgpalisade_session::situation::{Confirmed, Situation};
 use pgpalisade_session::variables::Variables;
 use pgpalisade_wire::backend::TransactionStatus;
@@ -65,8 +65,7 @@ impl Session {
     /// As `session/judgement.rs` asks for a text, idle and outside of a transaction.
     fn plan(&mut self, text: &str) -> Decision {
         let verdict: Arc<Verdict> = self.verdicts.get_or_classify(text.as_bytes(), SAFE);
-        let confirmed =
-            |settled| Confirmed::new(settled, &self.names, &self.ledger, Certainty::Sure);
+        let confirmed = |settled| Confirmed::new(settled, &self.names, &self.ledger, Guard::SURE);
         let situation = Situation {
             fence: &self.fence,
             variables: &self.variables,

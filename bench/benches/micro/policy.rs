@@ -18,6 +18,7 @@ pub(crate) const WHO: Who<'static> = Who {
     database: "shop",
     application_name: Some("worker"),
     client: None,
+    common_name: None,
 };
 
 #[divan::bench(args = SCOPES)]

@@ -148,7 +148,10 @@ pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> 
     let mut controls = std::mem::take(&mut found.controls);
     controls.extend(found.mistake.take().map(Control::Mistake));
     let why = found.why.clone();
-    let computes = found.computes;
+    let computes = match found.computes {
+        Computes::Anything if only_steers(kind, &controls) => Computes::Steers,
+        computes => computes,
+    };
     let effects = found.effects();
     let commits_inside = match effects.class {
         Class::Read => CommitsInside::No,
@@ -162,6 +165,18 @@ pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> 
         why,
         computes,
     })
+}
+
+/// Whether a statement only steers the session.
+fn only_steers(kind: &str, controls: &[Control]) -> bool {
+    match kind {
+        "BEGIN" | "COMMIT" | "ROLLBACK" | "SAVEPOINT" | "RELEASE" | "ROLLBACK TO" | "SET"
+        | "SHOW" | "DISCARD" | "DEALLOCATE" | "LISTEN" | "UNLISTEN" | "CLOSE CURSOR"
+        | "LOCK TABLE" => true,
+        // Its controls are those of a SELECT that is nothing but set_config of literals.
+        "SELECT" => controls.iter().any(Control::is_fencing),
+        _ => false,
+    }
 }
 
 /// Whatever is not named here is a write.

@@ -931,14 +931,43 @@ fn constants_compute_nothing() {
         "select 1 where exists (select f())",
         "select array[1]",
         "select 1 order by 1",
+        "select set_config('search_path', 's', false)",
+        "prepare p as select 1",
         "execute p(1)",
         "explain analyze select 1",
         "declare c cursor for select 1",
+        "fetch c",
         "do 'begin end'",
     ] {
         assert_eq!(computes(text), Computes::Anything, "{text}");
         assert!(of(text).statements[0].may_hide_a_write(), "{text}");
     }
+}
+
+/// They do so however their text is read, which constants do not.
+#[test]
+fn what_only_steers_computes_nothing() {
+    for text in [
+        "begin",
+        "rollback to s",
+        "set fencing.token = 34",
+        "set search_path = s",
+        "select set_config('fencing.token', '34', false)",
+        "show all",
+        "discard all",
+        "lock table t",
+    ] {
+        let verdict = of(text);
+        for verdict in [verdict.in_doubt(Opaque::Encoding), verdict] {
+            let [statement] = &*verdict.statements else {
+                panic!("{text}");
+            };
+            assert_eq!(statement.computes, Computes::Steers, "{text}");
+            assert!(!statement.may_hide_a_write(), "{text}");
+        }
+    }
+    let constant = of("select 1").in_doubt(Opaque::Encoding);
+    assert!(constant.statements[0].may_hide_a_write());
 }
 
 #[test]

@@ -61,6 +61,7 @@ pub(super) struct Identity {
     user: Box<str>,
     database: Box<str>,
     application_name: Option<Box<str>>,
+    common_name: Option<Box<str>>,
     client: Option<IpAddr>,
 }
 
@@ -70,6 +71,7 @@ impl Identity {
             user: who.user.into(),
             database: who.database.into(),
             application_name: who.application_name.map(Into::into),
+            common_name: who.common_name.map(Into::into),
             client: who.client,
         }
     }
@@ -79,6 +81,7 @@ impl Identity {
             user: &self.user,
             database: &self.database,
             application_name: self.application_name.as_deref(),
+            common_name: self.common_name.as_deref(),
             client: self.client,
         }
     }

@@ -36,6 +36,7 @@ use std::sync::Arc;
 pub use decide::Decision;
 pub use declare::MayNotDeclare;
 pub use file::{POLICY_BYTES_MAX, POLICY_KEYS, PolicyKey, nearest};
+pub use network::Network;
 pub use remark::{PolicyErrors, Remark};
 pub use requirement::{Reason, Requirement, ScopeSet, SearchPath};
 pub use session::{Backstop, SessionPolicy, Who};
@@ -156,6 +157,12 @@ impl Policy {
     /// Their places, in the same order.
     pub fn ids(&self) -> impl Iterator<Item = ScopeId> {
         (0..).zip(&self.scopes).map(|(place, _)| ScopeId(place))
+    }
+
+    /// Whether what is refused in a scope is refused, where no rule for sessions says another.
+    #[must_use]
+    pub fn mode_of(&self, scope: &str) -> Mode {
+        self.modes.of_scope(scope)
     }
 
     /// Its rules for sessions, in their order.

@@ -9,7 +9,7 @@ use super::remark::Fault;
 
 /// A network: an address, and how many of its first bits count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Network(IpNet);
+pub struct Network(IpNet);
 
 impl Network {
     /// Reads `10.0.0.0/8`, `fd00::/8`, or a single address.
@@ -17,7 +17,12 @@ impl Network {
     /// # Errors
     ///
     /// What is wrong, and what to write instead.
-    pub(super) fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, String> {
+        Self::read(text).map_err(|fault| fault.to_string())
+    }
+
+    /// As [`Self::parse`].
+    pub(super) fn read(text: &str) -> Result<Self, Fault> {
         let single = || text.parse::<IpAddr>().map(IpNet::from);
         let Ok(written) = text.parse::<IpNet>().or_else(|_| single()) else {
             return Err(Fault::new(
@@ -37,7 +42,8 @@ impl Network {
     }
 
     /// Whether a client at this address is in it. A client that came by IPv4 to a socket of IPv6 counts as IPv4.
-    pub(super) fn contains(&self, client: IpAddr) -> bool {
+    #[must_use]
+    pub fn contains(&self, client: IpAddr) -> bool {
         self.0.contains(&client.to_canonical())
     }
 
@@ -59,7 +65,7 @@ mod tests {
 
     #[track_caller]
     fn check(network: &str, inside: &[&str], outside: &[&str]) {
-        let network = Network::parse(network).unwrap();
+        let network = Network::read(network).unwrap();
         for address in inside {
             assert!(
                 network.contains(address.parse().unwrap()),
@@ -104,11 +110,11 @@ mod tests {
             "10.0.0.0/255.0.0.0",
             "10.0.0.0/ 8",
         ] {
-            let Fault { what, to_do } = Network::parse(text).unwrap_err();
+            let Fault { what, to_do } = Network::read(text).unwrap_err();
             assert!(what.contains("is not a network"), "{what}");
             assert!(to_do.contains("10.0.0.0/8"), "{to_do}");
         }
-        let Fault { to_do, .. } = Network::parse("10.1.2.3/8").unwrap_err();
+        let Fault { to_do, .. } = Network::read("10.1.2.3/8").unwrap_err();
         assert_eq!(
             to_do,
             "write 10.0.0.0/8, or 10.1.2.3/32 for that address alone"
@@ -117,7 +123,7 @@ mod tests {
 
     #[test]
     fn wider_networks_cover_narrower_ones() {
-        let network = |text| Network::parse(text).unwrap();
+        let network = |text| Network::read(text).unwrap();
         assert!(network("10.0.0.0/8").covers(&network("10.1.0.0/16")));
         assert!(network("10.0.0.0/8").covers(&network("10.0.0.0/8")));
         assert!(!network("10.1.0.0/16").covers(&network("10.0.0.0/8")));

@@ -16,6 +16,8 @@ pub struct Who<'a> {
     pub database: &'a str,
     /// `application_name` of the startup packet. What is set later does not count.
     pub application_name: Option<&'a str>,
+    /// The common name in the certificate of the client, where it has shown a valid one.
+    pub common_name: Option<&'a str>,
     /// Where the client is; `None` on a unix socket.
     pub client: Option<IpAddr>,
 }

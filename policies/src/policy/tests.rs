@@ -13,6 +13,7 @@ const NOBODY: Who<'_> = Who {
     user: "nobody",
     database: "shop",
     application_name: None,
+    common_name: None,
     client: None,
 };
 
@@ -232,6 +233,7 @@ scope = \"three\"
             user,
             database,
             application_name: Some("x"),
+            common_name: None,
             client: client.map(|address| address.parse().unwrap()),
         });
         names(&session, &[session.scope()])

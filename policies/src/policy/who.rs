@@ -10,6 +10,7 @@ pub(super) struct WhoPattern {
     pub(super) user: Vec<Glob>,
     pub(super) database: Vec<Glob>,
     pub(super) application_name: Vec<Glob>,
+    pub(super) common_name: Vec<Glob>,
     pub(super) network: Vec<Network>,
 }
 
@@ -20,6 +21,10 @@ impl WhoPattern {
         one_matches(&self.user, who.user)
             && one_matches(&self.database, who.database)
             && one_matches(&self.application_name, application_name)
+            && (self.common_name.is_empty()
+                || who
+                    .common_name
+                    .is_some_and(|name| one_matches(&self.common_name, name)))
             && (self.network.is_empty()
                 || who.client.is_some_and(|client| {
                     let mut networks = self.network.iter();
@@ -36,6 +41,7 @@ impl WhoPattern {
                 &other.application_name,
                 Glob::covers,
             )
+            && all_covered(&self.common_name, &other.common_name, Glob::covers)
             && all_covered(&self.network, &other.network, Network::covers)
     }
 }
@@ -57,7 +63,7 @@ mod tests {
 
     fn pattern(user: &[&str], application_name: &[&str], network: &[&str]) -> WhoPattern {
         let globs = |texts: &[&str]| texts.iter().map(|text| Glob::new(text)).collect();
-        let networks = network.iter().map(|text| Network::parse(text).unwrap());
+        let networks = network.iter().map(|text| Network::read(text).unwrap());
         WhoPattern {
             user: globs(user),
             application_name: globs(application_name),
@@ -72,6 +78,7 @@ mod tests {
             user: "app",
             database: "shop",
             application_name,
+            common_name: None,
             client: client.map(|text| text.parse::<IpAddr>().unwrap()),
         };
         let here = Some("10.1.2.3");
@@ -93,6 +100,31 @@ mod tests {
             ..WhoPattern::default()
         };
         assert!(database.matches(&any));
+    }
+
+    #[test]
+    fn a_common_name_is_that_of_a_certificate() {
+        let pattern = |texts: &[&str]| WhoPattern {
+            common_name: texts.iter().map(|text| Glob::new(text)).collect(),
+            ..WhoPattern::default()
+        };
+        let matches = |texts: &[&str], common_name| {
+            pattern(texts).matches(&Who {
+                user: "app",
+                database: "shop",
+                application_name: None,
+                common_name,
+                client: None,
+            })
+        };
+        assert!(matches(&[], None) && matches(&[], Some("app")));
+        assert!(matches(&["x", "a*"], Some("app")) && !matches(&["x"], Some("app")));
+        // Any certificate is one that is there.
+        assert!(matches(&["*"], Some("app")) && !matches(&["*"], None));
+        assert!(!matches(&["app"], None));
+        assert!(pattern(&[]).covers(&pattern(&["*"])));
+        assert!(pattern(&["*"]).covers(&pattern(&["a"])));
+        assert!(!pattern(&["*"]).covers(&pattern(&[])));
     }
 
     #[test]

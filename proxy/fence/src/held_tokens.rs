@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pgpalisade_authority::{Backend, Cluster, Mark, Scope, Token};
+use pgpalisade_authority::{Backend, Claim, Cluster, Mark, Scope, Token};
 use pgpalisade_policies::TokenBounds;
 
 use super::mark_cache::CachedMark;
@@ -139,6 +139,15 @@ impl HeldTokens {
         TokenValue::of(bindings.map(|binding| (binding.cell.scope().clone(), binding.token)))
     }
 
+    /// The value as a client writes it, for which a bare number is for `session_scope`.
+    #[must_use]
+    pub fn text(&self, session_scope: &Scope) -> String {
+        match &*self.bindings {
+            [only] if only.cell.scope() == session_scope => only.token.to_string(),
+            _ => self.to_string(),
+        }
+    }
+
     /// The first one that is below its mark.
     #[must_use]
     pub fn stale(&self) -> Option<(&HeldToken, Mark)> {
@@ -146,17 +155,18 @@ impl HeldTokens {
         bindings.find_map(|binding| Some((binding, binding.cell.mark_above(binding.token)?)))
     }
 
-    /// Whether these are the tokens of a value.
+    /// Whether these are the tokens of a value. A take says of none which it is.
     #[must_use]
     pub fn is_for(&self, value: &TokenValue) -> bool {
-        let tokens = value.tokens();
-        self.bindings.len() == tokens.len()
+        let claims = value.claims();
+        self.bindings.len() == claims.len()
             && self
                 .bindings
                 .iter()
-                .zip(tokens)
-                .all(|(binding, (scope, token))| {
-                    let is_same = binding.cell.scope() == scope && binding.token == *token;
+                .zip(claims)
+                .all(|(binding, (scope, claim))| {
+                    let held = Claim::Token(binding.token);
+                    let is_same = binding.cell.scope() == scope && held == *claim;
                     is_same && !binding.cell.is_retired()
                 })
     }

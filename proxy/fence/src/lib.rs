@@ -14,6 +14,7 @@ mod requirement;
 mod rules;
 pub mod statement_text;
 pub mod token_value;
+pub mod traceparent;
 
 use pgpalisade_wire as wire;
 

@@ -132,6 +132,12 @@ impl CachedMark {
         self.detail.lock().clone()
     }
 
+    /// The token of the mark, and when it was raised, without the words of who raised it.
+    pub fn raised(&self) -> Option<(Token, i64)> {
+        let detail = self.detail.lock();
+        detail.as_ref().map(|mark| (mark.token, mark.raised_at))
+    }
+
     /// The mark, where it stands above a token that was bound with this cell. One atomic load where it does not.
     pub fn mark_above(&self, token: Token) -> Option<Mark> {
         if self.is_current(token) {

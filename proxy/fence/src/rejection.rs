@@ -26,7 +26,7 @@ pub use kind::{Enforcement, RejectionKind};
 pub struct Rejection {
     /// Why.
     pub kind: RejectionKind,
-    /// The primary message.
+    /// The primary message, without the code that it begins with when it is sent.
     pub message: String,
     /// What is known: scope, token, mark, when and by whom it was raised.
     pub detail: String,
@@ -288,6 +288,34 @@ impl Rejection {
         .about(scope, Some(token), None)
     }
 
+    /// The session is ended with the time of its server as the primary. Nothing of the client's was in flight.
+    #[must_use]
+    pub fn ended_with_its_server() -> Self {
+        Self::new(
+            RejectionKind::DeposedPrimary,
+            "terminating connection: this server is no longer the primary".to_owned(),
+            "Another server has become the primary, or this one was started again. What this session had not \
+                committed is rolled back."
+                .to_owned(),
+            "Connect again.",
+        )
+    }
+
+    /// The same, while work was in flight that may have been committed.
+    #[must_use]
+    pub fn lost_with_its_server() -> Self {
+        Self::new(
+            RejectionKind::OutcomeUnknown,
+            "terminating connection: this server is no longer the primary, and it is not known whether the last \
+                statement was committed"
+                .to_owned(),
+            "Another server has become the primary, or this one was started again. It has what it had received by \
+                then."
+                .to_owned(),
+            "Connect again, and read the data to find out.",
+        )
+    }
+
     /// A declaration from a session on another cluster or timeline than the one on record.
     #[must_use]
     pub fn wrong_cluster(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
@@ -400,10 +428,11 @@ impl Rejection {
 
     /// Appends the ErrorResponse.
     pub fn encode(&self, severity: Severity, out: &mut BytesMut) {
+        let sqlstate = self.kind.sqlstate();
         let fields = ErrorFields {
             severity,
-            sqlstate: self.kind.sqlstate(),
-            message: &self.message,
+            sqlstate,
+            message: &encode::with_code(sqlstate, &self.message),
             detail: &self.detail,
             hint: &self.hint,
         };
@@ -412,9 +441,8 @@ impl Rejection {
 }
 
 fn raised(scope: &Scope, token: Token, mark: &Mark) -> String {
-    // Of an older version, it may hold what a terminal obeys.
-    let by = without_controls(&mark.raised_by);
     if mark.token <= token {
+        let by = without_controls(&mark.raised_by);
         // Only an operator can do that.
         return format!(
             "The session's token is {token}, declared before the scope was repaired: the mark of scope \"{scope}\" was \
@@ -423,8 +451,14 @@ fn raised(scope: &Scope, token: Token, mark: &Mark) -> String {
             utc(mark.raised_at)
         );
     }
+    format!("The session's token is {token}. {}", raised_to(scope, mark))
+}
+
+fn raised_to(scope: &Scope, mark: &Mark) -> String {
+    // Of an older version, it may hold what a terminal obeys.
+    let by = without_controls(&mark.raised_by);
     format!(
-        "The session's token is {token}. The mark of scope \"{scope}\" was raised to {} at {} by {by}.",
+        "The mark of scope \"{scope}\" was raised to {} at {} by {by}.",
         mark.token,
         utc(mark.raised_at)
     )

@@ -27,7 +27,8 @@ impl fmt::Display for Unguarded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TransactionEnded => {
-                "a transaction has ended before it in the same text or pipeline, so read-only mode is in doubt"
+                "a transaction, or a part of one, has ended before it in the same text or pipeline, \
+                 so read-only mode is in doubt"
             }
             Self::TokenLaidDown => {
                 "the token was laid down before it in the same text, so the transaction is not read-only"

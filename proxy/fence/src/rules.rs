@@ -50,6 +50,21 @@ impl Fence {
         })
     }
 
+    /// The policy.
+    #[must_use]
+    pub const fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
+    /// Whether refusals in a scope are carried out, where no rule for sessions says another.
+    #[must_use]
+    pub fn mode_of_scope(&self, scope: &str) -> Mode {
+        match self.overall {
+            Mode::Observe => Mode::Observe,
+            Mode::Enforce => self.policy.mode_of(scope),
+        }
+    }
+
     /// What holds for a session.
     #[must_use]
     pub fn for_session(self: &Arc<Self>, who: &Who<'_>) -> SessionFence {
@@ -252,8 +267,8 @@ impl SessionFence {
     #[must_use]
     pub fn opens(&self, value: &TokenValue) -> bool {
         let opening = self.opening().unwrap_or_default();
-        let mut tokens = value.tokens().iter();
-        tokens.any(|(scope, _)| {
+        let mut claims = value.claims().iter();
+        claims.any(|(scope, _)| {
             let cell = self.fence.cells.find(scope);
             cell.is_some_and(|cell| self.is_among(opening, &cell))
         })
@@ -284,8 +299,8 @@ impl SessionFence {
         value: &TokenValue,
         lifetime: Lifetime,
     ) -> Result<(), Box<Rejection>> {
-        let mut tokens = value.tokens().iter();
-        tokens.try_for_each(|(scope, token)| self.may_declare(scope, Some(*token), lifetime))
+        let mut claims = value.claims().iter();
+        claims.try_for_each(|(scope, claim)| self.may_declare(scope, claim.token(), lifetime))
     }
 
     /// A permit for a message that can change no data by its type alone.
@@ -324,6 +339,14 @@ impl SessionFence {
     #[must_use]
     pub fn changes_by_name(&self) -> Option<Box<Rejection>> {
         let rejection = Box::new(Rejection::changes_by_name());
+        self.refuse_or_observe(&mut Grounds::default(), rejection)
+            .err()
+    }
+
+    /// The refusal of a token that is taken in front of other statements; `None` where that is only observed.
+    #[must_use]
+    pub fn taken_beside_others(&self) -> Option<Box<Rejection>> {
+        let rejection = Box::new(Rejection::taken_beside_others());
         self.refuse_or_observe(&mut Grounds::default(), rejection)
             .err()
     }

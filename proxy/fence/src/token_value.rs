@@ -1,8 +1,9 @@
-//! The value of `fencing.token`: `34`, or `scheduler=34`, or `scheduler=34,billing=7`.
+//! The value of `fencing.token`: `34`, or `scheduler=34`, or `scheduler=34,billing=7`. In the place of a number
+//! `after:33` and `next` take the token after the mark.
 
 use std::str::FromStr;
 
-use pgpalisade_authority::{Scope, ScopeError, Token, TokenError};
+use pgpalisade_authority::{Claim, Scope, ScopeError, Token, TokenError};
 
 /// A session can hold tokens for this many scopes.
 pub const SCOPES_MAX: usize = 64;
@@ -10,7 +11,7 @@ pub const SCOPES_MAX: usize = 64;
 /// A value of `fencing.token` that is well formed and names at least one token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenValue {
-    tokens: Vec<(Scope, Token)>,
+    claims: Vec<(Scope, Claim)>,
 }
 
 /// Why a value of `fencing.token` means nothing.
@@ -40,35 +41,43 @@ impl TokenValue {
         if text.trim().is_empty() {
             return Ok(None);
         }
-        let mut tokens: Vec<(Scope, Token)> = Vec::new();
+        let mut claims: Vec<(Scope, Claim)> = Vec::new();
         for part in text.split(',').map(str::trim) {
-            let (scope, token) = match part.split_once('=') {
-                Some((scope, token)) => (Scope::from_str(scope.trim())?, token.trim()),
+            let (scope, claim) = match part.split_once('=') {
+                Some((scope, claim)) => (Scope::from_str(scope.trim())?, claim.trim()),
                 None => (session_scope.clone(), part),
             };
-            let token = Token::from_str(token)?;
-            if tokens.iter().any(|(known, _)| *known == scope) {
+            let claim = Claim::from_str(claim)?;
+            if claims.iter().any(|(known, _)| *known == scope) {
                 return Err(TokenValueError::Twice(scope));
             }
-            if tokens.len() == SCOPES_MAX {
+            if claims.len() == SCOPES_MAX {
                 return Err(TokenValueError::TooMany);
             }
-            tokens.push((scope, token));
+            claims.push((scope, claim));
         }
-        Ok(Some(Self { tokens }))
+        Ok(Some(Self { claims }))
     }
 
     /// The value that names these, which were a value before.
     pub(super) fn of(tokens: impl Iterator<Item = (Scope, Token)>) -> Self {
         Self {
-            tokens: tokens.collect(),
+            claims: tokens
+                .map(|(scope, token)| (scope, Claim::Token(token)))
+                .collect(),
         }
     }
 
-    /// Scopes and tokens in the order in which they were written, at least one.
+    /// Scopes and what is claimed in them, in the order in which they were written, at least one.
     #[must_use]
-    pub fn tokens(&self) -> &[(Scope, Token)] {
-        &self.tokens
+    pub fn claims(&self) -> &[(Scope, Claim)] {
+        &self.claims
+    }
+
+    /// Whether it says of some scope that the next token is to be taken.
+    #[must_use]
+    pub fn takes(&self) -> bool {
+        self.claims.iter().any(|(_, claim)| claim.is_take())
     }
 }
 
@@ -78,12 +87,16 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expect: &[(&str, u64)]) {
+        let expect: Vec<_> = expect
+            .iter()
+            .map(|(scope, number)| (*scope, number.to_string()))
+            .collect();
         let scope = Scope::from_str("own").unwrap();
         let value = TokenValue::parse(text, &scope).unwrap();
         let found: Vec<_> = value
             .iter()
-            .flat_map(TokenValue::tokens)
-            .map(|(scope, token)| (scope.as_str(), token.get()))
+            .flat_map(TokenValue::claims)
+            .map(|(scope, claim)| (scope.as_str(), claim.to_string()))
             .collect();
         assert_eq!(found, expect, "{text:?}");
     }
@@ -107,6 +120,40 @@ mod tests {
             &[("scheduler", 34), ("billing", 7)],
         );
         check("7,billing=8", &[("own", 7), ("billing", 8)]);
+    }
+
+    #[test]
+    fn takes() {
+        let scope = Scope::from_str("own").unwrap();
+        for (text, takes) in [
+            ("next", "own=next"),
+            ("after:33", "own=after:33"),
+            (" after:0 ", "own=after:0"),
+            ("scheduler=next", "scheduler=next"),
+            ("a/b:c = after:1, 7", "a/b:c=after:1,own=7"),
+        ] {
+            let value = TokenValue::parse(text, &scope).unwrap().unwrap();
+            let shown = value.claims().iter();
+            let shown: Vec<_> = shown.map(|(s, claim)| format!("{s}={claim}")).collect();
+            assert_eq!((shown.join(",").as_str(), value.takes()), (takes, true));
+        }
+        for text in ["7", "after:scheduler=1", "next=2"] {
+            let value = TokenValue::parse(text, &scope).unwrap().unwrap();
+            assert!(!value.takes(), "a scope may have such a name: {text}");
+        }
+        for text in [
+            "after",
+            "after:",
+            "after:33x",
+            "after:33,after:34",
+            "next,own=1",
+            "next=1=2",
+            "=next",
+            "next next",
+            "NEXT",
+        ] {
+            refuse(text);
+        }
     }
 
     #[test]

@@ -71,6 +71,17 @@ struct Defaults {
     actual: Access,
 }
 
+/// What the open transaction may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    /// What the default allowed when it began.
+    AsBegun,
+    /// It was changed since.
+    Changed(Access),
+    /// A rollback may have undone a change.
+    Unknown,
+}
+
 /// Whether all that the client did to the access mode is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sight {
@@ -96,8 +107,8 @@ pub struct AccessMode {
     actual: Access,
     /// What the server has last reported.
     reported: Access,
-    /// How the open transaction was changed since its start.
-    adjusted: Option<Access>,
+    /// What the open transaction may do.
+    open: Open,
     /// What the client itself asked for, for the open transaction.
     requested: Option<Access>,
     /// The defaults before the open transaction's first change of them.
@@ -120,7 +131,7 @@ impl AccessMode {
             imposed: startup,
             actual: startup,
             reported: startup,
-            adjusted: None,
+            open: Open::AsBegun,
             requested: None,
             before: None,
             sight: Sight::Clear,
@@ -129,13 +140,23 @@ impl AccessMode {
         }
     }
 
+    /// What a RESET returns to on the server.
+    #[must_use]
+    pub const fn startup(&self) -> Access {
+        self.startup
+    }
+
     /// What the proxy must change before the session's next statement, if anything.
     #[inline]
     #[must_use]
     pub fn adjustment(&self, standing: WriteAccess, place: Place) -> Option<Adjustment> {
         // A change of the default is for later transactions.
         let began = self.before.unwrap_or(self.defaults());
-        let open = self.adjusted.unwrap_or(began.actual);
+        let open = match self.open {
+            Open::AsBegun => Some(began.actual),
+            Open::Changed(access) => Some(access),
+            Open::Unknown => None,
+        };
         match (place, standing) {
             (Place::Outside, WriteAccess::MayWrite) if self.actual != self.shown => {
                 Some(Adjustment::Default(self.shown))
@@ -144,13 +165,13 @@ impl AccessMode {
                 Some(Adjustment::Default(Access::ReadOnly))
             }
             (Place::Inside, WriteAccess::MayWrite)
-                if open == Access::ReadOnly
+                if open != Some(Access::ReadWrite)
                     && began.shown == Access::ReadWrite
                     && self.requested != Some(Access::ReadOnly) =>
             {
                 Some(Adjustment::SetReadWrite)
             }
-            (Place::Inside, WriteAccess::MayNotWrite) if open == Access::ReadWrite => {
+            (Place::Inside, WriteAccess::MayNotWrite) if open != Some(Access::ReadOnly) => {
                 Some(Adjustment::SetReadOnly)
             }
             _ => None,
@@ -164,8 +185,8 @@ impl AccessMode {
                 self.actual = access;
                 self.imposed = access;
             }
-            Adjustment::SetReadWrite => self.adjusted = Some(Access::ReadWrite),
-            Adjustment::SetReadOnly => self.adjusted = Some(Access::ReadOnly),
+            Adjustment::SetReadWrite => self.open = Open::Changed(Access::ReadWrite),
+            Adjustment::SetReadOnly => self.open = Open::Changed(Access::ReadOnly),
         }
     }
 
@@ -177,7 +198,7 @@ impl AccessMode {
             }
             | Control::SetTransactionAccess(access) => self.on_transaction_access(*access),
             Control::Commit { chain: Chain::Yes } => self.on_chain(),
-            Control::Rollback { chain: Chain::Yes } => self.on_rollback(),
+            Control::Rollback { chain: Chain::Yes } => self.on_rollback_and_chain(),
             Control::Rollback { chain: Chain::No } => {
                 self.on_rollback();
                 self.end_transaction();
@@ -197,7 +218,7 @@ impl AccessMode {
     /// The client has asked for the mode of its transaction.
     const fn on_transaction_access(&mut self, access: Access) {
         self.requested = Some(access);
-        self.adjusted = Some(access);
+        self.open = Open::Changed(access);
     }
 
     /// The client has set the default itself.
@@ -238,9 +259,9 @@ impl AccessMode {
 
     /// ROLLBACK TO may have undone a lowering, and a SET. A lift is never undone: PostgreSQL allows none
     /// behind a savepoint.
-    const fn on_rollback_to(&mut self) {
-        if matches!(self.adjusted, Some(Access::ReadOnly)) {
-            self.adjusted = Some(Access::ReadWrite);
+    fn on_rollback_to(&mut self) {
+        if self.open == Open::Changed(Access::ReadOnly) {
+            self.open = Open::Changed(Access::ReadWrite);
         }
         if self.before.is_some() {
             self.sight = Sight::Blurred;
@@ -260,18 +281,34 @@ impl AccessMode {
         }
     }
 
-    /// AND CHAIN: the next transaction begins with the modes of the one that has ended.
+    /// COMMIT AND CHAIN: the next transaction begins with the modes of the one that has ended.
     fn on_chain(&mut self) {
         if let Some(before) = self.before.take() {
             self.sight = Sight::Blurred;
-            self.adjusted.get_or_insert(before.actual);
+            if self.open == Open::AsBegun {
+                self.open = Open::Changed(before.actual);
+            }
         }
+    }
+
+    /// ROLLBACK AND CHAIN: changes in a subtransaction, or in a transaction that had failed, were undone before the
+    /// modes were kept for the next. `CommitTransactionCommand` in PostgreSQL's source.
+    fn on_rollback_and_chain(&mut self) {
+        match (self.open, self.before) {
+            (Open::AsBegun, None) => {}
+            (Open::AsBegun, Some(before)) => self.open = Open::Changed(before.actual),
+            (Open::Changed(_) | Open::Unknown, _) => {
+                self.open = Open::Unknown;
+                self.sight = Sight::Blurred;
+            }
+        }
+        self.on_rollback();
     }
 
     /// The transaction has ended, and no other has begun with its modes.
     #[inline]
     pub const fn end_transaction(&mut self) {
-        self.adjusted = None;
+        self.open = Open::AsBegun;
         self.requested = None;
         self.before = None;
         self.sight = Sight::Clear;
@@ -289,8 +326,12 @@ impl AccessMode {
         let is_ours = match show {
             AccessShow::Default => now.shown == Access::ReadWrite && now.actual == Access::ReadOnly,
             AccessShow::Transaction => {
+                let open = match self.open {
+                    Open::Changed(access) => access,
+                    Open::AsBegun | Open::Unknown => began.actual,
+                };
                 self.requested.unwrap_or(began.shown) == Access::ReadWrite
-                    && self.adjusted.unwrap_or(began.actual) == Access::ReadOnly
+                    && open == Access::ReadOnly
                     && self.recovery == Recovery::No
             }
         };
@@ -307,6 +348,13 @@ impl AccessMode {
     fn keep_defaults(&mut self) {
         let defaults = self.defaults();
         self.before.get_or_insert(defaults);
+    }
+
+    /// Whether the open transaction is read-only since its start: no rollback of a part of it makes it read-write.
+    #[must_use]
+    pub fn has_begun_read_only(&self) -> bool {
+        let began = self.before.unwrap_or(self.defaults());
+        self.open == Open::AsBegun && began.actual == Access::ReadOnly
     }
 
     /// Whether the server's setting keeps a session that may not write from writing.
@@ -460,6 +508,23 @@ mod tests {
         check(&mode, MayNotWrite, Inside, None);
         mode.on_rollback_to();
         check(&mode, MayNotWrite, Inside, Some(SetReadOnly));
+    }
+
+    #[test]
+    fn a_rollback_and_chain_may_undo_any_change() {
+        let chain = Control::Rollback { chain: Chain::Yes };
+        // A holder that changed nothing goes on as it began.
+        let mut mode = AccessMode::new(ReadWrite, ReadWrite);
+        mode.on_control(&chain);
+        check(&mode, MayWrite, Inside, None);
+        check(&mode, MayNotWrite, Inside, Some(SetReadOnly));
+        for (startup, adjustment) in [(ReadWrite, SetReadOnly), (ReadOnly, SetReadWrite)] {
+            let mut mode = AccessMode::new(ReadWrite, startup);
+            mode.adjust(adjustment);
+            mode.on_control(&chain);
+            check(&mode, MayWrite, Inside, Some(SetReadWrite));
+            check(&mode, MayNotWrite, Inside, Some(SetReadOnly));
+        }
     }
 
     /// What SHOW says of the open transaction and of the default, where the server says "on" of both.

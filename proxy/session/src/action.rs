@@ -6,6 +6,7 @@ use super::access::Adjustment;
 use super::endings::Ending;
 use super::tokens::Wanted;
 use crate::fence::Permit;
+use crate::fence::traceparent::Traceparent;
 use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
 
@@ -102,6 +103,8 @@ pub struct JudgedText {
     pub class: &'static str,
     /// The front of the text.
     pub text: Vec<u8>,
+    /// The trace that it says it is a part of.
+    pub traceparent: Option<Traceparent>,
 }
 
 /// The kind of message that is refused: it decides what PostgreSQL would have answered to an error in it.

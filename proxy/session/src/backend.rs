@@ -9,8 +9,9 @@ use super::action::Disposition;
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::Reply;
 use super::read_only::ends_transaction;
+use super::token_text::KnowsToken;
 use super::variables::{apply, end_of_failed};
-use super::{CommittedMidway, KnowsToken, Lift, Pipeline, Session, Settles};
+use super::{CommittedMidway, Lift, Pipeline, Session, Settles};
 use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
 use crate::wire::backend::{self, TransactionStatus, first_column, tag};
@@ -127,6 +128,7 @@ impl Session {
         server.status = status;
         self.client.variables.on_ready(status);
         server.read_only.mode.on_ready();
+        server.token_text.on_ready();
         if status == TransactionStatus::Idle {
             server.ledger.end_transaction();
             server.read_only.mode.end_transaction();
@@ -196,7 +198,12 @@ impl Session {
         }
         match control {
             Control::DiscardAll | Control::DeallocateAll => server.names.deallocated_all(),
-            Control::SetFencing { .. } => server.knows_token = KnowsToken::Yes,
+            Control::Rollback { .. } => server.token_text.on_rollback(),
+            Control::RollbackTo(_) => {
+                server.names.on_rollback_to();
+                server.token_text.on_rollback();
+            }
+            Control::SetFencing { .. } => server.token_text.known = KnowsToken::Yes,
             Control::Prepare { name, effects } => server.names.prepared(name, effects),
             Control::Deallocate { name } => server.names.deallocated(name),
             _ => {}
@@ -210,6 +217,7 @@ impl Session {
             return Disposition::Terminated;
         }
         self.client.variables.on_error();
+        self.server.token_text.on_rollback();
         if self.server.status == TransactionStatus::Idle {
             self.server.read_only.mode.on_rollback();
         }

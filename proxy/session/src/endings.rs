@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope, Token};
 
-use super::in_flight::InFlight;
+use super::in_flight::{InFlight, Origin};
 use super::{CommittedMidway, Session, command_tag};
 use crate::fence::HeldToken;
 use crate::rejection::Rejection;
@@ -37,14 +37,27 @@ pub enum Ending {
     /// A takeover has ended it, while something was sent that may have been committed.
     #[error("ended by a takeover, outcome unknown")]
     OutcomeUnknown,
+    /// Another server is the primary.
+    #[error("the server is not the primary any more")]
+    Deposed,
     /// The server has ended it and has said why.
     #[error("the server ended the session")]
     ByServer,
 }
 
 impl Session {
-    /// Tells the client why its session ends.
+    /// Tells the client why the proxy ends its session.
     pub fn say_fatal(&mut self, sqlstate: &str, message: &str, detail: &str, hint: &str) {
+        self.say_as_postgres(
+            sqlstate,
+            &encode::with_code(sqlstate, message),
+            detail,
+            hint,
+        );
+    }
+
+    /// The same in words that are PostgreSQL's own.
+    fn say_as_postgres(&mut self, sqlstate: &str, message: &str, detail: &str, hint: &str) {
         let fields = ErrorFields {
             severity: Severity::Fatal,
             sqlstate,
@@ -57,7 +70,7 @@ impl Session {
 
     /// The client has broken the protocol: PostgreSQL ends such a session too.
     pub fn end_for_violation(&mut self, error: WireError) -> Ending {
-        self.say_fatal("08P01", &error.to_string(), "", "");
+        self.say_as_postgres("08P01", &error.to_string(), "", "");
         Ending::ProtocolViolation(error)
     }
 
@@ -123,6 +136,20 @@ impl Session {
             false => Rejection::outcome_unknown(&scope, token, mark),
             true => Rejection::session_ended(&scope, token, mark),
         }))
+    }
+
+    /// Another server has become the primary, so nothing of this session may go on.
+    pub fn end_with_its_server(&mut self) -> Ending {
+        let is_clients = |entry: &InFlight| entry.origin == Origin::Client;
+        let rejection = match self.server.ledger.iter().any(is_clients) {
+            true => Rejection::lost_with_its_server(),
+            false => Rejection::ended_with_its_server(),
+        };
+        if !self.server.granted.accepted().is_empty() {
+            self.record(&rejection, Enforcement::Refused, None);
+        }
+        rejection.encode(Severity::Fatal, &mut self.output.to_client);
+        Ending::Deposed
     }
 
     /// Tells a client whose session the server has ended that it was a takeover, where it was.

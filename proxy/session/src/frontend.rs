@@ -105,6 +105,9 @@ impl Session {
         if let Some(action) = self.adjust_first(tag) {
             return action;
         }
+        if let Some(action) = self.tell_token(tag) {
+            return action;
+        }
         // A request cycle of a session that does not hold all that it could need is judged by what is known at its
         // start, so the one before must have been answered.
         if tag.is_judged()
@@ -236,7 +239,8 @@ impl Session {
     /// what the session holds, what follows waits for the reply.
     #[inline]
     pub(super) fn settle_changes(&mut self) {
-        if self.server.status == TransactionStatus::Idle && self.client.variables.is_in_doubt() {
+        let in_doubt = self.client.variables.is_in_doubt() || self.server.token_text.is_in_doubt();
+        if self.server.status == TransactionStatus::Idle && in_doubt {
             self.client.settles = Settles::Yes;
         }
     }

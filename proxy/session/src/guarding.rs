@@ -26,22 +26,13 @@ impl Session {
     }
 
     fn adjust_now(&mut self, tag: FrontendTag) -> Option<Action> {
-        let passes = matches!(
-            tag,
-            FrontendTag::Sync
-                | FrontendTag::Flush
-                | FrontendTag::Terminate
-                | FrontendTag::CopyData
-                | FrontendTag::CopyDone
-                | FrontendTag::CopyFail
-        );
         if self.is_failed() || self.binds() == Binds::Yes {
             return None;
         }
         let adjustment = self.due_adjustment(self.standing())?;
         match adjustment {
             // What follows finds it due again, once this was answered.
-            _ if passes => {
+            _ if tag.runs_nothing() => {
                 self.client.settles = Settles::Yes;
                 return None;
             }
@@ -121,8 +112,8 @@ impl Session {
     /// What comes before a Bind: the text is planned, for which functions that are said to be stable are run, and
     /// parameters are read, which checks those of a domain.
     pub(super) fn before_bind(&mut self, meaning: &Meaning, body: &[u8]) -> Result<Leave, Action> {
-        let takes_some = frontend::bind_parameters(body) != Some(0);
-        self.before_running(takes_some || may_hide_a_write(meaning), None)
+        let may_run = may_hide_a_write(meaning) || frontend::bind_parameters(body) != Some(0);
+        self.before_running(may_run, None)
     }
 
     /// What comes before a Describe of a statement: its text may be read again, as by a Parse.

@@ -4,7 +4,7 @@
 //! destroy the client's unnamed statement and end the transaction of its pipeline.
 
 use bytes::{BufMut, BytesMut};
-use pgpalisade_policies::Access;
+use pgpalisade_policies::{Access, Lifetime};
 use postgres_protocol::IsNull;
 use postgres_protocol::message::frontend;
 
@@ -35,11 +35,15 @@ pub(super) fn adjustment(adjustment: Adjustment) -> String {
     }
 }
 
-/// The SQL that puts a value of the proxy's where SHOW finds it.
+/// The SQL that puts a value of the proxy's where the client's statements find it.
 #[must_use]
-pub(super) fn setting(name: &str, value: &str) -> String {
+pub(super) fn setting(name: &str, value: &str, lifetime: Lifetime) -> String {
+    let local = match lifetime {
+        Lifetime::Session => "",
+        Lifetime::Local => "LOCAL ",
+    };
     format!(
-        "SET {name} = {}",
+        "SET {local}{name} = {}",
         postgres_protocol::escape::escape_literal(value).trim_start()
     )
 }
@@ -85,12 +89,21 @@ pub(super) fn execute(
     }
 }
 
-/// Writes a request that changes nothing, in whatever state the session is: its answer shows that the session's
-/// server process lives.
-pub(super) fn probe(out: &mut BytesMut, ledger: &mut Ledger, pipeline: Pipeline) {
-    let written = frontend::close(b'S', NAME, out);
+/// Has the server show a text as the last query of the session: an empty statement, which changes nothing, takes no
+/// snapshot, and is parsed in whatever state the session is.
+pub(super) fn leave_trace(
+    out: &mut BytesMut,
+    ledger: &mut Ledger,
+    pipeline: Pipeline,
+    comment: &str,
+) {
+    let written = frontend::close(b'S', NAME, out)
+        .and_then(|()| frontend::parse(NAME, comment, [], out))
+        .and_then(|()| frontend::close(b'S', NAME, out));
     debug_assert!(written.is_ok());
-    ledger.push(InFlight::proxy(Request::Close));
+    for request in [Request::Close, Request::Parse, Request::Close] {
+        ledger.push(InFlight::proxy(request));
+    }
     if pipeline == Pipeline::Closed {
         frontend::sync(out);
         ledger.push(InFlight::proxy(Request::Sync));

@@ -16,9 +16,11 @@ use super::names::EXCERPT_MAX;
 use super::plan::runs_a_name;
 use super::read_only::Certainty;
 use super::situation::{Confirmed, Situation};
+use super::token_text::{is_take, with_tokens};
 use super::tokens::Wanted;
 use super::variables::apply;
 use super::{Binds, Session, Settles};
+use crate::fence::traceparent::Traceparent;
 use crate::fence::{Admitted, Permit, TokenValue, Unmet};
 use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
@@ -35,6 +37,7 @@ impl Judged<'_> {
         JudgedText {
             class: self.verdict.kind(),
             text: excerpt(self.text).to_vec(),
+            traceparent: Traceparent::of_statement(self.text),
         }
     }
 }
@@ -179,13 +182,40 @@ impl Session {
         Action::Need(Prerequisite::SearchPath)
     }
 
-    /// Decides a text whose verdict is known.
+    /// Decides a text whose verdict is known. One that takes a token, which was accepted, is decided as the one that
+    /// declares it.
     pub(super) fn decide(&mut self, judged: &Judged<'_>, request: Request) -> Action {
+        if self.server.token_text.is_shown_by(judged.verdict)
+            && let Some(rejection) = self.client.fence.taken_beside_others()
+        {
+            return self.meet(Unmet::Refuse(rejection), Refused::Whole, Some(judged), None);
+        }
+        let prepared = self.prepared.as_ref();
+        let tokens = prepared.and_then(|done| done.tokens.as_deref());
+        let action = match tokens.filter(|_| is_take(judged.verdict)) {
+            Some(tokens) => {
+                let declares = Judged {
+                    verdict: &Arc::new(with_tokens(judged.verdict, tokens)),
+                    text: judged.text,
+                };
+                self.decide_plain(&declares, request)
+            }
+            None => self.decide_plain(judged, request),
+        };
+        if matches!(action, Action::Forward(_)) {
+            self.server.token_text.on_sent(judged.verdict);
+        }
+        action
+    }
+
+    fn decide_plain(&mut self, judged: &Judged<'_>, request: Request) -> Action {
         let verdict = judged.verdict;
         let holds = touches_token(verdict);
         let names = controls(verdict).any(runs_a_name);
+        // The end of a transaction that fails before it undoes what this text is judged by.
+        let goes_on = verdict.statements.len() > 1 && self.ends_doubt(verdict);
         // A failed transaction may be over by the time that this text arrives.
-        if (holds || names || self.is_failed()) && !self.server.ledger.is_empty() {
+        if (holds || names || goes_on || self.is_failed()) && !self.server.ledger.is_empty() {
             return Action::Need(Prerequisite::Replies);
         }
         self.record_observed_end();
@@ -245,9 +275,9 @@ impl Session {
         if verdict.statements.iter().any(may_move) || controls(verdict).any(may_move_names) {
             self.server.search_path.forget();
         }
-        let in_doubt = self.client.variables.is_in_doubt();
-        let ends = in_doubt && controls(verdict).any(Control::is_transaction);
-        if touches_token(verdict) || ends {
+        // What stands behind a declaration in the text may write as well.
+        let declares = controls(verdict).any(sets_token) && self.declares_to_write(verdict);
+        if touches_token(verdict) || self.ends_doubt(verdict) {
             self.client.settles = Settles::Yes;
         }
         if request == Request::Execute {
@@ -255,15 +285,23 @@ impl Session {
         }
         let mut entry = InFlight::client(request, Some(Arc::clone(verdict)));
         if verdict.statements.iter().any(Statement::may_hide_a_write) {
-            entry.leave = self.leave_for_reads();
+            entry.leave = match declares {
+                true => Leave::ReadUnguarded,
+                false => self.leave_for_reads(),
+            };
         }
         self.forward(permit, Some(entry))
+    }
+
+    /// Whether a text settles what becomes of a token that was set in the open transaction.
+    fn ends_doubt(&self, verdict: &Verdict) -> bool {
+        self.client.variables.is_in_doubt() && controls(verdict).any(Control::is_transaction)
     }
 
     /// What a text is judged by: what the server has confirmed where that holds for it, else the worst that may be.
     fn situation(&self) -> Situation<'_> {
         let (client, server) = (&self.client, &self.server);
-        let certainty = server.read_only.certainty();
+        let guard = server.read_only.guard();
         Situation {
             fence: &client.fence,
             variables: &client.variables,
@@ -275,7 +313,7 @@ impl Session {
             confirmed: server
                 .ledger
                 .settled()
-                .map(|settled| Confirmed::new(settled, &server.names, &server.ledger, certainty)),
+                .map(|settled| Confirmed::new(settled, &server.names, &server.ledger, guard)),
         }
     }
 

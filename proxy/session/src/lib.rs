@@ -35,6 +35,7 @@ pub mod situation;
 pub mod startup_options;
 mod text_names;
 pub mod text_settings;
+mod token_text;
 pub mod tokens;
 pub mod variables;
 
@@ -58,6 +59,7 @@ use names::Names;
 use read_only::ReadOnlyGuard;
 use search_path::KnownPath;
 use text_settings::TextSettings;
+use token_text::TokenText;
 use tokens::Granted;
 use variables::Variables;
 
@@ -80,6 +82,19 @@ pub enum Identity {
     Pid(i32),
     /// It is this one, and the session may be registered.
     Known(Identified),
+}
+
+/// What a session is doing, as `pg_stat_activity` tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// Nothing.
+    Idle,
+    /// It waits for the server, or has more of a request to send.
+    Active,
+    /// Nothing, in an open transaction.
+    InTransaction,
+    /// Nothing, in a transaction that has failed.
+    InFailedTransaction,
 }
 
 /// Whether the next message waits for the replies to what was sent.
@@ -145,17 +160,10 @@ struct ServerHalf {
     names: Names,
     search_path: KnownPath,
     text_settings: TextSettings,
-    /// It has a value for `fencing.token`, even if an empty one.
-    knows_token: KnowsToken,
+    /// What it has as `fencing.token`.
+    token_text: TokenText,
     /// Its message that it ends the session, kept back until it has closed its side.
     final_error: Option<BytesMut>,
-}
-
-/// Whether the server has a value for `fencing.token`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum KnowsToken {
-    No,
-    Yes,
 }
 
 /// What was found out and done for the message at the front of the client's bytes.
@@ -169,6 +177,8 @@ struct Prepared {
     waiting: Option<Waiting>,
     /// What became of the lift of its transaction.
     lift: Lift,
+    /// The tokens that were accepted for it, as a value of `fencing.token`.
+    tokens: Option<Box<str>>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -234,7 +244,7 @@ impl Session {
                 names: Names::default(),
                 search_path: KnownPath::default(),
                 text_settings: beginning.text_settings,
-                knows_token: KnowsToken::No,
+                token_text: TokenText::default(),
                 final_error: None,
             },
             prepared: None,
@@ -302,6 +312,27 @@ impl Session {
     #[inline]
     fn is_inside(&self) -> bool {
         self.server.status != TransactionStatus::Idle || self.client.pipeline == Pipeline::Open
+    }
+
+    /// What it is doing.
+    #[inline]
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        if !self.is_answered() || self.client.pipeline == Pipeline::Open {
+            return Activity::Active;
+        }
+        match self.server.status {
+            TransactionStatus::Idle => Activity::Idle,
+            TransactionStatus::InTransaction => Activity::InTransaction,
+            TransactionStatus::Failed => Activity::InFailedTransaction,
+        }
+    }
+
+    /// The tokens in force.
+    #[inline]
+    #[must_use]
+    pub const fn tokens(&self) -> Option<&Arc<HeldTokens>> {
+        self.client.variables.token()
     }
 
     fn is_failed(&self) -> bool {

@@ -285,6 +285,15 @@ impl Lost {
     }
 }
 
+/// Whether portals of the open transaction have ended before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum RolledBack {
+    #[default]
+    No,
+    /// Those that were bound behind a savepoint.
+    InPart,
+}
+
 /// The names of one session.
 #[derive(Debug, Default)]
 pub struct Names {
@@ -295,6 +304,7 @@ pub struct Names {
     portals: BTreeMap<Box<[u8]>, Meaning>,
     lost_statements: Lost,
     lost_portals: Lost,
+    rolled_back: RolledBack,
     bytes: usize,
 }
 
@@ -326,6 +336,9 @@ impl Names {
     fn insert(&mut self, kind: Kind, name: Box<[u8]>, meaning: Meaning) {
         // Only an unnamed one is replaced. That this name was thought to exist shows that it is not understood.
         let meaning = match self.remove(Name::new(kind, &name)) {
+            Some(_) if kind == Kind::Portal && self.rolled_back == RolledBack::InPart => {
+                Some(meaning)
+            }
             Some(before) => before.unknown().max(meaning.unknown()).meaning().cloned(),
             None => Some(meaning),
         }
@@ -412,6 +425,12 @@ impl Names {
         self.unnamed_portal = Meaning::Unknown;
     }
 
+    /// Portals end with the savepoint behind which they were bound.
+    /// <https://www.postgresql.org/docs/current/sql-rollback-to.html>
+    pub const fn on_rollback_to(&mut self) {
+        self.rolled_back = RolledBack::InPart;
+    }
+
     /// Portals end with their transaction.
     #[inline]
     pub fn end_transaction(&mut self) {
@@ -423,6 +442,7 @@ impl Names {
             self.bytes = self.bytes.saturating_sub(freed);
         }
         self.lost_portals = Lost::Nothing;
+        self.rolled_back = RolledBack::No;
     }
 }
 
@@ -483,6 +503,20 @@ mod tests {
         }
         assert_eq!(class(&names, Name::statement(b"n")), Class::Write);
         assert_eq!(class(&names, Name::portal(b"n")), Class::Write);
+        // A portal may have ended with its savepoint.
+        names.on_rollback_to();
+        for (give, expect) in [
+            (parsed as fn(&mut Names, &[u8], Meaning), Class::Write),
+            (bound, Class::Read),
+        ] {
+            give(&mut names, b"m", write());
+            give(&mut names, b"m", read());
+            let name = match expect {
+                Class::Write => Name::statement(b"m"),
+                Class::Read => Name::portal(b"m"),
+            };
+            assert_eq!(class(&names, name), expect);
+        }
         // What has no name is replaced.
         for give in [parsed, bound] {
             give(&mut names, b"", write());

@@ -13,9 +13,10 @@ use pgpalisade_policies::{
 use super::Pipeline;
 use super::ledger::Wrote;
 use super::names::{Meaning, Name};
-use super::read_only::{Certainty, ends_transaction};
+use super::read_only::{Guard, ends_transaction};
 use super::situation::{Confirmed, Situation};
 use super::text_names::{InText, TextNames};
+use super::token_text::takes;
 use super::variables::{self, Variables, apply, end_of_failed, find};
 use crate::fence::{
     Basis, Decision, Grounds, HeldTokens, SessionFence, TokenValue, Unguarded, Unmet,
@@ -46,7 +47,7 @@ impl Situation<'_> {
             path: self.path,
             guard: self
                 .confirmed
-                .map_or(Certainty::InDoubt, |confirmed| confirmed.guard()),
+                .map_or(Guard::IN_DOUBT, |confirmed| confirmed.guard()),
             variables: Cow::Borrowed(self.variables),
             failed: self.status == TransactionStatus::Failed,
             wrote: self.wrote,
@@ -114,7 +115,7 @@ struct Walk<'a> {
     in_text: TextNames<'a>,
     accepted: &'a [Arc<HeldTokens>],
     path: SearchPath<'a>,
-    guard: Certainty,
+    guard: Guard,
     variables: Cow<'a, Variables<Arc<HeldTokens>>>,
     failed: bool,
     wrote: Wrote,
@@ -159,7 +160,10 @@ impl<'a> Walk<'a> {
             }
         }
         for control in &statement.controls {
-            self.check_control(control)?;
+            match takes(control) && !(self.alone && statement.controls.len() == 1) {
+                true => self.refuse_take()?,
+                false => self.check_control(control)?,
+            }
             self.in_text.apply(control);
             if !self.alone {
                 let rolled_back = had_failed.then(|| end_of_failed(control)).flatten();
@@ -175,11 +179,11 @@ impl<'a> Walk<'a> {
 
     /// Read-only mode guards a session that may not write, as long as it is sure to be on.
     fn check_backstop(&mut self, statement: &Statement) -> Result<(), Unmet> {
-        let why = match (self.guard, self.could_write) {
-            (Certainty::InDoubt, _) => Unguarded::TransactionEnded,
-            (_, CouldWrite::BeforeItsToken) => Unguarded::TokenDeclaredLater,
-            (_, CouldWrite::BehindItsToken) => Unguarded::TokenLaidDown,
-            (Certainty::Sure | Certainty::Ran, CouldWrite::No) => return Ok(()),
+        let why = match self.could_write {
+            _ if self.guard.is_in_doubt() => Unguarded::TransactionEnded,
+            CouldWrite::BeforeItsToken => Unguarded::TokenDeclaredLater,
+            CouldWrite::BehindItsToken => Unguarded::TokenLaidDown,
+            CouldWrite::No => return Ok(()),
         };
         if statement.may_hide_a_write()
             && let Some(rejection) = self.fence.unguarded(self.variables.token(), why)
@@ -313,6 +317,12 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// A take in a text that does more. Where that is only observed it passes, and declares nothing.
+    fn refuse_take(&mut self) -> Result<(), Unmet> {
+        self.refuse(Rejection::taken_beside_others())?;
+        self.check_change(change(self.variables.token(), None))
+    }
+
     fn refuse(&mut self, rejection: Rejection) -> Result<(), Unmet> {
         Ok(self
             .fence
@@ -343,11 +353,14 @@ impl<'a> Walk<'a> {
             // It is only observed: the SET passes, and declares nothing.
             return self.check_change(change(self.variables.token(), None));
         }
-        for (scope, token) in value.tokens() {
+        for (scope, claim) in value.claims() {
             // Where it is only observed, the declaration says so, once.
             let enforced = self.fence.mode(Some(scope)) == Mode::Enforce;
-            if enforced && let Some(mark) = self.fence.fence().mark_above(scope, *token) {
-                return self.refuse(Rejection::stale(scope, *token, mark));
+            if enforced
+                && let Some(token) = claim.token()
+                && let Some(mark) = self.fence.fence().mark_above(scope, token)
+            {
+                return self.refuse(Rejection::behind(scope, *claim, mark));
             }
         }
         let next = find(self.accepted, self.variables.token(), &value).filter(|next| {

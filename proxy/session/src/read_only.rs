@@ -1,6 +1,6 @@
 //! Whether PostgreSQL's read-only mode is up for a session that may not write, and how sure that is.
 
-use pgpalisade_policies::{Control, Statement, Verdict};
+use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement, Verdict};
 
 use super::access::{AccessMode, Adjustment, Place, WriteAccess};
 
@@ -22,8 +22,7 @@ pub enum Certainty {
 
 impl Certainty {
     /// How it is behind a statement.
-    #[must_use]
-    pub fn after(self, statement: &Statement) -> Self {
+    fn after(self, statement: &Statement) -> Self {
         let mut controls = statement.controls.iter();
         let ends = controls.clone().any(ends_transaction);
         let switches = statement.may_hide_a_write() || controls.any(sets_default_access);
@@ -31,6 +30,62 @@ impl Certainty {
             Self::Sure if switches => Self::Ran,
             Self::Ran if ends => Self::InDoubt,
             certainty => certainty,
+        }
+    }
+}
+
+/// What a rollback to a savepoint, or one AND CHAIN, does to the mode of the open transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PartialRollback {
+    /// It has begun read-only, and stays so.
+    Keeps,
+    /// It was made read-only behind its start, or has failed before that could be done.
+    MayLift,
+}
+
+/// What keeps a session that may not write from writing, where the next statement runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Guard {
+    certainty: Certainty,
+    partial_rollback: PartialRollback,
+}
+
+impl Guard {
+    /// Read-only mode that the server has told of.
+    pub const SURE: Self = Self::new(Certainty::Sure);
+    /// Nothing is known.
+    pub const IN_DOUBT: Self = Self::new(Certainty::InDoubt);
+
+    /// One of a transaction that is as it began.
+    #[must_use]
+    pub const fn new(certainty: Certainty) -> Self {
+        Self {
+            certainty,
+            partial_rollback: PartialRollback::Keeps,
+        }
+    }
+
+    /// Whether the session may be able to write.
+    #[must_use]
+    pub const fn is_in_doubt(self) -> bool {
+        matches!(self.certainty, Certainty::InDoubt)
+    }
+
+    /// How it is behind a statement.
+    #[must_use]
+    pub fn after(self, statement: &Statement) -> Self {
+        let mut controls = statement.controls.iter();
+        let is_lifted = self.partial_rollback == PartialRollback::MayLift
+            && controls.clone().any(rolls_back_a_part);
+        if is_lifted || controls.clone().any(lifts) {
+            return Self::IN_DOUBT;
+        }
+        Self {
+            certainty: self.certainty.after(statement),
+            partial_rollback: match controls.any(ends_transaction) {
+                true => PartialRollback::Keeps,
+                false => self.partial_rollback,
+            },
         }
     }
 }
@@ -51,8 +106,18 @@ impl ReadOnlyGuard {
         }
     }
 
-    /// How sure it is where the next message arrives. While the default is read-write, a transaction may still be
-    /// read-only.
+    /// How it is where the next message arrives.
+    pub(super) fn guard(&self) -> Guard {
+        Guard {
+            certainty: self.certainty(),
+            partial_rollback: match self.mode.has_begun_read_only() {
+                true => PartialRollback::Keeps,
+                false => PartialRollback::MayLift,
+            },
+        }
+    }
+
+    /// How sure it is there. While the default is read-write, a transaction may still be read-only.
     #[inline]
     pub(super) const fn certainty(&self) -> Certainty {
         match self.certainty {
@@ -79,8 +144,21 @@ impl ReadOnlyGuard {
 
     /// An Execute of this is sent.
     pub(super) fn on_execute(&mut self, verdict: &Verdict) {
-        let statements = verdict.statements.iter();
-        self.certainty = statements.fold(self.certainty(), Certainty::after);
+        let mut statements = verdict.statements.iter();
+        let after = statements.clone().fold(self.guard(), Guard::after);
+        self.certainty = match statements.any(|statement| self.ends_at_once(statement)) {
+            true => Certainty::InDoubt,
+            false => after.certainty,
+        };
+    }
+
+    /// Whether the transaction of a pipeline ends with it, or within it, and what follows may run in one that is not
+    /// read-only. In a text with other statements PostgreSQL does not run it.
+    /// `XACT_FLAGS_NEEDIMMEDIATECOMMIT` in PostgreSQL's source.
+    fn ends_at_once(&self, statement: &Statement) -> bool {
+        let discards = |control: &Control| matches!(control, Control::DiscardAll);
+        statement.commits_inside == CommitsInside::Possibly
+            || self.mode.startup() == Access::ReadWrite && statement.controls.iter().any(discards)
     }
 
     /// An Execute is sent of something that does nothing to the session.
@@ -109,6 +187,27 @@ pub(super) const fn ends_transaction(control: &Control) -> bool {
     matches!(
         control,
         Control::Commit { .. } | Control::Rollback { .. } | Control::PrepareTransaction
+    )
+}
+
+/// Whether the client makes the open transaction read-write, which only a holder may.
+const fn lifts(control: &Control) -> bool {
+    matches!(
+        control,
+        Control::SetTransactionAccess(Access::ReadWrite)
+            | Control::Begin {
+                access: Some(Access::ReadWrite)
+            }
+    )
+}
+
+/// Whether what was done in a part of the transaction is undone, and the transaction goes on, or its modes.
+const fn rolls_back_a_part(control: &Control) -> bool {
+    matches!(
+        control,
+        Control::RollbackTo(_)
+            | Control::Rollback { chain: Chain::Yes }
+            | Control::Commit { chain: Chain::Yes }
     )
 }
 

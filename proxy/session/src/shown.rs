@@ -2,17 +2,20 @@
 
 use std::fmt::Write as _;
 
-use super::{KnowsToken, Session, injected, variables};
+use pgpalisade_policies::Lifetime;
+
+use super::token_text::KnowsToken;
+use super::{Session, injected, variables};
 use crate::fence::{HeldToken, TokenStatus};
 
 impl Session {
     /// Has the server learn what a SHOW behind it will ask for. Everything that was sent before is answered.
     pub(super) fn publish_settings(&mut self) {
         for (name, value) in self.settings_to_show() {
-            let sql = injected::setting(name, &value);
+            let sql = injected::setting(name, &value, Lifetime::Session);
             self.execute_own(&sql, None);
         }
-        self.server.knows_token = KnowsToken::Yes;
+        self.server.token_text.known = KnowsToken::Yes;
     }
 
     /// What SHOW is to find. `fencing.token` is the server's own once it was set there.
@@ -41,7 +44,7 @@ impl Session {
         if client.variables.scope().is_none() {
             values.push(("fencing.scope", scope.to_string()));
         }
-        if self.server.knows_token == KnowsToken::No && client.variables.token().is_none() {
+        if self.server.token_text.known == KnowsToken::No && client.variables.token().is_none() {
             values.push(("fencing.token", String::new()));
         }
         values

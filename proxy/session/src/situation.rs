@@ -8,7 +8,7 @@ use super::Pipeline;
 use super::ledger::{Ledger, Settled, Wrote};
 use super::lookup;
 use super::names::{Meaning, Name, Names};
-use super::read_only::Certainty;
+use super::read_only::Guard;
 use super::variables::Variables;
 use crate::fence::{HeldTokens, SessionFence};
 use crate::wire::backend::TransactionStatus;
@@ -40,7 +40,7 @@ pub struct Situation<'a> {
 pub struct Confirmed<'a> {
     names: &'a Names,
     ledger: &'a Ledger,
-    guard: Certainty,
+    guard: Guard,
 }
 
 impl<'a> Confirmed<'a> {
@@ -50,7 +50,7 @@ impl<'a> Confirmed<'a> {
         _settled: Settled<'a>,
         names: &'a Names,
         ledger: &'a Ledger,
-        guard: Certainty,
+        guard: Guard,
     ) -> Self {
         Self {
             names,
@@ -64,7 +64,7 @@ impl<'a> Confirmed<'a> {
         lookup::find(self.names, self.ledger, name).unwrap_or(Some(&Meaning::MaySteer))
     }
 
-    pub(super) const fn guard(self) -> Certainty {
+    pub(super) const fn guard(self) -> Guard {
         self.guard
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pgpalisade_authority::{Scope, Token};
+use pgpalisade_authority::{Claim, Scope, Token};
 use pgpalisade_policies::Mode;
 
 use super::endings::Ending;
@@ -25,8 +25,51 @@ pub struct Wanted {
     terms: Box<[Terms]>,
 }
 
-/// What has come of a declaration: the refusals that were only observed, or the one that counts.
-pub type Declared = Result<Vec<Rejection>, Box<Rejection>>;
+/// What has come of a declaration: the tokens that the session is to hold, or the refusal that counts.
+pub type Declared = Result<Obtained, Box<Rejection>>;
+
+/// The tokens that a declaration has come to.
+#[derive(Debug, Clone)]
+pub struct Obtained {
+    /// In the order of the value. A take that was refused, where that is only observed, has none.
+    tokens: Vec<(Scope, Option<Token>, Terms)>,
+    /// The refusals that were only observed.
+    observed: Vec<Rejection>,
+}
+
+impl Obtained {
+    /// The take of a scope has come to this token.
+    pub fn take(&mut self, scope: &Scope, token: Token) {
+        let mut tokens = self.tokens.iter_mut();
+        if let Some((_, taken, _)) = tokens.find(|(known, ..)| known == scope) {
+            *taken = Some(token);
+        }
+    }
+
+    /// A refusal that is only observed.
+    pub fn observe(&mut self, rejection: Rejection) {
+        self.observed.push(rejection);
+    }
+
+    /// What the session holds. `session` is `None` where it was not found, which only observing forgives; holding
+    /// nothing is `None`.
+    fn holding(&self, fence: &Fence, session: Option<Identified>) -> Option<Arc<HeldTokens>> {
+        let tokens = self.tokens.iter();
+        let bindings = tokens.filter_map(|(scope, token, terms)| {
+            Some(HeldToken {
+                cell: fence.cell(scope),
+                token: (*token)?,
+                timeline: session.map_or(u32::MAX, |session| session.cluster.timeline),
+                footing: match terms.purpose {
+                    Purpose::Admit => GrantMode::Enforced,
+                    Purpose::Observe | Purpose::ObserveUnregistered => GrantMode::Observed,
+                },
+            })
+        });
+        let bindings: Box<[_]> = bindings.collect();
+        (!bindings.is_empty()).then(|| Arc::new(HeldTokens::new(bindings)))
+    }
+}
 
 /// Why a declaration was not accepted.
 #[derive(Debug)]
@@ -41,8 +84,8 @@ impl Wanted {
     /// What a session wants that states this value.
     #[must_use]
     pub fn new(fence: &SessionFence, value: TokenValue) -> Self {
-        let tokens = value.tokens().iter();
-        let terms = tokens.map(|(scope, _)| Terms {
+        let claims = value.claims().iter();
+        let terms = claims.map(|(scope, _)| Terms {
             purpose: purpose(fence, scope),
             bounds: fence.rules().policy().bounds(scope.as_str()),
         });
@@ -58,10 +101,26 @@ impl Wanted {
         &self.value
     }
 
-    /// The tokens one by one.
-    pub fn tokens(&self) -> impl Iterator<Item = (&Scope, Token, Terms)> {
-        let tokens = self.value.tokens().iter().zip(&self.terms);
-        tokens.map(|((scope, token), terms)| (scope, *token, *terms))
+    /// What it claims, one by one.
+    pub fn claims(&self) -> impl Iterator<Item = (&Scope, Claim, Terms)> {
+        let claims = self.value.claims().iter().zip(&self.terms);
+        claims.map(|((scope, claim), terms)| (scope, *claim, *terms))
+    }
+
+    /// The tokens that it brings itself. What it takes is yet to be known.
+    #[must_use]
+    pub fn brought(&self) -> Obtained {
+        let tokens = self.claims().map(|(scope, claim, terms)| {
+            let brought = match claim {
+                Claim::Token(token) => Some(token),
+                Claim::After(_) | Claim::Next => None,
+            };
+            (scope.clone(), brought, terms)
+        });
+        Obtained {
+            tokens: tokens.collect(),
+            observed: Vec::new(),
+        }
     }
 
     /// Whether no refusal of any of its tokens would be carried out.
@@ -69,21 +128,6 @@ impl Wanted {
     pub fn is_only_observed(&self) -> bool {
         let mut terms = self.terms.iter();
         terms.all(|terms| terms.purpose != Purpose::Admit)
-    }
-
-    /// What the session holds once all are accepted. `session` is `None` where it was not found, which only observing
-    /// forgives.
-    fn holding(&self, fence: &Fence, session: Option<Identified>) -> Arc<HeldTokens> {
-        let bindings = self.tokens().map(|(scope, token, terms)| HeldToken {
-            cell: fence.cell(scope),
-            token,
-            timeline: session.map_or(u32::MAX, |session| session.cluster.timeline),
-            footing: match terms.purpose {
-                Purpose::Admit => GrantMode::Enforced,
-                Purpose::Observe | Purpose::ObserveUnregistered => GrantMode::Observed,
-            },
-        });
-        Arc::new(HeldTokens::new(bindings.collect()))
     }
 }
 
@@ -103,10 +147,13 @@ pub(super) struct Granted {
     /// The tokens that were declared without an answer, the highest of each scope. The register may get the session
     /// there at any time from then on, so it must not declare a lower one: a takeover would spare it.
     unanswered: Vec<(Scope, Token)>,
+    /// How many declarations were accepted. A take that is made after that is another one; until then it is the same
+    /// one, made again, for its answer may have been lost.
+    takes: u64,
 }
 
-/// Too many to remember.
-struct TooMany;
+/// Too many to remember, or nobody knows which token it was.
+struct NotNoted;
 
 impl Granted {
     /// The tokens that were accepted, whether in force or not.
@@ -124,24 +171,25 @@ impl Granted {
         self.accepted.push(holding);
     }
 
-    /// The first scope in which a value is lower than what has had no answer.
+    /// The first scope in which a value is lower than what has had no answer, or may be.
     fn forbid(&self, value: &TokenValue) -> Option<&Scope> {
         let lower = |(scope, higher): &&(Scope, Token)| {
-            let mut tokens = value.tokens().iter();
-            tokens.any(|(other, token)| scope == other && token < higher)
+            let mut claims = value.claims().iter();
+            claims.any(|(other, claim)| scope == other && claim.token() < Some(*higher))
         };
         self.unanswered.iter().find(lower).map(|(scope, _)| scope)
     }
 
-    fn note_unanswered(&mut self, value: &TokenValue) -> Result<(), TooMany> {
-        for (scope, token) in value.tokens() {
+    fn note_unanswered(&mut self, value: &TokenValue) -> Result<(), NotNoted> {
+        for (scope, claim) in value.claims() {
+            let token = claim.token().ok_or(NotNoted)?;
             let known = self.unanswered.iter_mut().find(|(known, _)| known == scope);
             if let Some((_, highest)) = known {
-                *highest = (*highest).max(*token);
+                *highest = (*highest).max(token);
             } else if self.unanswered.len() < ACCEPTED_MAX {
-                self.unanswered.push((scope.clone(), *token));
+                self.unanswered.push((scope.clone(), token));
             } else {
-                return Err(TooMany);
+                return Err(NotNoted);
             }
         }
         Ok(())
@@ -163,14 +211,19 @@ impl Session {
         Err(self.end_unanswered(rejection))
     }
 
-    /// Sends a request behind the search for the server process: the id may be another session's by now, and once this
-    /// is answered, ours was there at the time.
-    pub fn probe(&mut self) {
+    /// Has the server show a text, a comment in SQL, as the last query of the session: once it has answered, the
+    /// session can be found by it.
+    pub fn leave_trace(&mut self, comment: &str) {
         let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
-        injected::probe(out, ledger, self.client.pipeline);
+        injected::leave_trace(out, ledger, self.client.pipeline, comment);
     }
 
-    /// The server process was found, and has answered since.
+    /// The server did not answer in time, so nobody knows what it is doing.
+    pub fn end_unidentified(&mut self) -> Ending {
+        self.end_unanswered(Rejection::backend_unknown(&"It does not answer"))
+    }
+
+    /// The server process was found.
     pub const fn on_identified(&mut self, session: Identified) {
         self.server.identity = Identity::Known(session);
     }
@@ -189,8 +242,14 @@ impl Session {
             return Err(Denied::Refused(rejection));
         }
         self.record(&rejection, Enforcement::Observed, None);
-        self.accept(wanted, None);
+        self.accept(&wanted.brought(), None);
         Ok(())
+    }
+
+    /// The number of a take that is made now.
+    #[must_use]
+    pub const fn take_number(&self) -> u64 {
+        self.server.granted.takes
     }
 
     /// The authority and the barrier have answered, or have not.
@@ -205,11 +264,11 @@ impl Session {
         declared: Declared,
     ) -> Result<(), Denied> {
         match declared {
-            Ok(observed) => {
-                for rejection in observed {
-                    self.record(&rejection, Enforcement::Observed, None);
+            Ok(obtained) => {
+                for rejection in &obtained.observed {
+                    self.record(rejection, Enforcement::Observed, None);
                 }
-                self.accept(wanted, Some(session));
+                self.accept(&obtained, Some(session));
                 Ok(())
             }
             Err(rejection) if rejection.kind == RejectionKind::AuthorityUnavailable => {
@@ -225,20 +284,29 @@ impl Session {
 
     /// The tokens of the startup packet are in force, and what a RESET returns to.
     pub fn start_with(&mut self, wanted: &Wanted) {
-        let accepted = self.server.granted.accepted().iter();
-        if let Some(holding) = accepted.rev().find(|held| held.is_for(&wanted.value)) {
+        let tokens = self.prepared.take().and_then(|done| done.tokens);
+        if tokens.is_some_and(|tokens| !tokens.is_empty())
+            && let Some(holding) = self.server.granted.accepted().last()
+        {
             self.client.variables.start_with(Arc::clone(holding));
         }
-        self.prepared = None;
+        self.server.token_text.on_startup(&wanted.value);
     }
 
     /// The tokens are accepted, and the message that they are for is looked at again.
-    fn accept(&mut self, wanted: &Wanted, session: Option<Identified>) {
-        let holding = wanted.holding(self.client.fence.fence(), session);
+    fn accept(&mut self, obtained: &Obtained, session: Option<Identified>) {
+        self.server.granted.takes += 1;
+        let holding = obtained.holding(self.client.fence.fence(), session);
+        let text = self.text_of(holding.as_deref());
+        self.prepared().tokens = Some(text);
+        let Some(holding) = holding else {
+            return;
+        };
+        let value = holding.value();
         // What it held so far may only have been observed.
         self.client.observed_end = holding.stale().map(|(_, mark)| mark);
         let variables = &mut self.client.variables;
-        variables.replace(|held| held.is_for(&wanted.value), &holding);
+        variables.replace(|held| held.is_for(&value), &holding);
         let in_force = variables
             .token()
             .is_some_and(|held| Arc::ptr_eq(held, &holding));
@@ -248,7 +316,7 @@ impl Session {
             // nothing makes it ready for nothing.
             self.prepared().binds = Binds::Yes;
         }
-        self.server.granted.add(holding, &wanted.value);
+        self.server.granted.add(holding, &value);
     }
 
     /// Whether the session could go on under a lower token than one of these.
@@ -258,11 +326,12 @@ impl Session {
         let in_force = variables.token().into_iter();
         let mut held = in_force.chain(variables.startup_token()).chain(accepted);
         let lower = |holding: &Arc<HeldTokens>| {
-            let declared = value.tokens().iter();
+            let declared = value.claims().iter();
             holding.bindings().iter().any(|held| {
-                declared
-                    .clone()
-                    .any(|(scope, token)| held.cell.scope() == scope && held.token < *token)
+                declared.clone().any(|(scope, claim)| {
+                    let token = claim.token();
+                    held.cell.scope() == scope && token.is_none_or(|token| held.token < token)
+                })
             })
         };
         // Of so many values some were forgotten.

@@ -125,6 +125,15 @@ impl<V: Clone> Variables<V> {
         self.values.token.get()
     }
 
+    /// How long the token in force stays.
+    #[must_use]
+    pub const fn token_lifetime(&self) -> Lifetime {
+        match self.values.token.local {
+            Some(_) => Lifetime::Local,
+            None => Lifetime::Session,
+        }
+    }
+
     /// The scope that a bare number is for, where the session has named one.
     #[must_use]
     pub const fn scope(&self) -> Option<&Scope> {

@@ -128,10 +128,12 @@ impl Said {
         let (code, text) = match (error.as_db_error(), error.source()) {
             (Some(db), _) => {
                 let code = db.code().code().to_owned();
-                (
-                    code.clone(),
-                    format!("{}: {} ({code})", db.severity(), db.message()),
-                )
+                // The proxy's own messages begin with it.
+                let text = match db.message().starts_with(&code) {
+                    true => format!("{}: {}", db.severity(), db.message()),
+                    false => format!("{}: {} ({code})", db.severity(), db.message()),
+                };
+                (code, text)
             }
             (None, Some(source)) => (String::new(), format!("{error}: {source}")),
             (None, None) => (String::new(), error.to_string()),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use pgpalisade_authority::{Scope, Token};
+use pgpalisade_authority::{Claim, Scope, Token};
 use pgpalisade_tls::Login;
 use serde::Serialize;
 use tokio_postgres::Config;
@@ -128,7 +128,12 @@ impl Target {
         let text = startup_options::last(&settings, "fencing.token").unwrap_or_default();
         let text = String::from_utf8_lossy(text);
         let tokens = TokenValue::parse(&text, own).map_err(|error| wrong(&error))?;
-        Ok(tokens.map_or_else(Vec::new, |value| value.tokens().to_vec()))
+        let claims = tokens.as_ref().map_or(&[][..], TokenValue::claims);
+        let number = |(scope, claim): &(Scope, Claim)| match claim {
+            Claim::Token(token) => Ok((scope.clone(), *token)),
+            Claim::After(_) | Claim::Next => Err(wrong(&format!("\"{claim}\" takes one"))),
+        };
+        claims.iter().map(number).collect()
     }
 
     /// The same login without a token, in a scope of its own choice: it declares nothing, and can ask for the mark.
@@ -204,6 +209,7 @@ impl FromStr for TokenFlag {
     fn from_str(text: &str) -> Result<Self, String> {
         let text: String = text.split_whitespace().collect();
         match TokenValue::parse(&text, &Scope::default()) {
+            Ok(Some(value)) if value.takes() => Err("takes a token: write 34".to_owned()),
             Ok(Some(_)) => Ok(Self(text)),
             Ok(None) => Err("is empty: write 34, or scheduler=34".to_owned()),
             Err(error) => Err(error.to_string()),

@@ -19,7 +19,7 @@ use super::{Failure, failed};
 use crate::fence::TokenValue;
 use crate::policy_file;
 use crate::rejection::Rejection;
-use crate::session::read_only::Certainty;
+use crate::session::read_only::Guard;
 
 /// Longer than any text that is parsed, which is what there is to explain.
 const SQL_BYTES_MAX: u64 = 1024 * 1024;
@@ -43,6 +43,9 @@ pub(super) struct ExplainArgs {
     /// The application_name of its connection string
     #[arg(long, value_name = "NAME")]
     application_name: Option<String>,
+    /// The common name in the certificate of the client [default: it shows none]
+    #[arg(long, value_name = "NAME")]
+    cn: Option<String>,
     /// The address that it comes from [default: a unix socket]
     #[arg(long, value_name = "IP")]
     client: Option<IpAddr>,
@@ -72,6 +75,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         user: &args.user,
         database: args.database.as_deref().unwrap_or(&args.user),
         application_name: args.application_name.as_deref(),
+        common_name: args.cn.as_deref(),
         client: args.client,
     });
     let schemas: Option<Vec<Box<str>>> = args.search_path.as_deref().map(|path| {
@@ -133,7 +137,7 @@ fn schema(written: &str, user: &str) -> Box<str> {
 
 /// The tokens that the session holds where a statement stands, and whether it is surely read-only without.
 struct Holder {
-    guard: Certainty,
+    guard: Guard,
     session_scope: Scope,
     startup: Vec<Scope>,
     now: Vec<Scope>,
@@ -147,7 +151,7 @@ impl Holder {
         let value = TokenValue::parse(token.unwrap_or_default(), &session_scope);
         let startup = scopes(value.map_err(|error| usage(&error))?);
         Ok(Self {
-            guard: Certainty::default(),
+            guard: Guard::SURE,
             session_scope,
             now: startup.clone(),
             startup,
@@ -160,8 +164,8 @@ impl Holder {
 }
 
 fn scopes(value: Option<TokenValue>) -> Vec<Scope> {
-    let tokens = value.map_or_else(Vec::new, |value| value.tokens().to_vec());
-    tokens.into_iter().map(|(scope, _)| scope).collect()
+    let claims = value.map_or_else(Vec::new, |value| value.claims().to_vec());
+    claims.into_iter().map(|(scope, _)| scope).collect()
 }
 
 /// What a statement changes for those behind it: declared tokens and prepared statements. A ROLLBACK undoes nothing
@@ -327,12 +331,12 @@ fn read_only(
     if !is_free || !statement.may_hide_a_write() || open.any(|scope| holder.holds(scope)) {
         return None;
     }
-    Some(match holder.guard {
-        Certainty::InDoubt => {
+    Some(match holder.guard.is_in_doubt() {
+        true => {
             let why = "PF002, a transaction ends before it in the same text, so read-only mode is in doubt";
             refused(Mode::Enforce, why)
         }
-        Certainty::Sure | Certainty::Ran => (
+        false => (
             "passes; a write that it hides PostgreSQL refuses (25006)".to_owned(),
             mode_name(session.mode(None)),
         ),

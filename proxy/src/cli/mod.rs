@@ -8,9 +8,14 @@ mod check_policy;
 mod demo;
 mod explain;
 mod explained;
+mod moment;
 mod open_files;
 mod operator;
+mod package_files;
 mod recover;
+mod rejection_file;
+mod rejections;
+mod reload;
 mod report;
 mod scope;
 mod serve;
@@ -23,6 +28,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tokio::runtime::Runtime;
 
 use crate::config::{Config, Environment, RawConfig};
 use settings::Settings;
@@ -50,10 +56,13 @@ enum Command {
     Status(status::StatusArgs),
     Explain(explain::ExplainArgs),
     Report(report::ReportArgs),
+    Rejections(rejections::RejectionsArgs),
     Bench(bench::BenchArgs),
     Demo(demo::DemoArgs),
     Recover(recover::RecoverArgs),
     Scope(scope::ScopeArgs),
+    #[command(hide = true)]
+    PackageFiles(package_files::PackageFilesArgs),
 }
 
 /// Why a command ends with a code other than 0.
@@ -83,10 +92,12 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Rejections(args) => rejections::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Recover(args) => recover::run(&args),
         Command::Scope(args) => scope::run(&args),
+        Command::PackageFiles(args) => package_files::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -111,13 +122,15 @@ fn configuration(settings: &Settings) -> Result<Config, Failure> {
 
 /// Runs a command that ends by itself. What it leaves behind on other threads does not hold up its end.
 fn run_to_end<T>(command: impl Future<Output = T>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(failed)?;
+    let runtime = runtime()?;
     let done = runtime.block_on(command);
     runtime.shutdown_background();
     Ok(done)
+}
+
+fn runtime() -> Result<Runtime, Failure> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().map_err(failed)
 }
 
 fn failed(error: impl Error + 'static) -> Failure {

@@ -25,7 +25,7 @@ pub(super) fn raise_limit(config: &Config) {
             current
         }
     };
-    if let Some(needed) = too_few(limit, config.max_connections.get()) {
+    if let Some(needed) = too_few(limit, config.clients.max_connections.get()) {
         tracing::warn!(
             limit,
             needed,

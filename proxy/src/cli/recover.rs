@@ -43,15 +43,15 @@ struct OnlyLooked;
 /// Looks, and does it where that was said.
 pub(super) fn run(args: &RecoverArgs) -> Result<(), Failure> {
     let config = configuration(&args.settings)?;
-    let _log = logging::init(&config.log, config.log_format).map_err(failed)?;
+    let _log = logging::init(&config.log).map_err(failed)?;
     run_to_end(recover(&config, args))?
 }
 
 async fn recover(config: &Config, args: &RecoverArgs) -> Result<(), Failure> {
-    let opened = store::open(&config.authority, config.takeover_timeout).await;
+    let opened = store::open(&config.takeover.authority, config.takeover.timeout).await;
     let authority = opened.map_err(failed)?.authority;
     let control = config.control.expose().clone();
-    let recovery = Recovery::look(control, authority.as_ref(), config.witness, WITHIN)
+    let recovery = Recovery::look(control, authority.as_ref(), config.takeover.witness, WITHIN)
         .await
         .map_err(failed)?;
     describe(&recovery, config).map_err(failed)?;
@@ -64,11 +64,10 @@ async fn recover(config: &Config, args: &RecoverArgs) -> Result<(), Failure> {
     }
     let (cluster, marks) = (recovery.cluster, recovery.forgotten.len());
     let sessions = recovery.sessions;
-    recovery
-        .perform(authority.as_ref(), config.witness, WITHIN)
-        .await
-        .map_err(failed)?;
-    tracing::warn!(%cluster, marks, sessions, authority = %config.authority, "recovered on an operator's word");
+    let (witness, location) = (config.takeover.witness, &config.takeover.authority);
+    let performed = recovery.perform(authority.as_ref(), witness, WITHIN).await;
+    performed.map_err(failed)?;
+    tracing::warn!(%cluster, marks, sessions, authority = %location, "recovered on an operator's word");
     say("Done. The proxies may be started again.\n").map_err(failed)
 }
 
@@ -80,7 +79,7 @@ fn describe(recovery: &Recovery, config: &Config) -> std::io::Result<()> {
         "cluster             {}\non record           {recorded}\nauthority           {}\n\
          marks to bring up   {}\nsessions to end     {}\n",
         recovery.cluster,
-        config.authority,
+        config.takeover.authority,
         recovery.forgotten.len(),
         recovery.sessions,
     ))?;
@@ -92,7 +91,7 @@ fn describe(recovery: &Recovery, config: &Config) -> std::io::Result<()> {
     if more > 0 {
         say(&format!("  and {more} more\n"))?;
     }
-    if config.witness == WitnessMode::Off {
+    if config.takeover.witness == WitnessMode::Off {
         say("The witness is off, so forgotten marks cannot be found.\n")?;
     }
     Ok(())

@@ -2,27 +2,20 @@
 
 mod page;
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use jiff::Timestamp;
-use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
 use pgpalisade_authority::Scope;
 
+use super::moment::moment;
+use super::rejection_file::{self, RejectionFileError};
 use super::text::print_json;
 use super::{Failure, failed};
 use crate::rejection::Enforcement;
-use crate::rejection_log::report::{Filter, Report};
-
-/// Read in large pieces: a log may have gigabytes.
-const BUFFER: usize = 256 * 1024;
-
-/// The first bytes of a gzip file. <https://www.rfc-editor.org/rfc/rfc1952#section-2.3.1>
-const GZIP: &[u8] = &[0x1f, 0x8b];
+use crate::rejection_log::line::Filter;
+use crate::rejection_log::report::Report;
 
 /// Sum up a rejection log, and say whether the fence can be switched on
 ///
@@ -39,10 +32,10 @@ pub(super) struct ReportArgs {
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Only records of this time or later: 2026-11-21T03:00:00Z, 2026-11-21 (UTC), or 90min, 24h, 7d ago
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = moment)]
     since: Option<Timestamp>,
     /// Only records before this time
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = moment)]
     until: Option<Timestamp>,
     /// Only records of this scope
     #[arg(long, value_name = "NAME", value_parser = clap::value_parser!(Scope))]
@@ -59,17 +52,6 @@ pub(super) struct ReportArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-}
-
-/// Why there is no report.
-#[derive(Debug, thiserror::Error)]
-enum ReportError {
-    #[error("cannot read {}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{} is compressed: run \"zcat {} | pgpalisade report -\"", path.display(), path.display())]
-    Compressed { path: PathBuf },
-    #[error("{} is not a rejection log: none of its {lines} lines is a record", path.display())]
-    NoLog { path: PathBuf, lines: u64 },
 }
 
 /// Reads all files, and tells.
@@ -99,100 +81,13 @@ pub(super) fn run(args: &ReportArgs) -> Result<(), Failure> {
     }
 }
 
-fn read(path: &Path, report: &mut Report) -> Result<(), ReportError> {
-    let because = |source| ReportError::Read {
-        path: path.to_path_buf(),
-        source,
-    };
-    if path == Path::new("-") {
-        return read_from(io::stdin().lock(), Path::new("standard input"), report);
-    }
-    read_from(File::open(path).map_err(because)?, path, report)
-}
-
-fn read_from(from: impl io::Read, path: &Path, report: &mut Report) -> Result<(), ReportError> {
-    let because = |source| ReportError::Read {
-        path: path.to_path_buf(),
-        source,
-    };
-    let mut from = BufReader::with_capacity(BUFFER, from);
-    if from.fill_buf().map_err(because)?.starts_with(GZIP) {
-        let path = path.to_path_buf();
-        return Err(ReportError::Compressed { path });
-    }
-    let understood = report.read(&mut from).map_err(because)?;
+fn read(path: &Path, report: &mut Report) -> Result<(), RejectionFileError> {
+    let mut from = rejection_file::open(path, "report")?;
+    let understood = report
+        .read(&mut from)
+        .map_err(|source| RejectionFileError::read(path, source))?;
     if understood.foreign_lines > 0 && !understood.is_a_log() {
-        return Err(ReportError::NoLog {
-            path: path.to_path_buf(),
-            lines: understood.foreign_lines,
-        });
+        return Err(RejectionFileError::no_log(path, understood.foreign_lines));
     }
     Ok(())
-}
-
-/// A moment, or how long ago it was.
-fn time(text: &str) -> Result<Timestamp, String> {
-    let text = text.trim();
-    let now = Timestamp::now();
-    if let Some(ago) = ago(text) {
-        return now
-            .checked_sub(ago)
-            .map_err(|_| format!("{text} is too long ago"));
-    }
-    let moment = text.parse::<Timestamp>().or_else(|_| {
-        let written = text.parse::<DateTime>()?;
-        Ok::<_, jiff::Error>(written.to_zoned(TimeZone::UTC)?.timestamp())
-    });
-    moment.map_err(|_| {
-        "write 2026-11-21T03:00:00Z, 2026-11-21 (midnight, UTC), or how long ago: 90min, 24h, 7d"
-            .to_owned()
-    })
-}
-
-fn ago(text: &str) -> Option<Duration> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at_checked(digits)?;
-    let seconds: u64 = match unit {
-        "s" => 1,
-        "m" | "min" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        _ => return None,
-    };
-    Some(Duration::from_secs(
-        number.parse::<u64>().ok()?.checked_mul(seconds)?,
-    ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times() {
-        for (text, expect) in [
-            ("2026-11-21T03:00:00Z", "2026-11-21T03:00:00Z"),
-            ("2026-11-21T03:00:00.5+02:00", "2026-11-21T01:00:00.5Z"),
-            ("2026-11-21 03:00", "2026-11-21T03:00:00Z"),
-            ("2026-11-21", "2026-11-21T00:00:00Z"),
-        ] {
-            assert_eq!(time(text), Ok(expect.parse().unwrap()), "{text}");
-        }
-        for (text, seconds) in [("90min", 5_400), ("2h", 7_200), ("7d", 604_800)] {
-            let then = time(text).unwrap();
-            let ago = Timestamp::now().duration_since(then);
-            assert!((seconds..seconds + 5).contains(&ago.as_secs()), "{text}");
-        }
-        for text in [
-            "",
-            "yesterday",
-            "7",
-            "7w",
-            "99999999999999999999d",
-            "2026-13-01",
-        ] {
-            assert!(time(text).is_err(), "{text}");
-        }
-        assert!(time("99999999999d").unwrap_err().contains("too long ago"));
-    }
 }

@@ -94,21 +94,21 @@ struct Record<'a> {
 pub(super) fn run(args: &ScopeArgs) -> Result<(), Failure> {
     let ScopeCommand::Repair(args) = &args.command;
     let config = configuration(&args.settings)?;
-    let _log = logging::init(&config.log, config.log_format).map_err(failed)?;
+    let _log = logging::init(&config.log).map_err(failed)?;
     run_to_end(repair(&config, args))?
 }
 
 async fn repair(config: &Config, args: &RepairArgs) -> Result<(), Failure> {
-    let opened = store::open(&config.authority, config.takeover_timeout).await;
-    let store = opened.map_err(|error| match config.authority {
+    let opened = store::open(&config.takeover.authority, config.takeover.timeout).await;
+    let store = opened.map_err(|error| match config.takeover.authority {
         AuthorityLocation::Embedded(_) if error.is_in_use() => failed(NotDone::InUse(error)),
         _ => failed(error),
     })?;
     let options = RepairOptions {
         control: config.control.expose().clone(),
         store_lock: store.lock,
-        witness: config.witness,
-        step_timeout: config.takeover_timeout,
+        witness: config.takeover.witness,
+        step_timeout: config.takeover.timeout,
         timeout: WITHIN,
     };
     let looked = ScopeRepair::look(options, store.authority, args.scope.clone(), args.mark).await;
@@ -149,7 +149,7 @@ fn describe(repair: &ScopeRepair, config: &Config) -> String {
         mark.rank(),
         utc(mark.raised_at),
         plain(&mark.raised_by),
-        config.authority,
+        config.takeover.authority,
         repair.cluster,
         repair.sessions.len(),
     );
@@ -203,7 +203,7 @@ fn record(
         completed,
         resumed: report.work == Work::Finish,
         scope: report.scope.as_str(),
-        authority: config.authority.to_string(),
+        authority: config.takeover.authority.to_string(),
         cluster,
         repaired_at_us: repair.at,
         by: &repair.by,
@@ -218,9 +218,9 @@ fn record(
         scope = record.scope,
         by = record.by,
         reason = record.reason,
-        old_mark = %record.old_mark,
+        from = record.old_mark.get(),
         old_incarnation = record.old_incarnation,
-        new_mark = %record.new_mark,
+        to = record.new_mark.get(),
         new_incarnation = record.new_incarnation,
         sessions = record.sessions_to_end,
         completed,

@@ -1,28 +1,34 @@
 //! `pgpalisade serve`: the proxy itself.
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_policies::{Mode, Policy};
+use pgpalisade_policies::Policy;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::reload::Reload;
 use super::settings::Settings;
-use super::{Failure, configuration, failed, open_files};
+use super::{Failure, failed, open_files, runtime};
+use crate::accounts::{Accounts, FileError, Logins};
 use crate::certificates::Certificates;
-use crate::config::Config;
+use crate::config::{Config, Environment, ListenAddr, RawConfig};
+use crate::console::{ConsoleParts, Orders, Stop, Users};
+use crate::handover::{Handover, Predecessor};
 use crate::logging;
 use crate::rejection_log::RejectionLog;
-use crate::{policy_file, server};
+use crate::server::ServeError;
+use crate::timers::Timers;
+use crate::{policy_file, server, service_manager};
 
 /// Run the proxy
 ///
 /// Every flag is also a key of the TOML file (--config) and an environment variable; a flag wins over the variable, the
-/// variable over the file. SIGINT or SIGTERM ends it cleanly, a second one at once; SIGHUP reads the policy file
-/// and the files for TLS again and opens the rejection log anew.
+/// variable over the file. SIGINT or SIGTERM ends it cleanly, a second one at once; SIGHUP reads the policy file,
+/// the files for TLS and the users file again, and opens the rejection log anew; SIGUSR2 starts the installed program,
+/// which takes over the listeners, and ends this process cleanly.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
     PGUSER=postgres PGPASSWORD=... pgpalisade serve --upstream postgres://db.internal:5432 \\\n      \
@@ -30,6 +36,9 @@ use crate::{policy_file, server};
 pub(super) struct ServeArgs {
     #[command(flatten)]
     settings: Settings,
+    /// Started by the process whose listeners it takes over
+    #[arg(long, hide = true)]
+    successor: bool,
 }
 
 /// The proxy was told twice to stop.
@@ -39,84 +48,173 @@ struct StoppedAtOnce;
 
 /// Serves until a signal or a failure.
 pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
-    let config = configuration(&args.settings)?;
-    let policy = match &config.policy {
-        Some(path) => {
-            policy_file::read(path).map_err(|errors| Failure::Usage(errors.to_string()))?
-        }
-        None => Policy::default(),
-    };
-    let _log = logging::init(&config.log, config.log_format).map_err(failed)?;
-    tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
-        upstream = %config.upstream,
-        authority = %config.authority,
-        policy = config.policy.as_deref().map(|path| path.display().to_string()),
-        mode = match config.mode {
-            Mode::Enforce => "enforce",
-            Mode::Observe => "observe: nothing is refused",
-        },
-        "pgpalisade starts"
-    );
+    let environment = Environment::of_this_process();
+    let written = RawConfig::collect(&args.settings.0, &environment);
+    let config = Config::from_raw(written.clone(), &environment)
+        .map_err(|errors| Failure::Usage(errors.to_string()))?;
+    let policy = policy(&config)?;
+    let _log = logging::init(&config.log).map_err(failed)?;
     open_files::raise_limit(&config);
-    let rejections = RejectionLog::open(config.rejection_log.as_deref(), config.rejection_literals)
-        .map_err(failed)?;
+    let rejections = rejection_log(&config)?;
     let certificates = Arc::new(Certificates::load(&config).map_err(failed)?);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(failed)?;
-    let result = runtime.block_on(serve(config, policy, rejections, certificates));
+    let runtime = runtime()?;
+    let timers = Timers::new(runtime.handle().clone());
+    let logins = Logins::load(&config.clients.auth, &config.control, timers).map_err(failed)?;
+    let users = console_users(&config).map_err(failed)?;
+    let (policies, policy_reloads) = mpsc::channel(1);
+    let (orders, reloads, stops) = Orders::new();
+    let (handover, upgrades, is_replaced) = Handover::new();
+    let reload = Reload {
+        settings: args.settings.clone(),
+        begun_with: written.clone(),
+        rejections: rejections.clone(),
+        certificates: Arc::clone(&certificates),
+        logins: logins.clone(),
+        operators: users.accounts.clone(),
+        policy: policies,
+    };
+    let shutdown = CancellationToken::new();
+    let closing = shutdown.child_token();
+    let mut signals = server::Signals {
+        shutdown: shutdown.clone(),
+        closing: closing.clone(),
+        reload: policy_reloads,
+        handover,
+        console: ConsoleParts {
+            users,
+            settings: written.shown(),
+            orders: orders.clone(),
+        },
+    };
+    let places = places(&config);
+    let (ready, is_ready) = oneshot::channel();
+    let result = runtime.block_on(async {
+        if args.successor {
+            signals.handover.predecessor = Some(Predecessor::receive().map_err(failed)?);
+        }
+        let server = server::serve(
+            config,
+            policy,
+            signals,
+            rejections,
+            certificates,
+            logins,
+            ready,
+        );
+        let announced = async { announce(is_ready.await.ok(), &places) };
+        let signalled = Signalled {
+            shutdown,
+            closing,
+            reloading: reload.run(reloads),
+            orders,
+            stops,
+            upgrades,
+            is_replaced,
+        };
+        obey(server, announced, signalled).await
+    });
     // Nothing that still runs may hold up the end.
     runtime.shutdown_timeout(Duration::from_millis(100));
-    if result.is_ok() {
-        tracing::info!("stopped");
-    }
-    result
+    result.inspect(|()| tracing::info!("stopped"))
 }
 
-async fn serve(
-    config: Config,
-    policy: Policy,
-    rejections: RejectionLog,
-    certificates: Arc<Certificates>,
-) -> Result<(), Failure> {
-    let mut signals = Signals::listen().map_err(failed)?;
-    let shutdown = CancellationToken::new();
-    let (ready, is_ready) = oneshot::channel();
-    let places = format!(
-        "upstream {}, authority {}",
-        config.upstream, config.authority
-    );
-    let reload = Arc::new(Notify::new());
-    let ends = server::Signals {
-        shutdown: shutdown.clone(),
-        reload: Arc::clone(&reload),
+fn policy(config: &Config) -> Result<Policy, Failure> {
+    let file = config.policy.file.as_deref();
+    let policy = file.map_or_else(|| Ok(Policy::default()), policy_file::read);
+    policy.map_err(|errors| Failure::Usage(errors.to_string()))
+}
+
+fn places(config: &Config) -> String {
+    let (hosts, authority) = (&config.upstream.hosts, &config.takeover.authority);
+    format!("upstream {hosts}, authority {authority}")
+}
+
+fn rejection_log(config: &Config) -> Result<RejectionLog, Failure> {
+    let file = config.rejections.file.as_deref();
+    RejectionLog::open(file, config.rejections.literals).map_err(failed)
+}
+
+/// Who may log in to the console.
+fn console_users(config: &Config) -> Result<Users, FileError> {
+    let Some(console) = &config.console else {
+        return Ok(Users::default());
     };
-    let log = rejections.clone();
-    let server = server::serve(config, policy, ends, log, Arc::clone(&certificates), ready);
-    tokio::pin!(server);
-    let announce = async {
-        if let Ok(addresses) = is_ready.await {
-            announce(&addresses, &places);
+    let accounts = console.auth_file.as_deref().map(Accounts::of_file);
+    Ok(Users {
+        accounts: accounts.transpose()?.map(Arc::new),
+        admins: console.admins.clone(),
+    })
+}
+
+/// What signals and the console set off.
+struct Signalled<R> {
+    shutdown: CancellationToken,
+    closing: CancellationToken,
+    reloading: R,
+    orders: Orders,
+    stops: mpsc::Receiver<Stop>,
+    upgrades: mpsc::Sender<()>,
+    /// The process that serves from then on.
+    is_replaced: oneshot::Receiver<u32>,
+}
+
+/// Serves, and does what the signals say.
+async fn obey(
+    server: impl Future<Output = Result<(), ServeError>>,
+    announced: impl Future<Output = ()>,
+    signalled: Signalled<impl Future<Output = ()>>,
+) -> Result<(), Failure> {
+    let Signalled {
+        shutdown,
+        closing,
+        reloading,
+        orders,
+        mut stops,
+        upgrades,
+        mut is_replaced,
+    } = signalled;
+    let mut replaced = false;
+    let mut signals = Signals::listen().map_err(failed)?;
+    let stop = |replaced: bool| {
+        tracing::info!("shutting down; a second signal ends it at once");
+        if !replaced {
+            service_manager::stopping();
         }
+        shutdown.cancel();
+    };
+    let watchdog = service_manager::feed_watchdog();
+    let announced = async {
+        announced.await;
         std::future::pending::<()>().await;
     };
-    tokio::pin!(announce);
+    tokio::pin!(server, announced, reloading, watchdog);
     loop {
         tokio::select! {
             result = &mut server => return result.map_err(failed),
-            () = &mut announce => {}
+            () = &mut announced => {}
+            () = &mut reloading => {}
+            () = &mut watchdog, if !replaced => {}
+            Ok(pid) = &mut is_replaced, if !replaced => {
+                replaced = true;
+                service_manager::replaced_by(pid);
+            }
+            Some(order) = stops.recv() => match order {
+                Stop::Now => stop(replaced),
+                Stop::WhenClientsHaveLeft => {
+                    tracing::info!("no more clients are taken; the proxy ends when the last one has left");
+                    closing.cancel();
+                }
+            },
             what = signals.next() => match what {
                 What::Stop if shutdown.is_cancelled() => return Err(failed(StoppedAtOnce)),
-                What::Stop => {
-                    tracing::info!("shutting down; a second signal ends it at once");
-                    shutdown.cancel();
-                }
+                What::Stop => stop(replaced),
                 What::Reload => {
-                    rejections.reopen();
-                    certificates.reload();
-                    reload.notify_one();
+                    // One that waits already does for this one too.
+                    let _ = orders.reload.try_send(None);
+                }
+                What::Upgrade => {
+                    // One that is under way already, or over, does for this one too.
+                    let _ = upgrades.try_send(());
                 }
             },
         }
@@ -124,7 +222,9 @@ async fn serve(
 }
 
 /// The one line for people and scripts that wait for the proxy. It names the ports that the system chose.
-fn announce(addresses: &[SocketAddr], places: &str) {
+fn announce(addresses: Option<Vec<ListenAddr>>, places: &str) {
+    let Some(addresses) = addresses else { return };
+    service_manager::ready();
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let mut stdout = std::io::stdout().lock();
     // Nobody has to read it.
@@ -135,12 +235,14 @@ fn announce(addresses: &[SocketAddr], places: &str) {
 enum What {
     Stop,
     Reload,
+    Upgrade,
 }
 
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
+    user2: Signal,
 }
 
 impl Signals {
@@ -149,6 +251,7 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
             hangup: signal(SignalKind::hangup())?,
+            user2: signal(SignalKind::user_defined2())?,
         })
     }
 
@@ -158,6 +261,7 @@ impl Signals {
             _ = self.interrupt.recv() => What::Stop,
             _ = self.terminate.recv() => What::Stop,
             _ = self.hangup.recv() => What::Reload,
+            _ = self.user2.recv() => What::Upgrade,
         }
     }
 }

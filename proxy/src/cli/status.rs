@@ -9,6 +9,7 @@ use super::settings::Settings;
 use super::text::{plain, print_json, table};
 use super::{Failure, configuration, failed, run_to_end};
 use crate::inspect::cluster::Prepared;
+use crate::inspect::hosts::Host;
 use crate::inspect::status::{self, ProxyStatus, ScopeStatus, Status, StoreState, Wanted};
 use crate::rejection::utc;
 
@@ -56,6 +57,11 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
 
 fn describe(status: &Status, wanted: &Wanted) -> String {
     let mut text = format!("cluster    {}\n", cluster(status));
+    if let [_, _, ..] = status.cluster.hosts.as_slice() {
+        for Host { host, seen, .. } in &status.cluster.hosts {
+            line(&mut text, &format!("           {host}: {}", plain(seen)));
+        }
+    }
     for problem in &status.cluster.problems {
         line(
             &mut text,

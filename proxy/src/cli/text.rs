@@ -8,6 +8,18 @@ use serde::Serialize;
 /// Names in PostgreSQL may hold any character, and a terminal would obey some.
 pub(super) use crate::fence::readable::without_controls as plain;
 
+/// Longest text of a statement that is shown; --json has all of it.
+const TEXT_SHOWN: usize = 200;
+
+/// A statement, fit for a terminal.
+pub(super) fn shown(text: &str) -> String {
+    let mut shown: String = plain(text).chars().take(TEXT_SHOWN).collect();
+    if shown.chars().count() < text.chars().count() {
+        shown.push_str(" ...");
+    }
+    shown
+}
+
 /// The word for one of several values, as flags and output have it.
 pub(super) fn name(value: &impl ValueEnum) -> String {
     let name = value.to_possible_value();

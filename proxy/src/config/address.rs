@@ -10,9 +10,12 @@ use pgpalisade_tls::SslSettings;
 const DEFAULT_PORT: u16 = 5432;
 
 /// Longest path of a unix socket: `sun_path` is 108 bytes with its NUL on Linux (unix(7)).
-const MAX_SOCKET_PATH: usize = 107;
+pub(super) const MAX_SOCKET_PATH: usize = 107;
 
-/// Where the protected PostgreSQL listens.
+const FORMS: &str = "write postgres://host:port, several as postgres://host:port,host:port, or a unix socket directory \
+                     such as /var/run/postgresql";
+
+/// Where a server of the protected PostgreSQL listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum UpstreamAddr {
     /// A host name or IP address, resolved anew for each connection.
@@ -36,67 +39,56 @@ impl fmt::Display for UpstreamAddr {
     }
 }
 
-impl UpstreamAddr {
-    /// Parses `postgres://host:port`, `postgres:///?host=/dir&port=5433` or `/dir`, with libpq's parameters for TLS.
-    /// The error says what to write.
+/// The servers of one cluster, in the order in which they are named: at least one, none twice. One of them is the
+/// primary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hosts(Vec<UpstreamAddr>);
+
+impl fmt::Display for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, host) in self.0.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            write!(f, "{comma}{host}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Hosts {
+    pub(super) const fn new(hosts: Vec<UpstreamAddr>) -> Self {
+        Self(hosts)
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> &[UpstreamAddr] {
+        &self.0
+    }
+
+    /// The one, where there is one only.
+    pub(crate) fn only(&self) -> Option<&UpstreamAddr> {
+        match self.0.as_slice() {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
+    /// Parses `postgres://host:port,host:port`, `postgres:///?host=/dir&port=5433` or `/dir`, with libpq's parameters
+    /// for TLS. The error says what to write.
     ///
-    /// Only an address is taken: clients choose user, password and database themselves.
+    /// Only addresses are taken: clients choose user, password and database themselves.
     pub(crate) fn parse(text: &str) -> Result<(Self, SslSettings), String> {
         let (text, ssl) = SslSettings::take_from(text.trim())?;
-        Ok((Self::parse_address(&text)?, ssl.unwrap_or_default()))
-    }
-
-    fn parse_address(text: &str) -> Result<Self, String> {
-        const FORMS: &str =
-            "write postgres://host:port or a unix socket directory such as /var/run/postgresql";
-        if text.starts_with('/') {
-            return unix(text, DEFAULT_PORT);
-        }
-        let url = ["postgres://", "postgresql://"]
-            .iter()
-            .find_map(|scheme| text.strip_prefix(scheme));
-        let Some(url) = url else {
-            // Not quoted: it may be a DSN with a password.
-            return Err(format!("is not an address: {FORMS}"));
-        };
-        if url.contains('@') || url.contains("user=") || url.contains("password=") {
-            return Err(String::from(
-                "takes an address only: clients bring their own user; put the proxy's own login into \"control\"",
-            ));
-        }
-        let (address, query) = url.split_once('?').unwrap_or((url, ""));
-        let (authority, database) = address.split_once('/').unwrap_or((address, ""));
-        if !database.is_empty() {
-            return Err(format!(
-                "names the database {database:?}: clients choose it themselves, leave it out"
-            ));
-        }
-        let (mut host, mut port) = host_and_port(authority)?;
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=') {
-                Some(("host", value)) if host.is_none() => host = Some(percent_decode(value)?),
-                Some(("port", value)) if port.is_none() => port = Some(parse_port(value)?),
-                Some((name @ ("host" | "port"), _)) => {
-                    return Err(format!("gives the {name} twice"));
-                }
-                _ => {
-                    return Err(String::from(
-                        "takes no parameters but host, port, sslmode, sslrootcert, sslcert and sslkey",
-                    ));
-                }
+        let hosts = parse_addresses(&text)?;
+        for (at, host) in hosts.iter().enumerate() {
+            if hosts.iter().take(at).any(|before| before == host) {
+                return Err(format!("names {host} twice"));
             }
         }
-        let port = port.unwrap_or(DEFAULT_PORT);
-        match host.filter(|host| !host.is_empty()) {
-            Some(host) if host.starts_with('/') => unix(&host, port),
-            Some(host) if host.contains([',', ' ', '@']) => Err(String::from(
-                "names several hosts: one proxy protects one primary",
-            )),
-            Some(host) => Ok(Self::Tcp { host, port }),
-            None => Err(format!("names no host: {FORMS}")),
-        }
+        Ok((Self(hosts), ssl.unwrap_or_default()))
     }
+}
 
+impl UpstreamAddr {
     /// Directory of the socket and port, as libpq and tokio-postgres want a unix socket named.
     pub(crate) fn socket_directory(path: &Path) -> Option<(PathBuf, u16)> {
         let port = path
@@ -107,6 +99,75 @@ impl UpstreamAddr {
             .ok()?;
         Some((path.parent()?.to_path_buf(), port))
     }
+}
+
+fn parse_addresses(text: &str) -> Result<Vec<UpstreamAddr>, String> {
+    if text.starts_with('/') {
+        return Ok(vec![unix(text, DEFAULT_PORT)?]);
+    }
+    let url = ["postgres://", "postgresql://"]
+        .iter()
+        .find_map(|scheme| text.strip_prefix(scheme));
+    let Some(url) = url else {
+        // Not quoted: it may be a DSN with a password.
+        return Err(format!("is not an address: {FORMS}"));
+    };
+    if url.contains('@') || url.contains("user=") || url.contains("password=") {
+        return Err(String::from(
+            "takes an address only: clients bring their own user; put the proxy's own login into \"control\"",
+        ));
+    }
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let (authority, database) = address.split_once('/').unwrap_or((address, ""));
+    if !database.is_empty() {
+        return Err(format!(
+            "names the database {database:?}: clients choose it themselves, leave it out"
+        ));
+    }
+    let named = authority.split(',').map(host_and_port);
+    let (mut hosts, mut ports): (Vec<_>, Vec<_>) =
+        named.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("host", value)) if matches!(hosts.as_slice(), [None]) => {
+                let names = percent_decode(value)?;
+                hosts = names.split(',').map(|name| Some(name.to_owned())).collect();
+            }
+            Some(("port", value)) if ports.iter().all(Option::is_none) => {
+                let given = value.split(',').map(|port| parse_port(port).map(Some));
+                ports = given.collect::<Result<_, _>>()?;
+            }
+            Some((name @ ("host" | "port"), _)) => return Err(format!("gives the {name} twice")),
+            _ => {
+                return Err(String::from(
+                    "takes no parameters but host, port, sslmode, sslrootcert, sslcert and sslkey",
+                ));
+            }
+        }
+    }
+    pair_up(hosts, &ports)
+}
+
+/// One port is for all hosts, as for libpq.
+fn pair_up(hosts: Vec<Option<String>>, ports: &[Option<u16>]) -> Result<Vec<UpstreamAddr>, String> {
+    if ports.len() != 1 && ports.len() != hosts.len() {
+        let (hosts, ports) = (hosts.len(), ports.len());
+        return Err(format!("gives {ports} ports for {hosts} hosts"));
+    }
+    let ports = ports.iter().chain(std::iter::repeat_n(
+        ports.first().unwrap_or(&None),
+        hosts.len(),
+    ));
+    let address = |(host, port): (Option<String>, &Option<u16>)| {
+        let port = port.unwrap_or(DEFAULT_PORT);
+        match host.filter(|host| !host.is_empty()) {
+            Some(host) if host.starts_with('/') => unix(&host, port),
+            Some(host) if host.contains([' ', '@']) => Err(format!("names no host: {FORMS}")),
+            Some(host) => Ok(UpstreamAddr::Tcp { host, port }),
+            None => Err(format!("names no host: {FORMS}")),
+        }
+    };
+    hosts.into_iter().zip(ports).map(address).collect()
 }
 
 /// Parses an address to listen on. Port 0 lets the system choose.
@@ -120,7 +181,8 @@ pub(crate) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
         ));
     }
     text.parse().map_err(|_| {
-        format!("{text:?} is not an address to listen on: write IP:PORT, such as 127.0.0.1:6432 or [::]:6432")
+        format!("{text:?} is not an address to listen on: write IP:PORT, such as 127.0.0.1:6432 or [::]:6432, \
+             or a directory for a unix socket")
     })
 }
 
@@ -198,7 +260,7 @@ mod tests {
 
     #[track_caller]
     fn upstream(text: &str, expect: &str) {
-        match UpstreamAddr::parse(text) {
+        match Hosts::parse(text) {
             Ok((address, _)) => assert_eq!(address.to_string(), expect, "{text}"),
             Err(message) => panic!("{text}: {message}"),
         }
@@ -206,7 +268,7 @@ mod tests {
 
     #[track_caller]
     fn upstream_refused(text: &str, part: &str) {
-        let message = UpstreamAddr::parse(text).unwrap_err();
+        let message = Hosts::parse(text).unwrap_err();
         assert!(message.contains(part), "{text}: {message}");
         assert!(!message.contains("hunter2"), "{message} shows the password");
     }
@@ -226,6 +288,9 @@ mod tests {
         upstream("postgres://%2Frun%2Fpg:5433", "/run/pg/.s.PGSQL.5433");
         upstream("postgres://?host=db&port=1", "db:1");
         upstream("postgres://db?sslmode=require&port=1", "db:1");
+        upstream("postgres://a:1,b,[::1]:3", "a:1,b:5432,[::1]:3");
+        upstream("postgres://a,b?port=1", "a:1,b:1");
+        upstream("postgres:///?host=a,/d&port=1,2", "a:1,/d/.s.PGSQL.2");
     }
 
     #[test]
@@ -239,7 +304,9 @@ mod tests {
         upstream_refused("postgres://:5432", "names no host");
         upstream_refused("postgres://db:0", "port");
         upstream_refused("postgres://db:65536", "port");
-        upstream_refused("postgres://a,b", "several hosts");
+        upstream_refused("postgres://a,,b", "names no host");
+        upstream_refused("postgres://a,b:1,a", "names a:5432 twice");
+        upstream_refused("postgres:///?host=a,b&port=1,2,3", "3 ports for 2 hosts");
         upstream_refused("postgres://db?host=other", "host twice");
         upstream_refused("postgres://db?dbname=x", "no parameters but host, port");
         upstream_refused("postgres://db?sslmode=hunter2", "unknown sslmode");

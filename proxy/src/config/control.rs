@@ -4,10 +4,19 @@ use pgpalisade_tls::{Login, SslSettings};
 use tokio_postgres::config::Host;
 
 use super::Environment;
-use super::address::UpstreamAddr;
+use super::address::{Hosts, UpstreamAddr};
 
 /// Name under which the proxy shows in `pg_stat_activity`, unless the DSN says otherwise.
 const APPLICATION_NAME: &str = "pgpalisade control";
+
+/// Parses a DSN of one server.
+pub(crate) fn parse_one(text: &str) -> Result<Login, String> {
+    let login = parse(text)?;
+    match login.config.get_hosts().len() {
+        0 | 1 => Ok(login),
+        _ => Err(String::from("names several hosts")),
+    }
+}
 
 /// Parses a control DSN. No error quotes the text, since it may hold a password.
 pub(crate) fn parse(text: &str) -> Result<Login, String> {
@@ -28,45 +37,49 @@ pub(crate) fn parse(text: &str) -> Result<Login, String> {
             ),
         }
     })?;
-    if config.get_hosts().len() > 1 {
-        return Err(String::from(
-            "names several hosts: one proxy protects one primary",
-        ));
+    let (hosts, ports) = (config.get_hosts().len(), config.get_ports().len());
+    if ports > 1 && ports != hosts {
+        return Err(format!("gives {ports} ports for {hosts} hosts"));
+    }
+    let addresses = config.get_hostaddrs().len();
+    if addresses > 0 && hosts > 0 && addresses != hosts {
+        return Err(format!("gives {addresses} IP addresses for {hosts} hosts"));
     }
     Ok(Login { config, ssl })
 }
 
 /// Fills up what the DSN leaves out, as libpq does:
 /// <https://www.postgresql.org/docs/current/libpq-envars.html>. The address is the upstream's rather than `PGHOST`'s:
-/// a control connection to another server would end the wrong sessions, or none.
+/// a control connection to another server would end the wrong sessions, or none. Where it names hosts
+/// itself, they are the upstream's, one by one.
+///
+/// # Errors
+/// Where they are not as many.
 pub(crate) fn complete(
     dsn: Option<Login>,
-    upstream: &UpstreamAddr,
+    upstream: &Hosts,
     upstream_ssl: &SslSettings,
     environment: &Environment,
-) -> Login {
+) -> Result<Login, String> {
     let Login {
         config: mut control,
         ssl,
     } = dsn.unwrap_or_default();
     if control.get_hosts().is_empty() && control.get_hostaddrs().is_empty() {
-        let given_port = control.get_ports().first().copied();
-        let port = match upstream {
-            UpstreamAddr::Tcp { host, port } => {
-                control.host(host);
-                *port
+        let is_port_given = !control.get_ports().is_empty();
+        for host in upstream.all() {
+            let port = name_host(&mut control, host);
+            if !is_port_given {
+                control.port(port);
             }
-            UpstreamAddr::Unix(path) => match UpstreamAddr::socket_directory(path) {
-                Some((directory, port)) => {
-                    control.host_path(directory);
-                    port
-                }
-                None => 5432,
-            },
-        };
-        if given_port.is_none() {
-            control.port(port);
         }
+    }
+    let (theirs, ours) = (upstream.all().len(), addresses(&control).all().len());
+    if theirs != ours {
+        return Err(format!(
+            "control names {ours} hosts and upstream {theirs}: name as many, in the same order, or leave them out of \
+             control"
+        ));
     }
     if control.get_user().is_none()
         && let Some(user) = environment.get("PGUSER")
@@ -86,18 +99,46 @@ pub(crate) fn complete(
     if control.get_application_name().is_none() {
         control.application_name(APPLICATION_NAME);
     }
-    Login {
+    Ok(Login {
         config: control,
         ssl: Some(ssl.unwrap_or_else(|| upstream_ssl.clone())),
+    })
+}
+
+/// Adds a host, and says its port.
+fn name_host(control: &mut tokio_postgres::Config, host: &UpstreamAddr) -> u16 {
+    match host {
+        UpstreamAddr::Tcp { host, port } => {
+            control.host(host);
+            *port
+        }
+        UpstreamAddr::Unix(path) => match UpstreamAddr::socket_directory(path) {
+            Some((directory, port)) => {
+                control.host_path(directory);
+                port
+            }
+            None => 5432,
+        },
     }
 }
 
-/// Where a control connection goes, without user or password. An IP address that the DSN gives wins over the name, as
-/// in libpq.
-pub(crate) fn address(control: &tokio_postgres::Config) -> UpstreamAddr {
-    let port = control.get_ports().first().copied().unwrap_or(5432);
-    let host = control.get_hostaddrs().first().map(ToString::to_string);
-    match (host, control.get_hosts().first()) {
+/// Where control connections may go, without user or password.
+pub(crate) fn addresses(control: &tokio_postgres::Config) -> Hosts {
+    let most = control.get_hosts().len().max(control.get_hostaddrs().len());
+    Hosts::new((0..most).map(|at| address(control, at)).collect())
+}
+
+/// Where the first control connection goes, for a login to one server.
+pub(crate) fn first_address(control: &tokio_postgres::Config) -> UpstreamAddr {
+    address(control, 0)
+}
+
+/// An IP address that the DSN gives wins over the name, as in libpq.
+fn address(control: &tokio_postgres::Config, at: usize) -> UpstreamAddr {
+    let ports = control.get_ports();
+    let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+    let host = control.get_hostaddrs().get(at).map(ToString::to_string);
+    match (host, control.get_hosts().get(at)) {
         (None, Some(Host::Unix(directory))) => {
             UpstreamAddr::Unix(directory.join(format!(".s.PGSQL.{port}")))
         }
@@ -127,12 +168,13 @@ mod tests {
         env: &[(&str, &str)],
         expect: (&str, Option<&str>, Option<&str>),
     ) {
-        let (upstream, ssl) = UpstreamAddr::parse(upstream).unwrap();
+        let (upstream, ssl) = Hosts::parse(upstream).unwrap();
         let dsn = dsn.map(|dsn| parse(dsn).unwrap());
-        let control = complete(dsn, &upstream, &ssl, &environment(env)).config;
+        let control = complete(dsn, &upstream, &ssl, &environment(env)).unwrap();
+        let control = control.config;
         assert_eq!(
             (
-                address(&control).to_string().as_str(),
+                addresses(&control).to_string().as_str(),
                 control.get_user(),
                 control.get_dbname()
             ),
@@ -174,6 +216,24 @@ mod tests {
             ("db:9", Some("c"), Some("d")),
         );
         check(
+            None,
+            "postgres://a:1,b",
+            &pg,
+            ("a:1,b:5432", Some("u"), Some("d")),
+        );
+        check(
+            Some("user=c port=9"),
+            "postgres://a:1,b",
+            &pg,
+            ("a:9,b:9", Some("c"), Some("d")),
+        );
+        check(
+            Some("host=x,/d port=1,2 user=c"),
+            "postgres://a,b",
+            &pg,
+            ("x:1,/d/.s.PGSQL.2", Some("c"), Some("d")),
+        );
+        check(
             Some("postgres://c@other:9/x"),
             "postgres://db",
             &pg,
@@ -183,21 +243,22 @@ mod tests {
 
     #[test]
     fn password_of_the_dsn_wins() {
-        let (upstream, ssl) = UpstreamAddr::parse("/run").unwrap();
+        let (upstream, ssl) = Hosts::parse("/run").unwrap();
         let env = environment(&[("PGPASSWORD", "env")]);
-        let control = complete(Some(parse("password=dsn").unwrap()), &upstream, &ssl, &env);
+        let dsn = Some(parse("password=dsn").unwrap());
+        let control = complete(dsn, &upstream, &ssl, &env).unwrap();
         assert_eq!(control.config.get_password(), Some(&b"dsn"[..]));
-        let control = complete(None, &upstream, &ssl, &env);
+        let control = complete(None, &upstream, &ssl, &env).unwrap();
         assert_eq!(control.config.get_password(), Some(&b"env"[..]));
     }
 
     #[test]
     fn tls_is_the_upstreams_where_the_dsn_says_nothing() {
         use pgpalisade_tls::SslMode::{Disable, Require};
-        let (upstream, ssl) = UpstreamAddr::parse("postgres://db?sslmode=require").unwrap();
+        let (upstream, ssl) = Hosts::parse("postgres://db?sslmode=require").unwrap();
         let mode = |dsn: Option<&str>| {
             let dsn = dsn.map(|dsn| parse(dsn).unwrap());
-            let control = complete(dsn, &upstream, &ssl, &environment(&[]));
+            let control = complete(dsn, &upstream, &ssl, &environment(&[])).unwrap();
             control.ssl.unwrap().mode
         };
         assert_eq!(mode(None), Require);
@@ -206,12 +267,26 @@ mod tests {
     }
 
     #[test]
+    fn control_names_as_many_hosts_as_upstream() {
+        let (upstream, ssl) = Hosts::parse("postgres://a,b").unwrap();
+        let dsn = Some(parse("host=a user=c").unwrap());
+        let refused = complete(dsn, &upstream, &ssl, &environment(&[])).unwrap_err();
+        assert!(
+            refused.contains("control names 1 hosts and upstream 2"),
+            "{refused}"
+        );
+    }
+
+    #[test]
     fn refusals_do_not_show_the_password() {
         for (dsn, part) in [
             ("password=hunter2 prot=1", "unknown option"),
             ("postgres://u:hunter2@h:x/d", "is not a connection string"),
             ("password=hunter2 port=x", "port"),
-            ("host=a,b password=hunter2", "several hosts"),
+            (
+                "host=a,b port=1,2,3 password=hunter2",
+                "3 ports for 2 hosts",
+            ),
             ("sslmode=hunter2 password=hunter2", "unknown sslmode"),
             ("password='hunter2", "is not a connection string"),
         ] {

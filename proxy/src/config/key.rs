@@ -5,6 +5,8 @@
 pub(crate) enum Key {
     /// Addresses that clients connect to.
     Listen,
+    /// Networks of load balancers that say where a client is.
+    ProxyProtocol,
     /// The protected PostgreSQL.
     Upstream,
     /// How the proxy itself logs in to it.
@@ -19,6 +21,12 @@ pub(crate) enum Key {
     TlsClientCa,
     /// Whether clients need a certificate.
     TlsClientCertificates,
+    /// Who authenticates clients.
+    Auth,
+    /// A users file.
+    AuthFile,
+    /// SQL that finds verifiers.
+    AuthQuery,
     /// The store of marks.
     Authority,
     /// What a takeover waits for.
@@ -35,6 +43,16 @@ pub(crate) enum Key {
     RejectionLog,
     /// Whether rejection records keep literals.
     RejectionLiterals,
+    /// Address for metrics and health.
+    Http,
+    /// File of the token for it.
+    HttpTokenFile,
+    /// Address of the console.
+    Console,
+    /// Users of it.
+    ConsoleAuthFile,
+    /// Those of them who may do more than read.
+    ConsoleAdmins,
     /// Limit of client connections.
     ConnectionsMax,
     /// Time for a login.
@@ -95,24 +113,34 @@ pub(crate) struct KeySpec {
 
 const ADDRESSES: &str = "Addresses";
 const TLS: &str = "TLS to clients";
+const LOGINS: &str = "Logins";
 const FENCE: &str = "Fence";
 const RECORD: &str = "Record";
+const CONSOLE: &str = "Console";
 const LIMITS: &str = "Limits";
 
 /// All keys with their descriptions, in the order of the help.
 #[rustfmt::skip] // One key, one row of aligned fields: it is a table.
-pub(crate) const KEYS: [(Key, KeySpec); 25] = [
+pub(crate) const KEYS: [(Key, KeySpec); 34] = [
     (Key::Listen, KeySpec {
-        name: "listen", flag: "listen", env: "PGPALISADE_LISTEN", value_name: "IP:PORT", shape: Shape::List,
+        name: "listen", flag: "listen", env: "PGPALISADE_LISTEN", value_name: "ADDRESS", shape: Shape::List,
         default: Some("127.0.0.1:6432"), heading: ADDRESSES,
-        help: "Address that clients connect to; may be given several times",
-        more: "",
+        help: "Address that clients connect to: IP:PORT, or for a unix socket DIR:PORT; may be given several times",
+        more: "In the directory clients find .s.PGSQL.PORT, as PostgreSQL's own; the port is 6432 if it is left out. \
+               Who may enter the directory may connect. There is no TLS on it, and tls.mode asks for none.",
+    }),
+    (Key::ProxyProtocol, KeySpec {
+        name: "proxy_protocol", flag: "proxy-protocol", env: "PGPALISADE_PROXY_PROTOCOL", value_name: "NETWORK",
+        shape: Shape::List, default: None, heading: ADDRESSES,
+        help: "Network of load balancers that send the PROXY protocol, version 1 or 2; may be given several times",
+        more: "A connection from there has to begin with its header. The address in it is what policies, logs and \
+               rejections see. From anywhere else such a header is nonsense, and the connection is closed.",
     }),
     (Key::Upstream, KeySpec {
         name: "upstream", flag: "upstream", env: "PGPALISADE_UPSTREAM", value_name: "ADDRESS", shape: Shape::Text,
         default: None, heading: ADDRESSES,
-        help: "The PostgreSQL to protect: postgres://host:port, or a unix socket directory \
-               (/var/run/postgresql, or postgres:///?host=/dir&port=5433)",
+        help: "The PostgreSQL to protect: postgres://host:port, several hosts as postgres://a:5432,b:5432, or a unix \
+               socket directory (/var/run/postgresql, or postgres:///?host=/dir&port=5433)",
         more: "TLS to it is asked for as libpq's parameters do: postgres://host?sslmode=verify-full&sslrootcert=FILE. \
                The modes are disable, which is the default, prefer, require, verify-ca and verify-full; \
                sslrootcert=system trusts whom the system trusts; sslcert and sslkey are the proxy's own certificate. \
@@ -158,6 +186,28 @@ pub(crate) const KEYS: [(Key, KeySpec); 25] = [
         shape: Shape::Text, default: Some("optional"), heading: TLS,
         help: "Whether a session needs a certificate of the client",
         more: "One that is shown has to be valid in any case.",
+    }),
+    (Key::Auth, KeySpec {
+        name: "auth", flag: "auth", env: "PGPALISADE_AUTH", value_name: "relay|scram|password",
+        shape: Shape::Text, default: Some("relay"), heading: LOGINS,
+        help: "Who authenticates clients: PostgreSQL, by what is relayed; the proxy, with SCRAM; or PostgreSQL, with \
+               the password that clients send to the proxy over TLS",
+        more: "With TLS on both legs, relay works for clients with channel_binding=disable only. docs/tls.md has the \
+               table, and \"pgpalisade check\" says which of them works here.",
+    }),
+    (Key::AuthFile, KeySpec {
+        name: "auth_file", flag: "auth-file", env: "PGPALISADE_AUTH_FILE", value_name: "FILE",
+        shape: Shape::Text, default: None, heading: LOGINS,
+        help: "Users and their verifiers, for auth = scram, in the form of pgbouncer's userlist.txt",
+        more: "Only SCRAM-SHA-256 verifiers, as pg_authid.rolpassword has them. Others may not read the file. SIGHUP \
+               reads it again; if it has an error, the old one stays in force.",
+    }),
+    (Key::AuthQuery, KeySpec {
+        name: "auth_query", flag: "auth-query", env: "PGPALISADE_AUTH_QUERY", value_name: "SQL",
+        shape: Shape::Text, default: None, heading: LOGINS,
+        help: "SQL that finds a user and its verifier, for auth = scram; $1 is the user",
+        more: "Runs as the role of the control connection, on a connection of its own, with search_path pg_catalog. It \
+               returns one row of two columns, the user and the verifier, or none.",
     }),
     (Key::Authority, KeySpec {
         name: "authority", flag: "authority", env: "PGPALISADE_AUTHORITY", value_name: "STORE", shape: Shape::Text,
@@ -211,6 +261,38 @@ pub(crate) const KEYS: [(Key, KeySpec); 25] = [
         value_name: "remove|keep", shape: Shape::Text, default: Some("remove"), heading: RECORD,
         help: "Remove or keep strings, numbers and comments in the SQL of rejection records",
         more: "They may be personal data or passwords.",
+    }),
+    (Key::Http, KeySpec {
+        name: "http", flag: "http", env: "PGPALISADE_HTTP", value_name: "ADDRESS",
+        shape: Shape::Text, default: None, heading: RECORD,
+        help: "IP:PORT that answers HTTP: /metrics for Prometheus, /healthz and /readyz for probes, and tables",
+        more: "Without http_token_file it has to be an address of this machine, such as 127.0.0.1:6434.",
+    }),
+    (Key::HttpTokenFile, KeySpec {
+        name: "http_token_file", flag: "http-token-file", env: "PGPALISADE_HTTP_TOKEN_FILE", value_name: "FILE",
+        shape: Shape::Text, default: None, heading: RECORD,
+        help: "File with the bearer token that a request has to show",
+        more: "One line of at least 16 characters, which others may not read. It is read at each request, so a new \
+               token counts at once. Without the token, probes are told the status and nothing else.",
+    }),
+    (Key::Console, KeySpec {
+        name: "console", flag: "console", env: "PGPALISADE_CONSOLE", value_name: "ADDRESS",
+        shape: Shape::Text, default: None, heading: CONSOLE,
+        help: "Where psql reaches the console: IP:PORT of this machine, or for a unix socket DIR:PORT",
+        more: "On a unix socket, whose port is 6433 if it is left out, the user that runs pgpalisade and root are \
+               admins without a password. IP:PORT needs console_auth_file. docs/console.md has the commands.",
+    }),
+    (Key::ConsoleAuthFile, KeySpec {
+        name: "console_auth_file", flag: "console-auth-file", env: "PGPALISADE_CONSOLE_AUTH_FILE", value_name: "FILE",
+        shape: Shape::Text, default: None, heading: CONSOLE,
+        help: "Users of the console and their SCRAM-SHA-256 verifiers, in the form of auth_file",
+        more: "Others may not read the file. SIGHUP reads it again; if it has an error, the old one stays in force.",
+    }),
+    (Key::ConsoleAdmins, KeySpec {
+        name: "console_admins", flag: "console-admins", env: "PGPALISADE_CONSOLE_ADMINS", value_name: "USER",
+        shape: Shape::List, default: None, heading: CONSOLE,
+        help: "Users of console_auth_file who may RELOAD, KILL and SHUTDOWN; may be given several times",
+        more: "The others may only read.",
     }),
     (Key::ConnectionsMax, KeySpec {
         name: "connections.max", flag: "connections-max", env: "PGPALISADE_CONNECTIONS_MAX", value_name: "N",
@@ -271,6 +353,13 @@ pub(crate) const KEYS: [(Key, KeySpec); 25] = [
 ];
 
 impl Key {
+    /// What the table says about it.
+    pub(super) fn spec(self) -> Option<&'static KeySpec> {
+        const TABLE: &[(Key, KeySpec)] = &KEYS;
+        let row = TABLE.iter().find(|(key, _)| *key == self);
+        row.map(|(_, spec)| spec)
+    }
+
     /// The key with this name in the TOML file.
     pub(crate) fn by_name(name: &str) -> Option<(Self, &'static KeySpec)> {
         by(|spec| spec.name == name)

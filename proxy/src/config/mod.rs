@@ -5,25 +5,35 @@
 //! its place.
 
 mod address;
+mod auth;
 mod authority;
+mod console;
 mod control;
 mod duration;
 mod error;
 mod file;
+mod http;
 mod key;
+mod listen;
 mod raw;
 mod ready;
 mod secret;
+mod shown;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod values;
 
-pub(crate) use address::UpstreamAddr;
+pub(crate) use address::{Hosts, UpstreamAddr};
+pub(crate) use auth::{Auth, VerifierSource};
 pub(crate) use authority::AuthorityLocation;
-pub(crate) use control::{address as address_of, parse as parse_dsn};
+pub(crate) use control::{first_address as address_of, parse_one as parse_dsn};
 pub(crate) use duration::{parse as parse_time, show as show_time};
+pub(crate) use http::HttpAddr;
 pub(crate) use key::{KEYS, Key, KeySpec, Shape};
+pub(crate) use listen::ListenAddr;
 pub(crate) use raw::{Environment, Flags, RawConfig};
-pub(crate) use ready::{Barrier, Batching, Config, LogFilter, LogFormat};
+pub(crate) use ready::{Barrier, Batching, Clients, Config, Log, LogFormat};
 pub(crate) use secret::Secret;
+pub(crate) use shown::ShownKey;
 pub(crate) use tls::{Certificates as ClientCertificates, ClientTls, Plain};

@@ -90,6 +90,25 @@ impl RawConfig {
         raw
     }
 
+    /// The names of keys that have another value here than there.
+    pub(crate) fn differing(&self, other: &Self) -> Vec<&'static str> {
+        let keys = KEYS.iter();
+        let differing = keys.filter(|(key, _)| self.texts(*key) != other.texts(*key));
+        differing.map(|(_, spec)| spec.name).collect()
+    }
+
+    /// The text of a key that has one value.
+    pub(crate) fn text(&self, key: Key) -> Option<&str> {
+        self.texts(key)?.first().copied()
+    }
+
+    /// The value of highest rank.
+    pub(super) fn texts(&self, key: Key) -> Option<Vec<&str>> {
+        let mut values = self.values.iter().rev();
+        let value = values.find(|value| value.key == key)?;
+        Some(value.items.iter().map(|item| item.text.as_str()).collect())
+    }
+
     fn add_defaults(&mut self, environment: &Environment) {
         for (key, spec) in &KEYS {
             if let Some(default) = spec.default {

@@ -1,58 +1,74 @@
 //! Stage two: every value parsed and in its bounds.
 
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use pgpalisade_fence::statement_text::Literals;
-use pgpalisade_policies::Mode;
+use pgpalisade_policies::{Mode, Network};
 use pgpalisade_takeover::WitnessMode;
 use pgpalisade_tls::{Login, SslSettings};
 use tracing_subscriber::filter::LevelFilter;
 
-use super::address::{self, UpstreamAddr};
+use super::address::Hosts;
+use super::auth::Auth;
 use super::authority::AuthorityLocation;
+use super::console::ConsoleAddr;
 use super::control;
 use super::duration;
-use super::error::{ConfigError, ConfigErrors, Source};
-use super::key::{KEYS, Key};
-use super::raw::{Environment, Item, RawConfig, RawValue};
+use super::error::ConfigErrors;
+use super::http::HttpAddr;
+use super::key::Key;
+use super::listen::ListenAddr;
+use super::raw::{Environment, RawConfig};
 use super::secret::Secret;
-use super::tls::{ClientTls, TlsKeys};
+use super::tls::ClientTls;
+use super::values::Values;
+use crate::client_addr::ClientAddr;
 
 /// What `serve` needs to know. Made by [`Config::from_raw`] only.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub(crate) struct Config {
-    /// Addresses to listen on: at least one, none twice. Port 0 lets the system choose.
-    pub listen: Vec<SocketAddr>,
+    /// Who connects, and what they may do.
+    pub clients: Clients,
     /// The protected PostgreSQL.
-    pub upstream: UpstreamAddr,
-    /// TLS to it, of sessions.
-    pub upstream_ssl: SslSettings,
-    /// TLS to clients.
-    pub client_tls: ClientTls,
+    pub upstream: Upstream,
     /// How the proxy itself logs in to it. Complete but for the user, which is then the system user's name.
     pub control: Secret<Login>,
-    /// Where marks are kept.
-    pub authority: AuthorityLocation,
-    /// What a takeover waits for.
-    pub barrier: Barrier,
-    /// Whether marks are copied into the protected cluster.
-    pub witness: WitnessMode,
-    /// Time within which a declaration succeeds or fails.
-    pub takeover_timeout: Duration,
-    /// File of rules; without it the default holds.
-    pub policy: Option<PathBuf>,
-    /// Whether refusals are carried out at all.
-    pub mode: Mode,
-    /// File of rejection records; without it they are only logged.
-    pub rejection_log: Option<PathBuf>,
-    /// Whether rejection records keep the literals of a statement.
-    pub rejection_literals: Literals,
-    /// Limit of client connections at one time.
+    /// How a token is declared.
+    pub takeover: Takeover,
+    /// What needs which token.
+    pub policy: Policy,
+    /// The record of refusals.
+    pub rejections: Rejections,
+    /// What the proxy says of itself.
+    pub log: Log,
+    /// Where it says more, over HTTP.
+    pub http: Option<HttpAddr>,
+    /// Where operators ask, and tell it what to do.
+    pub console: Option<ConsoleAddr>,
+    /// Worker threads.
+    pub workers: NonZeroUsize,
+    /// How many sends go to the system in one call.
+    pub batching: Batching,
+    /// Time that open transactions get at shutdown.
+    pub shutdown_grace: Duration,
+}
+
+/// Who connects, and what they may do.
+#[derive(Debug, Clone)]
+pub(crate) struct Clients {
+    /// Addresses to listen on: at least one, none twice. Port 0 lets the system choose.
+    pub listen: Vec<ListenAddr>,
+    /// Networks of load balancers that say in front of a connection where its client is.
+    pub proxy_protocol: Vec<Network>,
+    /// TLS to them.
+    pub tls: ClientTls,
+    /// Who authenticates them.
+    pub auth: Auth,
+    /// Limit of their connections at one time.
     pub max_connections: NonZeroUsize,
     /// Time from connecting to the end of the login.
     pub login_timeout: Duration,
@@ -60,16 +76,55 @@ pub(crate) struct Config {
     pub write_stall_timeout: Option<Duration>,
     /// Idle time before TCP keep-alive probes; `None`: no probes.
     pub tcp_keepalive: Option<Duration>,
-    /// Worker threads.
-    pub workers: NonZeroUsize,
-    /// How many sends go to the system in one call.
-    pub batching: Batching,
-    /// Time that open transactions get at shutdown.
-    pub shutdown_grace: Duration,
+}
+
+/// The protected PostgreSQL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Upstream {
+    /// Where its servers listen.
+    pub hosts: Hosts,
+    /// TLS to it, of sessions.
+    pub ssl: SslSettings,
+}
+
+/// How a token is declared.
+#[derive(Debug, Clone)]
+pub(crate) struct Takeover {
+    /// Where marks are kept.
+    pub authority: AuthorityLocation,
+    /// What a takeover waits for.
+    pub barrier: Barrier,
+    /// Whether marks are copied into the protected cluster.
+    pub witness: WitnessMode,
+    /// Time within which a declaration succeeds or fails.
+    pub timeout: Duration,
+}
+
+/// What needs which token.
+#[derive(Debug, Clone)]
+pub(crate) struct Policy {
+    /// File of rules; without it the default holds.
+    pub file: Option<PathBuf>,
+    /// Whether refusals are carried out at all.
+    pub mode: Mode,
+}
+
+/// The record of refusals.
+#[derive(Debug, Clone)]
+pub(crate) struct Rejections {
+    /// File of records; without it they are only logged.
+    pub file: Option<PathBuf>,
+    /// Whether records keep the literals of a statement.
+    pub literals: Literals,
+}
+
+/// What the proxy says of itself.
+#[derive(Debug, Clone)]
+pub(crate) struct Log {
     /// What is logged.
-    pub log: LogFilter,
+    pub filter: LogFilter,
     /// In which form.
-    pub log_format: LogFormat,
+    pub format: LogFormat,
 }
 
 /// What a takeover waits for. `local` is refused in this version.
@@ -111,9 +166,9 @@ impl LogFilter {
 }
 
 impl Config {
-    /// Where the control connection goes, for messages: without user or password.
-    pub(crate) fn control_address(&self) -> UpstreamAddr {
-        control::address(&self.control.expose().config)
+    /// Where the control connection may go, without user or password: host by host the same servers as the upstream's.
+    pub(crate) fn control_hosts(&self) -> Hosts {
+        control::addresses(&self.control.expose().config)
     }
 
     /// Checks everything that was written. All errors come back together.
@@ -124,168 +179,136 @@ impl Config {
         raw: RawConfig,
         environment: &Environment,
     ) -> Result<Self, ConfigErrors> {
-        let mut parsed = Parsed::default();
-        let mut errors = raw.errors;
-        for value in &raw.values {
-            errors.extend(parsed.set(value));
-        }
-        // Only keys that nobody set are missing; one with a bad value already has its error, and so has a file that
-        // may have them.
-        let given = |key: Key| raw.file_unread || raw.values.iter().any(|value| value.key == key);
-        let missing = [
-            (Key::Upstream, "the address of the PostgreSQL to protect"),
-            (
-                Key::Authority,
-                "embedded:DIR, etcd:URL,URL or postgres:DSN; no default, since an empty store would forget the marks",
-            ),
-        ];
-        for (key, what) in missing.into_iter().filter(|(key, _)| !given(*key)) {
-            errors.push(ConfigError::new(&Source::Nowhere, not_set(key, what)));
-        }
-        if let Err(message) = parsed.tls.finish() {
-            errors.push(ConfigError::new(&Source::Nowhere, message));
-        }
-        if errors.is_empty()
-            && let Some(config) = parsed.finish(environment)
-        {
-            return Ok(config);
-        }
-        Err(ConfigErrors(errors))
-    }
-}
-
-/// Values that were good, highest rank last.
-#[derive(Default)]
-struct Parsed {
-    listen: Option<Vec<SocketAddr>>,
-    upstream: Option<(UpstreamAddr, SslSettings)>,
-    tls: TlsKeys,
-    control: Option<Login>,
-    authority: Option<AuthorityLocation>,
-    barrier: Option<Barrier>,
-    witness: Option<WitnessMode>,
-    takeover_timeout: Option<Duration>,
-    policy: Option<PathBuf>,
-    mode: Option<Mode>,
-    rejection_log: Option<PathBuf>,
-    rejection_literals: Option<Literals>,
-    max_connections: Option<NonZeroUsize>,
-    login_timeout: Option<Duration>,
-    write_stall_timeout: Option<Option<Duration>>,
-    tcp_keepalive: Option<Option<Duration>>,
-    workers: Option<NonZeroUsize>,
-    batching: Option<Batching>,
-    shutdown_grace: Option<Duration>,
-    log: Option<LogFilter>,
-    log_format: Option<LogFormat>,
-}
-
-impl Parsed {
-    /// Takes over one value, or says what is wrong with it.
-    fn set(&mut self, value: &RawValue) -> Vec<ConfigError> {
-        if value.items.is_empty() {
-            return Vec::new(); // Its error is there already.
-        }
-        if value.key == Key::Listen {
-            return self.set_listen(value);
-        }
-        let [item] = value.items.as_slice() else {
-            return vec![ConfigError::new(
-                &value.source,
-                format!("{} is given more than once", name(value.key)),
-            )];
-        };
-        match self.set_one(value.key, item.text.as_str()) {
-            Ok(()) => Vec::new(),
-            Err(message) => vec![wrong(value.key, item, &message)],
+        let mut values = Values::new(&raw);
+        let config = Self::read(&mut values, environment);
+        let errors = values.into_errors();
+        match config {
+            Some(config) if raw.errors.is_empty() && errors.is_empty() => Ok(config),
+            _ => Err(ConfigErrors([raw.errors, errors].concat())),
         }
     }
 
-    fn set_one(&mut self, key: Key, text: &str) -> Result<(), String> {
-        let seconds = Duration::from_secs;
-        match key {
-            Key::Listen => {} // A list: see set_listen.
-            Key::Upstream => self.upstream = Some(UpstreamAddr::parse(text)?),
-            Key::TlsMode
-            | Key::TlsCertificate
-            | Key::TlsKeyFile
-            | Key::TlsClientCa
-            | Key::TlsClientCertificates => self.tls.set(key, text)?,
-            Key::Control => self.control = Some(control::parse(text)?),
-            Key::Authority => self.authority = Some(AuthorityLocation::parse(text)?),
-            Key::Barrier => self.barrier = Some(barrier(text)?),
-            Key::Witness => self.witness = Some(witness(text)?),
-            Key::TakeoverTimeout => {
-                self.takeover_timeout = Some(time(text, Duration::from_millis(100), seconds(600))?);
-            }
-            Key::Policy => self.policy = Some(path(text)?),
-            Key::Observe => self.mode = Some(mode(text)?),
-            Key::RejectionLog => self.rejection_log = Some(path(text)?),
-            Key::RejectionLiterals => self.rejection_literals = Some(literals(text)?),
-            Key::ConnectionsMax => self.max_connections = Some(count(text, 1_000_000)?),
-            Key::LoginTimeout => self.login_timeout = Some(time(text, seconds(1), seconds(600))?),
-            Key::WriteStallTimeout => {
-                self.write_stall_timeout = Some(time_or_off(text, seconds(1), seconds(24 * 3600))?);
-            }
-            Key::TcpKeepalive => {
-                self.tcp_keepalive = Some(time_or_off(text, seconds(1), seconds(2 * 3600))?)
-            }
-            Key::Workers => self.workers = Some(count(text, 1024)?),
-            Key::IoUring => self.batching = Some(batching(text)?),
-            Key::ShutdownGrace => {
-                self.shutdown_grace = Some(time(text, Duration::ZERO, seconds(3600))?)
-            }
-            Key::Log => self.log = Some(log_filter(text)?),
-            Key::LogFormat => self.log_format = Some(log_format(text)?),
-        }
-        Ok(())
-    }
-
-    fn set_listen(&mut self, value: &RawValue) -> Vec<ConfigError> {
-        let mut addresses: Vec<SocketAddr> = Vec::new();
-        let mut errors = Vec::new();
-        for item in &value.items {
-            match address::parse_listen(&item.text) {
-                Ok(address) if address.port() != 0 && addresses.contains(&address) => {
-                    errors.push(wrong(value.key, item, &format!("{address} is given twice")));
-                }
-                Ok(address) => addresses.push(address),
-                Err(message) => errors.push(wrong(value.key, item, &message)),
-            }
-        }
-        if errors.is_empty() {
-            self.listen = Some(addresses);
-        }
-        errors
-    }
-
-    /// `None` where a key without a default is missing, which `from_raw` has already reported.
-    fn finish(self, environment: &Environment) -> Option<Config> {
-        let (upstream, upstream_ssl) = self.upstream?;
-        let control = control::complete(self.control, &upstream, &upstream_ssl, environment);
-        Some(Config {
-            listen: self.listen?,
-            control: Secret::new(control),
+    /// Reads every key, so that all errors are found. `None` where one without a default has no good value.
+    fn read(values: &mut Values<'_>, environment: &Environment) -> Option<Self> {
+        let clients = Clients::read(values);
+        let upstream = Upstream::read(values);
+        let login = values.last(Key::Control, control::parse);
+        let takeover = Takeover::read(values);
+        let policy = Policy::read(values);
+        let rejections = Rejections::read(values);
+        let log = Log::read(values);
+        let http = HttpAddr::read(values);
+        let console = ConsoleAddr::read(values);
+        let workers = values.last(Key::Workers, |text| count(text, 1024));
+        let batching = values.last(Key::IoUring, batching);
+        let grace = |text: &str| time(text, Duration::ZERO, Duration::from_secs(3600));
+        let shutdown_grace = values.last(Key::ShutdownGrace, grace);
+        let upstream = upstream?;
+        let control = control::complete(login, &upstream.hosts, &upstream.ssl, environment);
+        let control = control.map_err(|message| values.refuse(message)).ok()?;
+        Some(Self {
+            clients: clients?,
             upstream,
-            upstream_ssl,
-            client_tls: self.tls.finish().ok()?,
-            authority: self.authority?,
-            barrier: self.barrier?,
-            witness: self.witness?,
-            takeover_timeout: self.takeover_timeout?,
-            policy: self.policy,
-            mode: self.mode?,
-            rejection_log: self.rejection_log,
-            rejection_literals: self.rejection_literals?,
-            max_connections: self.max_connections?,
-            login_timeout: self.login_timeout?,
-            write_stall_timeout: self.write_stall_timeout?,
-            tcp_keepalive: self.tcp_keepalive?,
-            workers: self.workers.unwrap_or_else(default_workers),
-            batching: self.batching?,
-            shutdown_grace: self.shutdown_grace?,
-            log: self.log?,
-            log_format: self.log_format?,
+            control: Secret::new(control),
+            takeover: takeover?,
+            policy: policy?,
+            rejections: rejections?,
+            log: log?,
+            http: http?,
+            console: console?,
+            workers: workers.unwrap_or_else(default_workers),
+            batching: batching?,
+            shutdown_grace: shutdown_grace?,
+        })
+    }
+}
+
+impl Clients {
+    /// Whether a connection from there begins with a header of the PROXY protocol.
+    pub(crate) fn comes_proxied(&self, peer: ClientAddr) -> bool {
+        let networks = &self.proxy_protocol;
+        peer.ip()
+            .is_some_and(|ip| networks.iter().any(|network| network.contains(ip)))
+    }
+
+    fn read(values: &mut Values<'_>) -> Option<Self> {
+        let seconds = Duration::from_secs;
+        let listen = values.last_list(Key::Listen, ListenAddr::parse, ListenAddr::is_fixed);
+        let proxy_protocol = values.last_list(Key::ProxyProtocol, Network::parse, |_| true);
+        let tls = ClientTls::read(values);
+        let auth = Auth::read(values, tls.as_ref());
+        let max_connections = values.last(Key::ConnectionsMax, |text| count(text, 1_000_000));
+        let login_timeout = values.last(Key::LoginTimeout, |text| {
+            time(text, seconds(1), seconds(600))
+        });
+        let write_stall_timeout = values.last(Key::WriteStallTimeout, |text| {
+            time_or_off(text, seconds(1), seconds(24 * 3600))
+        });
+        let tcp_keepalive = values.last(Key::TcpKeepalive, |text| {
+            time_or_off(text, seconds(1), seconds(2 * 3600))
+        });
+        Some(Self {
+            listen: listen?,
+            proxy_protocol: proxy_protocol.unwrap_or_default(),
+            tls: tls?,
+            auth: auth?,
+            max_connections: max_connections?,
+            login_timeout: login_timeout?,
+            write_stall_timeout: write_stall_timeout?,
+            tcp_keepalive: tcp_keepalive?,
+        })
+    }
+}
+
+impl Upstream {
+    fn read(values: &mut Values<'_>) -> Option<Self> {
+        let what = "the address of the PostgreSQL to protect";
+        let (hosts, ssl) = values.required(Key::Upstream, what, Hosts::parse)?;
+        Some(Self { hosts, ssl })
+    }
+}
+
+impl Takeover {
+    fn read(values: &mut Values<'_>) -> Option<Self> {
+        let what = "embedded:DIR, etcd:URL,URL or postgres:DSN; \
+                    no default, since an empty store would forget the marks";
+        let authority = values.required(Key::Authority, what, AuthorityLocation::parse);
+        let barrier = values.last(Key::Barrier, barrier);
+        let witness = values.last(Key::Witness, witness);
+        let within = |text: &str| time(text, Duration::from_millis(100), Duration::from_secs(600));
+        let timeout = values.last(Key::TakeoverTimeout, within);
+        Some(Self {
+            authority: authority?,
+            barrier: barrier?,
+            witness: witness?,
+            timeout: timeout?,
+        })
+    }
+}
+
+impl Policy {
+    fn read(values: &mut Values<'_>) -> Option<Self> {
+        let file = values.last(Key::Policy, path);
+        let mode = values.last(Key::Observe, mode)?;
+        Some(Self { file, mode })
+    }
+}
+
+impl Rejections {
+    fn read(values: &mut Values<'_>) -> Option<Self> {
+        let file = values.last(Key::RejectionLog, path);
+        let literals = values.last(Key::RejectionLiterals, literals)?;
+        Some(Self { file, literals })
+    }
+}
+
+impl Log {
+    fn read(values: &mut Values<'_>) -> Option<Self> {
+        let filter = values.last(Key::Log, log_filter);
+        let format = values.last(Key::LogFormat, log_format);
+        Some(Self {
+            filter: filter?,
+            format: format?,
         })
     }
 }
@@ -295,29 +318,6 @@ impl Parsed {
 fn default_workers() -> NonZeroUsize {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     NonZeroUsize::new(cores / 2).unwrap_or(NonZeroUsize::MIN)
-}
-
-fn wrong(key: Key, item: &Item, message: &str) -> ConfigError {
-    ConfigError::new(&item.source, format!("{}: {message}", name(key)))
-}
-
-fn name(key: Key) -> &'static str {
-    KEYS.iter()
-        .find(|(known, _)| *known == key)
-        .map_or("", |(_, spec)| spec.name)
-}
-
-fn not_set(key: Key, what: &str) -> String {
-    let spec = KEYS
-        .iter()
-        .find(|(known, _)| *known == key)
-        .map(|(_, spec)| spec);
-    spec.map_or_else(String::new, |spec| {
-        format!(
-            "{0} is not set: give --{1}, {2} or the key \"{0}\" ({what})",
-            spec.name, spec.flag, spec.env
-        )
-    })
 }
 
 fn barrier(text: &str) -> Result<Barrier, String> {

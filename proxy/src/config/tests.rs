@@ -59,19 +59,23 @@ const MINIMAL: &str = "upstream = \"/run\"\nauthority = \"embedded:/a\"\n";
 #[test]
 fn defaults() {
     let config = in_file(MINIMAL, |path| load(Some(path), &[], &[])).unwrap();
-    assert_eq!(config.listen, ["127.0.0.1:6432".parse().unwrap()]);
-    assert_eq!(config.barrier, Barrier::Cluster);
-    assert_eq!(config.takeover_timeout, Duration::from_secs(5));
-    assert_eq!(config.login_timeout, Duration::from_secs(60));
-    assert_eq!(config.write_stall_timeout, Some(Duration::from_secs(900)));
-    assert_eq!(config.tcp_keepalive, Some(Duration::from_secs(60)));
+    let local = ListenAddr::parse("127.0.0.1:6432").unwrap();
+    assert_eq!(config.clients.listen, [local]);
+    assert_eq!(config.takeover.barrier, Barrier::Cluster);
+    assert_eq!(config.takeover.timeout, Duration::from_secs(5));
+    assert_eq!(config.clients.login_timeout, Duration::from_secs(60));
+    assert_eq!(
+        config.clients.write_stall_timeout,
+        Some(Duration::from_secs(900))
+    );
+    assert_eq!(config.clients.tcp_keepalive, Some(Duration::from_secs(60)));
     assert_eq!(config.shutdown_grace, Duration::from_secs(30));
-    assert_eq!(config.max_connections.get(), 5000);
-    assert_eq!(config.rejection_log, None);
-    assert_eq!(config.rejection_literals, Literals::Remove);
+    assert_eq!(config.clients.max_connections.get(), 5000);
+    assert_eq!(config.rejections.file, None);
+    assert_eq!(config.rejections.literals, Literals::Remove);
     assert_eq!(config.batching, Batching::Auto);
-    assert_eq!(config.log, LogFilter("info".into()));
-    assert_eq!(config.log_format, LogFormat::Auto);
+    assert_eq!(config.log.filter, ready::LogFilter("info".into()));
+    assert_eq!(config.log.format, LogFormat::Auto);
 }
 
 #[test]
@@ -99,17 +103,17 @@ grace = 0
 keepalive = "off"
 "#;
     let config = in_file(text, |path| load(Some(path), &[], &[])).unwrap();
-    assert_eq!(config.listen.len(), 2);
-    assert_eq!(config.upstream.to_string(), "db:5433");
+    assert_eq!(config.clients.listen.len(), 2);
+    assert_eq!(config.upstream.hosts.to_string(), "db:5433");
     assert_eq!(config.control.expose().config.get_user(), Some("c"));
-    assert_eq!(config.control_address().to_string(), "db:5433");
-    assert_eq!(config.rejection_literals, Literals::Keep);
-    assert_eq!(config.takeover_timeout, Duration::from_millis(200));
-    assert_eq!(config.max_connections.get(), 1000);
+    assert_eq!(config.control_hosts().to_string(), "db:5433");
+    assert_eq!(config.rejections.literals, Literals::Keep);
+    assert_eq!(config.takeover.timeout, Duration::from_millis(200));
+    assert_eq!(config.clients.max_connections.get(), 1000);
     assert_eq!(config.workers.get(), 3);
     assert_eq!(config.batching, Batching::Off);
-    assert_eq!(config.write_stall_timeout, None);
-    assert_eq!(config.tcp_keepalive, None);
+    assert_eq!(config.clients.write_stall_timeout, None);
+    assert_eq!(config.clients.tcp_keepalive, None);
     assert_eq!(config.shutdown_grace, Duration::ZERO);
     let shown = format!("{config:?}");
     assert!(
@@ -146,6 +150,7 @@ fn rust_log_ranks_between_default_and_file() {
         in_file(text, |path| load(Some(path), env, &[]))
             .unwrap()
             .log
+            .filter
             .0
     };
     assert_eq!(log(MINIMAL, &[("RUST_LOG", "trace")]), "trace");
@@ -175,13 +180,9 @@ fn lists_replace_lists() {
             &[],
         )
     });
-    let ports: Vec<u16> = config
-        .unwrap()
-        .listen
-        .iter()
-        .map(std::net::SocketAddr::port)
-        .collect();
-    assert_eq!(ports, [2, 3]);
+    let addresses = config.unwrap().clients.listen;
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["127.0.0.1:2", "127.0.0.1:3"]);
 }
 
 #[test]
@@ -190,7 +191,10 @@ fn config_file_from_the_environment() {
         let path = path.to_str().unwrap().to_owned();
         load(None, &[("PGPALISADE_CONFIG", &path)], &[])
     });
-    assert_eq!(config.unwrap().upstream.to_string(), "/run/.s.PGSQL.5432");
+    assert_eq!(
+        config.unwrap().upstream.hosts.to_string(),
+        "/run/.s.PGSQL.5432"
+    );
 }
 
 #[test]
@@ -227,7 +231,7 @@ x = 1
         "PGPALISADE_UPSTREM: unknown variable (did you mean PGPALISADE_UPSTREAM?)",
         "pgpalisade.toml:10: connections.max: \"0\" is out of range: write a number from 1 to 1000000",
         "pgpalisade.toml:4: listen: \"nonsense\" is not an address to listen on: \
-         write IP:PORT, such as 127.0.0.1:6432 or [::]:6432",
+         write IP:PORT, such as 127.0.0.1:6432 or [::]:6432, or a directory for a unix socket",
         "pgpalisade.toml:4: listen: 127.0.0.1:1 is given twice",
         "pgpalisade.toml:7: takeover.timeout: \"5\" needs a unit: write 5s, 5ms or 5min",
         "PGPALISADE_WORKERS: workers: \"many\" is out of range: write a number from 1 to 1024",
@@ -304,7 +308,7 @@ fn a_word_that_is_no_level_does_not_silence_the_log() {
     for filter in ["off", "WARN", "info,pgpalisade::relay=trace", "pgpalisade"] {
         let text = format!("{MINIMAL}log = \"{filter}\"\n");
         let config = in_file(&text, |path| load(Some(path), &[], &[])).unwrap();
-        assert_eq!(config.log.as_str(), filter);
+        assert_eq!(config.log.filter.as_str(), filter);
     }
 }
 

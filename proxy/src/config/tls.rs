@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use pgpalisade_tls::AcceptFiles;
 
 use super::key::Key;
+use super::ready::path;
+use super::values::Values;
 
 /// What clients may and must do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,68 +50,58 @@ enum Mode {
     Require,
 }
 
-/// Values that were good by themselves.
-#[derive(Debug, Default)]
-pub(super) struct TlsKeys {
-    mode: Option<Mode>,
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    client_ca: Option<PathBuf>,
-    certificates: Option<Certificates>,
+impl ClientTls {
+    /// All keys of TLS together. Where they do not fit, the error says so.
+    pub(super) fn read(values: &mut Values<'_>) -> Option<Self> {
+        let mode = values.last(Key::TlsMode, mode);
+        let certificate = values.last(Key::TlsCertificate, path);
+        let key = values.last(Key::TlsKeyFile, path);
+        let client_ca = values.last(Key::TlsClientCa, path);
+        let certificates = values.last(Key::TlsClientCertificates, certificates);
+        let together = fit(mode?, (certificate, key, client_ca), certificates?);
+        together.map_err(|message| values.refuse(message)).ok()
+    }
 }
 
-impl TlsKeys {
-    /// Takes over a value of one of these keys; any other is none of its business.
-    pub(super) fn set(&mut self, key: Key, text: &str) -> Result<(), String> {
-        match key {
-            Key::TlsMode => self.mode = Some(mode(text)?),
-            Key::TlsCertificate => self.certificate = Some(super::ready::path(text)?),
-            Key::TlsKeyFile => self.key = Some(super::ready::path(text)?),
-            Key::TlsClientCa => self.client_ca = Some(super::ready::path(text)?),
-            Key::TlsClientCertificates => self.certificates = Some(certificates(text)?),
-            _ => {}
+fn fit(
+    mode: Mode,
+    (certificate, key, client_ca): (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>),
+    certificates: Certificates,
+) -> Result<ClientTls, String> {
+    let plain = match mode {
+        Mode::Allow => Plain::Allowed,
+        Mode::Require => Plain::Refused,
+        Mode::Off => {
+            let given = [certificate, key, client_ca];
+            return match given.iter().any(Option::is_some) {
+                true => Err(String::from(
+                    "tls.mode is off, and files for TLS are given: write tls.mode = \"allow\" or \"require\"",
+                )),
+                false => Ok(ClientTls::Off),
+            };
         }
-        Ok(())
-    }
-
-    /// All of them together, or what does not fit.
-    pub(super) fn finish(&self) -> Result<ClientTls, String> {
-        let plain = match self.mode {
-            Some(Mode::Allow) => Plain::Allowed,
-            Some(Mode::Require) => Plain::Refused,
-            Some(Mode::Off) | None => {
-                let given = [&self.certificate, &self.key, &self.client_ca];
-                return match given.into_iter().any(Option::is_some) {
-                    true => Err(String::from(
-                        "tls.mode is off, and files for TLS are given: write tls.mode = \"allow\" or \"require\"",
-                    )),
-                    false => Ok(ClientTls::Off),
-                };
-            }
-        };
-        let (Some(certificate), Some(key)) = (self.certificate.clone(), self.key.clone()) else {
-            return Err(String::from(
-                "tls.mode needs tls.certificate and tls.key: the certificate of this proxy and its private key",
-            ));
-        };
-        let certificates = self.certificates.unwrap_or_default();
-        match (certificates, plain, &self.client_ca) {
-            (Certificates::Required, _, None) => Err(String::from(
-                "tls.client_certificates is required, and tls.client_ca does not say who signs them",
-            )),
-            (Certificates::Required, Plain::Allowed, _) => Err(String::from(
-                "tls.client_certificates is required, and a client without TLS has none: write tls.mode = \"require\"",
-            )),
-            _ => Ok(ClientTls::On {
-                files: AcceptFiles {
-                    certificate,
-                    key,
-                    client_ca: self.client_ca.clone(),
-                },
-                plain,
-                certificates,
-            }),
-        }
+    };
+    let (Some(certificate), Some(key)) = (certificate, key) else {
+        return Err(String::from(
+            "tls.mode needs tls.certificate and tls.key: the certificate of this proxy and its private key",
+        ));
+    };
+    match (certificates, plain, &client_ca) {
+        (Certificates::Required, _, None) => Err(String::from(
+            "tls.client_certificates is required, and tls.client_ca does not say who signs them",
+        )),
+        (Certificates::Required, Plain::Allowed, _) => Err(String::from(
+            "tls.client_certificates is required, and a client without TLS has none: write tls.mode = \"require\"",
+        )),
+        _ => Ok(ClientTls::On {
+            files: AcceptFiles {
+                certificate,
+                key,
+                client_ca,
+            },
+            plain,
+            certificates,
+        }),
     }
 }
 
@@ -135,11 +127,20 @@ mod tests {
     use super::*;
 
     fn finished(values: &[(Key, &str)]) -> Result<ClientTls, String> {
-        let mut keys = TlsKeys::default();
-        for (key, text) in values {
-            keys.set(*key, text).unwrap();
-        }
-        keys.finish()
+        let last = |wanted: Key| {
+            let value = values.iter().find(|(key, _)| *key == wanted);
+            value.map(|(_, text)| *text)
+        };
+        let files = |key| last(key).map(PathBuf::from);
+        fit(
+            mode(last(Key::TlsMode).unwrap_or("off")).unwrap(),
+            (
+                files(Key::TlsCertificate),
+                files(Key::TlsKeyFile),
+                files(Key::TlsClientCa),
+            ),
+            certificates(last(Key::TlsClientCertificates).unwrap_or("optional")).unwrap(),
+        )
     }
 
     #[test]

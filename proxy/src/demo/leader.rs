@@ -35,7 +35,7 @@ pub(super) struct Refusal {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StepError {
     /// The server said no.
-    #[error("{} {}: {}", .0.severity, .0.sqlstate, .0.message)]
+    #[error("{}: {}", .0.severity, .0.message)]
     Refused(Refusal),
     /// The connection broke without a word from the server.
     #[error("the connection broke")]
@@ -116,12 +116,9 @@ impl From<&DbError> for Refusal {
 }
 
 impl Refusal {
-    /// As psql prints it with `\set VERBOSITY verbose`, without the place in the server's source.
+    /// As psql prints it.
     pub(super) fn as_psql(&self) -> Vec<String> {
-        let mut lines = vec![format!(
-            "{}:  {}: {}",
-            self.severity, self.sqlstate, self.message
-        )];
+        let mut lines = vec![format!("{}:  {}", self.severity, self.message)];
         lines.extend(self.detail.iter().map(|text| format!("DETAIL:  {text}")));
         lines.extend(self.hint.iter().map(|text| format!("HINT:  {text}")));
         lines
@@ -158,7 +155,7 @@ mod tests {
         let mut refusal = Refusal {
             severity: "ERROR".into(),
             sqlstate: "PF001".into(),
-            message: "stale".into(),
+            message: "PF001: stale".into(),
             detail: Some("why".into()),
             hint: Some("what next".into()),
         };

@@ -115,7 +115,10 @@ fn keep<W: Write>(
         format!("{proxied}    # through pgpalisade, no token"),
         format!("PGOPTIONS='-c fencing.token=35' {proxied}    # takes over"),
         format!("{}    # PostgreSQL itself", psql(servers.postgres.port())),
-        format!("tail -f {}", servers.rejection_log.display()),
+        format!(
+            "pgpalisade rejections --follow {}",
+            servers.rejection_log.display()
+        ),
     ] {
         page.line(&format!("   {line}"))?;
     }

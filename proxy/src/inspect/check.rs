@@ -1,6 +1,7 @@
 //! The checks, one after the other.
 
 mod authority;
+mod logins;
 mod postgres;
 
 use std::collections::HashMap;
@@ -11,22 +12,15 @@ use clap::ValueEnum;
 use pgpalisade_authority::{Mark, Scope};
 use pgpalisade_policies::Policy;
 
-use super::cluster::{self, Server, Witness};
-use super::connection::{Connection, greet};
+use super::cluster::{self, Witness};
+use super::connection::greet;
 use super::finding::{Check, Finding, Verdict};
+use super::hosts::{self, Chosen, Survey, Unseen};
 use super::step_within;
 use super::store;
 use crate::config::Config;
 use crate::policy_file;
-use crate::takeover::prepare::Rights;
-use crate::takeover::{ControlError, WitnessMode, prepare, witness};
-
-/// What the checks that follow need to know of the control connection.
-struct Control {
-    connection: Connection,
-    rights: Rights,
-    server: Server,
-}
+use crate::takeover::{ControlError, WitnessMode, witness};
 
 /// Where findings go as they are made.
 struct Report<'a> {
@@ -52,18 +46,12 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     report.add(Check::Config, Verdict::ok("every value is valid"));
     report.add(Check::Declare, who_may_declare(config));
     report.add(Check::Upstream, upstream(config, within).await);
-    let control = match connect(config, within).await {
-        Ok(control) => {
-            report.add(Check::Control, control.introduce(config));
-            Some(control)
-        }
-        Err(verdict) => {
-            report.add(Check::Control, verdict);
-            None
-        }
-    };
+    report.add(Check::Logins, logins::check(config, within).await);
+    let Survey { chosen, hosts } = hosts::survey(config, within).await;
+    report.add(Check::Control, introduce(&chosen));
+    let control = chosen.ok();
     let witnessed = match &control {
-        Some(control) => postgres::checks(config, control, within, report).await,
+        Some(control) => postgres::checks(config, control, &hosts, within, report).await,
         None => {
             report.skip(postgres::CHECKS, WITHOUT_CONTROL);
             None
@@ -71,7 +59,7 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     };
     let protected = control.as_ref().map(|c| c.server.system_identifier);
     // After the witness, which never is ahead of an authority that remembers.
-    let store = store::look(&config.authority, protected, within).await;
+    let store = store::look(&config.takeover.authority, protected, within).await;
     report.add(Check::Authority, store.verdict);
     match &control {
         Some(control) => {
@@ -85,7 +73,7 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
 fn who_may_declare(config: &Config) -> Verdict {
     const POOLERS: &str = "behind a pooler in transaction or statement mode a session-level SET is unsafe unless the \
                            policy says declare = \"transaction\"";
-    let policy = match config.policy.as_deref().map(policy_file::read) {
+    let policy = match config.policy.file.as_deref().map(policy_file::read) {
         None => Policy::default(),
         Some(Ok(policy)) => policy,
         Some(Err(errors)) => {
@@ -109,35 +97,48 @@ const WITHOUT_CONTROL: &str = "not looked at: there is no control connection";
 type Witnessed = Option<HashMap<Scope, Mark>>;
 
 async fn upstream(config: &Config, within: Duration) -> Verdict {
-    match greet(&config.upstream, within).await {
-        Ok(()) => Verdict::ok(format!("{} answers as PostgreSQL does", config.upstream)),
-        Err(error) => Verdict::fail(
-            error.to_string(),
-            "start PostgreSQL, or correct \"upstream\"",
-        ),
+    const ADVICE: &str = "start PostgreSQL, or correct \"upstream\"";
+    let (mut answers, mut silent) = (Vec::new(), Vec::new());
+    for host in config.upstream.hosts.all() {
+        match greet(host, within).await {
+            Ok(()) => answers.push(host.to_string()),
+            Err(error) => silent.push(error.to_string()),
+        }
+    }
+    let seen = match answers.len() {
+        0 => return Verdict::fail(silent.join("; "), ADVICE),
+        1 => format!("{} answers as PostgreSQL does", answers.join(", ")),
+        _ => format!("{} answer as PostgreSQL does", answers.join(", ")),
+    };
+    match silent.is_empty() {
+        true => Verdict::ok(seen),
+        false => Verdict::warn(format!("{seen}; {}", silent.join("; ")), ADVICE),
     }
 }
 
-async fn connect(config: &Config, within: Duration) -> Result<Control, Verdict> {
-    let addr = config.control_address();
-    let opened = Connection::open(&addr, config.control.expose(), within).await;
-    let connection = opened.map_err(|error| {
-        Verdict::fail(
-            error.to_string(),
-            "correct \"control\" (address, user, password, database), or the server's pg_hba.conf",
-        )
-    })?;
-    let looked = async {
-        let rights = connection.look(prepare::rights).await?;
-        let server = connection.look(cluster::server).await?;
-        Ok::<_, ControlError>((rights, server))
-    };
-    let (rights, server) = looked.await.map_err(unanswered)?;
-    Ok(Control {
-        connection,
+fn introduce(chosen: &Result<Chosen, Unseen>) -> Verdict {
+    let Chosen {
         rights,
         server,
-    })
+        control,
+        ..
+    } = match chosen {
+        Ok(chosen) => chosen,
+        Err(why @ Unseen::Connect(_)) => {
+            return Verdict::fail(
+                why.to_string(),
+                "correct \"control\" (address, user, password, database), or the server's pg_hba.conf",
+            );
+        }
+        Err(why @ Unseen::Question(_)) => {
+            return Verdict::fail(why.to_string(), "look at the server's log");
+        }
+    };
+    let kind = if rights.superuser { ", superuser" } else { "" };
+    Verdict::ok(format!(
+        "role {}{kind}, database {}, at {control}, PostgreSQL {}",
+        rights.role, server.database, server.version
+    ))
 }
 
 fn unanswered(error: ControlError) -> Verdict {
@@ -147,23 +148,9 @@ fn unanswered(error: ControlError) -> Verdict {
     )
 }
 
-impl Control {
-    fn introduce(&self, config: &Config) -> Verdict {
-        let Self { rights, server, .. } = self;
-        let kind = if rights.superuser { ", superuser" } else { "" };
-        Verdict::ok(format!(
-            "role {}{kind}, database {}, at {}, PostgreSQL {}",
-            rights.role,
-            server.database,
-            config.control_address(),
-            server.version
-        ))
-    }
-}
-
 /// The check of the witness, and what it says.
-async fn witness(config: &Config, control: &Control) -> (Verdict, Witnessed) {
-    if config.witness == WitnessMode::Off {
+async fn witness(config: &Config, control: &Chosen) -> (Verdict, Witnessed) {
+    if config.takeover.witness == WitnessMode::Off {
         let verdict = Verdict::warn(
             "it is off, so an authority that was restored from an older snapshot would not be noticed",
             "set witness = \"auto\"",

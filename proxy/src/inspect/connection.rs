@@ -66,8 +66,7 @@ impl Connection {
         let opening = async {
             let files = |error: FileError| ConnectError::Files(addr.clone(), error.into());
             let connector = login.connector().map_err(files)?;
-            let (stream, local) = dial(addr).await?;
-            let stream = encrypt(stream, addr, &connector).await?;
+            let Opened { stream, local, .. } = open(addr, &connector).await?;
             let (overheard, greeting) = Overheard::new(stream);
             let mut config = login.config.clone();
             // What is overheard is not encrypted any more.
@@ -166,18 +165,36 @@ pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), C
         .unwrap_or_else(|_| Err(ConnectError::Timeout(addr.clone(), within)))
 }
 
-/// On a unix socket there is no TLS, as for libpq.
-async fn encrypt(
-    stream: Box<dyn Stream>,
+/// A connection on which nothing was said yet.
+pub(super) struct Opened {
+    pub(super) stream: Box<dyn Stream>,
+    /// Our end of the socket; `None` for a unix socket.
+    local: Option<SocketAddr>,
+    /// The server's, where there is TLS. On a unix socket there is none, as for libpq.
+    pub(super) certificate: Option<Vec<u8>>,
+}
+
+/// Connects, with as much TLS as is wanted.
+pub(super) async fn open(
     addr: &UpstreamAddr,
     connector: &Connector,
-) -> Result<Box<dyn Stream>, ConnectError> {
+) -> Result<Opened, ConnectError> {
+    let (stream, local) = dial(addr).await?;
+    let plain = |stream| Opened {
+        stream,
+        local,
+        certificate: None,
+    };
     let UpstreamAddr::Tcp { host, .. } = addr else {
-        return Ok(stream);
+        return Ok(plain(stream));
     };
     match connector.encrypt(stream, host).await {
-        Ok(Negotiated::Plain(stream)) => Ok(stream),
-        Ok(Negotiated::Encrypted(stream)) => Ok(stream),
+        Ok(Negotiated::Plain(stream)) => Ok(plain(stream)),
+        Ok(Negotiated::Encrypted(stream)) => Ok(Opened {
+            certificate: stream.peer_certificate().map(<[u8]>::to_vec),
+            stream,
+            local,
+        }),
         Err(error) => Err(ConnectError::Tls(addr.clone(), error.into())),
     }
 }

@@ -24,6 +24,7 @@ pub(crate) enum Check {
     Config,
     Declare,
     Upstream,
+    Logins,
     Control,
     Primary,
     Rights,

@@ -8,6 +8,7 @@ pub(crate) mod cluster;
 mod connection;
 mod finding;
 mod greeting;
+pub(crate) mod hosts;
 pub(crate) mod status;
 mod store;
 
@@ -22,5 +23,5 @@ use crate::config::Config;
 const STEP: Duration = Duration::from_secs(5);
 
 fn step_within(config: &Config) -> Duration {
-    config.takeover_timeout.max(STEP)
+    config.takeover.timeout.max(STEP)
 }

@@ -8,10 +8,11 @@ use serde::Serialize;
 
 use super::cluster::{self, Prepared, Witness};
 use super::connection::Connection;
+use super::hosts::{self, Chosen, Host, Survey};
 use super::step_within;
 use super::store::{self, Held};
 use crate::config::Config;
-use crate::takeover::{ControlError, WitnessMode, cluster_lock, prepare};
+use crate::takeover::{ControlError, WitnessMode, cluster_lock};
 
 /// Everything that `status` shows. Times are microseconds since the Unix epoch.
 #[derive(Debug, Serialize)]
@@ -34,6 +35,8 @@ pub(crate) struct ClusterStatus {
     pub(crate) system_identifier: Option<String>,
     pub(crate) timeline: Option<u32>,
     pub(crate) version: Option<String>,
+    /// In the order in which they are named.
+    pub(crate) hosts: Vec<Host>,
     /// What could not be read, and why.
     pub(crate) problems: Vec<String>,
 }
@@ -131,7 +134,7 @@ struct Seen {
 pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
     let within = step_within(config);
     let (connection, mut seen) = cluster(config, within).await;
-    let store = store::look(&config.authority, None, within).await;
+    let store = store::look(&config.takeover.authority, None, within).await;
     let contents = store.held.contents();
     let alive = match (&connection, contents) {
         (Some(connection), Some(contents)) => {
@@ -186,30 +189,29 @@ impl Seen {
 
 async fn cluster(config: &Config, within: Duration) -> (Option<Connection>, Seen) {
     let mut seen = Seen::default();
-    let addr = config.control_address();
-    let connection = match Connection::open(&addr, config.control.expose(), within).await {
-        Ok(connection) => connection,
-        Err(error) => {
-            seen.cluster.problems.push(error.to_string());
+    let Survey { chosen, hosts } = hosts::survey(config, within).await;
+    seen.cluster.hosts = hosts;
+    let chosen = match chosen {
+        Ok(chosen) => chosen,
+        Err(why) => {
+            seen.cluster.problems.push(why.to_string());
             return (None, seen);
         }
     };
-    let server = connection.look(cluster::server).await;
-    let Some(server) = seen.keep(server, "server") else {
-        return (Some(connection), seen);
-    };
+    let Chosen {
+        connection,
+        rights,
+        server,
+        ..
+    } = chosen;
     seen.cluster.version = Some(server.version);
     seen.cluster.system_identifier = Some(server.system_identifier.to_string());
-    let rights = connection.look(prepare::rights).await;
-    if let Some(rights) = seen.keep(rights, "rights") {
-        if rights.standby {
-            let note =
-                "the control connection leads to a standby: it knows no proxies and no timeline";
-            seen.cluster.problems.push(note.to_owned());
-        } else {
-            let identity = connection.look(cluster::identity).await;
-            seen.cluster.timeline = seen.keep(identity, "timeline").map(|c| c.timeline);
-        }
+    if rights.standby {
+        let note = "the control connection leads to a standby: it knows no proxies and no timeline";
+        seen.cluster.problems.push(note.to_owned());
+    } else {
+        let identity = connection.look(cluster::identity).await;
+        seen.cluster.timeline = seen.keep(identity, "timeline").map(|c| c.timeline);
     }
     let proxies = connection.look(cluster_lock::proxies).await;
     let proxies = seen.keep(proxies, "proxies").unwrap_or_default();
@@ -218,7 +220,7 @@ async fn cluster(config: &Config, within: Duration) -> (Option<Connection>, Seen
     seen.prepared = seen
         .keep(prepared, "prepared transactions")
         .unwrap_or_default();
-    if config.witness == WitnessMode::Auto {
+    if config.takeover.witness == WitnessMode::Auto {
         let witness = connection.look(cluster::witness).await;
         if let Some(Witness::Kept(marks)) = seen.keep(witness, "copy of the marks") {
             seen.witnessed = Some(marks.into_iter().collect());
@@ -250,7 +252,7 @@ fn authority(
         backends.collect::<BTreeSet<_>>().len()
     });
     AuthorityStatus {
-        location: config.authority.to_string(),
+        location: config.takeover.authority.to_string(),
         state: match held {
             Held::Contents(_) => StoreState::Read,
             Held::InUse => StoreState::InUse,

@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::storm::Storms;
+use crate::fence::readable::escaped;
 
 /// Lines that wait take at most this many bytes: some thousand of them.
 const BUFFER_MAX: usize = 1024 * 1024;
@@ -116,24 +117,16 @@ impl<'a> MakeWriter<'a> for Buffer {
 }
 
 /// A line as it is written. What a client or a server says may stand in it, and must not begin another line, nor
-/// steer a terminal.
+/// steer a terminal. A line that is JSON stays JSON.
 fn shown(line: &[u8]) -> Cow<'_, [u8]> {
     let (text, end) = match line {
         [text @ .., b'\n'] => (text, "\n"),
         text => (text, ""),
     };
-    let text = String::from_utf8_lossy(text);
-    if !text.contains(char::is_control) {
-        return Cow::Borrowed(line);
+    match escaped(&String::from_utf8_lossy(text)) {
+        Cow::Borrowed(_) => Cow::Borrowed(line),
+        Cow::Owned(shown) => Cow::Owned((shown + end).into_bytes()),
     }
-    let mut shown = String::with_capacity(line.len());
-    for character in text.chars() {
-        match character.is_control() {
-            true => shown.extend(character.escape_default()),
-            false => shown.push(character),
-        }
-    }
-    Cow::Owned((shown + end).into_bytes())
 }
 
 /// A line is one write.
@@ -208,7 +201,7 @@ mod tests {
             ("INFO user=x\n", "INFO user=x\n"),
             (
                 "INFO user=x\nINFO \u{1b}[31mforged\r\u{9b}\n",
-                "INFO user=x\\nINFO \\u{1b}[31mforged\\r\\u{9b}\n",
+                "INFO user=x\\nINFO \\u001b[31mforged\\r\\u009b\n",
             ),
             ("käse, no end", "käse, no end"),
         ] {

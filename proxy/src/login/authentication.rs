@@ -1,5 +1,5 @@
-//! PostgreSQL's authentication, relayed byte for byte until the server is ready for queries. The proxy
-//! knows no passwords.
+//! PostgreSQL's authentication, relayed byte for byte until the server is ready for queries. Where the proxy has seen
+//! to it itself (`mediated.rs`), what follows.
 
 use std::io;
 
@@ -9,6 +9,7 @@ use pgpalisade_policies::{Access, Lexing, TextEncoding};
 use super::LoginError;
 use super::channel_binding::{self, Binding};
 use crate::arrivals::Arrival;
+use crate::certificates::Loaded;
 use crate::session::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery};
 use crate::session::text_settings::report;
 use crate::transport::Socket;
@@ -45,6 +46,7 @@ enum Progress {
     /// The client chooses a SASL mechanism.
     Choosing,
     Authenticating,
+    /// The client is in. Nothing that it sends is an answer to an authentication message any more.
     Starting,
 }
 
@@ -55,11 +57,31 @@ pub(super) struct Legs<'a> {
     pub(super) carry: &'a mut BytesMut,
     pub(super) server: &'a mut Socket,
     pub(super) binding: Binding,
+    /// What the client is shown.
+    pub(super) shown: &'a Loaded,
+}
+
+/// Where the relay begins.
+pub(super) enum Opened {
+    /// The server has to say how it authenticates the client.
+    Unauthenticated,
+    /// Both know that the client is in. The server has sent this since.
+    Authenticated(BytesMut),
+}
+
+impl Opened {
+    fn begin(self) -> (Progress, BytesMut) {
+        match self {
+            Self::Unauthenticated => (Progress::Authenticating, BytesMut::new()),
+            Self::Authenticated(bytes) => (Progress::Starting, bytes),
+        }
+    }
 }
 
 /// Relays both ways until the server says ReadyForQuery, which is kept back.
 pub(super) async fn relay(
     legs: &mut Legs<'_>,
+    opened: Opened,
     asked: Access,
     startup: Access,
     arrival: &mut Arrival,
@@ -69,10 +91,10 @@ pub(super) async fn relay(
         carry,
         server,
         binding,
+        ..
     } = legs;
     let mut said = Authenticated::nothing();
-    let mut progress = Progress::Authenticating;
-    let mut bytes = BytesMut::new();
+    let (mut progress, mut bytes) = opened.begin();
     loop {
         let mut out = BytesMut::new();
         while let Some(message) = next_message(&mut bytes)? {
@@ -84,7 +106,7 @@ pub(super) async fn relay(
                     said.server_carry = bytes;
                     return Ok(said);
                 }
-                tag::AUTHENTICATION => {
+                tag::AUTHENTICATION if !matches!(progress, Progress::Starting) => {
                     progress = on_authentication(body, arrival);
                     out.extend_from_slice(&binding.offered(message.clone(), body));
                 }
@@ -188,7 +210,7 @@ impl Authenticated {
 }
 
 /// Takes a whole message off the front.
-fn next_message(bytes: &mut BytesMut) -> Result<Option<Bytes>, LoginError> {
+pub(super) fn next_message(bytes: &mut BytesMut) -> Result<Option<Bytes>, LoginError> {
     let header = header::parse(bytes, backend::body_max)?;
     let whole = header
         .map(Header::frame_len)

@@ -1,15 +1,17 @@
 //! What a client is told that gets no session.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use pgpalisade_logins::ServerLoginError;
 
 use super::encryption::Unmet;
 use super::{Insecure, LoginError};
-use crate::timers::Timers;
+use crate::client_addr::ClientAddr;
+use crate::metrics::Metrics;
 use crate::transport::Socket;
 use crate::wire::encode::{self, ErrorFields, Severity};
+use crate::worker::Shared;
 
 /// PostgreSQL's own words.
 const EARLY_DATA: &str = "This could be either a client-software bug or evidence of an attempted man-in-the-middle \
@@ -28,63 +30,103 @@ const fn advice(lacks: Unmet) -> &'static str {
     }
 }
 
+const SEE_LOG: &str = "The log of pgpalisade says why.";
+
+/// What helps where PostgreSQL wants something else of the client than the proxy has.
+const fn remedy(error: &ServerLoginError) -> &'static str {
+    match error {
+        ServerLoginError::NeedsPassword(_) => {
+            "Let pg_hba.conf ask for scram-sha-256, and set the password anew if its verifier is of md5. Or use \
+             auth = \"password\"."
+        }
+        ServerLoginError::Readable => {
+            "Use TLS to PostgreSQL (sslmode in upstream), or scram-sha-256 in pg_hba.conf."
+        }
+        ServerLoginError::Method(_) => "Use auth = \"relay\" for it.",
+        _ => "",
+    }
+}
+
 /// Tells a client why there is no session, where PostgreSQL would, and closes.
 pub(super) async fn refuse(
-    timers: &Timers,
+    shared: &Shared,
     client: &mut Socket,
-    client_addr: SocketAddr,
+    client_addr: ClientAddr,
     error: &LoginError,
 ) {
-    if let Some(out) = words(client_addr, error) {
+    if let Some(out) = words(&shared.metrics, client_addr, error) {
         // A client that does not read its error is not waited for.
         let write = async {
             if client.write_all(&out).await.is_ok() {
                 client.shut_down_write();
             }
         };
-        let _ = timers.timeout(Duration::from_secs(1), write).await;
+        let _ = shared.timers.timeout(Duration::from_secs(1), write).await;
     }
 }
 
 /// What a client is told, where PostgreSQL would say something.
-pub(super) fn words(client_addr: SocketAddr, error: &LoginError) -> Option<BytesMut> {
+pub(super) fn words(
+    metrics: &Metrics,
+    client_addr: ClientAddr,
+    error: &LoginError,
+) -> Option<BytesMut> {
+    let at_server;
     let (sqlstate, detail, hint) = match error {
         LoginError::ClientLeft
         | LoginError::Answered
         | LoginError::NoStartup(_)
         | LoginError::Io(_) => {
-            tracing::debug!(client.addr = %client_addr, %error, "no session");
+            tracing::debug!(%client_addr, %error, "no session");
             return None;
         }
         LoginError::Handshake(_) => {
-            tracing::info!(client.addr = %client_addr, %error, "no session");
+            tracing::info!(%client_addr, %error, "no session");
             return None;
         }
-        LoginError::Refused(_) => ("", "", ""),
-        LoginError::Protocol(_) => ("08P01", "", ""),
+        LoginError::Refused(rejection) => (rejection.kind.sqlstate(), "", ""),
+        LoginError::Protocol(_) | LoginError::Layout => ("08P01", "", ""),
         LoginError::EarlyData(_) => ("08P01", EARLY_DATA, ""),
         LoginError::NoProtocol(_) => ("0A000", "", ""),
         LoginError::Insecure(Insecure { lacks, .. }) => ("28000", "", advice(*lacks)),
+        LoginError::Scram(refusal) => (refusal.sqlstate(), refusal.detail(), ""),
+        LoginError::Unproved(why) => (why.sqlstate(), "", ""),
+        LoginError::OutOfTurn(..) => ("08P01", "", ""),
+        LoginError::ReadablePassword => ("28000", "", advice(Unmet::Encryption)),
+        LoginError::Lookup(why) => {
+            tracing::warn!(error = %why, "looking up how a client logs in");
+            ("08006", SEE_LOG, "")
+        }
+        LoginError::AtServer(_, why) => {
+            at_server = why.to_string();
+            ("28000", at_server.as_str(), remedy(why))
+        }
         LoginError::ChannelBinding => ("28000", BOUND, UNBOUND),
+        LoginError::NoPrimary(why) => ("57P03", &**why, "Connect again once a failover is over."),
         LoginError::Unreachable(_) => ("08006", "", ""),
-        LoginError::NoTlsToServer(_) => ("08006", "The log of pgpalisade says why.", ""),
+        LoginError::NoTlsToServer(_) => ("08006", SEE_LOG, ""),
         LoginError::Unanswered => ("57014", "", ""),
+        LoginError::Killed => ("57P01", "", "Connect again."),
         LoginError::Full => ("53300", "pgpalisade has reached connections.max.", ""),
     };
-    tracing::info!(client.addr = %client_addr, %error, "login refused");
+    metrics.refused_login(sqlstate);
+    tracing::info!(%client_addr, %error, "login refused");
     let mut out = BytesMut::new();
-    match error {
-        LoginError::Refused(rejection) => rejection.encode(Severity::Fatal, &mut out),
-        error => encode::error_response(
-            &mut out,
-            &ErrorFields {
-                severity: Severity::Fatal,
-                sqlstate,
-                message: &error.to_string(),
-                detail,
-                hint,
-            },
-        ),
+    if let LoginError::Refused(rejection) = error {
+        rejection.encode(Severity::Fatal, &mut out);
+        return Some(out);
     }
+    let message = match error.is_in_postgres_words() {
+        true => error.to_string(),
+        false => encode::with_code(sqlstate, &error.to_string()),
+    };
+    let fields = ErrorFields {
+        severity: Severity::Fatal,
+        sqlstate,
+        message: &message,
+        detail,
+        hint,
+    };
+    encode::error_response(&mut out, &fields);
     Some(out)
 }

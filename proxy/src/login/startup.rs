@@ -1,6 +1,5 @@
 //! The packets in front of a session, and what a startup packet asks for.
 
-use std::net::SocketAddr;
 use std::str::FromStr;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -10,6 +9,7 @@ use pgpalisade_policies::{Access, Mistake};
 use super::encryption::{self, Requests};
 use super::{LoginError, Silence};
 use crate::certificates::ClientLeg;
+use crate::client_addr::ClientAddr;
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::session::access::{self, DEFAULT_READ_ONLY};
@@ -30,8 +30,8 @@ pub(super) enum StartupKind {
 
 impl StartupKind {
     /// Who connects, in the words of PostgreSQL's own refusals.
-    pub(super) fn who(&self, client_addr: SocketAddr) -> String {
-        let host = client_addr.ip();
+    pub(super) fn who(&self, client_addr: ClientAddr) -> String {
+        let host = client_addr.host();
         match self {
             Self::Startup(request) => {
                 let label = request.label(client_addr);
@@ -121,7 +121,7 @@ fn nothing_behind(carry: &BytesMut, request: &'static str) -> Result<(), LoginEr
 fn parse(packet: &[u8]) -> Result<StartupPacket<'_>, LoginError> {
     startup::parse(packet).map_err(|error| match error {
         WireError::Length { .. } => LoginError::NoStartup(Silence::Nonsense(error)),
-        error => LoginError::Protocol(error),
+        _ => LoginError::Layout,
     })
 }
 
@@ -187,6 +187,14 @@ impl StartupRequest {
         }
     }
 
+    /// The user, as the server reads it.
+    pub(super) fn user(&self) -> Vec<u8> {
+        match startup::parse(&self.packet) {
+            Ok(StartupPacket::Startup(message)) => message.get("user").unwrap_or_default().to_vec(),
+            _ => Vec::new(),
+        }
+    }
+
     /// What the client wants its transactions to be. Where it says nothing, PostgreSQL's own default.
     pub(super) fn asked_access(&self) -> Access {
         startup_options::last(&self.settings, DEFAULT_READ_ONLY)
@@ -210,7 +218,7 @@ impl StartupRequest {
     }
 
     /// Who this is, for logs and records.
-    pub(super) fn label(&self, client_addr: SocketAddr) -> SessionLabel {
+    pub(super) fn label(&self, client_addr: ClientAddr) -> SessionLabel {
         let application_name = startup_options::last(&self.settings, "application_name")
             .map(|name| String::from_utf8_lossy(name).into_owned())
             .filter(|name| !name.is_empty());
@@ -223,6 +231,7 @@ impl StartupRequest {
                 self.database.clone()
             },
             application_name,
+            common_name: None,
             client_addr,
             backend_pid: None,
         }

@@ -2,6 +2,8 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-SSL>
 
+use std::borrow::Cow;
+use std::future::Future;
 use std::io;
 use std::time::Duration;
 
@@ -10,11 +12,16 @@ use pgpalisade_tls::{Connector, SSL_REQUEST, SslMode, TlsError};
 
 use super::LoginError;
 use crate::config::UpstreamAddr;
+use crate::rejection::Rejection;
+use crate::takeover::{Primary, Tenure};
 use crate::transport::{Socket, dial};
 use crate::worker::Worker;
 
 /// How long a cancel request may take. The client waits for nothing but the end of the connection.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A pause before the primary is tried again.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -27,30 +34,125 @@ enum ConnectError {
     Tls(io::Error),
 }
 
-/// Connects for a client.
-pub(super) async fn connect(worker: &Worker) -> Result<Socket, LoginError> {
-    open(worker).await.map_err(|error| {
-        let upstream = worker.upstream.to_string();
+/// A server, and how long it is the primary.
+pub(super) struct Connected {
+    pub(super) socket: Socket,
+    /// `None`: the control connection is down, and there is one host only.
+    pub(super) tenure: Option<Tenure>,
+}
+
+impl Connected {
+    /// Goes on with a login as long as the server is the primary.
+    pub(super) async fn while_primary<T>(
+        tenure: Option<&Tenure>,
+        step: impl Future<Output = Result<T, LoginError>>,
+    ) -> Result<T, LoginError> {
+        let Some(tenure) = tenure else {
+            return step.await;
+        };
+        tokio::select! {
+            done = step => done,
+            () = tenure.over() => {
+                Err(LoginError::Refused(Box::new(Rejection::ended_with_its_server())))
+            }
+        }
+    }
+}
+
+/// Connects for a client. Of several hosts, to the primary, once one is known: a failover takes its time, and a client
+/// that is refused meanwhile would only come again.
+pub(super) async fn connect(worker: &Worker) -> Result<Connected, LoginError> {
+    let shared = &worker.shared;
+    if shared.servers.upstream.only().is_some() {
+        let primary = shared.takeover.primary();
+        let socket = open(worker, primary.as_ref()).await?;
+        let tenure = primary.map(|primary| primary.tenure);
+        return Ok(Connected { socket, tenure });
+    }
+    // The client is told why, before its own time is over.
+    let limit = shared.clients.login_timeout;
+    let within = limit.saturating_sub(limit / 10);
+    let mut failed = None;
+    let connecting = shared
+        .timers
+        .timeout(within, open_primary(worker, &mut failed));
+    match connecting.await {
+        Ok(Some(connected)) => Ok(connected),
+        Ok(None) | Err(_) => Err(failed.unwrap_or_else(|| {
+            let why = shared.takeover.why_no_primary();
+            tracing::warn!(error = %why, "a client has waited for a primary in vain");
+            LoginError::NoPrimary(why)
+        })),
+    }
+}
+
+/// Tries again whatever the primary of the moment is; `None` where the proxy stops.
+async fn open_primary(worker: &Worker, failed: &mut Option<LoginError>) -> Option<Connected> {
+    loop {
+        let primary = worker.shared.takeover.find_primary().await?;
+        let opening = open(worker, Some(&primary));
+        let tenure = primary.tenure.clone();
+        *failed = match Connected::while_primary(Some(&tenure), opening).await {
+            Ok(socket) => {
+                let tenure = Some(tenure);
+                return Some(Connected { socket, tenure });
+            }
+            Err(_) if tenure.is_over() => None,
+            Err(error) => Some(error),
+        };
+        worker.shared.timers.sleep(RETRY).await;
+    }
+}
+
+/// The host of the primary, and its very address where the control connection has come by the same name: a name may
+/// stand for several servers. While no primary is known, the only host, by its name.
+fn destination<'a>(
+    worker: &'a Worker,
+    primary: Option<&Primary>,
+) -> Option<(&'a UpstreamAddr, Cow<'a, UpstreamAddr>)> {
+    let servers = &worker.shared.servers;
+    let (upstream, control) = (servers.upstream.all(), servers.control.all());
+    let place = primary.map(|primary| primary.place);
+    let at = place.map_or(0, |place| place.host);
+    let host = upstream.get(at)?;
+    let address = place.and_then(|place| place.address);
+    let dialed = match (host, address) {
+        (UpstreamAddr::Tcp { port, .. }, Some(address)) if control.get(at) == Some(host) => {
+            let host = address.to_string();
+            Cow::Owned(UpstreamAddr::Tcp { host, port: *port })
+        }
+        _ => Cow::Borrowed(host),
+    };
+    Some((host, dialed))
+}
+
+async fn open(worker: &Worker, primary: Option<&Primary>) -> Result<Socket, LoginError> {
+    let shared = &worker.shared;
+    let Some((host, dialed)) = destination(worker, primary) else {
+        return Err(LoginError::NoPrimary(shared.takeover.why_no_primary()));
+    };
+    let opening = async {
+        let keepalive = shared.clients.tcp_keepalive;
+        let dialed = dial(&dialed, keepalive, &worker.sends).await;
+        let mut socket = dialed.map_err(ConnectError::Dial)?;
+        // On a unix socket there is no TLS, as for libpq.
+        if let UpstreamAddr::Tcp { host, .. } = host {
+            let loaded = shared.certificates.current();
+            if loaded.upstream.mode() != SslMode::Disable {
+                let encrypted = encrypt(&mut socket, &loaded.upstream, host).await;
+                encrypted.map_err(ConnectError::Tls)?;
+            }
+        }
+        Ok(socket)
+    };
+    opening.await.map_err(|error| {
+        let upstream = host.to_string();
         tracing::warn!(upstream, %error, "connecting to PostgreSQL");
         match error {
             ConnectError::Dial(_) => LoginError::Unreachable(upstream),
             ConnectError::Tls(_) => LoginError::NoTlsToServer(upstream),
         }
     })
-}
-
-async fn open(worker: &Worker) -> Result<Socket, ConnectError> {
-    let dialed = dial(&worker.upstream, worker.tcp_keepalive, &worker.sends).await;
-    let mut socket = dialed.map_err(ConnectError::Dial)?;
-    // On a unix socket there is no TLS, as for libpq.
-    if let UpstreamAddr::Tcp { host, .. } = &worker.upstream {
-        let loaded = worker.certificates.current();
-        if loaded.upstream.mode() != SslMode::Disable {
-            let encrypted = encrypt(&mut socket, &loaded.upstream, host).await;
-            encrypted.map_err(ConnectError::Tls)?;
-        }
-    }
-    Ok(socket)
 }
 
 /// Has the server encrypt the connection. It has to answer with one byte, and say nothing more before the handshake
@@ -71,18 +173,19 @@ async fn encrypt(socket: &mut Socket, connector: &Connector, host: &str) -> io::
 /// Passes a cancel request on, as it is: the client has the server's own key. There is no answer.
 pub(super) async fn forward_cancel(worker: &Worker, packet: &[u8]) {
     let forward = async {
-        let mut server = open(worker).await?;
-        server.write_all(packet).await.map_err(ConnectError::Dial)?;
+        let primary = worker.shared.takeover.primary();
+        let mut server = open(worker, primary.as_ref()).await?;
+        server.write_all(packet).await?;
         let mut rest = BytesMut::new();
         // The server closes once the request was carried out.
         match server.read_more(&mut rest).await {
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
-                Err(ConnectError::Dial(error))
+                Err(LoginError::Io(error))
             }
             _ => Ok(()),
         }
     };
-    match worker.timers.timeout(CANCEL_TIMEOUT, forward).await {
+    match worker.shared.timers.timeout(CANCEL_TIMEOUT, forward).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, "forwarding a cancel request"),
         Err(_) => tracing::warn!("forwarding a cancel request took too long"),

@@ -4,15 +4,19 @@
 //! unless the log is at level DEBUG: an INFO event says how many there are, with the first one and then at most once
 //! a minute. The file has them all, as far as its writer keeps up.
 //!
-//! What is refused before a login was authenticated is marked so, and only the first ones are recorded: nobody has
-//! proved the name in them, and they must not crowd out the others.
+//! Of refusals that repeat only the first ones are recorded, and the others counted. What is refused before a login
+//! was authenticated is marked so, and counts as one kind: nobody has proved the name in it.
+//!
+//! The last records are also in memory.
 
 mod counts;
+pub(crate) mod line;
+mod recent;
 mod record;
+mod repeats;
 pub(crate) mod report;
 #[cfg(test)]
 mod tests;
-mod unproved;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -21,13 +25,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
-use crate::fence::statement_text::StatementText;
-pub(crate) use record::{RejectionRecord, SessionLabel};
+pub(crate) use record::{RecordedStatement, RejectionRecord, SessionLabel, rfc3339};
 
 use crate::fence::statement_text::Literals;
+use crate::session::action::JudgedText;
 use counts::Counters;
 use parking_lot::Mutex;
-use unproved::Unproved;
+use recent::Recent;
+use repeats::Repeats;
 use writer::{Sink, Writer};
 
 /// Records that wait for the writer. At about 2 KiB each this is some 8 MiB: seconds of a storm of rejections,
@@ -77,12 +82,13 @@ struct Shared {
     counters: Counters,
     /// Records that found the queue full and that the writer has not told of yet.
     dropped: AtomicU64,
-    unproved: Unproved,
+    repeats: Repeats,
+    recent: Recent,
     reopen: AtomicBool,
 }
 
 enum Message {
-    Record(Box<RejectionRecord>),
+    Record(Arc<RejectionRecord>),
     /// Look at [`Shared`].
     Wake,
 }
@@ -127,13 +133,19 @@ impl RejectionLog {
         })
     }
 
-    /// Makes SQL text, as the client sent it, fit for a record: shortened, and without literals unless configured.
-    pub(crate) fn statement(&self, sql: &[u8]) -> StatementText {
-        StatementText::new(sql, self.inner.literals)
+    /// Makes a statement, as the client sent it, fit for a record.
+    pub(crate) fn statement(&self, judged: &JudgedText) -> RecordedStatement {
+        RecordedStatement::new(judged, self.inner.literals)
     }
 
-    /// Hands a record to the writer. Never waits: where the writer cannot keep up, the record is dropped and
-    /// counted, and a line `{"time":...,"dropped":n}` says so once the writer gets there.
+    /// The last records, the oldest first, as far as they are kept. Those that repeat are in it as in the file.
+    pub(crate) fn recent(&self) -> Vec<Arc<RejectionRecord>> {
+        self.inner.shared.recent.read()
+    }
+
+    /// Keeps a record and hands it to the writer, unless it only repeats others. Never waits: where the writer cannot
+    /// keep up, the record is dropped and counted, and a line `{"time":...,"dropped":n}` says so once the writer
+    /// gets there.
     pub(crate) fn record(&self, record: RejectionRecord) {
         let Some(queue) = &self.inner.queue else {
             return;
@@ -143,11 +155,12 @@ impl RejectionLog {
             shared.counters.count(record.kind, record.enforced);
         } else {
             shared.counters.count_unproved();
-            if !shared.unproved.admits() {
-                return;
-            }
         }
-        match queue.try_send(Message::Record(Box::new(record))) {
+        let Some(record) = shared.repeats.admit(record) else {
+            return;
+        };
+        shared.recent.push(Arc::clone(&record));
+        match queue.try_send(Message::Record(record)) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 shared.counters.count_dropped();

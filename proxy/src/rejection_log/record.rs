@@ -1,17 +1,24 @@
 //! One refused statement or ended session, and its JSON line.
 
 use std::borrow::Cow;
-use std::net::SocketAddr;
+use std::hash::Hash;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pgpalisade_authority::Token;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-use crate::fence::statement_text::{StatementText, boundary_at_most};
+use crate::client_addr::ClientAddr;
+use crate::fence::readable::escaped;
+use crate::fence::statement_text::{Literals, StatementText, boundary_at_most};
+use crate::fence::traceparent::Traceparent;
 use crate::rejection::{Enforcement, Rejection, RejectionKind};
+use crate::session::action::JudgedText;
 
 /// Longest name in a record. PostgreSQL's own names have at most 63 bytes; a client may send more before it is told so.
 const MAX_NAME: usize = 256;
+
+/// Longest reason. An authority's error may quote what another server said.
+const MAX_REASON: usize = 1024;
 
 /// What is kept about a rejection. The SQLSTATE follows from the kind.
 #[derive(Debug, Clone)]
@@ -32,12 +39,37 @@ pub(crate) struct RejectionRecord {
     pub raised_by: Option<String>,
     /// Who was refused.
     pub session: SessionLabel,
-    /// Class of the statement in the words of the policy; `None` where no statement was refused.
-    pub statement_class: Option<Cow<'static, str>>,
-    /// Its text, made fit by [`super::RejectionLog::statement`].
-    pub statement: Option<StatementText>,
+    /// What is known of the statement that was refused.
+    pub statement: RecordedStatement,
+    /// Why, where no other field tells.
+    pub reason: Option<String>,
     /// Whether it was carried out.
     pub enforced: Enforcement,
+    /// How many refusals it stands for: more than one, where they repeat and are not recorded each.
+    pub count: u64,
+}
+
+/// What is kept of a statement.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RecordedStatement {
+    /// Its class in the words of the policy; `None` where no statement was refused.
+    pub class: Option<Cow<'static, str>>,
+    /// Its text, shortened, and without literals unless configured.
+    pub text: Option<StatementText>,
+    /// The trace that it is a part of, where the client has said so.
+    pub traceparent: Option<Traceparent>,
+}
+
+impl RecordedStatement {
+    /// Makes what the client sent fit for a record.
+    pub(super) fn new(judged: &JudgedText, literals: Literals) -> Self {
+        let text = &judged.text;
+        Self {
+            class: Some(judged.class.into()),
+            text: (!text.is_empty()).then(|| StatementText::new(text, literals)),
+            traceparent: judged.traceparent,
+        }
+    }
 }
 
 /// How a session is named in records.
@@ -49,8 +81,10 @@ pub(crate) struct SessionLabel {
     pub database: String,
     /// application_name, where the client gave one.
     pub application_name: Option<String>,
+    /// Common name of the client's certificate, where it has shown one.
+    pub common_name: Option<String>,
     /// Address of the client.
-    pub client_addr: SocketAddr,
+    pub client_addr: ClientAddr,
     /// Process id of its backend, once PostgreSQL has authenticated the client.
     pub backend_pid: Option<i32>,
 }
@@ -60,6 +94,18 @@ impl SessionLabel {
     pub(crate) const fn is_authenticated(&self) -> bool {
         self.backend_pid.is_some()
     }
+
+    /// With names that are no longer than a record keeps.
+    fn clipped(&self) -> Self {
+        let name = |name: &String| clip(name).to_owned();
+        Self {
+            user: name(&self.user),
+            database: name(&self.database),
+            application_name: self.application_name.as_ref().map(name),
+            common_name: self.common_name.as_ref().map(name),
+            ..*self
+        }
+    }
 }
 
 impl RejectionRecord {
@@ -68,8 +114,7 @@ impl RejectionRecord {
     pub(crate) fn new(
         rejection: &Rejection,
         session: &SessionLabel,
-        statement_class: Option<&'static str>,
-        statement: Option<StatementText>,
+        statement: RecordedStatement,
         enforcement: Enforcement,
     ) -> Self {
         let mark = rejection.mark.as_ref();
@@ -83,59 +128,97 @@ impl RejectionRecord {
                 let since_epoch = Duration::from_micros(u64::try_from(mark.raised_at).ok()?);
                 UNIX_EPOCH.checked_add(since_epoch)
             }),
-            raised_by: mark.map(|mark| mark.raised_by.clone()),
-            session: session.clone(),
+            raised_by: mark.map(|mark| clip(&mark.raised_by).to_owned()),
+            session: session.clipped(),
             enforced: enforcement,
-            statement_class: statement_class.map(Into::into),
             statement,
+            reason: reason(rejection).map(|reason| clip_to(reason, MAX_REASON).to_owned()),
+            count: 1,
         }
     }
 
-    /// The JSON object, without a line end. Line ends inside of values are escaped, so it is one line.
+    /// The JSON object, without a line end. What would steer a terminal is escaped, line ends too, so it is one line.
     pub(crate) fn to_json_line(&self) -> String {
         // It can only fail for maps with keys that are no strings, or for a failing writer: neither is here.
-        serde_json::to_string(self).unwrap_or_default()
+        let line = serde_json::to_string(self).unwrap_or_default();
+        escaped(&line).into_owned()
+    }
+
+    /// What is the same in refusals that repeat. A client that connects anew for each is another process and port.
+    pub(super) fn likeness(&self) -> impl Hash + '_ {
+        let session = &self.session;
+        (
+            (self.kind.as_str(), self.enforced == Enforcement::Refused),
+            (&self.scope, self.token, self.mark, &self.reason),
+            (&session.user, &session.database, &session.application_name),
+            (&session.common_name, session.client_addr.ip()),
+            &self.statement.class,
+            self.statement.text.as_ref().map(StatementText::as_str),
+        )
+    }
+}
+
+/// What only DETAIL says. Of a token that is missing or stale the fields tell.
+fn reason(rejection: &Rejection) -> Option<&str> {
+    match rejection.kind {
+        RejectionKind::StaleToken
+        | RejectionKind::NoToken
+        | RejectionKind::SessionEnded
+        | RejectionKind::OutcomeUnknown => None,
+        RejectionKind::InvalidToken
+        | RejectionKind::AuthorityUnavailable
+        | RejectionKind::Policy
+        | RejectionKind::TakeoverIncomplete
+        | RejectionKind::DeposedPrimary => Some(&rejection.detail),
     }
 }
 
 impl Serialize for RejectionRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let session = &self.session;
-        let mut line = serializer.serialize_struct("RejectionRecord", 17)?;
+        let statement = &self.statement;
+        let mut line = serializer.serialize_struct("RejectionRecord", 20)?;
         line.serialize_field("time", &rfc3339(self.time))?;
         line.serialize_field("kind", self.kind.as_str())?;
         line.serialize_field("sqlstate", self.kind.sqlstate())?;
-        line.serialize_field("scope", &self.scope.as_deref().map(clip))?;
+        line.serialize_field("scope", &self.scope)?;
         line.serialize_field("token", &self.token)?;
         line.serialize_field("mark", &self.mark)?;
         line.serialize_field("raised_at", &self.raised_at.map(rfc3339))?;
-        line.serialize_field("raised_by", &self.raised_by.as_deref().map(clip))?;
-        line.serialize_field("user", clip(&session.user))?;
-        line.serialize_field("database", clip(&session.database))?;
-        line.serialize_field(
-            "application_name",
-            &session.application_name.as_deref().map(clip),
-        )?;
+        line.serialize_field("raised_by", &self.raised_by)?;
+        line.serialize_field("user", &session.user)?;
+        line.serialize_field("database", &session.database)?;
+        line.serialize_field("application_name", &session.application_name)?;
         line.serialize_field("client_addr", &session.client_addr)?;
         line.serialize_field("backend_pid", &session.backend_pid)?;
         line.serialize_field("authenticated", &session.is_authenticated())?;
-        line.serialize_field("statement_class", &self.statement_class)?;
+        line.serialize_field("statement_class", &statement.class)?;
         line.serialize_field(
             "statement",
-            &self.statement.as_ref().map(StatementText::as_str),
+            &statement.text.as_ref().map(StatementText::as_str),
         )?;
+        line.serialize_field(
+            "traceparent",
+            &statement.traceparent.as_ref().map(Traceparent::as_str),
+        )?;
+        line.serialize_field("reason", &self.reason)?;
         line.serialize_field("enforced", &(self.enforced == Enforcement::Refused))?;
+        line.serialize_field("count", &self.count)?;
         line.end()
     }
 }
 
 /// RFC 3339 in UTC with microseconds, as PostgreSQL's own clock counts them.
-pub(super) fn rfc3339(time: SystemTime) -> String {
+pub(crate) fn rfc3339(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time)
         .map_or_else(|_| String::from("unknown"), |time| format!("{time:.6}"))
 }
 
 pub(super) fn clip(name: &str) -> &str {
-    name.get(..boundary_at_most(name, MAX_NAME))
+    clip_to(name, MAX_NAME)
+}
+
+fn clip_to(text: &str, limit: usize) -> &str {
+    text.get(..boundary_at_most(text, limit))
         .unwrap_or_default()
 }

@@ -10,7 +10,13 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::rejection::{Enforcement, RejectionKind};
+use crate::client_addr::ClientAddr;
+use crate::fence::statement_text::StatementText;
+use crate::fence::traceparent::Traceparent;
+use crate::rejection::{Enforcement, Rejection, RejectionKind};
+
+const TRACED: &[u8] =
+    b"/*traceparent='00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'*/ SELECT 1";
 
 fn record(token: u64) -> RejectionRecord {
     RejectionRecord {
@@ -25,15 +31,21 @@ fn record(token: u64) -> RejectionRecord {
             user: "app".into(),
             database: "shop\n".into(),
             application_name: None,
-            client_addr: "10.0.0.1:5000".parse().unwrap(),
+            common_name: None,
+            client_addr: ClientAddr::Tcp("10.0.0.1:5000".parse().unwrap()),
             backend_pid: Some(77),
         },
-        statement_class: Some("write".into()),
-        statement: Some(StatementText::new(
-            b"INSERT INTO t VALUES ('x')",
+        statement: RecordedStatement::new(
+            &JudgedText {
+                class: "write",
+                text: b"INSERT INTO t VALUES ('x')".to_vec(),
+                traceparent: Traceparent::of_statement(TRACED),
+            },
             Literals::Remove,
-        )),
+        ),
+        reason: None,
         enforced: Enforcement::Refused,
+        count: 1,
     }
 }
 
@@ -73,7 +85,9 @@ fn a_record_is_one_json_line() {
         "token": 33, "mark": 34, "raised_at": "2023-11-14T22:13:20.000000Z", "raised_by": "app@10.0.0.2",
         "user": "app", "database": "shop\n", "application_name": null, "client_addr": "10.0.0.1:5000",
         "backend_pid": 77, "authenticated": true,
-        "statement_class": "write", "statement": "INSERT INTO t VALUES (?)", "enforced": true,
+        "statement_class": "write", "statement": "INSERT INTO t VALUES (?)",
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "reason": null, "enforced": true,
+        "count": 1,
     });
     assert_eq!(lines(&line), [expect]);
 }
@@ -85,13 +99,19 @@ fn what_was_only_observed_says_so() {
 
 #[test]
 fn long_names_are_clipped() {
-    let mut record = record(1);
-    record.session.user = "é".repeat(10_000);
-    let user = lines(&record.to_json_line())[0]["user"]
-        .as_str()
-        .unwrap()
-        .len();
-    assert_eq!(user, 256);
+    let mut session = record(1).session;
+    session.user = "é".repeat(10_000);
+    session.application_name = Some("x".repeat(10_000));
+    let why = "y".repeat(10_000);
+    let rejection = Rejection::takeover_incomplete(None, &why);
+    let statement = RecordedStatement::default();
+    let record = RejectionRecord::new(&rejection, &session, statement, Enforcement::Refused);
+    let line = &lines(&record.to_json_line())[0];
+    let len = |field: &str| line[field].as_str().unwrap().len();
+    assert_eq!(
+        [len("user"), len("application_name"), len("reason")],
+        [256, 256, 1024]
+    );
 }
 
 #[test]
@@ -242,13 +262,14 @@ fn the_writer_rests_between_two_records() {
     let log = RejectionLog::start(Some(Sink::to(times.clone())), Literals::Remove, 4).unwrap();
     let written = || times.0.lock().unwrap().len();
     let mut pauses: Vec<Duration> = (0..ROUNDS)
-        .map(|_| {
+        .map(|round| {
             let before = written();
-            log.record(record(1));
+            // None of them repeats another.
+            log.record(record(round as u64));
             eventually(|| written() == before + 1);
             // The writer has seen that no other waits.
             std::thread::sleep(Duration::from_millis(1));
-            log.record(record(2));
+            log.record(observed(round as u64));
             eventually(|| written() == before + 2);
             std::thread::sleep(2 * writer::REST);
             let times = times.0.lock().unwrap();
@@ -421,4 +442,127 @@ fn a_flood_is_bounded_and_counted_to_the_last_record() {
         "{} notes, a flood of their own",
         gaps.len()
     );
+}
+
+/// What others say stays inside of its string, whatever reads the line: a parser, a terminal, an editor.
+#[test]
+fn a_hostile_name_is_no_line_and_steers_nothing() {
+    let hostile = "x\n{\"time\":\"forged\"}\r\u{1b}[2J\u{7f}\u{9b}2J\u{202e}\u{2028}\u{feff}\\\"";
+    let mut record = record(1);
+    record.scope = Some(hostile.to_owned());
+    record.raised_by = Some(hostile.to_owned());
+    record.reason = Some(hostile.to_owned());
+    let session = &mut record.session;
+    session.user = hostile.to_owned();
+    session.database = hostile.to_owned();
+    session.application_name = Some(hostile.to_owned());
+    let sql = format!("SELECT 1 AS \"{hostile}");
+    record.statement.text = Some(StatementText::new(sql.as_bytes(), Literals::Keep));
+    let line = record.to_json_line();
+    let visible = |c: char| c == ' ' || c.is_ascii_graphic();
+    assert!(line.chars().all(visible), "{line}");
+    let line = &lines(&line)[0];
+    for field in [
+        "scope",
+        "raised_by",
+        "reason",
+        "user",
+        "database",
+        "application_name",
+    ] {
+        assert_eq!(line[field], hostile, "{field}");
+    }
+    assert!(line["statement"].as_str().unwrap().contains(hostile));
+}
+
+fn count_of(lines: &[Value], matches: impl Fn(&Value) -> bool) -> u64 {
+    let counts = lines.iter().filter(|line| matches(line));
+    counts.map(|line| line["count"].as_u64().unwrap()).sum()
+}
+
+/// A leader that retries for ever: the disk, the log and the records in memory are left to others.
+#[test]
+fn refusals_that_repeat_are_few_records_and_none_is_lost() {
+    const STORM: u64 = 50_000;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r");
+    let log = RejectionLog::open(Some(&path), Literals::Remove).unwrap();
+    let mut other = record(7);
+    other.session.user = "other".to_owned();
+    for number in 0..STORM {
+        let mut again = record(33);
+        // Each on a connection of its own, each a part of another trace.
+        again.session.client_addr =
+            ClientAddr::Tcp(([10, 0, 0, 1], 1024 + (number % 50_000) as u16).into());
+        again.session.backend_pid = Some(number as i32 + 1);
+        again.statement.traceparent = None;
+        again.time += Duration::from_micros(number);
+        log.record(again);
+        if number == STORM / 2 {
+            log.record(other.clone());
+        }
+    }
+    let recent = log.recent();
+    assert_eq!(recent.len() as u64, repeats::FIRST + 1);
+    assert_eq!(recent.last().unwrap().session.user, "other");
+    drop(log);
+    let lines = lines(&std::fs::read_to_string(&path).unwrap());
+    assert_eq!(lines.len() as u64, repeats::FIRST + 2);
+    assert_eq!(count_of(&lines, |line| line["token"] == 33), STORM);
+    assert_eq!(count_of(&lines, |line| line["user"] == "other"), 1);
+    let summed_up = lines.last().unwrap();
+    assert_eq!(summed_up["count"], STORM - repeats::FIRST);
+    // The time of the last one.
+    assert_eq!(summed_up["time"], "2023-11-14T22:13:20.173455Z");
+}
+
+/// The count does not wait for the end, nor for a further record.
+#[test]
+fn what_repeats_is_told_after_a_while() {
+    let repeats = Repeats::default();
+    for _ in 0..3 * repeats::FIRST {
+        repeats.admit(record(1));
+        repeats.admit(record(2));
+    }
+    repeats.admit(record(3));
+    assert!(repeats.take(Duration::from_secs(60)).is_empty());
+    let mut tokens: Vec<(Option<u64>, u64)> = repeats
+        .take(Duration::ZERO)
+        .into_iter()
+        .map(|left_out| match left_out {
+            repeats::LeftOut::Repeated(record) => (record.token, record.count),
+            repeats::LeftOut::Unauthenticated(_) => (None, 0),
+        })
+        .collect();
+    tokens.sort_unstable();
+    let each = 2 * repeats::FIRST;
+    assert_eq!(tokens, [(Some(1), each), (Some(2), each)]);
+    assert!(
+        repeats.admit(record(1)).is_some(),
+        "the first of a new window"
+    );
+}
+
+/// Kinds that differ are not counted without limit, and are all recorded.
+#[test]
+fn kinds_that_are_counted_have_a_limit() {
+    let repeats = Repeats::default();
+    for token in 0..5_000 {
+        for _ in 0..2 * repeats::FIRST {
+            let admitted = repeats.admit(record(token)).is_some();
+            assert!(admitted || token < 1024, "{token}");
+        }
+    }
+    assert!(repeats.take(Duration::ZERO).len() <= 1024);
+}
+
+#[test]
+fn the_last_records_are_in_memory() {
+    let log = RejectionLog::open(None, Literals::Remove).unwrap();
+    for token in 0..2 * recent::KEPT as u64 {
+        log.record(record(token));
+    }
+    let tokens: Vec<u64> = log.recent().iter().map(|r| r.token.unwrap()).collect();
+    let kept = recent::KEPT as u64;
+    assert_eq!(tokens, (kept..2 * kept).collect::<Vec<u64>>());
 }

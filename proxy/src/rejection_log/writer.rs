@@ -10,7 +10,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::record::{RejectionRecord, rfc3339};
-use super::{Message, RejectionLogError, Shared, unproved};
+use super::repeats::{LeftOut, WINDOW};
+use super::{Message, RejectionLogError, Shared};
 use crate::rejection::Enforcement;
 
 /// How often a flood is told of the records that were dropped, at most. A note for each gap would be a second flood.
@@ -18,6 +19,9 @@ const DROPPED_EVERY: Duration = Duration::from_secs(1);
 
 /// How often the log says how many rejections were only observed, at most.
 const OBSERVED_EVERY: Duration = Duration::from_secs(60);
+
+/// How often it is looked for refusals that repeat.
+const REPEATS_EVERY: Duration = Duration::from_secs(1);
 
 /// The writer rests before it waits. In a flood the sessions' threads then seldom have to wake it, and the first record
 /// after a pause is written at once. The queue holds what a flood brings in that time.
@@ -41,8 +45,11 @@ macro_rules! event {
             application_name = $record.session.application_name,
             client_addr = %$record.session.client_addr,
             backend_pid = $record.session.backend_pid,
-            statement_class = $record.statement_class.as_deref(),
-            statement = $record.statement.as_ref().map(crate::fence::statement_text::StatementText::as_str),
+            statement_class = $record.statement.class.as_deref(),
+            statement = $record.statement.text.as_ref().map(crate::fence::statement_text::StatementText::as_str),
+            traceparent = $record.statement.traceparent.as_ref().map(crate::fence::traceparent::Traceparent::as_str),
+            reason = $record.reason,
+            count = ($record.count > 1).then_some($record.count),
             $message
         )
     };
@@ -72,8 +79,8 @@ pub(super) struct Writer {
     dropped_told: Option<Instant>,
     /// When the log was last told of observed ones.
     observed_told: Option<Instant>,
-    /// When both were last told of those before authentication.
-    unproved_told: Instant,
+    /// When it was last looked for those that repeat.
+    repeats_told: Instant,
 }
 
 impl Sink {
@@ -114,7 +121,7 @@ impl Writer {
             missing: 0,
             dropped_told: None,
             observed_told: None,
-            unproved_told: Instant::now(),
+            repeats_told: Instant::now(),
         }
     }
 
@@ -127,8 +134,8 @@ impl Writer {
             if is_due(self.dropped_told, DROPPED_EVERY) {
                 self.report_dropped();
             }
-            if self.unproved_told.elapsed() >= unproved::WINDOW {
-                self.report_unproved();
+            if self.repeats_told.elapsed() >= REPEATS_EVERY {
+                self.report_repeats(WINDOW);
             }
             if let Message::Record(record) = message {
                 self.emit(&record);
@@ -136,7 +143,7 @@ impl Writer {
             }
         }
         self.report_dropped();
-        self.report_unproved();
+        self.report_repeats(Duration::ZERO);
         self.write_missing();
         self.report_counts();
     }
@@ -155,20 +162,30 @@ impl Writer {
             Err(TryRecvError::Disconnected) => return None,
             Ok(message) => return Some(message),
         }
-        match queue.recv_timeout(unproved::WINDOW) {
+        match queue.recv_timeout(REPEATS_EVERY) {
             Ok(message) => Some(message),
             Err(RecvTimeoutError::Timeout) => Some(Message::Wake),
             Err(RecvTimeoutError::Disconnected) => None,
         }
     }
 
-    /// Those before authentication that were not recorded, in one line.
-    fn report_unproved(&mut self) {
-        self.unproved_told = Instant::now();
-        let left_out = self.shared.unproved.take_left_out();
-        if left_out == 0 {
-            return;
+    /// What was left out of those that have repeated for so long.
+    fn report_repeats(&mut self, age: Duration) {
+        self.repeats_told = Instant::now();
+        for left_out in self.shared.repeats.take(age) {
+            match left_out {
+                LeftOut::Repeated(record) => {
+                    let record: Arc<RejectionRecord> = Arc::from(record);
+                    self.shared.recent.push(Arc::clone(&record));
+                    self.emit(&record);
+                    self.write_record(&record);
+                }
+                LeftOut::Unauthenticated(left_out) => self.report_unauthenticated(left_out),
+            }
         }
+    }
+
+    fn report_unauthenticated(&mut self, left_out: u64) {
         tracing::warn!(
             target: TARGET,
             left_out,
@@ -202,8 +219,8 @@ impl Writer {
             tracing::warn!(
                 target: TARGET,
                 dropped,
-                refused = counts.total(Enforcement::Refused),
-                observed = counts.total(Enforcement::Observed),
+                refused = %counts.by_kind(Enforcement::Refused),
+                observed = %counts.by_kind(Enforcement::Observed),
                 "rejections came too fast to record"
             );
             self.missing = self.missing.saturating_add(dropped);
@@ -258,7 +275,7 @@ impl Writer {
     fn write_record(&mut self, record: &RejectionRecord) {
         self.write_missing();
         if self.missing > 0 || !self.write_line(&record.to_json_line()) {
-            self.missing = self.missing.saturating_add(1);
+            self.missing = self.missing.saturating_add(record.count);
         }
     }
 

@@ -8,6 +8,7 @@ use bytes::BytesMut;
 
 use super::{End, Relay, Side, behind, keep};
 use crate::collected::Collecting;
+use crate::fence::Permit;
 use crate::session::action::{Action, Prerequisite};
 use crate::session::frame::Frame;
 use crate::transport::{Outbox, Socket, Stall};
@@ -86,6 +87,7 @@ impl Relay {
             Poll::Ready(Ok(read @ 1..)) => read,
             Poll::Ready(closed) => return Err(client_end(closed)),
         };
+        worker.tally.received_from_client(read);
         let bytes = scratch.front(read);
         let need = if self.client.kept.is_empty() {
             let done = self.on_client_bytes(bytes)?;
@@ -150,8 +152,7 @@ impl Relay {
             }
             match action {
                 Action::Forward(permit) => {
-                    self.client.collecting.done();
-                    self.server.upstream.admit(permit, header.frame_len());
+                    self.admit(permit, header);
                     at += header.frame_len().min(rest.len());
                 }
                 Action::Discard => {
@@ -178,6 +179,14 @@ impl Relay {
         Ok(Done { bytes: sent, need })
     }
 
+    /// The message at the front is decided and goes on.
+    #[inline]
+    fn admit(&mut self, permit: Permit, header: Header) {
+        self.client.collecting.done();
+        self.worker.tally.forwarded(header.tag, permit.basis());
+        self.server.upstream.admit(permit, header.frame_len());
+    }
+
     /// Has the session decide the message at the front of `bytes`. One that is to arrive whole is waited for where
     /// there is room for it.
     #[inline]
@@ -188,7 +197,7 @@ impl Relay {
             if !matches!(action, Action::AwaitWhole) {
                 return action;
             }
-            let (budget, timers) = (&self.worker.collected, &self.worker.timers);
+            let (budget, timers) = (&self.worker.collected, &self.worker.shared.timers);
             let collecting = &mut self.client.collecting;
             if collecting.may_wait(header.body_len, budget, timers) {
                 return action;
@@ -215,7 +224,7 @@ impl Relay {
 
     /// The client has stopped in the middle of a message whose beginning is kept.
     fn end_late_message(&mut self) -> End {
-        tracing::info!(client.addr = %self.label.client_addr, "a message did not arrive whole in time");
+        tracing::info!(client_addr = %self.label.client_addr, "a message did not arrive whole in time");
         self.client.kept = BytesMut::new();
         self.client.collecting.done();
         self.session.say_fatal(

@@ -3,7 +3,7 @@
 use std::io;
 use std::task::Poll;
 
-use super::{Relay, Side};
+use super::{REFUSAL_TIMEOUT, Relay, Side};
 use crate::session::Identity;
 use crate::session::endings::Ending;
 use crate::transport::Unsent;
@@ -23,6 +23,12 @@ pub(crate) enum End {
     /// The proxy stops.
     #[error("the session was ended: the proxy is shutting down")]
     Shutdown,
+    /// An operator has ended it.
+    #[error("an operator has ended it with KILL")]
+    Killed,
+    /// The server of a connection that is not looked at is not the primary any more.
+    #[error("the server is not the primary any more")]
+    Deposed,
     /// The client has stopped in the middle of a message.
     #[error("the session was ended: a message did not arrive whole")]
     LateMessage,
@@ -35,6 +41,33 @@ pub(crate) enum End {
     /// The server's socket failed.
     #[error("the server's connection failed: {0}")]
     ServerSocket(io::Error),
+}
+
+impl End {
+    /// One word, for metrics.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::ClientLeft => "client_left",
+            Self::ServerClosed => "server_closed",
+            Self::Session(ending) => match **ending {
+                Ending::ProtocolViolation(_) => "protocol_violation",
+                Ending::Contradiction { .. } => "contradiction",
+                Ending::OwnStatement(_) => "own_statement_failed",
+                Ending::Unanswered => "declaration_unanswered",
+                Ending::TakenOver => "taken_over",
+                Ending::OutcomeUnknown => "outcome_unknown",
+                Ending::Deposed => "deposed_primary",
+                Ending::ByServer => "ended_by_server",
+            },
+            Self::Shutdown => "shutdown",
+            Self::Killed => "killed",
+            Self::Deposed => "deposed_primary",
+            Self::LateMessage => "late_message",
+            Self::ClientSocket(_) => "client_connection_failed",
+            Self::ClientStalled => "client_stalled",
+            Self::ServerSocket(_) => "server_connection_failed",
+        }
+    }
 }
 
 // It comes back from every look at a socket: in registers, up to this size.
@@ -53,11 +86,14 @@ impl Relay {
     /// Ends the connection.
     pub(crate) async fn finish(mut self, end: End) {
         // What waits for a client that still listens, a last error most of all.
-        if !matches!(
-            end,
-            End::ClientLeft | End::ClientSocket(_) | End::ClientStalled
-        ) {
-            let _ = self.send_rest().await;
+        match end {
+            End::ClientLeft | End::ClientSocket(_) | End::ClientStalled => {}
+            // It may be killed because it does not read.
+            End::Killed => {
+                let timers = self.worker.shared.timers.clone();
+                let _ = timers.timeout(REFUSAL_TIMEOUT, self.send_rest()).await;
+            }
+            _ => drop(self.send_rest().await),
         }
         let quiet = self.session.is_answered() && self.server.upstream.admitted() == 0;
         let Self {
@@ -68,16 +104,20 @@ impl Relay {
             server,
             ..
         } = self;
-        tracing::debug!(client.addr = %label.client_addr, user = label.user, %end, "session ended");
+        tracing::debug!(client_addr = %label.client_addr, user = label.user, %end, "session ended");
         if !matches!(end, End::ClientLeft) {
             client.socket.shut_down_write();
             return;
         }
         // "Normally" ended means: nothing was in flight, and the server has closed its side.
         let terminate = server.upstream.terminate();
-        let closed = worker.timers.timeout(worker.close_timeout, terminate).await;
+        let closed = worker
+            .shared
+            .timers
+            .timeout(worker.close_timeout, terminate)
+            .await;
         if let (true, Ok(Ok(())), Identity::Known(session)) = (quiet, closed, session.identity()) {
-            worker.takeover.release(session.backend);
+            worker.shared.takeover.release(session.backend);
         }
     }
 

@@ -20,7 +20,7 @@ impl Relay {
             Prerequisite::Replies => self.await_replies().await,
             Prerequisite::Verdict(unread) => {
                 let Unread { text, lexing } = *unread;
-                let classification = self.worker.classification.clone();
+                let classification = self.worker.shared.classification.clone();
                 let verdict = self.meanwhile(classification.of(text, lexing)).await?;
                 self.session.on_verdict(verdict);
                 Ok(())

@@ -59,6 +59,7 @@ impl Relay {
             Poll::Ready(Ok(read @ 1..)) => read,
             Poll::Ready(closed) => return Err(self.on_server_closed(closed)),
         };
+        worker.tally.received_from_server(read);
         let bytes = scratch.front(read);
         if self.server.kept.is_empty() {
             let done = self.on_server_bytes(bytes)?;

@@ -1,6 +1,6 @@
 //! Obtaining the tokens of a value for one session, at its login and at a SET alike.
 
-use pgpalisade_authority::{Declaration, Scope, Token};
+use pgpalisade_authority::{Claim, Declaration, Scope, TakeId};
 use tokio::time::Instant;
 
 use super::{End, Relay};
@@ -12,7 +12,7 @@ use crate::rejection_log::SessionLabel;
 use crate::session::access::Adjustment;
 use crate::session::tokens::{Declared, Denied, Wanted};
 use crate::session::{Adjusted, Identity};
-use crate::takeover::{DeclareError, Takeover};
+use crate::takeover::{DeclareError, Takeover, Trace};
 
 /// What has become of tokens that were asked for.
 pub(super) enum Grant {
@@ -26,7 +26,7 @@ pub(super) enum Grant {
 
 impl Relay {
     /// Has tokens accepted for the session, in this order: its open transaction is made read-write where that is due;
-    /// its server process is found, and has answered since; each token is declared, which ends the sessions of lower
+    /// its server process is found; each token is declared, which ends the sessions of lower
     /// ones. Everything that was sent before has been answered.
     pub(super) async fn obtain(
         &mut self,
@@ -41,31 +41,50 @@ impl Relay {
         {
             return Ok(Grant::Answered);
         }
-        let takeover = self.worker.takeover.clone();
+        let takeover = self.worker.shared.takeover.clone();
         // One deadline for the search of the process and for the declaration.
         let deadline = takeover.deadline();
         let session = match self.session.identity() {
             Identity::Known(session) => session,
             Identity::Pid(pid) => {
-                let found = self.meanwhile(identify(&takeover, pid, deadline)).await?;
-                let session = match found {
+                let trace = Trace::random();
+                self.session.leave_trace(trace.text());
+                self.await_trace(wanted, deadline).await?;
+                let finding = identify(&takeover, pid, trace, deadline);
+                let session = match self.meanwhile(finding).await? {
                     Ok(session) => session,
                     Err(rejection) => {
                         let denied = self.session.on_not_identified(wanted, rejection);
                         return self.granted(denied);
                     }
                 };
-                self.session.probe();
-                self.await_replies().await?;
                 self.session.on_identified(session);
                 session
             }
         };
         let by = describe_session(&self.label);
-        let declaring = declare(&takeover, wanted, session, &by, deadline);
+        let take = TakeId::new(session.backend, self.session.take_number());
+        let declaring = declare(&takeover, wanted, (session, take), &by, deadline);
         let declared = self.meanwhile(declaring).await?;
         let denied = self.session.on_declared(wanted, session, declared);
         self.granted(denied)
+    }
+
+    /// Waits until the server shows the trace. One that does not answer, as a machine does that is failing over, must
+    /// not hold up a declaration that is enforced.
+    async fn await_trace(&mut self, wanted: &Wanted, deadline: Instant) -> Result<(), End> {
+        if wanted.is_only_observed() {
+            return self.await_replies().await;
+        }
+        let (timers, left) = (self.worker.shared.timers.clone(), deadline - Instant::now());
+        let answered = timers.timeout(left, self.await_replies()).await;
+        match answered {
+            Ok(answered) => answered,
+            Err(_) => {
+                let ending = self.session.end_unidentified();
+                Err(self.ended(ending))
+            }
+        }
     }
 
     fn granted(&mut self, outcome: Result<(), Denied>) -> Result<Grant, End> {
@@ -78,65 +97,73 @@ impl Relay {
     }
 }
 
-/// Finds the server process that has the id which the server told at login.
+/// Finds the server process that has the id which the server told at login, and that shows the trace.
 async fn identify(
     takeover: &Takeover,
     pid: i32,
+    trace: Trace,
     deadline: Instant,
 ) -> Result<Identified, Box<Rejection>> {
-    let found = takeover.identify(pid, deadline).await;
-    found.map_err(|error| Box::new(rejection(None, None, error)))
+    let found = takeover.identify(pid, trace, deadline).await;
+    found.map_err(|error| Box::new(rejection(None, error)))
 }
 
 /// Has all tokens of a value accepted for a session.
 async fn declare(
     takeover: &Takeover,
     wanted: &Wanted,
-    session: Identified,
+    (session, take): (Identified, TakeId),
     by: &str,
     deadline: Instant,
 ) -> Declared {
-    let mut observed = Vec::new();
-    for (scope, token, terms) in wanted.tokens() {
-        let declaration = Declaration::new(scope, token, session.backend, session.cluster, by);
-        if let Err(error) = takeover.declare(declaration, terms, deadline).await {
-            let rejection = rejection(Some(scope), Some(token), error);
-            let is_away = rejection.kind == RejectionKind::AuthorityUnavailable;
-            match terms.purpose {
-                Purpose::Admit => return Err(Box::new(rejection)),
-                Purpose::Observe | Purpose::ObserveUnregistered => observed.push(rejection),
+    let mut obtained = wanted.brought();
+    for (scope, claim, terms) in wanted.claims() {
+        let declaration = Declaration {
+            take: Some(take),
+            ..Declaration::new(scope, claim, session.backend, session.cluster, by)
+        };
+        let error = match takeover.declare(declaration, terms, deadline).await {
+            Ok(mark) if claim.is_take() => {
+                obtained.take(scope, mark.token);
+                continue;
             }
-            // The next scope would have no answer either. Where it is enforced, that is its refusal.
-            if is_away && wanted.is_only_observed() {
-                break;
-            }
+            Ok(_) => continue,
+            Err(error) => error,
+        };
+        let rejection = rejection(Some((scope, claim)), error);
+        let is_away = rejection.kind == RejectionKind::AuthorityUnavailable;
+        match terms.purpose {
+            Purpose::Admit => return Err(Box::new(rejection)),
+            Purpose::Observe | Purpose::ObserveUnregistered => obtained.observe(rejection),
+        }
+        // The next scope would have no answer either. Where it is enforced, that is its refusal.
+        if is_away && wanted.is_only_observed() {
+            break;
         }
     }
-    Ok(observed)
+    Ok(obtained)
 }
 
-fn rejection(scope: Option<&Scope>, token: Option<Token>, error: DeclareError) -> Rejection {
-    match (error, scope, token) {
-        (DeclareError::Stale { mark }, Some(scope), Some(token)) => {
-            Rejection::stale(scope, token, mark)
+fn rejection(claimed: Option<(&Scope, Claim)>, error: DeclareError) -> Rejection {
+    let scope = claimed.map(|(scope, _)| scope);
+    match (error, claimed) {
+        (DeclareError::Stale { mark }, Some((scope, claim))) => {
+            Rejection::behind(scope, claim, mark)
         }
-        (DeclareError::OutOfBounds { mark, bound }, Some(scope), Some(token)) => {
-            Rejection::out_of_bounds(scope, token, mark, bound)
+        (DeclareError::MarkIsLower { mark }, Some((scope, claim))) => {
+            Rejection::nothing_to_follow(scope, claim, mark)
         }
-        (error @ DeclareError::Authority(_), scope, _) => {
-            Rejection::authority_unavailable(scope, &error)
+        (DeclareError::OutOfBounds { mark, bound }, Some((scope, claim))) => {
+            Rejection::out_of_bounds(scope, claim, mark, bound)
         }
-        (error @ DeclareError::WrongCluster { .. }, scope, _) => {
-            Rejection::wrong_cluster(scope, &error)
-        }
-        (error @ DeclareError::Prepared { .. }, Some(scope), _) => {
+        (error @ DeclareError::Authority(_), _) => Rejection::authority_unavailable(scope, &error),
+        (error @ DeclareError::WrongCluster { .. }, _) => Rejection::wrong_cluster(scope, &error),
+        (error @ DeclareError::Prepared { .. }, Some((scope, _))) => {
             Rejection::prepared_transactions_left(scope, &error)
         }
-        (error @ DeclareError::Backend { .. }, _, _) => Rejection::backend_unknown(&error),
-        (error @ DeclareError::Witness { .. }, scope, _) => {
-            Rejection::mark_not_copied(scope, &error)
-        }
-        (error, scope, _) => Rejection::takeover_incomplete(scope, &error),
+        (error @ DeclareError::Backend { .. }, _) => Rejection::backend_unknown(&error),
+        (error @ DeclareError::Witness { .. }, _) => Rejection::mark_not_copied(scope, &error),
+        (error, _) => Rejection::takeover_incomplete(scope, &error),
     }
 }
 

@@ -109,7 +109,7 @@ impl Outbox {
     #[inline]
     #[must_use]
     pub(crate) fn is_flushed(&self, socket: &Socket) -> bool {
-        self.waiting.capacity() == 0 && !socket.has_returned()
+        self.waiting.capacity() == 0 && !socket.has_returned() && !socket.has_answer_of_tls()
     }
 
     /// Sends what waits; `Ready` where nothing is left, and then the memory is given back. What is queued to be sent
@@ -135,6 +135,9 @@ impl Outbox {
         socket: &Socket,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Some(tls) = socket.tls() {
+            tls.borrow_mut().take_output(&mut self.waiting)?;
+        }
         let is_new = self.reason == Reason::New && !self.waiting.is_empty();
         if is_new && socket.send_later(&self.waiting) {
             self.waiting = BytesMut::new();

@@ -117,10 +117,22 @@ impl Socket {
         self.tls.as_deref()
     }
 
+    /// Whether TLS has something to say for itself, behind all that was encrypted before.
+    #[inline]
+    pub(super) fn has_answer_of_tls(&self) -> bool {
+        self.tls().is_some_and(|tls| tls.borrow().has_output())
+    }
+
     /// Whether it is encrypted.
     #[must_use]
     pub(crate) const fn is_encrypted(&self) -> bool {
         self.tls.is_some()
+    }
+
+    /// Whether it leads through the file system.
+    #[must_use]
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.shared.stream, Stream::Unix(_))
     }
 
     /// Whether both sides of the encryption have agreed on PostgreSQL's protocol.
@@ -135,6 +147,12 @@ impl Socket {
     pub(crate) fn peer_certificate(&self) -> Option<Vec<u8>> {
         let session = self.tls()?.borrow();
         session.peer_certificate().map(<[u8]>::to_vec)
+    }
+
+    /// The common name in that certificate.
+    #[must_use]
+    pub(crate) fn peer_common_name(&self) -> Option<String> {
+        self.tls()?.borrow().peer_common_name()
     }
 
     /// Reads what has arrived, as far as `buf` has room, and says how many bytes: 0 where the peer has closed its side.
@@ -169,6 +187,10 @@ impl Socket {
             };
             if text > 0 {
                 return Poll::Ready(Ok(text));
+            }
+            // Its outbox sends that in the next turn.
+            if self.has_answer_of_tls() {
+                break;
             }
         }
         // Whoever sends nothing but empty records has to let others have their turn.

@@ -118,22 +118,20 @@ impl Upstream {
     }
 
     /// Says goodbye and waits until the server has closed its side, which is after its session ended. Within a message
-    /// of which not all has come, a goodbye would be taken for its rest: there the server is shown the end alone.
+    /// of which not all has come, a goodbye would be taken for its rest: there the server is shown the end alone. It is
+    /// shown that in any case: within the data of a COPY a goodbye is an error, and it would wait for what comes next.
     ///
     /// # Errors
     ///
     /// The socket's own errors. The caller bounds the wait.
     pub(crate) async fn terminate(mut self) -> io::Result<()> {
-        let is_within = self.admitted > 0;
-        if !is_within {
+        if self.admitted == 0 {
             let mut goodbye = BytesMut::new();
             frontend::terminate(&mut goodbye);
             self.put_own(&goodbye);
         }
         std::future::poll_fn(|cx| self.outbox.poll_send_all(&self.socket, cx)).await?;
-        if is_within {
-            self.socket.shut_down_write();
-        }
+        self.socket.shut_down_write();
         let mut rest = BytesMut::new();
         while self.socket.read_more(&mut rest).await.is_ok() {
             rest.clear();

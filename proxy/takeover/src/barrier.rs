@@ -14,6 +14,7 @@ use tokio_postgres::error::SqlState;
 
 use super::control::Control;
 use super::error::{ControlError, DeclareError};
+use super::meters::Meters;
 use super::sessions::Holdout;
 use super::{in_time, sessions};
 
@@ -35,6 +36,7 @@ const RETRY: Duration = Duration::from_millis(20);
 pub(super) struct Barriers {
     control: Control,
     authority: Arc<dyn Authority>,
+    meters: Meters,
     running: Mutex<HashMap<Barrier, watch::Receiver<Progress>>>,
 }
 
@@ -73,10 +75,15 @@ struct Running {
 }
 
 impl Barriers {
-    pub(super) fn new(control: Control, authority: Arc<dyn Authority>) -> Arc<Self> {
+    pub(super) fn new(
+        control: Control,
+        authority: Arc<dyn Authority>,
+        meters: Meters,
+    ) -> Arc<Self> {
         Arc::new(Self {
             control,
             authority,
+            meters,
             running: Mutex::default(),
         })
     }
@@ -139,6 +146,7 @@ impl Barriers {
         tokio::spawn(async move {
             let result = barriers.drain(&running, left).await;
             if let Err(error) = &result {
+                barriers.meters.incomplete.inc();
                 running.log(error);
             }
             barriers.running.lock().remove(&running.barrier);
@@ -151,15 +159,19 @@ impl Barriers {
     async fn drain(&self, running: &Running, old: Vec<Backend>) -> Result<(), DeclareError> {
         let Barrier { scope, rank, .. } = &running.barrier;
         let deadline = running.deadline;
+        let began = Instant::now();
         let mut left = old;
+        let mut ended = 0;
         loop {
-            let began = Instant::now();
             self.end(running, &left).await?;
+            ended += left.len();
             let told = self.authority.drained(scope, *rank, &left);
             match in_time(told, deadline).await? {
                 Drained::Complete => {
-                    let took_ms = began.elapsed().as_secs_f64() * 1000.0;
-                    let (token, ended) = (rank.token.get(), left.len());
+                    let (token, took) = (rank.token.get(), began.elapsed().as_secs_f64());
+                    self.meters.completed.observe(took);
+                    self.meters.sessions_ended.inc_by(ended as u64);
+                    let took_ms = took * 1000.0;
                     tracing::info!(%scope, token, ended, took_ms, "the takeover is complete");
                     return Ok(());
                 }

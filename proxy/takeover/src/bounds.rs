@@ -1,6 +1,6 @@
 //! How far a token may go: the guard against a poison token, which would lock out everybody who counts as usual.
 
-use pgpalisade_authority::{Declaration, Mark};
+use pgpalisade_authority::{Claim, Declaration, Mark, Token};
 use pgpalisade_policies::TokenBounds;
 
 use super::error::DeclareError;
@@ -22,10 +22,13 @@ pub(super) fn check_token(
             mark: None,
             bound: Bound::Reserved,
         }),
-        Some(most) if declaration.token.get() > most => Err(DeclareError::OutOfBounds {
-            mark: cell.and_then(CachedMark::mark_detail),
-            bound: Bound::MaxToken(most),
-        }),
+        Some(most) if declaration.claim.token().is_some_and(|t| t.get() > most) => {
+            Err(DeclareError::OutOfBounds {
+                mark: cell.and_then(CachedMark::mark_detail),
+                bound: Bound::MaxToken(most),
+            })
+        }
+        // What a take comes to is judged by the authority.
         _ => Ok(()),
     }
 }
@@ -47,10 +50,11 @@ pub(super) fn check_growth(
             most.map(Bound::MaxScopes)
         }
         Some(mark) => {
-            let too_fast =
-                |most: &u64| !pace.allows(&declaration.scope, declaration.token, mark, *most);
+            let token = declaration.claim.token().or_else(|| mark.token.next());
+            let token = token.unwrap_or(mark.token);
+            let too_fast = |most: &u64| !pace.allows(&declaration.scope, token, mark, *most);
             bounds.max_step.filter(too_fast).map(|most| {
-                let in_one_step = mark.token.get().saturating_add(most) < declaration.token.get();
+                let in_one_step = mark.token.get().saturating_add(most) < token.get();
                 if in_one_step {
                     Bound::MaxStep(most)
                 } else {
@@ -66,10 +70,15 @@ pub(super) fn check_growth(
 }
 
 /// The authority has refused the step from this mark.
-pub(super) fn too_far(mark: Mark, bounds: TokenBounds) -> DeclareError {
+pub(super) fn too_far(mark: Mark, claim: Claim, bounds: TokenBounds) -> DeclareError {
+    let highest = bounds.max_token.unwrap_or(Token::MAX);
+    let bound = match claim.is_take() && mark.token.get() >= highest {
+        true => Bound::MaxToken(highest),
+        // It judges by nothing else.
+        false => Bound::MaxStep(bounds.max_step.unwrap_or_default()),
+    };
     DeclareError::OutOfBounds {
         mark: Some(mark),
-        // The authority judges by nothing else.
-        bound: Bound::MaxStep(bounds.max_step.unwrap_or_default()),
+        bound,
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::{Authority, Backend, Cluster};
-use pgpalisade_tls::{ConnectError, Login};
-use tokio::sync::watch;
+use pgpalisade_tls::Login;
+use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::error::{DbError, Severity};
@@ -16,16 +16,21 @@ use tokio_util::sync::CancellationToken;
 use super::WitnessMode;
 use super::cluster_lock::StoreLock;
 use super::error::{ControlError, StartError};
+use super::hosts::{self, Open, Place};
+use super::meters::Meters;
+use super::patrol::Patrol;
 use super::prepare::{self, Prepared};
 use super::sessions;
+use super::tenure::{Tenure, Tenures};
 use super::witness::Table;
 use pgpalisade_fence::mark_cache::MarkCache;
 
 /// The first and the longest pause between attempts to connect again.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 /// A statement without an answer for this long means that the connection is dead.
 const DEAD_AFTER: Duration = Duration::from_secs(1);
-/// A connection is made and prepared within this time, or within the timeout of takeovers if that is longer.
+/// A connection is made within this time, or within the timeout of takeovers if that is longer, and prepared within it
+/// too.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How often a lock that somebody holds is tried again at start.
 const LOCK_RETRY: Duration = Duration::from_millis(200);
@@ -38,6 +43,7 @@ pub const STARTED_US: &str = "(extract(epoch FROM a.backend_start) * 1000000)::p
 /// How to make a control connection.
 pub(super) struct Plan {
     pub(super) login: Login,
+    pub(super) tenures: Arc<Tenures>,
     pub(super) timeout: Duration,
     pub(super) authority: Arc<dyn Authority>,
     pub(super) cells: Arc<MarkCache>,
@@ -45,12 +51,29 @@ pub(super) struct Plan {
     pub(super) witness: WitnessMode,
     /// How long the first connection waits for a lock that somebody holds.
     pub(super) lock_wait: Duration,
+    pub(super) meters: Meters,
 }
 
 /// The control connection, for all who use it.
 #[derive(Debug, Clone)]
 pub(super) struct Control {
     link: watch::Receiver<Link>,
+    tenures: Arc<Tenures>,
+    /// Somebody has found that an address leads to another server.
+    doubt: Arc<Notify>,
+}
+
+/// The server that the control connection leads to.
+#[derive(Debug, Clone)]
+pub struct Primary {
+    /// Where it is.
+    pub place: Place,
+    /// The same in words for people.
+    pub server: Arc<str>,
+    /// The version of its PostgreSQL, in its own words.
+    pub version: Arc<str>,
+    /// Over when it is not the primary any more.
+    pub tenure: Tenure,
 }
 
 #[derive(Debug, Clone)]
@@ -59,12 +82,23 @@ enum Link {
     Down(Arc<str>),
 }
 
+impl Link {
+    fn primary(&self) -> Option<Primary> {
+        match self {
+            Self::Up(session) if !session.client.is_closed() => Some(session.primary.clone()),
+            Self::Up(_) | Self::Down(_) => None,
+        }
+        .filter(|primary| !primary.tenure.is_over())
+    }
+}
+
 #[derive(Debug)]
 struct Session {
     client: Client,
     connection: AbortHandle,
     backend: Backend,
     cluster: Cluster,
+    primary: Primary,
     witness: Table,
 }
 
@@ -84,15 +118,17 @@ impl Control {
         let mut waits = false;
         let first = loop {
             match establish(&plan, None).await {
-                Err(error @ (StartError::OtherAuthority { .. } | StartError::Taken { .. }))
-                    if Instant::now() < give_up =>
-                {
+                // The backend of a proxy that was killed may take a moment to notice; a failover may be under way.
+                Err(
+                    error @ (StartError::OtherAuthority { .. }
+                    | StartError::Taken { .. }
+                    | StartError::NoPrimary { .. }),
+                ) if Instant::now() < give_up => {
                     if !waits {
-                        let most = plan.lock_wait;
-                        tracing::warn!(%error, ?most, "waiting for the other proxy to go");
+                        let within = plan.lock_wait;
+                        tracing::warn!(%error, ?within, "waiting for the cluster");
                     }
                     waits = true;
-                    // The backend of a proxy that was killed may take a moment to notice.
                     sleep(LOCK_RETRY).await;
                 }
                 other => break other?,
@@ -100,8 +136,15 @@ impl Control {
         };
         let cluster = first.session.cluster;
         let (link, control) = watch::channel(Link::Up(Arc::clone(&first.session)));
+        let control = Self {
+            link: control,
+            tenures: Arc::clone(&plan.tenures),
+            doubt: Arc::default(),
+        };
+        let patrol = Patrol::new(plan.login.clone(), control.clone());
+        tokio::spawn(patrol.run(Arc::clone(&control.doubt), cancel.clone()));
         tokio::spawn(supervise(plan, first, link, cancel));
-        Ok((Self { link: control }, cluster))
+        Ok((control, cluster))
     }
 
     /// Runs one statement in a transaction of its own. Waits for the connection where it is down, and
@@ -173,6 +216,41 @@ impl Control {
         }
     }
 
+    /// Takes note of what is on record. Sessions of a server that is older are ended.
+    pub(super) fn note_record(&self, recorded: Cluster) {
+        self.tenures.note(recorded);
+    }
+
+    /// Has the servers looked at soon: an address may lead to another one.
+    pub(super) fn look_again(&self) {
+        self.doubt.notify_one();
+    }
+
+    /// The primary, and which server that is, while the connection is up.
+    pub(super) fn standing(&self) -> Option<(Place, Cluster)> {
+        match &*self.link.borrow() {
+            Link::Up(session) => Some((session.primary.place, session.cluster)),
+            Link::Down(_) => None,
+        }
+    }
+
+    pub(super) fn primary(&self) -> Option<Primary> {
+        self.link.borrow().primary()
+    }
+
+    pub(super) async fn find_primary(&self) -> Option<Primary> {
+        let mut link = self.link.clone();
+        let found = link.wait_for(|link| link.primary().is_some()).await;
+        found.ok().and_then(|link| link.primary())
+    }
+
+    pub(super) fn why_down(&self) -> Arc<str> {
+        match &*self.link.borrow() {
+            Link::Up(_) => "it has just changed".into(),
+            Link::Down(why) => Arc::clone(why),
+        }
+    }
+
     async fn session(&self, deadline: Instant) -> Result<Arc<Session>, ControlError> {
         let mut link = self.link.clone();
         loop {
@@ -213,9 +291,11 @@ async fn supervise(
             }
             _ = connection => {}
         }
+        plan.meters.control_lost.inc();
         tracing::warn!("the control connection was lost; takeovers wait until it is back");
         link.send_replace(Link::Down("it was lost".into()));
         let mut pause = BACKOFF.0;
+        let mut told = String::new();
         current = loop {
             let attempt = tokio::select! {
                 () = cancel.cancelled() => return,
@@ -224,8 +304,13 @@ async fn supervise(
             match attempt {
                 Ok(established) => break established,
                 Err(error) => {
-                    tracing::warn!(%error, "no control connection");
-                    link.send_replace(Link::Down(error.to_string().into()));
+                    let why = error.to_string();
+                    link.send_replace(Link::Down(why.as_str().into()));
+                    // Once for each reason: it is tried twice a second.
+                    if why != told {
+                        tracing::warn!(%error, "no control connection");
+                        told = why;
+                    }
                 }
             }
             tokio::select! {
@@ -234,58 +319,84 @@ async fn supervise(
             }
             pause = (pause * 2).min(BACKOFF.1);
         };
-        tracing::info!("the control connection is back");
         link.send_replace(Link::Up(Arc::clone(&current.session)));
     }
 }
 
-/// A connection to the cluster. It ends with the client.
-pub(super) async fn connect(login: &Login) -> Result<(Client, JoinHandle<()>), StartError> {
-    let (client, connection) = login.connect().await.map_err(|error| {
-        StartError::Connect(match error {
-            ConnectError::Server(error) => ControlError::Server(error.into()),
-            ConnectError::Files(error) => ControlError::Files(error.into()),
-        })
-    })?;
-    let connection = tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::warn!(%error, "control connection");
+/// Connects to the primary: to the newest server that takes writes and is not older than the one on record.
+async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established, StartError> {
+    let within = plan.timeout.max(CONNECT_WITHIN);
+    let found = hosts::primaries(&plan.login, Instant::now() + within).await?;
+    let mut refused = None;
+    for open in of_one_cluster(plan, found).await? {
+        let prepared = timeout(within, prepare_session(plan, open, previous)).await;
+        match prepared.unwrap_or(Err(StartError::Connect(ControlError::Timeout))) {
+            // A deposed primary that lives on, beside another.
+            Err(error @ StartError::WrongCluster { .. }) => refused = refused.or(Some(error)),
+            prepared => return prepared,
         }
-    });
-    Ok((client, connection))
+    }
+    Err(refused.unwrap_or(StartError::Connect(ControlError::Lost)))
 }
 
-async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established, StartError> {
-    let attempt = async {
-        let (client, connection) = connect(&plan.login).await?;
-        // A failed preparation drops the client, which ends the session.
-        let Prepared {
-            backend,
-            cluster,
-            witness,
-        } = match prepare::prepare(plan, &client, previous).await {
-            Err(error @ StartError::OtherAuthority { .. }) if previous.is_some() => {
-                end_registered(plan, &client).await?;
-                return Err(error);
-            }
-            prepared => prepared?,
-        };
-        let session = Arc::new(Session {
-            client,
-            connection: connection.abort_handle(),
-            backend,
-            cluster,
-            witness,
-        });
-        Ok(Established {
-            session,
-            connection,
-        })
-    };
-    match timeout(plan.timeout.max(CONNECT_WITHIN), attempt).await {
-        Ok(established) => established,
-        Err(_) => Err(StartError::Connect(ControlError::Timeout)),
+/// Leaves out the hosts of other clusters than the one on record.
+async fn of_one_cluster(plan: &Plan, mut found: Vec<Open>) -> Result<Vec<Open>, StartError> {
+    let system = |open: &Open| open.role.cluster().map(|cluster| cluster.system_identifier);
+    let first = found.first().and_then(system);
+    if found.iter().all(|open| system(open) == first) {
+        return Ok(found);
     }
+    let recorded = plan.authority.cluster().await;
+    let Some(recorded) = recorded.map_err(StartError::Authority)? else {
+        return Err(StartError::NoPrimary {
+            seen: "the hosts belong to several clusters".to_owned(),
+        });
+    };
+    found.retain(|open| system(open) == Some(recorded.system_identifier));
+    Ok(found)
+}
+
+/// Where it fails, the client is dropped, which ends the session.
+async fn prepare_session(
+    plan: &Plan,
+    open: Open,
+    previous: Option<Backend>,
+) -> Result<Established, StartError> {
+    let Open { at, link, .. } = open;
+    let hosts::Link {
+        client,
+        connection,
+        version,
+    } = link;
+    let Prepared {
+        backend,
+        cluster,
+        witness,
+    } = match prepare::prepare(plan, &client, previous).await {
+        Err(error @ StartError::OtherAuthority { .. }) if previous.is_some() => {
+            end_registered(plan, &client).await?;
+            return Err(error);
+        }
+        prepared => prepared?,
+    };
+    let session = Arc::new(Session {
+        client,
+        connection: connection.abort_handle(),
+        backend,
+        cluster,
+        primary: Primary {
+            place: at.place,
+            server: at.to_string().into(),
+            version: Arc::clone(&version),
+            tenure: plan.tenures.begin(cluster),
+        },
+        witness,
+    });
+    tracing::info!(primary = %at, postgres = &*version, %cluster, "the control connection leads to the primary");
+    Ok(Established {
+        session,
+        connection,
+    })
 }
 
 /// Another authority has come in while this connection was down. Its takeovers know nothing of our sessions, so they

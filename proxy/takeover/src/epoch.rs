@@ -81,7 +81,9 @@ impl Epoch {
             Declared::Accepted { mark, .. } | Declared::Stale { mark } => {
                 self.witness.record(&scope, &mark, deadline).await
             }
-            Declared::OtherCluster { .. } | Declared::TooFar { .. } => {
+            Declared::OtherCluster { .. }
+            | Declared::TooFar { .. }
+            | Declared::MarkIsLower { .. } => {
                 let why = "another cluster is on record".to_owned();
                 Err(DeclareError::Authority(AuthorityError::Unavailable(why)))
             }

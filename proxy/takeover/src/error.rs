@@ -29,6 +29,12 @@ pub enum StartError {
     /// The server takes no writes, so there is nothing to fence.
     #[error("the control connection leads to a standby; it must lead to the primary")]
     Standby,
+    /// None of the hosts that were named takes writes.
+    #[error("no host is known to be the primary: {seen}")]
+    NoPrimary {
+        /// What each of them is.
+        seen: String,
+    },
     /// Proxies with another store are on this cluster: it would have two marks.
     #[error(
         "this proxy uses authority {ours}, but the cluster is already served with authority \
@@ -155,6 +161,9 @@ pub enum ControlError {
     /// The server refused the statement.
     #[error("{}", server_text(.0))]
     Server(Arc<tokio_postgres::Error>),
+    /// Nobody listens there, or there is no way.
+    #[error("error connecting to server: {0}")]
+    Dial(Arc<std::io::Error>),
     /// The server did not answer in time.
     #[error("the server did not answer in time")]
     Timeout,
@@ -183,6 +192,12 @@ pub enum DeclareError {
     Stale {
         /// The mark above it.
         mark: Mark,
+    },
+    /// The mark is below the one that a take names. Nothing was registered, and no mark was raised.
+    #[error("the mark is not as high as the one that was to be followed")]
+    MarkIsLower {
+        /// The mark, where there is one.
+        mark: Option<Mark>,
     },
     /// The policy does not allow the token. Nothing was registered, and no mark was raised.
     #[error("the token is out of bounds: {bound}")]
@@ -261,4 +276,13 @@ pub enum BackendFault {
     /// The process is there, its start is not shown.
     #[error("its backend_start is hidden; the control role lacks pg_read_all_stats")]
     Hidden,
+    /// There is a process with this id, and it is another session's.
+    #[error(
+        "what has this id in pg_stat_activity is another session; the control connection leads to another server than \
+             the session, or a pooler is in between"
+    )]
+    Other,
+    /// Whether it is the session's cannot be seen.
+    #[error("track_activities is off for it, so it cannot be told from one of another server")]
+    Untracked,
 }

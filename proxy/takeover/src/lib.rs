@@ -8,14 +8,20 @@ mod confirm;
 pub mod control;
 mod epoch;
 pub mod error;
+mod hosts;
+mod meters;
+mod options;
 mod pace;
+mod patrol;
 pub mod prepare;
 mod prepared;
+mod reach;
 mod reaper;
 mod recover;
 mod release;
 mod repair;
 mod sessions;
+mod tenure;
 mod watch;
 pub mod witness;
 
@@ -41,69 +47,23 @@ pub use repair::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 
 use barrier::{Barrier, Barriers};
 use confirm::Confirmer;
+pub use control::Primary;
 use control::{Control, Plan};
 use epoch::Epoch;
+pub use hosts::Place;
+pub use meters::Meters;
+pub use options::{BarrierKind, TakeoverOptions, WitnessMode};
 use pace::Pace;
 use pgpalisade_fence::mark_cache::MarkCache;
 pub use pgpalisade_fence::{Identified, Purpose, Terms};
+use reach::Reach;
 use reaper::Reaper;
 use release::Releases;
+pub use sessions::Trace;
+pub use tenure::Tenure;
+use tenure::Tenures;
 use watch::Watcher;
 use witness::Witness;
-
-/// How takeovers are served.
-#[derive(Debug, Clone)]
-pub struct TakeoverOptions {
-    /// Where the control connection goes: to the same cluster as the clients' sessions, without a pooler.
-    pub control: Login,
-    /// How long a declaration may take, takeover included. 5 s by default.
-    pub timeout: Duration,
-    /// What a takeover waits for.
-    pub barrier: BarrierKind,
-    /// Whether the store serves one proxy or several.
-    pub store_lock: StoreLock,
-    /// Whether marks are copied into the cluster.
-    pub witness: WitnessMode,
-    /// How long a start waits for a cluster lock that somebody holds. 10 s by default.
-    pub lock_wait: Duration,
-    /// How often records of ended sessions are removed. 30 s by default.
-    pub reap_every: Duration,
-    /// This proxy in words for people, kept with the marks: host and pid.
-    pub declared_by: String,
-}
-
-impl TakeoverOptions {
-    /// The defaults, for the embedded store.
-    pub fn new(control: impl Into<Login>, declared_by: String) -> Self {
-        Self {
-            control: control.into(),
-            timeout: Duration::from_secs(5),
-            barrier: BarrierKind::Cluster,
-            store_lock: StoreLock::Exclusive,
-            witness: WitnessMode::Auto,
-            lock_wait: Duration::from_secs(10),
-            reap_every: Duration::from_secs(30),
-            declared_by,
-        }
-    }
-}
-
-/// What a takeover waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BarrierKind {
-    /// Every old session of the cluster, through whatever proxy, is gone from pg_stat_activity.
-    Cluster,
-}
-
-/// Whether marks are copied into the cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WitnessMode {
-    /// Where the control role may.
-    Auto,
-    /// Never.
-    Off,
-}
 
 /// A stale session that is only observed goes on, and a takeover that is enforced has to find it.
 const fn if_stale(purpose: Purpose) -> IfStale {
@@ -139,6 +99,7 @@ struct Inner {
     witness: Arc<Witness>,
     epoch: Arc<Epoch>,
     pace: Pace,
+    meters: Meters,
     _tasks: DropGuard,
 }
 
@@ -165,34 +126,30 @@ impl Takeover {
     ) -> Result<Self, StartError> {
         let TakeoverOptions {
             timeout,
-            store_lock,
-            witness,
-            lock_wait,
-            reap_every,
             declared_by,
+            meters,
             ..
         } = options;
         let BarrierKind::Cluster = options.barrier;
         let tasks = cancel.child_token();
         let guard = tasks.clone().drop_guard();
         let cells = Arc::new(MarkCache::default());
+        let authority = Reach::of(authority, meters.clone());
         // Before the marks are read, so that no raise falls between the two.
         let changes = authority.watch();
         let plan = Plan {
-            login: control_login(options.control, timeout),
+            login: control_login(options.control),
+            tenures: Arc::new(Tenures::default()),
             timeout,
             authority: Arc::clone(&authority),
             cells: Arc::clone(&cells),
-            lock: store_lock,
-            witness,
-            lock_wait,
+            lock: options.store_lock,
+            witness: options.witness,
+            lock_wait: options.lock_wait,
+            meters: meters.clone(),
         };
         let (control, ours) = Control::start(plan, tasks.clone()).await?;
-        let watcher = Watcher {
-            control: control.clone(),
-            cells: Arc::clone(&cells),
-            ours,
-        };
+        let watcher = Watcher::new(&control, &cells, ours, &declared_by);
         tokio::spawn(watcher.run(changes, tasks.clone()));
         let confirmer = Confirmer {
             authority: Arc::clone(&authority),
@@ -205,10 +162,10 @@ impl Takeover {
         epoch.raise().await.map_err(start_error)?;
         let reaper = Reaper(Arc::clone(&epoch));
         reaper.reap().await.map_err(start_error)?;
-        tokio::spawn(reaper.run(reap_every, tasks.clone()));
+        tokio::spawn(reaper.run(options.reap_every, tasks.clone()));
         let releases = Arc::new(Releases::default());
         tokio::spawn(Arc::clone(&releases).run(Arc::clone(&authority), timeout, tasks));
-        let barriers = Barriers::new(control.clone(), Arc::clone(&authority));
+        let barriers = Barriers::new(control.clone(), Arc::clone(&authority), meters.clone());
         let inner = Inner {
             handle: Handle::current(),
             timeout,
@@ -221,6 +178,7 @@ impl Takeover {
             barriers,
             releases,
             pace: Pace::default(),
+            meters,
             _tasks: guard,
         };
         Ok(Self {
@@ -231,6 +189,11 @@ impl Takeover {
     /// What this proxy knows of the marks.
     pub fn cells(&self) -> &Arc<MarkCache> {
         &self.inner.cells
+    }
+
+    /// What is counted and measured.
+    pub fn meters(&self) -> &Meters {
+        &self.inner.meters
     }
 
     /// The cluster that the control connection leads to, while it is up.
@@ -244,20 +207,56 @@ impl Takeover {
         Instant::now() + self.inner.timeout
     }
 
-    /// Finds the server session behind the pid that the server told at login. The answer stays true for as
-    /// long as the session lives.
+    /// Finds the server session that has the pid which the server told at login, and that was the last to send this
+    /// trace. The answer stays true for as long as the session lives.
     ///
-    /// Errors: [`DeclareError::Backend`] where a pooler sits in between or rights are missing,
-    /// [`DeclareError::Control`].
-    pub async fn identify(&self, pid: i32, deadline: Instant) -> Result<Identified, DeclareError> {
-        let control = self.inner.control.clone();
-        self.run(async move { sessions::identify(&control, pid, deadline).await })
-            .await
+    /// Errors: [`DeclareError::Backend`] where a pooler sits in between, the control connection leads elsewhere, or
+    /// rights are missing, [`DeclareError::Control`].
+    pub async fn identify(
+        &self,
+        pid: i32,
+        trace: Trace,
+        deadline: Instant,
+    ) -> Result<Identified, DeclareError> {
+        let inner = Arc::clone(&self.inner);
+        let find = async move {
+            let found = sessions::identify(&inner.control, pid, &trace, deadline).await;
+            if let Err(DeclareError::Backend { .. }) = found {
+                // The address may lead to another server by now.
+                inner.control.look_again();
+            }
+            found
+        };
+        self.run(find).await
     }
 
-    /// Declares a token. On success the session may write: no session with a lower token is left. The mark is
-    /// the declared token. How far it may rise, and what becomes of a stale one, the terms say; this proxy adds itself
-    /// to who declares.
+    /// Asks the authority, so that it is known whether it answers.
+    ///
+    /// Errors: those of the authority; it has time until the deadline.
+    pub async fn ask_authority(&self, deadline: Instant) -> Result<(), DeclareError> {
+        let inner = Arc::clone(&self.inner);
+        let ask = async move { in_time(inner.authority.cluster(), deadline).await };
+        self.run(ask).await.map(drop)
+    }
+
+    /// Where the primary is, while the control connection is up.
+    pub fn primary(&self) -> Option<Primary> {
+        self.inner.control.primary()
+    }
+
+    /// Where the primary is, once the control connection is up; `None` where the proxy stops.
+    pub async fn find_primary(&self) -> Option<Primary> {
+        self.inner.control.find_primary().await
+    }
+
+    /// Why no primary is known.
+    pub fn why_no_primary(&self) -> Arc<str> {
+        self.inner.control.why_down()
+    }
+
+    /// Declares a token, or takes the next one. On success the session may write: no session with a lower token is
+    /// left. The mark is its token. The terms say how far it may rise, and what becomes of a stale one; this proxy adds
+    /// itself to who declares.
     ///
     /// Bounded by its deadline. Goes on to its end when the caller's future is dropped.
     pub async fn declare(
@@ -271,7 +270,8 @@ impl Takeover {
         // The cache only rejects. What it rejects is looked up soon after: it may be behind a repair. One that is only
         // observed goes on all the same, so the authority has to know of it.
         if terms.purpose != Purpose::Observe
-            && let Some(mark) = cell.and_then(|cell| cell.mark_above(declaration.token))
+            && let Some(token) = declaration.claim.token()
+            && let Some(mark) = cell.and_then(|cell| cell.mark_above(token))
         {
             return Err(DeclareError::Stale { mark });
         }
@@ -313,9 +313,14 @@ impl Inner {
         }
         declaration.by = format!("{} via {}", declaration.by, self.declared_by);
         declaration.max_step = bounds.max_step;
+        declaration.max_token = bounds.max_token;
         declaration.if_stale = if_stale(purpose);
         self.epoch.note_joining();
+        // The watch may tell of it before the answer comes.
+        let before = self.cells.find(&declaration.scope);
+        let before = before.and_then(|cell| cell.mark());
         let declared = in_time(self.authority.declare(&declaration), deadline).await?;
+        let claim = declaration.claim;
         let Declaration { scope, cluster, .. } = declaration;
         match declared {
             Declared::Stale { mark } => {
@@ -324,7 +329,13 @@ impl Inner {
             }
             Declared::TooFar { mark } => {
                 self.cells.note(&scope, &mark);
-                Err(bounds::too_far(mark, bounds))
+                Err(bounds::too_far(mark, claim, bounds))
+            }
+            Declared::MarkIsLower { mark } => {
+                if let Some(mark) = &mark {
+                    self.cells.note(&scope, mark);
+                }
+                Err(DeclareError::MarkIsLower { mark })
             }
             Declared::OtherCluster { recorded } => Err(self.on_other_cluster(cluster, recorded)),
             Declared::Accepted {
@@ -333,9 +344,11 @@ impl Inner {
                 lower,
             } => {
                 if outcome == Outcome::Raised {
-                    let old = self.cells.cell(&scope).mark().map(Token::get);
-                    let (token, by, sessions) = (mark.token.get(), &mark.raised_by, lower.len());
-                    tracing::info!(%scope, token, old, by, sessions, "the mark is raised");
+                    self.meters.marks_raised.inc();
+                    let from = before.map(Token::get);
+                    let (to, sessions) = (mark.token.get(), lower.len());
+                    let raised_by = &mark.raised_by;
+                    tracing::info!(%scope, from, to, raised_by, sessions, "the mark is raised");
                 }
                 // From here on the old sessions of this proxy are refused; the barrier ends them all.
                 self.cells.note(&scope, &mark);
@@ -395,6 +408,7 @@ impl Inner {
         match recorded {
             Some(recorded) if recorded.follows(&ours) || !same_system(recorded, ours) => {
                 self.cells.cluster().note(ours, recorded);
+                self.control.note_record(recorded);
                 self.control.renew();
                 DeclareError::WrongCluster { ours, recorded }
             }
@@ -440,17 +454,7 @@ fn start_error(error: DeclareError) -> StartError {
 }
 
 /// What every control connection has, whatever the operator's DSN says.
-fn control_login(mut login: Login, timeout: Duration) -> Login {
-    let config = &mut login.config;
-    config
-        .application_name("pgpalisade control")
-        .keepalives(true)
-        .keepalives_idle(Duration::from_secs(10))
-        .keepalives_interval(Duration::from_secs(3))
-        .keepalives_retries(3)
-        .tcp_user_timeout(Duration::from_secs(10));
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(timeout);
-    }
+fn control_login(mut login: Login) -> Login {
+    login.config.application_name("pgpalisade control");
     login
 }

@@ -68,7 +68,9 @@ async fn enrol(plan: &Plan, cluster: Cluster) -> Result<(), StartError> {
             Ok(())
         }
         Enrolled::Refused { recorded } => {
-            known.note(cluster, recorded);
+            // The sessions that there are may be on another host than this one.
+            known.note(plan.tenures.cluster().unwrap_or(cluster), recorded);
+            plan.tenures.note(recorded);
             Err(StartError::WrongCluster {
                 ours: cluster,
                 recorded,

@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::control::{self, STARTED_US, answer};
+use super::control::{STARTED_US, answer};
 use super::error::{ControlError, StartError};
-use super::{StoreLock, WitnessMode, cluster_lock, control_login, prepare, witness};
+use super::{StoreLock, WitnessMode, cluster_lock, control_login, hosts, prepare, witness};
 
 /// Between two looks at sessions that were told to end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -46,6 +46,14 @@ pub enum RecoverError {
     Changed {
         /// What is there now.
         recorded: Cluster,
+    },
+    /// Nothing says which of them is the right one.
+    #[error(
+        "several hosts take writes ({named}): stop those that are not the primary, or name it alone"
+    )]
+    SeveralPrimaries {
+        /// They.
+        named: String,
     },
     /// It took too long.
     #[error("it was not completed in time; run it again")]
@@ -80,9 +88,9 @@ impl Recovery {
         timeout: Duration,
     ) -> Result<Self, RecoverError> {
         let deadline = Instant::now() + timeout;
-        let login = control_login(login.into(), timeout);
+        let login = control_login(login.into());
         let looking = async {
-            let (client, _) = control::connect(&login).await?;
+            let client = the_primary(&login, deadline).await?;
             prepare::check_rights(&client).await?;
             cluster_lock::take(&client, authority.identity(), StoreLock::Exclusive).await?;
             let cluster = prepare::cluster(&client).await?;
@@ -145,6 +153,21 @@ impl Recovery {
             .await
             .unwrap_or(Err(RecoverError::Timeout))
     }
+}
+
+/// Of several that take writes the operator says which one is right.
+async fn the_primary(login: &Login, deadline: Instant) -> Result<Client, RecoverError> {
+    let mut found = hosts::primaries(login, deadline).await?;
+    // One server may have several addresses.
+    found.dedup_by_key(|open| open.role);
+    if found.len() > 1 {
+        let named: Vec<String> = found.iter().map(|open| open.at.to_string()).collect();
+        return Err(RecoverError::SeveralPrimaries {
+            named: named.join(", "),
+        });
+    }
+    let only = found.pop().map(|open| open.link.client);
+    Ok(only.ok_or(StartError::Control(ControlError::Lost))?)
 }
 
 async fn forgotten(

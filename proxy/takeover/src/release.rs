@@ -62,7 +62,8 @@ impl Releases {
                     batch.iter().for_each(|backend| _ = waiting.remove(backend));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "authority unreachable; cleanup of ended sessions deferred, will retry");
+                    // That it is lost is told elsewhere.
+                    tracing::debug!(%error, "cleanup of ended sessions deferred, will retry");
                     tokio::select! {
                         () = cancel.cancelled() => return,
                         () = sleep(RETRY) => {}

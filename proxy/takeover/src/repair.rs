@@ -19,6 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::barrier::{Barrier, Barriers};
 use super::control::{Control, Plan};
 use super::error::{DeclareError, StartError};
+use super::meters::Meters;
 use super::witness::Witness;
 use super::{StoreLock, WitnessMode, control_login, in_time};
 
@@ -144,13 +145,15 @@ impl ScopeRepair {
         let tasks = CancellationToken::new();
         let guard = tasks.clone().drop_guard();
         let plan = Plan {
-            login: control_login(options.control.clone(), options.step_timeout),
+            login: control_login(options.control.clone()),
+            tenures: Arc::default(),
             timeout: options.step_timeout,
             authority: Arc::clone(&authority),
             cells: Arc::default(),
             lock: options.store_lock,
             witness: options.witness,
             lock_wait: LOCK_WAIT,
+            meters: Meters::default(),
         };
         let (control, cluster) = Control::start(plan, tasks).await?;
         let deadline = Instant::now() + options.timeout;
@@ -255,7 +258,11 @@ impl ScopeRepair {
         lower: Vec<Registered>,
         deadline: Instant,
     ) -> Result<(), DeclareError> {
-        let barriers = Barriers::new(self.control.clone(), Arc::clone(&self.authority));
+        let barriers = Barriers::new(
+            self.control.clone(),
+            Arc::clone(&self.authority),
+            Meters::default(),
+        );
         let barrier = Barrier {
             scope: self.scope.clone(),
             rank: mark.rank(),

@@ -123,13 +123,13 @@ impl Holdout {
         let query = StatementText::new(self.query.as_bytes(), Literals::Remove);
         tracing::warn!(
             %scope,
-            %token,
-            pid = self.backend.pid,
+            token = token.get(),
+            backend_pid = self.backend.pid,
             user = readable(&self.user),
             state = self.state,
             since = self.since,
             waits_for = self.waits_for,
-            query = query.as_str(),
+            statement = query.as_str(),
             "a server process was told to end and does not"
         );
     }
@@ -169,32 +169,58 @@ pub(super) async fn holdouts(
     rows.iter().map(holdout).collect()
 }
 
-/// The session behind a pid. Asked with it, the function makes one row; the view would make one of every session, which
-/// for thousands of them is most of the time of a login.
+/// A text that no other session has sent. A session that sends it as an empty statement shows it as its last query in
+/// pg_stat_activity, whatever state its transaction is in, and no snapshot is taken for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trace(String);
+
+impl Trace {
+    /// A new one.
+    #[must_use]
+    pub fn random() -> Self {
+        // Below 100 bytes, the least that track_activity_query_size can be.
+        let number: u128 = rand::random();
+        Self(format!(
+            "/* pgpalisade looks for this session: {number:032x} */"
+        ))
+    }
+
+    /// The empty statement.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The session that has left a trace. By its pid alone it could be another server's, where the control connection
+/// leads elsewhere. Asked with it, the function makes one row; the view would make one of every session, which for
+/// thousands of them is most of the time of a login.
 pub(super) async fn identify(
     control: &Control,
     pid: i32,
+    trace: &Trace,
     deadline: Instant,
 ) -> Result<Identified, DeclareError> {
-    let sql = format!("SELECT {STARTED_US} FROM pg_catalog.pg_stat_get_activity($1) a");
-    let (rows, cluster) = control
-        .query_on_cluster(&sql, &[(&pid, Type::INT4)], deadline)
-        .await
-        .map_err(DeclareError::Control)?;
+    let sql = format!(
+        "SELECT {STARTED_US}, a.query = $2, a.state = 'disabled' \
+         FROM pg_catalog.pg_stat_get_activity($1) a"
+    );
+    let params: [(&(dyn ToSql + Sync), Type); 2] = [(&pid, Type::INT4), (&trace.0, Type::TEXT)];
+    let asked = control.query_on_cluster(&sql, &params, deadline).await;
+    let (rows, cluster) = asked.map_err(DeclareError::Control)?;
+    let fault = |why| Err(DeclareError::Backend { pid, why });
     let Some(row) = rows.first() else {
-        return Err(DeclareError::Backend {
-            pid,
-            why: BackendFault::Unknown,
-        });
+        return fault(BackendFault::Unknown);
     };
-    match answer::<Option<i64>>(row, 0).map_err(DeclareError::Control)? {
-        Some(started_us) => Ok(Identified {
+    let seen = || Ok((answer(row, 0)?, answer(row, 1)?, answer(row, 2)?));
+    let seen: Result<(Option<i64>, Option<bool>, Option<bool>), _> = seen();
+    match seen.map_err(DeclareError::Control)? {
+        (None, _, _) => fault(BackendFault::Hidden),
+        (Some(started_us), Some(true), _) => Ok(Identified {
             backend: Backend { pid, started_us },
             cluster,
         }),
-        None => Err(DeclareError::Backend {
-            pid,
-            why: BackendFault::Hidden,
-        }),
+        (_, _, Some(true)) => fault(BackendFault::Untracked),
+        _ => fault(BackendFault::Other),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pgpalisade_authority::{Change, Cluster, Watch};
+use pgpalisade_authority::{Change, Cluster, Mark, Scope, Token, Watch};
 use tokio_util::sync::CancellationToken;
 
 use super::control::Control;
@@ -11,13 +11,29 @@ use pgpalisade_fence::mark_cache::MarkCache;
 
 /// What the watch tells it to.
 pub(super) struct Watcher {
-    pub(super) control: Control,
-    pub(super) cells: Arc<MarkCache>,
+    control: Control,
+    cells: Arc<MarkCache>,
     /// The cluster that this proxy was started for.
-    pub(super) ours: Cluster,
+    ours: Cluster,
+    /// This proxy, as its declarations name it.
+    declared_by: String,
 }
 
 impl Watcher {
+    pub(super) fn new(
+        control: &Control,
+        cells: &Arc<MarkCache>,
+        ours: Cluster,
+        declared_by: &str,
+    ) -> Self {
+        Self {
+            control: control.clone(),
+            cells: Arc::clone(cells),
+            ours,
+            declared_by: declared_by.to_owned(),
+        }
+    }
+
     /// Follows the watch until it ends, or until `cancel`.
     pub(super) async fn run(self, mut watch: Watch, cancel: CancellationToken) {
         loop {
@@ -26,15 +42,28 @@ impl Watcher {
                 change = watch.recv() => change,
             };
             match change {
-                Some(Change::Mark(scope, mark)) => self.cells.note(&scope, &mark),
+                Some(Change::Mark(scope, mark)) => self.on_mark(&scope, &mark),
                 Some(Change::Cluster(recorded)) => self.on_cluster(recorded),
                 None => return,
             }
         }
     }
 
+    fn on_mark(&self, scope: &Scope, mark: &Mark) {
+        let from = self.cells.find(scope).and_then(|cell| cell.mark());
+        self.cells.note(scope, mark);
+        let is_known = from.is_some_and(|from| from >= mark.token);
+        // Of its own a proxy has told before.
+        if !is_known && !scope.is_epoch() && !mark.raised_by.ends_with(&self.declared_by) {
+            let (from, to) = (from.map(Token::get), mark.token.get());
+            let raised_by = &mark.raised_by;
+            tracing::info!(%scope, from, to, raised_by, "the mark was raised through another proxy");
+        }
+    }
+
     fn on_cluster(&self, recorded: Cluster) {
         self.cells.cluster().note(self.ours, recorded);
+        self.control.note_record(recorded);
         let current = self.control.cluster();
         if current.is_some_and(|current| current != recorded && recorded.follows(&current)) {
             tracing::warn!(

@@ -30,8 +30,7 @@ pub(super) enum Table {
 /// What an owner of the database runs where the control role may not create the table itself.
 pub const SETUP: &str = "CREATE SCHEMA IF NOT EXISTS pgpalisade; \
     CREATE TABLE IF NOT EXISTS pgpalisade.mark (scope text PRIMARY KEY, token int8 NOT NULL, \
-    raised_at int8 NOT NULL, raised_by text NOT NULL); \
-    ALTER TABLE pgpalisade.mark ADD COLUMN IF NOT EXISTS incarnation int8 NOT NULL DEFAULT 0;";
+    raised_at int8 NOT NULL, raised_by text NOT NULL, incarnation int8 NOT NULL DEFAULT 0);";
 
 /// In the catalogs, because to_regclass fails where the role may not look into the schema.
 const IS_THERE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c \
@@ -42,10 +41,6 @@ const IS_USABLE: &str = "SELECT pg_catalog.has_schema_privilege('pgpalisade', 'U
     AND pg_catalog.has_table_privilege('pgpalisade.mark', 'SELECT') \
     AND pg_catalog.has_table_privilege('pgpalisade.mark', 'INSERT') \
     AND pg_catalog.has_table_privilege('pgpalisade.mark', 'UPDATE')";
-
-/// Where the table was made by a version that knew no incarnations, its owner adds the column.
-const IS_COMPLETE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute \
-    WHERE attrelid = pg_catalog.to_regclass('pgpalisade.mark') AND attname = 'incarnation' AND NOT attisdropped)";
 
 const READ: &str = "SELECT scope, token, raised_at, raised_by, incarnation FROM pgpalisade.mark";
 
@@ -238,10 +233,10 @@ async fn open(client: &Client) -> Result<Table, ControlError> {
     }
 }
 
-/// Whether the table is there, complete, and may be read and written.
+/// Whether the table is there, and may be read and written.
 pub async fn is_usable(client: &Client) -> Result<bool, ControlError> {
     // Asked one after the other, because the privilege functions fail where the table is missing.
-    for sql in [IS_THERE, IS_USABLE, IS_COMPLETE] {
+    for sql in [IS_THERE, IS_USABLE] {
         let rows = client.query_typed(sql, &[]).await?;
         let row = rows.first().ok_or(ControlError::Lost)?;
         if !answer::<bool>(row, 0)? {

@@ -16,7 +16,7 @@ use pgpalisade_authority::{
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
     Bound, DeclareError, Identified, Purpose, RepairError, RepairOptions, RepairReport,
-    ScopeRepair, StartError, StoreLock, Takeover, TakeoverOptions, Terms, WitnessMode, Work,
+    ScopeRepair, StartError, StoreLock, Takeover, TakeoverOptions, Terms, Trace, WitnessMode, Work,
 };
 use support::Postgres;
 use tokio::sync::mpsc;
@@ -50,11 +50,10 @@ async fn start(postgres: &Postgres, authority: Arc<dyn Authority>) -> Result<Tak
 async fn session(postgres: &Postgres, takeover: &Takeover, user: &str) -> (Client, Identified) {
     let client = postgres.connect(user).await;
     let pid = client.query_one("SELECT pg_backend_pid()", &[]).await;
-    let session = takeover
-        .identify(pid.unwrap().get(0), takeover.deadline())
-        .await
-        .unwrap();
-    (client, session)
+    let trace = Trace::random();
+    client.batch_execute(trace.text()).await.unwrap();
+    let found = takeover.identify(pid.unwrap().get(0), trace, takeover.deadline());
+    (client, found.await.unwrap())
 }
 
 async fn declare(
@@ -354,9 +353,6 @@ async fn a_repair_that_cannot_end_a_session_says_so_and_is_finished_by_the_next_
 async fn the_witness_agrees_with_a_repair() {
     let postgres = Postgres::start(&[]).await;
     let admin = postgres.connect("postgres").await;
-    let old = "CREATE SCHEMA pgpalisade; CREATE TABLE pgpalisade.mark (scope text PRIMARY KEY, \
-        token int8 NOT NULL, raised_at int8 NOT NULL, raised_by text NOT NULL);";
-    admin.batch_execute(old).await.unwrap();
     let store = store(&postgres);
     let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
     let (_a, a) = session(&postgres, &takeover, "postgres").await;

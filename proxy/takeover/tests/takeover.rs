@@ -17,7 +17,7 @@ use pgpalisade_authority::{
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
     BackendFault, DeclareError, Identified, Purpose, StartError, StoreLock, Takeover,
-    TakeoverOptions, Terms,
+    TakeoverOptions, Terms, Trace,
 };
 use pgpalisade_tests::machine::Signal;
 use support::Postgres;
@@ -73,11 +73,16 @@ fn identified(takeover: &Takeover, backend: Backend) -> Identified {
     Identified { backend, cluster }
 }
 
-async fn identify(takeover: &Takeover, pid: i32) -> Result<Backend, DeclareError> {
-    takeover
-        .identify(pid, takeover.deadline())
-        .await
-        .map(|found| found.backend)
+/// As a session with this pid that has left a trace.
+async fn found(takeover: &Takeover, pid: i32, trace: Trace) -> Result<Backend, DeclareError> {
+    let found = takeover.identify(pid, trace, takeover.deadline()).await;
+    found.map(|found| found.backend)
+}
+
+async fn identify(takeover: &Takeover, session: &Client) -> Result<Backend, DeclareError> {
+    let (pid, trace) = (pid(session).await, Trace::random());
+    session.batch_execute(trace.text()).await.unwrap();
+    found(takeover, pid, trace).await
 }
 
 async fn pid(client: &Client) -> i32 {
@@ -96,7 +101,7 @@ async fn declared(
     value: u64,
 ) -> (Client, Backend) {
     let client = postgres.connect(user).await;
-    let backend = identify(takeover, pid(&client).await).await.unwrap();
+    let backend = identify(takeover, &client).await.unwrap();
     declare(takeover, value, backend).await.unwrap();
     (client, backend)
 }
@@ -159,7 +164,7 @@ async fn ends_writers(n: usize) {
     }
     assert_eq!(registered(&store).await.len(), n);
     let client = postgres.connect("postgres").await;
-    let new = identify(&takeover, pid(&client).await).await.unwrap();
+    let new = identify(&takeover, &client).await.unwrap();
     let began = Instant::now();
     let mark = declare(&takeover, 34, new).await.unwrap();
     println!(
@@ -248,7 +253,7 @@ async fn a_pid_with_another_start_is_another_session() {
     let store = store(&postgres);
     let takeover = start(options(&postgres), &store).await.unwrap();
     let bystander = postgres.connect("postgres").await;
-    let live = identify(&takeover, pid(&bystander).await).await.unwrap();
+    let live = identify(&takeover, &bystander).await.unwrap();
     // As if an old session had had the pid before.
     let former = Backend {
         started_us: live.started_us - 1,
@@ -301,7 +306,7 @@ async fn missing_rights_are_named_with_the_grant() {
     // They do not for superusers.
     let (old, left) = declared(&postgres, &takeover, "postgres", 2).await;
     let client = postgres.connect("app").await;
-    let new = identify(&takeover, pid(&client).await).await.unwrap();
+    let new = identify(&takeover, &client).await.unwrap();
     let began = Instant::now();
     match declare(&takeover, 3, new).await.unwrap_err() {
         DeclareError::Incomplete {
@@ -338,15 +343,30 @@ async fn hidden_and_unknown_backends_are_refused() {
         other => panic!("{other}"),
     };
     // A pooler shows pids of its own.
-    let unknown = identify(&takeover, i32::MAX).await.unwrap_err();
+    let unknown = found(&takeover, i32::MAX, Trace::random()).await;
+    let unknown = unknown.unwrap_err();
     assert!(unknown.to_string().contains("pooler"), "{unknown}");
     assert_eq!(fault(unknown), BackendFault::Unknown);
+    // The pid is there, but it is not of the session that has left the trace.
+    let other = found(&takeover, pid(&admin).await, Trace::random()).await;
+    assert_eq!(fault(other.unwrap_err()), BackendFault::Other);
+    let quiet = postgres.connect("postgres").await;
+    quiet
+        .batch_execute("SET track_activities = off")
+        .await
+        .unwrap();
+    let untracked = identify(&takeover, &quiet).await.unwrap_err();
+    assert!(
+        untracked.to_string().contains("track_activities"),
+        "{untracked}"
+    );
+    assert_eq!(fault(untracked), BackendFault::Untracked);
     let (client, backend) = declared(&postgres, &takeover, "postgres", 1).await;
     admin
         .batch_execute("REVOKE pg_read_all_stats FROM c")
         .await
         .unwrap();
-    let hidden = identify(&takeover, pid(&client).await).await.unwrap_err();
+    let hidden = identify(&takeover, &client).await.unwrap_err();
     assert!(hidden.to_string().contains("pg_read_all_stats"), "{hidden}");
     assert_eq!(fault(hidden), BackendFault::Hidden);
     // What is hidden is not gone: the reaper leaves it.
@@ -428,7 +448,7 @@ async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
     let (_old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
     postgres.signal(Signal::STOP, stuck.pid);
     let client = postgres.connect("postgres").await;
-    let new = identify(&takeover, pid(&client).await).await.unwrap();
+    let new = identify(&takeover, &client).await.unwrap();
     let began = Instant::now();
     let error = declare(&takeover, 2, new).await.unwrap_err();
     let took = began.elapsed();
@@ -464,7 +484,7 @@ async fn a_caller_that_goes_away_does_not_stop_its_takeover() {
     let (mut old, mut stuck) = declared(&postgres, &takeover, "postgres", 1).await;
     for (value, patience) in [(2, Duration::ZERO), (3, Duration::from_millis(200))] {
         let client = postgres.connect("postgres").await;
-        let new = identify(&takeover, pid(&client).await).await.unwrap();
+        let new = identify(&takeover, &client).await.unwrap();
         postgres.signal(Signal::STOP, stuck.pid);
         let dropped = tokio::time::timeout(patience, declare(&takeover, value, new)).await;
         assert!(
@@ -487,7 +507,7 @@ async fn concurrent_declares_of_one_token_wait_for_one_barrier() {
     let mut sessions = Vec::new();
     for _ in 0..10 {
         let client = postgres.connect("postgres").await;
-        let backend = identify(&takeover, pid(&client).await).await.unwrap();
+        let backend = identify(&takeover, &client).await.unwrap();
         sessions.push((client, backend));
     }
     postgres.signal(Signal::STOP, stuck.pid);
@@ -628,7 +648,7 @@ async fn a_lost_control_connection_is_replaced_and_the_lock_taken_again() {
     let again = declare_for(&takeover, 1, session).await;
     assert_eq!(again.unwrap().token, token(1));
     let client = postgres.connect("postgres").await;
-    let new = identify(&takeover, pid(&client).await).await.unwrap();
+    let new = identify(&takeover, &client).await.unwrap();
     declare(&takeover, 2, new).await.unwrap();
     assert_eq!(registered(&store).await, [new]);
     let locks =
@@ -652,7 +672,7 @@ async fn without_a_control_connection_only_takeovers_fail() {
     admin.batch_execute("CREATE ROLE app LOGIN").await.unwrap();
     let (_old, old) = declared(&postgres, &takeover, "app", 1).await;
     let client = postgres.connect("app").await;
-    let new = identify(&takeover, pid(&client).await).await.unwrap();
+    let new = identify(&takeover, &client).await.unwrap();
     let [old_session, new_session] = [old, new].map(|backend| identified(&takeover, backend));
     admin.batch_execute("ALTER ROLE c NOLOGIN").await.unwrap();
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'c'";
@@ -819,7 +839,7 @@ async fn a_barrier_on_a_replaced_server_removes_nobody_else() {
     } = &replaced;
     let (_old, old) = declared(&postgres, takeover, "postgres", 1).await;
     let new = postgres.connect("postgres").await;
-    let new = identify(takeover, pid(&new).await).await.unwrap();
+    let new = identify(takeover, &new).await.unwrap();
     postgres.signal(Signal::STOP, old.pid);
     let declaring = tokio::spawn({
         let (takeover, session) = (takeover.clone(), identified(takeover, new));
@@ -887,7 +907,7 @@ async fn any_proxy_finishes_a_barrier() {
     let (old, _) = declared(&postgres, &one, "postgres", 1).await;
     // A proxy that raised the mark and then stopped for good.
     let client = postgres.connect("postgres").await;
-    let raiser = identify(&one, pid(&client).await).await.unwrap();
+    let raiser = identify(&one, &client).await.unwrap();
     let scope = Scope::default();
     let raise = Declaration::new(&scope, token(2), raiser, one.cluster().unwrap(), "");
     store.declare(&raise).await.unwrap();
@@ -966,7 +986,7 @@ async fn takeover_times() {
     let mut times = Vec::new();
     for value in 2..=101 {
         let client = postgres.connect("postgres").await;
-        let backend = identify(&takeover, pid(&client).await).await.unwrap();
+        let backend = identify(&takeover, &client).await.unwrap();
         let began = Instant::now();
         declare(&takeover, value, backend).await.unwrap();
         times.push(began.elapsed());

@@ -100,6 +100,15 @@ impl Login {
     }
 }
 
+impl<S> Stream<S> {
+    /// The certificate that the server has shown, in DER.
+    #[must_use]
+    pub fn peer_certificate(&self) -> Option<&[u8]> {
+        let (_, session) = self.0.get_ref();
+        session.peer_certificates()?.first().map(AsRef::as_ref)
+    }
+}
+
 impl Connector {
     /// tokio-postgres's settings with as much TLS as is wanted: of verification it knows nothing. As for libpq, there
     /// is none on unix sockets.

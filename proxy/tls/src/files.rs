@@ -1,10 +1,11 @@
 //! Certificates and keys in PEM files.
 
-use std::fs::File;
+use std::fs::{Metadata, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
@@ -61,14 +62,24 @@ fn content(path: &Path, what: impl Into<String>) -> FileError {
 
 fn read(
     path: &Path,
-    check: impl FnOnce(&File) -> Result<(), FileError>,
+    check: impl FnOnce(&Metadata) -> Result<(), FileError>,
 ) -> Result<Vec<u8>, FileError> {
     let failed = |source| FileError::Read {
         path: path.to_path_buf(),
         source,
     };
-    let file = File::open(path).map_err(failed)?;
-    check(&file)?;
+    // Without waiting for whoever would write into a pipe.
+    let mut options = OpenOptions::new();
+    let options = options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let file = options.read(true).open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(content(path, "is not a regular file"));
+    }
+    if metadata.len() > FILE_BYTES_MAX {
+        return Err(content(path, "is larger than 4 MiB"));
+    }
+    check(&metadata)?;
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX)
         .read_to_end(&mut bytes)
@@ -89,7 +100,7 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 
 /// A private key, from a file that nobody else may read.
 pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
-    let bytes = read(path, |file| check_permissions(path, file))?;
+    let bytes = read(path, |metadata| check_permissions(path, metadata))?;
     let is_encrypted = bytes.windows(9).any(|part| part == b"ENCRYPTED");
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
         PemError::NoItemsFound if is_encrypted => {
@@ -102,14 +113,7 @@ pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
 }
 
 /// As PostgreSQL checks its own key (`check_ssl_key_file_permissions` in be-secure-common.c).
-fn check_permissions(path: &Path, file: &File) -> Result<(), FileError> {
-    let metadata = file.metadata().map_err(|source| FileError::Read {
-        path: path.to_path_buf(),
-        source,
-    })?;
-    if !metadata.is_file() {
-        return Err(content(path, "is not a regular file"));
-    }
+fn check_permissions(path: &Path, metadata: &Metadata) -> Result<(), FileError> {
     let own = geteuid().as_raw();
     let (owner, mode) = (metadata.uid(), metadata.mode());
     if owner != own && owner != 0 {
@@ -210,5 +214,9 @@ mod tests {
         let error = key(dir.path()).unwrap_err().to_string();
         assert!(error.contains("is not a regular file"), "{error}");
         assert!(certificates(&path).is_err());
+        let long = std::fs::File::create(&path).unwrap();
+        long.set_len(FILE_BYTES_MAX + 1).unwrap();
+        let error = certificates(&path).unwrap_err().to_string();
+        assert!(error.contains("is larger than 4 MiB"), "{error}");
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::{BufMut as _, BytesMut};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::ALPN;
 
@@ -107,6 +108,12 @@ impl Session {
         Ok(())
     }
 
+    /// Whether there is something to send that nobody has asked for: an answer to what was read.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.connection.wants_write()
+    }
+
     /// Moves what is to be sent behind `out`.
     ///
     /// # Errors
@@ -184,6 +191,13 @@ impl Session {
         self.connection.alpn_protocol() == Some(ALPN)
     }
 
+    /// The common name in that certificate, where its subject has one, and one only, that is fit to be compared and
+    /// shown. An [`Acceptor`](crate::Acceptor) has verified the certificate; a client does so as its `sslmode` says.
+    #[must_use]
+    pub fn peer_common_name(&self) -> Option<String> {
+        common_name(self.peer_certificate()?)
+    }
+
     /// The certificate that the peer has shown, in DER.
     #[must_use]
     pub fn peer_certificate(&self) -> Option<&[u8]> {
@@ -192,6 +206,19 @@ impl Session {
             .first()
             .map(AsRef::as_ref)
     }
+}
+
+fn common_name(certificate: &[u8]) -> Option<String> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let mut names = certificate.subject().iter_common_name();
+    // Of several each program would choose another one.
+    let (Some(name), None) = (names.next(), names.next()) else {
+        return None;
+    };
+    let name = name.as_str().ok()?;
+    // A NUL would end the name for whoever reads it as C does (CVE-2009-4034).
+    let is_fit = !name.is_empty() && !name.contains(char::is_control);
+    is_fit.then(|| name.to_owned())
 }
 
 #[cfg(test)]

@@ -68,6 +68,21 @@ impl FrontendTag {
         )
     }
 
+    /// Whether it begins no statement and reads no text of the client.
+    #[inline]
+    #[must_use]
+    pub const fn runs_nothing(self) -> bool {
+        matches!(
+            self,
+            Self::Sync
+                | Self::Flush
+                | Self::Terminate
+                | Self::CopyData
+                | Self::CopyDone
+                | Self::CopyFail
+        )
+    }
+
     /// Whether the server takes this message as a part of an extended-query pipeline, which an error
     /// makes it skip up to the next Sync.
     #[must_use]
@@ -142,6 +157,41 @@ pub fn bind_parameters(prefix: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(*count))
 }
 
+/// The formats that a Bind without parameters asks for, 0 for text and 1 for binary: none, one for all columns, or one
+/// for each.
+///
+/// # Errors
+///
+/// [`WireError::Malformed`] where it has parameters, or its layout is another one.
+pub fn result_formats(body: &[u8]) -> Result<Vec<i16>, WireError> {
+    let formats = || {
+        let (_, rest) = split_cstr(body)?;
+        let (_, rest) = split_cstr(rest)?;
+        let (count, rest) = rest.split_first_chunk()?;
+        let rest = rest.get(2 * usize::from(u16::from_be_bytes(*count))..)?;
+        let rest = rest.strip_prefix(&[0, 0])?;
+        let (count, rest) = rest.split_first_chunk()?;
+        let is_whole = rest.len() == 2 * usize::from(u16::from_be_bytes(*count));
+        is_whole.then(|| {
+            let codes = rest.as_chunks().0.iter();
+            codes.map(|code| i16::from_be_bytes(*code)).collect()
+        })
+    };
+    formats().ok_or(WireError::Malformed(b'B'))
+}
+
+/// How many rows an Execute asks for; 0 for all.
+///
+/// # Errors
+///
+/// [`WireError::Malformed`] where the layout is another than a name and four bytes.
+pub fn row_limit(body: &[u8]) -> Result<u32, WireError> {
+    match split_cstr(body) {
+        Some((_, &[a, b, c, d])) => Ok(u32::from_be_bytes([a, b, c, d])),
+        _ => Err(WireError::Malformed(b'E')),
+    }
+}
+
 /// The portal name of an Execute.
 ///
 /// # Errors
@@ -202,6 +252,20 @@ mod tests {
         for short in [&b""[..], b"\0", b"\0\0\0", b"\0\x01\0\0\0"] {
             assert_eq!(parameters(short), None, "{short:?}");
         }
+        let formats = |rest: &[u8]| result_formats(&[b"p\0s\0", rest].concat());
+        assert_eq!(formats(b"\0\0\0\0\0\0"), Ok(vec![]));
+        assert_eq!(formats(b"\0\x01\0\x01\0\0\0\x02\0\x01\0\0"), Ok(vec![1, 0]));
+        for bad in [
+            &b""[..],
+            b"\0\0\0\x01\0\0",
+            b"\0\0\0\0\0\x01\0",
+            b"\0\0\0\0\0\0\0",
+            b"\xff\xff\0\0\0\0",
+        ] {
+            assert_eq!(formats(bad), Err(WireError::Malformed(b'B')), "{bad:?}");
+        }
+        assert_eq!(row_limit(b"p\0\0\0\0\x01"), Ok(1));
+        assert_eq!(row_limit(b"p\0\0\0\0"), Err(WireError::Malformed(b'E')));
         assert_eq!(execute(b"p\0\0\0\0\x01"), Ok(&b"p"[..]));
         assert_eq!(execute(b"p\0\0\0\0"), Err(WireError::Malformed(b'E')));
         assert_eq!(target(b'D', b"Sx\0"), Ok(Target::Statement(b"x")));

@@ -6,8 +6,8 @@ use bytes::{BufMut, BytesMut};
 
 use super::{WireError, split_cstr};
 
-/// The largest startup packet, its length word included: PostgreSQL's `MAX_STARTUP_PACKET_LENGTH`.
-pub const STARTUP_PACKET_MAX: usize = 10_000;
+/// The largest startup packet, its length word included: PostgreSQL's `MAX_STARTUP_PACKET_LENGTH` leaves that out.
+pub const STARTUP_PACKET_MAX: usize = 10_004;
 
 const CANCEL_REQUEST: u32 = 80_877_102;
 const SSL_REQUEST: u32 = 80_877_103;
@@ -175,8 +175,8 @@ mod tests {
         for (word, expect) in [
             (7, None),
             (8, Some(8)),
-            (10_000, Some(10_000)),
-            (10_001, None),
+            (10_004, Some(10_004)),
+            (10_005, None),
             (-1, None),
         ] {
             let bytes = i32::to_be_bytes(word);
@@ -241,7 +241,7 @@ mod tests {
             assert!(parse(&packet(3 << 16, bad)).is_err(), "{bad:?}");
         }
         assert!(parse(&packet(3 << 16, b"\0")).is_ok());
-        let full = packet(3 << 16, &[b"user\0", &[b'x'; 9970][..], b"\0\0"].concat());
+        let full = packet(3 << 16, &[b"user\0", &[b'x'; 9974][..], b"\0\0"].concat());
         let Ok(StartupPacket::Startup(message)) = parse(&full) else {
             panic!("not a startup")
         };

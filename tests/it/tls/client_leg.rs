@@ -89,8 +89,8 @@ fn every_sslmode_of_libpq() {
         assert!(said.contains("certificate verify failed"), "{said}");
     }
     let said = refused(&connect("disable", "/none", "TLSv1.3"));
-    let words = "FATAL:  pgpalisade accepts TLS only: host \"127.0.0.1\", user \"postgres\", database \"postgres\", no \
-                 encryption";
+    let words = "FATAL:  28000: pgpalisade accepts TLS only: host \"127.0.0.1\", user \"postgres\", database \
+                 \"postgres\", no encryption";
     assert!(said.contains(words), "{said}");
 }
 

@@ -5,7 +5,7 @@ use pgpalisade_tests::programs::stdout;
 use pgpalisade_tests::proxy::{Options, Proxy};
 use pgpalisade_tests::tls::{Authority, Pair};
 
-use super::{ENCRYPTED, psql, refused, server_with, upstream, with_tls};
+use super::{ENCRYPTED, create_app, psql, refused, server_with, upstream, with_tls};
 
 const PASSWORD: &str = "corréct 'horse'";
 
@@ -28,14 +28,7 @@ impl Way {
         let authority = Authority::new();
         let of_server = authority.issue_local("server");
         let postgres = server_with(&authority, auth, &of_server);
-        let encryption = match auth {
-            Auth::Md5 => "md5",
-            _ => "scram-sha-256",
-        };
-        let quoted = PASSWORD.replace('\'', "''");
-        postgres.sql(&format!(
-            "SET password_encryption = '{encryption}'; CREATE ROLE app LOGIN PASSWORD '{quoted}'"
-        ));
+        create_app(&postgres, auth, PASSWORD);
         let pair: Pair = match shown {
             Shown::Own => authority.issue_local("proxy"),
             Shown::Servers => of_server,
@@ -145,7 +138,7 @@ fn scram_with_tls_on_both_legs() {
         way.fails(
             "verify-full",
             binding,
-            "FATAL:  a login with SCRAM and channel binding cannot be relayed",
+            "FATAL:  28000: a login with SCRAM and channel binding cannot be relayed",
         );
         way.fails(
             "verify-full",

@@ -23,6 +23,8 @@ pub enum Session {
     Bare,
     /// Holds the current token of scope `other`, which no write needs.
     Elsewhere,
+    /// The same, and its startup packet has taken it.
+    Taker,
     /// Holds nothing, where a policy lists the tables of two scopes.
     Ungoverned,
     /// Holds the current token of scope `b` there, and may write `b.jobs` and nothing else.
@@ -33,9 +35,10 @@ pub enum Session {
 
 impl Session {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Bare,
         Self::Elsewhere,
+        Self::Taker,
         Self::Ungoverned,
         Self::Neighbour,
         Self::Holder,
@@ -48,7 +51,10 @@ impl Session {
 
     /// Whether it may change nothing at all.
     pub const fn is_strict(self) -> bool {
-        matches!(self, Self::Bare | Self::Elsewhere | Self::Ungoverned)
+        matches!(
+            self,
+            Self::Bare | Self::Elsewhere | Self::Taker | Self::Ungoverned
+        )
     }
 
     /// `fencing.token` of its startup packet.
@@ -56,6 +62,7 @@ impl Session {
         match self {
             Self::Bare | Self::Ungoverned => None,
             Self::Elsewhere => Some("other=@0"),
+            Self::Taker => Some("other=next"),
             Self::Neighbour => Some("b=@0"),
             Self::Holder => Some("@0"),
         }

@@ -12,10 +12,11 @@ impl Generator {
     /// One of them.
     pub fn fragment(&mut self) {
         if self.words.session == Session::Holder {
-            match self.random.random_range(0..3) {
+            match self.random.random_range(0..5) {
                 0 => self.moves_in_a_transaction(),
                 1 => self.lays_down(),
-                _ => self.deposed(),
+                2 => self.deposed(),
+                _ => self.few_moves(),
             }
             return;
         }
@@ -33,7 +34,7 @@ impl Generator {
     }
 
     /// Something between two steps of a way: mostly nothing, or the end of a packet.
-    fn pause(&mut self) {
+    pub(super) fn pause(&mut self) {
         match self.random.random_range(0..12) {
             0 => self.steps.push(Step::Send),
             1..=2 => self.steps.push(Step::Wait),
@@ -99,7 +100,7 @@ impl Generator {
         self.hidden();
     }
 
-    fn hidden(&mut self) {
+    pub(super) fn hidden(&mut self) {
         let sql = self.of(Kind::Hidden);
         self.deliver(sql);
     }
@@ -317,119 +318,5 @@ impl Generator {
         self.pause();
         self.query("COMMIT");
         self.query([b"FETCH ", &name[..]].concat());
-    }
-
-    /// The token goes, and what was begun under it goes on.
-    fn lays_down(&mut self) {
-        let down = one(
-            &mut self.random,
-            &[
-                "SET fencing.token = ''",
-                "SET LOCAL fencing.token = ''",
-                "SELECT set_config('fencing.token', '', false)",
-                "SET fencing.token = '5'",
-            ],
-        );
-        let hidden = self.of(Kind::Hidden);
-        let mut parts: Vec<Sql> = vec![down.into(), hidden.clone()];
-        match self.random.random_range(0..4) {
-            0 => {}
-            1 => parts.insert(0, "BEGIN".into()),
-            2 => {
-                parts = vec![
-                    "BEGIN".into(),
-                    [&b"DECLARE h CURSOR WITH HOLD FOR "[..], &hidden].concat(),
-                    down.into(),
-                    "COMMIT".into(),
-                ];
-            }
-            _ => {
-                parts = vec![
-                    "BEGIN".into(),
-                    "SAVEPOINT s".into(),
-                    hidden,
-                    "ROLLBACK TO s".into(),
-                    down.into(),
-                ];
-                parts.push(self.of(Kind::Hidden));
-            }
-        }
-        self.sequence(parts);
-        if once_in(&mut self.random, 2) {
-            self.query("COMMIT");
-        }
-    }
-
-    /// One text, or one after the other.
-    fn sequence(&mut self, parts: Vec<Sql>) {
-        match self.random.random_range(0..3) {
-            0 => self.say(Message::Query(parts)),
-            _ => {
-                for sql in parts {
-                    self.deliver(sql);
-                    self.pause();
-                }
-            }
-        }
-    }
-
-    fn written(&mut self) -> Sql {
-        one(
-            &mut self.random,
-            &[
-                "INSERT INTO log VALUES ('x')",
-                "SELECT w()",
-                "TABLE v",
-                "SELECT !!! 1",
-            ],
-        )
-        .into()
-    }
-
-    /// A transaction writes under one token and goes on under the next, which another session declares too.
-    fn moves_in_a_transaction(&mut self) {
-        let mut parts: Vec<Sql> = vec!["BEGIN".into()];
-        if once_in(&mut self.random, 4) {
-            parts.push("SAVEPOINT s".into());
-        }
-        parts.push(self.written());
-        if once_in(&mut self.random, 4) {
-            parts.push(self.statement());
-        }
-        if once_in(&mut self.random, 4) {
-            parts.push("ROLLBACK TO s".into());
-        }
-        let next = one(
-            &mut self.random,
-            &[
-                "SET fencing.token = '@1'",
-                "SET LOCAL fencing.token = '@1'",
-                "SELECT set_config('fencing.token', '@1', false)",
-            ],
-        );
-        parts.push(next.into());
-        self.sequence(parts);
-        let by = one(&mut self.random, &["@1", "@1", "@2"]);
-        self.steps.push(Step::Declare(by));
-        self.query("COMMIT");
-    }
-
-    /// Another session takes over while something is open, or on its way.
-    fn deposed(&mut self) {
-        if once_in(&mut self.random, 2) {
-            self.query("BEGIN");
-        }
-        for _ in 0..self.random.random_range(1..4) {
-            let sql = match once_in(&mut self.random, 2) {
-                true => self.written(),
-                false => self.statement(),
-            };
-            self.deliver(sql);
-        }
-        self.pause();
-        self.steps.push(Step::Declare("@1"));
-        let sql = self.written();
-        self.deliver(sql);
-        self.query("COMMIT");
     }
 }

@@ -92,7 +92,8 @@ fn startup(random: &mut StdRng, session: Session) -> Vec<(String, String)> {
 
 impl Generator {
     fn write(&mut self) {
-        let fragment_at = match once_in(&mut self.random, 2) {
+        let holds = self.words.session == Session::Holder;
+        let fragment_at = match holds || once_in(&mut self.random, 2) {
             true => Some(self.random.random_range(0..4)),
             false => None,
         };

@@ -14,6 +14,9 @@ use super::trial::{SILENT, Trial};
 /// One in so many conversations is looked at for needless refusals.
 const LOOKED_AT: u64 = 40;
 
+/// So many conversations are told of while the others run.
+const TOLD_OF: u64 = 5000;
+
 /// What is to be run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -100,6 +103,11 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
         let mut report = report.lock().expect("the report");
         report.conversations += 1;
         report.busy += busy;
+        if report.conversations.is_multiple_of(TOLD_OF) {
+            let (so_far, wrong) = (report.conversations, report.violations.len());
+            let seconds = begun.elapsed().as_secs();
+            println!("{so_far} conversations after {seconds} s, {wrong} violations");
+        }
         for told in outcome.heard.errors {
             *report.errors.entry(told.sqlstate).or_default() += 1;
         }

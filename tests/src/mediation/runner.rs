@@ -10,7 +10,7 @@ use crate::wire::{self, Batch, Endpoint, Wire};
 /// Where the model of what must come is wrong, so long is waited.
 const SURPRISE: Duration = Duration::from_millis(60);
 /// Something must come within this, or the session no longer answers.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An error that the client was told.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 
 use super::conversation::{Name, Session, Sql};
+use super::moves::token_values;
 pub use super::purpose::Kind;
 
 impl Kind {
@@ -388,23 +389,9 @@ impl Words {
         }
     }
 
-    /// A token set, moved or laid down. Those below 10 are stale.
+    /// A token set, moved or laid down.
     pub fn token(&self, random: &mut StdRng) -> Sql {
-        let values: &[&str] = match self.session {
-            Session::Holder => &["@0", "@1", "@1", "@2", "5", "", "other=@0"],
-            Session::Neighbour => &["b=@0", "b=@1", "a=1", "b=@1,a=1", ""],
-            Session::Ungoverned => &["a=1", "b=1", "c=1", "", "x"],
-            Session::Bare | Session::Elsewhere => &[
-                "5",
-                "default=5",
-                "other=@1",
-                "other=5",
-                "",
-                "other=@0,5",
-                "x",
-            ],
-        };
-        let value = one(random, values);
+        let value = one(random, token_values(self.session));
         let form = one(
             random,
             &[

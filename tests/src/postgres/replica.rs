@@ -1,13 +1,34 @@
 //! A streaming replica of a server, and its promotion.
 
+use tempfile::TempDir;
+
 use super::program::{bin, programs, scratch_dir, unprivileged};
 use super::{Postgres, Turn};
-use crate::machine;
+use crate::machine::{self, Signal};
 
 impl Postgres {
     /// Starts a replica that follows this server. It lives on its own, whatever becomes of this one.
     pub fn replica(&self) -> Self {
         let turn = Turn::take();
+        let dir = self.base_backup();
+        let settings = self.settings.clone();
+        Self::launch(turn, dir, settings, programs().clone(), None)
+    }
+
+    /// The same, on another address of this machine and the very port of this server, as the servers of one name are.
+    pub fn replica_at(&self, address: &str) -> Self {
+        let turn = Turn::take();
+        let dir = self.base_backup();
+        let hba = dir.path().join("data/pg_hba.conf");
+        let mut rules = std::fs::read_to_string(&hba).expect("read pg_hba.conf");
+        rules.push_str(&format!("host all all {address}/32 trust\n"));
+        std::fs::write(hba, rules).expect("write pg_hba.conf");
+        let mut settings = self.settings.clone();
+        settings.push(format!("listen_addresses={address}"));
+        Self::launch(turn, dir, settings, programs().clone(), Some(self.port()))
+    }
+
+    fn base_backup(&self) -> TempDir {
         let dir = scratch_dir();
         let output = unprivileged(bin("pg_basebackup"))
             .arg("-h")
@@ -21,7 +42,29 @@ impl Postgres {
             .expect("run pg_basebackup");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "pg_basebackup: {said}");
-        Self::launch(turn, dir, self.settings.clone(), programs().clone())
+        dir
+    }
+
+    /// Makes a server that was shut down, and has nothing that the other lacks, a replica of that one.
+    pub fn start_as_replica_of(&mut self, primary: &Self) {
+        std::fs::write(self.data().join("standby.signal"), "").expect("write standby.signal");
+        let (host, port) = (primary.socket_dir().display(), primary.port());
+        self.start_again(&[&format!(
+            "primary_conninfo=host={host} port={port} user=postgres"
+        )]);
+    }
+
+    /// Stops every process of the server where it is (SIGSTOP), as a machine that hangs. It goes on when the guard is
+    /// dropped.
+    pub fn freeze(&self) -> Frozen {
+        let workers = self.sql("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()");
+        let workers = workers.concat();
+        let mut pids: Vec<u32> = workers.iter().filter_map(|pid| pid.parse().ok()).collect();
+        pids.push(self.pid());
+        for pid in &pids {
+            machine::signal(*pid, Signal::STOP);
+        }
+        Frozen { pids }
     }
 
     /// Confirms nothing from now on that this replica does not have, as a store needs it that fails over.
@@ -59,5 +102,19 @@ impl Postgres {
         machine::wait_for("the replica to catch up", || {
             (self.value(&caught_up) == "t").then_some(())
         });
+    }
+}
+
+/// A server that is stopped where it is.
+#[derive(Debug)]
+pub struct Frozen {
+    pids: Vec<u32>,
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        for pid in &self.pids {
+            machine::signal(*pid, Signal::CONT);
+        }
     }
 }

@@ -15,6 +15,7 @@ mod racing;
 mod repairs;
 mod scale;
 mod stale;
+mod takes;
 mod watching;
 
 pub use scale::{Scale, at_scale};
@@ -41,6 +42,10 @@ pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     stale::sessions_are_registered_where_that_is_wanted(store).await;
     scopes_are_apart(store).await;
     bounds::a_step_that_is_too_long_changes_nothing(store).await;
+    takes::follow_the_mark_that_was_read(store).await;
+    takes::whatever_the_mark_is(store).await;
+    takes::stay_within_their_bounds(store).await;
+    takes::made_again_are_the_same(store).await;
     repairs::set_the_mark_in_a_new_incarnation(store).await;
     repairs::are_refused_where_the_scope_is_another_than_seen(store).await;
     repairs::asked_for_again_change_nothing(store).await;
@@ -49,6 +54,8 @@ pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     let one = [Arc::clone(&authority)];
     concurrent::raises_see_every_lower_session(&one, seed).await;
     concurrent::schedule_loses_no_session(&one, seed).await;
+    takes::at_once_have_one_winner(&one, seed).await;
+    takes::at_once_have_a_token_each(&one, seed).await;
     abandoned::calls_leave_nothing_broken(&one, seed).await;
     racing::enrolment_ends_the_cluster_before(&one).await;
     repairs::are_ordered_with_declarations(&one).await;
@@ -71,6 +78,8 @@ pub async fn run_two(a: Arc<dyn Authority>, b: Arc<dyn Authority>, seed: u64) {
     let two = [a, b];
     concurrent::raises_see_every_lower_session(&two, seed).await;
     concurrent::schedule_loses_no_session(&two, seed).await;
+    takes::at_once_have_one_winner(&two, seed).await;
+    takes::at_once_have_a_token_each(&two, seed).await;
     abandoned::calls_leave_nothing_broken(&two, seed).await;
     racing::enrolment_ends_the_cluster_before(&two).await;
     repairs::are_ordered_with_declarations(&two).await;

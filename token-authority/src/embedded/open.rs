@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use redb::{Database, DatabaseError, ReadableTable, StorageError};
 
-use super::tables::{FIRST_FORMAT, FORMAT, FORMAT_KEY, Fault, META, Tables};
+use super::tables::{FORMAT, FORMAT_KEY, Fault, META, Tables};
 use crate::{AuthorityError, AuthorityId};
 
 pub(super) const FILE: &str = "authority.redb";
@@ -44,10 +44,10 @@ pub enum OpenError {
         /// The directory.
         dir: PathBuf,
     },
-    /// A newer version of this program has written it.
-    #[error("the authority in {dir} has format {found}, but this version knows only up to {FORMAT}; \
-             use the newer pgpalisade", dir = dir.display())]
-    Newer {
+    /// Another version of this program has written it.
+    #[error("the authority in {dir} has format {found}, and this version uses {FORMAT}; \
+             use the pgpalisade that has written it", dir = dir.display())]
+    OtherFormat {
         /// The directory.
         dir: PathBuf,
         /// The format in the file.
@@ -178,7 +178,7 @@ fn initialise(database: &Database) -> Result<(), Fault> {
         let known = meta.get("identity")?.is_some();
         if !known {
             meta.insert("identity", AuthorityId::random().to_bytes().as_slice())?;
-            meta.insert(FORMAT_KEY, FIRST_FORMAT.to_string().as_bytes())?;
+            meta.insert(FORMAT_KEY, FORMAT.to_string().as_bytes())?;
         }
     }
     // Makes the tables that are missing.
@@ -217,12 +217,12 @@ pub(super) fn check_meta(
 ) -> Result<AuthorityId, OpenError> {
     let (format, identity) = read_meta(database).map_err(|fault| fault_error(path, &fault))?;
     match format.parse::<u32>() {
-        Ok(FIRST_FORMAT..=FORMAT) => Ok(identity),
-        Ok(newer) if newer > FORMAT => Err(OpenError::Newer {
+        Ok(FORMAT) => Ok(identity),
+        Ok(_) => Err(OpenError::OtherFormat {
             dir: dir.to_owned(),
             found: format,
         }),
-        _ => Err(OpenError::Damaged {
+        Err(_) => Err(OpenError::Damaged {
             path: path.to_owned(),
             why: format!("its format is {format:?}"),
         }),

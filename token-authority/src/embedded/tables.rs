@@ -4,15 +4,12 @@ use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use crate::record::{Judged, MarkRow};
 use crate::{
-    Backend, Cluster, Declaration, Declared, Drained, Enrolled, IfStale, Incarnation, Mark,
-    Outcome, Rank, Registered, RepairRequest, Repaired, Scope, Token,
+    Backend, Cluster, Declaration, Declared, Drained, Enrolled, Incarnation, Mark, Outcome, Rank,
+    Registered, RepairRequest, Repaired, Scope, Token,
 };
 
-/// The format of a store in which a scope was repaired: a version that does not know of incarnations would take
-/// such a mark for a higher or lower one than it is. The step that writes the first such mark writes the format too.
+/// The format that this version writes. Any other is refused.
 pub(super) const FORMAT: u32 = 2;
-/// The format of a store without one, which older versions can open too.
-pub(super) const FIRST_FORMAT: u32 = 1;
 
 /// Format version, identity, and the cluster as JSON.
 pub(super) const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
@@ -149,6 +146,10 @@ impl<'txn> Tables<'txn> {
         let (mut row, outcome) = match MarkRow::judge(known, declaration, now) {
             Judged::Stale(row) => return self.stale(declaration, row, now),
             Judged::TooFar(row) => return Ok(Declared::TooFar { mark: row.mark() }),
+            Judged::Lower(row) => {
+                let mark = row.map(|row| row.mark());
+                return Ok(Declared::MarkIsLower { mark });
+            }
             Judged::Join(row) => (row, Outcome::Current),
             Judged::Raise(row) => {
                 self.put_mark(scope, &row)?;
@@ -181,8 +182,8 @@ impl<'txn> Tables<'txn> {
         mut row: MarkRow,
         now: i64,
     ) -> Result<Declared, Fault> {
-        if declaration.if_stale == IfStale::Register {
-            let rank = row.rank_of(declaration.token);
+        if let Some(token) = declaration.stale_token() {
+            let rank = row.rank_of(token);
             self.register(&declaration.scope, rank, declaration.backend, now)?;
             if row.drained {
                 row.drained = false;
@@ -313,10 +314,6 @@ impl<'txn> Tables<'txn> {
     fn put_mark(&mut self, scope: &Scope, row: &MarkRow) -> Result<(), Fault> {
         let json = serde_json::to_vec(row).map_err(|e| Fault::Record(e.to_string()))?;
         self.marks.insert(scope.as_str(), json.as_slice())?;
-        if row.incarnation != Incarnation::FIRST {
-            let format = FORMAT.to_string();
-            self.meta.insert(FORMAT_KEY, format.as_bytes())?;
-        }
         self.changed = true;
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::marks::Known;
 use super::scope_step::Conflicts;
 use super::store::{OPERATIONS_MAX, Path, Store, found, touch};
 use crate::record::MarkRow;
-use crate::{AuthorityError, Cluster, Enrolled, Incarnation, Mark, Scope};
+use crate::{AuthorityError, Cluster, Enrolled, Mark, Scope};
 
 /// The cluster on record and the revision of its key, or nothing and 0.
 #[derive(Clone, Copy)]
@@ -138,10 +138,6 @@ impl Store {
             }
             if then.is_empty() {
                 return Ok(());
-            }
-            let later = |(_, mark): &(&Scope, &Mark)| mark.incarnation != Incarnation::FIRST;
-            if wanted.iter().any(later) {
-                then.extend(self.put_format());
             }
             if self.step(when, then, Vec::new()).await?.path == Path::Then {
                 return Ok(());

@@ -8,24 +8,23 @@ use super::scope_step::{Conflicts, Tried};
 use super::store::{Stepped, Store, page_of, touch, unexpected};
 use crate::record::{Judged, MarkRow};
 use crate::{
-    AuthorityError, Backend, Declaration, Declared, IfStale, Outcome, Rank, Registered, Scope,
-    now_us,
+    AuthorityError, Backend, Declaration, Declared, Outcome, Rank, Registered, Scope, Token, now_us,
 };
 
 /// What a declaration would do if the mark is still the one that is known: the operations of its step.
 fn operations(judged: &Judged, keys: &Keys, declaration: &Declaration) -> Vec<TxnOp> {
     let Declaration { scope, backend, .. } = declaration;
     let (mut operations, row) = match judged {
-        // A raise in a later incarnation finds the format that the repair has written.
         Judged::Raise(row) => {
             let put = TxnOp::put(keys.mark(scope), keys::write_mark(row), None);
             (vec![put], row)
         }
         Judged::Join(row) => (Vec::new(), row),
-        Judged::Stale(row) if declaration.if_stale == IfStale::Register => {
-            return register_stale(row, keys, declaration);
-        }
-        Judged::Stale(_) | Judged::TooFar(_) => return vec![touch(keys)],
+        Judged::Stale(row) => match declaration.stale_token() {
+            Some(token) => return register_stale(row, token, keys, declaration),
+            None => return vec![touch(keys)],
+        },
+        Judged::TooFar(_) | Judged::Lower(_) => return vec![touch(keys)],
     };
     let value = keys::write_session(row.rank(), now_us());
     operations.push(TxnOp::put(keys.session(scope, *backend), value, None));
@@ -39,9 +38,14 @@ fn operations(judged: &Judged, keys: &Keys, declaration: &Declaration) -> Vec<Tx
 }
 
 /// Registers a session below the mark, but never lower than it is, and notes that the scope is not drained.
-fn register_stale(row: &MarkRow, keys: &Keys, declaration: &Declaration) -> Vec<TxnOp> {
+fn register_stale(
+    row: &MarkRow,
+    token: Token,
+    keys: &Keys,
+    declaration: &Declaration,
+) -> Vec<TxnOp> {
     let Declaration { scope, backend, .. } = declaration;
-    let rank = row.rank_of(declaration.token);
+    let rank = row.rank_of(token);
     let session = keys.session(scope, *backend);
     let puts = vec![
         TxnOp::put(session.clone(), keys::write_session(rank, now_us()), None),
@@ -103,7 +107,7 @@ impl Store {
     ) -> Result<Declared, AuthorityError> {
         let (row, outcome) = match judged {
             Judged::Stale(row) => {
-                if declaration.if_stale == IfStale::Register && row.drained {
+                if declaration.stale_token().is_some() && row.drained {
                     let known = Known {
                         mod_revision: stepped.revision,
                         row: not_drained(&row),
@@ -113,6 +117,10 @@ impl Store {
                 return Ok(Declared::Stale { mark: row.mark() });
             }
             Judged::TooFar(row) => return Ok(Declared::TooFar { mark: row.mark() }),
+            Judged::Lower(row) => {
+                let mark = row.map(|row| row.mark());
+                return Ok(Declared::MarkIsLower { mark });
+            }
             Judged::Join(row) => (row, Outcome::Current),
             Judged::Raise(row) => {
                 let mod_revision = stepped.revision;
@@ -182,7 +190,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cluster, Mark, Token};
+    use crate::{Cluster, Mark};
 
     /// What a declaration does where the mark is this token, drained or not, as etcd-client shows it.
     fn shown(value: u64, drained: bool) -> Vec<String> {

@@ -21,12 +21,8 @@ use serde::{Deserialize, Serialize};
 use crate::record::MarkRow;
 use crate::{AuthorityId, Backend, Cluster, Incarnation, Rank, Registered, Scope, Token};
 
-/// The format of a store in which a scope was repaired: a version that does not know of incarnations would take
-/// such a mark for a higher or lower one than it is. The step that writes the first such mark writes the format too.
-/// A higher one is refused.
+/// The format that this version writes. Any other is refused.
 pub(super) const FORMAT: u32 = 2;
-/// The format of a store without one, which older versions can use too.
-const FIRST_FORMAT: u32 = 1;
 
 /// What a rank of a later incarnation than the first begins with. Above every digit.
 const LATER: char = 'i';
@@ -181,22 +177,14 @@ struct Origin {
 /// Why the value of the key `identity` is not ours.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotOurs {
-    /// A newer version has written it.
-    Newer(u32),
+    /// Another version has written it.
+    OtherFormat(u32),
     /// It makes no sense.
     Damaged(String),
 }
 
-/// The value of the key `identity` in a store without repairs.
+/// The value of the key `identity`.
 pub(super) fn write_identity(identity: AuthorityId) -> Vec<u8> {
-    json(&Origin {
-        format: FIRST_FORMAT,
-        identity: identity.to_string(),
-    })
-}
-
-/// The value of the key `identity` in a store with repairs.
-pub(super) fn write_identity_with_repairs(identity: AuthorityId) -> Vec<u8> {
     json(&Origin {
         format: FORMAT,
         identity: identity.to_string(),
@@ -205,15 +193,15 @@ pub(super) fn write_identity_with_repairs(identity: AuthorityId) -> Vec<u8> {
 
 /// Reads what [`write_identity`] has written.
 pub(super) fn read_identity(value: &[u8]) -> Result<AuthorityId, NotOurs> {
-    /// All that is certain about a newer format.
+    /// All that is certain about another format.
     #[derive(Deserialize)]
     struct Format {
         format: u32,
     }
     let damaged = |e: &dyn std::fmt::Display| NotOurs::Damaged(format!("identity: {e}"));
     let Format { format } = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
-    if format > FORMAT {
-        return Err(NotOurs::Newer(format));
+    if format != FORMAT {
+        return Err(NotOurs::OtherFormat(format));
     }
     let origin: Origin = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
     u128::from_str_radix(&origin.identity, 16)
@@ -416,16 +404,12 @@ mod tests {
         assert!(read_session(backend, b"i1 1").is_err());
         assert!(read_session(backend, b"\xff").is_err());
         let identity = AuthorityId::random();
-        for written in [
-            write_identity(identity),
-            write_identity_with_repairs(identity),
-        ] {
-            assert_eq!(read_identity(&written), Ok(identity));
+        assert_eq!(read_identity(&write_identity(identity)), Ok(identity));
+        for other in [1, 3] {
+            let written = format!(r#"{{"format":{other},"other":1}}"#);
+            let refused = Err(NotOurs::OtherFormat(other));
+            assert_eq!(read_identity(written.as_bytes()), refused);
         }
-        assert_eq!(
-            read_identity(br#"{"format":3,"other":1}"#),
-            Err(NotOurs::Newer(3))
-        );
         assert!(matches!(read_identity(b"x"), Err(NotOurs::Damaged(_))));
     }
 
@@ -438,6 +422,7 @@ mod tests {
             raised_by: "x".into(),
             drained: true,
             repair: None,
+            taken: None,
         };
         let old = br#"{"token":7,"raised_at":1,"raised_by":"x","drained":true}"#;
         assert_eq!(write_mark(&row), old);

@@ -154,11 +154,7 @@ impl Members {
             .current
             .compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
         if left.is_ok() && next != index {
-            tracing::debug!(
-                from = self.url(index),
-                to = self.url(next),
-                "etcd: next endpoint"
-            );
+            tracing::debug!(server = self.url(next), "etcd: next endpoint");
         }
     }
 

@@ -35,6 +35,8 @@
 //!   record stands for a backend that is gone: the next takeover or the reaper removes it.
 //! - An answer that was lost is asked for again, and is then `Current` where the lost one was `Raised`. Both lead
 //!   to the barrier while the mark is not drained.
+//! - A take, which is for the token after the mark, is such a step too: the token is counted from the mark that is
+//!   compared. The mark says which take has raised it, so one whose answer was lost is not counted on from itself.
 //!
 //! # Removing, and marking as drained
 //!
@@ -61,9 +63,7 @@
 //! One step: *if* the cluster on record is ours and the mark is still the one that we know, which is the one that the
 //! operator has seen, *then* write the mark in the next incarnation, and read the sessions of the scope. It is a raise
 //! like any other, for what comes from an earlier incarnation is lower whatever its number; so all that is said above
-//! holds for it. Sessions carry their incarnation for this. The first repair also changes the format, in the same
-//! step. Whoever compares the identity then finds another value: a version that knows the format goes on with it, and
-//! an older one accepts nothing any more.
+//! holds for it. Sessions carry their incarnation for this.
 //!
 //! # The cluster on record, and recovery
 //!

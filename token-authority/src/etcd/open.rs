@@ -6,7 +6,6 @@ use std::time::Duration;
 use etcd_client::{
     Certificate, Compare, CompareOp, ConnectOptions, Identity, TlsOptions, Txn, TxnOp,
 };
-use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::fault::{Fault, Kind};
@@ -53,11 +52,12 @@ pub enum OpenError {
     /// Something else answers there.
     #[error("this is not etcd 3.4 or later, or it refuses our requests: {0}")]
     Foreign(String),
-    /// A newer version of this program has made the store.
+    /// Another version of this program has made the store.
     #[error(
-        "the store at {prefix} has format {found}, but this version knows only up to {FORMAT}; use the newer pgpalisade"
+        "the store at {prefix} has format {found}, and this version uses {FORMAT}; use the pgpalisade that has \
+         written it"
     )]
-    Newer {
+    OtherFormat {
         /// The prefix of its keys.
         prefix: String,
         /// The format of the store.
@@ -108,7 +108,6 @@ pub(super) async fn open(
         keys,
         members,
         identity: found.identity,
-        origin: Mutex::new(found.origin),
         history,
         marks: Marks::default(),
         watchers: Watchers::default(),
@@ -116,10 +115,9 @@ pub(super) async fn open(
     Ok(Some((store, found.revision)))
 }
 
-/// The identity of the store, the value that says so, and the revision at which it was found.
+/// The identity of the store, and the revision at which it was found.
 struct Identified {
     identity: AuthorityId,
-    origin: Vec<u8>,
     revision: i64,
 }
 
@@ -149,7 +147,7 @@ impl Failure {
                 prefix,
                 why: error.to_string(),
             },
-            Self::NotOurs(NotOurs::Newer(found)) => OpenError::Newer { prefix, found },
+            Self::NotOurs(NotOurs::OtherFormat(found)) => OpenError::OtherFormat { prefix, found },
             Self::NotOurs(NotOurs::Damaged(why)) => OpenError::Damaged { prefix, why },
         }
     }
@@ -164,11 +162,10 @@ async fn identify(
     missing: Missing,
 ) -> Result<Option<Identified>, Failure> {
     let fresh = AuthorityId::random();
-    let origin = keys::write_identity(fresh);
     let key = keys.identity();
     let absent = Compare::version(key.clone(), CompareOp::Equal, 0);
     let make = match missing {
-        Missing::Make => vec![TxnOp::put(key.clone(), origin.clone(), None)],
+        Missing::Make => vec![TxnOp::put(key.clone(), keys::write_identity(fresh), None)],
         Missing::Leave => Vec::new(),
     };
     let txn = Txn::new()
@@ -186,7 +183,6 @@ async fn identify(
     if answer.succeeded() {
         return Ok((missing == Missing::Make).then_some(Identified {
             identity: fresh,
-            origin,
             revision,
         }));
     }
@@ -195,11 +191,7 @@ async fn identify(
         return Err(Fault::damaged("it has no identity").into());
     };
     let identity = keys::read_identity(kv.value()).map_err(Failure::NotOurs)?;
-    Ok(Some(Identified {
-        identity,
-        origin: kv.value().to_vec(),
-        revision,
-    }))
+    Ok(Some(Identified { identity, revision }))
 }
 
 fn client_options(options: &Options) -> Result<ConnectOptions, OpenError> {

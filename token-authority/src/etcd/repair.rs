@@ -52,8 +52,8 @@ impl Store {
             let plan = Plan::new(known.as_ref(), request)?;
             let mut then = match &plan {
                 Plan::Write(row) => {
-                    let put = TxnOp::put(self.keys.mark(scope), keys::write_mark(row), None);
-                    [put].into_iter().chain(self.put_format()).collect()
+                    let value = keys::write_mark(row);
+                    vec![TxnOp::put(self.keys.mark(scope), value, None)]
                 }
                 Plan::Taken(_) | Plan::Leave(_) => vec![touch(&self.keys)],
             };

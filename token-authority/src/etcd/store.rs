@@ -1,7 +1,6 @@
 //! One step on etcd, and reading at one revision: what all parts of the store are made of.
 
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
-use parking_lot::Mutex;
 
 use super::fault::{Fault, Kind};
 use super::history::{Floor, History};
@@ -24,8 +23,6 @@ pub(super) struct Store {
     pub(super) keys: Keys,
     pub(super) members: Members,
     pub(super) identity: AuthorityId,
-    /// The value of the key `identity`, as it was found last. The first repair of a scope changes the format in it.
-    pub(super) origin: Mutex<Vec<u8>>,
     pub(super) history: History,
     pub(super) marks: Marks,
     pub(super) watchers: Watchers,
@@ -55,51 +52,13 @@ impl Store {
     /// what one member believes to be current. It may be taken twice where an answer was lost.
     pub(super) async fn step(
         &self,
-        when: Vec<Compare>,
-        then: Vec<TxnOp>,
-        otherwise: Vec<TxnOp>,
-    ) -> Result<Stepped, AuthorityError> {
-        loop {
-            let origin = self.origin();
-            let (stepped, identity) = self
-                .step_at(&origin, when.clone(), then.clone(), otherwise.clone())
-                .await?;
-            match identity {
-                // Not taken for the format alone, which only ever rises: taken again with the new one.
-                Some(found) if found != origin => {
-                    *self.origin.lock() = found;
-                }
-                _ => return Ok(stepped),
-            }
-        }
-    }
-
-    pub(super) fn origin(&self) -> Vec<u8> {
-        self.origin.lock().clone()
-    }
-
-    /// The write of the format that knows of repairs, where the store does not have it. It belongs into the step that
-    /// writes the first mark of a later incarnation: so no older version ever sees the one without the other.
-    pub(super) fn put_format(&self) -> Option<TxnOp> {
-        let with_repairs = keys::write_identity_with_repairs(self.identity);
-        let needed = self.origin() != with_repairs;
-        needed.then(|| TxnOp::put(self.keys.identity(), with_repairs, None))
-    }
-
-    /// One attempt, and the value of the key `identity` where it was not taken.
-    async fn step_at(
-        &self,
-        origin: &[u8],
         mut when: Vec<Compare>,
         then: Vec<TxnOp>,
         mut otherwise: Vec<TxnOp>,
-    ) -> Result<(Stepped, Option<Vec<u8>>), AuthorityError> {
+    ) -> Result<Stepped, AuthorityError> {
         self.history.intact()?;
-        when.push(Compare::value(
-            self.keys.identity(),
-            CompareOp::Equal,
-            origin,
-        ));
+        let ours = keys::write_identity(self.identity);
+        when.push(Compare::value(self.keys.identity(), CompareOp::Equal, ours));
         otherwise.push(TxnOp::get(self.keys.identity(), None));
         let txn = Txn::new().when(when).and_then(then).or_else(otherwise);
         let floor = self.history.floor();
@@ -112,20 +71,18 @@ impl Store {
             .await?;
         let revision = self.history.check(answer.header(), floor)?;
         let mut answers = answer.op_responses();
-        let (path, identity) = if answer.succeeded() {
-            (Path::Then, None)
+        let path = if answer.succeeded() {
+            Path::Then
         } else {
             let identity = answers.pop();
-            let identity = found(identity.as_ref());
-            self.same_identity(identity)?;
-            (Path::Else, identity.map(|kv| kv.value().to_vec()))
+            self.same_identity(found(identity.as_ref()))?;
+            Path::Else
         };
-        let stepped = Stepped {
+        Ok(Stepped {
             revision,
             path,
             answers,
-        };
-        Ok((stepped, identity))
+        })
     }
 
     /// Whether the key `identity` still has our identity.
@@ -139,9 +96,9 @@ impl Store {
                 "its identity is {other}, and was {}",
                 self.identity
             ))),
-            Err(NotOurs::Newer(format)) => {
+            Err(NotOurs::OtherFormat(format)) => {
                 let why =
-                    format!("a newer version has changed its format to {format}; use that version");
+                    format!("another version has changed its format to {format}; use that version");
                 Err(self.history.breaks(AuthorityError::Damaged(why)))
             }
             Err(NotOurs::Damaged(why)) => Err(AuthorityError::Damaged(why)),

@@ -50,7 +50,7 @@ impl Store {
             match ended {
                 Ok(()) => {}
                 Err(Ended::Broken(fault)) => {
-                    tracing::debug!(why = fault.text, "etcd: the watch is opened anew");
+                    tracing::debug!(error = fault.text, "etcd: the watch is opened anew");
                 }
                 Err(Ended::Compacted) => {}
                 Err(Ended::Over(error)) => {

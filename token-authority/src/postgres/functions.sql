@@ -47,6 +47,8 @@ CREATE FUNCTION @schema@.declare_and_forget(
     a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
     a_scopes text[], a_tokens bigint[], a_pids integer[], a_starts bigint[],
     a_systems bigint[], a_timelines bigint[], a_postmasters bigint[], a_bys text[], a_max_steps bigint[], a_registers boolean[],
+    -- Of those that take the token after the mark: which mark it has to be, if any, which take it is, and how far.
+    a_takes boolean[], a_afters bigint[], a_take_ids text[], a_max_tokens bigint[],
     a_gone_pids integer[], a_gone_starts bigint[]
 ) RETURNS TABLE (
     o_place bigint, o_verdict text,
@@ -58,6 +60,7 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v record;
     v_mark record;
+    v_token bigint;
     v_raised boolean := false;
 BEGIN
     -- The cluster stays as it is until this step is committed: a later one waits for EXCLUSIVE.
@@ -68,8 +71,9 @@ BEGIN
     FOR v IN
         SELECT * FROM unnest(
             a_scopes, a_tokens, a_pids, a_starts, a_systems, a_timelines, a_postmasters, a_bys, a_max_steps,
-            a_registers) WITH ORDINALITY
-            AS d (scope, token, pid, started_us, system, timeline, postmaster, who, max_step, register, place)
+            a_registers, a_takes, a_afters, a_take_ids, a_max_tokens) WITH ORDINALITY
+            AS d (scope, token, pid, started_us, system, timeline, postmaster, who, max_step, register,
+                  takes, after, take_id, max_token, place)
         ORDER BY d.scope COLLATE "C", d.place
     LOOP
         o_place := v.place;
@@ -81,30 +85,55 @@ BEGIN
             RETURN NEXT;
             CONTINUE;
         END IF;
+        v_token := v.token;
         SELECT m.* INTO v_mark FROM @schema@.marks m WHERE m.scope = v.scope FOR UPDATE;
         IF NOT FOUND THEN
-            INSERT INTO @schema@.marks AS m (scope, token, raised_at, raised_by)
-                VALUES (v.scope, v.token, @schema@.now_us(), v.who)
+            IF v.after > 0 THEN
+                o_verdict := 'lower';
+                RETURN NEXT;
+                CONTINUE;
+            END IF;
+            v_token := coalesce(v.token, 1);
+            INSERT INTO @schema@.marks AS m (scope, token, raised_at, raised_by, taken)
+                VALUES (v.scope, v_token, @schema@.now_us(), v.who, CASE WHEN v.takes THEN v.take_id END)
                 ON CONFLICT (scope) DO NOTHING;
             IF FOUND THEN
                 o_verdict := 'raised';
             END IF;
             SELECT m.* INTO STRICT v_mark FROM @schema@.marks m WHERE m.scope = v.scope FOR UPDATE;
         END IF;
-        IF v_mark.token > v.token THEN
+        IF v.takes AND o_verdict IS NULL THEN
+            IF v_mark.taken = v.take_id AND coalesce(v.token, v_mark.token) = v_mark.token THEN
+                -- Its answer was lost, and it is made again.
+                v_token := v_mark.token;
+            ELSIF v.after < v_mark.token THEN
+                o_verdict := 'stale';
+            ELSIF v.after > v_mark.token THEN
+                o_verdict := 'lower';
+            ELSIF v_mark.token = 9223372036854775807 THEN
+                o_verdict := 'far';
+            ELSE
+                v_token := v_mark.token + 1;
+            END IF;
+        END IF;
+        IF o_verdict IS NOT NULL THEN
+            NULL;
+        ELSIF v_mark.token > v_token THEN
             o_verdict := 'stale';
-        ELSIF v.token - v_mark.token > v.max_step THEN
+        ELSIF v_token - v_mark.token > v.max_step
+            OR (v.takes AND v_token > v_mark.token AND v_token > v.max_token)
+        THEN
             o_verdict := 'far';
-        ELSIF v_mark.token < v.token THEN
+        ELSIF v_mark.token < v_token THEN
             o_verdict := 'raised';
             UPDATE @schema@.marks AS m
-                SET token = v.token, raised_at = @schema@.now_us(), raised_by = v.who, drained = false,
-                    changed = pg_current_xact_id()
+                SET token = v_token, raised_at = @schema@.now_us(), raised_by = v.who, drained = false,
+                    taken = CASE WHEN v.takes THEN v.take_id END, changed = pg_current_xact_id()
                 WHERE m.scope = v.scope RETURNING m.* INTO STRICT v_mark;
         END IF;
         o_token := v_mark.token; o_incarnation := v_mark.incarnation;
         o_raised_at := v_mark.raised_at; o_raised_by := v_mark.raised_by; o_repair := v_mark.repair;
-        IF o_verdict = 'far' OR (o_verdict = 'stale' AND NOT v.register) THEN
+        IF o_verdict IN ('far', 'lower') OR (o_verdict = 'stale' AND NOT v.register) THEN
             RETURN NEXT;
             CONTINUE;
         END IF;
@@ -112,7 +141,7 @@ BEGIN
         v_raised := v_raised OR o_verdict = 'raised';
         -- Never down: a session that moved up and is stale in a lower token stays where it is.
         INSERT INTO @schema@.sessions AS s (scope, pid, started_us, token, since, incarnation)
-            VALUES (v.scope, v.pid, v.started_us, v.token, @schema@.now_us(), v_mark.incarnation)
+            VALUES (v.scope, v.pid, v.started_us, v_token, @schema@.now_us(), v_mark.incarnation)
             ON CONFLICT (scope, pid, started_us) DO UPDATE
                 SET token = EXCLUDED.token, since = EXCLUDED.since, incarnation = EXCLUDED.incarnation
                 WHERE (s.incarnation, s.token) < (EXCLUDED.incarnation, EXCLUDED.token);
@@ -125,7 +154,7 @@ BEGIN
                    array_agg(s.since ORDER BY s.pid, s.started_us)
                 INTO o_pids, o_starts, o_tokens, o_incarnations, o_sinces
                 FROM @schema@.sessions s
-                WHERE s.scope = v.scope AND (s.incarnation, s.token) < (v_mark.incarnation, v.token);
+                WHERE s.scope = v.scope AND (s.incarnation, s.token) < (v_mark.incarnation, v_token);
         END IF;
         RETURN NEXT;
     END LOOP;
@@ -217,7 +246,7 @@ BEGIN
             ORDER BY r.scope COLLATE "C", r.incarnation DESC, r.token DESC
         ON CONFLICT (scope) DO UPDATE
             SET token = EXCLUDED.token, raised_at = EXCLUDED.raised_at, raised_by = EXCLUDED.raised_by,
-                incarnation = EXCLUDED.incarnation, repair = EXCLUDED.repair,
+                incarnation = EXCLUDED.incarnation, repair = EXCLUDED.repair, taken = NULL,
                 drained = false, changed = pg_current_xact_id()
             WHERE (m.incarnation, m.token) < (EXCLUDED.incarnation, EXCLUDED.token);
     PERFORM pg_notify(@channel@, '');
@@ -258,7 +287,7 @@ BEGIN
     IF (v_mark.incarnation, v_mark.token) = (a_expected_incarnation, a_expected_token) THEN
         UPDATE @schema@.marks AS m
             SET token = a_token, incarnation = a_incarnation, raised_at = a_raised_at, raised_by = a_raised_by,
-                repair = a_repair, drained = false, changed = pg_current_xact_id()
+                repair = a_repair, taken = NULL, drained = false, changed = pg_current_xact_id()
             WHERE m.scope = a_scope RETURNING m.* INTO STRICT v_mark;
         PERFORM pg_notify(@channel@, '');
         o_verdict := 'done';

@@ -9,15 +9,10 @@ use super::link::{Link, LinkError, Purpose, get};
 use super::options::Options;
 use crate::{AuthorityError, AuthorityId};
 
-/// The format that this version uses. A higher one in the schema is refused, those below are brought up.
-pub(super) const FORMAT: i32 = 3;
+/// The format that this version writes. Any other is refused.
+pub(super) const FORMAT: i32 = 4;
 const TABLES: &str = include_str!("tables.sql");
 const FUNCTIONS: &str = include_str!("functions.sql");
-/// From the formats before, each with what brings it up.
-const UPGRADES: [(i32, &str); 2] = [
-    (1, include_str!("upgrade_1.sql")),
-    (2, include_str!("upgrade_2.sql")),
-];
 /// First key of the advisory lock under which a store is made; the second is made of the schema's name.
 const MAKING: i32 = 0x7067_7061;
 /// Another proxy has made the store in the meantime.
@@ -52,12 +47,12 @@ pub enum OpenError {
         /// What gives the right.
         sql: String,
     },
-    /// A newer version of this program has written it.
+    /// Another version of this program has written it.
     #[error(
-        "the PostgreSQL authority at {place} has format {found}, but this version knows only up to {FORMAT}; use \
-         the newer pgpalisade"
+        "the PostgreSQL authority at {place} has format {found}, and this version uses {FORMAT}; use the pgpalisade \
+         that has written it"
     )]
-    Newer {
+    OtherFormat {
         /// Where the server is.
         place: String,
         /// The format in the schema.
@@ -76,42 +71,23 @@ pub enum OpenError {
     },
 }
 
-/// A store that was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
-    /// Of this version's format.
-    Present(AuthorityId),
-    /// Of a format before, and what brings it up.
-    Old(AuthorityId, Upgrade),
-}
-
-/// The way from an older format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Upgrade {
-    pub(super) from: i32,
-    script: &'static str,
-}
-
-/// Connects, and makes the store where there is none, or brings it up to this version's format. Several may do it at
-/// once.
+/// Connects, and makes the store where there is none. Several may do it at once.
 pub(super) async fn open(options: &Options) -> Result<AuthorityId, OpenError> {
     let link = Link::connect(options, Purpose::Steps)
         .await
         .map_err(|error| open_error(options, error))?;
-    let done = match find(&link, options).await? {
-        Some(Found::Present(identity)) => return Ok(identity),
-        Some(Found::Old(_, way)) => upgrade(&link, options, way).await,
-        None => make(&link, options).await,
-    };
+    if let Some(identity) = find(&link, options).await? {
+        return Ok(identity);
+    }
+    let made = make(&link, options).await;
     // Whatever became of it: another proxy may have been faster.
-    match (find(&link, options).await?, done) {
-        (Some(Found::Present(identity)), _) => Ok(identity),
-        (Some(Found::Old(_, way)), Err(error)) => Err(not_upgraded(options, way, &error)),
+    match (find(&link, options).await?, made) {
+        (Some(identity), _) => Ok(identity),
         (None, Err(error)) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             Err(rights(&link, options, &error).await)
         }
         (None, Err(error)) => Err(open_error(options, error)),
-        (None | Some(Found::Old(..)), Ok(())) => Err(OpenError::Damaged {
+        (None, Ok(())) => Err(OpenError::Damaged {
             place: options.to_string(),
             why: "it was removed while it was made".into(),
         }),
@@ -126,9 +102,8 @@ pub(super) async fn verify(
 ) -> Result<(), AuthorityError> {
     let place = options.to_string();
     let why = match find(link, options).await {
-        Ok(Some(Found::Present(found))) if found == identity => return Ok(()),
-        Ok(Some(Found::Present(found))) => format!("is now authority {found}, was {identity}"),
-        Ok(Some(Found::Old(..))) => "it is of an older format than before".into(),
+        Ok(Some(found)) if found == identity => return Ok(()),
+        Ok(Some(found)) => format!("is now authority {found}, was {identity}"),
         Ok(None) => "the schema is gone".into(),
         Err(OpenError::Unreachable { why, .. } | OpenError::Unsuitable { why, .. }) => {
             return Err(AuthorityError::Unavailable(format!("{place}: {why}")));
@@ -139,24 +114,14 @@ pub(super) async fn verify(
 }
 
 /// The store, where there is one.
-pub(super) async fn find(link: &Link, options: &Options) -> Result<Option<Found>, OpenError> {
+pub(super) async fn find(link: &Link, options: &Options) -> Result<Option<AuthorityId>, OpenError> {
     match read_identity(link, options).await {
         Ok(None) => Ok(None),
-        Ok(Some((FORMAT, identity))) => Ok(Some(Found::Present(identity))),
-        Ok(Some((found, _))) if found > FORMAT => Err(OpenError::Newer {
+        Ok(Some((FORMAT, identity))) => Ok(Some(identity)),
+        Ok(Some((found, _))) => Err(OpenError::OtherFormat {
             place: options.to_string(),
             found,
         }),
-        Ok(Some((found, identity))) => match UPGRADES.iter().find(|(from, _)| *from == found) {
-            Some(&(from, script)) => {
-                let way = Upgrade { from, script };
-                Ok(Some(Found::Old(identity, way)))
-            }
-            None => Err(OpenError::Damaged {
-                place: options.to_string(),
-                why: format!("its format is {found}"),
-            }),
-        },
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             Err(rights(link, options, &error).await)
         }
@@ -188,63 +153,28 @@ async fn read_identity(
 
 /// Makes all of it in one transaction, or nothing.
 async fn make(link: &Link, options: &Options) -> Result<(), LinkError> {
-    let quoted = options.quoted_schema();
-    let guard = format!(
-        "IF to_regclass('{quoted}.store') IS NOT NULL THEN
-            RAISE EXCEPTION 'the store is there already' USING ERRCODE = '{ALREADY_MADE}';
-         END IF;
-         IF to_regnamespace('{quoted}') IS NULL THEN
-            CREATE SCHEMA {quoted};
-         END IF;"
-    );
-    run(link, options, &guard, &[TABLES, FUNCTIONS]).await
-}
-
-/// Brings a format before up to this one in one transaction, or leaves it as it is.
-async fn upgrade(link: &Link, options: &Options, way: Upgrade) -> Result<(), LinkError> {
-    let quoted = options.quoted_schema();
-    let Upgrade { from, script } = way;
-    let guard = format!(
-        "IF NOT EXISTS (SELECT FROM {quoted}.store WHERE format = {from}) THEN
-            RAISE EXCEPTION 'the store is upgraded already' USING ERRCODE = '{ALREADY_MADE}';
-         END IF;"
-    );
-    run(link, options, &guard, &[script, FUNCTIONS]).await
-}
-
-/// Runs scripts under the lock, if the guard, of PL/pgSQL, lets them.
-async fn run(
-    link: &Link,
-    options: &Options,
-    guard: &str,
-    scripts: &[&str],
-) -> Result<(), LinkError> {
-    let name = options.schema();
-    let scripts = scripts
+    let (name, quoted) = (options.schema(), options.quoted_schema());
+    let scripts = [TABLES, FUNCTIONS]
         .concat()
-        .replace("@schema@", &options.quoted_schema())
+        .replace("@schema@", &quoted)
         .replace("@channel@", &format!("'{name}'"))
         .replace("@format@", &FORMAT.to_string())
         .replace("@identity@", &AuthorityId::random().to_string());
     let all = format!(
         "SELECT pg_advisory_xact_lock({MAKING}, hashtext('{name}'));
-         DO $$ BEGIN {guard} END $$;
+         DO $$ BEGIN
+         IF to_regclass('{quoted}.store') IS NOT NULL THEN
+            RAISE EXCEPTION 'the store is there already' USING ERRCODE = '{ALREADY_MADE}';
+         END IF;
+         IF to_regnamespace('{quoted}') IS NULL THEN
+            CREATE SCHEMA {quoted};
+         END IF;
+         END $$;
          {scripts}"
     );
     // The server takes them as one transaction, for they come in one message.
     let bound: Duration = options.timeout() * 2;
     link.script(bound, &all).await
-}
-
-fn not_upgraded(options: &Options, way: Upgrade, error: &LinkError) -> OpenError {
-    let from = way.from;
-    OpenError::Unsuitable {
-        place: options.to_string(),
-        why: format!(
-            "it has format {from}, and could not be brought up to {FORMAT}: {error}; start this version once \
-             with a role that owns the schema"
-        ),
-    }
 }
 
 /// The refusal, with what an owner has to run.

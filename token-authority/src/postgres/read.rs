@@ -1,16 +1,10 @@
 //! Looking at a PostgreSQL store without changing it.
 
 use super::link::{Link, LinkError, Purpose};
-use super::open::{Found, OpenError, find, open_error};
+use super::open::{OpenError, find, open_error};
 use super::options::Options;
 use super::steps::{self, CLUSTER, MARK, SESSION};
 use crate::Contents;
-
-/// [`CLUSTER`] in a store that knows no start of a server. Only the next proxy that starts may change it.
-const OLD_CLUSTER: &str = "s.system_identifier, s.timeline, 0::bigint";
-/// [`MARK`] and [`SESSION`] in a store that knows no incarnations.
-const OLD_MARK: &str = "m.token, 0::bigint, m.raised_at, m.raised_by, NULL::text";
-const OLD_SESSION: &str = "s.pid, s.started_us, s.token, 0::bigint, s.since";
 
 /// Reads the store where there is one. Makes nothing, and leaves nothing behind. Bounded by a few times the options'
 /// timeout.
@@ -23,23 +17,18 @@ pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
     let link = Link::connect(options, Purpose::Inspect)
         .await
         .map_err(failed)?;
-    let (identity, cluster, mark, session) = match find(&link, options).await? {
-        Some(Found::Present(identity)) => (identity, CLUSTER, MARK, SESSION),
-        Some(Found::Old(identity, way)) if way.from == 1 => {
-            (identity, OLD_CLUSTER, OLD_MARK, OLD_SESSION)
-        }
-        Some(Found::Old(identity, _)) => (identity, OLD_CLUSTER, MARK, SESSION),
-        None => return Ok(None),
+    let Some(identity) = find(&link, options).await? else {
+        return Ok(None);
     };
     let (schema, bound) = (options.quoted_schema(), options.timeout());
     let contents = async {
         let ask = async |sql: String| link.ask(bound, &sql, &[]).await;
         // Sessions first: the mark that is read after them is never below one of their tokens.
-        let sessions = format!("SELECT s.scope, {session} FROM {schema}.sessions s");
+        let sessions = format!("SELECT s.scope, {SESSION} FROM {schema}.sessions s");
         let sessions = ask(sessions).await?;
-        let cluster = format!("SELECT {cluster} FROM {schema}.store s");
+        let cluster = format!("SELECT {CLUSTER} FROM {schema}.store s");
         let cluster = ask(cluster).await?;
-        let marks = format!("SELECT m.scope, {mark} FROM {schema}.marks m");
+        let marks = format!("SELECT m.scope, {MARK} FROM {schema}.marks m");
         let marks = ask(marks).await?;
         Ok(Contents {
             identity,

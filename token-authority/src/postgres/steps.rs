@@ -9,8 +9,8 @@ use tokio_postgres::types::Type;
 use super::link::{Arguments, LinkError, get};
 use crate::record::cut_by;
 use crate::{
-    AuthorityError, Backend, Cluster, Declaration, Declared, Drained, Enrolled, IfStale,
-    Incarnation, Mark, Outcome, Registered, Repair, Repaired, Scope, Token,
+    AuthorityError, Backend, Claim, Cluster, Declaration, Declared, Drained, Enrolled, Incarnation,
+    Mark, Outcome, Registered, Repair, Repaired, Scope, Token,
 };
 
 /// Where the answer to a step goes.
@@ -32,7 +32,9 @@ pub(super) struct Forget {
 #[derive(Default)]
 pub(super) struct Together {
     scopes: Vec<String>,
-    tokens: Vec<i64>,
+    /// NULL where only the server finds it out.
+    tokens: Vec<Option<i64>>,
+    takes: Takes,
     pids: Vec<i32>,
     starts: Vec<i64>,
     systems: Vec<i64>,
@@ -43,6 +45,28 @@ pub(super) struct Together {
     /// Whether a stale session is registered.
     registers: Vec<bool>,
     gone: Backends,
+}
+
+/// What there is of takes besides the token, as columns.
+#[derive(Default)]
+struct Takes {
+    /// The mark that it is to follow, 0 for none and NULL for any; NULL for what is no take, too.
+    after: Vec<Option<i64>>,
+    is_take: Vec<bool>,
+    ids: Vec<Option<String>>,
+    max_tokens: Vec<Option<i64>>,
+}
+
+impl Takes {
+    fn push(&mut self, declaration: &Declaration) {
+        self.after.push(match declaration.claim {
+            Claim::After(mark) => Some(mark.map_or(0, number)),
+            Claim::Token(_) | Claim::Next => None,
+        });
+        self.is_take.push(declaration.claim.is_take());
+        self.ids.push(declaration.take.map(|id| id.to_string()));
+        self.max_tokens.push(declaration.max_token.map(most));
+    }
 }
 
 /// Sessions as columns.
@@ -80,7 +104,8 @@ impl Together {
         };
         for Declare { declaration, .. } in declares {
             columns.scopes.push(declaration.scope.as_str().to_owned());
-            columns.tokens.push(number(declaration.token));
+            columns.tokens.push(declaration.claim.token().map(number));
+            columns.takes.push(declaration);
             columns.pids.push(declaration.backend.pid);
             columns.starts.push(declaration.backend.started_us);
             let [system, timeline, postmaster] = cluster_columns(declaration.cluster);
@@ -88,10 +113,8 @@ impl Together {
             columns.timelines.push(timeline);
             columns.postmasters.push(postmaster);
             columns.bys.push(without_nul(cut_by(&declaration.by)));
-            // No step is longer than a token.
-            let most = |most: u64| i64::try_from(most).unwrap_or(i64::MAX);
             columns.max_steps.push(declaration.max_step.map(most));
-            let registers = declaration.if_stale == IfStale::Register;
+            let registers = declaration.stale_token().is_some();
             columns.registers.push(registers);
         }
         columns
@@ -109,6 +132,10 @@ impl Together {
             (&self.bys, Type::TEXT_ARRAY),
             (&self.max_steps, Type::INT8_ARRAY),
             (&self.registers, Type::BOOL_ARRAY),
+            (&self.takes.is_take, Type::BOOL_ARRAY),
+            (&self.takes.after, Type::INT8_ARRAY),
+            (&self.takes.ids, Type::TEXT_ARRAY),
+            (&self.takes.max_tokens, Type::INT8_ARRAY),
         ];
         arguments.extend(self.gone.arguments());
         arguments
@@ -159,6 +186,11 @@ pub(super) fn call(schema: &str, function: &str, arguments: &Arguments<'_>) -> S
     format!("SELECT * FROM {schema}.{function}({})", places.join(", "))
 }
 
+/// A bound for a bigint: no step is longer than a token.
+fn most(bound: u64) -> i64 {
+    i64::try_from(bound).unwrap_or(i64::MAX)
+}
+
 /// A token for a bigint, which every token fits.
 pub(super) fn number(token: Token) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
@@ -197,6 +229,10 @@ pub(super) fn declared(row: &Row) -> Result<(usize, Declared), LinkError> {
             let mark = mark(row, 2)?;
             return Ok((place, Declared::TooFar { mark }));
         }
+        "lower" => {
+            let mark = some_mark(row, 2)?;
+            return Ok((place, Declared::MarkIsLower { mark }));
+        }
         "raised" => Outcome::Raised,
         "current" => Outcome::Current,
         other => return Err(LinkError::Record(format!("an answer {other:?}"))),
@@ -231,10 +267,7 @@ pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, LinkError> {
             recorded: cluster(row, 1)?,
         }),
         "changed" => Ok(Repaired::Changed {
-            mark: match get::<Option<i64>>(row, 4)? {
-                Some(_) => Some(mark(row, 4)?),
-                None => None,
-            },
+            mark: some_mark(row, 4)?,
         }),
         "done" => {
             let mut lower = Vec::new();
@@ -313,6 +346,14 @@ pub(super) fn mark(row: &Row, at: usize) -> Result<Mark, LinkError> {
         raised_by: get(row, at + 3)?,
         repair,
     })
+}
+
+/// The same where there may be none: NULL.
+fn some_mark(row: &Row, at: usize) -> Result<Option<Mark>, LinkError> {
+    match get::<Option<i64>>(row, at)? {
+        Some(_) => mark(row, at).map(Some),
+        None => Ok(None),
+    }
 }
 
 /// The record of a repair as it is stored.

@@ -7,7 +7,7 @@ CREATE TABLE @schema@.store (
     identity bytea NOT NULL CHECK (octet_length(identity) = 16),
     system_identifier bigint,
     timeline bigint,
-    -- When the server of the cluster was started; 0 where a version before has put it on record.
+    -- When the server of the cluster was started; 0 until one is on record.
     postmaster_us bigint NOT NULL DEFAULT 0,
     made_at timestamptz NOT NULL DEFAULT now()
 );
@@ -22,6 +22,8 @@ CREATE TABLE @schema@.marks (
     -- How often the scope was repaired, and the record of the last repair, JSON.
     incarnation bigint NOT NULL DEFAULT 0,
     repair text,
+    -- The take that raised it.
+    taken text,
     -- The transaction that raised it, for those who look what is new.
     changed xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id()
 );

@@ -118,13 +118,13 @@ impl Reader {
                         continue;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, store = %self.options, "authority: cannot look for changes");
+                        tracing::debug!(%error, authority = %self.options, "authority: cannot look for changes");
                         self.discard(&link).await;
                     }
                 },
                 Err(AuthorityError::Closed) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "authority: cannot look for changes");
+                    tracing::debug!(%error, "authority: cannot look for changes");
                 }
             }
             backoff.failed();

@@ -1,7 +1,7 @@
 //! Finding the store, making it, and servers that will not do.
 
-use pgpalisade_authority::postgres::{self, OpenError, Options, inspect};
-use pgpalisade_authority::{Authority, Contents, Declared, Enrolled, Postgres};
+use pgpalisade_authority::postgres::{OpenError, Options, inspect};
+use pgpalisade_authority::{Authority, Postgres};
 use tokio::task::JoinSet;
 
 use crate::stage::{CLUSTER, Server, connect, declare, options};
@@ -63,23 +63,24 @@ async fn missing_rights_are_said_with_the_sql_that_gives_them() {
 }
 
 #[tokio::test]
-async fn newer_and_foreign_formats_are_refused() {
+async fn other_formats_are_refused() {
     let server = Server::start();
     let store = connect(&server).await;
     store.enrol(CLUSTER).await.unwrap();
-    server.sql("UPDATE pgpalisade_authority.store SET format = 4");
-    let error = open_error(&options(&server)).await;
-    assert!(
-        matches!(error, OpenError::Newer { found: 4, .. }),
-        "{error}"
-    );
+    for other in [3, 5] {
+        server.sql(&format!(
+            "UPDATE pgpalisade_authority.store SET format = {other}"
+        ));
+        let error = open_error(&options(&server)).await;
+        assert!(
+            matches!(error, OpenError::OtherFormat { found, .. } if found == other),
+            "{error}"
+        );
+    }
     assert!(
         declare(&store, "s", 1, 1).await.is_err(),
         "nor is it written to"
     );
-    server.sql("UPDATE pgpalisade_authority.store SET format = 0");
-    let error = open_error(&options(&server)).await;
-    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
     server.sql("DELETE FROM pgpalisade_authority.store");
     let error = open_error(&options(&server)).await;
     assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
@@ -139,84 +140,4 @@ async fn the_server_is_described() {
     );
     let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'pgpalisade_authority'";
     assert_eq!(server.value(schemas), "0", "to look makes nothing");
-}
-
-/// The formats before, as the versions of their time have made them.
-const OLD_FORMATS: [(&str, &str); 2] = [
-    ("1", include_str!("format1.sql")),
-    ("2", include_str!("format2.sql")),
-];
-
-/// A store of a format before, with a cluster, a mark and two sessions.
-fn make_old(server: &Server, owner: &str, (format, script): (&str, &str)) {
-    let script = script
-        .replace("@schema@", "pgpalisade_authority")
-        .replace("@channel@", "'pgpalisade_authority'")
-        .replace("@format@", format)
-        .replace("@identity@", "00112233445566778899aabbccddeeff");
-    server.sql(&format!(
-        "SET ROLE {owner}; CREATE SCHEMA pgpalisade_authority; {script}
-         UPDATE pgpalisade_authority.store SET system_identifier = {}, timeline = {};
-         INSERT INTO pgpalisade_authority.marks VALUES ('s', 9, 1, 'before');
-         INSERT INTO pgpalisade_authority.sessions VALUES ('s', 1, 1, 8, 1), ('s', 2, 1, 9, 1);",
-        CLUSTER.system_identifier.cast_signed(),
-        CLUSTER.timeline
-    ));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn the_formats_before_are_brought_up_and_keep_everything() {
-    for old in OLD_FORMATS {
-        is_brought_up(old).await;
-    }
-}
-
-async fn is_brought_up(old: (&str, &str)) {
-    let server = Server::start();
-    make_old(&server, "postgres", old);
-    let format = || server.value("SELECT format FROM pgpalisade_authority.store");
-    let before = postgres::read(&options(&server)).await.unwrap().unwrap();
-    assert_eq!(format(), old.0, "looking changes nothing");
-    assert_eq!((before.marks.len(), before.sessions.len()), (1, 2));
-    let mut opening = JoinSet::new();
-    for _ in 0..6 {
-        let options = options(&server);
-        opening.spawn(async move { Postgres::connect(&options).await.unwrap().identity() });
-    }
-    let identities = opening.join_all().await;
-    assert_eq!(identities, vec![before.identity; 6]);
-    assert_eq!(format(), "3");
-    let store = connect(&server).await;
-    assert_eq!(Contents::read(&store).await.unwrap(), before);
-    // No start of a server is on record yet.
-    let enrolled = store.enrol(CLUSTER).await.unwrap();
-    assert_eq!(enrolled, Enrolled::Accepted);
-    let lower = match declare(&store, "s", 9, 3).await.unwrap() {
-        Declared::Accepted { lower, .. } => lower,
-        other => panic!("{other:?}"),
-    };
-    let lower: Vec<i32> = lower.iter().map(|old| old.backend.pid).collect();
-    assert_eq!(lower, [1], "it was not drained");
-    // What a proxy of the version before calls: it is refused, and does not misread a repaired mark.
-    let left = "SELECT count(*) FROM (SELECT proname FROM pg_proc p WHERE pronamespace = \
-        'pgpalisade_authority'::regnamespace GROUP BY proname HAVING count(*) > 1) twice";
-    assert_eq!(server.value(left), "0");
-}
-
-#[tokio::test]
-async fn only_the_owner_can_bring_a_store_up() {
-    let server = Server::start();
-    server.sql("CREATE ROLE user1 LOGIN");
-    make_old(&server, "postgres", OLD_FORMATS[0]);
-    server.sql(
-        "GRANT USAGE ON SCHEMA pgpalisade_authority TO user1;
-         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgpalisade_authority TO user1",
-    );
-    let theirs = options_of(&server, "user1", "postgres");
-    let error = open_error(&theirs).await;
-    assert!(matches!(error, OpenError::Unsuitable { .. }), "{error}");
-    assert!(error.to_string().contains("owns the schema"), "{error}");
-    drop(connect(&server).await);
-    let store = Postgres::connect(&theirs).await.unwrap();
-    declare(&store, "s", 9, 3).await.unwrap();
 }

@@ -35,7 +35,7 @@ const ANY: &str = "any";
 
 /// All keys that a policy file may have, in the order of the documentation.
 #[rustfmt::skip] // One key, one row: it is a table.
-pub const POLICY_KEYS: [PolicyKey; 33] = [
+pub const POLICY_KEYS: [PolicyKey; 34] = [
     key("defaults.writes", WRITES, "\"token\""),
     key("defaults.reads", READS, "\"allow\""),
     key("defaults.mode", MODE, "\"enforce\""),
@@ -58,6 +58,7 @@ pub const POLICY_KEYS: [PolicyKey; 33] = [
     key("session.match.user", NAMES, ANY),
     key("session.match.database", NAMES, ANY),
     key("session.match.application_name", NAMES, ANY),
+    key("session.match.cn", NAMES, ANY),
     key("session.match.network", "a network in CIDR notation or a list of them", ANY),
     key("session.name", "any text", "none"),
     key("session.writes", WRITES, DEFAULTS),
@@ -68,7 +69,7 @@ pub const POLICY_KEYS: [PolicyKey; 33] = [
     key("session.allow", KINDS, "none"),
     key("session.unknown_tables", UNKNOWN, DEFAULTS),
     key("session.declare", DECLARE, DEFAULTS),
-    key("session.match", "a table of these four", "must be there"),
+    key("session.match", "a table of these five", "must be there"),
 ];
 
 /// The names of the keys directly in a table: `defaults`, `scope.NAME`, `session.match`, or the empty name for the top.
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(names("tokens").len(), 5);
         assert_eq!(
             names("session.match"),
-            ["user", "database", "application_name", "network"]
+            ["user", "database", "application_name", "cn", "network"]
         );
         assert_eq!(names("scope.NAME").len(), 6);
     }

@@ -334,7 +334,7 @@ impl Reader<'_> {
                 _ => "leave the key out if everybody may hold it",
             };
             let message = format!(
-                "{written} is empty (name a user, database, application_name or network; {what})"
+                "{written} is empty (name a user, database, application_name, cn or network; {what})"
             );
             self.error(&value.span(), message);
         }
@@ -351,8 +351,13 @@ impl Reader<'_> {
                 "application_name" => {
                     who.application_name = self.globs(name, value, |text| Ok(Glob::new(text)));
                 }
+                // Here * asks for something: for a certificate.
+                "cn" => {
+                    let read = self.list(name, value, nonempty_glob);
+                    who.common_name = read.into_iter().map(Spanned::into_inner).collect();
+                }
                 "network" => {
-                    let read = self.list(name, value, Network::parse);
+                    let read = self.list(name, value, Network::read);
                     who.network = read.into_iter().map(Spanned::into_inner).collect();
                 }
                 _ => self.unknown("session.match", written, key),

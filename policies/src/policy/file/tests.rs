@@ -101,7 +101,7 @@ quoted, or \"Jobs\" for one that was quoted when it was created)
 21:8: \"b c\" is not a valid scope name (allowed are A-Z a-z 0-9 _ . : / -)
 22:10: scope.b c.tables: is empty (leave the key out instead)
 24:1: the rule has no match (write match = { user = \"...\" }; what is to hold for everybody belongs below [defaults])
-28:9: session.match is empty (name a user, database, application_name or network; what is to hold for everybody \
+28:9: session.match is empty (name a user, database, application_name, cn or network; what is to hold for everybody \
 belongs below [defaults])
 29:8: session.name: is not a good name (write 1 to 63 bytes without control characters, or leave it out)
 32:11: unknown key \"session.match.users\" (did you mean \"user\"?)
@@ -515,6 +515,7 @@ fn who_may_declare_what_and_for_how_long() {
             user,
             database: "d",
             application_name: None,
+            common_name: None,
             client: Some([10, 1, 2, 3].into()),
         };
         let answer = policy.for_session(&who).may_declare(scope, lifetime);
@@ -566,6 +567,7 @@ fn who_may_declare_what_and_for_how_long() {
         user: "x",
         database: "x",
         application_name: None,
+        common_name: None,
         client: None,
     };
     assert_eq!(
@@ -584,6 +586,7 @@ fn holders_are_matched_as_sessions_are() {
             user: "u",
             database,
             application_name,
+            common_name: None,
             client: client.map(Into::into),
         };
         let session = policy.for_session(&who);

@@ -2,16 +2,18 @@
 
 use std::fmt;
 
-use pgpalisade_authority::{Mark, Scope, Token};
+use pgpalisade_authority::{Claim, Mark, Scope, Token};
 use pgpalisade_policies::{MayNotDeclare, Mistake, nearest};
 
 use super::RejectionKind;
-use super::{Bound, Rejection};
+use super::{Bound, Rejection, raised_to};
 
 impl Rejection {
     /// The token is further than the policy allows.
     #[must_use]
-    pub fn out_of_bounds(scope: &Scope, token: Token, mark: Option<Mark>, bound: Bound) -> Self {
+    pub fn out_of_bounds(scope: &Scope, claim: Claim, mark: Option<Mark>, bound: Bound) -> Self {
+        let after = || mark.as_ref().and_then(|mark| mark.token.next());
+        let token = claim.token().or_else(after).unwrap_or(Token::MIN);
         if let Bound::MaxScopes(most) = bound {
             return Self::too_many_scopes(scope, token, most);
         }
@@ -40,6 +42,69 @@ impl Rejection {
             scope,
             Some(token),
             mark,
+        )
+    }
+
+    /// The mark stands above what a session claims.
+    #[must_use]
+    pub fn behind(scope: &Scope, claim: Claim, mark: Mark) -> Self {
+        match claim {
+            Claim::Token(token) => Self::stale(scope, token, mark),
+            Claim::After(_) | Claim::Next => Self::taken(scope, claim, mark),
+        }
+    }
+
+    /// Somebody else has raised the mark since it was read.
+    fn taken(scope: &Scope, claim: Claim, mark: Mark) -> Self {
+        let message = format!(
+            "the next fencing token of scope \"{scope}\" is taken: its mark is {}",
+            mark.token
+        );
+        let detail = format!(
+            "The session claims \"{claim}\". {}",
+            raised_to(scope, &mark)
+        );
+        let hint = "Somebody else has taken the lead since the mark was read. Do not act as leader. To try again, read \
+            SHOW fencing.mark, make sure of the lock after that, and take after the mark that was read.";
+        Self::new(RejectionKind::StaleToken, message, detail, hint).about(
+            scope,
+            claim.token(),
+            Some(mark),
+        )
+    }
+
+    /// The mark has never been as high as the one that is to be followed, or not since a repair.
+    #[must_use]
+    pub fn nothing_to_follow(scope: &Scope, claim: Claim, mark: Option<Mark>) -> Self {
+        let at = match &mark {
+            Some(mark) => format!("its mark is {}", mark.rank()),
+            None => "it has no mark".to_owned(),
+        };
+        let message = format!("no fencing token follows this mark of scope \"{scope}\": {at}");
+        let detail = format!(
+            "The session claims \"{claim}\". A token is taken only after the mark as it is. Nothing was changed."
+        );
+        let hint = "Read the mark again with SHOW fencing.mark, and take after that. A scope without a mark has \
+            'after:0'.";
+        Self::new(RejectionKind::InvalidToken, message, detail, hint).about(
+            scope,
+            claim.token(),
+            mark,
+        )
+    }
+
+    /// A token is taken in a text that does more than that.
+    #[must_use]
+    pub fn taken_beside_others() -> Self {
+        Self::new(
+            RejectionKind::InvalidToken,
+            "a fencing token is taken by a statement of its own".to_owned(),
+            "This text does more. What follows in it would run before PostgreSQL has the number in the place of \
+                \"after:\" or \"next\"."
+                .to_owned(),
+            "Send SET fencing.token = 'next', or SELECT set_config('fencing.token', 'next', false), as a text of its \
+                own; it may stand in a transaction, and in a pipeline. In a session that has taken its token at \
+                login, send RESET and DISCARD as the last statement of a text.",
         )
     }
 

@@ -45,7 +45,7 @@ struct Session {
     status: TransactionStatus,
     wrote: Wrote,
     pipeline: Pipeline,
-    guard: Certainty,
+    guard: Guard,
 }
 
 fn fence() -> SessionFence {
@@ -67,6 +67,7 @@ fn fence_of(policy: Policy, cells: &Arc<MarkCache>) -> SessionFence {
         database: "d",
         application_name: None,
         client: None,
+        common_name: None,
     })
 }
 
@@ -76,9 +77,9 @@ fn value(text: &str) -> TokenValue {
 
 fn holding(fence: &SessionFence, text: &str) -> Arc<HeldTokens> {
     let value = value(text);
-    let bindings = value.tokens().iter().map(|(scope, token)| HeldToken {
+    let bindings = value.claims().iter().map(|(scope, claim)| HeldToken {
         cell: fence.fence().cell(scope),
-        token: *token,
+        token: claim.token().unwrap(),
         timeline: 1,
         footing: GrantMode::Enforced,
     });
@@ -117,7 +118,7 @@ impl Session {
             status: TransactionStatus::Idle,
             wrote: Wrote::No,
             pipeline: Pipeline::Closed,
-            guard: Certainty::Sure,
+            guard: Guard::SURE,
         }
     }
 
@@ -160,9 +161,9 @@ impl Session {
         self
     }
 
-    fn plan(&self, text: &str) -> Decision {
+    fn situation(&self) -> Situation<'_> {
         let confirmed = |settled| Confirmed::new(settled, &self.names, &self.ledger, self.guard);
-        let situation = Situation {
+        Situation {
             fence: &self.fence,
             variables: &self.variables,
             accepted: &self.accepted,
@@ -171,9 +172,11 @@ impl Session {
             pipeline: self.pipeline,
             path: SearchPath::Unknown,
             confirmed: self.ledger.settled().map(confirmed),
-        };
-        let verdict = classify(text.as_bytes(), SAFE);
-        situation.decide(&verdict)
+        }
+    }
+
+    fn plan(&self, text: &str) -> Decision {
+        self.situation().decide(&classify(text.as_bytes(), SAFE))
     }
 
     #[track_caller]
@@ -473,11 +476,11 @@ fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
         Session::new("").check(text, FREE);
     }
     let mut inside = Session::new("");
-    inside.guard = Certainty::Ran;
+    inside.guard = Guard::new(crate::read_only::Certainty::Ran);
     inside.check("SELECT 1", FREE);
     inside.check("COMMIT; SELECT f()", Refuse(NoToken));
     let mut pipeline = Session::new("");
-    pipeline.guard = Certainty::InDoubt;
+    pipeline.guard = Guard::IN_DOUBT;
     pipeline.check("SELECT f()", Refuse(NoToken));
     // It computes nothing, so nothing can hide in it.
     pipeline.check("SELECT 1", FREE);

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-use pgpalisade_authority::Token;
+use pgpalisade_authority::{Claim, Token};
 use pgpalisade_policies::{Access, VerdictCache, classify};
 use rand::Rng as _;
 use rand::rngs::StdRng;
@@ -61,6 +61,8 @@ pub(super) struct Driver<'a> {
     pub(super) to_client: Vec<u8>,
     mark: u64,
     granted: Vec<String>,
+    /// The take that has raised the mark, by its number.
+    taken: Option<u64>,
     course: Course,
     /// What was sent, for the one who reads why a test has failed.
     log: Vec<String>,
@@ -83,7 +85,7 @@ impl<'a> Driver<'a> {
     ) -> Self {
         let fence = subject::fence();
         Self {
-            session: subject::session(fence.clone()),
+            session: subject::session_begun(fence.clone(), server.default_access()),
             server,
             fence,
             verdicts,
@@ -94,6 +96,7 @@ impl<'a> Driver<'a> {
             to_client: Vec::new(),
             mark: subject::MARK,
             granted: Vec::new(),
+            taken: None,
             course: Course::GoesOn,
             log: Vec::new(),
         }
@@ -133,8 +136,7 @@ impl<'a> Driver<'a> {
     pub(super) fn depose(&mut self) {
         self.drain();
         self.log.push("takeover".to_owned());
-        self.mark += 1;
-        subject::raise(self.fence.fence(), self.mark);
+        self.raise(self.mark + 1, None);
     }
 
     /// Everything that is on the way arrives.
@@ -234,26 +236,21 @@ impl<'a> Driver<'a> {
             if self.is_fickle() {
                 let rejection = Box::new(Rejection::backend_unknown(&"not found"));
                 let denied = self.session.on_not_identified(wanted, rejection);
-                return self.granted(wanted, denied);
+                return self.granted(denied);
             }
-            self.session.probe();
+            self.session.leave_trace("/* here */");
             self.await_replies();
             self.session.on_identified(identified());
         }
         let declared = self.declare(wanted);
         let denied = self.session.on_declared(wanted, identified(), declared);
-        self.granted(wanted, denied)
+        self.granted(denied)
     }
 
-    fn granted(&mut self, wanted: &Wanted, outcome: Result<(), Denied>) -> Option<Grant> {
+    fn granted(&mut self, outcome: Result<(), Denied>) -> Option<Grant> {
         self.put_output();
         match outcome {
-            Ok(()) => {
-                let tokens = wanted.tokens();
-                self.granted
-                    .extend(tokens.map(|(_, token, _)| token.to_string()));
-                Some(Grant::Accepted)
-            }
+            Ok(()) => Some(Grant::Accepted),
             Err(Denied::Refused(rejection)) => Some(Grant::Refused(rejection)),
             Err(Denied::Ends(_)) => {
                 self.course = Course::Ended;
@@ -265,18 +262,30 @@ impl<'a> Driver<'a> {
     /// The authority: marks rise before a token is accepted, and also where its answer is lost.
     fn declare(&mut self, wanted: &Wanted) -> Declared {
         let default = self.fence.default_scope().clone();
+        let mut obtained = wanted.brought();
         // Another scope has no mark, and its token lets nobody write.
-        for (scope, token, _) in wanted.tokens().filter(|(scope, ..)| **scope == default) {
-            let current = Token::new(self.mark).unwrap();
-            if token < current {
-                let mark = self.fence.fence().mark_above(scope, token).unwrap();
-                return Err(Box::new(Rejection::stale(scope, token, mark)));
-            }
-            let number: u64 = token.to_string().parse().unwrap();
+        for (scope, claim, _) in wanted.claims().filter(|(scope, ..)| **scope == default) {
+            let is_own = self.taken == Some(self.session.take_number());
+            let known = self.fence.fence().cell(scope).mark_detail();
+            let number = match claim {
+                Claim::Token(token) if token.get() >= self.mark => token.get(),
+                Claim::Next if is_own => self.mark,
+                Claim::Next => self.mark + 1,
+                Claim::After(Some(mark)) if mark.get() == self.mark => self.mark + 1,
+                Claim::After(Some(mark)) if is_own && mark.get() + 1 == self.mark => self.mark,
+                Claim::After(Some(mark)) if mark.get() > self.mark => {
+                    let rejection = Rejection::nothing_to_follow(scope, claim, known);
+                    return Err(Box::new(rejection));
+                }
+                Claim::Token(_) | Claim::After(_) => {
+                    let rejection = Rejection::behind(scope, claim, known.unwrap());
+                    return Err(Box::new(rejection));
+                }
+            };
+            let take = claim.is_take().then(|| self.session.take_number());
             if self.is_fickle() {
                 if self.rng.random() {
-                    self.mark = self.mark.max(number);
-                    subject::raise(self.fence.fence(), self.mark);
+                    self.raise(number, take);
                 }
                 let why = &"no answer";
                 return Err(Box::new(match self.rng.random() {
@@ -284,10 +293,21 @@ impl<'a> Driver<'a> {
                     false => Rejection::takeover_incomplete(Some(scope), why),
                 }));
             }
-            self.mark = self.mark.max(number);
-            subject::raise(self.fence.fence(), self.mark);
+            self.raise(number, take);
+            if claim.is_take() {
+                obtained.take(scope, Token::new(number).unwrap());
+            }
+            self.granted.push(number.to_string());
         }
-        Ok(Vec::new())
+        Ok(obtained)
+    }
+
+    /// What was taken before stays so where the mark does.
+    fn raise(&mut self, number: u64, take: Option<u64>) {
+        if number > self.mark {
+            (self.mark, self.taken) = (number, take);
+            subject::raise(self.fence.fence(), number);
+        }
     }
 
     fn is_fickle(&mut self) -> bool {

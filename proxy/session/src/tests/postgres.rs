@@ -8,8 +8,10 @@ mod running;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use pgpalisade_policies::{Access, Chain};
+
 use super::frames::{error_body, message, split, strings};
-use super::sql::{Block, DEFAULT_ACCESS, Refusal, Settings, Sql, Transaction};
+use super::sql::{Block, Company, DEFAULT_ACCESS, Refusal, Settings, Sql, Transaction};
 use crate::wire::frontend::{self, Target};
 
 /// A write: the value of `fencing.token` at the time.
@@ -48,6 +50,8 @@ enum Protocol {
 
 #[derive(Debug)]
 struct Portal {
+    /// Savepoints that were open when it was bound: with the last of them, it goes.
+    depth: usize,
     statement: Option<Sql>,
     /// It has run, and its rows are there.
     ran: bool,
@@ -90,6 +94,11 @@ impl Postgres {
             sent: Vec::new(),
             writes: Vec::new(),
         }
+    }
+
+    /// What its next transaction may do.
+    pub(super) fn default_access(&self) -> Access {
+        self.settings.access()
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -203,21 +212,35 @@ impl Postgres {
         self.portals.clear();
     }
 
-    fn commit(&mut self) {
+    fn commit(&mut self, chain: Chain) {
+        let mut next = None;
         if let Some(transaction) = &self.transaction {
             if transaction.block == Block::Failed {
-                return self.roll_back();
+                return self.roll_back(chain);
             }
+            next = Some(transaction.access);
             self.settings.commit();
         }
         self.end();
+        self.chain(chain, next);
     }
 
-    fn roll_back(&mut self) {
+    fn roll_back(&mut self, chain: Chain) {
+        let mut next = None;
         if let Some(transaction) = self.transaction.take() {
+            next = Some(transaction.chained_access());
             self.settings = transaction.before;
         }
         self.end();
+        self.chain(chain, next);
+    }
+
+    /// Begins a transaction with the mode of the one before.
+    fn chain(&mut self, chain: Chain, access: Option<Access>) {
+        if let (Chain::Yes, Some(access)) = (chain, access) {
+            let transaction = self.start();
+            (transaction.block, transaction.access) = (Block::Open, access);
+        }
     }
 
     fn end_implicit(&mut self) {
@@ -226,7 +249,7 @@ impl Postgres {
             .as_ref()
             .map(|transaction| transaction.block);
         if block == Some(Block::Implicit) {
-            self.commit();
+            self.commit(Chain::No);
         }
     }
 
@@ -256,9 +279,13 @@ impl Postgres {
 
     /// Runs the statements of a text, up to the data of a COPY.
     fn run_all(&mut self, mut statements: Vec<Sql>) {
+        let are_several = statements.len() > 1;
         while !statements.is_empty() {
             let statement = statements.remove(0);
-            self.start();
+            let transaction = self.start();
+            if are_several {
+                transaction.company = Company::Others;
+            }
             match self.run(&statement) {
                 Ok(Ran::Done(rows, command_tag)) => {
                     if statement.has_rows() {

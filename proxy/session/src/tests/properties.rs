@@ -87,20 +87,30 @@ fn who_holds_the_current_token_gets_what_postgresql_says() {
 fn nobody_writes_without_the_current_token() {
     check(|rng, verdicts| {
         let messages = Client::talk(rng, Kind::Any);
-        let token = rng.random_ratio(1, 3);
-        let startup: &[(&str, &str)] = match token {
-            true => &[(DEFAULT_ACCESS, "on"), (TOKEN, "5")],
-            false => &[(DEFAULT_ACCESS, "on")],
-        };
+        // A login that brings a token begins read-write.
+        let startups: [(&str, Option<&str>); 8] = [
+            ("on", None),
+            ("on", None),
+            ("on", None),
+            ("on", Some("5")),
+            ("off", Some("5")),
+            ("off", Some("other=5")),
+            ("off", Some("next")),
+            ("off", Some("after:5")),
+        ];
+        let (access, token) = startups[rng.random_range(0..startups.len())];
+        let mut startup = vec![(DEFAULT_ACCESS, access)];
+        startup.extend(token.map(|token| (TOKEN, token)));
         let takeovers = rng.random_range(0..3);
         let authority = match rng.random() {
             true => Authority::Accepts,
             false => Authority::IsFickle,
         };
         let at: Vec<usize> = (0..takeovers).map(|_| rng.random_range(0..40)).collect();
-        let mut driver = Driver::new(verdicts, rng, Authority::Accepts, Postgres::new(startup));
-        if token {
-            driver.start_with("5");
+        let server = Postgres::new(&startup);
+        let mut driver = Driver::new(verdicts, rng, Authority::Accepts, server);
+        if let Some(token) = token {
+            driver.start_with(token);
         }
         driver.answers(authority);
         for (number, message) in messages.iter().enumerate() {
@@ -131,6 +141,23 @@ fn a_hidden_write_in_front_of_another_scope_s_token() {
     });
 }
 
+/// A write that hides behind a declaration in the same text is one, and its COMMIT is held up after a takeover.
+#[test]
+fn a_commit_of_a_hidden_write_behind_a_declaration() {
+    check(|rng, verdicts| {
+        let startup: &[(&str, &str)] = &[(DEFAULT_ACCESS, "on"), (TOKEN, "5")];
+        let mut driver = Driver::new(verdicts, rng, Authority::Accepts, Postgres::new(startup));
+        driver.start_with("5");
+        driver.send(&query("BEGIN"));
+        driver.send(&query(
+            "SELECT 1; SET LOCAL fencing.token = '7'; SELECT f()",
+        ));
+        driver.depose();
+        driver.send(&query("COMMIT"));
+        driver.finish();
+    });
+}
+
 #[test]
 fn no_message_of_either_side_makes_it_panic() {
     check(|rng, verdicts| {
@@ -139,7 +166,7 @@ fn no_message_of_either_side_makes_it_panic() {
         if rng.random() {
             let wanted = subject::wanted(&fence, "5");
             session
-                .on_declared(&wanted, identified(), Ok(vec![]))
+                .on_declared(&wanted, identified(), Ok(wanted.brought()))
                 .unwrap();
             session.start_with(&wanted);
         }
@@ -194,7 +221,7 @@ fn satisfy(session: &mut super::super::Session, prerequisite: Prerequisite) {
             let _ = session.end_adjustment();
         }
         Prerequisite::Tokens(wanted, _) => match session.may_declare(&wanted) {
-            Ok(()) => drop(session.on_declared(&wanted, identified(), Ok(vec![]))),
+            Ok(()) => drop(session.on_declared(&wanted, identified(), Ok(wanted.brought()))),
             Err(_) => session.refuse_waiting(Box::new(Rejection::token_change_after_write())),
         },
     }

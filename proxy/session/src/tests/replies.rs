@@ -42,6 +42,7 @@ const fn ending_word(ending: &Ending) -> &'static str {
         Ending::Unanswered => "unanswered",
         Ending::TakenOver => "taken-over",
         Ending::OutcomeUnknown => "unknown",
+        Ending::Deposed => "deposed",
         Ending::ByServer => "by-server",
     }
 }
@@ -421,4 +422,27 @@ fn rows_that_show_the_access_mode() {
     subject.run(&query("BEGIN READ ONLY"), "BEGIN", b'T');
     subject.send(&query("SHOW transaction_read_only"));
     check(&mut subject, &[(b'D', &on, "relay 1")]);
+}
+
+/// Another server has become the primary: what was in flight may have been committed, the proxy's own is no matter.
+#[test]
+fn the_end_of_a_server_as_the_primary() {
+    let ended = |mut subject: Subject| {
+        subject.to_client.clear();
+        let ending = subject.session.end_with_its_server();
+        subject.take_output();
+        let said = String::from_utf8_lossy(&subject.to_client).into_owned();
+        let code = ["PF007", "08007"]
+            .into_iter()
+            .find(|code| said.contains(code));
+        (ending_word(&ending), code)
+    };
+    for holds in [Current, Nothing] {
+        assert_eq!(ended(subject(holds, &[])), ("deposed", Some("PF007")));
+        let asked = subject(holds, &[query("SELECT 1")]);
+        assert_eq!(ended(asked), ("deposed", Some("08007")));
+        let mut traced = subject(holds, &[]);
+        traced.session.leave_trace("/* here */");
+        assert_eq!(ended(traced), ("deposed", Some("PF007")));
+    }
 }

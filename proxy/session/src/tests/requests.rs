@@ -6,9 +6,13 @@
 //! `wait` for replies, `front` and `whole` for more of it. `lift`, `lower`, `ro`, `rw`: the access mode first.
 //! `declare`: a token first. `end` of the session, `bye`. `-`: there is no such state.
 
+use pgpalisade_authority::{Scope, Token};
+
 use super::super::action::{Action, Prerequisite};
 use super::frames::{bind, bind_one, empty, execute, function_call, message, parse, query, target};
-use super::subject::{Holds, Subject, check_table, malformed, sync, word};
+use super::subject::{
+    Holds, MARK, Subject, check_table, identified, malformed, sync, wanted, word,
+};
 
 /// The states, in the order of the columns.
 const STATES: [(&str, Reach); 10] = [
@@ -92,6 +96,13 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
         ("Q:other", query("SET fencing.token = '9'")),
         ("Q:lower", query("SET fencing.token = '4'")),
         ("Q:none", query("SET fencing.token = ''")),
+        ("Q:take", query("SET fencing.token = 'after:5'")),
+        ("Q:taken", query("SET fencing.token = 'after:3'")),
+        ("Q:next", query("SET fencing.token = 'next'")),
+        (
+            "Q:next,reads",
+            query("SET fencing.token = 'next'; SELECT 1"),
+        ),
         ("Q:ends,sets", query("COMMIT; SET fencing.token = '9'")),
         ("Q:show", query("SHOW fencing.status")),
         ("Q:execute", query("EXECUTE w")),
@@ -203,6 +214,35 @@ fn what_follows_a_pipeline_that_sets_a_token() {
     }
 }
 
+/// DISCARD ALL is committed at once and brings a take back; the number is told in the pipeline, whose end may undo it.
+#[test]
+fn what_follows_a_pipeline_that_returns_to_a_take() {
+    let mut subject = Subject::at_login(Holds::None);
+    let wanted = wanted(&subject.fence, "next");
+    let mut obtained = wanted.brought();
+    obtained.take(&Scope::default(), Token::new(MARK).unwrap());
+    let declared = subject
+        .session
+        .on_declared(&wanted, identified(), Ok(obtained));
+    declared.unwrap();
+    subject.session.start_with(&wanted);
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    for message in [parse("", "DISCARD ALL"), bind("", ""), execute("", 0)] {
+        subject.run(&message, "DISCARD ALL", b'I');
+    }
+    subject.to_server.clear();
+    subject.send(&bind("", ""));
+    let told = String::from_utf8_lossy(&subject.to_server).into_owned();
+    let number = format!("SET fencing.token = '{MARK}'");
+    assert!(told.contains(&number), "{told:?}");
+    subject.send(&sync());
+    let action = subject.ask(&function_call());
+    assert!(
+        matches!(action, Action::Need(Prerequisite::Replies)),
+        "{action:?}"
+    );
+}
+
 /// Portals end with their transaction, also where ReadyForQuery does not tell of its end: their names are free again.
 #[test]
 fn a_portal_that_is_bound_again_behind_a_commit() {
@@ -245,6 +285,10 @@ Q:same       free     free     fails    wait     free     free     drop     end 
 Q:other      declare  +no      fails    wait     +no      +no      drop     end      wait     wait
 Q:lower      !no      +no      fails    wait     +no      +no      drop     end      wait     wait
 Q:none       free     +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:take       declare  +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:taken      !no      +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:next       declare  +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:next,reads !no      +no      fails    wait     +no      +no      drop     end      wait     wait
 Q:ends,sets  declare  declare  declare  wait     declare  declare  drop     end      wait     wait
 Q:show       +free    +free    fails    wait     +free    +free    drop     end      wait     wait
 Q:execute    token    token    fails    wait     token    token    drop     end      wait     wait
@@ -298,6 +342,10 @@ Q:same       declare  lift+declare fails    wait     lift+declare lift+declare d
 Q:other      declare  lift+declare fails    wait     lift+declare lift+declare drop     -        wait     wait
 Q:lower      !no      +no      fails    wait     +no      +no      drop     -        wait     wait
 Q:none       free     free     fails    wait     free     free     drop     -        wait     wait
+Q:take       declare  lift+declare fails    wait     lift+declare lift+declare drop     -        wait     wait
+Q:taken      !no      +no      fails    wait     +no      +no      drop     -        wait     wait
+Q:next       declare  lift+declare fails    wait     lift+declare lift+declare drop     -        wait     wait
+Q:next,reads !no      +no      fails    wait     +no      +no      drop     -        wait     wait
 Q:ends,sets  declare  lift+declare declare  wait     lift+declare lift+declare drop     -        wait     wait
 Q:show       +free    +free    fails    wait     +free    +free    drop     -        wait     wait
 Q:execute    !no      +no      fails    wait     +no      +no      drop     -        wait     wait
@@ -351,6 +399,10 @@ Q:same       ro       +no      fails    wait     +no      +no      drop     end 
 Q:other      ro       +no      fails    wait     +no      +no      drop     end      wait     wait
 Q:lower      ro       +no      fails    wait     +no      +no      drop     end      wait     wait
 Q:none       ro       +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:take       ro       +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:taken      ro       +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:next       ro       +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:next,reads ro       +no      fails    wait     +no      +no      drop     end      wait     wait
 Q:ends,sets  ro       +no      declare  wait     +no      +no      drop     end      wait     wait
 Q:show       ro       +free    fails    wait     +free    +free    drop     end      wait     wait
 Q:execute    ro       +no      fails    wait     +no      +no      drop     end      wait     wait

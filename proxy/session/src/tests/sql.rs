@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pgpalisade_policies::Access;
+use pgpalisade_policies::{Access, Chain};
 
 pub(super) const DEFAULT_ACCESS: &str = "default_transaction_read_only";
 pub(super) const TOKEN: &str = "fencing.token";
@@ -23,13 +23,15 @@ pub(super) enum Sql {
     /// `COPY t FROM STDIN`.
     Copy,
     Begin(Option<Access>),
-    Commit,
-    Rollback,
+    Commit(Chain),
+    Rollback(Chain),
     Savepoint,
     RollbackTo,
     Release,
     SetTransaction(Access),
     Set(String, Option<String>, Lifetime),
+    ResetAll,
+    DiscardAll,
     ShowTransaction,
     Show(String),
     Prepare(String, Box<Self>),
@@ -50,7 +52,9 @@ impl Sql {
     /// The statements of a text.
     pub(super) fn read(text: &str) -> Result<Vec<Self>, Refusal> {
         let statements = text.split(';').map(str::trim);
-        let statements = statements.filter(|statement| !statement.is_empty());
+        // A text that is only a comment is an empty one.
+        let is_empty = |statement: &&str| statement.is_empty() || statement.starts_with("/*");
+        let statements = statements.filter(|statement| !is_empty(statement));
         let read: Option<_> = statements.map(Self::read_one).collect();
         read.ok_or(("42601", "syntax error"))
     }
@@ -66,8 +70,12 @@ impl Sql {
             "BEGIN" => Self::Begin(None),
             "BEGIN READ ONLY" => Self::Begin(Some(Access::ReadOnly)),
             "BEGIN READ WRITE" => Self::Begin(Some(Access::ReadWrite)),
-            "COMMIT" => Self::Commit,
-            "ROLLBACK" => Self::Rollback,
+            "COMMIT" => Self::Commit(Chain::No),
+            "COMMIT AND CHAIN" => Self::Commit(Chain::Yes),
+            "ROLLBACK" => Self::Rollback(Chain::No),
+            "ROLLBACK AND CHAIN" => Self::Rollback(Chain::Yes),
+            "RESET ALL" => Self::ResetAll,
+            "DISCARD ALL" => Self::DiscardAll,
             "SAVEPOINT a" => Self::Savepoint,
             "ROLLBACK TO a" => Self::RollbackTo,
             "RELEASE a" => Self::Release,
@@ -111,7 +119,7 @@ impl Sql {
 
     /// What is executed in a failed transaction.
     pub(super) const fn ends_failure(&self) -> bool {
-        matches!(self, Self::Commit | Self::Rollback | Self::RollbackTo)
+        matches!(self, Self::Commit(_) | Self::Rollback(_) | Self::RollbackTo)
     }
 
     /// Whether a snapshot is taken to analyse or run it: `analyze_requires_snapshot` and `PlannedStmtRequiresSnapshot`
@@ -198,6 +206,14 @@ impl Settings {
         self.values.insert(name.to_owned(), Value { now, kept });
     }
 
+    /// Sets all back to the values of the session's start.
+    pub(super) fn reset_all(&mut self) {
+        let names: Vec<_> = self.values.keys().cloned().collect();
+        for name in names {
+            self.set(&name, None, Lifetime::Session);
+        }
+    }
+
     /// The end of a transaction that commits.
     pub(super) fn commit(&mut self) {
         for value in self.values.values_mut() {
@@ -237,11 +253,21 @@ pub(super) enum Snapshot {
 pub(super) struct Transaction {
     pub(super) block: Block,
     pub(super) access: Access,
+    /// What it was allowed when it began.
+    pub(super) began: Access,
     pub(super) snapshot: Snapshot,
     pub(super) before: Settings,
     pub(super) savepoints: Vec<(Settings, Access)>,
     /// Writes so far.
     pub(super) writes: usize,
+    pub(super) company: Company,
+}
+
+/// Whether something else is in the same transaction, as a part of a pipeline or of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Company {
+    Alone,
+    Others,
 }
 
 impl Transaction {
@@ -249,10 +275,22 @@ impl Transaction {
         Self {
             block: Block::Implicit,
             access: settings.access(),
+            began: settings.access(),
             snapshot: Snapshot::None,
             before: settings.clone(),
             savepoints: Vec::new(),
             writes: 0,
+            company: Company::Alone,
+        }
+    }
+
+    /// What the next one begins with, where this one is rolled back AND CHAIN: what a subtransaction, or one that has
+    /// failed, did to the mode was undone by then. `CommitTransactionCommand` in PostgreSQL's source.
+    pub(super) fn chained_access(&self) -> Access {
+        let outermost = self.savepoints.first().map(|(_, access)| *access);
+        match self.block {
+            Block::Failed => outermost.unwrap_or(self.began),
+            Block::Implicit | Block::Open => outermost.unwrap_or(self.access),
         }
     }
 

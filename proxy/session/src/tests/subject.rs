@@ -45,6 +45,7 @@ pub(super) fn fence() -> SessionFence {
         database: "d",
         application_name: None,
         client: None,
+        common_name: None,
     })
 }
 
@@ -72,13 +73,18 @@ pub(super) const fn identified() -> Identified {
     }
 }
 
-/// A session as its login leaves it: read-only on the server until it holds a token.
+/// A session as its login leaves it that brings no token: read-only on the server until it holds one.
 pub(super) fn session(fence: SessionFence) -> Session {
+    session_begun(fence, Access::ReadOnly)
+}
+
+/// A session that was begun with this as its default.
+pub(super) fn session_begun(fence: SessionFence, startup: Access) -> Session {
     let mut session = Session::new(Beginning {
         fence,
         scope: None,
         backend_pid: 7,
-        access: AccessMode::new(Access::ReadWrite, Access::ReadOnly),
+        access: AccessMode::new(Access::ReadWrite, startup),
         text_settings: super::super::text_settings::TextSettings::new(Lexing {
             encoding: TextEncoding::AsciiSafe,
             strings: StandardStrings::On,
@@ -122,7 +128,7 @@ impl Subject {
             subject.session.on_identified(identified());
             let declared = subject
                 .session
-                .on_declared(&wanted, identified(), Ok(vec![]));
+                .on_declared(&wanted, identified(), Ok(wanted.brought()));
             declared.unwrap();
             subject.session.start_with(&wanted);
         }

@@ -4,13 +4,10 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use crate::cli::text::{plain, table};
+use crate::cli::text::{plain, shown, table};
 use crate::rejection_log::report::{
     Count, Finding, First, Name, Row, Shape, Summary, Top, Verdict,
 };
-
-/// Longest text of a statement that is shown; --json has all of it.
-const TEXT_SHOWN: usize = 200;
 
 /// Where lines of words are broken.
 const COLUMNS: usize = 100;
@@ -200,14 +197,6 @@ fn cells(count: &Count) -> [String; 4] {
 
 fn second(time: Timestamp) -> String {
     time.strftime("%Y-%m-%d %H:%M:%S").to_string()
-}
-
-fn shown(text: &str) -> String {
-    let mut shown: String = plain(text).chars().take(TEXT_SHOWN).collect();
-    if shown.chars().count() < text.chars().count() {
-        shown.push_str(" ...");
-    }
-    shown
 }
 
 /// The words in lines of a terminal, all but the first indented.

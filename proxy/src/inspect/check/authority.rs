@@ -7,8 +7,9 @@ use pgpalisade_authority::{Backend, Contents, Mark, Rank, Registered, Scope};
 
 use super::super::cluster;
 use super::super::finding::{Check, Verdict};
+use super::super::hosts::Chosen;
 use super::super::store::{self, Held};
-use super::{Control, Report, unanswered};
+use super::{Report, unanswered};
 use crate::rejection::utc;
 use crate::takeover::cluster_lock::{self, Proxy};
 use crate::takeover::error::wrong_cluster_advice;
@@ -28,7 +29,7 @@ const RECOVER: &str =
     "stop all proxies of this cluster and run \"pgpalisade recover\" with the same configuration";
 
 pub(super) async fn checks(
-    control: &Control,
+    control: &Chosen,
     held: &Held,
     witnessed: Option<&HashMap<Scope, Mark>>,
     report: &mut Report<'_>,
@@ -65,7 +66,7 @@ const fn why_not(held: &Held) -> &'static str {
     }
 }
 
-async fn on_record(control: &Control, held: &Held) -> Verdict {
+async fn on_record(control: &Chosen, held: &Held) -> Verdict {
     let ours = match control.connection.look(cluster::identity).await {
         Ok(ours) => ours,
         Err(error) => return unanswered(error),
@@ -89,7 +90,7 @@ async fn on_record(control: &Control, held: &Held) -> Verdict {
     }
 }
 
-async fn proxies(control: &Control, held: &Held) -> Verdict {
+async fn proxies(control: &Chosen, held: &Held) -> Verdict {
     const SHARE: &str =
         "give all proxies the same store: a cluster with two authorities has two marks";
     let proxies = match control.connection.look(cluster_lock::proxies).await {

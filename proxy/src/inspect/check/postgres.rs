@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::super::cluster::{self, Prepared};
 use super::super::connection::Connection;
 use super::super::finding::{Check, Verdict};
-use super::{Control, Report, Witnessed, unanswered, witness};
+use super::super::hosts::{Chosen, Host, HostRole};
+use super::{Report, Witnessed, unanswered, witness};
 use crate::config::Config;
 use crate::takeover::prepare;
 
@@ -19,11 +20,12 @@ pub(super) const CHECKS: RangeInclusive<Check> = Check::Primary..=Check::Witness
 
 pub(super) async fn checks(
     config: &Config,
-    control: &Control,
+    control: &Chosen,
+    hosts: &[Host],
     within: Duration,
     report: &mut Report<'_>,
 ) -> Witnessed {
-    report.add(Check::Primary, primary(control));
+    report.add(Check::Primary, primary(control, hosts));
     report.add(Check::Rights, rights(control));
     report.add(Check::Superusers, superusers(control).await);
     report.add(Check::Direct, direct(control));
@@ -38,18 +40,38 @@ pub(super) async fn checks(
     witnessed
 }
 
-fn primary(control: &Control) -> Verdict {
-    if control.rights.standby {
-        Verdict::fail(
-            "the control connection leads to a standby",
-            "point \"control\" and \"upstream\" to the primary",
-        )
-    } else {
-        Verdict::ok("the server is a primary")
+fn primary(control: &Chosen, hosts: &[Host]) -> Verdict {
+    let named: Vec<String> = hosts
+        .iter()
+        .map(|host| format!("{}: {}", host.host, host.seen))
+        .collect();
+    match (control.rights.standby, hosts.len()) {
+        (true, 1) => {
+            return Verdict::fail(
+                "the control connection leads to a standby",
+                "point \"control\" and \"upstream\" to the primary",
+            );
+        }
+        (true, _) => {
+            return Verdict::fail(
+                format!("none of the hosts is the primary: {}", named.join("; ")),
+                "promote one, or name the primary too",
+            );
+        }
+        (false, 1) => return Verdict::ok("the server is a primary"),
+        (false, _) => {}
+    }
+    let is_sound = |host: &Host| matches!(host.role, HostRole::Primary | HostRole::Standby);
+    match hosts.iter().all(is_sound) {
+        true => Verdict::ok(named.join("; ")),
+        false => Verdict::warn(
+            named.join("; "),
+            "see to the hosts that are neither the primary nor a standby of it",
+        ),
     }
 }
 
-fn rights(control: &Control) -> Verdict {
+fn rights(control: &Chosen) -> Verdict {
     let rights = &control.rights;
     let role = &rights.role;
     if !rights.missing.is_empty() {
@@ -68,7 +90,7 @@ fn rights(control: &Control) -> Verdict {
     }
 }
 
-async fn superusers(control: &Control) -> Verdict {
+async fn superusers(control: &Chosen) -> Verdict {
     if control.rights.superuser {
         return Verdict::ok("the control role can end the sessions of superusers too");
     }
@@ -91,7 +113,7 @@ async fn superusers(control: &Control) -> Verdict {
 }
 
 /// Whether the session that the server knows is the one that this process has a socket of.
-fn direct(control: &Control) -> Verdict {
+fn direct(control: &Chosen) -> Verdict {
     const POOLER: &str =
         "let \"control\" lead to PostgreSQL itself: behind a pooler its session is another's";
     let own = control.rights.backend.pid;
@@ -127,7 +149,7 @@ fn direct(control: &Control) -> Verdict {
     )
 }
 
-fn peer(control: &Control) -> Option<SocketAddr> {
+fn peer(control: &Chosen) -> Option<SocketAddr> {
     let (addr, port) = &control.server.client;
     let addr: IpAddr = addr.as_ref()?.parse().ok()?;
     let port = u16::try_from((*port)?).ok()?;
@@ -144,12 +166,12 @@ fn shown(addr: Option<SocketAddr>) -> String {
 
 /// Whether sessions that are opened as those of clients are show on the control connection, under the pid that was
 /// told at their login. This is what a takeover relies on.
-async fn same_server(config: &Config, control: &Control, within: Duration) -> Verdict {
-    let addr = &config.upstream;
+async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Verdict {
+    let addr = &control.upstream;
     let opened = Connection::open(addr, config.control.expose(), within).await;
     let connection = match opened {
         Ok(connection) => connection,
-        Err(error) if *addr == config.control_address() => {
+        Err(error) if *addr == control.control => {
             return Verdict::warn(error.to_string(), "look at the server's log");
         }
         Err(error) => {
@@ -157,7 +179,7 @@ async fn same_server(config: &Config, control: &Control, within: Duration) -> Ve
                 format!("cannot be compared: {error}"),
                 format!(
                     "make sure that {addr} and {} are the same server",
-                    config.control_address()
+                    control.control
                 ),
             );
         }
@@ -214,14 +236,14 @@ async fn same_server(config: &Config, control: &Control, within: Duration) -> Ve
     ))
 }
 
-async fn connections(config: &Config, control: &Control) -> Verdict {
+async fn connections(config: &Config, control: &Chosen) -> Verdict {
     let places = match control.connection.look(cluster::places).await {
         Ok(places) => places,
         Err(error) => return unanswered(error),
     };
     // One for the control connection.
     let most = usize::try_from(places - 1).unwrap_or_default();
-    let wanted = config.max_connections.get();
+    let wanted = config.clients.max_connections.get();
     if wanted <= most {
         return Verdict::ok(format!(
             "connections.max is {wanted}, and the server takes {places} and those that it reserves"
@@ -238,7 +260,7 @@ async fn connections(config: &Config, control: &Control) -> Verdict {
     )
 }
 
-async fn prepared(control: &Control) -> Verdict {
+async fn prepared(control: &Chosen) -> Verdict {
     let found = match control.connection.look(cluster::prepared).await {
         Ok(found) => found,
         Err(error) => return unanswered(error),

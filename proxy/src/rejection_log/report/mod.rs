@@ -2,7 +2,6 @@
 //!
 //! A log may be larger than memory: it is read once, line by line, and what is counted has limits.
 
-mod line;
 mod shape;
 mod tally;
 #[cfg(test)]
@@ -11,13 +10,11 @@ mod verdict;
 
 use std::io::{self, BufRead};
 
-use jiff::Timestamp;
 use serde::Serialize;
 
+use super::line::{self, Filter, Line, Read, Record};
 use crate::fence::statement_text::Literals;
 use crate::fence::statement_text::StatementText;
-use crate::rejection::Enforcement;
-use line::{Line, Read, Record};
 use tally::Tally;
 use verdict::Who;
 
@@ -29,31 +26,6 @@ const NAMES: usize = 10_000;
 
 /// Distinct shapes of statements that are counted by themselves. Each may be 2 KiB with its example.
 const SHAPES: usize = 5_000;
-
-/// Which records count.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Filter {
-    /// Only those at this time or later.
-    pub since: Option<Timestamp>,
-    /// Only those before this time.
-    pub until: Option<Timestamp>,
-    /// Only those of this scope.
-    pub scope: Option<String>,
-    /// Only those that were carried out, or that were not.
-    pub enforced: Option<Enforcement>,
-}
-
-impl Filter {
-    fn takes_time(&self, time: Timestamp) -> bool {
-        self.since.is_none_or(|since| time >= since) && self.until.is_none_or(|until| time < until)
-    }
-
-    fn takes(&self, record: &Record) -> bool {
-        self.takes_time(record.time)
-            && (self.scope.is_none() || self.scope == record.scope)
-            && self.enforced.is_none_or(|only| only == record.enforced)
-    }
-}
 
 /// How much of the input was understood.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -187,16 +159,23 @@ impl Report {
                         here.unauthenticated = here.unauthenticated.saturating_add(records);
                     }
                 }
+                (_, Line::Record(record)) if !record.session.authenticated => {
+                    if self.filter.takes_time(record.time) {
+                        here.unauthenticated = here.unauthenticated.saturating_add(record.count);
+                    }
+                }
                 (_, Line::Record(record)) if self.filter.takes(&record) => {
-                    here.records += 1;
+                    here.records = here.records.saturating_add(record.count);
                     self.count(*record);
                 }
-                (_, Line::Record(_)) => here.filtered_out += 1,
+                (_, Line::Record(record)) => {
+                    here.filtered_out = here.filtered_out.saturating_add(record.count);
+                }
             }
         }
         let all = &mut self.understood;
-        all.records += here.records;
-        all.filtered_out += here.filtered_out;
+        all.records = all.records.saturating_add(here.records);
+        all.filtered_out = all.filtered_out.saturating_add(here.filtered_out);
         all.dropped = all.dropped.saturating_add(here.dropped);
         all.unauthenticated = all.unauthenticated.saturating_add(here.unauthenticated);
         all.foreign_lines += here.foreign_lines;
@@ -205,35 +184,36 @@ impl Report {
     }
 
     fn count(&mut self, record: Record) {
-        let one = Count::one(record.time, record.enforced);
+        let one = Count::new(record.count, record.time, record.enforced);
         self.total.add(&one);
         let kind = Kind {
             kind: record.kind.clone(),
             sqlstate: record.sqlstate,
         };
         self.kinds.add(kind, &one, || ());
+        let (session, statement) = (record.session, record.statement);
         for (tally, name) in [
             (&mut self.scopes, record.scope.clone()),
-            (&mut self.users, Some(record.user.clone())),
-            (&mut self.applications, record.application.clone()),
-            (&mut self.databases, Some(record.database.clone())),
-            (&mut self.clients, record.client.clone()),
+            (&mut self.users, Some(session.user.clone())),
+            (&mut self.applications, session.application.clone()),
+            (&mut self.databases, Some(session.database.clone())),
+            (&mut self.clients, session.client.clone()),
         ] {
             tally.add(Name { name }, &one, || ());
         }
-        match &record.statement {
-            None => self.without_statement += 1,
-            Some(statement) => {
-                let shape = shape::shape(statement);
+        match &statement.text {
+            None => self.without_statement = self.without_statement.saturating_add(record.count),
+            Some(text) => {
+                let shape = shape::shape(text);
                 // A text in the log is cut already; one that another program wrote may not be.
-                let statement = StatementText::new(statement.as_bytes(), Literals::Keep);
+                let text = StatementText::new(text.as_bytes(), Literals::Keep);
                 self.statements.add(Shape { shape }, &one, || First {
                     example: Example {
-                        class: record.class,
-                        statement: statement.as_str().to_owned(),
-                        user: record.user.clone(),
-                        application: record.application.clone(),
-                        client: record.client,
+                        class: statement.class,
+                        statement: text.as_str().to_owned(),
+                        user: session.user.clone(),
+                        application: session.application.clone(),
+                        client: session.client,
                     },
                 });
             }
@@ -241,9 +221,9 @@ impl Report {
         let who = Who {
             kind: record.kind,
             scope: record.scope,
-            user: record.user,
-            application: record.application,
-            database: record.database,
+            user: session.user,
+            application: session.application,
+            database: session.database,
         };
         self.who.add(who, &one, || ());
     }

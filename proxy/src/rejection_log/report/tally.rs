@@ -29,11 +29,11 @@ fn time<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok,
 }
 
 impl Count {
-    /// One record.
-    pub(super) const fn one(time: Timestamp, enforced: Enforcement) -> Self {
+    /// So many at one time.
+    pub(super) const fn new(count: u64, time: Timestamp, enforced: Enforcement) -> Self {
         let (refused, observed) = match enforced {
-            Enforcement::Refused => (1, 0),
-            Enforcement::Observed => (0, 1),
+            Enforcement::Refused => (count, 0),
+            Enforcement::Observed => (0, count),
         };
         Self {
             refused,
@@ -145,7 +145,7 @@ mod tests {
             0 => Enforcement::Refused,
             _ => Enforcement::Observed,
         };
-        Count::one(Timestamp::new(second, 0).unwrap(), enforced)
+        Count::new(1, Timestamp::new(second, 0).unwrap(), enforced)
     }
 
     #[test]

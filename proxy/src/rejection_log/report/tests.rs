@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::verdict::Answer;
 use super::*;
+use crate::rejection::Enforcement;
 
 /// A line as the proxy writes it, with these fields changed.
 fn line(changes: &Value) -> String {
@@ -292,5 +293,32 @@ fn a_flood_of_names_is_bounded_and_no_ready() {
             .cautions
             .iter()
             .any(|words| words.contains("than are counted apart"))
+    );
+}
+
+#[test]
+fn a_record_stands_for_as_many_as_it_says() {
+    let text = log(&[
+        json!({}),
+        json!({"count": 4_990}),
+        json!({"count": 9, "authenticated": false}),
+        json!({"count": u64::MAX, "scope": "jobs"}),
+        json!({"count": 0, "scope": "jobs"}),
+    ]);
+    let (summary, understood) = report(Filter::default(), &text);
+    let most = u64::from(u32::MAX);
+    assert_eq!(understood.unauthenticated, 9);
+    assert_eq!(understood.records, 4_992 + most);
+    assert_eq!(summary.total.observed, 4_992 + most);
+    let statement = &summary.statements.top.rows[0];
+    assert_eq!(statement.count.observed, 4_992 + most);
+    let of_default = Filter {
+        scope: Some("default".into()),
+        ..Filter::default()
+    };
+    let (_, understood) = report(of_default, &text);
+    assert_eq!(
+        (understood.records, understood.filtered_out),
+        (4_991, most + 1)
     );
 }

@@ -131,3 +131,34 @@ fn a_handshake_has_a_limit() {
     };
     println!("{error}");
 }
+
+/// The common name of a certificate whose subject has these.
+fn name_of(names: &[(rcgen::DnType, &str)]) -> Option<String> {
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    for (kind, name) in names {
+        params.distinguished_name.push(kind.clone(), *name);
+    }
+    let key = rcgen::KeyPair::generate().unwrap();
+    common_name(params.self_signed(&key).unwrap().der())
+}
+
+#[test]
+fn a_common_name_is_taken_where_it_cannot_be_misread() {
+    use rcgen::DnType::{CommonName, CustomDnType, OrganizationName};
+    let one = (CommonName, "scheduler");
+    assert_eq!(
+        name_of(std::slice::from_ref(&one)).as_deref(),
+        Some("scheduler")
+    );
+    let more = [(OrganizationName, "admin"), one.clone()];
+    assert_eq!(name_of(&more).as_deref(), Some("scheduler"));
+    assert_eq!(name_of(&[]), None);
+    assert_eq!(name_of(&[(OrganizationName, "admin")]), None);
+    assert_eq!(name_of(&[(CommonName, "")]), None);
+    assert_eq!(name_of(&[(CommonName, "admin\0.example")]), None);
+    assert_eq!(name_of(&[(CommonName, "admin\n")]), None);
+    let second = (CustomDnType(vec![2, 5, 4, 3]), "admin");
+    assert_eq!(name_of(&[one, second]), None);
+    assert_eq!(common_name(b"nonsense"), None);
+}

@@ -47,7 +47,7 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
             }
             Some((_, Answer::Error(code)))
                 if code.starts_with("PF") && history.has_seen_exemption(write.leader) => {}
-            Some((at, Answer::Error(code))) if code == DEPOSED && is_copied(history, at) => {}
+            Some((at, Answer::Error(code))) if code == DEPOSED && is_deposed(history, at) => {}
             // Every write of a history is made by a session that was let in with a token.
             Some((_, Answer::Error(code))) if code.starts_with("PF") => {
                 violations.push(Violation {
@@ -112,7 +112,7 @@ pub(super) fn bounded_takeover(history: &History<'_>, violations: &mut Vec<Viola
         }
         let code = answer.sqlstate().unwrap_or_default();
         let promised = code.is_empty()
-            || code == DEPOSED && is_copied(history, at)
+            || code == DEPOSED && is_deposed(history, at)
             || DECLARATION_FAILS_WITH.contains(&code)
             || CONNECTION_FAILS_WITH
                 .iter()
@@ -123,13 +123,15 @@ pub(super) fn bounded_takeover(history: &History<'_>, violations: &mut Vec<Viola
     }
 }
 
-/// Whether a copy of the cluster was served with the same store, or the server was started with its clock set back.
-/// That closes the cluster until an operator has seen to it and the proxies have seen that.
-fn is_copied(history: &History<'_>, at: u64) -> bool {
+/// Whether the server was ended and started again, so that sessions and logins that had begun before end with it, or a
+/// copy of it was served with the same store. The latter, and a clock that was set back, close the cluster until an
+/// operator has seen to it and the proxies have seen that.
+fn is_deposed(history: &History<'_>, at: u64) -> bool {
     history.faults.iter().any(|fault| {
         let is_seen = fault.end + SEEN_WITHIN_NS;
-        matches!(fault.kind, FaultKind::Copy | FaultKind::ClockStep)
-            && (fault.begin..is_seen).contains(&at)
+        let deposes = fault.target == Target::Postgres
+            || matches!(fault.kind, FaultKind::Copy | FaultKind::ClockStep);
+        deposes && (fault.begin..is_seen).contains(&at)
     })
 }
 

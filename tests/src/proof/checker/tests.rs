@@ -443,6 +443,22 @@ fn a_declaration_that_fails_in_its_own_way() {
     for code in ["PF004", "PF006", "08006", "57P03"] {
         assert_eq!(fails(code), [], "{code}");
     }
+    // A server is replaced, or started again, or nobody has a reason to say so.
+    let deposed = |target, begin, end| {
+        let fault = Event::Fault {
+            kind: FaultKind::Kill,
+            target,
+            begin: begin * MS,
+            end: end * MS,
+        };
+        let declaration = [declare(85, 202, 2), declared(90, 202, error("PF007"))];
+        let refused = [write(85, 203, 2, &[22]), written(90, 203, error("PF007"))];
+        let events = declaration.into_iter().chain(refused);
+        violated(&plus(events.chain([fault])))
+    };
+    assert_eq!(deposed(Target::Postgres, 80, 89), []);
+    assert_eq!(deposed(Target::Postgres, 91, 95), [Rule::G5, Rule::G6]);
+    assert_eq!(deposed(Target::Proxy(0), 80, 89), [Rule::G5, Rule::G6]);
 }
 
 #[test]

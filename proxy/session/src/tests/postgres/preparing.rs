@@ -45,6 +45,7 @@ impl Postgres {
             return Err(("42P03", "cursor already exists"));
         }
         let bound = Portal {
+            depth: self.start().savepoints.len(),
             statement,
             ran: false,
             rows: VecDeque::new(),

@@ -1,10 +1,10 @@
 //! Running a statement.
 
-use pgpalisade_policies::Access;
+use pgpalisade_policies::{Access, Chain};
 
 use super::super::frames::{error_body, row, strings};
 use super::super::sql::{
-    Block, DEFAULT_ACCESS, Lifetime, Refusal, Snapshot, Sql, Step, TOKEN, Transaction,
+    Block, Company, DEFAULT_ACCESS, Lifetime, Refusal, Snapshot, Sql, Step, TOKEN, Transaction,
 };
 use super::{FAILED, Postgres, Protocol, Ran};
 
@@ -39,6 +39,7 @@ impl Postgres {
                         self.say(b'C', &strings(&[&command_tag]));
                         return Ok(());
                     }
+                    self.start().company = Company::Others;
                 }
                 Ran::Copies => {
                     self.wait_for_data(Protocol::Extended, Vec::new());
@@ -129,6 +130,21 @@ impl Postgres {
                 self.settings.set(name, value.as_deref(), *lifetime);
                 done(if value.is_some() { "SET" } else { "RESET" })
             }
+            Sql::ResetAll => {
+                self.settings.reset_all();
+                done("RESET")
+            }
+            Sql::DiscardAll => {
+                let transaction = self.start();
+                if transaction.block != Block::Implicit || transaction.company == Company::Others {
+                    return Err(("25001", "DISCARD ALL cannot run inside a transaction block"));
+                }
+                self.settings.reset_all();
+                self.statements.retain(|name, _| name.is_empty());
+                // Also in a pipeline, which begins another one with what follows.
+                self.commit(Chain::No);
+                done("DISCARD ALL")
+            }
             Sql::SetTransaction(access) => {
                 self.start().set_access(*access)?;
                 done("SET")
@@ -175,10 +191,8 @@ impl Postgres {
                     transaction.set_access(*access)?;
                 }
             }
-            Sql::Commit => {
-                if self.in_block().is_err() {
-                    self.warn("there is no transaction in progress");
-                }
+            Sql::Commit(chain) => {
+                self.may_end(*chain)?;
                 if !self.is_failed() {
                     command_tag = "COMMIT";
                     if self.start().writes > 0 {
@@ -186,13 +200,11 @@ impl Postgres {
                         self.writes.push(token);
                     }
                 }
-                self.commit();
+                self.commit(*chain);
             }
-            Sql::Rollback => {
-                if self.in_block().is_err() {
-                    self.warn("there is no transaction in progress");
-                }
-                self.roll_back();
+            Sql::Rollback(chain) => {
+                self.may_end(*chain)?;
+                self.roll_back(*chain);
             }
             Sql::Savepoint => {
                 command_tag = "SAVEPOINT";
@@ -203,7 +215,12 @@ impl Postgres {
             }
             Sql::Release => {
                 command_tag = "RELEASE";
-                self.in_block()?.savepoints.pop().ok_or(NO_SAVEPOINT)?;
+                let transaction = self.in_block()?;
+                transaction.savepoints.pop().ok_or(NO_SAVEPOINT)?;
+                let depth = transaction.savepoints.len();
+                for portal in self.portals.values_mut() {
+                    portal.depth = portal.depth.min(depth);
+                }
             }
             Sql::RollbackTo => {
                 let transaction = self.in_block()?;
@@ -211,11 +228,23 @@ impl Postgres {
                 let (settings, access) = last.ok_or(NO_SAVEPOINT)?;
                 transaction.access = access;
                 transaction.block = Block::Open;
+                let depth = transaction.savepoints.len();
+                self.portals.retain(|_, portal| portal.depth < depth);
                 self.settings = settings;
             }
             other => panic!("{other:?} is not about transactions"),
         }
         Ok(Ran::Done(Vec::new(), command_tag.to_owned()))
+    }
+
+    /// Outside of a block there is nothing to end, and nothing to chain.
+    fn may_end(&mut self, chain: Chain) -> Result<(), Refusal> {
+        match (self.in_block().is_ok(), chain) {
+            (false, Chain::Yes) => return Err(NO_BLOCK),
+            (false, Chain::No) => self.warn("there is no transaction in progress"),
+            (true, _) => {}
+        }
+        Ok(())
     }
 
     fn warn(&mut self, text: &str) {

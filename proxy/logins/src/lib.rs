@@ -1,0 +1,33 @@
+//! Logins that end at the proxy: it authenticates a client as PostgreSQL would, and logs in to PostgreSQL for it.
+//!
+//! Pure: bodies of messages go in, bodies of messages come out, and what is random is handed in. Knows nothing of ours.
+//! No password and no key is in an error or a `Debug` output.
+
+pub mod end_point;
+mod password;
+pub mod scram;
+mod to_server;
+mod users_file;
+mod verifier;
+
+pub use password::{Password, PasswordError};
+pub use to_server::{Channel, Credentials, Readers, ServerLogin, ServerLoginError, Step};
+pub use users_file::{UsersFile, UsersFileError};
+pub use verifier::{Account, Mocks, Verifier, VerifierError};
+
+/// Kinds of authentication messages:
+/// <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
+pub mod kind {
+    /// AuthenticationOk.
+    pub const OK: i32 = 0;
+    /// AuthenticationCleartextPassword.
+    pub const CLEARTEXT_PASSWORD: i32 = 3;
+    /// AuthenticationMD5Password.
+    pub const MD5_PASSWORD: i32 = 5;
+    /// AuthenticationSASL.
+    pub const SASL: i32 = 10;
+    /// AuthenticationSASLContinue.
+    pub const SASL_CONTINUE: i32 = 11;
+    /// AuthenticationSASLFinal.
+    pub const SASL_FINAL: i32 = 12;
+}

@@ -1,0 +1,72 @@
+//! A password that a client has sent in the clear.
+
+use std::fmt;
+
+use zeroize::{Zeroize as _, Zeroizing};
+
+/// A password. It is overwritten when it is dropped, and `Debug` says nothing about it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(Zeroizing<Vec<u8>>);
+
+/// Why a message is no password, in PostgreSQL's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PasswordError {
+    /// It has to end with its only NUL.
+    #[error("invalid password packet size")]
+    Size,
+    /// There is nothing in it.
+    #[error("empty password returned by client")]
+    Empty,
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+impl Password {
+    /// Takes the password out of the body of a PasswordMessage, which is overwritten.
+    ///
+    /// # Errors
+    ///
+    /// [`PasswordError`].
+    pub fn take(body: &mut [u8]) -> Result<Self, PasswordError> {
+        let password = Self::read(body);
+        body.zeroize();
+        password
+    }
+
+    fn read(body: &[u8]) -> Result<Self, PasswordError> {
+        match body.split_last() {
+            Some((0, password)) if !password.contains(&0) => match password.is_empty() {
+                true => Err(PasswordError::Empty),
+                false => Ok(Self(Zeroizing::new(password.to_vec()))),
+            },
+            _ => Err(PasswordError::Size),
+        }
+    }
+
+    pub(crate) fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages() {
+        let read =
+            |body: &[u8]| Password::take(&mut body.to_vec()).map(|password| password.0.to_vec());
+        assert_eq!(read(b"hunter2\0"), Ok(b"hunter2".to_vec()));
+        assert_eq!(read(b"\0"), Err(PasswordError::Empty));
+        for body in [&b""[..], b"hunter2", b"hun\0ter2\0", b"\0\0"] {
+            assert_eq!(read(body), Err(PasswordError::Size), "{body:?}");
+        }
+        let mut body = *b"hunter2\0";
+        let shown = format!("{:?}", Password::take(&mut body));
+        assert_eq!((shown.as_str(), body), ("Ok([secret])", [0; 8]));
+    }
+}

@@ -1,0 +1,146 @@
+//! The client's side, with the keys that a client's own proof has shown. The password is not known.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::{BOUND, Key, Keys, Leg, MESSAGE_MAX, SCRAM, SCRAM_PLUS, attribute, is_nonce};
+
+/// Why a server is not logged in to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ServerFault {
+    /// None of the two mechanisms.
+    #[error("it offers no SASL mechanism that is known here")]
+    Mechanism,
+    /// Not the form of a SCRAM message.
+    #[error("it has sent a malformed SCRAM message")]
+    Malformed,
+    /// Its nonce is not made of ours.
+    #[error("its SCRAM nonce is not made of ours")]
+    Nonce,
+    /// It has another verifier than the one that the client was held against.
+    #[error("its verifier has another salt or iteration count than the one that is known here")]
+    OtherVerifier,
+    /// It does not know the password.
+    #[error("it has not proved that it knows the password")]
+    Signature,
+}
+
+/// How a login is bound, by what the server offers and what is known of its certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) mechanism: &'static str,
+    /// The GS2 header.
+    pub(crate) header: &'static str,
+    /// Behind it, in base64 with it.
+    pub(crate) end_point: Vec<u8>,
+}
+
+impl Choice {
+    /// Takes channel binding where both have it. Where only we have it, we say so: a server that has it too knows then
+    /// that somebody took it out of its list.
+    pub(crate) fn of(names: &[u8], leg: &Leg) -> Result<Self, ServerFault> {
+        let offers = |name: &str| {
+            names
+                .split(|&byte| byte == 0)
+                .any(|offered| offered == name.as_bytes())
+        };
+        let unbound = |header| Self {
+            mechanism: SCRAM,
+            header,
+            end_point: Vec::new(),
+        };
+        match leg.end_point() {
+            Some(end_point) if offers(SCRAM_PLUS) => Ok(Self {
+                mechanism: SCRAM_PLUS,
+                header: BOUND,
+                end_point: end_point.to_vec(),
+            }),
+            Some(_) if offers(SCRAM) => Ok(unbound("y,,")),
+            None if offers(SCRAM) => Ok(unbound("n,,")),
+            _ => Err(ServerFault::Mechanism),
+        }
+    }
+}
+
+/// An exchange that waits for the server's challenge.
+#[derive(Debug)]
+pub struct Begun {
+    keys: Keys,
+    binding: String,
+    bare: String,
+    nonce: String,
+}
+
+/// An exchange that waits for the server's proof.
+#[derive(Debug)]
+pub struct Answered {
+    signature: Key,
+}
+
+impl Begun {
+    /// Begins, with the first message. `nonce` is random, of visible ASCII without a comma.
+    pub(crate) fn new(keys: Keys, choice: &Choice, nonce: String) -> (Self, String) {
+        let binding = [choice.header.as_bytes(), &choice.end_point].concat();
+        // PostgreSQL takes the name from the startup packet.
+        let bare = format!("n=,r={nonce}");
+        let first = format!("{}{bare}", choice.header);
+        let begun = Self {
+            keys,
+            binding: STANDARD.encode(binding),
+            bare,
+            nonce,
+        };
+        (begun, first)
+    }
+
+    /// Answers a challenge.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerFault`].
+    pub fn answer(self, challenge: &[u8]) -> Result<(Answered, String), ServerFault> {
+        let challenge = text(challenge)?;
+        let (nonce, rest) = attribute(challenge, 'r').ok_or(ServerFault::Malformed)?;
+        let (salt, rest) = attribute(rest, 's').ok_or(ServerFault::Malformed)?;
+        let (iterations, _) = attribute(rest, 'i').ok_or(ServerFault::Malformed)?;
+        match nonce.strip_prefix(self.nonce.as_str()) {
+            Some(theirs) if is_nonce(theirs) => {}
+            _ => return Err(ServerFault::Nonce),
+        }
+        let salt = STANDARD.decode(salt).map_err(|_| ServerFault::Malformed)?;
+        let iterations: u32 = iterations.parse().map_err(|_| ServerFault::Malformed)?;
+        if (salt, iterations) != (self.keys.salt, self.keys.iterations) {
+            return Err(ServerFault::OtherVerifier);
+        }
+        let unproved = format!("c={},r={nonce}", self.binding);
+        let said = format!("{},{challenge},{unproved}", self.bare);
+        let stored_key = self.keys.client.hash();
+        let proof = self.keys.client.xor(&stored_key.sign(&said));
+        let answered = Answered {
+            signature: self.keys.server.sign(&said),
+        };
+        Ok((answered, format!("{unproved},p={}", proof.base64())))
+    }
+}
+
+impl Answered {
+    /// Holds the server's own proof against what it has to be.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerFault`].
+    pub fn verify(self, last: &[u8]) -> Result<(), ServerFault> {
+        let (signature, _) = attribute(text(last)?, 'v').ok_or(ServerFault::Signature)?;
+        match Key::from_base64(signature) {
+            Some(signature) if signature == self.signature => Ok(()),
+            _ => Err(ServerFault::Signature),
+        }
+    }
+}
+
+fn text(message: &[u8]) -> Result<&str, ServerFault> {
+    if message.len() > MESSAGE_MAX {
+        return Err(ServerFault::Malformed);
+    }
+    std::str::from_utf8(message).map_err(|_| ServerFault::Malformed)
+}

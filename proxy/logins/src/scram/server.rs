@@ -1,0 +1,285 @@
+//! The server's side, for a client that has to prove itself. The words are PostgreSQL's.
+
+use super::{BOUND, Key, Keys, Leg, MESSAGE_MAX, SCRAM, SCRAM_PLUS, attribute, is_nonce};
+use crate::verifier::Account;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// Why a client is refused. None but the last depends on who it says to be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A mechanism that was not offered.
+    #[error("client selected an invalid SASL authentication mechanism")]
+    Mechanism,
+    /// Not the form of a SCRAM message.
+    #[error("malformed SCRAM message")]
+    Malformed(&'static str),
+    /// It wants to be somebody else than it logs in as.
+    #[error("client uses authorization identity, but it is not supported")]
+    AuthorizationIdentity,
+    /// A mandatory extension.
+    #[error("client requires an unsupported SCRAM extension")]
+    Extension,
+    /// It believes that channel binding was not offered, but it was: somebody in the middle may have taken it out.
+    #[error("SCRAM channel binding negotiation error")]
+    Downgrade,
+    /// Another kind of channel binding.
+    #[error("unsupported SCRAM channel-binding type")]
+    BindingType,
+    /// It is bound to another certificate.
+    #[error("SCRAM channel binding check failed")]
+    Binding,
+    /// It has no channel binding, and says at the end that it had.
+    #[error("unexpected SCRAM channel-binding attribute in client-final-message")]
+    UnexpectedBinding,
+    /// The answer is to another challenge.
+    #[error("invalid SCRAM response")]
+    Nonce,
+    /// The proof is wrong, or there is no such account.
+    #[error("password authentication failed")]
+    Proof,
+}
+
+impl Refusal {
+    /// SQLSTATE.
+    #[must_use]
+    pub const fn sqlstate(&self) -> &'static str {
+        match self {
+            Self::Mechanism
+            | Self::Malformed(_)
+            | Self::BindingType
+            | Self::UnexpectedBinding
+            | Self::Nonce => "08P01",
+            Self::AuthorizationIdentity | Self::Extension => "0A000",
+            Self::Downgrade | Self::Binding => "28000",
+            Self::Proof => "28P01",
+        }
+    }
+
+    /// DETAIL; may be empty.
+    #[must_use]
+    pub const fn detail(&self) -> &'static str {
+        match self {
+            Self::Malformed(detail) => detail,
+            Self::Downgrade => {
+                "The client supports SCRAM channel binding but thinks the server does not.  However, this server does \
+                 support channel binding."
+            }
+            Self::Nonce => "Nonce does not match.",
+            _ => "",
+        }
+    }
+}
+
+/// The mechanisms that a client is offered, the best first.
+#[must_use]
+pub fn mechanisms(leg: &Leg) -> &'static [&'static str] {
+    match leg.end_point() {
+        Some(_) => &[SCRAM_PLUS, SCRAM],
+        None => &[SCRAM],
+    }
+}
+
+/// An exchange in which the client has said nothing yet.
+#[derive(Debug)]
+pub struct Offered {
+    account: Account,
+    leg: Leg,
+    nonce: String,
+}
+
+/// An exchange in which the client has to prove itself.
+#[derive(Debug)]
+pub struct Challenged {
+    account: Account,
+    /// What its last message has to begin with, in base64.
+    binding: String,
+    nonce: String,
+    /// The messages so far, as they are signed.
+    said: String,
+}
+
+/// A client that knows the password.
+#[derive(Debug)]
+pub struct Proven {
+    /// For a login in its name.
+    pub keys: Keys,
+    /// What AuthenticationSASLFinal says: that the server knows the password too.
+    pub last: String,
+}
+
+/// What the first message says about channel binding, and the rest of it.
+enum Flag {
+    Bound,
+    Unbound(&'static str),
+}
+
+impl Offered {
+    /// Begins. `nonce` is random, of visible ASCII without a comma.
+    #[must_use]
+    pub const fn new(account: Account, leg: Leg, nonce: String) -> Self {
+        Self {
+            account,
+            leg,
+            nonce,
+        }
+    }
+
+    /// Takes the body of SASLInitialResponse, and answers with what AuthenticationSASLContinue says.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`].
+    pub fn challenge(self, body: &[u8]) -> Result<(Challenged, String), Refusal> {
+        let (mechanism, message) = initial_response(body)?;
+        let is_plus = match mechanism {
+            SCRAM => false,
+            SCRAM_PLUS if self.leg.end_point().is_some() => true,
+            _ => return Err(Refusal::Mechanism),
+        };
+        let (flag, bare) = self.flag(message)?;
+        let binding = match (flag, is_plus, self.leg.end_point()) {
+            (Flag::Bound, true, Some(end_point)) => [BOUND.as_bytes(), end_point].concat(),
+            (Flag::Unbound(header), false, _) => header.as_bytes().to_vec(),
+            (Flag::Unbound(_), true, _) => {
+                return Err(Refusal::Malformed(
+                    "The client selected SCRAM-SHA-256-PLUS, but the SCRAM message does not include channel binding \
+                     data.",
+                ));
+            }
+            (Flag::Bound, ..) => {
+                return Err(Refusal::Malformed(
+                    "The client selected SCRAM-SHA-256 without channel binding, but the SCRAM message includes \
+                     channel binding data.",
+                ));
+            }
+        };
+        let nonce = format!("{}{}", client_nonce(bare)?, self.nonce);
+        let verifier = self.account.verifier();
+        let salt = STANDARD.encode(&verifier.salt);
+        let challenge = format!("r={nonce},s={salt},i={}", verifier.iterations);
+        let challenged = Challenged {
+            said: format!("{bare},{challenge},"),
+            account: self.account,
+            binding: STANDARD.encode(binding),
+            nonce,
+        };
+        Ok((challenged, challenge))
+    }
+
+    fn flag<'a>(&self, message: &'a str) -> Result<(Flag, &'a str), Refusal> {
+        let (flag, rest) = message
+            .split_once(',')
+            .ok_or(Refusal::Malformed("Comma expected in the GS2 header."))?;
+        let flag = match flag {
+            "n" => Flag::Unbound("n,,"),
+            "y" if self.leg.end_point().is_some() => return Err(Refusal::Downgrade),
+            "y" => Flag::Unbound("y,,"),
+            "p=tls-server-end-point" => Flag::Bound,
+            other if other.starts_with("p=") => return Err(Refusal::BindingType),
+            _ => return Err(Refusal::Malformed("Unexpected channel-binding flag.")),
+        };
+        match rest.strip_prefix(',') {
+            Some(bare) => Ok((flag, bare)),
+            None if rest.starts_with("a=") => Err(Refusal::AuthorizationIdentity),
+            None => Err(Refusal::Malformed(
+                "Unexpected attribute in client-first-message.",
+            )),
+        }
+    }
+}
+
+/// The mechanism and the first message.
+fn initial_response(body: &[u8]) -> Result<(&str, &str), Refusal> {
+    const CUT: Refusal = Refusal::Malformed("Message length does not match input length.");
+    let end = body.iter().position(|&byte| byte == 0).ok_or(CUT)?;
+    let (mechanism, rest) = body.split_at(end);
+    let mechanism = std::str::from_utf8(mechanism).map_err(|_| Refusal::Mechanism)?;
+    let (len, data) = rest
+        .get(1..)
+        .and_then(<[u8]>::split_first_chunk)
+        .ok_or(CUT)?;
+    if i32::from_be_bytes(*len) == -1 {
+        // RFC 4422 allows to begin with nothing. No client does.
+        return Err(Refusal::Malformed("The message is empty."));
+    }
+    if u32::try_from(data.len()).ok() != Some(u32::from_be_bytes(*len)) {
+        return Err(CUT);
+    }
+    Ok((mechanism, text(data)?))
+}
+
+fn text(message: &[u8]) -> Result<&str, Refusal> {
+    if message.is_empty() {
+        return Err(Refusal::Malformed("The message is empty."));
+    }
+    if message.len() > MESSAGE_MAX {
+        return Err(Refusal::Malformed("The message is too long."));
+    }
+    let text = std::str::from_utf8(message).ok();
+    text.filter(|text| !text.contains('\0'))
+        .ok_or(Refusal::Malformed("The message is no text."))
+}
+
+/// The user's name counts for nothing here, as for PostgreSQL: it is in the startup packet.
+fn client_nonce(bare: &str) -> Result<&str, Refusal> {
+    if bare.starts_with("m=") {
+        return Err(Refusal::Extension);
+    }
+    let nonce = attribute(bare, 'n')
+        .and_then(|(_, rest)| attribute(rest, 'r'))
+        .map(|(nonce, _)| nonce)
+        .ok_or(Refusal::Malformed(
+            "Attribute expected, but found something else.",
+        ))?;
+    match is_nonce(nonce) {
+        true => Ok(nonce),
+        false => Err(Refusal::Malformed(
+            "Non-printable characters in SCRAM nonce.",
+        )),
+    }
+}
+
+impl Challenged {
+    /// Takes the body of the last SASLResponse.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`].
+    pub fn prove(self, body: &[u8]) -> Result<Proven, Refusal> {
+        const FORM: Refusal = Refusal::Malformed("Attribute expected, but found something else.");
+        let message = text(body)?;
+        let (unproved, proof) = message.rsplit_once(",p=").ok_or(FORM)?;
+        let (binding, rest) = attribute(unproved, 'c').ok_or(FORM)?;
+        let (nonce, _) = attribute(rest, 'r').ok_or(FORM)?;
+        if binding != self.binding {
+            return Err(match STANDARD.decode(&self.binding) {
+                Ok(expected) if expected.starts_with(b"p=") => Refusal::Binding,
+                _ => Refusal::UnexpectedBinding,
+            });
+        }
+        if nonce != self.nonce {
+            return Err(Refusal::Nonce);
+        }
+        let proof = Key::from_base64(proof).ok_or(Refusal::Malformed(
+            "Malformed proof in client-final-message.",
+        ))?;
+        let said = format!("{}{unproved}", self.said);
+        let verifier = self.account.verifier();
+        let client = proof.xor(&verifier.stored_key.sign(&said));
+        let is_right = client.hash() == verifier.stored_key;
+        let signature = verifier.server_key.sign(&said);
+        match self.account {
+            Account::Known(verifier) if is_right => Ok(Proven {
+                last: format!("v={}", signature.base64()),
+                keys: Keys {
+                    salt: verifier.salt,
+                    iterations: verifier.iterations,
+                    client,
+                    server: verifier.server_key,
+                },
+            }),
+            _ => Err(Refusal::Proof),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! A login at PostgreSQL in the name of a client, by the method that the server asks for.
+
+use std::fmt;
+
+use postgres_protocol::authentication::md5_hash;
+use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
+
+use crate::kind;
+use crate::password::Password;
+use crate::scram::client::{Answered, Begun, Choice, ServerFault};
+use crate::scram::{Keys, Leg};
+
+/// What the login is made with.
+#[derive(Debug, Clone)]
+pub enum Credentials {
+    /// What a client's proof in SCRAM has shown.
+    Keys(Keys),
+    /// What a client has sent.
+    Password(Password),
+}
+
+/// Why there is no login. The server has not refused it: that is said in its own words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ServerLoginError {
+    /// Keys are good for SCRAM only.
+    #[error("PostgreSQL asks for {0}, and with SCRAM on the client's side no password is known")]
+    NeedsPassword(&'static str),
+    /// A password would be readable on the way.
+    #[error(
+        "PostgreSQL asks for the password in the clear, and the connection to it is not encrypted"
+    )]
+    Readable,
+    /// GSSAPI and others, by the number of the protocol.
+    #[error("PostgreSQL asks for an authentication method that is not supported (code {0})")]
+    Method(i32),
+    /// SCRAM.
+    #[error("PostgreSQL and SCRAM: {0}")]
+    Scram(#[from] ServerFault),
+    /// The library's SCRAM, for a password.
+    #[error("PostgreSQL and SCRAM: {0}")]
+    Library(String),
+    /// Out of turn.
+    #[error("PostgreSQL has sent an authentication message that was not expected (code {0})")]
+    Unexpected(i32),
+}
+
+/// What follows from a message of the server.
+#[derive(Debug)]
+pub enum Step {
+    /// This is the body of a message to send (`p`).
+    Send(Vec<u8>),
+    /// The server speaks again.
+    Wait,
+    /// It has let us in.
+    Done,
+}
+
+/// A login that goes on.
+pub struct ServerLogin {
+    user: Vec<u8>,
+    leg: Channel,
+    credentials: Credentials,
+    state: State,
+}
+
+/// The connection to the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Channel {
+    /// What SCRAM can be bound to.
+    pub leg: Leg,
+    /// Who can read what goes over it.
+    pub readers: Readers,
+}
+
+/// Who can read a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readers {
+    /// Its two ends.
+    Ends,
+    /// Everybody on the way.
+    Anybody,
+}
+
+enum State {
+    Begun,
+    /// An answer has been sent, and the server says yes or no.
+    Answered,
+    ByKeys(Begun),
+    ByKeysAnswered(Answered),
+    ByPassword(Box<ScramSha256>),
+    ByPasswordAnswered(Box<ScramSha256>),
+    /// Over, or out of turn.
+    Over,
+}
+
+impl fmt::Debug for ServerLogin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerLogin").finish_non_exhaustive()
+    }
+}
+
+impl ServerLogin {
+    /// Begins. The server has got a startup packet with this user.
+    #[must_use]
+    pub const fn new(user: Vec<u8>, credentials: Credentials, leg: Channel) -> Self {
+        Self {
+            user,
+            leg,
+            credentials,
+            state: State::Begun,
+        }
+    }
+
+    /// Takes the body of an authentication message (`R`). `nonce` is random, of visible ASCII without a comma.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerLoginError`].
+    pub fn on_authentication(
+        &mut self,
+        body: &[u8],
+        nonce: String,
+    ) -> Result<Step, ServerLoginError> {
+        let Some((kind, data)) = body.split_first_chunk() else {
+            return Err(ServerLoginError::Unexpected(-1));
+        };
+        let kind = i32::from_be_bytes(*kind);
+        let unexpected = ServerLoginError::Unexpected(kind);
+        match (std::mem::replace(&mut self.state, State::Over), kind) {
+            // Who asks for nothing lets everybody in.
+            (State::Begun | State::Answered, kind::OK) => Ok(Step::Done),
+            (State::Begun, kind::CLEARTEXT_PASSWORD) => self.cleartext(),
+            (State::Begun, kind::MD5_PASSWORD) => self.md5(data.first_chunk().ok_or(unexpected)?),
+            (State::Begun, kind::SASL) => self.begin_scram(data, nonce),
+            (State::Begun, other) => Err(ServerLoginError::Method(other)),
+            (State::ByKeys(begun), kind::SASL_CONTINUE) => {
+                let (answered, message) = begun.answer(data)?;
+                self.state = State::ByKeysAnswered(answered);
+                Ok(Step::Send(message.into_bytes()))
+            }
+            (State::ByKeysAnswered(answered), kind::SASL_FINAL) => {
+                answered.verify(data)?;
+                self.state = State::Answered;
+                Ok(Step::Wait)
+            }
+            (State::ByPassword(mut scram), kind::SASL_CONTINUE) => {
+                scram.update(data).map_err(library)?;
+                let message = scram.message().to_vec();
+                self.state = State::ByPasswordAnswered(scram);
+                Ok(Step::Send(message))
+            }
+            (State::ByPasswordAnswered(mut scram), kind::SASL_FINAL) => {
+                scram.finish(data).map_err(library)?;
+                self.state = State::Answered;
+                Ok(Step::Wait)
+            }
+            _ => Err(unexpected),
+        }
+    }
+
+    fn cleartext(&mut self) -> Result<Step, ServerLoginError> {
+        match (&self.credentials, self.leg.readers) {
+            (Credentials::Keys(_), _) => Err(ServerLoginError::NeedsPassword("the password")),
+            (Credentials::Password(_), Readers::Anybody) => Err(ServerLoginError::Readable),
+            (Credentials::Password(password), Readers::Ends) => {
+                self.state = State::Answered;
+                Ok(Step::Send([password.expose(), b"\0"].concat()))
+            }
+        }
+    }
+
+    fn md5(&mut self, salt: &[u8; 4]) -> Result<Step, ServerLoginError> {
+        let Credentials::Password(password) = &self.credentials else {
+            return Err(ServerLoginError::NeedsPassword(
+                "an MD5 hash of the password",
+            ));
+        };
+        let mut body = md5_hash(&self.user, password.expose(), *salt).into_bytes();
+        body.push(0);
+        self.state = State::Answered;
+        Ok(Step::Send(body))
+    }
+
+    fn begin_scram(&mut self, names: &[u8], nonce: String) -> Result<Step, ServerLoginError> {
+        let choice = Choice::of(names, &self.leg.leg)?;
+        let first = match &self.credentials {
+            Credentials::Keys(keys) => {
+                let (begun, first) = Begun::new(keys.clone(), &choice, nonce);
+                self.state = State::ByKeys(begun);
+                first.into_bytes()
+            }
+            Credentials::Password(password) => {
+                let scram = ScramSha256::new(password.expose(), binding(&choice));
+                let first = scram.message().to_vec();
+                self.state = State::ByPassword(Box::new(scram));
+                first
+            }
+        };
+        let len = u32::try_from(first.len()).unwrap_or(u32::MAX);
+        let mechanism = choice.mechanism.as_bytes();
+        Ok(Step::Send(
+            [mechanism, b"\0", &len.to_be_bytes(), &first].concat(),
+        ))
+    }
+}
+
+/// In the library's words: `unrequested` is `y`, `unsupported` is `n`.
+fn binding(choice: &Choice) -> ChannelBinding {
+    match choice.header {
+        "y,," => ChannelBinding::unrequested(),
+        "n,," => ChannelBinding::unsupported(),
+        _ => ChannelBinding::tls_server_end_point(choice.end_point.clone()),
+    }
+}
+
+/// Its errors quote nothing but the server.
+fn library(error: std::io::Error) -> ServerLoginError {
+    ServerLoginError::Library(error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

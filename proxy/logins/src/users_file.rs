@@ -1,0 +1,189 @@
+//! A users file, in the form of pgbouncer's `userlist.txt`: `"user" "verifier"`, one a line.
+//!
+//! Source: <https://www.pgbouncer.org/config.html#authentication-file-format>
+
+use std::collections::HashMap;
+use std::fmt;
+
+use crate::verifier::{Verifier, VerifierError};
+
+/// Users with their verifiers.
+#[derive(Default)]
+pub struct UsersFile {
+    users: HashMap<String, Verifier>,
+    /// Of the first line.
+    first: Option<Verifier>,
+}
+
+/// What is wrong with a line. It quotes nothing but the user.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UsersFileError {
+    /// Its form.
+    #[error("line {0}: write \"user\" \"SCRAM-SHA-256$...\", each in double quotes")]
+    Form(usize),
+    /// Its verifier.
+    #[error("line {line}: what user {user:?} has {error}")]
+    Verifier {
+        /// From 1.
+        line: usize,
+        /// Whose line it is.
+        user: String,
+        /// What is wrong.
+        error: VerifierError,
+    },
+    /// A user has two lines.
+    #[error("line {line}: user {user:?} has a line already")]
+    Twice {
+        /// From 1.
+        line: usize,
+        /// Whose line it is.
+        user: String,
+    },
+    /// There is no line.
+    #[error("it has no user")]
+    Empty,
+}
+
+impl fmt::Debug for UsersFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UsersFile")
+            .field("users", &self.users.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl UsersFile {
+    /// Reads all lines. Empty ones, and those that begin with `;`, say nothing. What follows the second text is not
+    /// looked at, as by pgbouncer.
+    ///
+    /// # Errors
+    ///
+    /// The first line that is wrong.
+    pub fn parse(text: &str) -> Result<Self, UsersFileError> {
+        let mut file = Self::default();
+        for (index, line) in text.lines().enumerate() {
+            let (number, line) = (index + 1, line.trim());
+            if line.is_empty() || line.starts_with(';') {
+                continue;
+            }
+            let (user, verifier) = two_texts(line).ok_or(UsersFileError::Form(number))?;
+            let verifier: Verifier = match verifier.parse() {
+                Ok(verifier) => verifier,
+                Err(error) => {
+                    return Err(UsersFileError::Verifier {
+                        line: number,
+                        user,
+                        error,
+                    });
+                }
+            };
+            if file.users.contains_key(&user) {
+                return Err(UsersFileError::Twice { line: number, user });
+            }
+            file.first.get_or_insert_with(|| verifier.clone());
+            file.users.insert(user, verifier);
+        }
+        match file.users.is_empty() {
+            true => Err(UsersFileError::Empty),
+            false => Ok(file),
+        }
+    }
+
+    /// What a user has.
+    #[must_use]
+    pub fn verifier(&self, user: &str) -> Option<&Verifier> {
+        self.users.get(user)
+    }
+
+    /// What the first user has: who does not exist is to look like one who does.
+    #[must_use]
+    pub const fn first(&self) -> Option<&Verifier> {
+        self.first.as_ref()
+    }
+
+    /// How many users there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.users.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.users.is_empty()
+    }
+}
+
+fn two_texts(line: &str) -> Option<(String, String)> {
+    let (user, rest) = quoted(line)?;
+    let (verifier, _) = quoted(rest.trim_start())?;
+    (!user.is_empty()).then_some((user, verifier))
+}
+
+/// A text in double quotes, in which two of them stand for one.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let mut rest = text.strip_prefix('"')?;
+    let mut out = String::new();
+    loop {
+        let (part, after) = rest.split_once('"')?;
+        out.push_str(part);
+        match after.strip_prefix('"') {
+            Some(after) => {
+                out.push('"');
+                rest = after;
+            }
+            None => return Some((out, after)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VERIFIER: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:\
+    wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
+
+    #[test]
+    fn lines_as_pgbouncer_has_them() {
+        let text = format!(
+            "; written by hand\n\n\"app\" \"{VERIFIER}\"\r\n  \"a \"\"b\"\"\"\t\"{VERIFIER}\" ignored\n"
+        );
+        let file = UsersFile::parse(&text).unwrap();
+        assert_eq!(file.len(), 2);
+        assert!(file.verifier("app").is_some() && file.verifier("a \"b\"").is_some());
+        assert!(file.verifier("App").is_none() && file.verifier("").is_none());
+        assert_eq!(file.first(), file.verifier("app"));
+        assert!(!format!("{file:?}").contains("app"));
+    }
+
+    #[track_caller]
+    fn refused(text: &str, part: &str) {
+        let error = UsersFile::parse(text).unwrap_err().to_string();
+        assert!(error.contains(part), "{text}: {error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn lines_that_are_wrong() {
+        refused("", "no user");
+        refused("; nothing", "no user");
+        refused("app hunter2", "line 1: write");
+        refused("\"app\" hunter2", "line 1: write");
+        refused("\"app\" \"hunter2", "line 1: write");
+        refused("\"app\"", "line 1: write");
+        refused(&format!("\"\" \"{VERIFIER}\""), "line 1: write");
+        refused(
+            "\n\"app\" \"hunter2\"",
+            "line 2: what user \"app\" has is no SCRAM",
+        );
+        refused("\"app\" \"\"", "is no SCRAM");
+        refused(
+            "\"app\" \"md55f4dcc3b5aa765d61d8327deb882cf99\"",
+            "is an MD5 hash",
+        );
+        refused("\"app\" \"SCRAM-SHA-256$hunter2\"", "is a broken SCRAM");
+        let line = format!("\"app\" \"{VERIFIER}\"\n");
+        refused(&line.repeat(2), "line 2: user \"app\" has a line already");
+    }
+}

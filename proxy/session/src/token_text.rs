@@ -1,0 +1,180 @@
+//! The value of `fencing.token` inside PostgreSQL where a take stands in the client's text: the number takes its place.
+
+use pgpalisade_authority::Scope;
+use pgpalisade_policies::{Control, FencingVariable, Verdict};
+
+use super::action::{Action, Prerequisite};
+use super::{Pipeline, Session, injected, variables};
+use crate::fence::{HeldTokens, TokenValue};
+use crate::wire::frontend::FrontendTag;
+
+/// What PostgreSQL has been told of the session's token.
+#[derive(Debug)]
+pub(super) struct TokenText {
+    pub(super) known: KnowsToken,
+    now: Told,
+    /// By the startup packet: what a RESET returns to.
+    at_startup: Told,
+}
+
+/// Whether the server has a value for `fencing.token`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KnowsToken {
+    No,
+    /// Even if an empty one.
+    Yes,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// What the session holds.
+    Token,
+    /// The same, inside a pipeline, whose end may undo it.
+    TokenInPipeline,
+    /// That the next one is to be taken, which only the proxy understands.
+    Take,
+}
+
+impl Default for TokenText {
+    fn default() -> Self {
+        Self {
+            known: KnowsToken::No,
+            now: Told::Token,
+            at_startup: Told::Token,
+        }
+    }
+}
+
+impl TokenText {
+    /// The startup packet has this value.
+    pub(super) fn on_startup(&mut self, value: &TokenValue) {
+        if value.takes() {
+            (self.now, self.at_startup) = (Told::Take, Told::Take);
+        }
+    }
+
+    /// A text of the client goes to the server as it is.
+    pub(super) fn on_sent(&mut self, verdict: &Verdict) {
+        let brings_back = self.at_startup == Told::Take;
+        let is_told = |control: &Control| takes(control) || (brings_back && resets(control));
+        let mut statements = verdict.statements.iter();
+        if statements.any(|statement| statement.controls.iter().any(is_told)) {
+            self.now = Told::Take;
+        }
+    }
+
+    /// Something was rolled back, and the number with it, where it was told behind a DISCARD ALL in a pipeline: that is
+    /// committed at once.
+    pub(super) fn on_rollback(&mut self) {
+        if self.at_startup == Told::Take {
+            self.now = Told::Take;
+        }
+    }
+
+    /// Whether the end of the pipeline decides what the server has.
+    pub(super) const fn is_in_doubt(&self) -> bool {
+        matches!(self.now, Told::TokenInPipeline)
+    }
+
+    /// ReadyForQuery.
+    pub(super) const fn on_ready(&mut self) {
+        if self.is_in_doubt() {
+            self.now = Told::Token;
+        }
+    }
+
+    /// Whether what stands behind a RESET in a text would find the take of the startup packet, not the number.
+    pub(super) fn is_shown_by(&self, verdict: &Verdict) -> bool {
+        let in_front = verdict
+            .statements
+            .split_last()
+            .map_or(&[][..], |(_, all)| all);
+        let mut in_front = in_front.iter().flat_map(|statement| &statement.controls);
+        self.at_startup == Told::Take && in_front.any(resets)
+    }
+}
+
+const fn resets(control: &Control) -> bool {
+    matches!(
+        control,
+        Control::ResetFencing {
+            variable: FencingVariable::Token,
+            ..
+        } | Control::ResetAll
+            | Control::DiscardAll
+    )
+}
+
+/// Whether a statement sets `fencing.token` to a value that takes. Which scopes it is for does not matter.
+pub(super) fn takes(control: &Control) -> bool {
+    let Control::SetFencing {
+        variable: FencingVariable::Token,
+        value,
+        ..
+    } = control
+    else {
+        return false;
+    };
+    let value = TokenValue::parse(value, &Scope::default());
+    value.ok().flatten().is_some_and(|value| value.takes())
+}
+
+/// Whether a text does nothing but take: any other that takes is refused.
+pub(super) fn is_take(verdict: &Verdict) -> bool {
+    let [statement] = &*verdict.statements else {
+        return false;
+    };
+    matches!(&*statement.controls, [only] if takes(only))
+}
+
+/// A verdict with the tokens that its take has come to.
+pub(super) fn with_tokens(verdict: &Verdict, tokens: &str) -> Verdict {
+    let mut verdict = verdict.clone();
+    let statements = verdict.statements.iter_mut();
+    for control in statements.flat_map(|statement| &mut statement.controls) {
+        if takes(control)
+            && let Control::SetFencing { value, .. } = control
+        {
+            *value = tokens.into();
+        }
+    }
+    verdict
+}
+
+impl Session {
+    /// Tells the server the number, in front of the client's next message: so nothing of the client runs before. What
+    /// the take stands in has to be answered by then.
+    #[inline]
+    pub(super) fn tell_token(&mut self, tag: FrontendTag) -> Option<Action> {
+        match self.server.token_text.now {
+            Told::Token | Told::TokenInPipeline => None,
+            Told::Take => self.tell_token_before(tag),
+        }
+    }
+
+    fn tell_token_before(&mut self, tag: FrontendTag) -> Option<Action> {
+        if tag.runs_nothing() || self.is_failed() {
+            return None;
+        }
+        if !self.server.ledger.is_empty() {
+            return Some(Action::Need(Prerequisite::Replies));
+        }
+        let (client, server) = (&self.client, &mut self.server);
+        server.token_text.now = match client.pipeline {
+            Pipeline::Open => Told::TokenInPipeline,
+            Pipeline::Closed => Told::Token,
+        };
+        let scope = variables::scope(&client.fence, &client.variables);
+        let token = client.variables.token();
+        let text = token.map_or_else(String::new, |held| held.text(scope));
+        let sql = injected::setting("fencing.token", &text, client.variables.token_lifetime());
+        self.execute_own(&sql, None);
+        None
+    }
+
+    /// What the tokens that a message waited for are, as a text of the same meaning.
+    pub(super) fn text_of(&self, tokens: Option<&HeldTokens>) -> Box<str> {
+        let scope = variables::scope(&self.client.fence, &self.client.variables);
+        tokens.map_or_else(Box::default, |held| held.text(scope).into())
+    }
+}

@@ -1,0 +1,176 @@
+//! Accepting connections: each goes to the worker that has the fewest.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::ListenAddr;
+use crate::listener::{Accepted, Listener};
+use crate::overflow::Overflow;
+use crate::worker::Shared;
+use crate::worker_thread::WorkerHandle;
+
+/// How long a listener rests after an accept that failed: most often the process has no file
+/// descriptor left, and trying again at once would only burn the processor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a listener waits for room at the workers, while the system keeps who comes next in line: a burst is
+/// served late and not turned away.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
+
+/// The listeners, each with the task that accepts its connections.
+pub(crate) struct Accepting {
+    pub(crate) listeners: Vec<Arc<Listener>>,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+}
+
+impl Accepting {
+    pub(crate) fn open(
+        listeners: Vec<Listener>,
+        workers: &Arc<Vec<WorkerHandle>>,
+        shared: &Shared,
+    ) -> Self {
+        let (certificates, metrics) = (Arc::clone(&shared.certificates), shared.metrics.clone());
+        let overflow = Arc::new(Overflow::new(certificates, metrics));
+        let accepting = Self {
+            listeners: listeners.into_iter().map(Arc::new).collect(),
+            tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
+        };
+        for listener in &accepting.listeners {
+            let (workers, overflow) = (Arc::clone(workers), Arc::clone(&overflow));
+            let closing = accepting.closing.clone();
+            accepting
+                .tasks
+                .spawn(accept(Arc::clone(listener), workers, overflow, closing));
+        }
+        accepting
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<ListenAddr> {
+        let addresses = self.listeners.iter().map(|listener| listener.address());
+        addresses.filter_map(Result::ok).collect()
+    }
+
+    pub(crate) async fn close(self) {
+        self.closing.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+async fn accept(
+    listener: Arc<Listener>,
+    workers: Arc<Vec<WorkerHandle>>,
+    overflow: Arc<Overflow>,
+    closing: CancellationToken,
+) {
+    let mut wait = ROOM_WAIT;
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = closing.cancelled() => return,
+        };
+        match accepted {
+            Ok(accepted) => wait = hand_over(accepted, wait, &workers, &overflow).await,
+            Err(error) => {
+                tracing::warn!(%error, "accepting a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Gives a worker the connection, and says how long to wait for the next one: who has waited in vain once has waited
+/// for all that come before there is room again.
+async fn hand_over(
+    accepted: Accepted,
+    wait: Duration,
+    workers: &[WorkerHandle],
+    overflow: &Overflow,
+) -> Duration {
+    let Some(worker) = workers.iter().min_by_key(|worker| worker.connections()) else {
+        tracing::error!("there is no worker");
+        return wait;
+    };
+    let Err(accepted) = worker.serve(accepted, wait).await else {
+        return ROOM_WAIT;
+    };
+    if !wait.is_zero() {
+        tracing::warn!("the workers cannot keep up with new connections, which are turned away");
+    }
+    overflow.turn_away(accepted);
+    Duration::ZERO
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use pgpalisade_tls::SslSettings;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::certificates::Certificates;
+    use crate::config::ClientTls;
+    use crate::metrics::Metrics;
+
+    const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0x\0\0";
+
+    /// Where to connect, the only worker, and its queue, which has room for one connection.
+    async fn stuck() -> (SocketAddr, Arc<Vec<WorkerHandle>>, mpsc::Receiver<Accepted>) {
+        let certificates = Certificates::of(ClientTls::Off, SslSettings::default()).unwrap();
+        let overflow = Arc::new(Overflow::new(
+            Arc::new(certificates),
+            Metrics::new(Arc::default()),
+        ));
+        let (worker, queue) = WorkerHandle::stuck();
+        let any = ListenAddr::Tcp("127.0.0.1:0".parse().unwrap());
+        let listener = Listener::bind(&any).await.unwrap();
+        let ListenAddr::Tcp(address) = listener.address().unwrap() else {
+            unreachable!();
+        };
+        let (workers, closing) = (Arc::new(vec![worker]), CancellationToken::new());
+        let listener = Arc::new(listener);
+        tokio::spawn(accept(listener, Arc::clone(&workers), overflow, closing));
+        (address, workers, queue)
+    }
+
+    /// A worker that cannot keep up closes nobody without a word.
+    #[tokio::test]
+    async fn who_finds_no_room_at_a_worker_is_told() {
+        let (address, workers, mut queue) = stuck().await;
+        let _served = TcpStream::connect(address).await.unwrap();
+        let mut turned_away = TcpStream::connect(address).await.unwrap();
+        turned_away.write_all(STARTUP).await.unwrap();
+        let mut answer = Vec::new();
+        turned_away.read_to_end(&mut answer).await.unwrap();
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        assert!(
+            answer.starts_with('E') && answer.contains("C53300\0"),
+            "{answer:?}"
+        );
+        assert_eq!(workers[0].connections(), 1);
+        assert!(queue.try_recv().is_ok());
+    }
+
+    /// A burst waits in line: a leader behind it is served as soon as there is room.
+    #[tokio::test]
+    async fn who_comes_in_a_burst_is_served() {
+        let (address, workers, mut queue) = stuck().await;
+        let mut burst = Vec::new();
+        for _ in 0..8 {
+            burst.push(TcpStream::connect(address).await.unwrap());
+        }
+        for _ in &burst {
+            tokio::time::sleep(ROOM_WAIT / 10).await;
+            assert!(queue.try_recv().is_ok());
+        }
+        assert_eq!(workers[0].connections(), burst.len());
+    }
+}

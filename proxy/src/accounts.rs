@@ -1,0 +1,192 @@
+//! Verifiers of those who log in with SCRAM at the proxy: from the users file as it was read last, or from PostgreSQL.
+
+mod auth_query;
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use pgpalisade_logins::{Account, Mocks, UsersFile, UsersFileError};
+use pgpalisade_tls::Login;
+
+use crate::config::{Auth, Secret, VerifierSource};
+use crate::timers::Timers;
+use auth_query::AuthQuery;
+pub(crate) use auth_query::LookupError;
+
+/// A users file may have this many bytes.
+const FILE_MAX: u64 = 16 * 1024 * 1024;
+
+/// How clients log in, with what that takes. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) enum Logins {
+    /// PostgreSQL authenticates them.
+    Relayed,
+    /// The proxy does, with SCRAM.
+    Scram(Arc<Accounts>),
+    /// PostgreSQL does, with the password that they send.
+    Password,
+}
+
+/// Who may log in, by verifier.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    source: Source,
+    secret: Secret<[u8; 32]>,
+}
+
+#[derive(Debug)]
+enum Source {
+    File {
+        path: PathBuf,
+        loaded: RwLock<Arc<UsersFile>>,
+    },
+    Query(Box<AuthQuery>),
+}
+
+/// What is wrong with a users file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FileError {
+    /// It cannot be read.
+    #[error("cannot read the users file {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// With a verifier passwords can be tried.
+    #[error("everybody may read or write the users file {0}: chmod o-rwx")]
+    Open(PathBuf),
+    /// It is larger than a users file may be.
+    #[error("the users file {0} is larger than {FILE_MAX} bytes")]
+    Large(PathBuf),
+    /// One of its lines.
+    #[error("the users file {path}: {error}")]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: UsersFileError,
+    },
+}
+
+impl Logins {
+    /// Reads the users file, where there is one. PostgreSQL is asked, with `login`, when somebody logs in.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the file.
+    pub(crate) fn load(
+        auth: &Auth,
+        login: &Secret<Login>,
+        timers: Timers,
+    ) -> Result<Self, FileError> {
+        let accounts = match auth {
+            Auth::Relay => return Ok(Self::Relayed),
+            Auth::Password => return Ok(Self::Password),
+            Auth::Scram(VerifierSource::File(path)) => Accounts::of_file(path)?,
+            Auth::Scram(VerifierSource::Query(sql)) => Accounts::new(Source::Query(Box::new(
+                AuthQuery::new(login, sql.clone(), timers),
+            ))),
+        };
+        Ok(Self::Scram(Arc::new(accounts)))
+    }
+
+    /// Reads the users file again, where there is one. If it is not sound, the old one stays in force.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub(crate) fn reload(&self) -> Result<(), FileError> {
+        match self {
+            Self::Scram(accounts) => accounts.reload(),
+            Self::Relayed | Self::Password => Ok(()),
+        }
+    }
+}
+
+impl Accounts {
+    fn new(source: Source) -> Self {
+        let secret = Secret::new(rand::random());
+        Self { source, secret }
+    }
+
+    /// Those of a users file.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub(crate) fn of_file(path: &Path) -> Result<Self, FileError> {
+        Ok(Self::new(Source::File {
+            loaded: RwLock::new(Arc::new(read(path)?)),
+            path: path.to_owned(),
+        }))
+    }
+
+    /// Reads the users file again, where there is one. If it is not sound, the old one stays in force.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub(crate) fn reload(&self) -> Result<(), FileError> {
+        let Source::File { path, loaded } = &self.source else {
+            return Ok(());
+        };
+        let file = read(path).inspect_err(|error| {
+            tracing::error!(%error, "the users file is not valid: the old one stays in force");
+        })?;
+        let users = file.len();
+        *loaded.write() = Arc::new(file);
+        tracing::info!(users, path = %path.display(), "the users file was read again");
+        Ok(())
+    }
+
+    /// What a user is held against. For one who does not exist, or has no verifier, that is something that looks like
+    /// one.
+    ///
+    /// # Errors
+    ///
+    /// Where PostgreSQL cannot be asked.
+    pub(crate) async fn of(&self, user: &[u8]) -> Result<Account, LookupError> {
+        let mut mocks = Mocks::new(*self.secret.expose());
+        // No name that is not a text is in a file, or can be asked for.
+        let name = std::str::from_utf8(user).ok();
+        let verifier = match &self.source {
+            Source::File { loaded, .. } => {
+                let file = Arc::clone(&loaded.read());
+                if let Some(first) = file.first() {
+                    mocks.resemble(first);
+                }
+                name.and_then(|name| file.verifier(name)).cloned()
+            }
+            Source::Query(query) => query.verifier(name.unwrap_or_default()).await?,
+        };
+        let mock = mocks.of(user);
+        Ok(verifier.map_or(mock, Account::Known))
+    }
+}
+
+/// Reads a users file, which others may not.
+pub(crate) fn read(path: &Path) -> Result<UsersFile, FileError> {
+    let failed = |source| FileError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.permissions().mode() & 0o007 != 0 {
+        return Err(FileError::Open(path.to_owned()));
+    }
+    let mut text = String::new();
+    let read = file.take(FILE_MAX + 1).read_to_string(&mut text);
+    if read.map_err(failed)? as u64 > FILE_MAX {
+        return Err(FileError::Large(path.to_owned()));
+    }
+    UsersFile::parse(&text).map_err(|error| FileError::Content {
+        path: path.to_owned(),
+        error,
+    })
+}

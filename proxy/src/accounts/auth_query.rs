@@ -1,0 +1,189 @@
+//! Verifiers from PostgreSQL, over a connection of their own: whoever can reach the proxy can make it ask, and
+//! takeovers may not wait for that.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pgpalisade_logins::Verifier;
+use pgpalisade_tls::Login;
+use tokio::sync::Mutex;
+use tokio_postgres::error::{DbError, Severity};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
+
+use crate::config::Secret;
+use crate::timers::Timers;
+
+/// A connection is made, or a question answered, within this time.
+const WITHIN: Duration = Duration::from_secs(5);
+
+/// What the connection is called in pg_stat_activity.
+const APPLICATION_NAME: &str = "pgpalisade auth";
+
+/// Names in the query mean the same for everybody (CVE-2025-12819), and it changes nothing.
+const SETTINGS: &str = "SET search_path = pg_catalog, pg_temp; SET default_transaction_read_only = on; \
+                        SET statement_timeout = '4s'; SET idle_session_timeout = 0";
+
+/// Why nobody knows what a user has.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum LookupError {
+    /// There is no connection.
+    #[error("no connection for auth_query: {0}")]
+    Connect(Arc<str>),
+    /// PostgreSQL refuses the query.
+    #[error("auth_query failed: {0}")]
+    Query(Arc<str>),
+    /// The connection has ended.
+    #[error("the connection for auth_query has ended: {0}")]
+    Lost(Arc<str>),
+    /// No answer in time.
+    #[error("auth_query was not answered within {WITHIN:?}")]
+    Late,
+    /// It is not one row, or not two texts.
+    #[error(
+        "auth_query has to return at most one row with two columns of text, the user and the verifier: {0}"
+    )]
+    Answer(&'static str),
+}
+
+/// The query, and the connection that it goes over.
+#[derive(Debug)]
+pub(super) struct AuthQuery {
+    login: Secret<Login>,
+    sql: String,
+    timers: Timers,
+    link: Mutex<Link>,
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    client: Option<Arc<Client>>,
+    /// Those who waited for an attempt that has failed do not try once more, each by itself.
+    failed: Option<(Instant, LookupError)>,
+}
+
+impl AuthQuery {
+    pub(super) fn new(login: &Secret<Login>, sql: String, timers: Timers) -> Self {
+        let mut login = login.expose().clone();
+        login.config.application_name(APPLICATION_NAME);
+        login.config.connect_timeout(WITHIN);
+        Self {
+            login: Secret::new(login),
+            sql,
+            timers,
+            link: Mutex::default(),
+        }
+    }
+
+    /// What PostgreSQL has of a user; `None` where it is nothing that SCRAM could use.
+    pub(super) async fn verifier(&self, user: &str) -> Result<Option<Verifier>, LookupError> {
+        match self.ask(user).await {
+            // PostgreSQL may have been started anew since the last login.
+            Err(LookupError::Lost(_)) => self.ask(user).await,
+            other => other,
+        }
+    }
+
+    async fn ask(&self, user: &str) -> Result<Option<Verifier>, LookupError> {
+        let client = self.client().await?;
+        let params: [(&(dyn ToSql + Sync), Type); 1] = [(&user, Type::TEXT)];
+        let asked = client.query_typed(&self.sql, &params);
+        let error = match self.timers.timeout(WITHIN, asked).await {
+            Ok(Ok(rows)) => return read(user, &rows),
+            Ok(Err(error)) if client.is_closed() || is_end(&error) => {
+                LookupError::Lost(words(&error))
+            }
+            Ok(Err(error)) => return Err(LookupError::Query(words(&error))),
+            Err(_) => LookupError::Late,
+        };
+        let mut link = self.link.lock().await;
+        if let Some(current) = &link.client
+            && Arc::ptr_eq(current, &client)
+        {
+            link.client = None;
+        }
+        Err(error)
+    }
+
+    async fn client(&self) -> Result<Arc<Client>, LookupError> {
+        let since = Instant::now();
+        let mut link = self.link.lock().await;
+        match (&link.client, &link.failed) {
+            (Some(client), _) if !client.is_closed() => return Ok(Arc::clone(client)),
+            (_, Some((when, error))) if *when >= since => return Err(error.clone()),
+            _ => {}
+        }
+        link.client = None;
+        let login = self.login.clone();
+        let connecting = self.timers.spawn(async move { connect(&login).await });
+        let connected = match self.timers.timeout(WITHIN, connecting).await {
+            Ok(Ok(connected)) => connected,
+            Ok(Err(error)) => Err(LookupError::Connect(error.to_string().into())),
+            Err(_) => Err(LookupError::Late),
+        };
+        match connected {
+            Ok(client) => {
+                let client = Arc::new(client);
+                link.client = Some(Arc::clone(&client));
+                Ok(client)
+            }
+            Err(error) => {
+                link.failed = Some((Instant::now(), error.clone()));
+                Err(error)
+            }
+        }
+    }
+}
+
+async fn connect(login: &Secret<Login>) -> Result<Client, LookupError> {
+    let connected = login.expose().connect().await;
+    let (client, connection) =
+        connected.map_err(|error| LookupError::Connect(error.to_string().into()))?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::warn!(%error, "the connection for auth_query");
+        }
+    });
+    let prepared = client.batch_execute(SETTINGS).await;
+    prepared.map_err(|error| LookupError::Connect(words(&error)))?;
+    Ok(client)
+}
+
+/// FATAL and PANIC end a session.
+fn is_end(error: &tokio_postgres::Error) -> bool {
+    let severity = error.as_db_error().and_then(DbError::parsed_severity);
+    matches!(severity, Some(Severity::Fatal | Severity::Panic))
+}
+
+fn words(error: &tokio_postgres::Error) -> Arc<str> {
+    match error.as_db_error() {
+        Some(error) => format!("{} ({})", error.message(), error.code().code()).into(),
+        None => error.to_string().into(),
+    }
+}
+
+fn read(user: &str, rows: &[Row]) -> Result<Option<Verifier>, LookupError> {
+    let row = match rows {
+        [] => return Ok(None),
+        [row] if row.len() == 2 => row,
+        [_] => return Err(LookupError::Answer("it has not two columns")),
+        _ => return Err(LookupError::Answer("there are more rows")),
+    };
+    let text = |column| {
+        row.try_get::<_, Option<&str>>(column)
+            .map_err(|_| LookupError::Answer("a column is no text"))
+    };
+    let (Some(found), Some(verifier)) = (text(0)?, text(1)?) else {
+        return Ok(None);
+    };
+    if found != user {
+        return Err(LookupError::Answer("it is another user's"));
+    }
+    match verifier.parse() {
+        Ok(verifier) => Ok(Some(verifier)),
+        Err(error) => {
+            tracing::info!(user, %error, "what PostgreSQL has of a user is of no use for SCRAM");
+            Ok(None)
+        }
+    }
+}

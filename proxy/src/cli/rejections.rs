@@ -1,0 +1,214 @@
+//! `pgpalisade rejections`: the records of a rejection log, those that are there and those that come.
+
+mod follow;
+mod row;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use pgpalisade_authority::Scope;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::moment::moment;
+use super::rejection_file::{self, RejectionFileError};
+use super::{Failure, failed, run_to_end};
+use crate::config::{Environment, Flags, Key, RawConfig};
+use crate::fence::readable::escaped;
+use crate::rejection_log::line::{self, Filter, Line, Read};
+use follow::Followed;
+
+/// Show the records of a rejection log, and follow it
+///
+/// Prints one line for each refused or observed request, the oldest first. No server is needed, and nothing is
+/// changed. --follow goes on with what comes, whoever rotates the file, until Ctrl-C.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    pgpalisade rejections --since 10m /var/log/pgpalisade/rejections.jsonl\n  \
+    pgpalisade rejections --follow --scope scheduler --config /etc/pgpalisade.toml\n  \
+    pgpalisade rejections --json --since 1h r.jsonl | jq .user")]
+pub(super) struct RejectionsArgs {
+    /// The file; "-" is standard input [default: rejection_log of the configuration]
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Go on with what comes; without --since, show only that
+    #[arg(short, long)]
+    follow: bool,
+    /// Only records of this scope
+    #[arg(long, value_name = "NAME", value_parser = clap::value_parser!(Scope))]
+    scope: Option<Scope>,
+    /// Only records of this time or later: 2026-11-21T03:00:00Z, 2026-11-21 (UTC), or 10m, 24h, 7d ago
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    since: Option<Timestamp>,
+    /// Print the lines of the log as they are, one JSON object each
+    #[arg(long)]
+    json: bool,
+    /// TOML file of "pgpalisade serve", which names the log [env: PGPALISADE_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// How records are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Table,
+    Json,
+}
+
+/// Prints the lines of a log that are wanted.
+struct Printer<W> {
+    out: W,
+    form: Form,
+    filter: Filter,
+    /// Lines that were understood, wanted or not, and those that were not.
+    understood: u64,
+    foreign: u64,
+}
+
+/// Prints, and where it is told to goes on until a signal or until nobody reads it.
+pub(super) fn run(args: &RejectionsArgs) -> Result<(), Failure> {
+    let path = match &args.file {
+        Some(path) => path.clone(),
+        None => configured(args)?,
+    };
+    let filter = Filter {
+        since: args.since,
+        scope: args.scope.as_ref().map(ToString::to_string),
+        ..Filter::default()
+    };
+    let form = if args.json { Form::Json } else { Form::Table };
+    if !args.follow {
+        return ended(print(&path, form, filter));
+    }
+    if path == Path::new("-") {
+        let why = "standard input cannot be followed: name the file, or leave --follow out";
+        return Err(Failure::Usage(why.to_owned()));
+    }
+    let followed = match args.since {
+        Some(_) => Followed::from_start(&path),
+        None => Followed::from_end(&path),
+    };
+    let followed = followed.map_err(|source| failed(RejectionFileError::read(&path, source)))?;
+    run_to_end(until_signal(move || {
+        let stdout = io::stdout();
+        let mut printer = Printer::new(io::BufWriter::new(&stdout), form, filter)?;
+        followed.print(&mut printer, &stdout)?;
+        Ok(())
+    }))?
+}
+
+/// The rejection log of `serve`.
+fn configured(args: &RejectionsArgs) -> Result<PathBuf, Failure> {
+    let flags = Flags {
+        config_file: args.config.clone(),
+        values: Vec::new(),
+    };
+    let raw = RawConfig::collect(&flags, &Environment::of_this_process());
+    if raw.file_unread {
+        let errors: Vec<String> = raw.errors.iter().map(ToString::to_string).collect();
+        return Err(Failure::Usage(errors.join("\n")));
+    }
+    raw.text(Key::RejectionLog).map(PathBuf::from).ok_or_else(|| {
+        let why = "which rejection log? Name the file, or --config with a rejection_log in it, or set \
+            PGPALISADE_REJECTION_LOG";
+        Failure::Usage(why.to_owned())
+    })
+}
+
+/// Why it was not all printed.
+#[derive(Debug, thiserror::Error)]
+enum PrintError {
+    #[error(transparent)]
+    File(#[from] RejectionFileError),
+    #[error("cannot print")]
+    Output(#[from] io::Error),
+}
+
+impl PrintError {
+    /// Who reads it may have seen enough.
+    fn is_no_failure(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+fn print(path: &Path, form: Form, filter: Filter) -> Result<(), PrintError> {
+    let mut from = rejection_file::open(path, "rejections")?;
+    let stdout = io::BufWriter::new(io::stdout().lock());
+    let mut printer = Printer::new(stdout, form, filter)?;
+    let mut text = Vec::new();
+    loop {
+        let read = line::read(&mut from, &mut text);
+        match read.map_err(|source| RejectionFileError::read(path, source))? {
+            Read::End => break,
+            Read::TooLong => printer.foreign += 1,
+            Read::Line | Read::Torn => printer.line(&text)?,
+        }
+    }
+    printer.out.flush()?;
+    if printer.foreign > 0 && printer.understood == 0 {
+        return Err(RejectionFileError::no_log(path, printer.foreign).into());
+    }
+    Ok(())
+}
+
+/// As the end of the command.
+fn ended(result: Result<(), PrintError>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.is_no_failure() => Ok(()),
+        result => result.map_err(failed),
+    }
+}
+
+/// Runs it on a thread of its own, for a terminal may not take what it prints. A signal ends the command all the same.
+async fn until_signal(
+    follow: impl FnOnce() -> Result<(), PrintError> + Send + 'static,
+) -> Result<(), Failure> {
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    tokio::select! {
+        result = tokio::task::spawn_blocking(follow) => ended(result.map_err(failed)?),
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
+impl<W: Write> Printer<W> {
+    fn new(mut out: W, form: Form, filter: Filter) -> io::Result<Self> {
+        if form == Form::Table {
+            out.write_all(row::HEAD.join().as_bytes())?;
+        }
+        Ok(Self {
+            out,
+            form,
+            filter,
+            understood: 0,
+            foreign: 0,
+        })
+    }
+
+    /// Prints a line of the log, without its end, where it is wanted.
+    fn line(&mut self, text: &[u8]) -> io::Result<()> {
+        let parsed = line::parse(text);
+        let wanted = match &parsed {
+            Line::Empty => return Ok(()),
+            Line::Foreign => {
+                self.foreign += 1;
+                return Ok(());
+            }
+            Line::Record(record) => self.filter.takes(record),
+            Line::Dropped { time, .. } | Line::Unauthenticated { time, .. } => {
+                self.filter.takes_time(*time)
+            }
+        };
+        self.understood += 1;
+        if !wanted {
+            return Ok(());
+        }
+        let shown = match self.form {
+            // Another program may have written it.
+            Form::Json => format!("{}\n", escaped(&String::from_utf8_lossy(text))),
+            Form::Table => row::of(&parsed),
+        };
+        self.out.write_all(shown.as_bytes())
+    }
+}

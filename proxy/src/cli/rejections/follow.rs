@@ -1,0 +1,104 @@
+//! A file that grows, and that others rotate.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, BufReader, Seek, SeekFrom, Stdout, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::Printer;
+use crate::rejection_log::line::{self, Read};
+
+/// How often it is looked for more.
+const EVERY: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
+};
+
+/// The file that has the name now, or had it until it was rotated.
+pub(super) struct Followed {
+    path: PathBuf,
+    file: BufReader<File>,
+    line: Vec<u8>,
+}
+
+impl Followed {
+    /// With what is there.
+    pub(super) fn from_start(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_path_buf(),
+            file: BufReader::new(File::open(path)?),
+            line: Vec::new(),
+        })
+    }
+
+    /// Only with what comes.
+    pub(super) fn from_end(path: &Path) -> io::Result<Self> {
+        let mut followed = Self::from_start(path)?;
+        followed.file.seek(SeekFrom::End(0))?;
+        Ok(followed)
+    }
+
+    /// Prints what comes, until an error or until nobody reads it any more.
+    pub(super) fn print<W: Write>(
+        mut self,
+        printer: &mut Printer<W>,
+        out: &Stdout,
+    ) -> io::Result<()> {
+        loop {
+            self.print_lines(printer)?;
+            if let Some(next) = self.successor() {
+                // The proxy has written its last line to the old file before it made the new one.
+                self.print_lines(printer)?;
+                self.file = BufReader::new(next);
+                continue;
+            }
+            self.start_over_if_truncated()?;
+            printer.out.flush()?;
+            // Without it, who is gone is only noticed at the next line.
+            let mut reader = [PollFd::new(out, PollFlags::empty())];
+            match poll(&mut reader, Some(&EVERY)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// All lines that are whole. One that is being written is read again later.
+    fn print_lines<W: Write>(&mut self, printer: &mut Printer<W>) -> io::Result<()> {
+        loop {
+            match line::read(&mut self.file, &mut self.line)? {
+                Read::Line => printer.line(&self.line)?,
+                Read::TooLong => printer.foreign += 1,
+                Read::End => return Ok(()),
+                Read::Torn => {
+                    let back = i64::try_from(self.line.len()).map_err(io::Error::other)?;
+                    return self.file.seek_relative(-back);
+                }
+            }
+        }
+    }
+
+    /// The file that has the name now, where it is another.
+    fn successor(&self) -> Option<File> {
+        let ours = self.file.get_ref().metadata().ok()?;
+        if is_same(&ours, &fs::metadata(&self.path).ok()?) {
+            return None;
+        }
+        File::open(&self.path).ok()
+    }
+
+    /// A file that is shorter than what was read of it was emptied in place.
+    fn start_over_if_truncated(&mut self) -> io::Result<()> {
+        if self.file.get_ref().metadata()?.len() < self.file.stream_position()? {
+            self.file.seek(SeekFrom::Start(0))?;
+        }
+        Ok(())
+    }
+}
+
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}

@@ -1,0 +1,103 @@
+//! A record as one line of a table whose rows come one by one.
+
+use jiff::Timestamp;
+
+use crate::cli::text::{plain, shown};
+use crate::rejection::Enforcement;
+use crate::rejection_log::line::{Line, Record};
+
+/// Widths of all columns but the last. What is longer moves the rest of its line.
+const WIDTHS: [usize; 8] = [19, 19, 8, 5, 5, 8, 11, 11];
+
+/// One line.
+pub(super) struct Row<'a> {
+    cells: [&'a str; 8],
+    last: &'a str,
+}
+
+pub(super) const HEAD: Row<'_> = Row {
+    cells: [
+        "TIME (UTC)",
+        "KIND",
+        "SCOPE",
+        "TOKEN",
+        "MARK",
+        "USER",
+        "APPLICATION",
+        "CLIENT",
+    ],
+    last: "WHAT",
+};
+
+impl Row<'_> {
+    /// With a line end. Whatever the cells hold, it is one line that steers no terminal.
+    pub(super) fn join(&self) -> String {
+        let mut line = String::new();
+        for (cell, width) in self.cells.iter().zip(WIDTHS) {
+            line.push_str(&format!("{:<width$}  ", plain(cell)));
+        }
+        line.push_str(&shown(self.last));
+        line.push('\n');
+        line
+    }
+}
+
+/// The line of a record or of a note about those that are missing; nothing for other lines.
+pub(super) fn of(line: &Line) -> String {
+    match line {
+        Line::Record(record) => of_record(record),
+        Line::Dropped { time, records } => {
+            note(*time, *records, "came too fast, or could not be written")
+        }
+        Line::Unauthenticated { time, records } => {
+            note(*time, *records, "before the login was authenticated")
+        }
+        Line::Empty | Line::Foreign => String::new(),
+    }
+}
+
+fn note(time: Timestamp, records: u64, why: &str) -> String {
+    format!(
+        "{:<19}  {records} more, not recorded: {why}\n",
+        moment(time)
+    )
+}
+
+fn of_record(record: &Record) -> String {
+    let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let mut what = Vec::new();
+    if record.count > 1 {
+        what.push(format!("{} times:", record.count));
+    }
+    if !record.session.authenticated {
+        what.push("not logged in:".to_owned());
+    }
+    if record.enforced == Enforcement::Observed {
+        what.push("observed:".to_owned());
+    }
+    what.extend(record.statement.text.clone());
+    // What was no statement, or why it was refused where the kind does not tell.
+    match &record.reason {
+        Some(reason) if record.statement.text.is_some() => what.push(format!("({reason})")),
+        Some(reason) => what.push(reason.clone()),
+        None => {}
+    }
+    let row = Row {
+        cells: [
+            &moment(record.time),
+            &format!("{} {}", record.sqlstate, record.kind),
+            record.scope.as_deref().unwrap_or("-"),
+            &number(record.token),
+            &number(record.mark),
+            &record.session.user,
+            record.session.application.as_deref().unwrap_or("-"),
+            record.session.client.as_deref().unwrap_or("-"),
+        ],
+        last: &what.join(" "),
+    };
+    row.join()
+}
+
+fn moment(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M:%S").to_string()
+}

@@ -1,0 +1,96 @@
+//! What `serve` does at a SIGHUP, and when the console is told to RELOAD.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::settings::Settings;
+use crate::accounts::{Accounts, Logins};
+use crate::certificates::Certificates;
+use crate::config::{Config, Environment, RawConfig};
+use crate::console::Reloaded;
+use crate::rejection_log::RejectionLog;
+use crate::server::PolicyReloaded;
+use crate::service_manager;
+
+/// Reads again what can change while the proxy runs, and says what cannot.
+pub(super) struct Reload {
+    /// The command line.
+    pub(super) settings: Settings,
+    /// The configuration as it was written when the proxy started.
+    pub(super) begun_with: RawConfig,
+    /// The record of rejections, whose file is opened anew.
+    pub(super) rejections: RejectionLog,
+    /// TLS of both legs.
+    pub(super) certificates: Arc<Certificates>,
+    /// Verifiers, whose file is read again.
+    pub(super) logins: Logins,
+    /// Users of the console, whose file is read again.
+    pub(super) operators: Option<Arc<Accounts>>,
+    /// Has the policy file read, where there is one, and is told how that went.
+    pub(super) policy: mpsc::Sender<PolicyReloaded>,
+}
+
+impl Reload {
+    /// Reloads each time that it is asked, one time after the other.
+    pub(super) async fn run(self, mut asked: mpsc::Receiver<Option<Reloaded>>) {
+        let Self {
+            settings,
+            begun_with,
+            rejections,
+            certificates,
+            logins,
+            operators,
+            policy,
+        } = self;
+        let begun = Arc::new((settings, begun_with));
+        while let Some(who_asks) = asked.recv().await {
+            service_manager::reloading();
+            rejections.reopen();
+            let (begun, certificates) = (Arc::clone(&begun), Arc::clone(&certificates));
+            let (logins, operators) = (logins.clone(), operators.clone());
+            // A file may be slow: nobody who logs in waits for it.
+            let files = tokio::task::spawn_blocking(move || {
+                let of_users = |accounts: &Accounts| accounts.reload().map_err(|e| e.to_string());
+                let all = [
+                    say_what_changed(&begun.0, &begun.1),
+                    certificates.reload().map_err(|error| error.to_string()),
+                    logins.reload().map_err(|error| error.to_string()),
+                    operators.as_deref().map_or(Ok(()), of_users),
+                ];
+                all.into_iter().filter_map(Result::err).collect::<Vec<_>>()
+            });
+            let mut wrong = files.await.unwrap_or_else(|error| {
+                tracing::error!(%error, "reading files again");
+                vec![error.to_string()]
+            });
+            let (done, is_done) = oneshot::channel();
+            if policy.send(done).await.is_ok() {
+                // Nobody who answers means that the proxy ends.
+                wrong.extend(is_done.await.ok().and_then(Result::err));
+            }
+            service_manager::ready();
+            if let Some(who_asks) = who_asks {
+                let reloaded = match wrong.is_empty() {
+                    true => Ok(()),
+                    false => Err(wrong.join("\n")),
+                };
+                let _gone_meanwhile = who_asks.send(reloaded);
+            }
+        }
+    }
+}
+
+fn say_what_changed(settings: &Settings, begun_with: &RawConfig) -> Result<(), String> {
+    let environment = Environment::of_this_process();
+    let now = RawConfig::collect(&settings.0, &environment);
+    if let Err(errors) = Config::from_raw(now.clone(), &environment) {
+        tracing::error!(error = %errors, "the configuration is not valid: a restart would fail");
+        return Err(format!("a restart would fail: {errors}"));
+    }
+    let changed = now.differing(begun_with);
+    if !changed.is_empty() {
+        tracing::warn!("needs a restart: {}", changed.join(", "));
+    }
+    Ok(())
+}

@@ -1,0 +1,302 @@
+//! The connections of clients as the console shows them: each is in here from its accept to its end.
+//!
+//! Each time that a session has looked at all that came, it stores one byte. The rest changes at login and with the
+//! tokens, under a lock that only somebody who is looking can hold.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use dashmap::DashMap;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::client_addr::ClientAddr;
+use crate::fence::HeldTokens;
+use crate::rejection_log::SessionLabel;
+use crate::session::Activity;
+
+/// What a client is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ClientState {
+    /// It has no session yet.
+    LoggingIn,
+    /// It has one.
+    Session(Activity),
+    /// It is a replication connection, whose bytes are not looked at.
+    Streaming,
+}
+
+impl ClientState {
+    /// Each by its number.
+    const ALL: [Self; 6] = [
+        Self::LoggingIn,
+        Self::Streaming,
+        Self::Session(Activity::Idle),
+        Self::Session(Activity::Active),
+        Self::Session(Activity::InTransaction),
+        Self::Session(Activity::InFailedTransaction),
+    ];
+
+    const fn number(self) -> u8 {
+        match self {
+            Self::LoggingIn => 0,
+            Self::Streaming => 1,
+            Self::Session(Activity::Idle) => 2,
+            Self::Session(Activity::Active) => 3,
+            Self::Session(Activity::InTransaction) => 4,
+            Self::Session(Activity::InFailedTransaction) => 5,
+        }
+    }
+
+    /// The words of `pg_stat_activity`, where it has some.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::LoggingIn => "login",
+            Self::Streaming => "streaming",
+            Self::Session(Activity::Idle) => "idle",
+            Self::Session(Activity::Active) => "active",
+            Self::Session(Activity::InTransaction) => "idle in transaction",
+            Self::Session(Activity::InFailedTransaction) => "idle in transaction (aborted)",
+        }
+    }
+}
+
+/// Whether what a client sends is encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encryption {
+    None,
+    Tls,
+}
+
+/// All of them. Clones share one table.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ClientTable {
+    entries: Arc<DashMap<u64, Arc<ClientEntry>>>,
+    last: Arc<AtomicU64>,
+}
+
+impl ClientTable {
+    /// Takes in a connection that was accepted.
+    pub(crate) fn enter(&self, client_addr: ClientAddr) -> Listed {
+        let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let entry = Arc::new(ClientEntry {
+            id,
+            since: SystemTime::now(),
+            state: AtomicU8::new(ClientState::LoggingIn.number()),
+            is_killed: AtomicBool::new(false),
+            killed: Notify::new(),
+            facts: Mutex::new(Facts {
+                client_addr,
+                label: None,
+                encryption: Encryption::None,
+                tokens: None,
+            }),
+        });
+        self.entries.insert(id, Arc::clone(&entry));
+        Listed {
+            table: self.clone(),
+            entry,
+        }
+    }
+
+    /// Those that are connected now, the oldest first.
+    pub(crate) fn all(&self) -> Vec<Arc<ClientEntry>> {
+        let mut all: Vec<_> = self
+            .entries
+            .iter()
+            .map(|entry| Arc::clone(&entry))
+            .collect();
+        all.sort_unstable_by_key(|entry| entry.id);
+        all
+    }
+
+    /// How many are connected.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Has a connection ended. Says whether there is one with this id.
+    pub(crate) fn kill(&self, id: u64) -> bool {
+        // A look-up that holds its lock no longer than that.
+        let entry = self.entries.get(&id).map(|entry| Arc::clone(&entry));
+        entry.is_some_and(|entry| {
+            entry.is_killed.store(true, Ordering::Release);
+            entry.killed.notify_one();
+            true
+        })
+    }
+}
+
+/// A connection's place in the table, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    table: ClientTable,
+    entry: Arc<ClientEntry>,
+}
+
+impl Listed {
+    /// The entry.
+    pub(crate) const fn entry(&self) -> &Arc<ClientEntry> {
+        &self.entry
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.table.entries.remove(&self.entry.id);
+    }
+}
+
+/// One connection of a client.
+#[derive(Debug)]
+pub(crate) struct ClientEntry {
+    /// Its number, which no other connection of this process has had.
+    pub(crate) id: u64,
+    /// When it was accepted.
+    pub(crate) since: SystemTime,
+    state: AtomicU8,
+    is_killed: AtomicBool,
+    killed: Notify,
+    facts: Mutex<Facts>,
+}
+
+/// What changes seldom.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    /// Where it is.
+    pub(crate) client_addr: ClientAddr,
+    /// Who it says to be, once it has said so. With the process id of its server it is who it says to be.
+    pub(crate) label: Option<Arc<SessionLabel>>,
+    /// Whether it came with TLS.
+    pub(crate) encryption: Encryption,
+    /// The tokens in force.
+    pub(crate) tokens: Option<Arc<HeldTokens>>,
+}
+
+impl ClientEntry {
+    /// What it is doing. One relaxed store.
+    #[inline]
+    pub(crate) fn set_state(&self, state: ClientState) {
+        self.state.store(state.number(), Ordering::Relaxed);
+    }
+
+    /// What it was doing a moment ago.
+    pub(crate) fn state(&self) -> ClientState {
+        let number = usize::from(self.state.load(Ordering::Relaxed));
+        let state = ClientState::ALL.get(number).copied();
+        state.unwrap_or(ClientState::LoggingIn)
+    }
+
+    /// It has said who it is, or PostgreSQL has authenticated it.
+    pub(crate) fn set_label(&self, label: &Arc<SessionLabel>, encryption: Encryption) {
+        let mut facts = self.facts.lock();
+        facts.client_addr = label.client_addr;
+        facts.label = Some(Arc::clone(label));
+        facts.encryption = encryption;
+    }
+
+    /// Other tokens are in force.
+    pub(crate) fn set_tokens(&self, tokens: Option<Arc<HeldTokens>>) {
+        self.facts.lock().tokens = tokens;
+    }
+
+    /// What is known of it now.
+    pub(crate) fn facts(&self) -> Facts {
+        self.facts.lock().clone()
+    }
+
+    /// Whether it is to end.
+    #[inline]
+    pub(crate) fn is_killed(&self) -> bool {
+        self.is_killed.load(Ordering::Acquire)
+    }
+
+    /// Returns when it is to end. One task waits for it at a time.
+    pub(crate) async fn killed(&self) {
+        while !self.is_killed() {
+            self.killed.notified().await;
+        }
+    }
+}
+
+/// What a session has published, so that nothing is published twice.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    entry: Arc<ClientEntry>,
+    tokens: Option<Arc<HeldTokens>>,
+}
+
+impl Publisher {
+    /// Of a session without tokens.
+    pub(crate) const fn new(entry: Arc<ClientEntry>) -> Self {
+        Self {
+            entry,
+            tokens: None,
+        }
+    }
+
+    /// The entry.
+    #[inline]
+    pub(crate) const fn entry(&self) -> &Arc<ClientEntry> {
+        &self.entry
+    }
+
+    /// Shows what the session is doing, and the tokens in force where they are others than before.
+    #[inline]
+    pub(crate) fn publish(&mut self, activity: Activity, tokens: Option<&Arc<HeldTokens>>) {
+        self.entry.set_state(ClientState::Session(activity));
+        let is_shown = match (&self.tokens, tokens) {
+            (None, None) => true,
+            (Some(shown), Some(tokens)) => Arc::ptr_eq(shown, tokens),
+            _ => false,
+        };
+        if !is_shown {
+            self.tokens = tokens.cloned();
+            self.entry.set_tokens(self.tokens.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_leaves_is_gone_and_no_number_comes_twice() {
+        let table = ClientTable::default();
+        let [first, second] = [ClientAddr::Local; 2].map(|addr| table.enter(addr));
+        let ids = |table: &ClientTable| -> Vec<u64> {
+            table.all().iter().map(|entry| entry.id).collect()
+        };
+        assert_eq!(ids(&table), [1, 2]);
+        drop(first);
+        let third = table.enter(ClientAddr::Local);
+        assert_eq!(ids(&table), [2, 3]);
+        assert!(!table.kill(1));
+        assert!(table.kill(3) && third.entry().is_killed() && !second.entry().is_killed());
+    }
+
+    #[tokio::test]
+    async fn a_kill_is_seen_before_and_after_it_is_waited_for() {
+        let table = ClientTable::default();
+        let listed = table.enter(ClientAddr::Local);
+        let entry = Arc::clone(listed.entry());
+        let waiting = tokio::spawn(async move { entry.killed().await });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        assert!(table.kill(listed.entry().id));
+        waiting.await.unwrap();
+        listed.entry().killed().await;
+    }
+
+    #[test]
+    fn states_have_numbers() {
+        for state in ClientState::ALL {
+            let listed = ClientTable::default().enter(ClientAddr::Local);
+            assert_eq!(listed.entry().state(), ClientState::LoggingIn);
+            listed.entry().set_state(state);
+            assert_eq!(listed.entry().state(), state);
+        }
+    }
+}

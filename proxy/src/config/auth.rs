@@ -1,0 +1,130 @@
+//! How clients log in: the keys `auth`, `auth_file` and `auth_query`, which have to fit each other.
+
+use std::path::PathBuf;
+
+use super::key::Key;
+use super::ready::path;
+use super::tls::ClientTls;
+use super::values::Values;
+
+/// Who authenticates clients, and by what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Auth {
+    /// PostgreSQL: what both say is relayed.
+    Relay,
+    /// The proxy, with SCRAM and verifiers from there.
+    Scram(VerifierSource),
+    /// PostgreSQL, with the password that the proxy has asked for.
+    Password,
+}
+
+/// Where verifiers are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum VerifierSource {
+    /// In a users file.
+    File(PathBuf),
+    /// In PostgreSQL: SQL that finds the one of a user.
+    Query(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    Relay,
+    Scram,
+    Password,
+}
+
+impl Auth {
+    /// All keys of logins together. Where they do not fit, the error says so.
+    pub(super) fn read(values: &mut Values<'_>, tls: Option<&ClientTls>) -> Option<Self> {
+        let method = values.last(Key::Auth, method);
+        let file = values.last(Key::AuthFile, path);
+        let query = values.last(Key::AuthQuery, query);
+        let together = fit(method?, file, query, tls);
+        together
+            .map_err(|message| values.refuse(message.to_owned()))
+            .ok()
+    }
+}
+
+fn fit(
+    method: Method,
+    file: Option<PathBuf>,
+    query: Option<String>,
+    tls: Option<&ClientTls>,
+) -> Result<Auth, &'static str> {
+    match (method, file, query) {
+        (Method::Scram, Some(file), None) => Ok(Auth::Scram(VerifierSource::File(file))),
+        (Method::Scram, None, Some(query)) => Ok(Auth::Scram(VerifierSource::Query(query))),
+        (Method::Scram, None, None) => Err(
+            "auth is scram, and nothing says where the verifiers are: give auth_file or auth_query",
+        ),
+        (Method::Scram, Some(_), Some(_)) => {
+            Err("auth_file and auth_query are both given: give one of them")
+        }
+        (_, Some(_), _) | (_, _, Some(_)) => {
+            Err("auth_file and auth_query are for auth = \"scram\" only")
+        }
+        (Method::Password, ..) if tls == Some(&ClientTls::Off) => Err(
+            "auth is password, and a password is asked for over TLS only: write tls.mode = \"require\"",
+        ),
+        (Method::Password, ..) => Ok(Auth::Password),
+        (Method::Relay, ..) => Ok(Auth::Relay),
+    }
+}
+
+fn method(text: &str) -> Result<Method, String> {
+    match text {
+        "relay" => Ok(Method::Relay),
+        "scram" => Ok(Method::Scram),
+        "password" => Ok(Method::Password),
+        _ => Err(format!("{text:?}: write relay, scram or password")),
+    }
+}
+
+fn query(text: &str) -> Result<String, String> {
+    match text.contains("$1") {
+        true => Ok(text.to_owned()),
+        false => Err(String::from("has no $1, which stands for the user")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finished(values: &[(Key, &str)]) -> Result<Auth, String> {
+        let last = |wanted: Key| {
+            let found = values.iter().find(|(key, _)| *key == wanted);
+            found.map(|(_, text)| *text)
+        };
+        let query = last(Key::AuthQuery).map(query).transpose()?;
+        let method = method(last(Key::Auth).unwrap_or("relay"))?;
+        let file = last(Key::AuthFile).map(PathBuf::from);
+        fit(method, file, query, Some(&ClientTls::Off)).map_err(str::to_owned)
+    }
+
+    #[test]
+    fn keys_have_to_fit() {
+        let (file, query) = ((Key::AuthFile, "/f"), (Key::AuthQuery, "SELECT $1, $1"));
+        let scram = (Key::Auth, "scram");
+        assert_eq!(finished(&[]), Ok(Auth::Relay));
+        assert_eq!(finished(&[(Key::Auth, "relay")]), Ok(Auth::Relay));
+        let source = VerifierSource::File("/f".into());
+        assert_eq!(finished(&[scram, file]), Ok(Auth::Scram(source)));
+        let source = VerifierSource::Query("SELECT $1, $1".to_owned());
+        assert_eq!(finished(&[scram, query]), Ok(Auth::Scram(source)));
+        for (values, part) in [
+            (vec![scram], "where the verifiers are"),
+            (vec![scram, file, query], "both given"),
+            (vec![file], "are for auth = \"scram\" only"),
+            (vec![(Key::Auth, "password"), query], "are for auth"),
+            (vec![(Key::Auth, "password")], "over TLS only"),
+            (vec![(Key::Auth, "md5")], "write relay, scram or password"),
+            (vec![(Key::AuthQuery, "SELECT 1")], "has no $1"),
+        ] {
+            let error = finished(&values).unwrap_err();
+            assert!(error.contains(part), "{values:?}: {error}");
+        }
+    }
+}

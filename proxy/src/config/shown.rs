@@ -1,0 +1,86 @@
+//! The configuration for operators to see: each key with the value that is in force, without passwords.
+
+use super::address::Hosts;
+use super::authority::AuthorityLocation;
+use super::key::{KEYS, Key};
+use super::raw::RawConfig;
+
+/// Stands for what is not shown.
+const HIDDEN: &str = "(not shown)";
+
+/// A key with its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ShownKey {
+    /// Its name in the file.
+    pub name: &'static str,
+    /// As it was written; `None` where it was not, and has no default.
+    pub value: Option<String>,
+    /// The default that it has.
+    pub default: Option<&'static str>,
+}
+
+impl RawConfig {
+    /// All keys, in the order of the help.
+    pub(crate) fn shown(&self) -> Vec<ShownKey> {
+        let shown = |(key, spec): &(Key, super::KeySpec)| ShownKey {
+            name: spec.name,
+            value: self.texts(*key).map(|texts| show(*key, &texts)),
+            default: spec.default,
+        };
+        KEYS.iter().map(shown).collect()
+    }
+}
+
+fn show(key: Key, texts: &[&str]) -> String {
+    let text = texts.join(",");
+    match key {
+        Key::Control => HIDDEN.to_owned(),
+        Key::Authority => AuthorityLocation::parse(&text)
+            .map_or_else(|_| HIDDEN.to_owned(), |authority| authority.to_string()),
+        Key::Upstream => {
+            Hosts::parse(&text).map_or_else(|_| HIDDEN.to_owned(), |(hosts, _)| hosts.to_string())
+        }
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Environment, Flags};
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_shown() {
+        let flags = Flags {
+            config_file: None,
+            values: vec![
+                (Key::Control, vec!["postgres://a:hunter2@h/db".to_owned()]),
+                (
+                    Key::Authority,
+                    vec!["postgres:postgres://b:hunter2@h/db".to_owned()],
+                ),
+                (
+                    Key::Upstream,
+                    vec!["postgres://h:1,i:2?sslmode=require".to_owned()],
+                ),
+                (
+                    Key::Listen,
+                    vec!["127.0.0.1:1".to_owned(), "/run".to_owned()],
+                ),
+            ],
+        };
+        let raw = RawConfig::collect(&flags, &Environment::from_pairs(std::iter::empty()));
+        let shown = raw.shown();
+        assert!(!format!("{shown:?}").contains("hunter2"));
+        let value = |name: &str| {
+            let key = shown.iter().find(|key| key.name == name).unwrap();
+            key.value.clone()
+        };
+        assert_eq!(value("control").as_deref(), Some("(not shown)"));
+        assert_eq!(value("listen").as_deref(), Some("127.0.0.1:1,/run"));
+        assert_eq!(value("login_timeout").as_deref(), Some("60s"));
+        assert_eq!(value("policy"), None);
+        assert!(value("upstream").unwrap().contains("i:2"));
+        assert!(value("authority").unwrap().starts_with("postgres:"));
+    }
+}

@@ -1,0 +1,136 @@
+//! The written values, read key by key: each is parsed in every source, and the last that was good holds.
+
+use super::error::{ConfigError, Source};
+use super::key::{KEYS, Key, KeySpec};
+use super::raw::{Item, RawConfig, RawValue};
+
+/// Reads keys, and keeps what is wrong with any of their values.
+pub(super) struct Values<'a> {
+    raw: &'a RawConfig,
+    /// Each with the number of its value, so that they come in the order in which they were written.
+    errors: Vec<(usize, ConfigError)>,
+    /// Keys that were read.
+    read: Vec<Key>,
+}
+
+impl<'a> Values<'a> {
+    pub(super) fn new(raw: &'a RawConfig) -> Self {
+        Self {
+            raw,
+            errors: Vec::new(),
+            read: Vec::new(),
+        }
+    }
+
+    /// The value of highest rank. Those of lower rank are checked too.
+    pub(super) fn last<T>(
+        &mut self,
+        key: Key,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        self.each(key, |value| match value.items.as_slice() {
+            [item] => parse(&item.text).map_err(|message| vec![wrong(key, item, &message)]),
+            _ => {
+                let message = format!("{} is given more than once", name(key));
+                Err(vec![ConfigError::new(&value.source, message)])
+            }
+        })
+    }
+
+    /// The same, and an error where no source has the key; `what` says what to write.
+    pub(super) fn required<T>(
+        &mut self,
+        key: Key,
+        what: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        // A file that cannot be read may have it.
+        let may_be_set =
+            self.raw.file_unread || self.raw.values.iter().any(|value| value.key == key);
+        if let (
+            false,
+            Some(KeySpec {
+                name, flag, env, ..
+            }),
+        ) = (may_be_set, key.spec())
+        {
+            self.refuse(format!(
+                "{name} is not set: give --{flag}, {env} or the key \"{name}\" ({what})"
+            ));
+        }
+        self.last(key, parse)
+    }
+
+    /// The list of highest rank. None of those that have to be `distinct` may be in it twice.
+    pub(super) fn last_list<T: PartialEq + std::fmt::Display>(
+        &mut self,
+        key: Key,
+        parse: impl Fn(&str) -> Result<T, String>,
+        distinct: impl Fn(&T) -> bool,
+    ) -> Option<Vec<T>> {
+        self.each(key, |value| {
+            let mut list: Vec<T> = Vec::new();
+            let mut errors = Vec::new();
+            for item in &value.items {
+                match parse(&item.text) {
+                    Ok(one) if distinct(&one) && list.contains(&one) => {
+                        errors.push(wrong(key, item, &format!("{one} is given twice")));
+                    }
+                    Ok(one) => list.push(one),
+                    Err(message) => errors.push(wrong(key, item, &message)),
+                }
+            }
+            if errors.is_empty() {
+                Ok(list)
+            } else {
+                Err(errors)
+            }
+        })
+    }
+
+    /// Notes that values do not fit each other.
+    pub(super) fn refuse(&mut self, message: String) {
+        let error = ConfigError::new(&Source::Nowhere, message);
+        self.errors.push((usize::MAX, error));
+    }
+
+    /// What was wrong, in the order in which it was written.
+    pub(super) fn into_errors(mut self) -> Vec<ConfigError> {
+        debug_assert!(
+            KEYS.iter().all(|(key, _)| self.read.contains(key)),
+            "a key that nobody reads"
+        );
+        self.errors.sort_by_key(|(number, _)| *number);
+        self.errors.into_iter().map(|(_, error)| error).collect()
+    }
+
+    fn each<T>(
+        &mut self,
+        key: Key,
+        parse: impl Fn(&RawValue) -> Result<T, Vec<ConfigError>>,
+    ) -> Option<T> {
+        self.read.push(key);
+        let mut last = None;
+        for (number, value) in self.raw.values.iter().enumerate() {
+            // A value without items has its error already.
+            if value.key != key || value.items.is_empty() {
+                continue;
+            }
+            match parse(value) {
+                Ok(good) => last = Some(good),
+                Err(errors) => self
+                    .errors
+                    .extend(errors.into_iter().map(|error| (number, error))),
+            }
+        }
+        last
+    }
+}
+
+fn wrong(key: Key, item: &Item, message: &str) -> ConfigError {
+    ConfigError::new(&item.source, format!("{}: {message}", name(key)))
+}
+
+fn name(key: Key) -> &'static str {
+    key.spec().map_or("", |spec| spec.name)
+}

@@ -1,0 +1,274 @@
+//! The language of the console: words, and nothing that is nested.
+
+use super::table::Table;
+use super::{Failure, Stop, pgbouncer, tables};
+
+/// What an operator says.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Command {
+    Show(&'static Table),
+    Reload,
+    Kill(u64),
+    Shutdown(Stop),
+    /// A setting that a driver makes when it connects, of how values look. They look as they do.
+    Set,
+}
+
+/// What is no SHOW, for SHOW HELP.
+pub(super) const ORDERS: [(&str, &str); 4] = [
+    (
+        "RELOAD",
+        "reads the policy file and the files for TLS and users again",
+    ),
+    (
+        "KILL id",
+        "ends the connection of a client, by its id in SHOW CLIENTS",
+    ),
+    (
+        "SHUTDOWN",
+        "ends the proxy as SIGTERM does: open transactions have shutdown.grace",
+    ),
+    (
+        "SHUTDOWN WAIT_FOR_CLIENTS",
+        "takes no more clients, and ends the proxy when the last one has left",
+    ),
+];
+
+/// Settings that drivers make.
+const SETTINGS: [&str; 5] = [
+    "application_name",
+    "client_encoding",
+    "client_min_messages",
+    "datestyle",
+    "extra_float_digits",
+];
+
+/// What PostgreSQL knows, and clients may try.
+const SQL: [&str; 18] = [
+    "abort",
+    "begin",
+    "call",
+    "close",
+    "commit",
+    "copy",
+    "declare",
+    "deallocate",
+    "delete",
+    "discard",
+    "explain",
+    "insert",
+    "reset",
+    "rollback",
+    "select",
+    "start",
+    "update",
+    "with",
+];
+
+/// What pgbouncer knows, and a proxy that lends no connections has nothing to do for.
+const POOLING: [&str; 7] = [
+    "disable",
+    "enable",
+    "pause",
+    "reconnect",
+    "resume",
+    "suspend",
+    "wait_close",
+];
+
+const HELP: &str = "SHOW HELP lists the commands.";
+
+/// Every table.
+pub(super) fn all_tables() -> impl Iterator<Item = &'static Table> {
+    tables::TABLES.iter().chain(&pgbouncer::TABLES)
+}
+
+impl Command {
+    /// What a text says: as many commands as there are between semicolons.
+    pub(super) fn parse_all(text: &str) -> Result<Vec<Self>, Failure> {
+        let statements = statements(text)?;
+        statements.iter().map(|words| Self::parse(words)).collect()
+    }
+
+    fn parse(words: &[&str]) -> Result<Self, Failure> {
+        let lower: Vec<String> = words.iter().map(|word| word.to_ascii_lowercase()).collect();
+        let lower: Vec<&str> = lower.iter().map(String::as_str).collect();
+        match lower.as_slice() {
+            ["show", name] => show(name),
+            ["reload"] => Ok(Self::Reload),
+            ["kill" | "kill_client", id] => match id.parse() {
+                Ok(id) => Ok(Self::Kill(id)),
+                Err(_) => Err(Failure::new(
+                    "42601",
+                    "KILL needs the id of a client",
+                    "SHOW CLIENTS shows it in its column id.",
+                )),
+            },
+            ["shutdown"] => Ok(Self::Shutdown(Stop::Now)),
+            ["shutdown", "wait_for_clients"] => Ok(Self::Shutdown(Stop::WhenClientsHaveLeft)),
+            ["set", setting, "to" | "=", value] => set(setting, value),
+            [word, ..] if SQL.contains(word) => Err(Failure::new(
+                "0A000",
+                format!(
+                    "the console is no database: it knows no {}",
+                    word.to_ascii_uppercase()
+                ),
+                "It knows no transactions either: set autocommit in a driver. SHOW HELP lists the commands.",
+            )),
+            [word, ..] if POOLING.contains(word) => Err(Failure::new(
+                "0A000",
+                format!(
+                    "pgpalisade lends no server connections, so there is no {}",
+                    word.to_ascii_uppercase()
+                ),
+                HELP,
+            )),
+            _ => Err(Failure::new(
+                "42601",
+                "this is no command of the console",
+                HELP,
+            )),
+        }
+    }
+
+    /// Whether who may only read may say it.
+    pub(super) const fn only_reads(self) -> bool {
+        matches!(self, Self::Show(_) | Self::Set)
+    }
+
+    /// What it is called when it is done.
+    pub(super) const fn tag(self) -> &'static str {
+        match self {
+            Self::Show(_) => "SHOW",
+            Self::Reload => "RELOAD",
+            Self::Kill(_) => "KILL",
+            Self::Shutdown(_) => "SHUTDOWN",
+            Self::Set => "SET",
+        }
+    }
+}
+
+fn show(name: &str) -> Result<Command, Failure> {
+    let table = all_tables().find(|table| table.name.eq_ignore_ascii_case(name));
+    let no_such = || Failure::new("42704", "there is no such table to SHOW", HELP);
+    table.map(Command::Show).ok_or_else(no_such)
+}
+
+fn set(setting: &str, value: &str) -> Result<Command, Failure> {
+    let is_encoding = matches!(value, "utf8" | "utf-8" | "unicode");
+    match setting {
+        "client_encoding" if !is_encoding => Err(Failure::new(
+            "22023",
+            "the console speaks UTF8 only",
+            "Leave client_encoding as it is.",
+        )),
+        _ if SETTINGS.contains(&setting) => Ok(Command::Set),
+        _ => Err(Failure::new(
+            "0A000",
+            "the console has no settings to change",
+            "SHOW CONFIG shows those of pgpalisade, which are in its configuration.",
+        )),
+    }
+}
+
+/// The words of each statement, without comments. Quotes around a word are taken off.
+fn statements(text: &str) -> Result<Vec<Vec<&str>>, Failure> {
+    let open = || Failure::new("42601", "a comment or a string does not end", HELP);
+    let (mut all, mut words) = (Vec::new(), Vec::new());
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let behind = |token: &str| rest.get(token.len()..).unwrap_or_default();
+        rest = if rest.starts_with("--") {
+            rest.split_once('\n').map_or("", |(_, next)| next)
+        } else if rest.starts_with("/*") {
+            rest.split_once("*/").ok_or_else(open)?.1
+        } else if let '\'' | '"' = first {
+            let (word, next) = behind("'").split_once(first).ok_or_else(open)?;
+            words.push(word);
+            next
+        } else if first == ';' {
+            all.push(std::mem::take(&mut words));
+            behind(";")
+        } else if first == '=' {
+            words.push("=");
+            behind("=")
+        } else {
+            let ends = |c: char| c.is_whitespace() || matches!(c, ';' | '=' | '\'' | '"');
+            let (word, next) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
+            words.push(word);
+            next
+        };
+        rest = rest.trim_start();
+    }
+    all.push(words);
+    all.retain(|words| !words.is_empty());
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> Result<Vec<String>, &'static str> {
+        let all = Command::parse_all(text).map_err(|failure| failure.sqlstate)?;
+        let name = |command: &Command| match command {
+            Command::Show(table) => format!("SHOW {}", table.name),
+            Command::Kill(id) => format!("KILL {id}"),
+            Command::Shutdown(stop) => format!("SHUTDOWN {stop:?}"),
+            other => other.tag().to_owned(),
+        };
+        Ok(all.iter().map(name).collect())
+    }
+
+    #[test]
+    fn words() {
+        for (text, expect) in [
+            ("", &[][..]),
+            (";;", &[]),
+            ("-- ping", &[]),
+            ("/* a;b */ Show /**/ version -- x\n;", &["SHOW VERSION"]),
+            ("SHOW LISTS;show\tConfig", &["SHOW LISTS", "SHOW CONFIG"]),
+            ("KILL 12", &["KILL 12"]),
+            ("kill_client '12';", &["KILL 12"]),
+            ("SHUTDOWN", &["SHUTDOWN Now"]),
+            (
+                "shutdown wait_for_clients",
+                &["SHUTDOWN WhenClientsHaveLeft"],
+            ),
+            ("SET application_name = 'a; b'", &["SET"]),
+            ("set extra_float_digits=3", &["SET"]),
+            ("SET client_encoding TO 'UTF8'", &["SET"]),
+        ] {
+            let expect: Vec<String> = expect.iter().map(|&word| word.to_owned()).collect();
+            assert_eq!(said(text), Ok(expect), "{text}");
+        }
+        for (text, sqlstate) in [
+            ("SHOW", "42601"),
+            ("SHOW 'VERSION", "42601"),
+            ("SHOW VERSION /*", "42601"),
+            ("SHOW VERSION LISTS", "42601"),
+            ("SHOW server_version", "42704"),
+            ("KILL", "42601"),
+            ("KILL -1", "42601"),
+            ("KILL 99999999999999999999", "42601"),
+            ("RELOAD now", "42601"),
+            ("BEGIN", "0A000"),
+            ("select 1", "0A000"),
+            ("PAUSE", "0A000"),
+            ("SET fencing.token = 1", "0A000"),
+            ("SET client_encoding = latin1", "22023"),
+            ("\u{feff}SHOW VERSION", "42601"),
+        ] {
+            assert_eq!(said(text), Err(sqlstate), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_two_tables_have_one_name() {
+        let mut names: Vec<&str> = all_tables().map(|table| table.name).collect();
+        names.sort_unstable();
+        let all = names.len();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

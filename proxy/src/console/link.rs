@@ -1,0 +1,130 @@
+//! The socket of an operator: messages in, bounded by what the console takes, and messages out.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_util::either::Either;
+
+use crate::listener::ClientStream;
+use crate::wire::WireError;
+use crate::wire::header::{self, HEADER_LEN};
+use crate::wire::startup;
+
+/// The body of a message may have so many bytes.
+const BODY_MAX: usize = 16 * 1024;
+
+/// A client that takes no answer for so long is given up.
+const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Why nothing more comes.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LinkError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Wire(#[from] WireError),
+}
+
+/// One message.
+pub(super) struct Message {
+    pub(super) tag: u8,
+    pub(super) body: BytesMut,
+}
+
+pub(super) struct Link {
+    stream: Either<TcpStream, UnixStream>,
+    inbox: BytesMut,
+    /// What is to be sent.
+    pub(super) out: BytesMut,
+}
+
+impl Link {
+    pub(super) fn new(stream: ClientStream) -> io::Result<Self> {
+        let stream = match stream {
+            ClientStream::Tcp(stream) => Either::Left(TcpStream::from_std(stream)?),
+            ClientStream::Unix(stream) => Either::Right(UnixStream::from_std(stream)?),
+        };
+        Ok(Self {
+            stream,
+            inbox: BytesMut::new(),
+            out: BytesMut::new(),
+        })
+    }
+
+    /// The user that the other end of a unix socket runs as.
+    pub(super) fn peer_uid(&self) -> Option<u32> {
+        match &self.stream {
+            Either::Left(_) => None,
+            Either::Right(stream) => Some(stream.peer_cred().ok()?.uid()),
+        }
+    }
+
+    /// The next packet in front of a session; `None` where the client has closed.
+    pub(super) async fn packet(&mut self) -> Result<Option<BytesMut>, LinkError> {
+        loop {
+            match startup::packet_len(&self.inbox)? {
+                Some(len) if self.inbox.len() >= len => return Ok(Some(self.inbox.split_to(len))),
+                _ if self.read().await? == 0 => return Ok(None),
+                _ => {}
+            }
+        }
+    }
+
+    /// The next message; `None` where the client has closed.
+    pub(super) async fn message(&mut self) -> Result<Option<Message>, LinkError> {
+        loop {
+            match header::parse(&self.inbox, |_| BODY_MAX)? {
+                Some(header) if self.inbox.len() >= header.frame_len() => {
+                    let mut frame = self.inbox.split_to(header.frame_len());
+                    let body = frame.split_off(HEADER_LEN);
+                    return Ok(Some(Message {
+                        tag: header.tag,
+                        body,
+                    }));
+                }
+                _ if self.read().await? == 0 => return Ok(None),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether nothing more has come.
+    pub(super) fn is_drained(&self) -> bool {
+        self.inbox.is_empty()
+    }
+
+    async fn read(&mut self) -> io::Result<usize> {
+        self.inbox.reserve(HEADER_LEN + 1024);
+        self.stream.read_buf(&mut self.inbox).await
+    }
+
+    /// Sends what is to be sent.
+    pub(super) async fn flush(&mut self) -> io::Result<()> {
+        let write = self.stream.write_all(&self.out);
+        let written = tokio::time::timeout(TAKEN_WITHIN, write).await;
+        written.map_err(|_| io::ErrorKind::TimedOut)??;
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Sends it, and closes. What was not read when a socket is closed would have the system throw the answer away.
+    pub(super) async fn close(mut self) {
+        if self.flush().await.is_err() || self.stream.shutdown().await.is_err() {
+            return;
+        }
+        let drain = async {
+            while self
+                .stream
+                .read_buf(&mut self.inbox)
+                .await
+                .is_ok_and(|read| read > 0)
+            {
+                self.inbox.clear();
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(1), drain).await;
+    }
+}

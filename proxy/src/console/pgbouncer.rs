@@ -1,0 +1,334 @@
+//! What pgbouncer shows too, under its names, so that the programs that read pgbouncer's console read this one: its
+//! version 1.21. A column whose fact this proxy does not have is left out; it is never made up.
+//!
+//! Source: <https://www.pgbouncer.org/usage.html#show-commands>
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Facts;
+use super::table::{Cell, Row, Rows, Table, number, text};
+use crate::client_addr::ClientAddr;
+use crate::client_table::{ClientEntry, ClientState, Encryption, Facts as ClientFacts};
+use crate::config::{ShownKey, UpstreamAddr};
+use crate::fence::readable::without_controls;
+use crate::metrics::memory;
+
+/// In the order of SHOW HELP.
+pub(super) const TABLES: [Table; 9] = [
+    Table {
+        name: "CLIENTS",
+        help: "connections of clients",
+        columns: &[
+            text("type"),
+            text("user"),
+            text("database"),
+            text("state"),
+            text("addr"),
+            number("port"),
+            text("connect_time"),
+            number("remote_pid"),
+            text("tls"),
+            text("application_name"),
+            number("id"),
+        ],
+        rows: Rows::Known(clients),
+    },
+    Table {
+        name: "CONFIG",
+        help: "the configuration, without passwords",
+        columns: &[
+            text("key"),
+            text("value"),
+            text("default"),
+            text("changeable"),
+        ],
+        rows: Rows::Known(config),
+    },
+    Table {
+        name: "DATABASES",
+        help: "databases that clients are connected to",
+        columns: &[
+            text("name"),
+            text("host"),
+            number("port"),
+            text("database"),
+            text("force_user"),
+            text("pool_mode"),
+            number("current_connections"),
+            number("paused"),
+            number("disabled"),
+        ],
+        rows: Rows::Known(databases),
+    },
+    Table {
+        name: "LISTS",
+        help: "how many there are of what",
+        columns: &[text("list"), number("items")],
+        rows: Rows::Known(lists),
+    },
+    Table {
+        name: "MEM",
+        help: "memory of the process, in bytes",
+        columns: &[text("name"), number("memtotal")],
+        rows: Rows::Known(mem),
+    },
+    Table {
+        name: "POOLS",
+        help: "sessions by database and user",
+        columns: &[
+            text("database"),
+            text("user"),
+            number("cl_active"),
+            number("cl_waiting"),
+            number("cl_active_cancel_req"),
+            number("cl_waiting_cancel_req"),
+            number("sv_active"),
+            number("sv_active_cancel"),
+            number("sv_being_canceled"),
+            number("sv_idle"),
+            number("sv_used"),
+            number("sv_tested"),
+            number("sv_login"),
+            number("maxwait"),
+            number("maxwait_us"),
+            text("pool_mode"),
+        ],
+        rows: Rows::Known(pools),
+    },
+    Table {
+        name: "SERVERS",
+        help: "connections to PostgreSQL, each with the id of its client",
+        columns: &[
+            text("type"),
+            text("user"),
+            text("database"),
+            text("state"),
+            text("addr"),
+            number("port"),
+            text("connect_time"),
+            number("remote_pid"),
+            text("application_name"),
+            number("id"),
+        ],
+        rows: Rows::Known(servers),
+    },
+    Table {
+        name: "STATS",
+        help: "sums since the start, over all databases",
+        columns: &[
+            text("database"),
+            number("total_server_assignment_count"),
+            number("total_query_count"),
+            number("total_received"),
+        ],
+        rows: Rows::Known(stats),
+    },
+    Table {
+        name: "VERSION",
+        help: "the version",
+        columns: &[text("version")],
+        rows: Rows::Known(version),
+    },
+];
+
+/// A session has its server connection to the end, which pgbouncer calls so.
+const POOL_MODE: &str = "session";
+
+/// A name that a client has chosen, which must not steer a terminal.
+fn name(text: &str) -> Cell {
+    without_controls(text).into()
+}
+
+/// Who is connected, as far as that is proved.
+fn authenticated(facts: &ClientFacts) -> Option<(String, String)> {
+    let label = facts
+        .label
+        .as_ref()
+        .filter(|label| label.is_authenticated())?;
+    Some((
+        without_controls(&label.database),
+        without_controls(&label.user),
+    ))
+}
+
+/// `2026-11-23 03:47:12 UTC`.
+fn connect_time(entry: &ClientEntry) -> Cell {
+    let time = jiff::Timestamp::try_from(entry.since);
+    time.map_or(Cell::Null, |time| {
+        time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string().into()
+    })
+}
+
+fn version(_: &Facts) -> Vec<Row> {
+    let version = concat!("pgpalisade ", env!("CARGO_PKG_VERSION"));
+    vec![vec![version.into()]]
+}
+
+fn clients(facts: &Facts) -> Vec<Row> {
+    let row = |entry: &ClientEntry| {
+        let client = entry.facts();
+        let label = client.label.as_deref();
+        let (addr, port) = match client.client_addr {
+            ClientAddr::Tcp(address) => (address.ip().to_string(), address.port()),
+            ClientAddr::Local => ("unix".to_owned(), 0),
+        };
+        vec![
+            "C".into(),
+            label.map(|label| name(&label.user)).into(),
+            label.map(|label| name(&label.database)).into(),
+            match entry.state() {
+                ClientState::LoggingIn => "login".into(),
+                ClientState::Session(_) | ClientState::Streaming => "active".into(),
+            },
+            addr.into(),
+            Cell::Number(port.into()),
+            connect_time(entry),
+            label
+                .and_then(|label| label.backend_pid)
+                .map(|pid| Cell::Number(pid.into()))
+                .into(),
+            match client.encryption {
+                Encryption::Tls => "TLS".into(),
+                Encryption::None => "".into(),
+            },
+            label
+                .and_then(|label| label.application_name.as_deref())
+                .map(name)
+                .into(),
+            entry.id.into(),
+        ]
+    };
+    facts.clients.all().iter().map(|entry| row(entry)).collect()
+}
+
+/// The primary's host and port, as `upstream` names it, where it is known.
+fn primary(facts: &Facts) -> (Cell, Cell) {
+    let host = facts.takeover.primary().map(|primary| primary.place.host);
+    match host.and_then(|host| facts.upstream.all().get(host)) {
+        None => (Cell::Null, Cell::Null),
+        Some(UpstreamAddr::Tcp { host, port }) => {
+            (host.as_str().into(), Cell::Number((*port).into()))
+        }
+        Some(UpstreamAddr::Unix(path)) => (path.display().to_string().into(), Cell::Null),
+    }
+}
+
+fn servers(facts: &Facts) -> Vec<Row> {
+    // A session ends when its server is not the primary any more.
+    let (addr, port) = primary(facts);
+    let row = |entry: &ClientEntry| {
+        let label = entry.facts().label?;
+        Some(vec![
+            "S".into(),
+            name(&label.user),
+            name(&label.database),
+            "active".into(),
+            addr.clone(),
+            port.clone(),
+            connect_time(entry),
+            Cell::Number(label.backend_pid?.into()),
+            label.application_name.as_deref().map(name).into(),
+            entry.id.into(),
+        ])
+    };
+    let all = facts.clients.all();
+    all.iter().filter_map(|entry| row(entry)).collect()
+}
+
+/// How many sessions each database and user has.
+fn counted(facts: &Facts) -> BTreeMap<(String, String), usize> {
+    let mut counts = BTreeMap::new();
+    for entry in facts.clients.all() {
+        if let Some(pool) = authenticated(&entry.facts()) {
+            *counts.entry(pool).or_default() += 1;
+        }
+    }
+    counts
+}
+
+fn pools(facts: &Facts) -> Vec<Row> {
+    let zero = || Cell::Number(0);
+    let row = |((database, user), sessions): ((String, String), usize)| {
+        let mut row: Row = vec![database.into(), user.into(), sessions.into()];
+        row.extend([zero(), zero(), zero()]);
+        row.push(sessions.into());
+        row.extend(std::iter::repeat_with(zero).take(8));
+        row.push(POOL_MODE.into());
+        row
+    };
+    counted(facts).into_iter().map(row).collect()
+}
+
+fn databases(facts: &Facts) -> Vec<Row> {
+    let (host, port) = primary(facts);
+    let mut sessions: BTreeMap<String, usize> = BTreeMap::new();
+    for ((database, _), count) in counted(facts) {
+        *sessions.entry(database).or_default() += count;
+    }
+    let row = |(database, count): (String, usize)| {
+        vec![
+            database.clone().into(),
+            host.clone(),
+            port.clone(),
+            database.into(),
+            Cell::Null,
+            POOL_MODE.into(),
+            count.into(),
+            Cell::Number(0),
+            Cell::Number(0),
+        ]
+    };
+    sessions.into_iter().map(row).collect()
+}
+
+fn lists(facts: &Facts) -> Vec<Row> {
+    let pools = counted(facts);
+    let distinct = |part: fn(&(String, String)) -> &String| {
+        let names: BTreeSet<&String> = pools.keys().map(part).collect();
+        names.len()
+    };
+    let sessions: usize = pools.values().sum();
+    let connected = facts.clients.len();
+    [
+        ("databases", distinct(|(database, _)| database)),
+        ("users", distinct(|(_, user)| user)),
+        ("pools", pools.len()),
+        ("used_clients", sessions),
+        ("login_clients", connected.saturating_sub(sessions)),
+        ("used_servers", sessions),
+    ]
+    .map(|(list, items)| vec![list.into(), items.into()])
+    .into()
+}
+
+fn config(facts: &Facts) -> Vec<Row> {
+    let row = |key: &ShownKey| {
+        vec![
+            key.name.into(),
+            key.value.clone().into(),
+            key.default.into(),
+            // What a key names may be read again; another value needs a restart.
+            "no".into(),
+        ]
+    };
+    facts.settings.iter().map(row).collect()
+}
+
+fn stats(facts: &Facts) -> Vec<Row> {
+    let totals = facts.metrics.totals();
+    vec![vec![
+        "*".into(),
+        totals.sessions.into(),
+        totals.statements.into(),
+        totals.received.into(),
+    ]]
+}
+
+fn mem(_: &Facts) -> Vec<Row> {
+    let Some((resident, address_space)) = memory() else {
+        return Vec::new();
+    };
+    [("resident", resident), ("address_space", address_space)]
+        .map(|(name, bytes)| vec![name.into(), Cell::Number(bytes as i64)])
+        .into()
+}

@@ -1,0 +1,187 @@
+//! A table that the console shows: its columns, and what makes its rows. What becomes of them on the wire is here too,
+//! and nowhere else.
+
+use std::pin::Pin;
+
+use bytes::{BufMut as _, BytesMut};
+use serde_json::Value;
+
+use super::Facts;
+use crate::wire::encode::{self, Field, Nullness};
+
+/// One row, with a cell for each column.
+pub(super) type Row = Vec<Cell>;
+
+/// One value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Cell {
+    Null,
+    Text(String),
+    Number(i64),
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<u64> for Cell {
+    /// PostgreSQL has no numbers beyond.
+    fn from(number: u64) -> Self {
+        Self::Number(i64::try_from(number).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<usize> for Cell {
+    fn from(number: usize) -> Self {
+        Self::from(number as u64)
+    }
+}
+
+impl<T: Into<Self>> From<Option<T>> for Cell {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Null, Into::into)
+    }
+}
+
+/// The type of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// `text`.
+    Text,
+    /// `int8`.
+    Number,
+}
+
+/// A column.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Column {
+    name: &'static str,
+    kind: Kind,
+}
+
+/// A column of texts.
+pub(super) const fn text(name: &'static str) -> Column {
+    Column {
+        name,
+        kind: Kind::Text,
+    }
+}
+
+/// A column of numbers.
+pub(super) const fn number(name: &'static str) -> Column {
+    Column {
+        name,
+        kind: Kind::Number,
+    }
+}
+
+/// A table.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// What stands behind SHOW.
+    pub(super) name: &'static str,
+    /// What it shows, in a few words.
+    pub(super) help: &'static str,
+    pub(super) columns: &'static [Column],
+    pub(super) rows: Rows,
+}
+
+/// What makes the rows of a table.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Rows {
+    /// Reads what is known.
+    Known(fn(&Facts) -> Vec<Row>),
+    /// Asks somebody, in a bounded time.
+    Asked(for<'a> fn(&'a Facts) -> Answer<'a>),
+}
+
+/// Rows that are still to come.
+pub(super) type Answer<'a> = Pin<Box<dyn Future<Output = Vec<Row>> + Send + 'a>>;
+
+/// How values are written: as text, or as PostgreSQL keeps them.
+const BINARY: i16 = 1;
+
+/// The format of a column, of those that a Bind has asked for.
+fn format(formats: &[i16], number: usize) -> i16 {
+    let format = match formats {
+        [one] => Some(one),
+        each => each.get(number),
+    };
+    format.copied().unwrap_or_default()
+}
+
+impl Table {
+    /// Appends what its rows look like.
+    pub(super) fn describe(&self, formats: &[i16], out: &mut BytesMut) {
+        let fields = self.columns.iter().enumerate().map(|(number, column)| {
+            let (type_oid, type_len) = match column.kind {
+                Kind::Text => (25, -1),
+                Kind::Number => (20, 8),
+            };
+            Field {
+                name: column.name,
+                type_oid,
+                type_len,
+                format: format(formats, number),
+            }
+        });
+        encode::row_description(out, fields);
+    }
+
+    /// Whether a Bind may ask for these formats.
+    pub(super) fn takes(&self, formats: &[i16]) -> bool {
+        let is_count = formats.len() < 2 || formats.len() == self.columns.len();
+        is_count && formats.iter().all(|format| matches!(format, 0 | 1))
+    }
+}
+
+/// Appends a row.
+pub(super) fn put_row(row: &[Cell], formats: &[i16], out: &mut BytesMut) {
+    encode::row(out, row, |number, cell, out| {
+        match cell {
+            Cell::Null => return Nullness::Null,
+            Cell::Number(value) if format(formats, number) == BINARY => out.put_i64(*value),
+            Cell::Number(value) => out.put_slice(value.to_string().as_bytes()),
+            // In both formats.
+            Cell::Text(text) => out.extend(text.bytes().filter(|&byte| byte != 0)),
+        }
+        Nullness::NotNull
+    });
+}
+
+/// A row as JSON.
+pub(super) fn object(columns: &[Column], row: Row) -> Value {
+    let names = columns.iter().map(|column| column.name.to_owned());
+    let value = |cell| match cell {
+        Cell::Null => Value::Null,
+        Cell::Text(text) => text.into(),
+        Cell::Number(number) => number.into(),
+    };
+    Value::Object(names.zip(row.into_iter().map(value)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_two_forms() {
+        let row = [Cell::Number(-2), Cell::Null, Cell::from("a\0b")];
+        let mut out = BytesMut::new();
+        put_row(&row, &[], &mut out);
+        assert_eq!(&out[7..], b"\0\0\0\x02-2\xff\xff\xff\xff\0\0\0\x02ab");
+        out.clear();
+        put_row(&row, &[1], &mut out);
+        let binary = b"\0\0\0\x08\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff\xff\0\0\0\x02ab";
+        assert_eq!(&out[7..], binary);
+        assert_eq!(Cell::from(u64::MAX), Cell::Number(i64::MAX));
+    }
+}

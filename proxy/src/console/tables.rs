@@ -1,0 +1,316 @@
+//! What only this proxy shows: scopes, sessions with their tokens, refusals, the policy, the authority.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use pgpalisade_authority::Scope;
+use pgpalisade_policies::{Mode, PreparedTransactions};
+use tokio::time::Instant;
+
+use super::Facts;
+use super::command::{ORDERS, all_tables};
+use super::table::{Answer, Cell, Row, Rows, Table, number, text};
+use crate::client_table::{ClientEntry, Encryption};
+use crate::fence::HeldTokens;
+use crate::fence::mark_cache::CachedMark;
+use crate::fence::readable::without_controls;
+use crate::fence::statement_text::StatementText;
+use crate::fence::traceparent::Traceparent;
+use crate::rejection::Enforcement;
+use crate::rejection_log::{RejectionRecord, rfc3339};
+
+/// How long SHOW AUTHORITY waits for an answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// In the order of SHOW HELP.
+pub(super) const TABLES: [Table; 6] = [
+    Table {
+        name: "AUTHORITY",
+        help: "the store of marks, and the control connection",
+        columns: &[text("key"), text("value")],
+        rows: Rows::Asked(authority),
+    },
+    Table {
+        name: "HELP",
+        help: "this list",
+        columns: &[text("command"), text("right"), text("help")],
+        rows: Rows::Known(help),
+    },
+    Table {
+        name: "POLICY",
+        help: "scopes that the policy names, and what limits their tokens",
+        columns: &[
+            text("scope"),
+            text("mode"),
+            number("max_step"),
+            number("max_token"),
+            text("prepared"),
+        ],
+        rows: Rows::Known(policy),
+    },
+    Table {
+        name: "REJECTIONS",
+        help: "the last refusals, the oldest first",
+        columns: &[
+            text("time"),
+            text("kind"),
+            text("sqlstate"),
+            text("scope"),
+            number("token"),
+            number("mark"),
+            text("raised_at"),
+            text("raised_by"),
+            text("user"),
+            text("database"),
+            text("application_name"),
+            text("client_addr"),
+            number("backend_pid"),
+            text("authenticated"),
+            text("statement_class"),
+            text("statement"),
+            text("traceparent"),
+            text("reason"),
+            text("enforced"),
+            number("count"),
+        ],
+        rows: Rows::Known(rejections),
+    },
+    Table {
+        name: "SCOPES",
+        help: "marks, and the sessions of this process that hold a token",
+        columns: &[
+            text("scope"),
+            number("mark"),
+            text("raised_at"),
+            text("raised_by"),
+            number("sessions"),
+            number("stale_sessions"),
+        ],
+        rows: Rows::Known(scopes),
+    },
+    Table {
+        name: "SESSIONS",
+        help: "connections of clients with their tokens, and what they do",
+        columns: &[
+            number("id"),
+            text("user"),
+            text("database"),
+            text("application_name"),
+            text("client_addr"),
+            text("since"),
+            text("tls"),
+            text("state"),
+            text("tokens"),
+            number("backend_pid"),
+        ],
+        rows: Rows::Known(sessions),
+    },
+];
+
+/// A text that others have chosen, which must not steer a terminal.
+fn shown(text: &str) -> Cell {
+    without_controls(text).into()
+}
+
+fn time(time: SystemTime) -> Cell {
+    rfc3339(time).into()
+}
+
+const fn yes(is_so: bool) -> &'static str {
+    match is_so {
+        true => "yes",
+        false => "no",
+    }
+}
+
+fn help(_: &Facts) -> Vec<Row> {
+    let show = |table: &Table| {
+        let command = format!("SHOW {}", table.name);
+        vec![command.into(), "read".into(), table.help.into()]
+    };
+    let order = |(command, help): (&str, &str)| vec![command.into(), "admin".into(), help.into()];
+    let mut rows: Vec<Row> = all_tables().map(show).collect();
+    rows.sort_by(|a, b| format!("{a:?}").cmp(&format!("{b:?}")));
+    rows.extend(ORDERS.map(order));
+    rows
+}
+
+/// `scheduler=34,billing=7`.
+fn tokens(held: &HeldTokens) -> String {
+    let bindings = held.bindings().iter();
+    let each = bindings.map(|held| format!("{}={}", held.cell.scope(), held.token));
+    each.collect::<Vec<_>>().join(",")
+}
+
+fn sessions(facts: &Facts) -> Vec<Row> {
+    let row = |entry: &ClientEntry| {
+        let client = entry.facts();
+        let label = client.label.as_deref();
+        vec![
+            entry.id.into(),
+            label.map(|label| shown(&label.user)).into(),
+            label.map(|label| shown(&label.database)).into(),
+            label
+                .and_then(|label| label.application_name.as_deref())
+                .map(shown)
+                .into(),
+            client.client_addr.to_string().into(),
+            time(entry.since),
+            yes(client.encryption == Encryption::Tls).into(),
+            entry.state().as_str().into(),
+            client.tokens.as_deref().map(tokens).into(),
+            label
+                .and_then(|label| label.backend_pid)
+                .map(|pid| Cell::Number(pid.into()))
+                .into(),
+        ]
+    };
+    facts.clients.all().iter().map(|entry| row(entry)).collect()
+}
+
+/// How many sessions hold a current token of a scope, and a stale one.
+type Holders = HashMap<Scope, (usize, usize)>;
+
+fn holders(facts: &Facts) -> Holders {
+    let mut holders = Holders::new();
+    for entry in facts.clients.all() {
+        let Some(tokens) = entry.facts().tokens else {
+            continue;
+        };
+        for held in tokens.bindings() {
+            let (current, stale) = holders.entry(held.cell.scope().clone()).or_default();
+            match held.is_current() {
+                true => *current += 1,
+                false => *stale += 1,
+            }
+        }
+    }
+    holders
+}
+
+fn scopes(facts: &Facts) -> Vec<Row> {
+    let holders = holders(facts);
+    let row = |cell: &Arc<CachedMark>| {
+        let (scope, mark) = (cell.scope(), cell.mark_detail());
+        let (current, stale) = holders.get(scope).copied().unwrap_or_default();
+        let raised_at = mark.as_ref().and_then(|mark| {
+            let since_epoch = Duration::from_micros(u64::try_from(mark.raised_at).ok()?);
+            UNIX_EPOCH.checked_add(since_epoch)
+        });
+        vec![
+            scope.as_str().into(),
+            mark.as_ref().map(|mark| mark.token.get()).into(),
+            raised_at.map(time).into(),
+            mark.as_ref().map(|mark| shown(&mark.raised_by)).into(),
+            current.into(),
+            stale.into(),
+        ]
+    };
+    let mut cells = facts.takeover.cells().all();
+    cells.sort_by(|a, b| a.scope().cmp(b.scope()));
+    cells.iter().map(row).collect()
+}
+
+fn rejections(facts: &Facts) -> Vec<Row> {
+    let row = |record: Arc<RejectionRecord>| {
+        let (session, statement) = (&record.session, &record.statement);
+        vec![
+            time(record.time),
+            record.kind.as_str().into(),
+            record.kind.sqlstate().into(),
+            record.scope.clone().into(),
+            record.token.into(),
+            record.mark.into(),
+            record.raised_at.map(time).into(),
+            record.raised_by.as_deref().map(shown).into(),
+            shown(&session.user),
+            shown(&session.database),
+            session.application_name.as_deref().map(shown).into(),
+            session.client_addr.to_string().into(),
+            session
+                .backend_pid
+                .map(|pid| Cell::Number(pid.into()))
+                .into(),
+            yes(session.is_authenticated()).into(),
+            statement.class.as_deref().map(shown).into(),
+            statement
+                .text
+                .as_ref()
+                .map(|text| shown(StatementText::as_str(text)))
+                .into(),
+            statement
+                .traceparent
+                .as_ref()
+                .map(|parent| shown(Traceparent::as_str(parent)))
+                .into(),
+            record.reason.as_deref().map(shown).into(),
+            yes(record.enforced == Enforcement::Refused).into(),
+            record.count.into(),
+        ]
+    };
+    facts.rejections.recent().into_iter().map(row).collect()
+}
+
+fn policy(facts: &Facts) -> Vec<Row> {
+    let fence = Arc::clone(&facts.fence.borrow());
+    let policy = fence.policy();
+    let row = |scope: &str| {
+        let bounds = policy.bounds(scope);
+        vec![
+            scope.into(),
+            match fence.mode_of_scope(scope) {
+                Mode::Enforce => "enforce".into(),
+                Mode::Observe => "observe".into(),
+            },
+            bounds.max_step.into(),
+            bounds.max_token.into(),
+            match bounds.prepared.unwrap_or_default() {
+                PreparedTransactions::Report => "report".into(),
+                PreparedTransactions::Refuse => "refuse".into(),
+                PreparedTransactions::RollBack => "rollback".into(),
+            },
+        ]
+    };
+    policy.scopes().iter().map(|scope| row(scope)).collect()
+}
+
+fn authority(facts: &Facts) -> Answer<'_> {
+    Box::pin(async {
+        let asking = facts.takeover.ask_authority(Instant::now() + ANSWER_WITHIN);
+        let answers = match asking.await {
+            Ok(()) => "yes".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        standing(facts, &answers)
+    })
+}
+
+fn standing(facts: &Facts, answers: &str) -> Vec<Row> {
+    let takeover = &facts.takeover;
+    let (primary, cluster) = (takeover.primary(), takeover.cluster());
+    let control = match &primary {
+        Some(_) => "up".to_owned(),
+        None => takeover.why_no_primary().to_string(),
+    };
+    let number = |value: Option<u64>| value.map(|value| value.to_string()).into();
+    [
+        ("store", facts.authority.clone().into()),
+        ("answers", shown(answers)),
+        ("control_connection", shown(&control)),
+        (
+            "primary",
+            primary.map(|primary| primary.server.to_string()).into(),
+        ),
+        (
+            "system_identifier",
+            number(cluster.map(|cluster| cluster.system_identifier)),
+        ),
+        (
+            "timeline",
+            number(cluster.map(|cluster| cluster.timeline.into())),
+        ),
+    ]
+    .map(|(key, value): (&str, Cell)| vec![key.into(), value])
+    .into()
+}

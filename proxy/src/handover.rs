@@ -1,0 +1,274 @@
+//! The change from one process of the proxy to the next, in which no connection is refused.
+//!
+//! The old process starts the new one and sends it the listening sockets, through a socket that is the standard input
+//! of the new one. They are never closed, so nobody who waits in their queues is lost. The new process says when it
+//! serves; until then the old one does, and if the new one fails, nothing has happened.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::config::ListenAddr;
+use crate::listener::Listener;
+
+/// Tells `serve` that its standard input is the socket.
+pub(crate) const SUCCESSOR: &str = "--successor";
+
+/// Comes with the descriptors of a listener.
+const LISTENER: u8 = b'L';
+/// There are no more listeners.
+const COMPLETE: u8 = b'.';
+/// From the new process: it takes the connections.
+const TAKEN: u8 = b'+';
+
+/// A listener is a socket, and the lock of its file where it has one.
+const DESCRIPTORS_MAX: usize = 2;
+
+/// How long the old process may take to send them.
+const RECEIVE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long the new process may take to start.
+const START_WITHIN: Duration = Duration::from_secs(60);
+
+/// Why no new process has taken over.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandoverError {
+    /// A container ends with its first process, and takes the new one along.
+    #[error(
+        "this is process 1, and what it starts would end with it: replace the container instead"
+    )]
+    FirstProcess,
+    /// It cannot be started.
+    #[error("cannot start the new process: {0}")]
+    Start(io::Error),
+    /// It has ended, and its last words say why.
+    #[error("the new process has ended")]
+    Ended,
+    /// It takes too long.
+    #[error("the new process was not ready within {START_WITHIN:?}")]
+    Late,
+    /// It says something else.
+    #[error("the new process speaks another language")]
+    Unknown,
+}
+
+/// Where the listeners of a process come from, and go to.
+#[derive(Debug)]
+pub(crate) struct Handover {
+    /// The process that has started this one.
+    pub(crate) predecessor: Option<Predecessor>,
+    /// Asks for a new process.
+    pub(crate) asked: mpsc::Receiver<()>,
+    /// Is told its id once it has taken over.
+    pub(crate) done: Option<oneshot::Sender<u32>>,
+}
+
+impl Handover {
+    /// Of a process that nobody has started for this; with what asks for a new process, and what tells its id.
+    pub(crate) fn new() -> (Self, mpsc::Sender<()>, oneshot::Receiver<u32>) {
+        let ((ask, asked), (done, is_done)) = (mpsc::channel(1), oneshot::channel());
+        let handover = Self {
+            predecessor: None,
+            asked,
+            done: Some(done),
+        };
+        (handover, ask, is_done)
+    }
+
+    /// Waits until a new process has taken over. One that fails to is told of, and nothing else. Cancel safe.
+    pub(crate) async fn successor(&mut self, listeners: &[Arc<Listener>]) -> Successor {
+        loop {
+            if self.asked.recv().await.is_none() {
+                std::future::pending::<()>().await;
+            }
+            match Successor::start(listeners).await {
+                Ok(successor) => {
+                    let pid = successor.process.id();
+                    tracing::info!(pid, "the new process has taken over");
+                    if let Some(done) = self.done.take() {
+                        let _ = done.send(pid);
+                    }
+                    return successor;
+                }
+                Err(error) => {
+                    tracing::error!(%error, "no new process has taken over: this one goes on");
+                    claim(listeners.iter().map(Arc::as_ref));
+                }
+            }
+        }
+    }
+}
+
+/// The files of the listeners belong to this process.
+fn claim<'a>(listeners: impl Iterator<Item = &'a Listener>) {
+    for listener in listeners {
+        if let Err(error) = listener.claim() {
+            tracing::warn!(%error, "writing the lock of a socket");
+        }
+    }
+}
+
+/// The new process, as the old one sees it. Dropping it ends it, unless it has taken over.
+#[derive(Debug)]
+pub(crate) struct Successor {
+    process: Child,
+    /// Closed when the old process has ended, at the latest.
+    channel: UnixStream,
+    has_taken: bool,
+}
+
+impl Successor {
+    /// Starts the program that is installed now, with the same arguments, hands it the listeners, and waits until it
+    /// has taken them.
+    async fn start(listeners: &[Arc<Listener>]) -> Result<Self, HandoverError> {
+        if std::process::id() == 1 {
+            return Err(HandoverError::FirstProcess);
+        }
+        let mut successor = Self::spawn(listeners).map_err(HandoverError::Start)?;
+        tracing::info!(pid = successor.process.id(), "a new process starts");
+        let said = tokio::time::timeout(START_WITHIN, successor.channel.read_u8()).await;
+        match said.map_err(|_| HandoverError::Late)? {
+            Ok(TAKEN) => {
+                successor.has_taken = true;
+                Ok(successor)
+            }
+            Ok(_) => Err(HandoverError::Unknown),
+            Err(_) => Err(HandoverError::Ended),
+        }
+    }
+
+    fn spawn(listeners: &[Arc<Listener>]) -> io::Result<Self> {
+        let (channel, theirs) = StdUnixStream::pair()?;
+        // They wait in the socket until the new process reads it.
+        for listener in listeners {
+            send(&channel, LISTENER, &listener.descriptors())?;
+        }
+        send(&channel, COMPLETE, &[])?;
+        channel.set_nonblocking(true)?;
+        Ok(Self {
+            channel: UnixStream::from_std(channel)?,
+            process: command(theirs)?.spawn()?,
+            has_taken: false,
+        })
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if !self.has_taken {
+            let _gone_already = self.process.kill();
+            let _status = self.process.wait();
+        }
+    }
+}
+
+/// This very command, as it would be started now.
+fn command(channel: StdUnixStream) -> io::Result<Command> {
+    let mut arguments = std::env::args_os();
+    let program = arguments.next().ok_or(io::ErrorKind::NotFound)?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments.filter(|argument| argument != SUCCESSOR))
+        .arg(SUCCESSOR)
+        // It names the old process.
+        .env_remove("WATCHDOG_PID")
+        .stdin(Stdio::from(OwnedFd::from(channel)));
+    Ok(command)
+}
+
+fn send(channel: &StdUnixStream, word: u8, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    sendmsg(
+        channel,
+        &[IoSlice::new(&[word])],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?;
+    Ok(())
+}
+
+/// The old process, as the new one sees it.
+#[derive(Debug)]
+pub(crate) struct Predecessor {
+    channel: UnixStream,
+    listeners: Vec<Listener>,
+}
+
+impl Predecessor {
+    /// Takes the listeners from the standard input, in a runtime.
+    pub(crate) fn receive() -> io::Result<Self> {
+        let channel = StdUnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+        channel.set_read_timeout(Some(RECEIVE_WITHIN))?;
+        let mut listeners = Vec::new();
+        loop {
+            let (word, descriptors) = receive(&channel)?;
+            match word {
+                Some(LISTENER) => listeners.push(Listener::inherit(descriptors)?),
+                Some(COMPLETE) => break,
+                Some(_) => return Err(io::ErrorKind::InvalidData.into()),
+                None => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+        channel.set_nonblocking(true)?;
+        let channel = UnixStream::from_std(channel)?;
+        Ok(Self { channel, listeners })
+    }
+
+    /// Its listener on an address, if there is one.
+    pub(crate) fn listener(&mut self, address: &ListenAddr) -> Option<Listener> {
+        let is_there = |one: &Listener| one.address().is_ok_and(|there| there == *address);
+        let index = self.listeners.iter().position(is_there)?;
+        Some(self.listeners.swap_remove(index))
+    }
+
+    /// Tells it that its listeners are served here from now on.
+    pub(crate) async fn take_over(&mut self, listeners: &[Listener]) {
+        claim(listeners.iter());
+        if let Err(error) = self.channel.write_u8(TAKEN).await {
+            tracing::warn!(%error, "the old process has ended already");
+        }
+    }
+
+    /// Waits until it has ended.
+    pub(crate) async fn gone(&mut self) {
+        // It says nothing; what counts is that nobody holds the other end any more.
+        while self.channel.read_u8().await.is_ok() {}
+    }
+}
+
+fn receive(channel: &StdUnixStream) -> io::Result<(Option<u8>, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    // One byte at a time, so that descriptors stay with their word.
+    let mut word = [0];
+    let received = recvmsg(
+        channel,
+        &mut [IoSliceMut::new(&mut word)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    let word = (received.bytes > 0).then(|| u8::from_be_bytes(word));
+    Ok((word, descriptors))
+}

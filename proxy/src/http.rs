@@ -1,0 +1,197 @@
+//! What the proxy says of itself over HTTP: metrics, whether it lives and can serve, and some tables of the console.
+//!
+//! On a thread and a runtime of its own, so that no scrape holds up a session, and that it answers as long as the
+//! process lives: also while the proxy drains. A client that is slow or silent holds nothing up: it has little time,
+//! and where too many are connected the oldest gives way.
+
+mod access;
+mod answers;
+mod readiness;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::HttpAddr;
+use crate::console::Facts;
+use crate::timers::Timers;
+use access::Access;
+pub(crate) use access::TokenError;
+use answers::Answers;
+use readiness::Readiness;
+
+/// Connections at one time.
+const CONNECTIONS_MAX: usize = 64;
+/// For the head of a request.
+const HEAD_WITHIN: Duration = Duration::from_secs(5);
+/// For all of it, with the answer.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+/// The head of a request may have so many bytes, and fields. The least that the library allows is 8 KiB.
+const HEAD_MAX: (usize, usize) = (16 * 1024, 64);
+/// How long the listener rests after an accept that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why there is no HTTP.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HttpError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address} for HTTP: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is no token to ask for.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The system gives no thread.
+    #[error("cannot start the thread for HTTP: {0}")]
+    Thread(io::Error),
+}
+
+/// What is asked for an answer.
+pub(crate) struct Sources {
+    /// What the console shows, too: what is counted, and whether there is a primary and an authority.
+    pub facts: Arc<Facts>,
+    /// The main runtime, which has to live.
+    pub timers: Timers,
+    /// Cancelled when the proxy begins to stop.
+    pub shutdown: CancellationToken,
+}
+
+/// Answers until it is dropped.
+#[derive(Debug)]
+pub(crate) struct HttpServer {
+    end: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HttpServer {
+    /// Listens, and begins to answer.
+    ///
+    /// # Errors
+    ///
+    /// [`HttpError`].
+    pub(crate) fn start(config: &HttpAddr, sources: Sources) -> Result<Self, HttpError> {
+        let access = Access::new(config.token_file.as_deref())?;
+        let address = config.address;
+        let listen = || {
+            let listener = StdListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            Ok((listener.local_addr()?, listener))
+        };
+        let (address, listener) =
+            listen().map_err(|source| HttpError::Listen { address, source })?;
+        let takeover = sources.facts.takeover.clone();
+        let registry = sources.facts.metrics.registry(&takeover);
+        let answers = Arc::new(Answers {
+            access,
+            registry,
+            facts: sources.facts,
+            readiness: Readiness::new(takeover, sources.shutdown),
+            main: sources.timers,
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(HttpError::Thread)?;
+        let end = CancellationToken::new();
+        let until = end.clone();
+        let thread = std::thread::Builder::new()
+            .name(String::from("http"))
+            .spawn(move || run(&runtime, listener, &answers, &until))
+            .map_err(HttpError::Thread)?;
+        tracing::info!(%address, "metrics and health are served over HTTP");
+        Ok(Self {
+            end,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        self.end.cancel();
+        if self
+            .thread
+            .take()
+            .is_some_and(|thread| thread.join().is_err())
+        {
+            tracing::error!("the thread for HTTP has panicked");
+        }
+    }
+}
+
+fn run(
+    runtime: &Runtime,
+    listener: StdListener,
+    answers: &Arc<Answers>,
+    until: &CancellationToken,
+) {
+    runtime.block_on(async {
+        tokio::select! {
+            () = serve(listener, answers) => {}
+            () = until.cancelled() => {}
+        }
+    });
+}
+
+async fn serve(listener: StdListener, answers: &Arc<Answers>) {
+    let listener = match TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "there is no HTTP"),
+    };
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                open.retain(|connection| !connection.is_finished());
+                if open.len() >= CONNECTIONS_MAX
+                    && let Some(oldest) = open.pop_front()
+                {
+                    oldest.abort();
+                }
+                let connection = tokio::spawn(converse(stream, Arc::clone(answers)));
+                open.push_back(connection.abort_handle());
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accepting a connection for HTTP");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// One request and its answer: a connection that is kept would only hold a place.
+async fn converse(stream: TcpStream, answers: Arc<Answers>) {
+    let (bytes, fields) = HEAD_MAX;
+    let mut protocol = http1::Builder::new();
+    protocol
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WITHIN)
+        .max_buf_size(bytes)
+        .max_headers(fields)
+        .keep_alive(false);
+    let answer = service_fn(move |request| {
+        let answers = Arc::clone(&answers);
+        async move { answers.to(&request).await }
+    });
+    let conversation = protocol.serve_connection(TokioIo::new(stream), answer);
+    match tokio::time::timeout(ANSWERED_WITHIN, conversation).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a request over HTTP"),
+        Err(_) => tracing::debug!("a request over HTTP took too long"),
+    }
+}

@@ -1,0 +1,64 @@
+//! Whether the proxy can do all that it is for: serve, and take a token over.
+
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::takeover::Takeover;
+
+/// How long the authority may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// It is asked again after this time, however often somebody wants to know.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// What has to be so.
+pub(super) struct Readiness {
+    takeover: Takeover,
+    shutdown: CancellationToken,
+    /// When the authority was asked last, and what was wrong with it. Who comes meanwhile waits for the same answer.
+    asked: Mutex<Option<(Instant, Option<String>)>>,
+}
+
+impl Readiness {
+    pub(super) fn new(takeover: Takeover, shutdown: CancellationToken) -> Self {
+        Self {
+            takeover,
+            shutdown,
+            asked: Mutex::default(),
+        }
+    }
+
+    /// What is not so, where there is something.
+    pub(super) async fn why_not(&self) -> Option<String> {
+        if self.shutdown.is_cancelled() {
+            return Some(String::from("the proxy is shutting down"));
+        }
+        if self.takeover.primary().is_none() {
+            let why = self.takeover.why_no_primary();
+            return Some(format!(
+                "there is no control connection to a primary: {why}"
+            ));
+        }
+        self.ask_authority().await
+    }
+
+    async fn ask_authority(&self) -> Option<String> {
+        let mut asked = self.asked.lock().await;
+        if let Some((when, answer)) = &*asked
+            && when.elapsed() < ASK_EVERY
+        {
+            return answer.clone();
+        }
+        let deadline = Instant::now() + ANSWER_WITHIN;
+        let answer = timeout_at(deadline, self.takeover.ask_authority(deadline)).await;
+        let wrong = match answer {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(String::from("the main thread does not answer")),
+        };
+        *asked = Some((Instant::now(), wrong.clone()));
+        wrong
+    }
+}

@@ -1,0 +1,279 @@
+//! Which ways of logging in work here: by what PostgreSQL asks for, and TLS of both legs.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use pgpalisade_logins::kind;
+use pgpalisade_tls::{Acceptor, Connector};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
+
+use super::super::connection::{self, ConnectError, Opened};
+use super::super::finding::Verdict;
+use crate::accounts::{Logins, LookupError};
+use crate::config::{Auth, ClientTls, Config};
+use crate::timers::Timers;
+use crate::wire::{backend, header};
+
+/// What PostgreSQL asks a role for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    Nothing,
+    Password,
+    Md5,
+    Scram,
+    Other(i32),
+}
+
+/// What is known of both legs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Legs {
+    method: Method,
+    /// Clients may have TLS.
+    client: Encryption,
+    server: Encryption,
+    /// Both show one certificate.
+    certificates: Certificates,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encryption {
+    Tls,
+    None,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Certificates {
+    Same,
+    Different,
+}
+
+/// Whether a way works, and why not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Works {
+    Yes,
+    /// Not for every client.
+    Limited(&'static str),
+    No(&'static str),
+}
+
+impl Works {
+    fn shown(self, name: &str) -> String {
+        match self {
+            Self::Yes => format!("{name} works"),
+            Self::Limited(why) | Self::No(why) => format!("{name} {why}"),
+        }
+    }
+}
+
+impl Legs {
+    const fn relay(self) -> Works {
+        use {Certificates::Different, Encryption::Tls};
+        match (self.method, self.client, self.server, self.certificates) {
+            (Method::Scram, Tls, Tls, Different) => {
+                Works::Limited("works for clients without TLS or with channel_binding=disable only")
+            }
+            _ => Works::Yes,
+        }
+    }
+
+    const fn scram(self) -> Works {
+        match self.method {
+            Method::Scram | Method::Nothing => Works::Yes,
+            _ => Works::No("does not work: pg_hba.conf has to ask for scram-sha-256"),
+        }
+    }
+
+    const fn password(self) -> Works {
+        match (self.client, self.method, self.server) {
+            (Encryption::None, ..) => Works::No("does not work: tls.mode is off"),
+            (_, Method::Other(_), _) => Works::No("does not work: PostgreSQL wants no password"),
+            (_, Method::Password, Encryption::None) => {
+                Works::No("does not work: the password would go to PostgreSQL in the clear")
+            }
+            _ => Works::Yes,
+        }
+    }
+}
+
+pub(super) async fn check(config: &Config, within: Duration) -> Verdict {
+    let login = &config.control.expose().config;
+    let user = login.get_user().unwrap_or("postgres");
+    let database = login.get_dbname().unwrap_or(user);
+    let legs = match timeout(within, look(config, user, database)).await {
+        Ok(Ok(legs)) => legs,
+        Ok(Err(why)) => return Verdict::skip(format!("not looked at: {why}")),
+        Err(_) => return Verdict::skip("not looked at: PostgreSQL did not answer in time"),
+    };
+    if let Err(why) = verifiers(config, user).await {
+        return Verdict::fail(why, "correct auth_file or auth_query");
+    }
+    judge(&config.clients.auth, user, legs)
+}
+
+fn judge(auth: &Auth, user: &str, legs: Legs) -> Verdict {
+    let asked = match legs.method {
+        Method::Nothing => "nothing".to_owned(),
+        Method::Password => "a password in the clear".to_owned(),
+        Method::Md5 => "md5".to_owned(),
+        Method::Scram => "SCRAM".to_owned(),
+        Method::Other(code) => format!("a method with code {code}"),
+    };
+    let (relay, scram, password) = (legs.relay(), legs.scram(), legs.password());
+    let seen = format!(
+        "PostgreSQL asks role {user} for {asked}: {}, {}, {}",
+        relay.shown("auth = relay"),
+        scram.shown("scram"),
+        password.shown("password")
+    );
+    let in_force = match auth {
+        Auth::Relay => relay,
+        Auth::Scram(_) => scram,
+        Auth::Password => password,
+    };
+    match in_force {
+        Works::Yes => Verdict::ok(seen),
+        Works::Limited(_) => Verdict::warn(
+            seen,
+            "set auth = \"scram\" or \"password\", or give pgpalisade the certificate and the key of PostgreSQL",
+        ),
+        Works::No(_) => Verdict::fail(seen, "change auth, or what stands in the way"),
+    }
+}
+
+/// Whether verifiers can be had, where they are needed.
+async fn verifiers(config: &Config, user: &str) -> Result<(), String> {
+    let timers = Timers::of_this_runtime();
+    let logins = Logins::load(&config.clients.auth, &config.control, timers);
+    match logins.map_err(|error| error.to_string())? {
+        Logins::Scram(accounts) => accounts
+            .of(user.as_bytes())
+            .await
+            .map(drop)
+            .map_err(|error: LookupError| error.to_string()),
+        Logins::Relayed | Logins::Password => Ok(()),
+    }
+}
+
+async fn look(config: &Config, user: &str, database: &str) -> Result<Legs, String> {
+    let connector = Connector::load(&config.upstream.ssl).map_err(|error| error.to_string())?;
+    let failed = |error: ConnectError| error.to_string();
+    // All hosts are one cluster, with the same roles.
+    let mut opened = Err("no host is named".to_owned());
+    for host in config.upstream.hosts.all() {
+        opened = connection::open(host, &connector).await.map_err(failed);
+        if opened.is_ok() {
+            break;
+        }
+    }
+    let Opened {
+        mut stream,
+        certificate,
+        ..
+    } = opened?;
+    let mut packet = BytesMut::new();
+    let parameters = [("user", user), ("database", database)];
+    postgres_protocol::message::frontend::startup_message(parameters, &mut packet)
+        .map_err(|error| error.to_string())?;
+    let mut answer = BytesMut::new();
+    let io = |error: std::io::Error| error.to_string();
+    stream.write_all(&packet).await.map_err(io)?;
+    let method = loop {
+        if stream.read_buf(&mut answer).await.map_err(io)? == 0 {
+            return Err("PostgreSQL has closed the connection".to_owned());
+        }
+        if let Some(method) = method(&answer)? {
+            break method;
+        }
+    };
+    let shown = match &config.clients.tls {
+        ClientTls::Off => None,
+        ClientTls::On { files, .. } => {
+            let acceptor = Acceptor::load(files).map_err(|error| error.to_string())?;
+            Some(acceptor.certificate().to_vec())
+        }
+    };
+    let encryption = |certificate: &Option<Vec<u8>>| match certificate {
+        Some(_) => Encryption::Tls,
+        None => Encryption::None,
+    };
+    Ok(Legs {
+        method,
+        client: encryption(&shown),
+        server: encryption(&certificate),
+        certificates: match shown == certificate {
+            true => Certificates::Same,
+            false => Certificates::Different,
+        },
+    })
+}
+
+/// The method, once the first message is there as a whole.
+fn method(answer: &[u8]) -> Result<Option<Method>, String> {
+    let Some(header) = header::parse(answer, |_| 64 * 1024).map_err(|error| error.to_string())?
+    else {
+        return Ok(None);
+    };
+    let Some(body) = answer.get(header::HEADER_LEN..header.frame_len()) else {
+        return Ok(None);
+    };
+    match (header.tag, backend::authentication_kind(body)) {
+        (b'R', Some(kind::OK)) => Ok(Some(Method::Nothing)),
+        (b'R', Some(kind::CLEARTEXT_PASSWORD)) => Ok(Some(Method::Password)),
+        (b'R', Some(kind::MD5_PASSWORD)) => Ok(Some(Method::Md5)),
+        (b'R', Some(kind::SASL)) => Ok(Some(Method::Scram)),
+        (b'R', Some(other)) => Ok(Some(Method::Other(other))),
+        _ => Err("PostgreSQL refuses the login".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::finding::Outcome;
+    use super::*;
+    use crate::config::VerifierSource;
+
+    #[track_caller]
+    fn outcomes(legs: Legs, expect: [Outcome; 3]) {
+        let scram = Auth::Scram(VerifierSource::File("/f".into()));
+        let found =
+            [Auth::Relay, scram, Auth::Password].map(|auth| judge(&auth, "app", legs).outcome);
+        assert_eq!(found, expect, "{legs:?}");
+    }
+
+    #[test]
+    fn which_of_the_three_works() {
+        use Outcome::{Fail, Ok, Warn};
+        let legs = |method, client, server, certificates| Legs {
+            method,
+            client,
+            server,
+            certificates,
+        };
+        let (tls, none, same, other) = (
+            Encryption::Tls,
+            Encryption::None,
+            Certificates::Same,
+            Certificates::Different,
+        );
+        outcomes(legs(Method::Scram, tls, tls, other), [Warn, Ok, Ok]);
+        outcomes(legs(Method::Scram, tls, tls, same), [Ok, Ok, Ok]);
+        outcomes(legs(Method::Scram, none, tls, other), [Ok, Ok, Fail]);
+        outcomes(legs(Method::Scram, tls, none, other), [Ok, Ok, Ok]);
+        outcomes(legs(Method::Md5, tls, tls, other), [Ok, Fail, Ok]);
+        outcomes(legs(Method::Password, tls, tls, other), [Ok, Fail, Ok]);
+        outcomes(legs(Method::Password, tls, none, other), [Ok, Fail, Fail]);
+        outcomes(legs(Method::Nothing, tls, none, other), [Ok, Ok, Ok]);
+        outcomes(legs(Method::Other(7), tls, none, other), [Ok, Fail, Fail]);
+    }
+
+    #[test]
+    fn the_first_message() {
+        assert_eq!(method(b"R\0\0\0\x08\0\0"), Ok(None));
+        assert_eq!(method(b"R\0\0\0\x08\0\0\0\x0a"), Ok(Some(Method::Scram)));
+        assert_eq!(method(b"R\0\0\0\x08\0\0\0\x07"), Ok(Some(Method::Other(7))));
+        assert!(method(b"E\0\0\0\x08\0\0\0\0").is_err());
+        assert!(method(b"R\0\0\0\x05\0").is_err());
+        assert!(method(b"R\xff\0\0\x05\0").is_err());
+    }
+}

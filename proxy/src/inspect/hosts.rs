@@ -1,0 +1,165 @@
+//! The hosts that were named: which of them is the primary, and what is with the others.
+
+use std::time::Duration;
+
+use pgpalisade_authority::Cluster;
+use serde::Serialize;
+use tokio_postgres::Client;
+
+use super::cluster::{self, Server};
+use super::connection::{ConnectError, Connection};
+use crate::config::{Config, UpstreamAddr};
+use crate::takeover::control::answer;
+use crate::takeover::prepare::Rights;
+use crate::takeover::{ControlError, prepare};
+
+/// What a host is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HostRole {
+    /// It takes writes, and no other host has a newer history.
+    Primary,
+    /// It takes writes, and is not the primary.
+    Deposed,
+    Standby,
+    /// Of another cluster than the primary.
+    Foreign,
+    Unknown,
+}
+
+/// A host, by the address of the upstream.
+#[derive(Debug, Serialize)]
+pub(crate) struct Host {
+    pub(crate) host: String,
+    pub(crate) role: HostRole,
+    /// The same in words, with what is wrong.
+    pub(crate) seen: String,
+}
+
+/// The host that is looked at further: the primary, or else the first that can be asked.
+pub(super) struct Chosen {
+    pub(super) connection: Connection,
+    pub(super) rights: Rights,
+    pub(super) server: Server,
+    pub(super) upstream: UpstreamAddr,
+    pub(super) control: UpstreamAddr,
+    /// `None`: it is a standby, or does not tell.
+    cluster: Option<Cluster>,
+    streams: bool,
+}
+
+/// Why a host cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unseen {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("the question was not answered: {0}")]
+    Question(#[from] ControlError),
+}
+
+/// All hosts, in the order in which they are named.
+pub(super) struct Survey {
+    pub(super) chosen: Result<Chosen, Unseen>,
+    pub(super) hosts: Vec<Host>,
+}
+
+/// Looks at every host.
+pub(super) async fn survey(config: &Config, within: Duration) -> Survey {
+    let control_hosts = config.control_hosts();
+    let named = config.upstream.hosts.all().iter().zip(control_hosts.all());
+    let mut all = Vec::new();
+    for (upstream, control) in named {
+        let seen = look(config, upstream, control, within).await;
+        all.push((upstream.clone(), seen));
+    }
+    let newest = all
+        .iter()
+        .filter_map(|(_, seen)| seen.as_ref().ok()?.cluster);
+    let newest = newest.max_by_key(|cluster| (cluster.timeline, cluster.postmaster_us));
+    let hosts = all
+        .iter()
+        .map(|(upstream, seen)| describe(upstream, seen, newest));
+    let hosts = hosts.collect();
+    let is_primary = |seen: &Result<Chosen, Unseen>| {
+        seen.as_ref()
+            .is_ok_and(|chosen| chosen.cluster == newest && newest.is_some())
+    };
+    let at = all.iter().position(|(_, seen)| is_primary(seen));
+    let at = at.or_else(|| all.iter().position(|(_, seen)| seen.is_ok()));
+    // At least one host is named.
+    let (_, chosen) = all.swap_remove(at.unwrap_or_default());
+    Survey { chosen, hosts }
+}
+
+async fn look(
+    config: &Config,
+    upstream: &UpstreamAddr,
+    control: &UpstreamAddr,
+    within: Duration,
+) -> Result<Chosen, Unseen> {
+    let connection = Connection::open(control, config.control.expose(), within).await?;
+    let rights = connection.look(prepare::rights).await?;
+    let server = connection.look(cluster::server).await?;
+    let (cluster, streams) = match rights.standby {
+        true => (None, connection.look(streams).await?),
+        false => (connection.look(cluster::identity).await.ok(), false),
+    };
+    Ok(Chosen {
+        connection,
+        rights,
+        server,
+        upstream: upstream.clone(),
+        control: control.clone(),
+        cluster,
+        streams,
+    })
+}
+
+async fn streams(client: &Client) -> Result<bool, ControlError> {
+    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_get_wal_receiver() r WHERE r.status = 'streaming')";
+    let rows = client.query_typed(sql, &[]).await?;
+    answer(rows.first().ok_or(ControlError::Lost)?, 0)
+}
+
+fn describe(
+    upstream: &UpstreamAddr,
+    seen: &Result<Chosen, Unseen>,
+    newest: Option<Cluster>,
+) -> Host {
+    let (role, seen) = match seen {
+        Err(why) => (HostRole::Unknown, why.to_string()),
+        Ok(chosen) => chosen.describe(newest),
+    };
+    Host {
+        host: upstream.to_string(),
+        role,
+        seen,
+    }
+}
+
+impl Chosen {
+    fn describe(&self, newest: Option<Cluster>) -> (HostRole, String) {
+        let identifier = self.server.system_identifier;
+        if newest.is_some_and(|primary| primary.system_identifier != identifier) {
+            let seen = format!("belongs to another cluster, {identifier}");
+            return (HostRole::Foreign, seen);
+        }
+        match self.cluster {
+            Some(cluster) if Some(cluster) == newest => {
+                let seen = format!("the primary, on timeline {}", cluster.timeline);
+                (HostRole::Primary, seen)
+            }
+            Some(cluster) => {
+                let timeline = cluster.timeline;
+                let seen = format!("takes writes on timeline {timeline}, and is not the primary");
+                (HostRole::Deposed, seen)
+            }
+            None if !self.rights.standby => {
+                let seen = "does not tell which cluster it is".to_owned();
+                (HostRole::Unknown, seen)
+            }
+            None if self.streams => (HostRole::Standby, "a standby, streaming".to_owned()),
+            None => (HostRole::Standby, "a standby, not streaming".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! What clients connect to: an address of the network, or a socket of the file system.
+//!
+//! A listener can be handed to another process of the proxy. The files of a socket belong to the process that the lock
+//! file names, and go with that.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::net::{TcpListener as StdTcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::{TcpListener, UnixListener};
+
+use crate::client_addr::ClientAddr;
+use crate::config::ListenAddr;
+
+/// A connection that was accepted.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    /// The client's socket.
+    pub(crate) stream: ClientStream,
+    /// Its other end.
+    pub(crate) client_addr: ClientAddr,
+}
+
+/// A client's socket that belongs to no runtime.
+#[derive(Debug)]
+pub(crate) enum ClientStream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// Where clients connect to.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(SocketFile),
+}
+
+impl Listener {
+    /// Listens.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system, and where somebody else listens there.
+    pub(crate) async fn bind(address: &ListenAddr) -> io::Result<Self> {
+        match address {
+            ListenAddr::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
+            ListenAddr::Unix(path) => SocketFile::bind(path).map(Self::Unix),
+        }
+    }
+
+    /// One of another process: the socket, and the lock of its file where it has one.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system, and where it is something else.
+    pub(crate) fn inherit(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
+        let mut descriptors = descriptors.into_iter();
+        let socket = descriptors.next().ok_or(io::ErrorKind::InvalidData)?;
+        let Some(lock) = descriptors.next() else {
+            let listener = StdTcpListener::from(socket);
+            return TcpListener::from_std(listener).map(Self::Tcp);
+        };
+        let listener = StdUnixListener::from(socket);
+        let address = listener.local_addr()?;
+        let path = address.as_pathname().ok_or(io::ErrorKind::InvalidData)?;
+        let path = path.to_path_buf();
+        Ok(Self::Unix(SocketFile {
+            listener: UnixListener::from_std(listener)?,
+            lock: LockFile {
+                path: lock_path(&path),
+                file: lock.into(),
+            },
+            path,
+        }))
+    }
+
+    /// What another process needs to inherit it.
+    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Self::Tcp(listener) => vec![listener.as_fd()],
+            Self::Unix(file) => vec![file.listener.as_fd(), file.lock.file.as_fd()],
+        }
+    }
+
+    /// Makes this process the one that its files belong to.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub(crate) fn claim(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(_) => Ok(()),
+            Self::Unix(file) => file.lock.claim(),
+        }
+    }
+
+    /// Where it is: with the port that the system chose.
+    pub(crate) fn address(&self) -> io::Result<ListenAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(ListenAddr::Tcp),
+            Self::Unix(file) => Ok(ListenAddr::Unix(file.path.clone())),
+        }
+    }
+
+    /// Waits for a connection. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub(crate) async fn accept(&self) -> io::Result<Accepted> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                Ok(Accepted {
+                    stream: ClientStream::Tcp(stream.into_std()?),
+                    client_addr: ClientAddr::Tcp(address),
+                })
+            }
+            Self::Unix(file) => Ok(Accepted {
+                stream: ClientStream::Unix(file.listener.accept().await?.0.into_std()?),
+                client_addr: ClientAddr::Local,
+            }),
+        }
+    }
+}
+
+/// A socket of the file system, which is gone when its owner drops this.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Locked as long as it is open.
+    lock: LockFile,
+}
+
+impl SocketFile {
+    /// What an earlier life has left behind is replaced, and nothing that somebody listens on.
+    fn bind(path: &Path) -> io::Result<Self> {
+        // PostgreSQL does not lock its lock file: who lives is asked before that is written to.
+        stale(path)?;
+        let lock = LockFile::take(path)?;
+        if stale(path)? == Stale::Socket {
+            fs::remove_file(path)?;
+        }
+        let listener = UnixListener::bind(path)?;
+        // As PostgreSQL's own by default: who may enter the directory may connect.
+        fs::set_permissions(path, Permissions::from_mode(0o777))?;
+        Ok(Self {
+            listener,
+            path: path.to_path_buf(),
+            lock,
+        })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if !self.lock.is_ours() {
+            return;
+        }
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "removing the socket");
+        }
+    }
+}
+
+/// `.s.PGSQL.PORT.lock` beside the socket, as PostgreSQL has it: with the pid, which a PostgreSQL of the same user
+/// looks for. Between proxies the lock of the system decides, for a pid may be another process by now.
+#[derive(Debug)]
+struct LockFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl LockFile {
+    fn take(socket: &Path) -> io::Result<Self> {
+        let path = lock_path(socket);
+        loop {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+                .open(&path)?;
+            file.try_lock().map_err(|_| in_use())?;
+            // Who had it before may have removed it meanwhile.
+            let is_there = fs::symlink_metadata(&path).is_ok_and(|there| {
+                file.metadata()
+                    .is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+            });
+            if !is_there {
+                continue;
+            }
+            let lock = Self { file, path };
+            lock.claim()?;
+            return Ok(lock);
+        }
+    }
+
+    /// Writes this process into it. The offset is shared with other processes that have it open.
+    fn claim(&self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.write_all_at(pid_line().as_bytes(), 0)
+    }
+
+    fn is_ours(&self) -> bool {
+        fs::read(&self.path).is_ok_and(|text| text == pid_line().as_bytes())
+    }
+}
+
+fn lock_path(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".lock");
+    path.into()
+}
+
+fn pid_line() -> String {
+    format!("{}\n", std::process::id())
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        if !self.is_ours() {
+            return;
+        }
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "removing the lock of a socket");
+        }
+    }
+}
+
+/// What an earlier life has left behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stale {
+    Nothing,
+    /// A socket that nobody listens on.
+    Socket,
+}
+
+fn stale(path: &Path) -> io::Result<Stale> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Stale::Nothing),
+        Err(error) => return Err(error),
+        Ok(metadata) if metadata.file_type().is_socket() => {}
+        Ok(_) => return Err(io::Error::other("there is a file that is no socket")),
+    }
+    let probe = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    match probe.connect(&SockAddr::unix(path)?) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Stale::Socket),
+        // One whose queue is full is alive as well.
+        _ => Err(in_use()),
+    }
+}
+
+fn in_use() -> io::Error {
+    io::Error::new(io::ErrorKind::AddrInUse, "another process listens there")
+}

@@ -1,0 +1,110 @@
+//! A login as the fence sees it: what it asks for is judged here, and refused or only observed.
+
+use pgpalisade_authority::Scope;
+use pgpalisade_policies::{Lifetime, Mode};
+
+use super::error::LoginError;
+use super::startup::{Replication, StartupRequest};
+use crate::fence::{ReplicationPermit, SessionFence, TokenValue};
+use crate::rejection::{Enforcement, Rejection};
+use crate::rejection_log::{RecordedStatement, SessionLabel};
+use crate::session::tokens::Wanted;
+use crate::worker::Worker;
+
+/// A login that may be refused, or observed.
+pub(super) struct LoginContext<'a> {
+    worker: &'a Worker,
+    pub(super) label: SessionLabel,
+    pub(super) fence: SessionFence,
+    /// What was let pass, to be on record once it is proved who it is.
+    observed: Vec<Rejection>,
+}
+
+impl<'a> LoginContext<'a> {
+    pub(super) fn new(worker: &'a Worker, label: SessionLabel) -> Self {
+        Self {
+            fence: worker.fence_for(&label),
+            worker,
+            label,
+            observed: Vec::new(),
+        }
+    }
+
+    pub(super) fn on_authenticated(&mut self, backend_pid: i32) {
+        self.label.backend_pid = Some(backend_pid);
+        for rejection in std::mem::take(&mut self.observed) {
+            self.record(&rejection, Enforcement::Observed);
+        }
+    }
+
+    fn record(&self, rejection: &Rejection, enforcement: Enforcement) {
+        let statement = RecordedStatement::default();
+        self.worker
+            .record(rejection, &self.label, statement, enforcement);
+    }
+
+    /// Carries a refusal out, or lets it pass where it is only observed. It is on record in both cases.
+    pub(super) fn unless_observed<T>(
+        &mut self,
+        answer: Result<T, Box<Rejection>>,
+    ) -> Result<Option<T>, LoginError> {
+        let rejection = match answer {
+            Ok(value) => return Ok(Some(value)),
+            Err(rejection) => rejection,
+        };
+        match self.fence.mode_of(&rejection) {
+            Mode::Observe => {
+                self.observed.push(*rejection);
+                Ok(None)
+            }
+            Mode::Enforce => {
+                self.record(&rejection, Enforcement::Refused);
+                Err(LoginError::Refused(rejection))
+            }
+        }
+    }
+
+    pub(super) fn wanted_tokens(
+        &mut self,
+        request: &StartupRequest,
+        scope: Option<&Scope>,
+    ) -> Result<Option<Wanted>, LoginError> {
+        let read = || {
+            let Some(text) = request.token_text()? else {
+                return Ok(None);
+            };
+            let scope = scope.unwrap_or_else(|| self.fence.default_scope());
+            let value = TokenValue::parse(&text, scope).map_err(|error| {
+                Box::new(Rejection::invalid_value("fencing.token", &text, &error))
+            })?;
+            if let Some(value) = &value {
+                self.fence.may_declare_all(value, Lifetime::Session)?;
+            }
+            Ok(value)
+        };
+        let value = self.unless_observed(read())?.flatten();
+        Ok(value.map(|value| Wanted::new(&self.fence, value)))
+    }
+
+    /// SQL and streams of a replication connection pass no fence: it is exempt as a whole, or there is none.
+    pub(super) fn passage(
+        &mut self,
+        request: &StartupRequest,
+        wanted: Option<&Wanted>,
+    ) -> Result<Option<ReplicationPermit>, LoginError> {
+        match request.asks_for_replication() {
+            Replication::No => Ok(None),
+            Replication::Yes => {
+                let admitted = self.fence.admit_replication(wanted.map(Wanted::value));
+                let (passage, observed) = admitted.map_err(|rejection| self.refused(rejection))?;
+                self.observed.extend(observed.map(|rejection| *rejection));
+                Ok(Some(passage))
+            }
+        }
+    }
+
+    pub(super) fn refused(&self, rejection: Box<Rejection>) -> LoginError {
+        self.record(&rejection, Enforcement::Refused);
+        LoginError::Refused(rejection)
+    }
+}

@@ -1,0 +1,268 @@
+//! A login that ends at the proxy: it authenticates the client by itself, or asks it for its password, and logs in to
+//! PostgreSQL in its name. The client is let in when PostgreSQL has said yes, and not before.
+//!
+//! The server speaks first, as ever: what it says in front of its request goes to the client as it is.
+
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use pgpalisade_logins::scram::client::ServerFault;
+use pgpalisade_logins::scram::server::{Offered, Refusal, mechanisms};
+use pgpalisade_logins::scram::{Leg, nonce};
+use pgpalisade_logins::{
+    Channel, Credentials, Password, Readers, ServerLogin, ServerLoginError, Step, end_point, kind,
+};
+use pgpalisade_policies::Access;
+
+use super::LoginError;
+use super::authentication::{self, Authenticated, Legs, Opened, next_message};
+use super::error::Unproved;
+use super::startup::StartupRequest;
+use crate::accounts::{Accounts, Logins};
+use crate::arrivals::Arrival;
+use crate::transport::Socket;
+use crate::wire::backend::tag;
+use crate::wire::encode;
+use crate::wire::header::{self, HEADER_LEN};
+
+/// The largest answer of a client: PostgreSQL's `PG_MAX_SASL_MESSAGE_LENGTH`, and its `PG_MAX_AUTH_TOKEN_LENGTH`.
+const SASL_MAX: usize = 1024;
+const PASSWORD_MAX: usize = 65_535;
+
+/// Has a client authenticated, however that is done, and waits until the server is ready for it.
+pub(super) async fn authenticate(
+    legs: &mut Legs<'_>,
+    logins: &Logins,
+    request: &StartupRequest,
+    startup: Access,
+    arrival: &mut Arrival,
+) -> Result<Authenticated, LoginError> {
+    let mediator = Mediator {
+        legs,
+        user: &request.user(),
+        arrival,
+        bytes: BytesMut::new(),
+    };
+    let opened = mediator.run(logins).await?;
+    let asked = request.asked_access();
+    authentication::relay(legs, opened, asked, startup, arrival).await
+}
+
+/// A login between two sockets.
+struct Mediator<'a, 'b> {
+    legs: &'a mut Legs<'b>,
+    /// The user of the startup packet.
+    user: &'a [u8],
+    arrival: &'a mut Arrival,
+    /// What the server has sent, and nobody has looked at yet.
+    bytes: BytesMut,
+}
+
+impl Mediator<'_, '_> {
+    /// Sees to both logins, and tells the client that it is in.
+    async fn run(mut self, logins: &Logins) -> Result<Opened, LoginError> {
+        if let Logins::Relayed = logins {
+            return Ok(Opened::Unauthenticated);
+        }
+        let request = self.request().await?;
+        let (credentials, last) = match logins {
+            Logins::Scram(accounts) => self.scram(accounts).await?,
+            Logins::Password | Logins::Relayed => (self.password().await?, None),
+        };
+        self.log_in(credentials, request).await?;
+        let mut out = BytesMut::new();
+        if let Some(last) = last {
+            encode::authentication(&mut out, kind::SASL_FINAL, last.as_bytes());
+        }
+        encode::authentication(&mut out, kind::OK, b"");
+        self.legs.client.write_all(&out).await?;
+        Ok(Opened::Authenticated(self.bytes))
+    }
+
+    /// The server's next authentication message. What it says beside goes to the client, and where that is an error, it
+    /// is the end.
+    async fn request(&mut self) -> Result<Bytes, LoginError> {
+        loop {
+            let Some(message) = next_message(&mut self.bytes)? else {
+                self.read_server().await?;
+                continue;
+            };
+            match message.first().copied() {
+                Some(tag::AUTHENTICATION) => return Ok(message),
+                Some(b'E') => {
+                    self.legs.client.write_all(&message).await?;
+                    self.legs.client.shut_down_write();
+                    return Err(LoginError::Answered);
+                }
+                _ => self.legs.client.write_all(&message).await?,
+            }
+        }
+    }
+
+    async fn read_server(&mut self) -> Result<(), LoginError> {
+        match self.legs.server.read_more(&mut self.bytes).await {
+            // It has said nothing, so there is nothing to say.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.legs.client.shut_down_write();
+                Err(LoginError::Answered)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Logs in to the server, of whose requests one is there.
+    async fn log_in(
+        &mut self,
+        credentials: Credentials,
+        mut request: Bytes,
+    ) -> Result<(), LoginError> {
+        let server = &*self.legs.server;
+        let certificate = server.peer_certificate();
+        let channel = Channel {
+            leg: leg(server, certificate.as_deref()),
+            readers: readers(server),
+        };
+        let mut login = ServerLogin::new(self.user.to_vec(), credentials, channel);
+        loop {
+            let body = request.get(HEADER_LEN..).unwrap_or_default();
+            let step = login.on_authentication(body, nonce(&rand::random()));
+            match step.map_err(|error| self.not_let_in(error))? {
+                Step::Done => return Ok(()),
+                Step::Wait => {}
+                Step::Send(body) => {
+                    let mut out = BytesMut::new();
+                    encode::authentication_answer(&mut out, &body);
+                    self.legs.server.write_all(&out).await?;
+                }
+            }
+            request = self.request().await?;
+        }
+    }
+
+    /// Has the client prove that it knows the password.
+    async fn scram(
+        &mut self,
+        accounts: &Accounts,
+    ) -> Result<(Credentials, Option<String>), LoginError> {
+        let account = accounts.of(self.user).await.map_err(LoginError::Lookup)?;
+        let shown = self.legs.shown.client.as_ref();
+        let leg = leg(
+            self.legs.client,
+            shown.map(|leg| leg.acceptor.certificate()),
+        );
+        let names = mechanisms(&leg).iter().flat_map(|name| [name, "\0"]);
+        let names: String = names.chain(["\0"]).collect();
+        let answer = self.ask(kind::SASL, names.as_bytes(), SASL).await?;
+        let offered = Offered::new(account, leg, nonce(&rand::random()));
+        let challenge = offered.challenge(&answer);
+        let (challenged, challenge) = challenge.map_err(|refusal| self.refused(refusal))?;
+        let proof = self
+            .ask(kind::SASL_CONTINUE, challenge.as_bytes(), SASL)
+            .await?;
+        let proven = challenged
+            .prove(&proof)
+            .map_err(|refusal| self.refused(refusal))?;
+        Ok((Credentials::Keys(proven.keys), Some(proven.last)))
+    }
+
+    /// Asks for the password.
+    async fn password(&mut self) -> Result<Credentials, LoginError> {
+        if readers(self.legs.client) == Readers::Anybody {
+            return Err(LoginError::ReadablePassword);
+        }
+        let mut answer = self.ask(kind::CLEARTEXT_PASSWORD, b"", PASSWORD).await?;
+        let password = Password::take(&mut answer);
+        let password = password.map_err(|error| LoginError::Unproved(Unproved::Form(error)))?;
+        Ok(Credentials::Password(password))
+    }
+
+    /// Sends an authentication request to the client, and waits for the body of its answer.
+    async fn ask(
+        &mut self,
+        kind: i32,
+        data: &[u8],
+        expected: Expected,
+    ) -> Result<BytesMut, LoginError> {
+        let mut out = BytesMut::new();
+        encode::authentication(&mut out, kind, data);
+        self.legs.client.write_all(&out).await?;
+        self.arrival.owes();
+        loop {
+            let carry = &mut *self.legs.carry;
+            if let Some(header) = header::parse(carry, |_| expected.max)? {
+                if header.tag != b'p' {
+                    return Err(LoginError::OutOfTurn(expected.what, header.tag));
+                }
+                if carry.len() >= header.frame_len() {
+                    self.arrival.answered();
+                    let mut message = carry.split_to(header.frame_len());
+                    return Ok(message.split_off(HEADER_LEN));
+                }
+            }
+            tokio::select! {
+                read = self.legs.client.read_more(carry) => read.map_err(LoginError::of_client)?,
+                () = self.arrival.given_up() => return Err(LoginError::Unanswered),
+            }
+        }
+    }
+
+    fn refused(&self, refusal: Refusal) -> LoginError {
+        match refusal {
+            Refusal::Proof => LoginError::Unproved(Unproved::Wrong(self.user_text())),
+            refusal => LoginError::Scram(refusal),
+        }
+    }
+
+    /// Somebody who knows the password of a verifier that is out of date, or of a login that has expired, is told no
+    /// more than others. Of expired ones PostgreSQL shows a verifier that it has made up, as we do.
+    fn not_let_in(&self, error: ServerLoginError) -> LoginError {
+        let user = self.user_text();
+        match error {
+            ServerLoginError::Scram(ServerFault::OtherVerifier) => {
+                tracing::warn!(
+                    user,
+                    "the verifier that is known here is not PostgreSQL's: the password was set anew, and auth_file has \
+                     to be written anew; or the login has expired (VALID UNTIL)"
+                );
+                LoginError::Unproved(Unproved::Wrong(user))
+            }
+            error => LoginError::AtServer(user, error),
+        }
+    }
+
+    fn user_text(&self) -> String {
+        String::from_utf8_lossy(self.user).into_owned()
+    }
+}
+
+/// What a client has to answer with.
+#[derive(Clone, Copy)]
+struct Expected {
+    what: &'static str,
+    max: usize,
+}
+
+const SASL: Expected = Expected {
+    what: "SASL response",
+    max: SASL_MAX,
+};
+
+const PASSWORD: Expected = Expected {
+    what: "password response",
+    max: PASSWORD_MAX,
+};
+
+/// What a login over a socket can be bound to, by the certificate of the side that is the server.
+fn leg(socket: &Socket, certificate: Option<&[u8]>) -> Leg {
+    match socket.is_encrypted() {
+        false => Leg::Clear,
+        true => Leg::Encrypted(certificate.and_then(end_point::hash)),
+    }
+}
+
+fn readers(socket: &Socket) -> Readers {
+    match socket.is_encrypted() || socket.is_local() {
+        true => Readers::Ends,
+        false => Readers::Anybody,
+    }
+}

@@ -1,0 +1,222 @@
+//! What the proxy counts, and how Prometheus is shown it.
+//!
+//! What comes with every message is counted by each worker for itself ([`tally`]) and summed when it is read. What
+//! comes with a connection or a refusal is counted by all in one place.
+
+mod process;
+mod rejections;
+mod scopes;
+mod tally;
+mod text;
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::registry::Registry;
+
+use crate::fence::mark_cache::MarkCache;
+use crate::rejection::{Enforcement, Rejection};
+use crate::takeover::Takeover;
+use process::Process;
+pub(crate) use process::memory;
+use rejections::Rejections;
+use scopes::Scopes;
+use tally::{Tally, Total};
+
+pub(crate) use tally::WorkerTally;
+pub(crate) use text::{CONTENT_TYPE, classic};
+
+/// Scopes that have series of their own. The others are counted.
+const SCOPES_MAX: usize = 1000;
+
+/// One label, whose values are few.
+type Label = [(&'static str, &'static str); 1];
+
+/// Counts since the proxy was started. Clones count together.
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    cells: Arc<MarkCache>,
+    tallies: Arc<Mutex<Vec<Arc<Tally>>>>,
+    connections: Counter,
+    open: Gauge,
+    refused: Family<Label, Counter>,
+    sessions: Counter,
+    ended: Family<Label, Counter>,
+    rejections: Arc<Rejections>,
+}
+
+/// A few sums since the proxy was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Sessions that have begun.
+    pub(crate) sessions: u64,
+    /// Statements that were sent to PostgreSQL.
+    pub(crate) statements: u64,
+    /// Bytes that were received from clients and servers.
+    pub(crate) received: u64,
+}
+
+/// A connection of a client that is open.
+#[derive(Debug)]
+pub(crate) struct OpenConnection(Gauge);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl Metrics {
+    /// Nothing counted yet, for a proxy with these marks.
+    pub(crate) fn new(cells: Arc<MarkCache>) -> Self {
+        Self {
+            rejections: Arc::new(Rejections::new(Arc::clone(&cells))),
+            cells,
+            tallies: Arc::default(),
+            connections: Counter::default(),
+            open: Gauge::default(),
+            refused: Family::default(),
+            sessions: Counter::default(),
+            ended: Family::default(),
+        }
+    }
+
+    /// For the worker on this thread, which is the only one that counts with it.
+    pub(crate) fn worker(&self) -> WorkerTally {
+        let tally = Arc::<Tally>::default();
+        self.tallies.lock().push(Arc::clone(&tally));
+        WorkerTally::new(tally)
+    }
+
+    /// A client has connected.
+    pub(crate) fn connected(&self) -> OpenConnection {
+        self.connections.inc();
+        self.open.inc();
+        OpenConnection(self.open.clone())
+    }
+
+    /// A client was told that there is no session for it.
+    pub(crate) fn refused_login(&self, sqlstate: &'static str) {
+        self.refused.get_or_create(&[("sqlstate", sqlstate)]).inc();
+    }
+
+    /// A session has begun.
+    pub(crate) fn session_begun(&self) {
+        self.sessions.inc();
+    }
+
+    /// It has ended.
+    pub(crate) fn session_ended(&self, reason: &'static str) {
+        self.ended.get_or_create(&[("reason", reason)]).inc();
+    }
+
+    /// Something was refused to somebody who has logged in, or would have been.
+    pub(crate) fn rejected(&self, rejection: &Rejection, enforcement: Enforcement) {
+        let scope = rejection.scope.as_ref();
+        self.rejections.count(scope, rejection.kind, enforcement);
+    }
+
+    /// Something was refused to somebody who has proved no name, so what it is about is not counted apart.
+    pub(crate) fn rejected_unproved(&self, rejection: &Rejection, enforcement: Enforcement) {
+        self.rejections.count(None, rejection.kind, enforcement);
+    }
+
+    /// What the console shows of it.
+    pub(crate) fn totals(&self) -> Totals {
+        let tallies = self.tallies.lock();
+        let total = Total::of(&tallies);
+        Totals {
+            sessions: self.sessions.get(),
+            statements: total.statements().iter().map(|(_, count)| count).sum(),
+            received: total.received().iter().map(|(_, count)| count).sum(),
+        }
+    }
+
+    /// All of them, with what the takeovers and the process have to show.
+    pub(crate) fn registry(&self, takeover: &Takeover) -> Registry {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Process::default()));
+        let ours = registry.sub_registry_with_prefix("pgpalisade");
+        ours.register(
+            "connections",
+            "Connections of clients that were accepted",
+            self.connections.clone(),
+        );
+        ours.register(
+            "connections_open",
+            "Connections of clients that are open",
+            self.open.clone(),
+        );
+        ours.register(
+            "logins_refused",
+            "Clients that the proxy itself has refused a session, by SQLSTATE",
+            self.refused.clone(),
+        );
+        ours.register(
+            "sessions",
+            "Sessions that have begun",
+            self.sessions.clone(),
+        );
+        ours.register(
+            "sessions_ended",
+            "Sessions that have ended, by the reason",
+            self.ended.clone(),
+        );
+        ours.register_collector(Box::new(Traffic(Arc::clone(&self.tallies))));
+        ours.register_collector(Box::new(Arc::clone(&self.rejections)));
+        ours.register_collector(Box::new(Scopes(Arc::clone(&self.cells))));
+        ours.register_collector(Box::new(Standing(takeover.clone())));
+        takeover.meters().register(ours);
+        registry
+    }
+}
+
+/// What the workers have counted for themselves.
+#[derive(Debug)]
+struct Traffic(Arc<Mutex<Vec<Arc<Tally>>>>);
+
+impl Collector for Traffic {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let tallies = self.0.lock();
+        let total = Total::of(&tallies);
+        let help = "Statements that were sent to PostgreSQL, by what their permit rests on.";
+        let kind = ConstCounter::new(0_u64).metric_type();
+        let mut family = encoder.encode_descriptor("statements", help, None, kind)?;
+        for (basis, count) in total.statements() {
+            let label = [("basis", basis)];
+            ConstCounter::new(count).encode(family.encode_family(&label)?)?;
+        }
+        let help = "Bytes that were received, without TLS.";
+        let mut family = encoder.encode_descriptor("received_bytes", help, None, kind)?;
+        for (from, count) in total.received() {
+            let label = [("from", from)];
+            ConstCounter::new(count).encode(family.encode_family(&label)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// How the proxy stands to the cluster.
+#[derive(Debug)]
+struct Standing(Takeover);
+
+impl Collector for Standing {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Whether the control connection leads to a primary.";
+        let is_up = f64::from(u8::from(self.0.primary().is_some()));
+        gauge(&mut encoder, "control_connection_up", help, is_up)
+    }
+}
+
+/// One number that is read when it is asked for.
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
+    let gauge = ConstGauge::new(value);
+    let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+    gauge.encode(metric)
+}

@@ -1,0 +1,135 @@
+//! What the process itself takes, under the names that Prometheus has for it in every program.
+
+use std::fmt;
+use std::fs;
+use std::time::SystemTime;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use rustix::process::{Resource, getrlimit};
+
+use super::gauge;
+
+/// Asks the kernel each time.
+#[derive(Debug)]
+pub(super) struct Process {
+    started: SystemTime,
+}
+
+impl Default for Process {
+    fn default() -> Self {
+        let started = SystemTime::now();
+        Self { started }
+    }
+}
+
+/// What the kernel says, of <https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html>.
+struct Stat {
+    cpu_seconds: f64,
+    virtual_bytes: f64,
+    resident_bytes: f64,
+    threads: f64,
+}
+
+impl Stat {
+    fn read() -> Option<Self> {
+        Self::parse(&fs::read_to_string("/proc/self/stat").ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        // The name of the program may have spaces and brackets in it. Behind its last bracket comes field 3.
+        let (_, behind) = text.rsplit_once(')')?;
+        let fields: Vec<f64> = behind
+            .split_whitespace()
+            .skip(1)
+            .map(|field| field.parse().unwrap_or_default())
+            .collect();
+        let field = |number: usize| fields.get(number.checked_sub(4)?).copied();
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        Some(Self {
+            cpu_seconds: (field(14)? + field(15)?) / ticks,
+            threads: field(20)?,
+            virtual_bytes: field(23)?,
+            resident_bytes: field(24)? * rustix::param::page_size() as f64,
+        })
+    }
+}
+
+/// Bytes that are held in memory, and of address space.
+pub(crate) fn memory() -> Option<(f64, f64)> {
+    let stat = Stat::read()?;
+    Some((stat.resident_bytes, stat.virtual_bytes))
+}
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        let one = ConstGauge::new(1_u32);
+        let (name, help) = ("pgpalisade_build_info", "The version that runs.");
+        let mut info = encoder.encode_descriptor(name, help, None, one.metric_type())?;
+        one.encode(info.encode_family(&version)?)?;
+        if let Some(stat) = Stat::read() {
+            let cpu = ConstCounter::new(stat.cpu_seconds);
+            let (name, help) = ("process_cpu_seconds", "CPU time.");
+            let metric = encoder.encode_descriptor(name, help, None, cpu.metric_type())?;
+            cpu.encode(metric)?;
+            let encoder = &mut encoder;
+            let resident = stat.resident_bytes;
+            gauge(
+                encoder,
+                "process_resident_memory_bytes",
+                "Memory that is held.",
+                resident,
+            )?;
+            let size = stat.virtual_bytes;
+            gauge(
+                encoder,
+                "process_virtual_memory_bytes",
+                "Address space.",
+                size,
+            )?;
+            gauge(encoder, "process_threads", "Threads.", stat.threads)?;
+        }
+        if let Ok(open) = fs::read_dir("/proc/self/fd") {
+            let open = open.count() as f64;
+            gauge(
+                &mut encoder,
+                "process_open_fds",
+                "Open files and sockets.",
+                open,
+            )?;
+        }
+        if let Some(most) = getrlimit(Resource::Nofile).current {
+            let help = "Files and sockets that may be open.";
+            gauge(&mut encoder, "process_max_fds", help, most as f64)?;
+        }
+        let started = self.started.duration_since(SystemTime::UNIX_EPOCH);
+        let (name, help) = ("process_start_time_seconds", "When the proxy was started.");
+        gauge(
+            &mut encoder,
+            name,
+            help,
+            started.unwrap_or_default().as_secs_f64(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_program_may_be_anything() {
+        let text = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 9 0 77 4096 3 rest";
+        let stat = Stat::parse(text).unwrap();
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        assert_eq!(stat.cpu_seconds, 200.0 / ticks);
+        assert_eq!((stat.threads, stat.virtual_bytes), (9.0, 4096.0));
+        assert_eq!(stat.resident_bytes, 3.0 * rustix::param::page_size() as f64);
+        assert!(Stat::parse("42 (a").is_none());
+        let own = Stat::read().unwrap();
+        assert!(own.resident_bytes > 1e6 && own.threads >= 1.0);
+    }
+}

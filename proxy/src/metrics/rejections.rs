@@ -1,0 +1,176 @@
+//! Refusals by scope. A client cannot make up series: a scope has some only where it has a mark or the policy names it,
+//! and only the first thousand have.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dashmap::DashMap;
+use parking_lot::Mutex;
+use pgpalisade_authority::Scope;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::counter::ConstCounter;
+
+use super::SCOPES_MAX;
+use crate::fence::mark_cache::MarkCache;
+use crate::rejection::{Enforcement, RejectionKind};
+
+const KINDS: usize = RejectionKind::ALL.len();
+
+/// What stands for the scopes that have no series. No scope can have this name.
+const OTHERS: &str = "(others)";
+
+/// How many of each kind there were in one scope.
+#[derive(Debug, Default)]
+struct Counts {
+    refused: [AtomicU64; KINDS],
+    observed: [AtomicU64; KINDS],
+}
+
+impl Counts {
+    fn add(&self, kind: RejectionKind, enforcement: Enforcement) {
+        let counts = match enforcement {
+            Enforcement::Refused => &self.refused,
+            Enforcement::Observed => &self.observed,
+        };
+        if let Some(count) = counts.get(kind.index()) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Those that there were any of.
+    fn encode(&self, scope: &str, family: &mut MetricEncoder<'_>) -> fmt::Result {
+        for (enforced, counts) in [("true", &self.refused), ("false", &self.observed)] {
+            for (kind, count) in RejectionKind::ALL.iter().zip(counts) {
+                let count = count.load(Ordering::Relaxed);
+                if count == 0 {
+                    continue;
+                }
+                let labels = [
+                    ("kind", kind.as_str()),
+                    ("sqlstate", kind.sqlstate()),
+                    ("scope", scope),
+                    ("enforced", enforced),
+                ];
+                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refusals since the proxy was started.
+#[derive(Debug)]
+pub(super) struct Rejections {
+    cells: Arc<MarkCache>,
+    by_scope: DashMap<Scope, Counts>,
+    /// Scopes that have been let in, so that two that come at once are not one too many.
+    scopes: Mutex<usize>,
+    /// Those that are about no scope.
+    without: Counts,
+    others: Counts,
+}
+
+impl Rejections {
+    pub(super) fn new(cells: Arc<MarkCache>) -> Self {
+        Self {
+            cells,
+            by_scope: DashMap::new(),
+            scopes: Mutex::new(0),
+            without: Counts::default(),
+            others: Counts::default(),
+        }
+    }
+
+    pub(super) fn count(
+        &self,
+        scope: Option<&Scope>,
+        kind: RejectionKind,
+        enforcement: Enforcement,
+    ) {
+        let Some(scope) = scope else {
+            return self.without.add(kind, enforcement);
+        };
+        if !self.by_scope.contains_key(scope) {
+            self.let_in(scope);
+        }
+        match self.by_scope.get(scope) {
+            Some(counts) => counts.add(kind, enforcement),
+            None => self.others.add(kind, enforcement),
+        }
+    }
+
+    fn let_in(&self, scope: &Scope) {
+        if self.cells.find(scope).is_none() {
+            return;
+        }
+        let mut scopes = self.scopes.lock();
+        if *scopes < SCOPES_MAX && !self.by_scope.contains_key(scope) {
+            *scopes += 1;
+            self.by_scope.insert(scope.clone(), Counts::default());
+        }
+    }
+}
+
+impl Collector for Rejections {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let help =
+            "Refusals, carried out or only observed; of scopes beyond the first 1000 together.";
+        let kind = ConstCounter::new(0_u64).metric_type();
+        let mut family = encoder.encode_descriptor("rejections", help, None, kind)?;
+        self.without.encode("", &mut family)?;
+        self.others.encode(OTHERS, &mut family)?;
+        for entry in &self.by_scope {
+            entry.value().encode(entry.key().as_str(), &mut family)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    fn shown(rejections: &Arc<Rejections>) -> Vec<String> {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Arc::clone(rejections)));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_storm_of_scopes_has_so_many_series_and_no_more() {
+        let cells = Arc::new(MarkCache::default());
+        let rejections = Arc::new(Rejections::new(Arc::clone(&cells)));
+        let stale = |scope: &Scope| {
+            rejections.count(Some(scope), RejectionKind::StaleToken, Enforcement::Refused);
+        };
+        // What a client has made up is among the others.
+        stale(&Scope::new("made-up").unwrap());
+        for number in 0..3 * SCOPES_MAX {
+            let scope = Scope::new(&format!("s{number}")).unwrap();
+            cells.cell(&scope);
+            stale(&scope);
+        }
+        stale(&Scope::new("s0").unwrap());
+        rejections.count(None, RejectionKind::Policy, Enforcement::Observed);
+        let lines = shown(&rejections);
+        assert_eq!(lines.len(), SCOPES_MAX + 2);
+        assert!(!lines.iter().any(|line| line.contains("made-up")));
+        let has = |line: &str| {
+            assert!(lines.iter().any(|there| there == line), "{line}");
+        };
+        let stale = "rejections_total{kind=\"stale_token\",sqlstate=\"PF001\"";
+        has(&format!("{stale},scope=\"s0\",enforced=\"true\"}} 2"));
+        has(&format!(
+            "{stale},scope=\"(others)\",enforced=\"true\"}} 2001"
+        ));
+        has("rejections_total{kind=\"policy\",sqlstate=\"PF005\",scope=\"\",enforced=\"false\"} 1");
+        assert!(Scope::new(OTHERS).is_err());
+    }
+}

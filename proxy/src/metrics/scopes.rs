@@ -1,0 +1,127 @@
+//! The marks: of so many scopes as a monitoring system can bear, those that were raised last.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::{SCOPES_MAX, gauge};
+use crate::fence::mark_cache::{CachedMark, MarkCache};
+
+/// Shows what the cache knows.
+#[derive(Debug)]
+pub(super) struct Scopes(pub(super) Arc<MarkCache>);
+
+/// A scope with a mark.
+struct Raised {
+    cell: Arc<CachedMark>,
+    token: u64,
+    raised_at: i64,
+}
+
+impl Scopes {
+    /// The scopes that were raised last, and how many there are.
+    fn latest(&self) -> (Vec<Raised>, usize) {
+        let raised = |cell: Arc<CachedMark>| {
+            let (token, raised_at) = cell.raised()?;
+            let token = token.get();
+            Some(Raised {
+                cell,
+                token,
+                raised_at,
+            })
+        };
+        let mut marks: Vec<Raised> = self.0.all().into_iter().filter_map(raised).collect();
+        let count = marks.len();
+        if count > SCOPES_MAX {
+            // Those with one time in the order of their names, so that the same ones are shown each time.
+            marks.select_nth_unstable_by(SCOPES_MAX, |a, b| {
+                let later = b.raised_at.cmp(&a.raised_at);
+                later.then_with(|| a.cell.scope().cmp(b.cell.scope()))
+            });
+            marks.truncate(SCOPES_MAX);
+        }
+        (marks, count)
+    }
+}
+
+impl Collector for Scopes {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (marks, count) = self.latest();
+        gauge(
+            &mut encoder,
+            "scopes",
+            "Scopes that have a mark.",
+            count as f64,
+        )?;
+        let left_out = count - marks.len();
+        let help = "Scopes with a mark that have no series of their own.";
+        gauge(&mut encoder, "scopes_left_out", help, left_out as f64)?;
+        if marks.is_empty() {
+            return Ok(());
+        }
+        let kind = ConstGauge::new(0.0).metric_type();
+        let help = "The mark of a scope, as this proxy knows it.";
+        let mut family = encoder.encode_descriptor("mark", help, None, kind)?;
+        for Raised { cell, token, .. } in &marks {
+            let label = [("scope", cell.scope().as_str())];
+            ConstGauge::new(*token as f64).encode(family.encode_family(&label)?)?;
+        }
+        let help = "When the mark was raised, by the clock of the authority.";
+        let name = "mark_raised_timestamp_seconds";
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for Raised {
+            cell, raised_at, ..
+        } in &marks
+        {
+            let label = [("scope", cell.scope().as_str())];
+            let seconds = *raised_at as f64 / 1e6;
+            ConstGauge::new(seconds).encode(family.encode_family(&label)?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use pgpalisade_authority::{Mark, Scope, Token};
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    #[test]
+    fn of_100_000_scopes_the_latest_are_shown_and_the_others_counted() {
+        let cells = Arc::new(MarkCache::default());
+        for number in 0..100_000_u32 {
+            let scope = Scope::new(&format!("s{number}")).unwrap();
+            let token = Token::new(u64::from(number) + 1).unwrap();
+            let raised_at = i64::from(number % 50_000) * 1_000_000;
+            cells.note(&scope, &Mark::new(token, raised_at, "somebody".to_owned()));
+        }
+        // One that only a policy names has no mark.
+        cells.cell(&Scope::default());
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Scopes(cells)));
+        let mut text = String::new();
+        let began = Instant::now();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        println!("a scrape of 100,000 scopes took {:?}", began.elapsed());
+        let count = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+        assert_eq!(count("mark{"), SCOPES_MAX);
+        assert_eq!(count("mark_raised_timestamp_seconds{"), SCOPES_MAX);
+        for line in [
+            "scopes 100000.0",
+            "scopes_left_out 99000.0",
+            "mark{scope=\"s99999\"} 100000.0",
+            "mark{scope=\"s49999\"} 50000.0",
+            "mark_raised_timestamp_seconds{scope=\"s49500\"} 49500.0",
+        ] {
+            assert!(text.lines().any(|there| there == line), "{line}");
+        }
+        assert!(!text.contains("\"s49499\"") && !text.contains("\"default\""));
+    }
+}

@@ -1,0 +1,155 @@
+//! What a worker counts for itself: with every message, and so without a lock and on a cache line of its own.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::fence::Basis;
+
+/// The types of messages that have something executed:
+/// <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
+const QUERY: u8 = b'Q';
+const EXECUTE: u8 = b'E';
+const FUNCTION_CALL: u8 = b'F';
+
+/// What a permit can rest on, in the order of the counters.
+const BASES: [(Basis, &str); 4] = [
+    (Basis::NotRequired, "not_required"),
+    (Basis::Token, "token"),
+    (Basis::Exempt, "exempt"),
+    (Basis::FailedTransaction, "failed_transaction"),
+];
+
+/// A number that one thread adds to, and others read.
+#[derive(Debug, Default)]
+struct Count(AtomicU64);
+
+impl Count {
+    #[inline]
+    fn add(&self, more: u64) {
+        // Nobody else writes, so nothing is lost between the two.
+        let sum = self.0.load(Ordering::Relaxed).wrapping_add(more);
+        self.0.store(sum, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The counters of one worker. No other worker's are on the same cache line, or on the one that is fetched with it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Tally {
+    not_required: Count,
+    token: Count,
+    exempt: Count,
+    failed_transaction: Count,
+    from_client: Count,
+    from_server: Count,
+}
+
+impl Tally {
+    const fn statements(&self, basis: Basis) -> &Count {
+        match basis {
+            Basis::NotRequired => &self.not_required,
+            Basis::Token => &self.token,
+            Basis::Exempt => &self.exempt,
+            Basis::FailedTransaction => &self.failed_transaction,
+        }
+    }
+}
+
+/// The one handle that counts. It stays on the thread that made it.
+#[derive(Debug)]
+pub(crate) struct WorkerTally {
+    tally: Arc<Tally>,
+    _stays: PhantomData<*const ()>,
+}
+
+impl WorkerTally {
+    pub(super) const fn new(tally: Arc<Tally>) -> Self {
+        Self {
+            tally,
+            _stays: PhantomData,
+        }
+    }
+
+    /// A message of this type goes to the server. One that has something executed is a statement.
+    #[inline]
+    pub(crate) fn forwarded(&self, tag: u8, basis: Basis) {
+        if matches!(tag, QUERY | EXECUTE | FUNCTION_CALL) {
+            self.tally.statements(basis).add(1);
+        }
+    }
+
+    /// So many bytes of a client have come.
+    #[inline]
+    pub(crate) fn received_from_client(&self, bytes: usize) {
+        self.tally.from_client.add(bytes as u64);
+    }
+
+    /// So many bytes of a server have come.
+    #[inline]
+    pub(crate) fn received_from_server(&self, bytes: usize) {
+        self.tally.from_server.add(bytes as u64);
+    }
+}
+
+/// The counters of all workers together.
+pub(super) struct Total<'a>(&'a [Arc<Tally>]);
+
+impl<'a> Total<'a> {
+    pub(super) const fn of(tallies: &'a [Arc<Tally>]) -> Self {
+        Self(tallies)
+    }
+
+    /// Statements, each with what their permits rest on.
+    pub(super) fn statements(&self) -> [(&'static str, u64); BASES.len()] {
+        BASES.map(|(basis, name)| (name, self.sum(|tally| tally.statements(basis))))
+    }
+
+    /// Bytes, each with who has sent them.
+    pub(super) fn received(&self) -> [(&'static str, u64); 2] {
+        [
+            ("client", self.sum(|tally| &tally.from_client)),
+            ("server", self.sum(|tally| &tally.from_server)),
+        ]
+    }
+
+    fn sum(&self, of: impl Fn(&Tally) -> &Count) -> u64 {
+        self.0.iter().map(|tally| of(tally).get()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_count_apart_and_are_summed() {
+        let tallies: Vec<Arc<Tally>> = (0..3).map(|_| Arc::default()).collect();
+        let threads: Vec<_> = tallies.iter().cloned().enumerate().collect();
+        std::thread::scope(|scope| {
+            for (number, tally) in threads {
+                scope.spawn(move || {
+                    let worker = WorkerTally::new(tally);
+                    for _ in 0..1000 {
+                        worker.received_from_client(number);
+                        worker.received_from_server(7);
+                    }
+                    for tag in *b"PBDSHCdcfpX" {
+                        worker.forwarded(tag, Basis::Token);
+                    }
+                    for (place, (basis, _)) in BASES.iter().enumerate() {
+                        (0..=place).for_each(|_| worker.forwarded(b'E', *basis));
+                    }
+                });
+            }
+        });
+        let total = Total::of(&tallies);
+        assert_eq!(total.received(), [("client", 3000), ("server", 21_000)]);
+        let counts = total.statements().map(|(_, count)| count);
+        assert_eq!(counts, [3, 6, 9, 12]);
+    }
+}

@@ -1,0 +1,195 @@
+//! Connections that no worker has room for: told so where the protocol allows it, and closed.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Semaphore;
+
+use crate::certificates::Certificates;
+use crate::listener::{Accepted, ClientStream};
+use crate::metrics::Metrics;
+use crate::wire::encode::{self, ErrorFields, Severity};
+use crate::wire::startup::{self, StartupPacket};
+
+/// So many are told at a time; any more are closed without a word.
+const AT_A_TIME: usize = 256;
+
+/// PostgreSQL's for one client too many.
+const SQLSTATE: &str = "53300";
+
+/// How long the client may take for its startup packet, and then to read the answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Encryption requests in front of a startup packet: each of both kinds once.
+const REQUESTS: usize = 2;
+
+/// Tells clients that they cannot be served.
+#[derive(Debug)]
+pub(crate) struct Overflow {
+    certificates: Arc<Certificates>,
+    metrics: Metrics,
+    places: Arc<Semaphore>,
+}
+
+impl Overflow {
+    pub(crate) fn new(certificates: Arc<Certificates>, metrics: Metrics) -> Self {
+        Self {
+            certificates,
+            metrics,
+            places: Arc::new(Semaphore::new(AT_A_TIME)),
+        }
+    }
+
+    /// Tells one, and closes.
+    pub(crate) fn turn_away(&self, accepted: Accepted) {
+        self.metrics.refused_login(SQLSTATE);
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            return;
+        };
+        let encryption = match (&accepted.stream, &self.certificates.current().client) {
+            (ClientStream::Tcp(_), Some(_)) => Encryption::Possible,
+            _ => Encryption::Declined,
+        };
+        tokio::spawn(async move {
+            let told = async {
+                match accepted.stream {
+                    ClientStream::Tcp(stream) => {
+                        tell(TcpStream::from_std(stream)?, encryption).await
+                    }
+                    ClientStream::Unix(stream) => {
+                        tell(UnixStream::from_std(stream)?, encryption).await
+                    }
+                }
+            };
+            if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, told).await {
+                tracing::debug!(client_addr = %accepted.client_addr, %error, "turned away");
+            }
+            drop(place);
+        });
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encryption {
+    /// A client that asks for it gets the error at once, as the protocol allows: it might take a no for the reason.
+    Possible,
+    /// A client that asks for it is told no, and asked for its startup packet.
+    Declined,
+}
+
+/// Waits for what the client wants, so that a probe is told nothing, and neither is who speaks another protocol.
+async fn tell(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    encryption: Encryption,
+) -> io::Result<()> {
+    let mut bytes = BytesMut::new();
+    for _ in 0..=REQUESTS {
+        let Some(packet) = packet(&mut stream, &mut bytes).await? else {
+            return Ok(());
+        };
+        match (startup::parse(&packet), encryption) {
+            (Ok(StartupPacket::SslRequest), Encryption::Declined)
+            | (Ok(StartupPacket::GssEncRequest), _) => stream.write_all(b"N").await?,
+            (Ok(StartupPacket::CancelRequest) | Err(_), _) => return Ok(()),
+            _ => break,
+        }
+    }
+    stream.write_all(&too_many()).await?;
+    stream.shutdown().await?;
+    // What was not read when a socket is closed would have the system throw the answer away.
+    while stream.read_buf(&mut bytes).await? > 0 {
+        bytes.clear();
+    }
+    Ok(())
+}
+
+async fn packet(
+    stream: &mut (impl AsyncRead + Unpin),
+    bytes: &mut BytesMut,
+) -> io::Result<Option<BytesMut>> {
+    loop {
+        match startup::packet_len(bytes) {
+            Ok(Some(len)) if bytes.len() >= len => return Ok(Some(bytes.split_to(len))),
+            Ok(_) if stream.read_buf(bytes).await? > 0 => {}
+            Ok(_) | Err(_) => return Ok(None),
+        }
+    }
+}
+
+/// PostgreSQL's own words for the client that is one too many.
+fn too_many() -> BytesMut {
+    let mut out = BytesMut::new();
+    encode::error_response(
+        &mut out,
+        &ErrorFields {
+            severity: Severity::Fatal,
+            sqlstate: SQLSTATE,
+            message: "sorry, too many clients already",
+            detail: "The worker threads of pgpalisade cannot keep up with new connections.",
+            hint: "",
+        },
+    );
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SSL: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+    const GSS: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 48];
+    const STARTUP: &[u8] = b"\0\0\0\x11\0\x03\0\0user\0us\0\0";
+
+    /// What a client gets that sends all of this and no more.
+    async fn answer(bytes: &[&[u8]], encryption: Encryption) -> Vec<u8> {
+        let (mut client, server) = tokio::io::duplex(1024);
+        client.write_all(&bytes.concat()).await.unwrap();
+        client.shutdown().await.unwrap();
+        tell(server, encryption).await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn who_asks_for_a_session_is_told() {
+        use Encryption::{Declined, Possible};
+        let error = too_many();
+        assert_eq!(answer(&[STARTUP], Declined).await, error);
+        assert_eq!(answer(&[STARTUP], Possible).await, error);
+        let declined = [b"N", &*error].concat();
+        assert_eq!(answer(&[&SSL, STARTUP], Declined).await, declined);
+        assert_eq!(answer(&[&GSS, STARTUP], Possible).await, declined);
+        let both = [b"NN", &*error].concat();
+        assert_eq!(answer(&[&SSL, &GSS, STARTUP], Declined).await, both);
+        // To an SSLRequest an error is an answer, and "no" would be none.
+        assert_eq!(answer(&[&SSL], Possible).await, error);
+        assert!(
+            !answer(&[&SSL, &SSL, &SSL, &SSL], Declined)
+                .await
+                .ends_with(b"NNN")
+        );
+    }
+
+    #[tokio::test]
+    async fn who_does_not_is_not() {
+        let cancel = b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\0\0\0\0\0";
+        for bytes in [
+            &b""[..],
+            &STARTUP[..9],
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"\x16\x03\x01\x02\0\x01",
+            cancel,
+        ] {
+            assert_eq!(
+                answer(&[bytes], Encryption::Declined).await,
+                b"",
+                "{bytes:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! The servers of the cluster: where they are, and which of them is the primary.
+//!
+//! A name may stand for several servers, and for others tomorrow. So each attempt resolves the names anew and tries
+//! every address. What a server is, only the server itself says.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgpalisade_authority::Cluster;
+use pgpalisade_tls::Login;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout_at};
+use tokio_postgres::Client;
+use tokio_postgres::config::{Host, SslMode};
+
+use super::control::answer;
+use super::error::{ControlError, StartError};
+use super::prepare;
+
+/// How long the others may take once one server has answered that it is a primary: where an older one answers first,
+/// the newer is still found.
+const AFTER_A_PRIMARY: Duration = Duration::from_millis(300);
+/// How long the others may take once any has answered. One that hangs must not delay the next look at a standby that
+/// is promoted meanwhile.
+const AFTER_ANY: Duration = Duration::from_secs(1);
+/// A dead peer is noticed within some 20 s, whatever the system's own times.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(3), 3);
+const USER_TIMEOUT: Duration = Duration::from_secs(10);
+/// As libpq.
+const DEFAULT_PORT: u16 = 5432;
+
+/// A server by where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Which of the hosts that were named, from 0.
+    pub host: usize,
+    /// The address that its name stood for; `None` for a unix socket.
+    pub address: Option<IpAddr>,
+}
+
+/// A place, and how to get there.
+#[derive(Debug, Clone)]
+pub(super) struct Candidate {
+    pub(super) place: Place,
+    /// What its certificate is for.
+    name: String,
+    target: Target,
+}
+
+#[derive(Debug, Clone)]
+enum Target {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Candidate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.target {
+            Target::Unix(path) => write!(f, "{}", path.display()),
+            Target::Tcp(address) if self.name == address.ip().to_string() => write!(f, "{address}"),
+            Target::Tcp(address) => write!(f, "{} ({address})", self.name),
+        }
+    }
+}
+
+/// A connection to a server, and what that is.
+pub(super) struct Open {
+    pub(super) at: Candidate,
+    pub(super) link: Link,
+    pub(super) role: Role,
+}
+
+/// A connection. It ends with the client.
+pub(super) struct Link {
+    pub(super) client: Client,
+    pub(super) connection: JoinHandle<()>,
+    /// The version of its PostgreSQL, in its own words.
+    pub(super) version: Arc<str>,
+}
+
+/// What a server says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It takes no writes.
+    Standby,
+    /// It takes writes.
+    Primary(Cluster),
+}
+
+impl Role {
+    /// Which cluster takes writes there.
+    pub(super) const fn cluster(self) -> Option<Cluster> {
+        match self {
+            Self::Primary(cluster) => Some(cluster),
+            Self::Standby => None,
+        }
+    }
+}
+
+/// Both directions of a connection, whatever it runs over.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Every address of every host. A name that cannot be resolved is left out, with the reason.
+pub(super) async fn candidates(login: &Login) -> (Vec<Candidate>, Vec<String>) {
+    let config = &login.config;
+    let (hosts, addresses) = (config.get_hosts(), config.get_hostaddrs());
+    let port = |host: usize| {
+        let ports = config.get_ports();
+        let port = ports.get(host).or(ports.first());
+        port.copied().unwrap_or(DEFAULT_PORT)
+    };
+    let (mut found, mut unresolved) = (Vec::new(), Vec::new());
+    for host in 0..hosts.len().max(addresses.len()) {
+        let at = |name: &str, address: SocketAddr| Candidate {
+            place: Place {
+                host,
+                address: Some(address.ip()),
+            },
+            name: name.to_owned(),
+            target: Target::Tcp(address),
+        };
+        match (addresses.get(host), hosts.get(host)) {
+            // The name is then only for the certificate.
+            (Some(address), Some(Host::Tcp(name))) => {
+                found.push(at(name, SocketAddr::new(*address, port(host))));
+            }
+            (Some(address), _) => {
+                found.push(at(
+                    &address.to_string(),
+                    SocketAddr::new(*address, port(host)),
+                ));
+            }
+            (None, Some(Host::Unix(directory))) => found.push(socket(host, directory, port(host))),
+            (None, Some(Host::Tcp(name))) => match lookup_host((name.as_str(), port(host))).await {
+                Ok(resolved) => {
+                    let mut resolved: Vec<SocketAddr> = resolved.collect();
+                    resolved.dedup();
+                    found.extend(resolved.into_iter().map(|address| at(name, address)));
+                }
+                Err(error) => unresolved.push(format!("{name}: {error}")),
+            },
+            (None, None) => {}
+        }
+    }
+    (found, unresolved)
+}
+
+fn socket(host: usize, directory: &Path, port: u16) -> Candidate {
+    let path = directory.join(format!(".s.PGSQL.{port}"));
+    Candidate {
+        place: Place {
+            host,
+            address: None,
+        },
+        name: path.display().to_string(),
+        target: Target::Unix(path),
+    }
+}
+
+/// Logs in.
+async fn connect(login: &Login, at: &Candidate) -> Result<Link, ControlError> {
+    let connector = login
+        .connector()
+        .map_err(|error| ControlError::Files(error.into()))?;
+    let mut config = connector.config_for(&login.config);
+    let stream: Box<dyn Stream> = match &at.target {
+        Target::Unix(path) => {
+            config.ssl_mode(SslMode::Disable);
+            Box::new(UnixStream::connect(path).await.map_err(dial_error)?)
+        }
+        Target::Tcp(address) => Box::new(dial(*address).await.map_err(dial_error)?),
+    };
+    let connecting = config.connect_raw(stream, connector.for_host(&at.name));
+    let connected = boxed(connecting).await;
+    // A refused login is FATAL too, and no connection that was lost.
+    let (client, connection) = connected.map_err(|error| ControlError::Server(error.into()))?;
+    let version = connection.parameter("server_version").unwrap_or_default();
+    let version = Arc::from(version);
+    let connection = tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::warn!(%error, "control connection");
+        }
+    });
+    Ok(Link {
+        client,
+        connection,
+        version,
+    })
+}
+
+async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let (idle, interval, retries) = KEEPALIVE;
+    let keepalive = TcpKeepalive::new().with_time(idle);
+    let keepalive = keepalive.with_interval(interval).with_retries(retries);
+    let socket = SockRef::from(&stream);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    Ok(stream)
+}
+
+fn dial_error(error: io::Error) -> ControlError {
+    ControlError::Dial(Arc::new(error))
+}
+
+/// Asks a server what it is, over a connection that there is, or over a new one.
+pub(super) async fn visit(
+    login: Login,
+    at: Candidate,
+    open: Option<Link>,
+) -> (Candidate, Result<Open, ControlError>) {
+    let asked = ask(&login, at.clone(), open).await;
+    (at, asked)
+}
+
+async fn ask(login: &Login, at: Candidate, open: Option<Link>) -> Result<Open, ControlError> {
+    let link = match open {
+        Some(link) => link,
+        None => boxed(connect(login, &at)).await?,
+    };
+    let role = boxed(role(&link.client)).await?;
+    Ok(Open { at, link, role })
+}
+
+/// The compiler does not see otherwise that another thread may go on with it.
+fn boxed<'a, T>(
+    step: impl Future<Output = T> + Send + 'a,
+) -> Pin<Box<dyn Future<Output = T> + Send + 'a>> {
+    Box::pin(step)
+}
+
+async fn role(client: &Client) -> Result<Role, ControlError> {
+    let asked = client.query_typed("SELECT pg_catalog.pg_is_in_recovery()", &[]);
+    let rows = asked.await?;
+    if answer(rows.first().ok_or(ControlError::Lost)?, 0)? {
+        return Ok(Role::Standby);
+    }
+    match prepare::cluster(client).await {
+        Ok(cluster) => Ok(Role::Primary(cluster)),
+        Err(StartError::Control(error)) => Err(error),
+        Err(other) => Err(ControlError::Down(other.to_string().into())),
+    }
+}
+
+/// Connections to the servers that take writes, the one with the newest history first.
+///
+/// Errors: there is none. Where one server is named, what it says itself.
+pub(super) async fn primaries(login: &Login, deadline: Instant) -> Result<Vec<Open>, StartError> {
+    let (candidates, mut why) = candidates(login).await;
+    let mut looks = JoinSet::new();
+    let mut unheard: Vec<Candidate> = Vec::new();
+    for at in candidates {
+        unheard.push(at.clone());
+        looks.spawn(visit(login.clone(), at, None));
+    }
+    let is_only_one = unheard.len() == 1 && why.is_empty();
+    let mut deadline = deadline;
+    let mut found = Vec::new();
+    while let Ok(Some(looked)) = timeout_at(deadline, looks.join_next()).await {
+        let Ok((at, seen)) = looked else { continue };
+        unheard.retain(|one| one.place != at.place);
+        let patience = match seen {
+            Ok(Open { role, .. }) if role == Role::Standby && is_only_one => {
+                return Err(StartError::Standby);
+            }
+            Err(error) if is_only_one => return Err(StartError::Connect(error)),
+            Ok(open) if open.role != Role::Standby => {
+                found.push(open);
+                AFTER_A_PRIMARY
+            }
+            Ok(_) => {
+                why.push(format!("{at} is a standby"));
+                AFTER_ANY
+            }
+            Err(error) => {
+                why.push(format!("{at}: {error}"));
+                AFTER_ANY
+            }
+        };
+        deadline = deadline.min(Instant::now() + patience);
+    }
+    if found.is_empty() && is_only_one {
+        return Err(StartError::Connect(ControlError::Timeout));
+    }
+    if found.is_empty() {
+        why.extend(unheard.iter().map(|at| format!("{at} does not answer")));
+        return Err(StartError::NoPrimary {
+            seen: why.join("; "),
+        });
+    }
+    let age = |open: &Open| {
+        let cluster = open.role.cluster();
+        cluster.map(|cluster| (cluster.timeline, cluster.postmaster_us))
+    };
+    found.sort_by_key(|open| std::cmp::Reverse(age(open)));
+    Ok(found)
+}

@@ -1,0 +1,112 @@
+//! What is measured of takeovers, and of the authority that they rest on.
+
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Seconds of a takeover: from its first look to the authority's record that nobody is left.
+const TAKEOVER_SECONDS: [f64; 13] = [
+    0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
+];
+
+/// Seconds of an answer of the authority.
+const ANSWER_SECONDS: [f64; 12] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
+];
+
+/// What the authority is asked for.
+const OPERATIONS: [&str; 10] = [
+    "enrol", "declare", "sessions", "marks", "mark", "drained", "forget", "repair", "cluster",
+    "recover",
+];
+
+/// One label: what the authority was asked for.
+type Operation = [(&'static str, &'static str); 1];
+
+/// Counts since the proxy was started. Clones count together.
+#[derive(Debug, Clone)]
+pub struct Meters {
+    pub(super) marks_raised: Counter,
+    pub(super) completed: Histogram,
+    pub(super) incomplete: Counter,
+    pub(super) sessions_ended: Counter,
+    pub(super) control_lost: Counter,
+    answers: Family<Operation, Histogram>,
+    errors: Family<Operation, Counter>,
+}
+
+impl Default for Meters {
+    fn default() -> Self {
+        // From zero on, so that the first error is seen as a rise.
+        let errors = Family::<Operation, Counter>::default();
+        for operation in OPERATIONS {
+            drop(errors.get_or_create(&[("operation", operation)]));
+        }
+        Self {
+            marks_raised: Counter::default(),
+            completed: Histogram::new(TAKEOVER_SECONDS),
+            incomplete: Counter::default(),
+            sessions_ended: Counter::default(),
+            control_lost: Counter::default(),
+            answers: Family::new_with_constructor(|| Histogram::new(ANSWER_SECONDS)),
+            errors,
+        }
+    }
+}
+
+impl Meters {
+    /// Has them shown.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "marks_raised",
+            "Marks that were raised through this proxy",
+            self.marks_raised.clone(),
+        );
+        registry.register_with_unit(
+            "takeover_duration",
+            "Time of takeovers that had sessions to end, until the authority knew that none was left",
+            Unit::Seconds,
+            self.completed.clone(),
+        );
+        registry.register(
+            "takeovers_incomplete",
+            "Takeovers that could not be completed in time (PF006)",
+            self.incomplete.clone(),
+        );
+        registry.register(
+            "takeover_sessions_ended",
+            "Sessions that completed takeovers have ended",
+            self.sessions_ended.clone(),
+        );
+        registry.register(
+            "control_connection_lost",
+            "How often the control connection was lost",
+            self.control_lost.clone(),
+        );
+        registry.register_with_unit(
+            "authority_answer",
+            "Time in which the token authority has answered",
+            Unit::Seconds,
+            self.answers.clone(),
+        );
+        registry.register(
+            "authority_errors",
+            "Requests that the token authority has not answered, or with an error",
+            self.errors.clone(),
+        );
+    }
+
+    /// Counts an answer that took this long.
+    pub(super) fn answered(&self, operation: &'static str, took: Duration) {
+        let histogram = self.answers.get_or_create(&[("operation", operation)]);
+        histogram.observe(took.as_secs_f64());
+    }
+
+    /// Counts a request that was answered with an error, or not.
+    pub(super) fn unanswered(&self, operation: &'static str) {
+        self.errors.get_or_create(&[("operation", operation)]).inc();
+    }
+}

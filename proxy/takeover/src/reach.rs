@@ -1,0 +1,167 @@
+//! How the authority answers: each request is counted and timed; that it does not answer is told once, and once that it
+//! does again.
+//!
+//! Everything that this proxy asks of it passes here. Who asks gets the same answer as without.
+
+use std::future::Future;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use pgpalisade_authority::{
+    Answer, Authority, AuthorityError, AuthorityId, Backend, Cluster, Declaration, Declared,
+    Drained, Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Watch,
+};
+use tokio::time::Instant;
+
+use super::meters::Meters;
+
+/// Who asks and gives up after less than this has not found out anything.
+const GIVEN_UP_AFTER: Duration = Duration::from_millis(500);
+
+/// An authority, and since when it does not answer.
+pub(super) struct Reach {
+    authority: Arc<dyn Authority>,
+    meters: Meters,
+    lost: Mutex<Option<Instant>>,
+}
+
+impl Reach {
+    pub(super) fn of(authority: Arc<dyn Authority>, meters: Meters) -> Arc<dyn Authority> {
+        Arc::new(Self {
+            authority,
+            meters,
+            lost: Mutex::default(),
+        })
+    }
+
+    async fn ask<T>(
+        &self,
+        operation: &'static str,
+        answer: impl Future<Output = Answer<T>> + Send,
+    ) -> Answer<T> {
+        let asked = Asked {
+            reach: self,
+            operation,
+            at: Instant::now(),
+        };
+        let answer = answer.await;
+        asked.ends(answer.as_ref().err());
+        answer
+    }
+
+    fn is_lost(&self, error: &AuthorityError) {
+        let mut lost = self.lost.lock();
+        if lost.is_none() {
+            *lost = Some(Instant::now());
+            drop(lost);
+            tracing::warn!(%error, "the authority is lost: no new token is accepted until it is back");
+        }
+    }
+
+    fn is_back(&self) {
+        let lost = self.lost.lock().take();
+        if let Some(since) = lost {
+            let took_ms = since.elapsed().as_secs_f64() * 1000.0;
+            tracing::info!(took_ms, "the authority is back");
+        }
+    }
+}
+
+/// A request that has no answer yet. Whoever asked may stop waiting.
+struct Asked<'a> {
+    reach: &'a Reach,
+    operation: &'static str,
+    at: Instant,
+}
+
+impl Asked<'_> {
+    fn ends(self, error: Option<&AuthorityError>) {
+        let asked = ManuallyDrop::new(self);
+        let Self {
+            reach,
+            operation,
+            at,
+        } = &*asked;
+        let Some(error) = error else {
+            reach.meters.answered(operation, at.elapsed());
+            return reach.is_back();
+        };
+        reach.meters.unanswered(operation);
+        // The proxy stops where it is closed.
+        if !matches!(error, AuthorityError::Closed) {
+            reach.is_lost(error);
+        }
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.reach.meters.unanswered(self.operation);
+        if self.at.elapsed() >= GIVEN_UP_AFTER {
+            let why = "it did not answer in time".to_owned();
+            self.reach.is_lost(&AuthorityError::Unavailable(why));
+        }
+    }
+}
+
+#[async_trait]
+impl Authority for Reach {
+    fn identity(&self) -> AuthorityId {
+        self.authority.identity()
+    }
+
+    async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
+        self.ask("enrol", self.authority.enrol(cluster)).await
+    }
+
+    async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
+        self.ask("declare", self.authority.declare(declaration))
+            .await
+    }
+
+    async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
+        self.ask("sessions", self.authority.sessions()).await
+    }
+
+    async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
+        self.ask("marks", self.authority.marks()).await
+    }
+
+    async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
+        self.ask("mark", self.authority.mark(scope)).await
+    }
+
+    async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
+        self.ask("drained", self.authority.drained(scope, rank, gone))
+            .await
+    }
+
+    async fn forget(&self, gone: &[Backend]) -> Answer<()> {
+        self.ask("forget", self.authority.forget(gone)).await
+    }
+
+    async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
+        self.ask("repair", self.authority.repair(request)).await
+    }
+
+    async fn cluster(&self) -> Answer<Option<Cluster>> {
+        self.ask("cluster", self.authority.cluster()).await
+    }
+
+    fn watch(&self) -> Watch {
+        self.authority.watch()
+    }
+
+    async fn recover(
+        &self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &[(Scope, Mark)],
+    ) -> Answer<Enrolled> {
+        self.ask("recover", self.authority.recover(seen, cluster, marks))
+            .await
+    }
+}

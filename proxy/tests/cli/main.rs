@@ -1,0 +1,66 @@
+//! The binary as a user runs it.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
+#![allow(clippy::allow_attributes, reason = "a whole file of tests")]
+
+mod programs;
+mod rejections;
+mod report;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// The command with nothing configured, its output kept.
+fn pgpalisade(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pgpalisade"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("PGPALISADE_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// What it has printed, once its exit code and its errors are these.
+#[track_caller]
+fn check(output: &Output, code: i32, on_stderr: &str) -> String {
+    let (out, err) = (&output.stdout, &output.stderr);
+    let (out, err) = (String::from_utf8_lossy(out), String::from_utf8_lossy(err));
+    assert_eq!(output.status.code(), Some(code), "{err}\n{out}");
+    assert!(err.contains(on_stderr), "{err}");
+    assert!(
+        !err.contains("panicked") && !err.contains("RUST_BACKTRACE"),
+        "{err}"
+    );
+    out.into_owned()
+}
+
+/// A directory with files, in which a command runs.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        fs::write(self.path(name), content).unwrap();
+    }
+
+    fn pgpalisade(&self, command: &str) -> Command {
+        let mut command = pgpalisade(&[command]);
+        command.current_dir(self.0.path());
+        command
+    }
+}

@@ -1,0 +1,137 @@
+//! `pgpalisade report` as a user runs it: files, standard input, exit codes.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::{Place, check};
+
+const NO_TOKEN: &str = concat!(
+    r#"{"time":"2026-11-21T03:00:00.000000Z","kind":"no_token","sqlstate":"PF002","scope":"default","token":null,"#,
+    r#""mark":null,"raised_at":null,"raised_by":null,"user":"app","database":"shop","application_name":"worker","#,
+    r#""client_addr":"10.0.0.1:5000","backend_pid":77,"statement_class":"INSERT","#,
+    r#""statement":"INSERT INTO t VALUES (?)","enforced":false}"#
+);
+
+impl Place {
+    fn report(&self, arguments: &[&str], input: &str) -> Output {
+        let mut child = self
+            .pgpalisade("report")
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It may have ended before it has read anything.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    }
+}
+
+#[test]
+fn files_and_standard_input_are_one_report() {
+    let place = Place::new();
+    let lines = format!("{NO_TOKEN}\n{NO_TOKEN}\n");
+    // A rotated file, and one in which a line is being written.
+    place.write("r.1", &lines);
+    place.write("r", format!("{NO_TOKEN}\n{}", NO_TOKEN.get(..60).unwrap()));
+    let output = place.report(&["r", "r.1", "-", "--json"], &lines);
+    let report: Value = serde_json::from_str(&check(&output, 0, "")).unwrap();
+    assert_eq!(report["read"]["records"], 5);
+    assert_eq!(report["read"]["torn_ends"], 1);
+    assert_eq!(report["total"]["observed"], 5);
+    assert_eq!(
+        report["statements"]["rows"][0]["shape"],
+        "insert into t values (?)"
+    );
+    assert_eq!(report["verdict"]["answer"], "not_yet");
+}
+
+#[test]
+fn the_page_ends_with_what_to_do() {
+    let place = Place::new();
+    let page = check(&place.report(&["-"], &format!("{NO_TOKEN}\n")), 0, "");
+    let (_, verdict) = page.split_once("\nVerdict: not yet.").unwrap();
+    assert!(verdict.contains("SET fencing.token"), "{page}");
+    assert!(verdict.contains("worker"), "{page}");
+    let page = check(&place.report(&["--refused", "-"], NO_TOKEN), 0, "");
+    assert!(
+        page.contains("without   1  records that the flags leave out"),
+        "{page}"
+    );
+    assert!(page.contains("Verdict: nothing is recorded"), "{page}");
+    let page = check(&place.report(&["--since=2026-11-22", "-"], NO_TOKEN), 0, "");
+    assert!(page.starts_with("0 records\n"), "{page}");
+}
+
+#[test]
+fn names_from_the_log_cannot_steer_the_terminal() {
+    let place = Place::new();
+    let line = NO_TOKEN
+        .replace("worker", "\\u001b[2Jworker")
+        .replace("INTO t", "INTO \\\"\\u001bt\\\"");
+    let page = check(&place.report(&["-"], &line), 0, "");
+    assert!(
+        page.contains("?[2Jworker") && !page.contains('\u{1b}'),
+        "{page}"
+    );
+}
+
+#[test]
+fn what_cannot_be_read_is_an_error_that_says_what_to_do() {
+    let place = Place::new();
+    place.write("other.log", "starting\nready\n");
+    place.write("r.gz", [0x1f, 0x8b, 8, 0]);
+    fs::create_dir(place.0.path().join("directory")).unwrap();
+    for (argument, says) in [
+        ("missing", "cannot read missing: No such file"),
+        ("directory", "cannot read directory: Is a directory"),
+        (
+            "other.log",
+            "other.log is not a rejection log: none of its 2 lines is a record",
+        ),
+        ("r.gz", "zcat r.gz | pgpalisade report -"),
+    ] {
+        let output = place.report(&[argument], "");
+        assert_eq!(check(&output, 1, says), "", "no half report");
+    }
+    for arguments in [
+        &[][..],
+        &["--since=yesterday", "-"],
+        &["--top=0", "-"],
+        &["--observed", "--refused", "-"],
+        &["--scope=", "-"],
+    ] {
+        check(&place.report(arguments, ""), 2, "--help");
+    }
+    check(
+        &place.report(&["--since=yesterday", "-"], ""),
+        2,
+        "how long ago: 90min",
+    );
+    // An empty log is one.
+    place.write("empty", "");
+    check(&place.report(&["empty"], ""), 0, "");
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure() {
+    let place = Place::new();
+    place.write("r", format!("{NO_TOKEN}\n"));
+    let mut command = Command::new("sh");
+    let script = "\"$0\" report --json r r r 2>err; echo $? >code";
+    command
+        .arg("-c")
+        .arg(format!("({script}) | :"))
+        .arg(env!("CARGO_BIN_EXE_pgpalisade"));
+    assert!(
+        command
+            .current_dir(place.0.path())
+            .status()
+            .unwrap()
+            .success()
+    );
+    let read = |name: &str| fs::read_to_string(place.0.path().join(name)).unwrap();
+    assert_eq!((read("code").trim(), read("err").as_str()), ("0", ""));
+}

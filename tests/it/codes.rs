@@ -1,0 +1,104 @@
+//! The message of an error that is the proxy's own begins with the code; PostgreSQL's own words stay as they are.
+
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy};
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
+
+#[track_caller]
+fn check(answer: &[Message], severity: &str, sqlstate: &str, message: &str) {
+    let error = answer.iter().find(|message| message.tag == b'E');
+    let error = error.unwrap_or_else(|| panic!("no error: {}", pretty(answer)));
+    let text = error.field(b'M').unwrap();
+    assert_eq!(
+        (error.severity(), error.sqlstate()),
+        (severity.to_owned(), sqlstate.to_owned()),
+        "{text}"
+    );
+    assert!(text.starts_with(message), "{text}");
+}
+
+fn connect(proxy: &Proxy, parameters: &[(&str, &str)]) -> Vec<Message> {
+    let mut wire = Wire::connect(&proxy.endpoint());
+    let who = [("user", "postgres"), ("database", "postgres")];
+    wire.startup(PROTOCOL_3_0, &[&who[..], parameters].concat());
+    wire.until_closed()
+}
+
+#[test]
+fn a_message_of_the_proxys_own_begins_with_its_code() {
+    let mut stage = Stage::with_flags("CREATE TABLE jobs (id int)", &[("--connections-max", "4")]);
+    let (mut old, mut plain) = (stage.leader("33"), stage.plain());
+    let write = "INSERT INTO jobs VALUES (1)";
+    check(
+        &plain.query(write),
+        "ERROR",
+        "PF002",
+        "PF002: this write needs",
+    );
+    check(
+        &plain.extended(write),
+        "ERROR",
+        "PF002",
+        "PF002: this write needs",
+    );
+    let nonsense = plain.query("SET fencing.token = 'x'");
+    check(&nonsense, "ERROR", "PF003", "PF003: invalid value");
+    let prepare = plain.query("PREPARE TRANSACTION 'a'");
+    check(&prepare, "ERROR", "PF005", "PF005: refused");
+    let mut new = stage.leader("34");
+    check(
+        &plain.query("SET fencing.token = 33"),
+        "ERROR",
+        "PF001",
+        "PF001: fencing token 33",
+    );
+    check(
+        &old.query("SELECT 1"),
+        "FATAL",
+        "PF001",
+        "PF001: terminating connection",
+    );
+    let stale = connect(&stage.proxy, &[("fencing.token", "33")]);
+    check(&stale, "FATAL", "PF001", "PF001: fencing token 33 is stale");
+    // PostgreSQL's words.
+    check(&new.query("SELECT nonsense"), "ERROR", "42703", "column");
+    new.send(&Batch::new().message(b'~', b"what is this"));
+    check(
+        &new.until_closed(),
+        "FATAL",
+        "08P01",
+        "invalid frontend message type",
+    );
+    let places: Vec<Wire> = (0..3).map(|_| stage.plain()).collect();
+    check(
+        &connect(&stage.proxy, &[]),
+        "FATAL",
+        "53300",
+        "sorry, too many clients already",
+    );
+    drop(places);
+    stage.proxy.terminate();
+    check(
+        &plain.until_closed(),
+        "FATAL",
+        "57P01",
+        "57P01: terminating connection because",
+    );
+}
+
+#[test]
+fn so_does_the_reason_for_no_session() {
+    let postgres = Postgres::start();
+    let nowhere = "postgres://127.0.0.1:1";
+    let mut options = Options::new(&postgres);
+    options.upstream = nowhere.to_owned();
+    let proxy = Proxy::start_with(options);
+    let answer = connect(&proxy, &[]);
+    check(
+        &answer,
+        "FATAL",
+        "08006",
+        "08006: cannot connect to PostgreSQL",
+    );
+}

@@ -1,0 +1,224 @@
+//! What operators tell the proxy to do, and who may.
+
+use std::time::{Duration, Instant};
+
+use pgpalisade_tests::machine::{Signal, signal, wait_for};
+use pgpalisade_tests::policy::PolicyFile;
+use pgpalisade_tests::proxy::Options;
+use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
+
+use super::{Scene, on_a_port, on_a_socket, show};
+
+/// The id of the only client.
+fn id(scene: &Scene) -> String {
+    let clients = scene.show("CLIENTS");
+    assert_eq!(clients.len(), 1, "{clients:?}");
+    clients[0]["id"].as_str().unwrap().to_owned()
+}
+
+fn kill(scene: &Scene, id: &str) {
+    scene.operator().ok(&format!("KILL {id}"));
+    wait_for("the client to be gone", || {
+        scene.show("CLIENTS").is_empty().then_some(())
+    });
+}
+
+#[track_caller]
+fn told(messages: &[Message]) -> String {
+    let error = messages.iter().find(|message| message.tag == b'E');
+    error
+        .unwrap_or_else(|| panic!("{}", pretty(messages)))
+        .sqlstate()
+}
+
+#[test]
+fn who_may_only_read_gives_no_orders() {
+    let scene = Scene::new(on_a_port);
+    let mut session = scene.stage.plain();
+    for order in [
+        "RELOAD",
+        "KILL 1",
+        "KILL_CLIENT 1",
+        "SHUTDOWN",
+        "SHUTDOWN WAIT_FOR_CLIENTS",
+    ] {
+        let said = scene.refused("bob", "pencil", order);
+        assert!(said.contains("42501: permission denied"), "{said}");
+    }
+    session.ok("SELECT 1");
+    assert_eq!(scene.printed("ann", &["RELOAD", "KILL 1"]), "");
+    assert_eq!(told(&session.until_closed()), "57P01");
+}
+
+#[test]
+fn a_kill_says_whether_anything_may_have_been_committed() {
+    let scene = Scene::new(on_a_socket);
+    let mut operator = scene.operator();
+    assert_eq!(told(&operator.query("KILL 77")), "42704");
+    // Nothing is in flight: what was open is rolled back.
+    let mut leader = scene.stage.leader("1");
+    leader.ok("BEGIN");
+    leader.ok("INSERT INTO jobs VALUES (1)");
+    kill(&scene, &id(&scene));
+    assert_eq!(told(&leader.until_closed()), "57P01");
+    // A statement is: nobody knows.
+    let mut leader = scene.stage.leader("1");
+    leader.send(&Batch::new().query("INSERT INTO jobs SELECT 2 FROM pg_sleep(3)"));
+    wait_for("the statement", || {
+        (scene.show("SESSIONS")[0]["state"] == "active").then_some(())
+    });
+    kill(&scene, &id(&scene));
+    assert_eq!(told(&leader.until_closed()), "08007");
+    // The data of a COPY stops in the middle.
+    let mut leader = scene.stage.leader("1");
+    leader.send(&Batch::new().query("COPY jobs FROM STDIN"));
+    leader.until(b'G');
+    leader.send(&Batch::new().copy_data(b"3\n"));
+    kill(&scene, &id(&scene));
+    assert_eq!(told(&leader.until_closed()), "08007");
+    let postgres = &scene.stage.postgres;
+    wait_for("the servers to be gone", || {
+        let left = "SELECT count(*) FROM pg_stat_activity WHERE query ~ 'jobs' AND pid <> pg_backend_pid()";
+        (postgres.value(left) == "0").then_some(())
+    });
+    assert_eq!(
+        postgres.value("SELECT count(*) FROM jobs WHERE id IN (1, 3)"),
+        "0"
+    );
+    // A takeover finds nobody in its way.
+    scene.stage.leader("2").ok("INSERT INTO jobs VALUES (4)");
+}
+
+/// Neither one that reads nothing, nor one that has not logged in, can stay.
+#[test]
+fn a_client_that_does_not_cooperate_is_killed() {
+    let scene = Scene::new(on_a_socket);
+    let mut reader = scene.stage.plain();
+    reader.send(&Batch::new().query("SELECT repeat('x', 1000) FROM generate_series(1, 100000)"));
+    let stuck = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'";
+    wait_for("all buffers to be full", || {
+        (scene.stage.postgres.value(stuck) == "1").then_some(())
+    });
+    // Not for a moment only.
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(scene.stage.postgres.value(stuck), "1");
+    let begun = Instant::now();
+    kill(&scene, &id(&scene));
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+    let mut stranger = Wire::connect(&scene.stage.proxy.endpoint());
+    wait_for("it to be there", || {
+        (scene.show("CLIENTS").len() == 1).then_some(())
+    });
+    kill(&scene, &id(&scene));
+    assert_eq!(told(&stranger.until_closed()), "57P01");
+}
+
+#[test]
+fn a_replication_connection_is_shown_and_killed() {
+    let policy = PolicyFile::new("[defaults]\nallow = [\"replication\"]\n");
+    let path = policy.path().display().to_string();
+    let scene = Scene::with(on_a_socket, |options| options.flag("--policy", &path));
+    let parameters = [
+        ("user", "postgres"),
+        ("database", "postgres"),
+        ("replication", "database"),
+    ];
+    let mut stream = Wire::login(&scene.stage.proxy.endpoint(), &parameters);
+    stream.ok("SELECT 1");
+    let row = &scene.show("SESSIONS")[0];
+    assert_eq!(row["state"], "streaming");
+    assert_ne!(row["backend_pid"], serde_json::Value::Null);
+    kill(&scene, &id(&scene));
+    // Nobody looks at its bytes, and so nothing can be put between them.
+    assert!(stream.try_read().is_ok_and(|message| message.is_closed()));
+}
+
+#[test]
+fn a_reload_says_what_is_wrong() {
+    let policy = PolicyFile::new("[defaults]\nwrites = \"token\"\n");
+    let path = policy.path().display().to_string();
+    let scene = Scene::with(on_a_socket, |options| options.flag("--policy", &path));
+    let mut operator = scene.operator();
+    let names = |operator: &mut Wire| show(operator, "POLICY").len();
+    assert_eq!(names(&mut operator), 1);
+    policy.write("[scope.scheduler]\ntables = [\"*.jobs\"]\n");
+    operator.ok("RELOAD");
+    assert_eq!(names(&mut operator), 2);
+    policy.write("[scope.scheduler]\ntables = 7\n");
+    let answer = operator.query("RELOAD");
+    assert_eq!(told(&answer), "F0000");
+    assert!(
+        answer[0].field(b'M').unwrap().contains("policy.toml:2"),
+        "{}",
+        pretty(&answer)
+    );
+    assert_eq!(names(&mut operator), 2);
+    // One that others wait for, too.
+    signal(scene.stage.proxy.pid(), Signal::HUP);
+    policy.write("");
+    wait_for("the empty policy", || {
+        operator.ok("RELOAD");
+        (names(&mut operator) == 1).then_some(())
+    });
+}
+
+fn with_grace(options: Options) -> Options {
+    options.flag("--shutdown-grace", "20s")
+}
+
+#[test]
+fn a_shutdown_lets_transactions_end_and_is_seen() {
+    let scene = Scene::with(on_a_socket, with_grace);
+    let (mut idle, mut leader) = (scene.stage.plain(), scene.stage.leader("1"));
+    leader.ok("BEGIN");
+    leader.ok("INSERT INTO jobs VALUES (1)");
+    scene.operator().ok("SHUTDOWN");
+    assert_eq!(told(&idle.until_closed()), "57P01");
+    // The console sees it to the end.
+    assert_eq!(scene.show("SESSIONS").len(), 1);
+    leader.ok("COMMIT");
+    assert_eq!(told(&leader.until_closed()), "57P01");
+    wait_for("its end", || {
+        scene.stage.proxy.output().contains("stopped").then_some(())
+    });
+    assert!(Wire::try_connect(&scene.console).is_err());
+    assert_eq!(scene.stage.postgres.value("SELECT count(*) FROM jobs"), "1");
+}
+
+#[test]
+fn a_shutdown_can_wait_for_the_last_client() {
+    let scene = Scene::with(on_a_socket, with_grace);
+    let mut session = scene.stage.plain();
+    let mut operator = scene.operator();
+    operator.ok("SHUTDOWN WAIT_FOR_CLIENTS");
+    wait_for("no more clients to be taken", || {
+        Wire::try_connect(&scene.stage.proxy.endpoint())
+            .is_err()
+            .then_some(())
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    // Idle, and not ended for it.
+    session.ok("SELECT 1");
+    assert_eq!(show(&mut operator, "SESSIONS").len(), 1);
+    session.send(&Batch::new().terminate());
+    wait_for("its end", || {
+        scene.stage.proxy.output().contains("stopped").then_some(())
+    });
+}
+
+#[test]
+fn a_shutdown_that_waits_can_be_hurried() {
+    let scene = Scene::with(on_a_socket, with_grace);
+    let mut session = scene.stage.plain();
+    let mut operator = scene.operator();
+    operator.ok("SHUTDOWN WAIT_FOR_CLIENTS");
+    operator.ok("SHUTDOWN");
+    assert_eq!(told(&session.until_closed()), "57P01");
+    wait_for("its end", || {
+        scene.stage.proxy.output().contains("stopped").then_some(())
+    });
+}

@@ -1,0 +1,282 @@
+//! Health over HTTP, who may ask, and clients that are slow, silent or hostile.
+
+use std::fs::{self, Permissions};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
+use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::http::Http;
+use pgpalisade_tests::machine::{Signal, signal, wait_for};
+use pgpalisade_tests::postgres::{Postgres, scratch_dir};
+use pgpalisade_tests::proxy::{Proxy, Store, subcommand};
+use pgpalisade_tests::stage::Stage;
+
+/// A scrape or a probe that is not held up takes far less.
+const AT_ONCE: Duration = Duration::from_secs(3);
+
+#[track_caller]
+fn wait_until_ready(http: Http) {
+    wait_for("the proxy to be ready", || {
+        (http.get("/readyz").status == 200).then_some(())
+    });
+}
+
+#[track_caller]
+fn wait_until_not_ready(http: Http, why: &str) {
+    wait_for(why, || {
+        let answer = http.get("/readyz");
+        (answer.status == 503 && answer.body.contains(why)).then_some(())
+    });
+    // It lives all the same, and is scraped.
+    assert_eq!(http.get("/healthz").body, "alive\n");
+    http.metrics();
+}
+
+#[test]
+fn requests_and_their_answers() {
+    let postgres = Postgres::start();
+    let (http, _proxy) = Http::with_proxy(&postgres);
+    let ask = |method: &str, path: &str| {
+        let answer = http.ask(method, path, "");
+        assert!(answer.head.contains("connection: close"), "{answer:?}");
+        (answer.status, answer.body)
+    };
+    assert_eq!(ask("GET", "/healthz"), (200, "alive\n".to_owned()));
+    assert_eq!(ask("GET", "/readyz"), (200, "ready\n".to_owned()));
+    assert_eq!(ask("GET", "/readyz?verbose").0, 200);
+    assert_eq!(ask("HEAD", "/metrics"), (200, String::new()));
+    assert_eq!(ask("GET", "/").0, 404);
+    assert_eq!(ask("GET", "/metrics/").0, 404);
+    assert_eq!(ask("POST", "/metrics").0, 405);
+    let scrape = http.get("/metrics");
+    let kind = "content-type: text/plain; version=0.0.4; charset=utf-8";
+    assert!(scrape.head.contains(kind), "{}", scrape.head);
+    // What is no HTTP is answered as HTTP says, or not at all.
+    let nonsense = http
+        .send("\0\0\0\x08\x04\u{d2}\x16\x2f")
+        .unwrap_or_default();
+    assert!(!nonsense.contains(" 200 "), "{nonsense}");
+    let many: String = (0..200)
+        .map(|number| format!("x-{number}: y\r\n"))
+        .collect();
+    assert_eq!(http.ask("GET", "/metrics", &many).status, 431);
+}
+
+/// Tables of the console, for whoever names this machine.
+#[test]
+fn tables_are_shown_as_json() {
+    let postgres = Postgres::start();
+    postgres.sql("CREATE TABLE jobs (id int)");
+    let (http, proxy) = Http::with_proxy(&postgres);
+    let stage = Stage { proxy, postgres };
+    let leader = stage.leader("scheduler=34");
+    stage.plain().query("INSERT INTO jobs VALUES (1)");
+    let table = |name: &str| -> serde_json::Value {
+        let answer = http.get(&format!("/api/v1/{name}"));
+        assert!(
+            answer.head.contains("content-type: application/json"),
+            "{answer:?}"
+        );
+        serde_json::from_str(&answer.body).unwrap()
+    };
+    let sessions = wait_for("the other session to go", || {
+        Some(table("sessions")).filter(|rows| rows.as_array().is_some_and(|rows| rows.len() == 1))
+    });
+    assert_eq!(sessions[0]["tokens"], "scheduler=34");
+    assert_eq!(sessions[0]["backend_pid"], leader.backend_pid());
+    let scopes = table("scopes");
+    let marks = scopes
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|row| row["mark"] == 34);
+    assert_eq!(marks.count(), 1, "{scopes}");
+    assert_eq!(table("rejections")[0]["sqlstate"], "PF002");
+    assert_eq!(http.get("/api/v1/config").status, 404);
+    assert_eq!(http.get("/api/v1/authority").status, 404);
+    let request = "GET /api/v1/sessions HTTP/1.1\r\nHost: evil.example\r\n\r\n";
+    let refused = http.send(request).unwrap();
+    assert!(
+        refused.starts_with("HTTP/1.1 421 ") && !refused.contains("scheduler"),
+        "{refused}"
+    );
+}
+
+/// While it drains it takes no more clients, and is still seen.
+#[test]
+fn a_drain_is_not_ready_and_is_seen_to_its_end() {
+    let postgres = Postgres::start();
+    postgres.sql("CREATE TABLE jobs (id int)");
+    let http = Http::free();
+    let options = http.options(&postgres).flag("--shutdown-grace", "1min");
+    let stage = Stage {
+        proxy: Proxy::start_with(options),
+        postgres,
+    };
+    wait_until_ready(http);
+    let mut leader = stage.leader("1");
+    leader.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    signal(stage.proxy.pid(), Signal::TERM);
+    wait_until_not_ready(http, "shutting down");
+    assert_eq!(http.metrics().of("pgpalisade_connections_open"), 1.0);
+    leader.ok("COMMIT");
+    wait_for("its end", || http.connect().is_err().then_some(()));
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs"), "1");
+}
+
+#[test]
+fn without_a_control_connection_it_is_not_ready() {
+    let mut postgres = Postgres::start();
+    let (http, _proxy) = Http::with_proxy(&postgres);
+    wait_until_ready(http);
+    assert_eq!(http.metrics().of("pgpalisade_control_connection_up"), 1.0);
+    postgres.crash();
+    wait_until_not_ready(http, "no control connection");
+    let metrics = http.metrics();
+    assert_eq!(metrics.of("pgpalisade_control_connection_up"), 0.0);
+    assert_eq!(metrics.of("pgpalisade_control_connection_lost_total"), 1.0);
+    postgres.start_again(&[]);
+    wait_until_ready(http);
+}
+
+#[test]
+fn without_the_authority_it_is_not_ready() {
+    let etcd = Etcd::start(1);
+    let postgres = Postgres::start();
+    let http = Http::free();
+    let mut options = http.options(&postgres);
+    options.store = Store::Url(etcd.authority());
+    let _proxy = Proxy::start_with(options);
+    wait_until_ready(http);
+    etcd.pause(0);
+    wait_until_not_ready(http, "authority");
+    let errors = "pgpalisade_authority_errors_total{operation=\"cluster\"}";
+    assert!(http.metrics().of(errors) >= 1.0);
+    etcd.resume(0);
+    wait_until_ready(http);
+}
+
+/// Who has no rights learns nothing.
+#[test]
+fn without_the_token_nothing_is_told() {
+    let dir = scratch_dir();
+    let file = dir.path().join("token");
+    let write = |token: &str, mode: u32| {
+        fs::write(&file, token).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+    };
+    write("a-token-that-nobody-knows\n", 0o600);
+    let mut postgres = Postgres::start();
+    let http = Http::free();
+    // Other machines may reach it.
+    let mut options = http.options(&postgres);
+    options.flags = vec![
+        "--http".to_owned(),
+        format!("0.0.0.0:{}", http.port()),
+        "--http-token-file".to_owned(),
+        file.display().to_string(),
+    ];
+    let proxy = Proxy::start_with(options);
+    let with = |token: &str, path: &str| {
+        http.ask("GET", path, &format!("Authorization: Bearer {token}\r\n"))
+    };
+    let right = "a-token-that-nobody-knows";
+    assert_eq!(with(right, "/metrics").status, 200);
+    for path in ["/metrics", "/", "/nothing"] {
+        for answer in [http.get(path), with("a-token-that-nobody-knowz", path)] {
+            assert_eq!(answer.status, 401, "{answer:?}");
+            assert_eq!(answer.body, "a bearer token is needed\n");
+            assert!(
+                answer.head.contains("www-authenticate: bearer"),
+                "{answer:?}"
+            );
+        }
+    }
+    // Probes have none, and see the status.
+    assert_eq!(http.get("/healthz").body, "alive\n");
+    assert_eq!(http.get("/readyz").body, "ready\n");
+    postgres.crash();
+    wait_for("the status", || {
+        (http.get("/readyz").status == 503).then_some(())
+    });
+    assert_eq!(http.get("/readyz").body, "not ready\n");
+    assert!(
+        with(right, "/readyz")
+            .body
+            .contains("no control connection")
+    );
+    // Another one counts at once, and a file that everybody may read counts for nobody.
+    write("another-token-of-the-operator", 0o600);
+    assert_eq!(with(right, "/metrics").status, 401);
+    let another = "another-token-of-the-operator";
+    assert_eq!(with(another, "/metrics").status, 200);
+    write(another, 0o644);
+    assert_eq!(with(another, "/metrics").status, 401);
+    let said = wait_for("the log", || {
+        Some(proxy.output()).filter(|said| said.contains("chmod o-rwx"))
+    });
+    assert!(!said.contains(another), "{said}");
+}
+
+#[test]
+fn other_machines_need_a_token() {
+    let output = subcommand("serve")
+        .args(["--upstream", "/nowhere", "--authority", "embedded:/nowhere"])
+        .args(["--http", "0.0.0.0:6434"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("set http_token_file, or listen on 127.0.0.1:6434"),
+        "{said}"
+    );
+}
+
+/// Whoever sends slowly, or nothing, holds up neither a scrape nor a session, and is gone soon.
+#[test]
+fn slow_and_silent_clients_hold_nothing_up() {
+    let postgres = Postgres::start();
+    let http = Http::free();
+    let stage = Stage {
+        proxy: Proxy::start_with(http.options(&postgres)),
+        postgres,
+    };
+    let mut session = stage.plain();
+    let began = Instant::now();
+    let mut crowd: Vec<_> = (0..300).map(|_| http.connect().unwrap()).collect();
+    for half in crowd.iter_mut().step_by(2) {
+        // Those that had to give way are closed already.
+        let _ = half.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nx: ");
+    }
+    let asked = Instant::now();
+    http.metrics();
+    session.ok("SELECT 1");
+    assert_eq!(http.get("/readyz").status, 200);
+    assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+    // The oldest have given way: there is no room for all.
+    let mut nothing = [0; 1];
+    let first = crowd[0].read(&mut nothing);
+    assert!(closed(&first), "{first:?}");
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    // The last one has had its time.
+    let mut last = crowd.pop().unwrap();
+    let mut rest = Vec::new();
+    let read = last.read_to_end(&mut rest);
+    assert!(read.is_ok() || closed(&read), "{read:?}");
+    let waited = began.elapsed();
+    assert!(waited < Duration::from_secs(12), "{waited:?}");
+}
+
+/// The end of a connection, whether the system says so or it was reset.
+fn closed(read: &std::io::Result<usize>) -> bool {
+    match read {
+        Ok(count) => *count == 0,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    }
+}

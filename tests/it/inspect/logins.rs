@@ -1,0 +1,69 @@
+//! What `check` says of the ways of logging in.
+
+use pgpalisade_tests::postgres::Auth;
+
+use super::{Settings, fresh_store};
+use crate::logins::Stage;
+use crate::tls::upstream;
+
+#[test]
+fn which_of_the_three_works() {
+    let stage = Stage::new(Auth::Scram);
+    let postgres = &stage.postgres;
+    let (_dir, store) = fresh_store();
+    let file = stage.write_users("app");
+    let pair = stage.authority.issue_local("proxy");
+    let in_the_clear = Settings::new(postgres, &store)
+        .upstream(upstream(postgres, "127.0.0.1", "sslmode=require"))
+        // A role of which PostgreSQL wants something, and which may do little.
+        .control(format!(
+            "host=127.0.0.1 port={} user=app password='corréct \\'horse\\'' dbname=postgres",
+            postgres.port()
+        ));
+    let with_tls = in_the_clear
+        .clone()
+        .flag("--tls-mode=require")
+        .flag(&format!("--tls-certificate={}", pair.certificate.display()))
+        .flag(&format!("--tls-key={}", pair.key.display()));
+    with_tls.check().expect(
+        "logins",
+        "warn",
+        "PostgreSQL asks role app for SCRAM: auth = relay works for clients without TLS or with \
+         channel_binding=disable only, scram works, password works",
+        "set auth = \"scram\" or \"password\"",
+    );
+    let expect = |flags: &[&str], outcome: &str, seen: &str, advice: &str| {
+        let settings = flags
+            .iter()
+            .fold(with_tls.clone(), |settings, flag| settings.flag(flag));
+        settings.check().expect("logins", outcome, seen, advice);
+    };
+    in_the_clear.check().expect(
+        "logins",
+        "ok",
+        "auth = relay works, scram works, password does not work: tls.mode is off",
+        "",
+    );
+    expect(&["--auth=password"], "ok", "password works", "");
+    expect(
+        &["--auth=scram", &format!("--auth-file={file}")],
+        "ok",
+        "scram works",
+        "",
+    );
+    expect(
+        &["--auth=scram", "--auth-file=/nowhere"],
+        "fail",
+        "cannot read the users file /nowhere",
+        "correct auth_file",
+    );
+    expect(
+        &[
+            "--auth=scram",
+            "--auth-query=SELECT rolname, rolpassword FROM pg_authid WHERE rolname = $1",
+        ],
+        "fail",
+        "permission denied for table pg_authid",
+        "auth_query",
+    );
+}

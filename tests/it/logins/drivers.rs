@@ -1,0 +1,116 @@
+//! The table with other drivers than psql. They are not there everywhere:
+//!
+//! ```text
+//! mkdir drivers; cd drivers; python3 -m venv v; v/bin/pip install psycopg[binary] asyncpg; npm install pg
+//! apt-get download libpostgresql-jdbc-java; dpkg -x libpostgresql-jdbc-java*.deb .
+//! PGPALISADE_DRIVERS=$PWD cargo nextest run -p pgpalisade-tests --test it logins::drivers --run-ignored all
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use pgpalisade_tests::machine::repository;
+use pgpalisade_tests::postgres::Auth;
+use pgpalisade_tests::programs::connect_by_environment;
+
+use super::{ENCRYPTED, PASSWORD, Stage, Way};
+
+const CLEAR: &str = "channel binding required, but SSL not in use";
+const OVER_TLS_ONLY: &str = "28000: pgpalisade asks for the password over TLS only";
+const NOT_RELAYED: &str = "28000: a login with SCRAM and channel binding cannot be relayed";
+
+/// Each driver, with what of channel binding it can be told.
+const DRIVERS: [(&str, &[&str]); 4] = [
+    ("psycopg", &["disable", "prefer", "require"]),
+    ("asyncpg", &["disable"]),
+    ("node-postgres", &["disable", "prefer"]),
+    ("pgjdbc", &["disable"]),
+];
+
+fn command(home: &Path, driver: &str) -> Command {
+    let scripts = repository().join("tests/it/logins/drivers");
+    let mut command = match driver {
+        "node-postgres" => {
+            let mut command = Command::new("node");
+            command
+                .env("NODE_PATH", home.join("node_modules"))
+                .arg(scripts.join("login.js"));
+            command
+        }
+        "pgjdbc" => {
+            let mut command = Command::new("java");
+            let jar = home.join("usr/share/java/postgresql.jar");
+            command.arg("-cp").arg(jar).arg(scripts.join("Login.java"));
+            command
+        }
+        _ => {
+            let mut command = Command::new(home.join("v/bin/python"));
+            command.arg(scripts.join("login.py"));
+            command
+        }
+    };
+    command.args([driver, ENCRYPTED]);
+    command
+}
+
+fn login(way: &Way, home: &Path, driver: &str, client: &str, binding: &str) -> Output {
+    let mut command = command(home, driver);
+    connect_by_environment(&mut command, &way.proxy.endpoint());
+    let root = way.stage.authority.certificate();
+    command
+        .env("PGUSER", "app")
+        .env("PGPASSWORD", PASSWORD)
+        .env("PGSSLMODE", client)
+        .env("PGSSLROOTCERT", root)
+        .env("PGCHANNELBINDING", binding)
+        .output()
+        .unwrap()
+}
+
+/// What a driver says where it must fail; empty where it works.
+fn expected(auth: &str, client: &str, server: &str, driver: &str, binding: &str) -> &'static str {
+    let encrypted = client == "verify-full";
+    match (auth, encrypted, server, binding) {
+        // In the clear too it says that it could have had channel binding, and PostgreSQL has TLS.
+        ("relay", false, "require", "prefer") if driver == "node-postgres" => NOT_RELAYED,
+        ("password", false, ..) => OVER_TLS_ONLY,
+        (_, false, _, "require") => CLEAR,
+        ("relay", true, "require", "prefer" | "require") => NOT_RELAYED,
+        ("relay", true, "disable", "require") => "did not offer an authentication method",
+        ("password", true, _, "require") => "channel binding required but not supported",
+        _ => "",
+    }
+}
+
+#[test]
+#[ignore = "needs the drivers: the head of the file says how to get them"]
+fn drivers() {
+    let home = PathBuf::from(std::env::var_os("PGPALISADE_DRIVERS").unwrap());
+    let mut wrong = Vec::new();
+    for auth in ["relay", "scram", "password"] {
+        for server in ["disable", "require"] {
+            let stage = Stage::new(Auth::Scram);
+            let way = match auth {
+                "scram" => stage.scram(server),
+                _ => stage.way(server, &[("--auth", auth)]),
+            };
+            for client in ["disable", "verify-full"] {
+                for (driver, bindings) in DRIVERS {
+                    for binding in bindings {
+                        let output = login(&way, &home, driver, client, binding);
+                        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                        let cell = format!(
+                            "{auth}: client {client}, server {server}: {driver} {binding}: {said}"
+                        );
+                        println!("{cell}");
+                        let expect = expected(auth, client, server, driver, binding);
+                        if output.status.success() != expect.is_empty() || !said.contains(expect) {
+                            wrong.push(cell);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,383 @@
+//! Clients that do not keep to SCRAM: no login, PostgreSQL's words, and nothing that shows who exists.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use pgpalisade_tests::postgres::{Auth, Postgres};
+use pgpalisade_tests::proxy::{Options, Proxy};
+use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty, tags};
+use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
+
+use super::{PASSWORD, Stage, Way};
+
+/// A client that has sent its startup packet, and what it was offered.
+struct Client {
+    wire: Wire,
+    offered: String,
+}
+
+fn initial(mechanism: &str, message: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(message.len()).unwrap().to_be_bytes();
+    [mechanism.as_bytes(), b"\0", &len, message].concat()
+}
+
+impl Client {
+    fn begin(mut wire: Wire, user: &str) -> Self {
+        wire.startup(PROTOCOL_3_0, &[("user", user), ("database", "postgres")]);
+        let request = wire.read();
+        assert_eq!(request.body[..4], [0, 0, 0, 10], "{request:?}");
+        let offered = String::from_utf8(request.body[4..].to_vec()).unwrap();
+        Self { wire, offered }
+    }
+
+    fn clear(way: &Way, user: &str) -> Self {
+        Self::begin(Wire::connect(&way.proxy.endpoint()), user)
+    }
+
+    fn encrypted(way: &Way, user: &str) -> Self {
+        let client = way.stage.authority.client();
+        let wire = Wire::connect_tls(&way.proxy.endpoint(), &client).unwrap();
+        Self::begin(wire, user)
+    }
+
+    fn say(&mut self, body: &[u8]) {
+        self.wire.send(&Batch::new().message(b'p', body));
+    }
+
+    /// Says that it chooses this mechanism, and reads the challenge.
+    fn challenge(&mut self, mechanism: &str, first: &[u8]) -> Vec<u8> {
+        self.say(&initial(mechanism, first));
+        let challenge = self.wire.read();
+        assert_eq!(challenge.body[..4], [0, 0, 0, 11], "{challenge:?}");
+        challenge.body[4..].to_vec()
+    }
+
+    /// What it is told when it is refused: an error, and nothing else.
+    #[track_caller]
+    fn refused(&mut self) -> Message {
+        let end = self.wire.until_closed();
+        assert_eq!(end.len(), 2, "{}", pretty(&end));
+        assert_eq!((end[0].tag, end[0].severity().as_str()), (b'E', "FATAL"));
+        end[0].clone()
+    }
+}
+
+#[track_caller]
+fn message(error: &Message, sqlstate: &str, text: &str) {
+    let found = (error.sqlstate(), error.field(b'M').unwrap());
+    assert_eq!(found, (sqlstate.to_owned(), text.to_owned()));
+}
+
+#[test]
+fn malformed_messages() {
+    let way = Stage::new(Auth::Scram).scram("require");
+    let cases: [(Vec<u8>, &str); 9] = [
+        (Vec::new(), "malformed SCRAM message"),
+        (b"SCRAM-SHA-256".to_vec(), "malformed SCRAM message"),
+        (
+            b"SCRAM-SHA-256\0\0\0\0\xffn,,n=,r=x".to_vec(),
+            "malformed SCRAM message",
+        ),
+        (initial("SCRAM-SHA-256", b""), "malformed SCRAM message"),
+        (
+            initial("SCRAM-SHA-256", b"n,,n=,r=\xff"),
+            "malformed SCRAM message",
+        ),
+        (
+            initial("SCRAM-SHA-256", b"n,,n=,r="),
+            "malformed SCRAM message",
+        ),
+        (
+            initial("SCRAM-SHA-256-PLUS", b"p=tls-server-end-point,,n=,r=x"),
+            "client selected an invalid SASL authentication mechanism",
+        ),
+        (
+            initial("SCRAM-SHA-1", b"n,,n=,r=x"),
+            "client selected an invalid SASL authentication mechanism",
+        ),
+        (
+            initial("SCRAM-SHA-256", &[b"n,,n=,r=", &[b'x'; 900][..]].concat()),
+            "",
+        ),
+    ];
+    for (body, text) in &cases {
+        let said = ["app", "nobody"].map(|user| {
+            let mut client = Client::clear(&way, user);
+            client.say(body);
+            if text.is_empty() {
+                // As long as a message may be.
+                assert_eq!(client.wire.read().body[..4], [0, 0, 0, 11]);
+                client.say(b"c=biws,r=x,p=x");
+            }
+            client.refused()
+        });
+        assert_eq!(said[0], said[1], "who exists is shown");
+        assert_eq!(said[0].sqlstate(), "08P01", "{}", body.escape_ascii());
+        if !text.is_empty() {
+            message(&said[0], "08P01", text);
+        }
+    }
+}
+
+/// What is too long is refused by its header; nobody waits for it.
+#[test]
+fn huge_messages_and_others() {
+    let way = Stage::new(Auth::Scram).scram("require");
+    for (bytes, text) in [
+        (
+            &b"p\0\0\x04\x05"[..],
+            "invalid message length 1029 for message type 'p'",
+        ),
+        (
+            b"p\x7f\xff\xff\xff",
+            "invalid message length 2147483647 for message type 'p'",
+        ),
+        (
+            b"p\xff\xff\xff\xff",
+            "invalid message length -1 for message type 'p'",
+        ),
+        (
+            b"Q\0\0\0\x0dSELECT 1\0",
+            "expected SASL response, got message type 81",
+        ),
+        (
+            b"X\0\0\0\x04",
+            "expected SASL response, got message type 88",
+        ),
+        (
+            b"\0\0\0\0\0",
+            "invalid message length 0 for message type startup",
+        ),
+    ] {
+        let mut client = Client::clear(&way, "app");
+        client.wire.send_bytes(bytes);
+        message(&client.refused(), "08P01", text);
+    }
+}
+
+#[test]
+fn a_client_that_leaves() {
+    let way = Stage::new(Auth::Scram).scram("require");
+    for part in [&b""[..], b"p\0\0", b"p\0\0\0\x20SCRAM"] {
+        let mut client = Client::clear(&way, "app");
+        client.wire.send_bytes(part);
+        client.wire.shut_down_writing();
+        let end = client.wire.until_closed();
+        assert_eq!(end.len(), 1, "{}", pretty(&end));
+    }
+    way.works("verify-full", "prefer", "t");
+}
+
+/// A login by hand, each message of it.
+fn by_hand(client: &mut Client, password: &str) -> (Vec<u8>, Vec<u8>, Vec<Message>) {
+    let mut scram = ScramSha256::new(password.as_bytes(), ChannelBinding::unsupported());
+    let first = scram.message().to_vec();
+    let challenge = client.challenge("SCRAM-SHA-256", &first);
+    scram.update(&challenge).unwrap();
+    let proof = scram.message().to_vec();
+    client.say(&proof);
+    let rest = client.wire.until_ready();
+    if let Some(last) = rest.iter().find(|message| message.tag == b'R') {
+        scram.finish(&last.body[4..]).unwrap();
+    }
+    (first, proof, rest)
+}
+
+/// The client sees the messages of one login, as of PostgreSQL.
+#[test]
+fn one_login_is_seen() {
+    let way = Stage::new(Auth::Scram).scram("require");
+    let (_, _, proxied) = by_hand(&mut Client::clear(&way, "app"), PASSWORD);
+    let mut direct = Client::begin(Wire::connect(&way.stage.postgres.tcp()), "app");
+    let (_, _, direct) = by_hand(&mut direct, PASSWORD);
+    assert_eq!(tags(&proxied), tags(&direct));
+    let kinds = |messages: &[Message]| {
+        let requests = messages.iter().filter(|message| message.tag == b'R');
+        requests.map(|message| message.body[3]).collect::<Vec<u8>>()
+    };
+    assert_eq!(
+        (kinds(&proxied), kinds(&direct)),
+        (vec![12, 0], vec![12, 0])
+    );
+}
+
+/// What somebody has overheard is good for nothing: the challenge is another each time.
+#[test]
+fn a_replay() {
+    let way = Stage::new(Auth::Scram).scram("require");
+    let (first, proof, rest) = by_hand(&mut Client::clear(&way, "app"), PASSWORD);
+    assert!(rest.iter().any(|message| message.tag == b'Z'));
+    let mut again = Client::clear(&way, "app");
+    let challenge = again.challenge("SCRAM-SHA-256", &first);
+    again.say(&proof);
+    message(&again.refused(), "08P01", "invalid SCRAM response");
+    // With the nonce of the new challenge the proof is wrong.
+    let mut again = Client::clear(&way, "app");
+    let new = again.challenge("SCRAM-SHA-256", &first);
+    assert_ne!(new, challenge);
+    let new = String::from_utf8(new).unwrap();
+    let nonce = new.split(',').next().unwrap();
+    let proof = String::from_utf8(proof).unwrap();
+    let (_, proof) = proof.split_once(",p=").unwrap();
+    again.say(format!("c=biws,{nonce},p={proof}").as_bytes());
+    message(
+        &again.refused(),
+        "28P01",
+        "password authentication failed for user \"app\"",
+    );
+}
+
+#[test]
+fn channel_binding_to_something_else() {
+    let way = Stage::new(Auth::Scram).scram("require");
+    let mut client = Client::encrypted(&way, "app");
+    assert_eq!(client.offered, "SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0");
+    let bound = ChannelBinding::tls_server_end_point(vec![7; 32]);
+    let mut scram = ScramSha256::new(PASSWORD.as_bytes(), bound);
+    let challenge = client.challenge("SCRAM-SHA-256-PLUS", scram.message());
+    scram.update(&challenge).unwrap();
+    client.say(scram.message());
+    message(
+        &client.refused(),
+        "28000",
+        "SCRAM channel binding check failed",
+    );
+
+    // Somebody in the middle has taken it out of the list.
+    let mut client = Client::encrypted(&way, "app");
+    client.say(&initial("SCRAM-SHA-256", b"y,,n=,r=x"));
+    message(
+        &client.refused(),
+        "28000",
+        "SCRAM channel binding negotiation error",
+    );
+
+    let mut client = Client::encrypted(&way, "app");
+    client.say(&initial("SCRAM-SHA-256", b"p=tls-server-end-point,,n=,r=x"));
+    message(&client.refused(), "08P01", "malformed SCRAM message");
+
+    let client = Client::clear(&way, "app");
+    assert_eq!(client.offered, "SCRAM-SHA-256\0\0");
+}
+
+/// The challenge of a user is the same each time, as PostgreSQL's is, and looks alike for those who do not exist.
+#[test]
+fn who_exists_is_not_shown() {
+    let way = Stage::new(Auth::Scram).scram("require");
+    let challenge = |user: &str| {
+        let mut client = Client::clear(&way, user);
+        let text = client.challenge("SCRAM-SHA-256", b"n,,n=,r=x");
+        let text = String::from_utf8(text).unwrap();
+        let (nonce, rest) = text.split_once(",s=").unwrap();
+        (nonce.len(), rest.to_owned())
+    };
+    for user in ["app", "nobody", "\u{e9}"] {
+        assert_eq!(challenge(user), challenge(user), "{user}");
+    }
+    let (app, nobody, other) = (challenge("app"), challenge("nobody"), challenge("other"));
+    assert_ne!(nobody.1, other.1);
+    assert_eq!((app.0, app.1.len()), (nobody.0, nobody.1.len()));
+    let iterations = |text: &str| text.split_once(",i=").unwrap().1.to_owned();
+    assert_eq!(iterations(&app.1), iterations(&nobody.1));
+
+    let wrong = |user: &str| {
+        let (_, _, end) = by_hand(&mut Client::clear(&way, user), "wrong");
+        pretty(&end).replace(user, "<user>")
+    };
+    assert_eq!(wrong("app"), wrong("nobody"));
+    assert!(wrong("app").contains("28P01"), "{}", wrong("app"));
+}
+
+/// Nobody who has not logged in keeps a place for long: as where PostgreSQL asks.
+#[test]
+fn a_client_that_says_nothing() {
+    let way = Stage::new(Auth::Scram).scram("require");
+    let mut client = Client::clear(&way, "app");
+    client.wire.set_patience(Duration::from_secs(30));
+    let since = Instant::now();
+    message(
+        &client.refused(),
+        "57014",
+        "canceling authentication due to timeout",
+    );
+    assert!(
+        since.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        since.elapsed()
+    );
+}
+
+/// The password is asked for once, and only as a password.
+#[test]
+fn passwords_that_are_none() {
+    let way = Stage::new(Auth::Scram).way("require", &[("--auth", "password")]);
+    for (bytes, sqlstate, text) in [
+        (
+            &b"p\0\0\0\x05\0"[..],
+            "28P01",
+            "empty password returned by client",
+        ),
+        (b"p\0\0\0\x04", "08P01", "invalid password packet size"),
+        (b"p\0\0\0\x07abc", "08P01", "invalid password packet size"),
+        (b"p\0\0\0\x07a\0\0", "08P01", "invalid password packet size"),
+        (
+            b"Q\0\0\0\x05\0",
+            "08P01",
+            "expected password response, got message type 81",
+        ),
+        (
+            b"p\0\x01\0\x05",
+            "08P01",
+            "invalid message length 65541 for message type 'p'",
+        ),
+    ] {
+        let client = way.stage.authority.client();
+        let mut wire = Wire::connect_tls(&way.proxy.endpoint(), &client).unwrap();
+        wire.startup(PROTOCOL_3_0, &[("user", "app"), ("database", "postgres")]);
+        assert_eq!(wire.read().body, [0, 0, 0, 3]);
+        wire.send_bytes(bytes);
+        let end = wire.until_closed();
+        message(&end[0], sqlstate, text);
+    }
+    // What is not encrypted is refused before anybody sends a password.
+    let mut wire = Wire::connect(&way.proxy.endpoint());
+    wire.startup(PROTOCOL_3_0, &[("user", "app"), ("database", "postgres")]);
+    let end = wire.until_closed();
+    assert_eq!(end.len(), 2, "{}", pretty(&end));
+    message(
+        &end[0],
+        "28000",
+        "28000: pgpalisade asks for the password over TLS only",
+    );
+}
+
+/// After AuthenticationOk nothing that the client sends is an answer to the server: no password goes there.
+#[test]
+fn a_server_that_asks_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = vec![0; 4096];
+        assert!(stream.read(&mut bytes).unwrap() > 8);
+        let requests = b"R\0\0\0\x08\0\0\0\0R\0\0\0\x08\0\0\0\x03";
+        stream.write_all(requests).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(2)))
+            .unwrap();
+        let read = stream.read(&mut bytes).unwrap_or_default();
+        bytes.truncate(read);
+        bytes
+    });
+    let postgres = Postgres::start();
+    let mut options = Options::new(&postgres);
+    options.upstream = format!("postgres://127.0.0.1:{port}");
+    let proxy = Proxy::start_with(options);
+    let mut wire = Wire::connect(&proxy.endpoint());
+    wire.startup(PROTOCOL_3_0, &[("user", "app"), ("database", "postgres")]);
+    assert_eq!((wire.read().body[3], wire.read().body[3]), (0, 3));
+    wire.send(&Batch::new().password("hunter2"));
+    let got = server.join().unwrap();
+    assert_eq!(got, b"", "{}", got.escape_ascii());
+}

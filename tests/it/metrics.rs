@@ -1,0 +1,273 @@
+//! Metrics: the numbers rise by what was done, the names are those of the page, and Prometheus' own tool likes them.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pgpalisade_tests::http::{Http, Metrics};
+use pgpalisade_tests::machine::{Signal, repository, signal, wait_for};
+use pgpalisade_tests::policy::PolicyFile;
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::Proxy;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::Wire;
+
+const SETUP: &str = "CREATE TABLE jobs (id int)";
+
+/// Declarations that the authority has answered; that of the proxy itself at its start is one.
+const DECLARED: &str = "pgpalisade_authority_answer_seconds_count{operation=\"declare\"}";
+
+fn stage() -> (Http, Stage) {
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let http = Http::free();
+    let options = http.options(&postgres).flag("--takeover-timeout", "1s");
+    let proxy = Proxy::start_with(options);
+    (http, Stage { proxy, postgres })
+}
+
+/// Waits until a series has this value: a session ends behind its client's back.
+#[track_caller]
+fn wait_until(http: Http, series: &str, value: f64) {
+    wait_for(&format!("{series} {value}"), || {
+        (http.metrics().of(series) == value).then_some(())
+    });
+}
+
+/// A startup packet whose parameters do not end where it does.
+fn refused_login(stage: &Stage) {
+    let mut client = Wire::connect(&stage.proxy.endpoint());
+    client.send_bytes(b"\0\0\0\x0d\0\x03\0\0user\0");
+    assert_eq!(client.until_closed()[0].sqlstate(), "08P01");
+}
+
+/// Runs promtool, with a text as its input, and fails with what it says.
+#[track_caller]
+fn promtool(arguments: &[&str], input: &str) {
+    let mut tool = Command::new("promtool")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    tool.stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
+    let output = tool.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success(), "promtool {arguments:?}: {said}");
+}
+
+#[test]
+fn numbers_rise_by_what_was_done() {
+    let (http, stage) = stage();
+    let declared = http.metrics().of(DECLARED);
+    let statements = |basis: &str| format!("pgpalisade_statements_total{{basis=\"{basis}\"}}");
+    let mut plain = stage.plain();
+    for _ in 0..3 {
+        plain.ok("SELECT 1");
+    }
+    for _ in 0..2 {
+        assert_eq!(
+            plain.query("INSERT INTO jobs VALUES (0)")[0].sqlstate(),
+            "PF002"
+        );
+    }
+    let mut old = stage.leader("33");
+    old.ok("INSERT INTO jobs VALUES (1)");
+    plain.extended("SELECT 1");
+    let seen = http.metrics();
+    assert_eq!(seen.of(&statements("not_required")), 4.0);
+    assert_eq!(seen.of(&statements("token")), 1.0);
+    let refused = "pgpalisade_rejections_total{kind=\"no_token\",sqlstate=\"PF002\",scope=\"default\",\
+                   enforced=\"true\"}";
+    assert_eq!(seen.of(refused), 2.0, "{}", seen.text);
+    assert_eq!(seen.of("pgpalisade_mark{scope=\"default\"}"), 33.0);
+    assert_eq!(seen.of("pgpalisade_connections_open"), 2.0);
+    assert_eq!(seen.of("pgpalisade_sessions_total"), 2.0);
+    assert!(seen.of("pgpalisade_received_bytes_total{from=\"client\"}") > 100.0);
+    assert!(seen.of("process_resident_memory_bytes") > 1e6);
+
+    // A takeover that has somebody to end.
+    let mut new = stage.leader("34");
+    new.ok("INSERT INTO jobs VALUES (2)");
+    assert_eq!(old.query("SELECT 1")[0].sqlstate(), "PF001");
+    drop(plain);
+    wait_until(
+        http,
+        "pgpalisade_sessions_ended_total{reason=\"client_left\"}",
+        1.0,
+    );
+    wait_until(http, "pgpalisade_connections_open", 1.0);
+    let seen = http.metrics();
+    assert_eq!(
+        seen.of("pgpalisade_sessions_ended_total{reason=\"taken_over\"}"),
+        1.0
+    );
+    assert_eq!(seen.of("pgpalisade_connections_total"), 3.0);
+    assert_eq!(seen.of("pgpalisade_marks_raised_total"), 2.0);
+    assert_eq!(seen.of("pgpalisade_takeover_duration_seconds_count"), 1.0);
+    assert_eq!(seen.of("pgpalisade_takeover_sessions_ended_total"), 1.0);
+    assert_eq!(seen.of("pgpalisade_takeovers_incomplete_total"), 0.0);
+    assert_eq!(seen.of("pgpalisade_mark{scope=\"default\"}"), 34.0);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs_f64();
+    let raised = seen.of("pgpalisade_mark_raised_timestamp_seconds{scope=\"default\"}");
+    assert!(
+        (now - 60.0..now + 1.0).contains(&raised),
+        "{raised} at {now}"
+    );
+    assert_eq!(seen.of(DECLARED), declared + 2.0);
+
+    // One that cannot be completed.
+    let pid = new.backend_pid();
+    signal(pid, Signal::STOP);
+    let answer = stage.plain().query("SET fencing.token = 35");
+    signal(pid, Signal::CONT);
+    assert!(answer.iter().any(|message| message.sqlstate() == "PF006"));
+    wait_until(http, "pgpalisade_takeovers_incomplete_total", 1.0);
+
+    refused_login(&stage);
+    wait_until(
+        http,
+        "pgpalisade_logins_refused_total{sqlstate=\"08P01\"}",
+        1.0,
+    );
+}
+
+#[test]
+fn what_is_only_observed_is_counted_apart() {
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let http = Http::free();
+    let mut options = http.options(&postgres);
+    options.flags.push("--observe".to_owned());
+    let proxy = Proxy::start_with(options);
+    let stage = Stage { proxy, postgres };
+    stage.plain().ok("INSERT INTO jobs VALUES (1)");
+    let seen = http.metrics();
+    let observed = "pgpalisade_rejections_total{kind=\"no_token\",sqlstate=\"PF002\",scope=\"default\",\
+                    enforced=\"false\"}";
+    assert_eq!(seen.of(observed), 1.0, "{}", seen.text);
+    assert_eq!(
+        seen.of("pgpalisade_statements_total{basis=\"exempt\"}"),
+        1.0
+    );
+}
+
+/// A client can write what it likes into its names: it makes no series, and no line of its own.
+#[test]
+fn clients_make_no_series() {
+    let (http, stage) = stage();
+    let hostile = "a\"} 1\nevil 1";
+    let name = [
+        ("user", "postgres"),
+        ("database", "postgres"),
+        ("application_name", hostile),
+    ];
+    let mut session = Wire::login(&stage.proxy.endpoint(), &name);
+    session.query(&format!("SET fencing.token = '{hostile}=1'"));
+    // Before the login nobody has proved a name.
+    let mut login = Wire::connect(&stage.proxy.endpoint());
+    login.startup(0x3_0000, &[("user", "x"), ("fencing.token", hostile)]);
+    assert_eq!(login.until_closed()[0].sqlstate(), "PF003");
+    let seen = http.metrics();
+    promtool(&["check", "metrics"], &seen.text);
+    assert!(!seen.text.contains("evil"), "{}", seen.text);
+    let unknown = "pgpalisade_rejections_total{kind=\"invalid_token\",sqlstate=\"PF003\",scope=\"\",enforced=\"true\"}";
+    assert!(seen.of(unknown) >= 2.0, "{}", seen.text);
+}
+
+/// Who has not logged in can write any user and any scope, and must not make it look as if a leader was refused. Others
+/// can still make up names.
+#[test]
+fn only_scopes_that_there_are_have_series() {
+    let policy = PolicyFile::new(
+        "[tokens]\nscopes = \"listed\"\n[scope.jobs]\nholders = { user = \"leader\" }\n",
+    );
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let http = Http::free();
+    let path = policy.path().display().to_string();
+    let options = http.options(&postgres).flag("--policy", &path);
+    let proxy = Proxy::start_with(options);
+    let stage = Stage { proxy, postgres };
+    let refused = |scope: &str| {
+        format!(
+            "pgpalisade_rejections_total{{kind=\"policy\",sqlstate=\"PF005\",scope=\"{scope}\",enforced=\"true\"}}"
+        )
+    };
+    let mut login = Wire::connect(&stage.proxy.endpoint());
+    login.startup(0x3_0000, &[("user", "x"), ("fencing.token", "jobs=1")]);
+    assert_eq!(login.until_closed()[0].sqlstate(), "PF005");
+    wait_until(http, &refused(""), 1.0);
+    assert_eq!(
+        stage.plain().query("SET fencing.token = 'jobs=1'")[0].sqlstate(),
+        "PF005"
+    );
+    wait_until(http, &refused("jobs"), 1.0);
+    let mut session = stage.plain();
+    for number in 0..50 {
+        let answer = session.query(&format!("SET fencing.token = 'made-up-{number}=1'"));
+        assert_eq!(answer[0].sqlstate(), "PF005");
+    }
+    wait_until(http, &refused("(others)"), 50.0);
+    let seen = http.metrics();
+    assert_eq!(seen.of(&refused("")), 1.0);
+    assert!(!seen.text.contains("made-up"), "{}", seen.text);
+}
+
+/// Each family that the page lists is there, and the page lists all; what the alerts look at is among them.
+#[test]
+fn the_page_and_the_alerts_name_what_there_is() {
+    let (http, stage) = stage();
+    stage.plain().query("INSERT INTO jobs VALUES (0)");
+    drop(stage.leader("33"));
+    refused_login(&stage);
+    wait_until(
+        http,
+        "pgpalisade_sessions_ended_total{reason=\"client_left\"}",
+        2.0,
+    );
+    let seen = http.metrics();
+    promtool(&["check", "metrics"], &seen.text);
+    let families = families(&seen);
+    let page = std::fs::read_to_string(repository().join("docs/observe.md")).unwrap();
+    let listed: BTreeSet<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .filter(|name| name.starts_with("pgpalisade_") || name.starts_with("process_"))
+        .collect();
+    assert_eq!(listed, families, "docs/observe.md (left), /metrics (right)");
+
+    let rules = repository().join("packaging/prometheus-rules.yml");
+    promtool(&["check", "rules", &rules.display().to_string()], "");
+    let rules = std::fs::read_to_string(rules).unwrap();
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let named = rules.split(|c| !is_name(c));
+    let named: Vec<&str> = named
+        .filter(|word| word.starts_with("pgpalisade_"))
+        .collect();
+    assert!(named.len() > 5, "{named:?}");
+    for name in named {
+        let family = name.trim_end_matches("_bucket").trim_end_matches("_count");
+        assert!(
+            families.contains(family),
+            "{name} is in the alerts, and not in /metrics"
+        );
+    }
+}
+
+fn families(seen: &Metrics) -> BTreeSet<&str> {
+    let families = seen.families();
+    let set: BTreeSet<&str> = families.iter().copied().collect();
+    assert_eq!(set.len(), families.len(), "one is there twice");
+    set
+}

@@ -1,0 +1,286 @@
+//! Connections that never become sessions: probes of load balancers, and what is no startup packet. PostgreSQL is asked
+//! the same, and the proxy answers as it does.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use pgpalisade_tests::machine::{Running, TERM, wait_for};
+use pgpalisade_tests::postgres::scratch_dir;
+use pgpalisade_tests::programs::haproxy;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Endpoint, Message, PROTOCOL_3_0, SSL_REQUEST, Wire, startup_packet};
+use rustix::net::sockopt::set_socket_linger;
+
+const GSSENC_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 48];
+
+/// The log is written by a thread of its own.
+const A_LINE_LATER: Duration = Duration::from_millis(300);
+
+/// What a client does after its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// It says that nothing follows, and reads.
+    HalfCloses,
+    /// It reads.
+    Waits,
+}
+
+/// What it is, which encryption requests are declined first, and what is sent.
+type Case = (&'static str, Vec<[u8; 8]>, Vec<u8>, Then);
+
+fn packet(code: u32, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len() + 8).unwrap();
+    [length.to_be_bytes(), code.to_be_bytes()]
+        .concat()
+        .into_iter()
+        .chain(body.iter().copied())
+        .collect()
+}
+
+/// An encryption request that is declined comes first `declined` times; then `bytes` are sent, and the rest of the
+/// answer is what a driver would make of it.
+fn answer(endpoint: &Endpoint, declined: &[[u8; 8]], bytes: &[u8], then: Then) -> Vec<Message> {
+    let mut wire = Wire::connect(endpoint);
+    for request in declined {
+        wire.send_bytes(request);
+        assert_eq!(wire.read_byte(), Some(b'N'));
+    }
+    wire.send_bytes(bytes);
+    if then == Then::HalfCloses {
+        wire.shut_down_writing();
+    }
+    wire.until_closed()
+}
+
+/// Severity, SQLSTATE and message of each, or its type.
+fn words(messages: &[Message]) -> Vec<String> {
+    let words = |message: &Message| match message.tag {
+        b'E' => format!(
+            "{} {} {}",
+            message.severity(),
+            message.sqlstate(),
+            message.field(b'M').unwrap_or_default()
+        ),
+        0 => String::from("closed"),
+        tag => char::from(tag).to_string(),
+    };
+    messages.iter().map(words).collect()
+}
+
+#[test]
+fn what_is_no_startup_packet_is_answered_as_by_postgresql() {
+    use Then::{HalfCloses, Waits};
+    let stage = Stage::start();
+    let whole = startup_packet(PROTOCOL_3_0, &[("user", "postgres")]);
+    let nothing = Vec::new;
+    let mut cases: Vec<Case> = vec![
+        ("nothing", vec![], nothing(), HalfCloses),
+        (
+            "a web client",
+            vec![],
+            b"GET / HTTP/1.1\r\nHost: db\r\n\r\n".to_vec(),
+            Waits,
+        ),
+        (
+            "a TLS client",
+            vec![],
+            b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03".to_vec(),
+            Waits,
+        ),
+        (
+            "an SSH client",
+            vec![],
+            b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(),
+            Waits,
+        ),
+        (
+            "a client of PROXY v1",
+            vec![],
+            b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n".to_vec(),
+            Waits,
+        ),
+        ("protocol 2", vec![], packet(2 << 16, b"postgres\0"), Waits),
+        (
+            "protocol 4",
+            vec![],
+            packet(4 << 16, b"user\0postgres\0\0"),
+            Waits,
+        ),
+        (
+            "no terminator",
+            vec![],
+            packet(PROTOCOL_3_0, b"user\0postgres\0"),
+            Waits,
+        ),
+        (
+            "text behind the terminator",
+            vec![],
+            packet(PROTOCOL_3_0, b"user\0postgres\0\0more\0"),
+            Waits,
+        ),
+        (
+            "no user",
+            vec![],
+            packet(PROTOCOL_3_0, b"database\0postgres\0\0"),
+            Waits,
+        ),
+        ("no parameters", vec![], packet(PROTOCOL_3_0, b"\0"), Waits),
+        (
+            "a cancel request without a key",
+            vec![],
+            packet(80_877_102, b""),
+            Waits,
+        ),
+        (
+            "a cancel request with half a key",
+            vec![],
+            packet(80_877_102, &[0; 4]),
+            Waits,
+        ),
+        (
+            "a cancel request for nobody",
+            vec![],
+            packet(80_877_102, &[0; 8]),
+            Waits,
+        ),
+        (
+            "SSL, then nothing",
+            vec![SSL_REQUEST],
+            nothing(),
+            HalfCloses,
+        ),
+        (
+            "SSL and GSS, then nothing",
+            vec![SSL_REQUEST, GSSENC_REQUEST],
+            nothing(),
+            HalfCloses,
+        ),
+        (
+            "SSL, then nonsense",
+            vec![SSL_REQUEST],
+            b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+            Waits,
+        ),
+        (
+            "SSL, then a cut packet",
+            vec![SSL_REQUEST],
+            whole[..6].to_vec(),
+            HalfCloses,
+        ),
+        ("SSL twice", vec![SSL_REQUEST], SSL_REQUEST.to_vec(), Waits),
+        (
+            "GSS twice",
+            vec![GSSENC_REQUEST],
+            GSSENC_REQUEST.to_vec(),
+            Waits,
+        ),
+        (
+            "an unknown user",
+            vec![],
+            startup_packet(PROTOCOL_3_0, &[("user", "nobody_at_all")]),
+            Waits,
+        ),
+    ];
+    for length in [0, 1, 4, 7, 10_005, i32::MAX, -1, i32::MIN] {
+        let bytes = [length.to_be_bytes(), PROTOCOL_3_0.to_be_bytes()].concat();
+        cases.push(("a bad length", vec![], bytes, Waits));
+    }
+    for end in [1, 3, 4, 5, 8, 9, 14, whole.len() - 1] {
+        cases.push(("a cut packet", vec![], whole[..end].to_vec(), HalfCloses));
+    }
+    let endpoint = stage.proxy.endpoint();
+    let ask = |endpoint: &Endpoint, (_, declined, bytes, then): &Case| {
+        words(&answer(endpoint, declined, bytes, *then))
+    };
+    // Where it too declines GSSAPI encryption, which Debian's has.
+    let direct = |case: &_| ask(&stage.postgres.socket(), case);
+    let (silent, answered): (Vec<_>, Vec<_>) =
+        cases.iter().partition(|case| direct(case) == ["closed"]);
+    assert!(silent.len() > 10 && answered.len() > 5);
+    // Whom PostgreSQL tells nothing, the log does not mention either.
+    let before = stage.proxy.output();
+    for case in silent {
+        assert_eq!(ask(&endpoint, case), ["closed"], "{case:?}");
+    }
+    std::thread::sleep(A_LINE_LATER);
+    assert_eq!(stage.proxy.output(), before);
+    for case in answered {
+        assert_eq!(ask(&endpoint, case), direct(case), "{case:?}");
+    }
+    stage.plain().ok("SELECT 1");
+}
+
+/// Who goes with a reset, as haproxy does to save a port, and in the middle of a login too.
+#[test]
+fn connections_that_are_reset_make_no_noise() {
+    let stage = Stage::start();
+    let Endpoint::Tcp(address) = stage.proxy.endpoint() else {
+        unreachable!("the proxy listens on TCP");
+    };
+    let whole = startup_packet(PROTOCOL_3_0, &[("user", "postgres")]);
+    let before = stage.proxy.output();
+    for bytes in [&b""[..], &whole[..5], &SSL_REQUEST, &whole] {
+        for reads in [false, true] {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(bytes).unwrap();
+            if reads && bytes.len() >= 8 {
+                stream.read_exact(&mut [0]).unwrap();
+            }
+            set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+            drop(stream);
+        }
+    }
+    wait_for("the sessions to end", || {
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE client_addr IS NOT NULL";
+        (stage.postgres.value(sessions) == "0").then_some(())
+    });
+    stage.plain().ok("SELECT 1");
+    std::thread::sleep(A_LINE_LATER);
+    assert_eq!(stage.proxy.output(), before);
+}
+
+/// haproxy in front of the proxy, with both of its checks.
+#[test]
+fn the_checks_of_haproxy_make_no_noise() {
+    let stage = Stage::start();
+    let dir = scratch_dir();
+    let socket = dir.path().join("stats");
+    let server = format!(
+        "127.0.0.1:{} check inter 20ms",
+        stage.proxy.endpoint().port()
+    );
+    let settings = format!(
+        "global\n  stats socket {} mode 666\n\
+         defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 5s\n  timeout server 5s\n\
+         backend tcp\n  option tcp-check\n  server one {server}\n\
+         backend known\n  option pgsql-check user postgres\n  server one {server}\n\
+         backend unknown\n  option pgsql-check user haproxy\n  server one {server}\n",
+        socket.display()
+    );
+    let before = stage.proxy.output();
+    let mut command = haproxy(dir.path(), &settings);
+    let log = dir.path().join("log");
+    let haproxy = Running::spawn(&mut command, log.clone(), TERM);
+    let _haproxy = haproxy.expect("haproxy; run scripts/install-packages");
+    let status = |line: &str| line.split(',').nth(36).unwrap_or_default().to_owned();
+    wait_for("haproxy to find three living servers", || {
+        let mut stream = UnixStream::connect(&socket).ok()?;
+        stream.write_all(b"show stat\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        let servers = text.lines().filter(|line| line.contains(",one,"));
+        let states: Vec<String> = servers.map(status).collect();
+        (states == ["L4OK", "L7OK", "L7OK"]).then_some(())
+    });
+    // For some dozen checks more.
+    std::thread::sleep(A_LINE_LATER * 2);
+    assert_eq!(
+        stage.proxy.output(),
+        before,
+        "{:?}",
+        std::fs::read_to_string(log)
+    );
+    stage.plain().ok("SELECT 1");
+}

@@ -1,0 +1,204 @@
+//! The rejection log of a real proxy: rotated by others, followed, and in the face of those who retry without end.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use pgpalisade_tests::machine::{PATIENCE, Signal, signal, wait_for};
+use pgpalisade_tests::proxy::{Proxy, subcommand};
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Wire};
+use serde_json::Value;
+
+const SETUP: &str = "CREATE TABLE jobs (id int)";
+const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// The lines that `rejections --follow` prints.
+fn follow(proxy: &Proxy) -> (Child, Receiver<String>) {
+    let mut command = subcommand("rejections");
+    command.args(["--follow", "--since=1h", "--json"]);
+    command.env("PGPALISADE_REJECTION_LOG", proxy.rejection_log());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        let mut lines = out.lines().map_while(Result::ok);
+        while lines.next().is_some_and(|line| sender.send(line).is_ok()) {}
+    });
+    (child, lines)
+}
+
+/// What logrotate does: a rename, then SIGHUP. Not a record is lost, in the files and for who follows.
+#[test]
+fn a_log_that_is_rotated_loses_nothing() {
+    const ROUNDS: usize = 3;
+    const EACH: usize = 8;
+    let stage = Stage::with(SETUP);
+    let log = stage.proxy.rejection_log();
+    let (mut child, lines) = follow(&stage.proxy);
+    let mut wire = stage.plain();
+    let refuse = |wire: &mut Wire, number: usize| {
+        let refused = wire.query(&format!("INSERT INTO jobs_{number} VALUES (1)"));
+        assert_eq!(refused[0].sqlstate(), "PF002");
+    };
+    let (mut number, mut followed) = (0, Vec::new());
+    for round in 0..ROUNDS {
+        for _ in 0..EACH {
+            refuse(&mut wire, number);
+            number += 1;
+        }
+        std::fs::rename(&log, log.with_extension(format!("{round}"))).unwrap();
+        // What comes now may go to the old file, or the new one.
+        for _ in 0..EACH {
+            refuse(&mut wire, number);
+            number += 1;
+        }
+        signal(stage.proxy.pid(), Signal::HUP);
+        wait_for("the new file", || log.exists().then_some(()));
+        // Whoever follows looks five times a second: two rotations in that time are more than it sees.
+        while followed.len() < number {
+            let line = lines.recv_timeout(PATIENCE).unwrap();
+            followed.push(serde_json::from_str(&line).unwrap());
+        }
+    }
+    let names = |lines: Vec<Value>| -> Vec<String> {
+        let name = |line: &Value| line["statement"].as_str().unwrap().to_owned();
+        lines.iter().map(name).collect()
+    };
+    let expect: Vec<String> = (0..number)
+        .map(|number| format!("INSERT INTO jobs_{number} VALUES (?)"))
+        .collect();
+    assert_eq!(names(followed), expect);
+    let mut written = Vec::new();
+    for round in 0..ROUNDS {
+        let text = std::fs::read_to_string(log.with_extension(format!("{round}"))).unwrap();
+        written.extend(text.lines().map(|line| serde_json::from_str(line).unwrap()));
+    }
+    written.extend(stage.proxy.rejections());
+    assert_eq!(names(written), expect);
+    signal(child.id(), Signal::INT);
+    assert!(child.wait().unwrap().success());
+    assert!(lines.try_recv().is_err(), "nothing twice");
+}
+
+/// A deposed leader that retries as fast as it can.
+#[test]
+fn a_storm_is_a_few_records_and_a_count() {
+    const STORM: u64 = 20_000;
+    let mut stage = Stage::with(SETUP);
+    let mut zombie = stage.plain();
+    let batch = Batch::new().query("INSERT INTO jobs VALUES (1)");
+    for _ in 0..STORM {
+        zombie.run(&batch);
+    }
+    let refused = stage.user("postgres").query("INSERT INTO jobs SELECT 2");
+    assert_eq!(refused[0].sqlstate(), "PF002");
+    stage.proxy.terminate();
+    let records = stage.proxy.rejections();
+    let of = |text: &str| {
+        let records = records.iter().filter(|record| record["statement"] == text);
+        let counts: Vec<u64> = records.map(|r| r["count"].as_u64().unwrap()).collect();
+        (counts.len(), counts.iter().sum::<u64>())
+    };
+    let (lines, refusals) = of("INSERT INTO jobs VALUES (?)");
+    assert!((2..=200).contains(&lines), "{lines} lines");
+    assert_eq!(refusals, STORM);
+    assert_eq!(of("INSERT INTO jobs SELECT ?"), (1, 1));
+    assert!(records.iter().all(|record| record["dropped"].is_null()));
+}
+
+/// The trace is kept, of a simple query and of a prepared statement, and nothing else of a comment.
+#[test]
+fn the_trace_of_a_statement_is_kept() {
+    let stage = Stage::with(SETUP);
+    let mut wire = stage.plain();
+    let traced = format!("INSERT INTO jobs VALUES (1) /*action='secret',traceparent='{TRACE}'*/");
+    let long = format!(
+        "INSERT INTO jobs VALUES ({}1) /*traceparent='{TRACE}'*/",
+        "1+".repeat(5_000)
+    );
+    let forged = "INSERT INTO jobs VALUES (1) /*traceparent='00-secret'*/";
+    for sql in [&traced, &long] {
+        assert_eq!(wire.query(sql)[0].sqlstate(), "PF002");
+    }
+    let refused = wire.extended(&traced);
+    assert!(refused.iter().any(|message| message.tag == b'E'));
+    assert_eq!(wire.query(forged)[0].sqlstate(), "PF002");
+    let records = wait_for("the records", || {
+        Some(stage.proxy.rejections()).filter(|records| records.len() == 4)
+    });
+    let traces: Vec<&Value> = records
+        .iter()
+        .map(|record| &record["traceparent"])
+        .collect();
+    assert_eq!(
+        traces,
+        [TRACE, TRACE, TRACE]
+            .map(Value::from)
+            .iter()
+            .chain([&Value::Null])
+            .collect::<Vec<_>>()
+    );
+    let text = std::fs::read_to_string(stage.proxy.rejection_log()).unwrap();
+    assert!(!text.contains("secret"), "{text}");
+}
+
+/// Names, SQL and application_name of a client that wants to write lines of its own, or to steer who reads them.
+#[test]
+fn nobody_writes_lines_or_steers_terminals_through_the_logs() {
+    const HOSTILE: &str =
+        "x\r\n{\"level\":\"forged\"}\u{1b}[2J\u{7f}\u{9b}2J\u{202e}\u{2028}\u{feff}";
+    let visible = |c: char| c == '\n' || c == ' ' || c.is_ascii_graphic();
+    for format in ["json", "text"] {
+        let mut stage = Stage::with_flags(
+            &format!("{SETUP}; CREATE ROLE {HOSTILE:?} LOGIN SUPERUSER").replace(
+                &format!("{HOSTILE:?}"),
+                &format!("\"{}\"", HOSTILE.replace('"', "\"\"")),
+            ),
+            &[
+                ("--log-format", format),
+                ("--log", "debug"),
+                ("--rejection-literals", "keep"),
+            ],
+        );
+        let who = [
+            ("user", HOSTILE),
+            ("database", "postgres"),
+            ("application_name", HOSTILE),
+        ];
+        let mut wire = Wire::login(&stage.proxy.endpoint(), &who);
+        let sql = format!("INSERT INTO jobs VALUES (1) -- {HOSTILE}");
+        assert_eq!(wire.query(&sql)[0].sqlstate(), "PF002");
+        let setting = format!("SET fencing.token = '{HOSTILE}'");
+        assert_eq!(wire.query(&setting)[0].sqlstate(), "PF003");
+        let scope = format!("SET fencing.scope = '{HOSTILE}'");
+        assert_eq!(wire.query(&scope)[0].sqlstate(), "PF003");
+        let mut unknown = Wire::connect(&stage.proxy.endpoint());
+        unknown.startup(196_608, &[("user", HOSTILE), ("database", HOSTILE)]);
+        let refused = unknown.until_closed();
+        assert!(refused.iter().any(|message| message.sqlstate() == "3D000"));
+        let records = wait_for("the records", || {
+            Some(stage.proxy.rejections()).filter(|records| records.len() == 3)
+        });
+        assert_eq!(records[0]["user"], HOSTILE);
+        assert!(records[0]["statement"].as_str().unwrap().contains("forged"));
+        drop(wire);
+        stage.proxy.terminate();
+        let output = stage.proxy.output();
+        assert!(output.chars().all(visible), "{output:?}");
+        assert!(output.contains("forged"), "{output}");
+        for line in output.lines() {
+            assert!(!line.starts_with("{\"level\":\"forged"), "{line}");
+            if format == "json" && !line.starts_with("listening on ") {
+                let parsed: Value =
+                    serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+                assert!(parsed["level"].is_string(), "{line}");
+            }
+        }
+        let mut command = subcommand("rejections");
+        let table = command.arg(stage.proxy.rejection_log()).output().unwrap();
+        let table = String::from_utf8(table.stdout).unwrap();
+        assert!(table.chars().all(visible), "{table:?}");
+        assert_eq!(table.lines().count(), 4, "{table}");
+    }
+}

@@ -1,0 +1,227 @@
+//! The proxy as a service: what systemd is told, what a SIGHUP reads again, and the unit file.
+
+use std::fs::Permissions;
+use std::io::{ErrorKind, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use pgpalisade_tests::machine::{PATIENCE, Signal, repository, signal, wait_for};
+use pgpalisade_tests::policy::PolicyFile;
+use pgpalisade_tests::postgres::{Postgres, scratch_dir};
+use pgpalisade_tests::proxy::{Options, Proxy, binary};
+use pgpalisade_tests::stage::Stage;
+use rustix::net::sockopt::set_socket_passcred;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use tempfile::TempDir;
+
+/// The end of a `NOTIFY_SOCKET` that systemd has.
+struct Manager {
+    socket: UnixDatagram,
+    dir: TempDir,
+}
+
+impl Manager {
+    fn new() -> Self {
+        let dir = scratch_dir();
+        let socket = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        set_socket_passcred(&socket, true).unwrap();
+        Self { socket, dir }
+    }
+
+    fn path(&self) -> String {
+        self.dir.path().join("notify").display().to_string()
+    }
+
+    /// The next words, of those that are not of the watchdog.
+    fn told(&self) -> String {
+        loop {
+            let (_, text) = self.hear();
+            if text.trim() != "WATCHDOG=1" {
+                return text;
+            }
+        }
+    }
+
+    /// The next words, and which process they are from.
+    fn hear(&self) -> (u32, String) {
+        let (mut buffer, mut space) = ([0; 1024], [MaybeUninit::uninit(); 256]);
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let into = &mut [IoSliceMut::new(&mut buffer)];
+        let received = recvmsg(&self.socket, into, &mut ancillary, RecvFlags::empty()).unwrap();
+        let pid = ancillary.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.pid),
+            _ => None,
+        });
+        let pid = pid.unwrap().as_raw_nonzero().get();
+        let text = String::from_utf8_lossy(&buffer[..received.bytes]).into_owned();
+        (u32::try_from(pid).unwrap(), text)
+    }
+}
+
+#[test]
+fn systemd_is_told_of_start_reload_and_end() {
+    let manager = Manager::new();
+    let postgres = Postgres::start();
+    let policy = PolicyFile::new("");
+    let options = Options::new(&postgres)
+        .flag("--policy", &policy.path().display().to_string())
+        .variable("NOTIFY_SOCKET", &manager.path());
+    let mut proxy = Proxy::start_with(options);
+    assert_eq!(manager.told().trim(), "READY=1");
+    // What was read again is in force when it says so.
+    policy.write("nonsense");
+    signal(proxy.pid(), Signal::HUP);
+    let told = manager.told();
+    let since = told
+        .lines()
+        .find_map(|line| line.strip_prefix("MONOTONIC_USEC="));
+    assert!(told.contains("RELOADING=1") && since.is_some(), "{told}");
+    assert_eq!(manager.told().trim(), "READY=1");
+    let is_logged = || {
+        proxy
+            .output()
+            .contains("the policy file is not valid")
+            .then_some(())
+    };
+    wait_for("the log", is_logged);
+    proxy.terminate();
+    assert_eq!(manager.told().trim(), "STOPPING=1");
+    // Without a watchdog none is fed.
+    manager.socket.set_nonblocking(true).unwrap();
+    let nothing = manager.socket.recv(&mut [0; 64]).unwrap_err();
+    assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn the_watchdog_is_fed_as_long_as_it_runs() {
+    let manager = Manager::new();
+    let postgres = Postgres::start();
+    let options = Options::new(&postgres)
+        .variable("NOTIFY_SOCKET", &manager.path())
+        .variable("WATCHDOG_USEC", "200000");
+    let proxy = Proxy::start_with(options);
+    let fed = || {
+        let mut buffer = [0; 64];
+        let len = manager.socket.recv(&mut buffer)?;
+        Ok::<_, std::io::Error>(buffer[..len].starts_with(b"WATCHDOG=1"))
+    };
+    wait_for("five times", || {
+        (0..5).all(|_| fed().unwrap()).then_some(())
+    });
+    // One that hangs feeds none.
+    proxy.pause();
+    manager.socket.set_nonblocking(true).unwrap();
+    while fed().is_ok() {}
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(fed().is_err());
+    proxy.resume();
+}
+
+/// The process that takes over is the one that systemd looks after from then on: it feeds the watchdog, though the
+/// environment names the process that has started it, and that one does not any more.
+#[test]
+fn systemd_is_told_of_an_upgrade() {
+    let manager = Manager::new();
+    let postgres = Postgres::start();
+    let starter = manager.dir.path().join("starter");
+    let as_systemd = "#!/bin/sh\nWATCHDOG_PID=$$ exec \"$PROGRAM\" \"$@\"\n";
+    std::fs::write(&starter, as_systemd).unwrap();
+    std::fs::set_permissions(&starter, Permissions::from_mode(0o755)).unwrap();
+    let mut options = Options::new(&postgres)
+        .variable("NOTIFY_SOCKET", &manager.path())
+        .variable("WATCHDOG_USEC", "1000000")
+        .variable("PROGRAM", &binary().display().to_string());
+    options.binary = Some(starter);
+    let mut proxy = Proxy::start_with(options);
+    assert_eq!(manager.told().trim(), "READY=1");
+    signal(proxy.pid(), Signal::USR2);
+    let told = manager.told();
+    let main_pid = told.trim().strip_prefix("MAINPID=");
+    let new = main_pid.and_then(|pid| pid.parse().ok()).expect("MAINPID");
+    assert_eq!(manager.told().trim(), "READY=1");
+    // The old one ends by itself, and says nothing any more.
+    for _ in 0..5 {
+        let (sender, text) = manager.hear();
+        assert_eq!((sender, text.trim()), (new, "WATCHDOG=1"));
+    }
+    wait_for("the end of the old process", || {
+        proxy.output().contains("stopped").then_some(())
+    });
+    signal(new, Signal::TERM);
+    assert_eq!(manager.told().trim(), "STOPPING=1");
+    assert!(proxy.terminate().success());
+}
+
+/// Nobody waits for systemd where it has not started the proxy, and one without a policy is ready again too.
+#[test]
+fn a_reload_says_what_needs_a_restart() {
+    let manager = Manager::new();
+    let postgres = Postgres::start();
+    let file = manager.dir.path().join("pgpalisade.toml");
+    let write = |text: &str| std::fs::write(&file, text).unwrap();
+    write("workers = 1\n[takeover]\ntimeout = \"5s\"\n");
+    let options = Options::new(&postgres)
+        .flag("--config", &file.display().to_string())
+        .variable("NOTIFY_SOCKET", &manager.path());
+    let proxy = Proxy::start_with(options);
+    manager.told();
+    let reload = |text: &str| {
+        write(text);
+        signal(proxy.pid(), Signal::HUP);
+        assert!(manager.told().contains("RELOADING=1"));
+        assert_eq!(manager.told().trim(), "READY=1");
+    };
+    let says = |part: &str| {
+        wait_for(part, || proxy.output().contains(part).then_some(()));
+    };
+    reload("workers = 1\n[takeover]\ntimeout = \"5s\"\n");
+    // PGPALISADE_SHUTDOWN_GRACE is above the file, and 5s is the default of takeover.timeout.
+    reload("workers = 2\n[shutdown]\ngrace = \"9s\"\n[connections]\nmax = 7\n");
+    says("needs a restart: connections.max, workers\"");
+    reload("workers = \"many\"\nlisten = \"nonsense\"\n");
+    says("a restart would fail");
+    says("\\\"nonsense\\\" is not an address to listen on");
+    reload("workers = 1\n");
+    reload("workers = 3\n");
+    says("needs a restart: workers\"");
+    assert_eq!(proxy.output().matches("needs a restart").count(), 2);
+}
+
+/// Where systemd is installed, it says what it thinks of the unit.
+#[test]
+fn the_unit_file_is_sound_and_strict() {
+    let stage = Stage::start();
+    let unit = repository().join("packaging/pgpalisade.service");
+    let text = std::fs::read_to_string(unit).unwrap();
+    let dir = scratch_dir();
+    let file = dir.path().join("pgpalisade.service");
+    // The program of the tests is elsewhere.
+    let program: PathBuf = std::fs::read_link(format!("/proc/{}/exe", stage.proxy.pid())).unwrap();
+    let program = program.display().to_string();
+    std::fs::write(&file, text.replace("/usr/local/bin/pgpalisade", &program)).unwrap();
+    let analyze = |arguments: &[&str]| {
+        let mut command = Command::new("systemd-analyze");
+        command.args(arguments).arg(&file).output()
+    };
+    let verified = match analyze(&["verify", "--man=no"]) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            println!("systemd-analyze is not installed");
+            return;
+        }
+        other => other.unwrap(),
+    };
+    let said = String::from_utf8_lossy(&verified.stderr).into_owned();
+    let about_it = said
+        .lines()
+        .filter(|line| line.contains("pgpalisade.service"));
+    assert_eq!(about_it.collect::<Vec<_>>(), Vec::<&str>::new());
+    assert!(verified.status.success(), "{said}");
+    let strict = analyze(&["security", "--offline=true", "--threshold=15"]).unwrap();
+    let said = String::from_utf8_lossy(&strict.stdout).into_owned();
+    assert!(strict.status.success(), "{said}");
+}

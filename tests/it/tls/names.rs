@@ -1,0 +1,55 @@
+//! Rules of a policy that ask for the name in a client's certificate.
+
+use pgpalisade_tests::policy::PolicyFile;
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy};
+use pgpalisade_tests::tls::{Authority, TlsClient, Validity};
+use pgpalisade_tests::wire::Wire;
+
+use super::{TRUSTED, with_tls};
+
+/// As `clientcert=verify-full` of `pg_hba.conf`, with a rule for each name.
+#[test]
+fn a_rule_is_for_whom_the_certificate_names() {
+    let postgres = Postgres::start();
+    postgres.sql("CREATE TABLE t (id int)");
+    let authority = Authority::new();
+    let pair = authority.issue_local("proxy");
+    let policy = PolicyFile::new(
+        "[[session]]\nmatch = { user = \"postgres\", cn = [\"migrator\", \"batch-*\"] }\nwrites = \"allow\"\n",
+    );
+    let options = with_tls(Options::new(&postgres), "allow", &pair)
+        .flag(
+            "--tls-client-ca",
+            &authority.certificate().display().to_string(),
+        )
+        .flag("--policy", &policy.path().display().to_string());
+    let proxy = Proxy::start_with(options);
+    let write = |mut wire: Wire| {
+        let answer = wire.query("INSERT INTO t VALUES (1)");
+        let error = answer.iter().find(|message| message.tag == b'E');
+        error.map_or_else(String::new, |error| error.sqlstate())
+    };
+    let login = |client: &TlsClient| Wire::login_tls(&proxy.endpoint(), client, &TRUSTED);
+    let shows = |name: &str| {
+        let own = authority.issue(name, &["client"], Validity::Now);
+        login(&TlsClient::new(&authority.certificate(), Some(&own)))
+    };
+    assert_eq!(write(shows("migrator")), "");
+    assert_eq!(write(shows("batch-7")), "");
+    for name in ["Migrator", "migrator2", "postgres"] {
+        assert_eq!(write(shows(name)), "PF002", "{name}");
+    }
+    // Who shows none is not named, with TLS or without, and no host name counts.
+    assert_eq!(write(login(&authority.client())), "PF002");
+    assert_eq!(write(Wire::login(&proxy.endpoint(), &TRUSTED)), "PF002");
+    // The next policy is asked for the same name.
+    let mut open = shows("migrator");
+    open.ok("INSERT INTO t VALUES (2)");
+    policy.reload(
+        &proxy,
+        "[[session]]\nmatch = { cn = \"migrator\" }\nwrites = \"refuse\"\n",
+    );
+    assert_eq!(write(open), "PF005");
+    assert_eq!(write(shows("batch-7")), "PF002");
+}

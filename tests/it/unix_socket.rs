@@ -1,0 +1,177 @@
+//! Clients that come through a socket of the file system, and whose socket it is.
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::policy::PolicyFile;
+use pgpalisade_tests::postgres::{Postgres, scratch_dir};
+use pgpalisade_tests::programs::{feed, program, stdout};
+use pgpalisade_tests::proxy::{Options, Proxy, subcommand};
+use pgpalisade_tests::tls::Authority;
+use pgpalisade_tests::wire::{Endpoint, SSL_REQUEST, Wire};
+use tempfile::TempDir;
+
+const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
+
+/// A directory, and what proxies on it are started with.
+struct Scene {
+    dir: TempDir,
+    postgres: Postgres,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self {
+            dir: scratch_dir(),
+            postgres: Postgres::start(),
+        }
+    }
+
+    fn options(&self) -> Options {
+        let dir = format!("{}:7777", self.dir.path().display());
+        Options::new(&self.postgres).flag("--listen", &dir)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join(".s.PGSQL.7777")
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        Endpoint::Unix(self.socket())
+    }
+
+    fn files(&self) -> usize {
+        std::fs::read_dir(self.dir.path()).unwrap().count()
+    }
+
+    /// What a proxy says that cannot start here.
+    fn refused(&self) -> String {
+        let options = self.options();
+        let mut second = subcommand("serve");
+        second.args([
+            "--upstream",
+            &options.upstream,
+            "--control",
+            &options.control,
+        ]);
+        // It does not come to that; and nobody may make this directory.
+        second.args(["--authority", "embedded:/proc/authority"]);
+        let output = second.args(&options.flags).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+#[test]
+fn psql_comes_through_it() {
+    let scene = Scene::new();
+    let mut proxy = Proxy::start_with(scene.options());
+    let output = feed(program("psql", &scene.endpoint()), "SELECT 'served'");
+    assert!(stdout(&output).contains("served"), "{output:?}");
+    assert!(
+        proxy
+            .output()
+            .contains(&scene.socket().display().to_string())
+    );
+    // As PostgreSQL's own: the directory says who may connect.
+    let metadata = std::fs::metadata(scene.socket()).unwrap();
+    assert!(metadata.file_type().is_socket());
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o777);
+    assert_eq!(scene.files(), 2);
+    // What is under way ends as on any other listener, and nothing is left behind.
+    let mut wire = Wire::login(&scene.endpoint(), &TRUSTED);
+    wire.ok("SELECT 1");
+    assert!(proxy.terminate().success());
+    assert_eq!(scene.files(), 0);
+    assert!(Wire::try_connect(&scene.endpoint()).is_err());
+}
+
+/// As for `pg_hba.conf`, no network has it, and TLS is for networks.
+#[test]
+fn its_clients_are_in_no_network_and_need_no_tls() {
+    let scene = Scene::new();
+    let authority = Authority::new();
+    let pair = authority.issue_local("proxy");
+    let policy = PolicyFile::new(
+        "[[session]]\nmatch = { network = [\"0.0.0.0/0\", \"::/0\"] }\nwrites = \"allow\"\n",
+    );
+    let ca = authority.certificate().display().to_string();
+    let options = scene
+        .options()
+        .flag("--tls-mode", "require")
+        .flag("--tls-certificate", &pair.certificate.display().to_string())
+        .flag("--tls-key", &pair.key.display().to_string())
+        .flag("--tls-client-ca", &ca)
+        .flag("--tls-client-certificates", "required")
+        .flag("--policy", &policy.path().display().to_string());
+    let proxy = Proxy::start_with(options);
+    let mut wire = Wire::connect(&scene.endpoint());
+    wire.send_bytes(&SSL_REQUEST);
+    assert_eq!(wire.read_byte(), Some(b'N'));
+    let mut wire = Wire::login(&scene.endpoint(), &TRUSTED);
+    let answer = wire.query("CREATE TABLE t ()");
+    assert_eq!(answer[0].sqlstate(), "PF002");
+    let records = wait_for("the rejection", || {
+        Some(proxy.rejections()).filter(|records| !records.is_empty())
+    });
+    assert_eq!(records[0]["client_addr"], "[local]");
+    // Who raised a mark is told in the same words.
+    wire.ok("SET fencing.token = 1");
+    let mut late = Wire::login(&scene.endpoint(), &TRUSTED);
+    late.ok("SET fencing.token = 2");
+    let answer = wire.query("SELECT 1");
+    let detail = answer[0].field(b'D').unwrap_or_default();
+    assert!(detail.contains("postgres@[local]"), "{answer:?}");
+}
+
+#[test]
+fn what_a_killed_proxy_leaves_behind_is_replaced() {
+    let scene = Scene::new();
+    let mut proxy = Proxy::start_with(scene.options());
+    proxy.kill();
+    assert_eq!(scene.files(), 2);
+    proxy.restart();
+    Wire::login(&scene.endpoint(), &TRUSTED).ok("SELECT 1");
+}
+
+#[test]
+fn the_socket_of_a_living_proxy_is_not_taken() {
+    let scene = Scene::new();
+    let proxy = Proxy::start_with(scene.options());
+    let words = "another process listens there";
+    assert!(scene.refused().contains(words));
+    // One that hangs lives too.
+    proxy.pause();
+    assert!(scene.refused().contains(words));
+    proxy.resume();
+    Wire::login(&scene.endpoint(), &TRUSTED).ok("SELECT 1");
+    // Even where somebody has removed its socket.
+    std::fs::remove_file(scene.socket()).unwrap();
+    assert!(scene.refused().contains(words));
+    std::fs::write(scene.socket(), "").unwrap();
+    assert!(
+        scene
+            .refused()
+            .contains("there is a file that is no socket")
+    );
+    assert!(scene.socket().exists());
+}
+
+/// Its files have the same names.
+#[test]
+fn the_socket_of_a_living_postgresql_is_not_taken() {
+    let scene = Scene::new();
+    let mut proxy = Proxy::start_with(Options::new(&scene.postgres));
+    proxy.terminate();
+    let dir = scene.postgres.socket_dir();
+    let lock = dir.join(format!(".s.PGSQL.{}.lock", scene.postgres.port()));
+    let before = std::fs::read_to_string(&lock).unwrap();
+    let listen = format!("{}:{}", dir.display(), scene.postgres.port());
+    proxy.options_mut().flags = vec!["--listen".into(), listen];
+    let said = proxy.try_restart(Duration::from_secs(10)).unwrap_err();
+    assert!(said.contains("another process listens there"), "{said}");
+    assert_eq!(std::fs::read_to_string(&lock).unwrap(), before);
+    scene.postgres.sql("SELECT 1");
+}

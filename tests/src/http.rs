@@ -1,0 +1,130 @@
+//! A client of HTTP that sends its requests by hand, and reads metrics.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::machine::{self, PATIENCE};
+use crate::postgres::Postgres;
+use crate::proxy::{Options, Proxy};
+
+/// Where a proxy answers.
+#[derive(Debug, Clone, Copy)]
+pub struct Http {
+    address: SocketAddr,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// The status.
+    pub status: u16,
+    /// The fields of its head, as text.
+    pub head: String,
+    /// The body.
+    pub body: String,
+}
+
+impl Http {
+    /// A free port.
+    pub fn free() -> Self {
+        let address = SocketAddr::from(([127, 0, 0, 1], machine::free_port()));
+        Self { address }
+    }
+
+    /// A proxy that answers there.
+    pub fn with_proxy(postgres: &Postgres) -> (Self, Proxy) {
+        let http = Self::free();
+        (http, Proxy::start_with(http.options(postgres)))
+    }
+
+    /// The options of such a proxy.
+    pub fn options(self, postgres: &Postgres) -> Options {
+        Options::new(postgres).flag("--http", &self.address.to_string())
+    }
+
+    /// The port.
+    pub fn port(self) -> u16 {
+        self.address.port()
+    }
+
+    /// A connection that has sent nothing.
+    pub fn connect(self) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(Duration::from_secs(5)))?;
+        Ok(stream)
+    }
+
+    /// Sends a request, as it is, and reads until the proxy closes.
+    pub fn send(self, request: &str) -> io::Result<String> {
+        let mut stream = self.connect()?;
+        stream.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// The answer to a request with more fields, each with its line end.
+    #[track_caller]
+    pub fn ask(self, method: &str, path: &str, fields: &str) -> Answer {
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+        let text = self.send(&request).expect("an answer");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).expect("a status");
+        Answer {
+            status: status.parse().expect("a number"),
+            head: head.to_ascii_lowercase(),
+            body: body.to_owned(),
+        }
+    }
+
+    /// The answer to a plain request.
+    #[track_caller]
+    pub fn get(self, path: &str) -> Answer {
+        self.ask("GET", path, "")
+    }
+
+    /// The metrics.
+    #[track_caller]
+    pub fn metrics(self) -> Metrics {
+        let answer = self.get("/metrics");
+        assert_eq!(answer.status, 200, "{answer:?}");
+        Metrics::parse(answer.body)
+    }
+}
+
+/// What `/metrics` has said.
+#[derive(Debug)]
+pub struct Metrics {
+    /// As it was sent.
+    pub text: String,
+    samples: BTreeMap<String, f64>,
+}
+
+impl Metrics {
+    fn parse(text: String) -> Self {
+        let sample = |line: &str| {
+            let (series, value) = line.rsplit_once(' ').expect("a series and its value");
+            (series.to_owned(), value.parse().expect("a number"))
+        };
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        Self {
+            samples: lines.map(sample).collect(),
+            text,
+        }
+    }
+
+    /// The value of a series, by its name with all labels as they are written; 0 where there is none.
+    pub fn of(&self, series: &str) -> f64 {
+        self.samples.get(series).copied().unwrap_or_default()
+    }
+
+    /// The names of all families.
+    pub fn families(&self) -> Vec<&str> {
+        let types = self.text.lines();
+        let types = types.filter_map(|line| line.strip_prefix("# TYPE "));
+        types.filter_map(|line| line.split(' ').next()).collect()
+    }
+}

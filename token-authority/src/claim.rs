@@ -1,0 +1,169 @@
+//! What a session asks for when it declares: a token that it brings, or the next one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Backend, Token, TokenError};
+
+/// In front of the mark that was read.
+const AFTER: &str = "after:";
+/// Whatever the mark is.
+const NEXT: &str = "next";
+
+/// The token that a declaration is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// This one, which a lock or an election has brought.
+    Token(Token),
+    /// The one after this mark, if the mark is still this one. `None`: the first, if the scope has no mark.
+    After(Option<Token>),
+    /// The one after the mark, whatever that is.
+    Next,
+}
+
+impl Claim {
+    /// The token, where it is certain before the authority has answered.
+    #[must_use]
+    pub fn token(self) -> Option<Token> {
+        match self {
+            Self::Token(token) => Some(token),
+            Self::After(None) => Some(Token::MIN),
+            Self::After(Some(mark)) => mark.next(),
+            Self::Next => None,
+        }
+    }
+
+    /// Whether the authority is to say which token it is.
+    #[must_use]
+    pub const fn is_take(self) -> bool {
+        matches!(self, Self::After(_) | Self::Next)
+    }
+}
+
+impl From<Token> for Claim {
+    fn from(token: Token) -> Self {
+        Self::Token(token)
+    }
+}
+
+impl FromStr for Claim {
+    type Err = TokenError;
+
+    /// `34`, `after:33` or `next`, and nothing else. `after:0` is for a scope without a mark.
+    fn from_str(text: &str) -> Result<Self, TokenError> {
+        if text == NEXT {
+            return Ok(Self::Next);
+        }
+        let Some(mark) = text.strip_prefix(AFTER) else {
+            return Token::from_str(text).map(Self::Token);
+        };
+        match Token::from_str(mark) {
+            // None is above it.
+            Ok(mark) if mark.next().is_none() => Err(TokenError::TooLarge),
+            Ok(mark) => Ok(Self::After(Some(mark))),
+            Err(TokenError::Zero) => Ok(Self::After(None)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Token(token) => token.fmt(f),
+            Self::After(None) => write!(f, "{AFTER}0"),
+            Self::After(Some(mark)) => write!(f, "{AFTER}{mark}"),
+            Self::Next => f.write_str(NEXT),
+        }
+    }
+}
+
+/// Which take of which session: kept with the mark that it has raised, so that it is known again where its answer was
+/// lost. No two takes that were answered with success have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakeId {
+    pid: i32,
+    started_us: i64,
+    number: u64,
+}
+
+impl TakeId {
+    /// The take of a session with this number among those of it.
+    #[must_use]
+    pub const fn new(backend: Backend, number: u64) -> Self {
+        Self {
+            pid: backend.pid,
+            started_us: backend.started_us,
+            number,
+        }
+    }
+}
+
+impl fmt::Display for TakeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.pid, self.started_us, self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expect: Claim) {
+        assert_eq!(text.parse(), Ok(expect), "{text:?}");
+    }
+
+    fn token(value: u64) -> Token {
+        Token::new(value).unwrap()
+    }
+
+    #[test]
+    fn claims_are_read_strictly() {
+        check("34", Claim::Token(token(34)));
+        check("next", Claim::Next);
+        check("after:33", Claim::After(Some(token(33))));
+        check("after:033", Claim::After(Some(token(33))));
+        check("after:0", Claim::After(None));
+        let last = format!("after:{}", Token::MAX - 1);
+        check(&last, Claim::After(Some(token(Token::MAX - 1))));
+        for text in [
+            "",
+            "NEXT",
+            "next:33",
+            "nextafter:1",
+            "after",
+            "after:",
+            "After:1",
+            "after: 1",
+            "after:-1",
+            "after:+1",
+            "after:x",
+            "after:next",
+            "after:after:1",
+            "after:9223372036854775807",
+            "after:9223372036854775808",
+            "before:1",
+        ] {
+            assert!(text.parse::<Claim>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn claims_are_shown_as_they_are_read() {
+        for text in ["34", "next", "after:33", "after:0"] {
+            assert_eq!(text.parse::<Claim>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn the_token_is_the_one_after_the_mark() {
+        let known = |text: &str| text.parse::<Claim>().unwrap().token().map(Token::get);
+        assert_eq!(known("34"), Some(34));
+        assert_eq!(known("after:33"), Some(34));
+        assert_eq!(known("after:0"), Some(1));
+        assert_eq!(known("next"), None);
+    }
+}
