@@ -134,9 +134,11 @@ impl SessionFence {
         grounds: &mut Grounds,
         holding: Option<&Arc<HeldTokens>>,
     ) -> Result<(), Unmet> {
+        // Looked at first: a mark that rises meanwhile is then told as what it is, not as a token that was never there.
+        let may_write = self.may_write(holding);
         self.check_standing(grounds, holding)?;
         self.check_accepted(holding)?;
-        if !self.may_write(holding) {
+        if !may_write {
             let missing = self.missing(self.rules().scope(), Class::Write, None);
             self.refuse_or_observe(grounds, Box::new(missing))?;
         }

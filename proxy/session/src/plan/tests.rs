@@ -776,3 +776,23 @@ fn more_scopes_than_a_session_can_hold_are_not_listed() {
     let rejection = refusal(fence("[defaults]\nmode = \"observe\"\n", 5_000, last));
     assert_eq!(rejection.scope, Some("last".parse().unwrap()));
 }
+
+#[test]
+fn a_mark_that_rises_while_a_text_is_judged_is_told_as_what_it_is() {
+    let verdict = classify(b"BEGIN; INSERT INTO t VALUES (1); COMMIT", SAFE);
+    for _ in 0..2_000 {
+        let session = Session::new("5");
+        let cell = session.fence.fence().cell(&Scope::default());
+        let higher = Mark::new(Token::new(6).unwrap(), 2, "tests".to_owned());
+        let refused = std::thread::scope(|scope| {
+            scope.spawn(|| cell.raise(&higher));
+            loop {
+                if let Err(unmet) = session.situation().decide(&verdict) {
+                    break unmet;
+                }
+            }
+        });
+        let is_stale = matches!(&refused, Unmet::Refuse(why) if why.kind == StaleToken);
+        assert!(is_stale, "{refused:?}");
+    }
+}
