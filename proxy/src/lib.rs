@@ -30,6 +30,7 @@ mod collected;
 mod config;
 mod console;
 pub mod demo;
+mod elect;
 mod handover;
 mod http;
 mod inspect;

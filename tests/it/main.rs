@@ -15,6 +15,7 @@ mod codes;
 mod console;
 mod crowd;
 mod dropped_parameters;
+mod elect;
 mod fencing;
 mod garbage;
 mod hosts;

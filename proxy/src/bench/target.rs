@@ -17,8 +17,6 @@ use crate::session::startup_options;
 
 /// What the bench's sessions are called in `pg_stat_activity`, unless the DSN says otherwise.
 const APPLICATION_NAME: &str = "pgpalisade bench";
-/// PostgreSQL's own port.
-const DEFAULT_PORT: u16 = 5432;
 
 /// One of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -58,47 +56,17 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Reads a DSN. What it leaves out comes from `PGHOST`, `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE` and
-    /// `PGOPTIONS`, as in libpq: <https://www.postgresql.org/docs/current/libpq-envars.html>. No error quotes the DSN.
+    /// Reads a DSN. What it leaves out comes from the environment. No error quotes it.
     pub(crate) fn parse(
         path: Path,
         dsn: &str,
         environment: &Environment,
     ) -> Result<Self, BenchError> {
-        let wrong = |reason: String| BenchError::Dsn { path, reason };
-        let mut login = parse_dsn(dsn).map_err(wrong)?;
-        let config = &mut login.config;
-        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-            let host = environment
-                .get("PGHOST")
-                .ok_or_else(|| wrong("names no host, and PGHOST is not set".to_owned()))?;
-            config.host(host);
-        }
-        if config.get_ports().is_empty() {
-            let port = environment
-                .get("PGPORT")
-                .map_or(Ok(DEFAULT_PORT), str::parse);
-            config.port(port.map_err(|_| wrong("names no port, and PGPORT is none".to_owned()))?);
-        }
-        let fill = |name: &str, missing: bool| environment.get(name).filter(|_| missing);
-        if let Some(user) = fill("PGUSER", config.get_user().is_none()) {
-            config.user(user);
-        }
-        if let Some(password) = fill("PGPASSWORD", config.get_password().is_none()) {
-            config.password(password);
-        }
-        if let Some(database) = fill("PGDATABASE", config.get_dbname().is_none()) {
-            config.dbname(database);
-        }
-        if let Some(options) = fill("PGOPTIONS", config.get_options().is_none()) {
-            config.options(options);
-        }
-        if config.get_application_name().is_none() {
-            config.application_name(APPLICATION_NAME);
-        }
+        let login = parse_dsn(dsn, APPLICATION_NAME, environment);
+        let login = login.map_err(|reason| BenchError::Dsn { path, reason })?;
         Ok(Self {
             path,
-            address: address_of(config),
+            address: address_of(&login.config),
             login: Secret::new(login),
         })
     }

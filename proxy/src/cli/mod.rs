@@ -6,6 +6,7 @@ mod bench;
 mod check;
 mod check_policy;
 mod demo;
+mod elect;
 mod explain;
 mod explained;
 mod moment;
@@ -58,6 +59,7 @@ enum Command {
     Report(report::ReportArgs),
     Rejections(rejections::RejectionsArgs),
     Bench(bench::BenchArgs),
+    Elect(elect::ElectArgs),
     Demo(demo::DemoArgs),
     Recover(recover::RecoverArgs),
     Scope(scope::ScopeArgs),
@@ -74,6 +76,8 @@ enum Failure {
     Failed(Box<dyn Error>),
     /// What is wrong has been printed.
     Told,
+    /// The same, and this is the exit code.
+    Code(u8),
 }
 
 /// Parses the command line, does what it says and gives the exit code.
@@ -94,6 +98,7 @@ pub fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Rejections(args) => rejections::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Elect(args) => elect::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Recover(args) => recover::run(&args),
         Command::Scope(args) => scope::run(&args),
@@ -110,6 +115,7 @@ pub fn main() -> ExitCode {
             ExitCode::from(EXIT_FAILURE)
         }
         Err(Failure::Told) => ExitCode::from(EXIT_FAILURE),
+        Err(Failure::Code(code)) => ExitCode::from(code),
     }
 }
 

@@ -8,6 +8,8 @@ use super::address::{Hosts, UpstreamAddr};
 
 /// Name under which the proxy shows in `pg_stat_activity`, unless the DSN says otherwise.
 const APPLICATION_NAME: &str = "pgpalisade control";
+/// PostgreSQL's own port.
+const DEFAULT_PORT: u16 = 5432;
 
 /// Parses a DSN of one server.
 pub(crate) fn parse_one(text: &str) -> Result<Login, String> {
@@ -46,6 +48,45 @@ pub(crate) fn parse(text: &str) -> Result<Login, String> {
         return Err(format!("gives {addresses} IP addresses for {hosts} hosts"));
     }
     Ok(Login { config, ssl })
+}
+
+/// Parses a DSN of one server for a session that is not the proxy's own. What it leaves out comes from `PGHOST`,
+/// `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE` and `PGOPTIONS`, as in libpq:
+/// <https://www.postgresql.org/docs/current/libpq-envars.html>. No error quotes the text.
+pub(crate) fn parse_for_client(
+    text: &str,
+    application_name: &str,
+    environment: &Environment,
+) -> Result<Login, String> {
+    let mut login = parse_one(text)?;
+    let config = &mut login.config;
+    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+        let host = environment.get("PGHOST");
+        config.host(host.ok_or("names no host, and PGHOST is not set")?);
+    }
+    if config.get_ports().is_empty() {
+        let port = environment
+            .get("PGPORT")
+            .map_or(Ok(DEFAULT_PORT), str::parse);
+        config.port(port.map_err(|_| "names no port, and PGPORT is none")?);
+    }
+    let fill = |name: &str, missing: bool| environment.get(name).filter(|_| missing);
+    if let Some(user) = fill("PGUSER", config.get_user().is_none()) {
+        config.user(user);
+    }
+    if let Some(password) = fill("PGPASSWORD", config.get_password().is_none()) {
+        config.password(password);
+    }
+    if let Some(database) = fill("PGDATABASE", config.get_dbname().is_none()) {
+        config.dbname(database);
+    }
+    if let Some(options) = fill("PGOPTIONS", config.get_options().is_none()) {
+        config.options(options);
+    }
+    if config.get_application_name().is_none() {
+        config.application_name(application_name);
+    }
+    Ok(login)
 }
 
 /// Fills up what the DSN leaves out, as libpq does:
@@ -117,7 +158,7 @@ fn name_host(control: &mut tokio_postgres::Config, host: &UpstreamAddr) -> u16 {
                 control.host_path(directory);
                 port
             }
-            None => 5432,
+            None => DEFAULT_PORT,
         },
     }
 }
@@ -136,7 +177,11 @@ pub(crate) fn first_address(control: &tokio_postgres::Config) -> UpstreamAddr {
 /// An IP address that the DSN gives wins over the name, as in libpq.
 fn address(control: &tokio_postgres::Config, at: usize) -> UpstreamAddr {
     let ports = control.get_ports();
-    let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+    let port = ports
+        .get(at)
+        .or(ports.first())
+        .copied()
+        .unwrap_or(DEFAULT_PORT);
     let host = control.get_hostaddrs().get(at).map(ToString::to_string);
     match (host, control.get_hosts().get(at)) {
         (None, Some(Host::Unix(directory))) => {

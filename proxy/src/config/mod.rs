@@ -27,7 +27,7 @@ mod values;
 pub(crate) use address::{Hosts, UpstreamAddr};
 pub(crate) use auth::{Auth, VerifierSource};
 pub(crate) use authority::AuthorityLocation;
-pub(crate) use control::{first_address as address_of, parse_one as parse_dsn};
+pub(crate) use control::{first_address as address_of, parse_for_client as parse_dsn};
 pub(crate) use duration::{parse as parse_time, show as show_time};
 pub(crate) use http::HttpAddr;
 pub(crate) use key::{KEYS, Key, KeySpec, Shape};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcd_client::{
-    Certificate, Compare, CompareOp, ConnectOptions, Identity, TlsOptions, Txn, TxnOp,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, Identity, TlsOptions, Txn, TxnOp,
 };
 use tokio::time::timeout;
 
@@ -192,6 +192,24 @@ async fn identify(
     };
     let identity = keys::read_identity(kv.value()).map_err(Failure::NotOurs)?;
     Ok(Some(Identified { identity, revision }))
+}
+
+impl Options {
+    /// A client of the same etcd, for what is not the store's. It lives in the runtime of the caller, and bounds no
+    /// call.
+    ///
+    /// # Errors
+    ///
+    /// Files that cannot be read, endpoints that do not answer where they are asked for a login.
+    pub async fn client(&self) -> Result<Client, OpenError> {
+        let connect = client_options(self)?;
+        let connected = timeout(CONNECT_TIMEOUT, Client::connect(&self.urls, Some(connect))).await;
+        let unreachable = |why: String| OpenError::Unreachable(why);
+        let waited = |_| unreachable(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()));
+        connected
+            .map_err(waited)?
+            .map_err(|error| unreachable(error.to_string()))
+    }
 }
 
 fn client_options(options: &Options) -> Result<ConnectOptions, OpenError> {

@@ -1,0 +1,163 @@
+//! `pgpalisade elect`: runs a command while this process leads.
+
+use std::ffi::OsString;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use pgpalisade_authority::{Scope, etcd};
+
+use super::{Failure, failed, runtime, tell};
+use crate::config::{Environment, Secret, parse_dsn, parse_time, show_time};
+use crate::elect::{self, AfterLoss, ElectError, Event, Lock, LockSpec, Plan};
+
+/// What the session that holds an advisory lock is called in `pg_stat_activity`.
+const APPLICATION_NAME: &str = "pgpalisade elect";
+
+/// Below it etcd may take longer to notice a lost member of its own.
+const TTL: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(3600);
+const GRACE_MAX: Duration = Duration::from_secs(3600);
+
+/// Run a command while this process leads, with the fencing token of its term
+///
+/// Waits for a lock. Once it holds it, the command runs, with FENCING_TOKEN, FENCING_SCOPE and PGOPTIONS in its
+/// environment: so whatever uses libpq declares its token, unchanged. Where the lock is lost, the command gets a
+/// SIGTERM, and a SIGKILL after the grace; then this process campaigns again. Where the command ends, the lock is
+/// given back at once, and the exit code is the command's.
+///
+/// Signals are passed on to the command and what it has started. What a leader that has slept still writes is
+/// refused by the proxy as soon as the next one has declared its token.
+///
+/// Ends with the code of the command (128 and the number of a signal that has ended it), with 75 if leadership was lost
+/// and --once is given, with 126 or 127 if the command cannot be run, with 2 if the command line is wrong.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Locks:\n  \
+    etcd:KEY          an election in etcd, as of \"etcdctl elect KEY\"; the token is the candidacy's revision\n  \
+    advisory-lock:ID  pg_advisory_lock(ID) of the database behind the proxy; the token is the scope's next one\n\n\
+Examples:\n  \
+    pgpalisade elect jobs --with etcd:/elections/jobs --etcd http://10.0.0.1:2379 -- ./scheduler\n  \
+    pgpalisade elect nightly --with advisory-lock:42 --proxied postgres://app@db:6432/app -- psql -f nightly.sql")]
+pub(super) struct ElectArgs {
+    /// What the token is for: the scope of the policy, or "default"
+    scope: Scope,
+    /// Whose holder leads: etcd:KEY or advisory-lock:ID
+    #[arg(long, value_name = "LOCK")]
+    with: LockSpec,
+    /// etcd, for etcd:KEY: http://host:2379, several with commas; ?ca=, cert=, key=, user=, password_file= behind it
+    #[arg(long, value_name = "URLS")]
+    etcd: Option<etcd::Options>,
+    /// The way to the database through pgpalisade, for advisory-lock:ID; the rest comes from PGHOST and the like
+    #[arg(long, value_name = "DSN")]
+    proxied: Option<String>,
+    /// A leader that is not heard of for so long has lost the lock, 3s to 1h
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = ttl)]
+    ttl: Duration,
+    /// How long the command has to end once the lock is lost
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = grace)]
+    grace: Duration,
+    /// End where leadership was lost, with 75
+    #[arg(long)]
+    once: bool,
+    /// What runs while this process leads
+    #[arg(value_name = "COMMAND", required = true, last = true)]
+    command: Vec<OsString>,
+}
+
+/// Campaigns and leads; ends with the command.
+pub(super) fn run(args: &ElectArgs) -> Result<(), Failure> {
+    let plan = plan(args).map_err(|why| Failure::Usage(format!("pgpalisade: {why}")))?;
+    let runtime = runtime()?;
+    let ended = runtime.block_on(elect::run(&plan, &mut |event| say(args, &event)));
+    runtime.shutdown_background();
+    match ended {
+        Ok(0) => Ok(()),
+        Ok(code) => Err(Failure::Code(code)),
+        Err(error) => {
+            let code = match &error {
+                ElectError::Signals(_) => return Err(failed(error)),
+                ElectError::Command { error, .. } => not_run(error),
+            };
+            tell(&format!("pgpalisade: {error}"));
+            Err(Failure::Code(code))
+        }
+    }
+}
+
+/// As a shell says it.
+fn not_run(error: &std::io::Error) -> u8 {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => 127,
+        _ => 126,
+    }
+}
+
+fn plan(args: &ElectArgs) -> Result<Plan, String> {
+    let lock = match (&args.with, &args.etcd, &args.proxied) {
+        (LockSpec::Etcd(key), Some(etcd), None) => Lock::etcd(etcd.clone(), key.clone(), args.ttl),
+        (LockSpec::AdvisoryLock(id), None, dsn) => {
+            let dsn = dsn.as_deref().unwrap_or_default();
+            let login = parse_dsn(dsn, APPLICATION_NAME, &Environment::of_this_process());
+            let login = login.map_err(|why| format!("--proxied {why}"))?;
+            Lock::advisory(Secret::new(login), *id, args.scope.clone(), args.ttl)
+        }
+        (LockSpec::Etcd(_), None, _) => {
+            return Err(
+                "--with etcd:KEY needs etcd's address: --etcd http://10.0.0.1:2379".to_owned(),
+            );
+        }
+        (LockSpec::Etcd(_), Some(_), Some(_)) => {
+            return Err("--proxied is for --with advisory-lock:ID: leave it out".to_owned());
+        }
+        (LockSpec::AdvisoryLock(_), Some(_), _) => {
+            return Err("--etcd is for --with etcd:KEY: leave it out".to_owned());
+        }
+    };
+    let mut command = args.command.iter().cloned();
+    Ok(Plan {
+        lock,
+        scope: args.scope.clone(),
+        program: command.next().unwrap_or_default(),
+        arguments: command.collect(),
+        grace: args.grace,
+        after_loss: match args.once {
+            true => AfterLoss::Exit,
+            false => AfterLoss::Campaign,
+        },
+    })
+}
+
+/// On standard error: the other is the command's.
+fn say(args: &ElectArgs, event: &Event<'_>) {
+    let (scope, lock) = (&args.scope, &args.with);
+    tell(&match event {
+        Event::Campaigns => format!("pgpalisade: waiting for {lock}"),
+        Event::Failed(error, pause) => {
+            let pause = show_time(*pause);
+            format!("pgpalisade: {error}; trying again in {pause}")
+        }
+        Event::Leads(token) => {
+            format!("pgpalisade: leads scope \"{scope}\" with fencing token {token}")
+        }
+        Event::Lost(why) => {
+            let grace = show_time(args.grace);
+            format!("pgpalisade: lost {lock}: {why}; the command has {grace} to end")
+        }
+        Event::Kills => "pgpalisade: the command has not ended in time and is killed".to_owned(),
+    });
+}
+
+fn ttl(text: &str) -> Result<Duration, String> {
+    let time = parse_time(text)?;
+    match TTL.contains(&time) && time.subsec_nanos() == 0 {
+        true => Ok(time),
+        false => Err("write whole seconds, from 3s to 1h".to_owned()),
+    }
+}
+
+fn grace(text: &str) -> Result<Duration, String> {
+    let time = parse_time(text)?;
+    match time <= GRACE_MAX {
+        true => Ok(time),
+        false => Err("write a time of at most 1h".to_owned()),
+    }
+}

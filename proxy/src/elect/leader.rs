@@ -1,0 +1,113 @@
+//! The command that runs while its process leads.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use pgpalisade_authority::{Scope, Token};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::{Child, Command};
+
+use super::ElectError;
+
+/// libpq's options for the server: <https://www.postgresql.org/docs/current/libpq-envars.html>.
+const PGOPTIONS: &str = "PGOPTIONS";
+
+/// A running command, in a process group of its own. It is killed where this is dropped.
+#[derive(Debug)]
+pub(super) struct Leader {
+    child: Child,
+    group: Option<Pid>,
+}
+
+impl Leader {
+    /// Starts the command of a term, with its token in the environment: for itself, and for libpq.
+    pub(super) fn start(
+        program: &OsStr,
+        arguments: &[OsString],
+        scope: &Scope,
+        token: Token,
+    ) -> Result<Self, ElectError> {
+        let child = Command::new(program)
+            .args(arguments)
+            .env("FENCING_TOKEN", token.to_string())
+            .env("FENCING_SCOPE", scope.as_str())
+            .env(PGOPTIONS, options(env::var_os(PGOPTIONS), scope, token))
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn();
+        let child = child.map_err(|error| ElectError::Command {
+            program: program.to_owned(),
+            error,
+        })?;
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+        Ok(Self {
+            group: pid.and_then(Pid::from_raw),
+            child,
+        })
+    }
+
+    /// Sends a signal to the command and what it has started. Nothing, where they have ended.
+    pub(super) fn signal(&self, signal: Signal) {
+        // Until the child was waited for its number is its own.
+        if self.child.id().is_some()
+            && let Some(group) = self.group
+        {
+            let _gone_already = kill_process_group(group, signal);
+        }
+    }
+
+    /// Waits for the end of the command.
+    pub(super) async fn exit_code(&mut self) -> u8 {
+        exit_code(self.child.wait().await.ok())
+    }
+
+    /// Ends it at once, with what it has started.
+    pub(super) async fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        let _status = self.child.wait().await;
+    }
+}
+
+/// The options that the command's sessions begin with. Those that were given stay, and the token counts last.
+fn options(given: Option<OsString>, scope: &Scope, token: Token) -> OsString {
+    let mut options = given.unwrap_or_default();
+    if !options.is_empty() {
+        options.push(" ");
+    }
+    options.push(OsStr::new(&format!("-c fencing.token={scope}={token}")));
+    options
+}
+
+/// As a shell says it: its own, or 128 and the signal that has ended it.
+fn exit_code(status: Option<ExitStatus>) -> u8 {
+    let by_signal = |status: ExitStatus| status.signal().map(|signal| 128 + signal);
+    let code = status.and_then(|status| status.code().or_else(|| by_signal(status)));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_were_given_stay() {
+        let (scope, token) = ("jobs".parse().unwrap(), Token::new(34).unwrap());
+        let made = |given: Option<&str>| options(given.map(OsString::from), &scope, token);
+        assert_eq!(made(None), "-c fencing.token=jobs=34");
+        assert_eq!(made(Some("")), "-c fencing.token=jobs=34");
+        assert_eq!(
+            made(Some("-c statement_timeout=5s")),
+            "-c statement_timeout=5s -c fencing.token=jobs=34"
+        );
+    }
+
+    #[test]
+    fn codes_are_those_of_a_shell() {
+        for (raw, code) in [(0, 0), (7 << 8, 7), (15, 143), (9, 137), (255 << 8, 255)] {
+            assert_eq!(exit_code(Some(ExitStatus::from_raw(raw))), code);
+        }
+        assert_eq!(exit_code(None), 1);
+    }
+}

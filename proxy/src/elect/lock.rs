@@ -1,0 +1,166 @@
+//! Locks that a leader holds, and what a candidate for one does.
+
+use std::fmt;
+use std::time::Duration;
+
+use pgpalisade_authority::{Scope, Token, etcd as authority_etcd};
+use pgpalisade_tls::Login;
+
+use super::advisory_lock::{self, AdvisoryLock};
+use super::etcd::{self, EtcdElection};
+use crate::config::Secret;
+
+/// What is written after `--with`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LockSpec {
+    /// `etcd:KEY`.
+    Etcd(String),
+    /// `advisory-lock:ID`.
+    AdvisoryLock(i64),
+}
+
+impl std::str::FromStr for LockSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, name) = text.split_once(':').unwrap_or((text, ""));
+        match kind {
+            "etcd" if name.is_empty() => {
+                Err("name the election's key: etcd:/elections/jobs".to_owned())
+            }
+            "etcd" => Ok(Self::Etcd(name.to_owned())),
+            "advisory-lock" => name.parse().map(Self::AdvisoryLock).map_err(|_| {
+                "name the lock by a number, as pg_advisory_lock does: advisory-lock:42".to_owned()
+            }),
+            _ => Err("write etcd:KEY or advisory-lock:NUMBER".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for LockSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Etcd(key) => write!(f, "etcd:{key}"),
+            Self::AdvisoryLock(id) => write!(f, "advisory-lock:{id}"),
+        }
+    }
+}
+
+/// A lock that one candidate holds at a time.
+#[derive(Debug)]
+pub(crate) enum Lock {
+    Etcd(EtcdElection),
+    AdvisoryLock(AdvisoryLock),
+}
+
+impl Lock {
+    /// An election in etcd. Whoever does not renew its lease for this long has lost it.
+    pub(crate) const fn etcd(options: authority_etcd::Options, key: String, ttl: Duration) -> Self {
+        Self::Etcd(EtcdElection { options, key, ttl })
+    }
+
+    /// An advisory lock of the database behind the proxy, held by a session through it. A session that does not answer
+    /// for this long is taken for lost.
+    pub(crate) const fn advisory(
+        login: Secret<Login>,
+        id: i64,
+        scope: Scope,
+        answers_within: Duration,
+    ) -> Self {
+        Self::AdvisoryLock(AdvisoryLock {
+            login,
+            id,
+            scope,
+            answers_within,
+        })
+    }
+}
+
+/// Why there is no lock, or no token.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LockError {
+    /// etcd is set up wrongly, or does not answer.
+    #[error(transparent)]
+    Open(#[from] authority_etcd::OpenError),
+    /// etcd has refused a step.
+    #[error("etcd: {0}")]
+    Etcd(#[from] etcd_client::Error),
+    /// The session that holds the lock cannot be had.
+    #[error("the session through the proxy: {0}")]
+    Session(String),
+    /// Nobody has answered in time.
+    #[error("no answer from {0} within {1:?}")]
+    Silent(&'static str, Duration),
+    /// The lease was lost while others led.
+    #[error("the candidacy was lost: {0}")]
+    Lost(String),
+}
+
+/// Somebody who waits for the lock, or holds it.
+pub(super) enum Candidate {
+    Etcd(Box<etcd::Candidate>),
+    AdvisoryLock(advisory_lock::Candidate),
+}
+
+impl Candidate {
+    /// Becomes one. Bounded.
+    pub(super) async fn register(lock: &Lock) -> Result<Self, LockError> {
+        Ok(match lock {
+            Lock::Etcd(election) => {
+                Self::Etcd(Box::new(etcd::Candidate::register(election).await?))
+            }
+            Lock::AdvisoryLock(lock) => {
+                Self::AdvisoryLock(advisory_lock::Candidate::log_in(lock).await?)
+            }
+        })
+    }
+
+    /// Waits, for as long as others lead, and gives the token of the term that begins.
+    pub(super) async fn elected(&mut self) -> Result<Token, LockError> {
+        match self {
+            Self::Etcd(candidate) => candidate.elected().await,
+            Self::AdvisoryLock(candidate) => candidate.elected().await,
+        }
+    }
+
+    /// Waits until the lock is not sure to be held any more, and says why.
+    pub(super) async fn lost(&mut self) -> String {
+        match self {
+            Self::Etcd(candidate) => candidate.lost().await,
+            Self::AdvisoryLock(candidate) => candidate.lost().await,
+        }
+    }
+
+    /// Lets the next one lead at once, where the service can be told. Bounded.
+    pub(super) async fn resign(self) {
+        match self {
+            Self::Etcd(candidate) => candidate.resign().await,
+            Self::AdvisoryLock(candidate) => candidate.resign().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_are_read_strictly() {
+        let read = |text: &str| text.parse::<LockSpec>();
+        assert_eq!(read("etcd:/jobs"), Ok(LockSpec::Etcd("/jobs".to_owned())));
+        assert_eq!(read("etcd:a:b"), Ok(LockSpec::Etcd("a:b".to_owned())));
+        assert_eq!(read("advisory-lock:42"), Ok(LockSpec::AdvisoryLock(42)));
+        assert_eq!(read("advisory-lock:-1"), Ok(LockSpec::AdvisoryLock(-1)));
+        for text in [
+            "",
+            "etcd",
+            "etcd:",
+            "advisory-lock",
+            "advisory-lock:x",
+            "lease",
+            "Etcd:/a",
+        ] {
+            assert!(read(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! `pgpalisade elect`: runs a command while this process leads, with the fencing token of its term.
+//!
+//! Whoever loses the lock notices it by its own clock or is told, and its command is stopped. That is courtesy: what
+//! keeps a leader that slept from writing is the token, which the proxy compares.
+
+mod advisory_lock;
+mod etcd;
+mod leader;
+mod lock;
+mod signals;
+
+use std::ffi::OsString;
+use std::io;
+use std::time::Duration;
+
+use pgpalisade_authority::{Scope, Token};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use leader::Leader;
+use lock::{Candidate, LockError};
+use signals::{Caught, Signals};
+
+pub(crate) use lock::{Lock, LockSpec};
+
+/// The exit code where leadership was lost and that is to be the end: EX_TEMPFAIL of `sysexits.h`.
+pub(crate) const LOST: u8 = 75;
+
+/// Between two attempts to become a candidate: doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// Who holds it, leads.
+    pub(crate) lock: Lock,
+    /// What the token is for.
+    pub(crate) scope: Scope,
+    pub(crate) program: OsString,
+    pub(crate) arguments: Vec<OsString>,
+    /// How long it has to end after a SIGTERM.
+    pub(crate) grace: Duration,
+    pub(crate) after_loss: AfterLoss,
+}
+
+/// What comes after leadership was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AfterLoss {
+    /// Another candidacy.
+    Campaign,
+    /// The end.
+    Exit,
+}
+
+/// What happens, for people.
+pub(crate) enum Event<'a> {
+    /// It waits for the lock.
+    Campaigns,
+    /// It cannot; the next attempt is after this time.
+    Failed(&'a LockError, Duration),
+    /// It leads, and the command runs.
+    Leads(Token),
+    /// It does not lead any more, and the command is told to end.
+    Lost(&'a str),
+    /// The command has not ended in time.
+    Kills,
+}
+
+/// Why it cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ElectError {
+    /// The system does not let it hear of signals.
+    #[error("cannot listen for signals: {0}")]
+    Signals(io::Error),
+    /// There is no such program, or it may not be run. As in a shell the exit code is 127, or 126.
+    #[error("cannot run {program:?}: {error}")]
+    Command { program: OsString, error: io::Error },
+}
+
+/// How a term has ended.
+enum Ended {
+    /// The command has, with this exit code.
+    ByItself(u8),
+    /// The lock was lost, and the command has ended since.
+    Lost,
+    /// The same, and a signal has told this process to end.
+    LostAndCaught(Caught),
+}
+
+/// Campaigns, leads, and campaigns again, until the command ends by itself or a signal says so. Gives the exit code.
+pub(crate) async fn run(plan: &Plan, say: &mut dyn FnMut(Event<'_>)) -> Result<u8, ElectError> {
+    let mut signals = Signals::listen().map_err(ElectError::Signals)?;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        say(Event::Campaigns);
+        let stood = match stand(&plan.lock, &mut signals).await {
+            Ok(stood) => stood,
+            Err(caught) => return Ok(caught.exit_code()),
+        };
+        let (mut candidate, token) = match stood {
+            Ok(elected) => elected,
+            Err(error) => {
+                say(Event::Failed(&error, pause));
+                tokio::select! {
+                    caught = signals.ending() => return Ok(caught.exit_code()),
+                    () = sleep(pause) => {}
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                continue;
+            }
+        };
+        pause = FIRST_PAUSE;
+        let ended = lead(plan, token, &mut candidate, &mut signals, say).await;
+        candidate.resign().await;
+        match ended? {
+            Ended::ByItself(code) => return Ok(code),
+            Ended::LostAndCaught(caught) => return Ok(caught.exit_code()),
+            Ended::Lost if plan.after_loss == AfterLoss::Exit => return Ok(LOST),
+            Ended::Lost => {}
+        }
+    }
+}
+
+/// Becomes a candidate, and waits for as long as others lead, unless a signal says that this process is to end.
+async fn stand(
+    lock: &Lock,
+    signals: &mut Signals,
+) -> Result<Result<(Candidate, Token), LockError>, Caught> {
+    let registered = tokio::select! {
+        biased;
+        caught = signals.ending() => return Err(caught),
+        registered = Candidate::register(lock) => registered,
+    };
+    let mut candidate = match registered {
+        Ok(candidate) => candidate,
+        Err(error) => return Ok(Err(error)),
+    };
+    let elected = tokio::select! {
+        biased;
+        caught = signals.ending() => Err(caught),
+        elected = candidate.elected() => Ok(elected),
+    };
+    match elected {
+        Ok(Ok(token)) => Ok(Ok((candidate, token))),
+        Ok(Err(error)) => {
+            candidate.resign().await;
+            Ok(Err(error))
+        }
+        Err(caught) => {
+            candidate.resign().await;
+            Err(caught)
+        }
+    }
+}
+
+/// Runs the command until it ends, or until the lock is lost and it has ended then.
+async fn lead(
+    plan: &Plan,
+    token: Token,
+    candidate: &mut Candidate,
+    signals: &mut Signals,
+    say: &mut dyn FnMut(Event<'_>),
+) -> Result<Ended, ElectError> {
+    let mut leader = Leader::start(&plan.program, &plan.arguments, &plan.scope, token)?;
+    say(Event::Leads(token));
+    let why = loop {
+        tokio::select! {
+            biased;
+            code = leader.exit_code() => return Ok(Ended::ByItself(code)),
+            caught = signals.any() => leader.signal(caught.signal()),
+            why = candidate.lost() => break why,
+        }
+    };
+    say(Event::Lost(&why));
+    leader.signal(rustix::process::Signal::TERM);
+    let deadline = Instant::now() + plan.grace;
+    let mut told = None;
+    loop {
+        tokio::select! {
+            biased;
+            _code = leader.exit_code() => break,
+            caught = signals.ending() => told = Some(caught),
+            () = sleep_until(deadline) => {
+                say(Event::Kills);
+                leader.kill().await;
+                break;
+            }
+        }
+    }
+    Ok(told.map_or(Ended::Lost, Ended::LostAndCaught))
+}

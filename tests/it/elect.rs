@@ -1,0 +1,339 @@
+//! `pgpalisade elect`: a command that runs while its process leads, under the token of its term.
+
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use pgpalisade_harness::child::{Running, TERM};
+use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::machine::{PATIENCE, Signal, signal, wait_for};
+use pgpalisade_tests::postgres::bin;
+use pgpalisade_tests::programs::connect_by_environment;
+use pgpalisade_tests::proxy::subcommand;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Endpoint, Wire};
+use tempfile::TempDir;
+
+const SETUP: &str = "CREATE TABLE jobs (token int)";
+
+/// A process that campaigns.
+struct Candidate {
+    process: Running,
+    dir: TempDir,
+}
+
+impl Candidate {
+    /// With these arguments, and a shell script as its command.
+    fn start(arguments: &[&str], script: &str, proxy: &Endpoint) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = subcommand("elect");
+        connect_by_environment(&mut command, proxy);
+        command.args(arguments).args(["--", "sh", "-c", script]);
+        let process = Running::spawn(&mut command, dir.path().join("log"), TERM).unwrap();
+        Self { process, dir }
+    }
+
+    fn output(&self) -> String {
+        self.process.output()
+    }
+
+    #[track_caller]
+    fn wait_for(&self, words: &str) {
+        wait_for(words, || self.output().contains(words).then_some(()));
+    }
+
+    /// The process groups of its commands, one for each term.
+    fn groups(&self) -> Vec<u32> {
+        let output = self.output();
+        let told = output
+            .lines()
+            .filter_map(|line| line.strip_prefix("runs as "));
+        told.map(|pid| pid.parse().unwrap()).collect()
+    }
+
+    #[track_caller]
+    fn exit_code(&mut self) -> i32 {
+        let status: Option<ExitStatus> = self.process.wait(PATIENCE);
+        let output = self.output();
+        status
+            .and_then(|status| status.code())
+            .unwrap_or_else(|| panic!("it goes on: {output}"))
+    }
+}
+
+impl Drop for Candidate {
+    /// A command outlives a candidate that was killed.
+    fn drop(&mut self) {
+        let _ended = self.process.end();
+        if std::thread::panicking() {
+            println!("--- a candidate\n{}", self.output());
+        }
+        for group in self.groups() {
+            let group = rustix::process::Pid::from_raw(i32::try_from(group).unwrap());
+            let _gone_already = rustix::process::kill_process_group(group.unwrap(), Signal::KILL);
+        }
+        let _removed_with_it = &self.dir;
+    }
+}
+
+/// Writes a row with its token again and again, says what fails, and ends when it is told.
+fn writer() -> String {
+    let psql = bin("psql").display().to_string();
+    format!(
+        "trap 'echo told to end; exit 0' TERM; echo runs as $$
+        while :; do {psql} -qc \"INSERT INTO jobs VALUES ($FENCING_TOKEN)\"; sleep 0.05; done"
+    )
+}
+
+fn etcd_arguments<'a>(etcd: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let with = ["jobs", "--with", "etcd:/elections/jobs", "--etcd", etcd];
+    [&with, more].concat()
+}
+
+fn rows_of(stage: &Stage, token: &str) -> u64 {
+    let count = format!("SELECT count(*) FROM jobs WHERE token = {token}");
+    stage.postgres.value(&count).parse().unwrap()
+}
+
+fn token_of(candidate: &Candidate) -> String {
+    let leads = "leads scope \"jobs\" with fencing token ";
+    candidate.wait_for(leads);
+    let output = candidate.output();
+    let (_, behind) = output.rsplit_once(leads).unwrap();
+    behind.lines().next().unwrap().to_owned()
+}
+
+fn pause(candidate: &Candidate) {
+    signal(candidate.process.pid(), Signal::STOP);
+}
+
+fn resume(candidate: &Candidate) {
+    signal(candidate.process.pid(), Signal::CONT);
+}
+
+fn governed() -> Stage {
+    let policy = pgpalisade_tests::policy::PolicyFile::new("[scope.jobs]\ntables = [\"*.jobs\"]\n");
+    Stage::governed(SETUP, &policy)
+}
+
+/// One that ends at the proxy, where the token is asked for.
+#[test]
+fn a_leader_that_slept_is_fenced_and_told_to_end() {
+    let (stage, etcd) = (governed(), Etcd::start(1));
+    let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
+    let arguments = etcd_arguments(&urls, &["--ttl", "3s"]);
+    let first = Candidate::start(&arguments, &writer(), &proxy);
+    let token = token_of(&first);
+    wait_for("its rows", || (rows_of(&stage, &token) > 1).then_some(()));
+    let second = Candidate::start(&arguments, &writer(), &proxy);
+    second.wait_for("waiting for etcd:/elections/jobs");
+    pause(&first);
+    // Its command goes on: nobody stops it, and until the next one leads nobody has to.
+    let later = token_of(&second);
+    assert!(later.parse::<u64>().unwrap() > token.parse().unwrap());
+    wait_for("rows of the next", || {
+        (rows_of(&stage, &later) > 1).then_some(())
+    });
+    let before = rows_of(&stage, &token);
+    first.wait_for("PF001");
+    assert_eq!(
+        rows_of(&stage, &token),
+        before,
+        "a deposed leader has written"
+    );
+    resume(&first);
+    first.wait_for("lost etcd:/elections/jobs: ");
+    first.wait_for("told to end");
+    // It is in line again.
+    wait_for("another candidacy", || {
+        let waits = first.output().matches("waiting for").count();
+        (waits == 2).then_some(())
+    });
+    drop(second);
+    wait_for("another term", || (first.groups().len() == 2).then_some(()));
+    assert!(token_of(&first).parse::<u64>().unwrap() > later.parse().unwrap());
+}
+
+#[test]
+fn the_next_one_leads_as_soon_as_the_command_has_ended() {
+    let (stage, etcd) = (governed(), Etcd::start(1));
+    let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
+    // Were the leases waited for, it would take half a minute.
+    let arguments = etcd_arguments(&urls, &["--ttl", "30s"]);
+    let mut first = Candidate::start(&arguments, &writer(), &proxy);
+    token_of(&first);
+    let mut gives_up = Candidate::start(&arguments, "echo never", &proxy);
+    gives_up.wait_for("waiting for");
+    let candidacies = || etcd.ctl(&["get", "--prefix", "--keys-only", "/elections/jobs"]);
+    wait_for("its candidacy", || {
+        (candidacies().split_whitespace().count() == 2).then_some(())
+    });
+    gives_up.process.signal(Signal::TERM);
+    assert_eq!(gives_up.exit_code(), 143);
+    let second = Candidate::start(&arguments, &writer(), &proxy);
+    second.wait_for("waiting for");
+    first.process.signal(Signal::TERM);
+    assert_eq!(first.exit_code(), 0, "{}", first.output());
+    assert!(first.output().contains("told to end"));
+    let begun = std::time::Instant::now();
+    token_of(&second);
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(!gives_up.output().contains("never"));
+}
+
+#[test]
+fn an_advisory_lock_gives_the_next_token() {
+    let stage = governed();
+    let proxy = stage.proxy.endpoint();
+    let arguments = ["jobs", "--with", "advisory-lock:42"];
+    let mut first = Candidate::start(&arguments, &writer(), &proxy);
+    assert_eq!(token_of(&first), "1");
+    wait_for("its rows", || (rows_of(&stage, "1") > 1).then_some(()));
+    let second = Candidate::start(&arguments, &writer(), &proxy);
+    second.wait_for("waiting for advisory-lock:42");
+    // Its session goes with it, and its command stays.
+    first.process.signal(Signal::KILL);
+    assert_eq!(token_of(&second), "2");
+    first.wait_for("PF001");
+    let before = rows_of(&stage, "1");
+    wait_for("rows of the next", || {
+        (rows_of(&stage, "2") > 1).then_some(())
+    });
+    assert_eq!(rows_of(&stage, "1"), before, "a deposed leader has written");
+    // Whoever declares a higher token deposes the holder of the lock, too.
+    let leader = [
+        ("user", "postgres"),
+        ("database", "postgres"),
+        ("fencing.token", "jobs=9"),
+    ];
+    let _leader = Wire::login(&proxy, &leader);
+    second.wait_for("lost advisory-lock:42: PF001: ");
+    second.wait_for("told to end");
+    wait_for("another term", || {
+        (second.groups().len() == 2).then_some(())
+    });
+    assert_eq!(token_of(&second), "10");
+}
+
+#[test]
+fn the_command_is_told_and_its_code_is_given() {
+    let (stage, etcd) = (Stage::start(), Etcd::start(1));
+    let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
+    let run = |arguments: &[&str], script: &str| {
+        let mut candidate = Candidate::start(arguments, script, &proxy);
+        let code = candidate.exit_code();
+        (code, candidate.output())
+    };
+    let arguments = etcd_arguments(&urls, &[]);
+    let told = "echo \"$FENCING_SCOPE:$FENCING_TOKEN:$PGOPTIONS\"; exit 7";
+    let (code, output) = run(&arguments, told);
+    assert_eq!(code, 7, "{output}");
+    let line = output
+        .lines()
+        .find(|line| line.starts_with("jobs:"))
+        .unwrap();
+    let token = line.split(':').nth(1).unwrap();
+    assert_eq!(line, format!("jobs:{token}:-c fencing.token=jobs={token}"));
+    assert_eq!(token.parse::<i64>().unwrap(), etcd_revision_before(&etcd));
+    let (code, output) = run(&arguments, "kill -KILL $$");
+    assert_eq!(code, 137, "{output}");
+    let mut command = subcommand("elect");
+    let no_program = command
+        .args(&arguments)
+        .args(["--", "/nowhere/program"])
+        .output()
+        .unwrap();
+    assert_eq!(no_program.status.code(), Some(127), "{no_program:?}");
+    let directly = stage.postgres.tcp();
+    let mut direct = Candidate::start(
+        &["jobs", "--with", "advisory-lock:1"],
+        "echo never",
+        &directly,
+    );
+    direct.wait_for("what answers there is no pgpalisade");
+    direct.process.signal(Signal::INT);
+    assert_eq!(direct.exit_code(), 130);
+}
+
+/// The revision of the last candidacy: behind it is only the end of its lease.
+fn etcd_revision_before(etcd: &Etcd) -> i64 {
+    etcd.revision(&[0]) - 1
+}
+
+#[test]
+fn whoever_cannot_renew_its_lease_steps_down() {
+    let stage = governed();
+    let mut etcd = Etcd::start(1);
+    let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
+    let deaf = "trap '' TERM; echo runs as $$; while :; do sleep 0.1; done";
+    let arguments = etcd_arguments(&urls, &["--ttl", "3s", "--grace", "500ms", "--once"]);
+    let mut candidate = Candidate::start(&arguments, deaf, &proxy);
+    token_of(&candidate);
+    candidate.wait_for("runs as");
+    etcd.kill(0);
+    assert_eq!(candidate.exit_code(), 75, "{}", candidate.output());
+    for words in [
+        "the lease was not renewed in time: ",
+        "has 500ms to end",
+        "is killed",
+    ] {
+        candidate.wait_for(words);
+    }
+    // Before it could have led it was no loss: it tries again until it can.
+    let waits = Candidate::start(&arguments, "echo leads at last", &proxy);
+    waits.wait_for("trying again in 1s");
+    etcd.restart(0);
+    waits.wait_for("leads at last");
+}
+
+#[test]
+fn what_does_not_fit_is_said() {
+    let said = |arguments: &[&str]| {
+        let output = subcommand("elect").args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let command = ["--", "true"];
+    for (arguments, words) in [
+        (
+            &["jobs", "--with", "etcd:/a"][..],
+            "--with etcd:KEY needs etcd's address",
+        ),
+        (&["jobs", "--with", "advisory-lock:x"], "advisory-lock:42"),
+        (
+            &["jobs", "--with", "redis:x"],
+            "write etcd:KEY or advisory-lock:NUMBER",
+        ),
+        (
+            &["jobs", "--with", "advisory-lock:1", "--etcd", "http://h"],
+            "leave it out",
+        ),
+        (
+            &[
+                "jobs",
+                "--with",
+                "advisory-lock:1",
+                "--proxied",
+                "host=a,b password=hunter2",
+            ],
+            "--proxied",
+        ),
+        (
+            &[
+                "jobs", "--with", "etcd:/a", "--etcd", "http://h", "--ttl", "1s",
+            ],
+            "from 3s to 1h",
+        ),
+        (&["no scope", "--with", "advisory-lock:1"], "no scope"),
+    ] {
+        let said = said(&[arguments, &command].concat());
+        assert!(
+            said.contains(words) && !said.contains("hunter2"),
+            "{arguments:?}: {said}"
+        );
+    }
+    assert!(said(&["jobs", "--with", "advisory-lock:1"]).contains("COMMAND"));
+}
