@@ -4,8 +4,8 @@
 //! - [`history`]: what a run writes down, and [`checker`]: what must be true of it.
 //! - [`plan`]: what is to be run; [`run`]: how, from the start to the verdict.
 //! - [`cluster`]: PostgreSQL, a [`store`], proxies, and links between them that [`cutter`] holds or cuts.
-//! - [`leader`]: a process that believes that it leads; [`declaration`] and [`shapes`] are what it does,
-//!   [`client`] how; [`leaders`]: those that run.
+//! - [`leader`]: a process that believes that it leads; [`declaration`], `take` and [`shapes`] are what it
+//!   does, [`client`] how; [`leaders`]: those that run.
 //! - [`row_writers`]: two leaders that share one row.
 //! - [`nemesis`]: what breaks things, until the [`stop`].
 //! - [`truth`]: what PostgreSQL has committed, and in which order.
@@ -28,4 +28,5 @@ pub mod run;
 pub mod shapes;
 pub mod stop;
 pub mod store;
+mod take;
 pub mod truth;

@@ -6,6 +6,7 @@
 //! - **G4** what was refused is not there, what was confirmed is there, also after crashes.
 //! - **G5** nobody is refused for a higher token that nobody has tried to declare, or for having none.
 //! - **G6** a declaration is answered in time, and fails only in the ways that are promised.
+//! - **Take** no two takes get one token, and `after:33` gets 34 or nothing.
 //! - **Row** writers that share one row by read-modify-write lose nothing that was confirmed.
 //!
 //! **History** stands for a history that contradicts itself: then the run proves nothing.
@@ -32,6 +33,7 @@ pub fn check(events: &[Event]) -> Report {
     order::no_stale_commit(&history, &mut violations);
     order::no_late_surprise(&history, &mut violations);
     order::marks_only_rise(&history, &mut violations);
+    order::takes_are_single(&history, &mut violations);
     order::honest_answers(&history, &mut violations);
     liveness::no_self_fencing(&history, &mut violations);
     liveness::bounded_takeover(&history, &mut violations);

@@ -100,17 +100,9 @@ impl<'a> Declarer<'a> {
     /// # Errors
     /// What the client was told instead.
     pub fn declare(&self, random: &mut StdRng) -> Result<Accepted, Answer> {
-        let Reach {
-            proxies,
-            first,
-            patience,
-            recorder,
-            ..
-        } = self.reach;
-        let choice = random.random_range(0..proxies.len());
-        let proxy = first + choice;
-        let way = WAYS[random.random_range(0..WAYS.len())];
-        let endpoint = Endpoint::Tcp(proxies[choice]);
+        let recorder = self.reach.recorder;
+        let door = self.reach.door(random);
+        let proxy = door.proxy;
         // Every write needs a token of scope `default` too, so everybody shares one there.
         let value = format!("default=1,{}={}", self.scope, self.token);
         let id = self.next_id();
@@ -130,18 +122,57 @@ impl<'a> Declarer<'a> {
                 answer: answer.clone(),
             });
         };
-        let login = |more: &[(&str, &str)]| {
-            let all = [&[("database", self.database)], more].concat();
-            Client::login(&endpoint, &all, patience)
-        };
+        let client = door.declare(self.database, &value, random, &begin, &end)?;
+        Ok(Accepted { client, id })
+    }
+}
+
+/// The proxy that a session is opened at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Door {
+    /// Its number.
+    pub(super) proxy: usize,
+    address: SocketAddr,
+    patience: Duration,
+}
+
+impl Reach<'_> {
+    /// One of the proxies.
+    pub(super) fn door(&self, random: &mut StdRng) -> Door {
+        let choice = random.random_range(0..self.proxies.len());
+        Door {
+            proxy: self.first + choice,
+            address: self.proxies[choice],
+            patience: self.patience,
+        }
+    }
+}
+
+impl Door {
+    /// A session of a database.
+    pub(super) fn login(&self, database: &str, more: &[(&str, &str)]) -> Result<Client, Answer> {
+        let all = [&[("database", database)], more].concat();
+        Client::login(&Endpoint::Tcp(self.address), &all, self.patience)
+    }
+
+    /// A session that declares a value in one of the ways. `begin` is told before that, with the server process where
+    /// it is known, and `end` is told the answer.
+    pub(super) fn declare(
+        &self,
+        database: &str,
+        value: &str,
+        random: &mut StdRng,
+        begin: &dyn Fn(Option<u32>),
+        end: &dyn Fn(&Answer),
+    ) -> Result<Client, Answer> {
         let at_login = |name, value: &str| {
             begin(None);
-            let accepted = login(&[(name, value)]);
+            let accepted = self.login(database, &[(name, value)]);
             end(accepted.as_ref().err().unwrap_or(&Answer::Ok));
             accepted
         };
         let by_set = |before: &[&str], set: &Batch, after: &[&str]| {
-            let mut client = login(&[])?;
+            let mut client = self.login(database, &[])?;
             for sql in before {
                 good(client.query(sql).answer)?;
             }
@@ -156,14 +187,13 @@ impl<'a> Declarer<'a> {
         };
         let set = format!("SET fencing.token = '{value}'");
         let query = Batch::new().query(&set);
-        let client = match way {
-            Way::Startup => at_login("fencing.token", &value),
+        match WAYS[random.random_range(0..WAYS.len())] {
+            Way::Startup => at_login("fencing.token", value),
             Way::Options => at_login("options", &format!("-c fencing.token={value}")),
             Way::Set => by_set(&[], &query, &[]),
             Way::ExtendedSet => by_set(&[], &Batch::new().statement(&set).sync(), &[]),
             Way::SetInBlock => by_set(&["BEGIN"], &query, &["COMMIT"]),
-        }?;
-        Ok(Accepted { client, id })
+        }
     }
 }
 

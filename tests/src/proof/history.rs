@@ -36,6 +36,24 @@ pub enum Event {
         /// Its fencing token.
         token: u64,
     },
+    /// The next token of a scope is about to be taken. Where that succeeds, it is a declaration too.
+    Take {
+        /// Unique in a run.
+        id: u64,
+        /// When.
+        at: u64,
+        /// In which scope.
+        scope: String,
+        /// The mark that it is to follow. None: whichever there is.
+        after: Option<u64>,
+    },
+    /// The answer to it.
+    Taken {
+        /// The take's.
+        id: u64,
+        /// The token, where it was told.
+        token: Option<u64>,
+    },
     /// A token is about to be declared.
     Declare {
         /// When.

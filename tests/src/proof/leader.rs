@@ -17,6 +17,7 @@ use super::client::Client;
 use super::declaration::{Accepted, Declarer, Reach};
 use super::history::{Answer, Event, Recorder, Row, Tally, now};
 use super::shapes::Shape;
+use super::take::take;
 
 /// What a leader is told when it starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -25,8 +26,8 @@ pub struct Task {
     pub leader: u32,
     /// What it leads.
     pub scope: String,
-    /// Its fencing token.
-    pub token: u64,
+    /// Its fencing token. None: it takes the next one of its scope.
+    pub token: Option<u64>,
     /// Where the proxies are.
     pub proxies: Vec<SocketAddr>,
     /// PostgreSQL's own socket, for looking at its log past everything that can be cut.
@@ -50,6 +51,7 @@ const REFUSALS_MAX: usize = 3;
 
 struct Leader<'a> {
     task: &'a Task,
+    token: u64,
     recorder: Recorder,
     ids: AtomicU64,
     rows: AtomicU64,
@@ -62,21 +64,29 @@ struct Leader<'a> {
 /// # Panics
 /// When the history cannot be written.
 pub fn lead(task: &Task) {
-    let leader = Leader {
+    let recorder = Recorder::open(&task.history).expect("open the history");
+    let mut leader = Leader {
         task,
-        recorder: Recorder::open(&task.history).expect("open the history"),
+        token: task.token.unwrap_or_default(),
+        recorder,
         ids: AtomicU64::new(1),
         rows: AtomicU64::new(1),
         end: Instant::now() + task.lifetime,
         refusals: Mutex::new(0),
     };
-    leader.recorder.record(&Event::Leader {
-        leader: task.leader,
-        scope: task.scope.clone(),
-        token: task.token,
-    });
     let mut random = StdRng::seed_from_u64(task.seed);
-    let Some(first) = leader.take_over(&mut random) else {
+    let first = match task.token {
+        Some(token) => {
+            leader.recorder.record(&Event::Leader {
+                leader: task.leader,
+                scope: task.scope.clone(),
+                token,
+            });
+            leader.take_over(&mut random)
+        }
+        None => leader.take(&mut random),
+    };
+    let Some(first) = first else {
         return;
     };
     std::thread::scope(|scope| {
@@ -93,7 +103,7 @@ impl Leader<'_> {
         Declarer {
             leader: self.task.leader,
             scope: &self.task.scope,
-            token: self.task.token,
+            token: self.token,
             database: "postgres",
             reach: Reach {
                 proxies: &self.task.proxies,
@@ -113,6 +123,18 @@ impl Leader<'_> {
         if answer.sqlstate() == Some("PF001") {
             *self.refusals.lock().expect("refusals") += 1;
         }
+    }
+
+    /// A lock without a number: every candidate believes that it holds it, and takes the next token.
+    fn take(&mut self, random: &mut StdRng) -> Option<Client> {
+        while self.goes_on() {
+            if let Some(taken) = take(&self.declarer(), random) {
+                self.token = taken.token;
+                return self.look(taken.accepted, random);
+            }
+            pause(random, 5..100);
+        }
+        None
     }
 
     /// The first declaration that is accepted, the first snapshot after it, and where PostgreSQL's log stood.
@@ -136,7 +158,7 @@ impl Leader<'_> {
         }
         let sql = format!(
             "SELECT count(*), coalesce(bit_xor(id), 0) FROM writes WHERE scope = '{}' AND token < {}",
-            self.task.scope, self.task.token
+            self.task.scope, self.token
         );
         let reply = client.query(&sql);
         self.note(&reply.answer);
@@ -197,7 +219,7 @@ impl Leader<'_> {
             .map(|_| Row {
                 id: u64::from(self.task.leader) << 24 | self.rows.fetch_add(1, Ordering::Relaxed),
                 scope: self.task.scope.clone(),
-                token: self.task.token,
+                token: self.token,
             })
             .collect();
         let id = self.declarer().next_id();
@@ -228,7 +250,7 @@ impl Leader<'_> {
     }
 }
 
-fn pause(random: &mut StdRng, milliseconds: std::ops::Range<u64>) {
+pub(super) fn pause(random: &mut StdRng, milliseconds: std::ops::Range<u64>) {
     std::thread::sleep(Duration::from_millis(random.random_range(milliseconds)));
 }
 

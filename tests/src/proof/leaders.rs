@@ -138,7 +138,7 @@ mod tests {
         let task = |leader| Task {
             leader,
             scope: "alpha".to_owned(),
-            token: 1,
+            token: Some(1),
             proxies: Vec::new(),
             direct: PathBuf::new(),
             history: dir.path().join(format!("leader-{leader}.jsonl")),

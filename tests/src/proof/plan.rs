@@ -93,6 +93,9 @@ impl Faults {
     }
 }
 
+/// The scope whose leaders take their tokens, where there is a proxy that gives them.
+pub(super) const TAKEN: &str = "taken";
+
 const SCOPES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 
 impl Plan {

@@ -20,7 +20,7 @@ use super::history::{self, Event, Recorder};
 use super::leader::{self, Task};
 use super::leaders::Leaders;
 use super::nemesis::Nemesis;
-use super::plan::Plan;
+use super::plan::{Plan, Route, TAKEN};
 use super::row_writers::{self, Election};
 use super::stop::Stop;
 use super::truth::Decoder;
@@ -137,6 +137,9 @@ impl Run<'_> {
             for (number, name) in (0..).zip(self.plan.scope_names()) {
                 scope.spawn(move || self.elect(name, self.plan.seed ^ (number << 48)));
             }
+            if self.plan.scopes > 0 && self.plan.route != Route::Direct {
+                scope.spawn(|| self.elect(TAKEN, self.plan.seed ^ (7 << 48)));
+            }
             for number in [1, 2] {
                 let (election, seed) = (&election, self.plan.seed ^ (u64::from(number) << 56));
                 scope.spawn(move || row_writers::write(election, number, seed, &self.stop));
@@ -167,7 +170,8 @@ impl Run<'_> {
         }
     }
 
-    /// Elects one leader of a scope after the other, without a word to the old ones.
+    /// Elects one leader of a scope after the other, without a word to the old ones. Each has a number where the
+    /// election gives one.
     fn elect(&self, scope: &str, seed: u64) {
         let mut random = StdRng::seed_from_u64(seed);
         loop {
@@ -181,7 +185,8 @@ impl Run<'_> {
                 continue;
             }
             let _not_quiet = self.quiet.read().expect("elections");
-            let token = self.elected[scope].fetch_add(1, Ordering::Relaxed) + 1;
+            let numbers = self.elected.get(scope);
+            let token = numbers.map(|last| last.fetch_add(1, Ordering::Relaxed) + 1);
             let leader = self.next_leader.fetch_add(1, Ordering::Relaxed);
             self.leaders.start(&Task {
                 leader,

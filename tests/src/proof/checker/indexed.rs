@@ -39,6 +39,15 @@ impl Declaration<'_> {
     }
 }
 
+/// A take with its answer.
+#[derive(Clone, Debug)]
+pub(super) struct Take<'a> {
+    pub(super) scope: &'a str,
+    pub(super) invoked: u64,
+    pub(super) after: Option<u64>,
+    pub(super) token: Option<u64>,
+}
+
 /// A write with its answer.
 #[derive(Clone, Debug)]
 pub(super) struct Write<'a> {
@@ -72,6 +81,7 @@ pub(super) struct History<'a> {
     pub(super) limit_ns: Option<u64>,
     pub(super) leaders: HashMap<u32, Leader<'a>>,
     pub(super) declarations: HashMap<u64, Declaration<'a>>,
+    pub(super) takes: HashMap<u64, Take<'a>>,
     pub(super) writes: HashMap<u64, Write<'a>>,
     pub(super) committed: Vec<Committed<'a>>,
     pub(super) commits: usize,
@@ -149,6 +159,20 @@ impl<'a> History<'a> {
                 self.declarations.insert(*id, declaration);
                 self.note_life(*leader, *at);
             }
+            Event::Take {
+                id,
+                at,
+                scope,
+                after,
+            } => {
+                let take = Take {
+                    scope,
+                    invoked: *at,
+                    after: *after,
+                    token: None,
+                };
+                self.takes.insert(*id, take);
+            }
             Event::Write {
                 at,
                 id,
@@ -197,6 +221,10 @@ impl<'a> History<'a> {
         match event {
             Event::Declared { at, id, answer } => match self.declarations.get_mut(id) {
                 Some(declaration) => declaration.answer = Some((*at, answer)),
+                None => self.orphans.push(event),
+            },
+            Event::Taken { id, token } => match self.takes.get_mut(id) {
+                Some(take) => take.token = *token,
                 None => self.orphans.push(event),
             },
             Event::Position { id, lsn } => match self.declarations.get_mut(id) {
@@ -304,6 +332,11 @@ impl<'a> History<'a> {
             }
         }
         counts.takeovers = tokens.len();
+        counts.taken = self
+            .takes
+            .values()
+            .filter(|take| take.token.is_some())
+            .count();
         for write in self.writes.values() {
             count_error(&mut counts, write.answer);
             match write.answer.map(|(_, answer)| answer) {

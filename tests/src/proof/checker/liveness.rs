@@ -22,13 +22,22 @@ const AFTERMATH_NS: u64 = 300_000_000;
 
 /// G5. A refusal needs somebody who has tried to declare a higher token before it came.
 pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violation>) {
-    let mut attempts: Vec<(u64, &str, u64)> = history
+    let declarations = history
         .declarations
         .values()
         // A repair undoes it.
         .filter(|declaration| declaration.token < POISON)
-        .map(|declaration| (declaration.invoked, declaration.scope, declaration.token))
-        .collect();
+        .map(|declaration| {
+            (
+                declaration.invoked,
+                declaration.scope,
+                Some(declaration.token),
+            )
+        });
+    // Whether a take was answered or not. One that names no mark raises it by one at most.
+    let takes = history.takes.values();
+    let takes = takes.map(|take| (take.invoked, take.scope, take.after.map(|mark| mark + 1)));
+    let mut attempts: Vec<(u64, &str, Option<u64>)> = declarations.chain(takes).collect();
     attempts.sort_unstable();
     let mut refusals: Vec<(u64, u32, String)> = Vec::new();
     for declaration in history.declarations.values() {
@@ -67,7 +76,7 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
     for (at, leader, what) in refusals {
         while let Some((_, scope, token)) = attempts.next_if(|(begun, ..)| *begun < at) {
             let tried = highest.entry(scope).or_default();
-            *tried = token.max(*tried);
+            *tried = token.unwrap_or(*tried + 1).max(*tried);
         }
         let Some(who) = history.leaders.get(&leader) else {
             continue;

@@ -138,6 +138,28 @@ pub(super) fn marks_only_rise(history: &History<'_>, violations: &mut Vec<Violat
     }
 }
 
+/// Takes. Each token is taken once, and is the one after the mark that was named.
+pub(super) fn takes_are_single(history: &History<'_>, violations: &mut Vec<Violation>) {
+    let mut taken: BTreeMap<(&str, u64), u64> = BTreeMap::new();
+    for (id, take) in &history.takes {
+        let Some(token) = take.token else {
+            continue;
+        };
+        let mut add = |what: String| {
+            violations.push(Violation {
+                rule: Rule::Take,
+                what: format!("take {id} of {} has got {token}, {what}", take.scope),
+            });
+        };
+        if let Some(other) = taken.insert((take.scope, token), *id) {
+            add(format!("which take {other} has got too"));
+        }
+        if let Some(mark) = take.after.filter(|mark| mark + 1 != token) {
+            add(format!("and named the mark {mark}"));
+        }
+    }
+}
+
 /// G4, and that a confirmed write is there.
 pub(super) fn honest_answers(history: &History<'_>, violations: &mut Vec<Violation>) {
     let there: HashSet<u64> = history.committed.iter().map(|row| row.id).collect();

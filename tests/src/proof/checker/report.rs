@@ -18,6 +18,8 @@ pub enum Rule {
     G5,
     /// Bounded takeover.
     G6,
+    /// Nobody shares a token that was taken, and nobody takes behind another mark than the one that was named.
+    Take,
     /// Nothing lost in the shared row.
     Row,
     /// The history contradicts itself.
@@ -42,6 +44,8 @@ pub struct Counts {
     pub acknowledged: usize,
     /// Different tokens among them.
     pub takeovers: usize,
+    /// Tokens that were taken, not brought.
+    pub taken: usize,
     /// The longest time to the answer of a declaration, without the times in which a fault stood in its way, in
     /// milliseconds.
     pub slowest_ms: u64,
@@ -90,7 +94,8 @@ impl fmt::Display for Report {
         let counts = &self.counts;
         writeln!(f, "declarations   {}", counts.declarations)?;
         writeln!(f, "  acknowledged {}", counts.acknowledged)?;
-        writeln!(f, "  takeovers    {}", counts.takeovers)?;
+        let (takeovers, taken) = (counts.takeovers, counts.taken);
+        writeln!(f, "  takeovers    {takeovers}, {taken} of them by a take")?;
         writeln!(f, "  slowest      {} ms", counts.slowest_ms)?;
         writeln!(f, "writes         {}", counts.writes)?;
         writeln!(f, "  confirmed    {}", counts.confirmed)?;

@@ -547,3 +547,60 @@ fn what_was_exempt_counts_for_nothing() {
     assert_eq!(again(410), [Rule::G1]);
     assert_eq!(again(395), []);
 }
+
+/// 1 to 3 are taken in a scope of their own; the answer to the second take was lost, and the last was refused.
+fn takes() -> Vec<Event> {
+    let take = |at, id, after| Event::Take {
+        id,
+        at: at * MS,
+        scope: "taken".to_owned(),
+        after,
+    };
+    let taken = |id, token| Event::Taken { id, token };
+    let mut events = good();
+    events.extend([
+        take(10, 500, Some(0)),
+        taken(500, Some(1)),
+        take(20, 501, None),
+        take(30, 502, Some(2)),
+        taken(502, Some(3)),
+        take(40, 503, Some(2)),
+        taken(503, None),
+    ]);
+    events
+}
+
+#[test]
+fn takes_that_share_a_token_or_follow_another_mark() {
+    assert_eq!(violated(&takes()), []);
+    for (id, token, found) in [
+        (501, Some(1), 1),
+        (501, Some(3), 1),
+        (501, Some(2), 0),
+        (503, Some(4), 1),
+        (503, Some(3), 1),
+    ] {
+        let mut events = takes();
+        events.push(Event::Taken { id, token });
+        assert_eq!(check(&events).of(Rule::Take), found, "{id} {token:?}");
+    }
+}
+
+#[test]
+fn a_refusal_for_a_take_that_had_no_answer() {
+    let mut events = takes();
+    events.push(Event::Leader {
+        leader: 5,
+        scope: "taken".to_owned(),
+        token: 1,
+    });
+    events.push(declare(10, 500, 5));
+    events.push(declared(12, 500, Answer::Ok));
+    events.push(declare(24, 510, 5));
+    events.push(declared(25, 510, error("PF001")));
+    assert_eq!(violated(&events), []);
+    // Before it was asked for nobody can have been refused for it.
+    events.pop();
+    events.push(declared(19, 510, error("PF001")));
+    assert_eq!(violated(&events), [Rule::G5]);
+}

@@ -10,6 +10,7 @@ use super::{Backup, Lane, RESTART_WITHIN, start_again};
 use crate::machine;
 use crate::proof::cutter::{Flow, Link};
 use crate::proof::history::{BESIDE, Event, Exemption, FaultKind, Target, now};
+use crate::proof::plan::TAKEN;
 use crate::proof::store::RunningStore;
 use crate::proxy::{Options, Proxy};
 use crate::wire::Endpoint;
@@ -161,17 +162,18 @@ impl<'a> Lane<'a> {
                 .then_some(())
         });
         self.all.stop.sleep(Duration::from_secs(1));
-        let why = Exemption::TwoAuthorities;
-        names
-            .iter()
-            .for_each(|name| self.exempt(name, why, (begin, first)));
+        self.exempt_all((begin, first));
         self.lead_beside(scope, &beside);
         let (begin_of_end, first) = (now(), self.position());
         drop(beside);
-        names
-            .iter()
-            .for_each(|name| self.exempt(name, why, (begin_of_end, first)));
+        self.exempt_all((begin_of_end, first));
         self.record(FaultKind::SecondAuthority, Target::Postgres, begin);
+    }
+
+    /// Says that two authorities were there from then to now.
+    fn exempt_all(&self, since: (u64, u64)) {
+        let names = self.all.plan.scope_names().iter().chain([&TAKEN]);
+        names.for_each(|name| self.exempt(name, Exemption::TwoAuthorities, since));
     }
 
     /// A leader of the other store, and time for others to write under lower tokens.

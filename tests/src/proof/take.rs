@@ -1,0 +1,78 @@
+//! How a leader takes the next token, where its lock has no number, and writes down that it did.
+
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use super::declaration::{Accepted, Declarer};
+use super::history::{Answer, Event, now};
+use super::leader::pause;
+
+/// A token that was taken, and the session that holds it.
+pub(super) struct Taken {
+    pub(super) token: u64,
+    pub(super) accepted: Accepted,
+}
+
+/// One attempt of a candidate that does not know its token yet.
+pub(super) fn take(candidate: &Declarer<'_>, random: &mut StdRng) -> Option<Taken> {
+    let Declarer {
+        leader,
+        scope,
+        database,
+        ref reach,
+        ..
+    } = *candidate;
+    let after = match random.random_bool(0.2) {
+        true => None,
+        false => Some(mark(candidate, random)?),
+    };
+    // It makes sure of its lock. All of them do, and others take meanwhile.
+    pause(random, 0..80);
+    let claim = after.map_or("next".to_owned(), |mark| format!("after:{mark}"));
+    let (door, id, at) = (reach.door(random), candidate.next_id(), now());
+    reach.recorder.record(&Event::Take {
+        id,
+        at,
+        scope: scope.to_owned(),
+        after,
+    });
+    let value = format!("default=1,{scope}={claim}");
+    let taken = door.declare(database, &value, random, &|_| {}, &|_| {});
+    let taken = taken.ok().and_then(|mut client| {
+        let shown = client.query("SHOW fencing.token");
+        let (_, token) = shown.value()?.rsplit_once('=')?;
+        Some((token.parse().ok()?, client))
+    });
+    reach.recorder.record(&Event::Taken {
+        id,
+        token: taken.as_ref().map(|(token, _)| *token),
+    });
+    let (token, client) = taken?;
+    reach.recorder.record(&Event::Leader {
+        leader,
+        scope: scope.to_owned(),
+        token,
+    });
+    reach.recorder.record(&Event::Declare {
+        at,
+        id,
+        leader,
+        proxy: door.proxy,
+        pid: None,
+    });
+    let (at, answer) = (now(), Answer::Ok);
+    reach.recorder.record(&Event::Declared { at, id, answer });
+    let accepted = Accepted { client, id };
+    Some(Taken { token, accepted })
+}
+
+/// The mark, 0 where there is none.
+fn mark(candidate: &Declarer<'_>, random: &mut StdRng) -> Option<u64> {
+    let own = [("fencing.scope", candidate.scope)];
+    let door = candidate.reach.door(random);
+    let mut client = door.login(candidate.database, &own).ok()?;
+    match client.query("SHOW fencing.mark").value()? {
+        "" => Some(0),
+        mark => mark.parse().ok(),
+    }
+}
