@@ -214,9 +214,8 @@ fn what_follows_a_pipeline_that_sets_a_token() {
     }
 }
 
-/// DISCARD ALL is committed at once and brings a take back; the number is told in the pipeline, whose end may undo it.
-#[test]
-fn what_follows_a_pipeline_that_returns_to_a_take() {
+/// A session whose startup packet has taken a token, which the server has not been told yet.
+fn started_with_a_take() -> Subject {
     let mut subject = Subject::at_login(Holds::None);
     let wanted = wanted(&subject.fence, "next");
     let mut obtained = wanted.brought();
@@ -226,15 +225,45 @@ fn what_follows_a_pipeline_that_returns_to_a_take() {
         .on_declared(&wanted, identified(), Ok(obtained));
     declared.unwrap();
     subject.session.start_with(&wanted);
+    subject
+}
+
+fn has_told_the_number(subject: &Subject) -> bool {
+    let told = String::from_utf8_lossy(&subject.to_server);
+    told.contains(&format!("SET fencing.token = '{MARK}'"))
+}
+
+/// It could not be answered there, and nothing could see it.
+#[test]
+fn what_runs_nothing_is_sent_before_the_number_is_told() {
+    for (tag, body) in [
+        (b'S', &b""[..]),
+        (b'H', b""),
+        (b'X', b""),
+        (b'd', b"1\n"),
+        (b'c', b""),
+        (b'f', b"\0"),
+    ] {
+        let mut subject = started_with_a_take();
+        subject.ask(&message(tag, body));
+        assert!(!has_told_the_number(&subject), "{}", char::from(tag));
+    }
+    let mut subject = started_with_a_take();
+    subject.send(&query("SELECT 1"));
+    assert!(has_told_the_number(&subject));
+}
+
+/// DISCARD ALL is committed at once and brings a take back; the number is told in the pipeline, whose end may undo it.
+#[test]
+fn what_follows_a_pipeline_that_returns_to_a_take() {
+    let mut subject = started_with_a_take();
     subject.run(&query("SELECT 1"), "SELECT 1", b'I');
     for message in [parse("", "DISCARD ALL"), bind("", ""), execute("", 0)] {
         subject.run(&message, "DISCARD ALL", b'I');
     }
     subject.to_server.clear();
     subject.send(&bind("", ""));
-    let told = String::from_utf8_lossy(&subject.to_server).into_owned();
-    let number = format!("SET fencing.token = '{MARK}'");
-    assert!(told.contains(&number), "{told:?}");
+    assert!(has_told_the_number(&subject));
     subject.send(&sync());
     let action = subject.ask(&function_call());
     assert!(
