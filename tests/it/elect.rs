@@ -1,11 +1,13 @@
 //! `pgpalisade elect`: a command that runs while its process leads, under the token of its term.
 
-use std::process::ExitStatus;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use pgpalisade_harness::child::{Running, TERM};
 use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::{PATIENCE, Signal, signal, wait_for};
+use pgpalisade_tests::machine::{PATIENCE, Signal, repository, signal, wait_for};
 use pgpalisade_tests::postgres::bin;
 use pgpalisade_tests::programs::connect_by_environment;
 use pgpalisade_tests::proxy::subcommand;
@@ -287,6 +289,36 @@ fn whoever_cannot_renew_its_lease_steps_down() {
     waits.wait_for("trying again in 1s");
     etcd.restart(0);
     waits.wait_for("leads at last");
+}
+
+/// The line of the guide, as it stands there.
+#[test]
+fn a_lock_of_etcdctl_has_a_number() {
+    let (stage, etcd) = (Stage::start(), Etcd::start(1));
+    let guide = std::fs::read_to_string(repository().join("docs/guide.md")).unwrap();
+    let line = guide
+        .lines()
+        .find(|line| line.starts_with("etcdctl lock "))
+        .unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("scheduler");
+    let psql = bin("psql").display().to_string();
+    let script = format!("#!/bin/sh\necho $ETCD_LOCK_REV; {psql} -XAtc 'SHOW fencing.token'\n");
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new("sh");
+    connect_by_environment(&mut command, &stage.proxy.endpoint());
+    command.args(["-c", line]).current_dir(dir.path());
+    command
+        .env("ETCDCTL_API", "3")
+        .env("ETCDCTL_ENDPOINTS", etcd.urls().join(","));
+    let output = command.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let [revision, token] = told.lines().collect::<Vec<_>>()[..] else {
+        panic!("{output:?}");
+    };
+    assert_eq!(revision, token);
+    assert!(token.parse::<u64>().unwrap() > 1, "{token}");
 }
 
 #[test]
