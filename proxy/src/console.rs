@@ -105,17 +105,21 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// A table as JSON, where it is one of those that HTTP shows: its name in small letters.
-    pub(crate) fn json(&self, name: &str) -> Option<String> {
-        let is_shown = matches!(name, "scopes" | "sessions" | "rejections");
+    /// A table as JSON, where it is one of those that HTTP shows: its name in small letters. An error says why it cannot
+    /// be read now.
+    pub(crate) async fn json(&self, name: &str) -> Option<Result<String, String>> {
+        let is_shown = matches!(name, "scopes" | "sessions" | "rejections" | "proxies");
         let mut tables = tables::TABLES.iter().filter(|_| is_shown);
         let table = tables.find(|table| table.name.eq_ignore_ascii_case(name))?;
-        let Rows::Known(read) = table.rows else {
-            return None;
+        let rows = match table.rows {
+            Rows::Known(read) => Ok(read(self)),
+            Rows::Asked(ask) => ask(self).await,
         };
-        let rows = read(self).into_iter();
-        let rows: Value = rows.map(|row| object(table.columns, row)).collect();
-        Some(rows.to_string())
+        Some(rows.map(|rows| {
+            let rows = rows.into_iter();
+            let rows: Value = rows.map(|row| object(table.columns, row)).collect();
+            rows.to_string()
+        }))
     }
 }
 

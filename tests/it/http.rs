@@ -93,6 +93,9 @@ fn tables_are_shown_as_json() {
         .filter(|row| row["mark"] == 34);
     assert_eq!(marks.count(), 1, "{scopes}");
     assert_eq!(table("rejections")[0]["sqlstate"], "PF002");
+    let proxies = table("proxies");
+    assert_eq!(proxies.as_array().unwrap().len(), 1, "{proxies}");
+    assert_eq!(proxies[0]["this_one"], "yes");
     assert_eq!(http.get("/api/v1/config").status, 404);
     assert_eq!(http.get("/api/v1/authority").status, 404);
     let request = "GET /api/v1/sessions HTTP/1.1\r\nHost: evil.example\r\n\r\n";

@@ -194,7 +194,11 @@ impl Session {
     async fn rows(&self, table: &'static Table) -> Result<Vec<Row>, Failure> {
         let console = Arc::clone(&self.console);
         let read = match table.rows {
-            Rows::Asked(ask) => return Ok(ask(&console.facts).await),
+            Rows::Asked(ask) => {
+                let hint = "SHOW AUTHORITY says what stands in the way.";
+                let unanswered = |why: String| Failure::new("08006", &why, hint);
+                return ask(&console.facts).await.map_err(unanswered);
+            }
             Rows::Known(read) => read,
         };
         let reading = tokio::task::spawn_blocking(move || read(&console.facts));

@@ -103,8 +103,8 @@ pub(super) enum Rows {
     Asked(for<'a> fn(&'a Facts) -> Answer<'a>),
 }
 
-/// Rows that are still to come.
-pub(super) type Answer<'a> = Pin<Box<dyn Future<Output = Vec<Row>> + Send + 'a>>;
+/// Rows that are still to come, or why there are none.
+pub(super) type Answer<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, String>> + Send + 'a>>;
 
 /// How values are written: as text, or as PostgreSQL keeps them.
 const BINARY: i16 = 1;

@@ -19,12 +19,13 @@ use crate::fence::statement_text::StatementText;
 use crate::fence::traceparent::Traceparent;
 use crate::rejection::Enforcement;
 use crate::rejection_log::{RejectionRecord, rfc3339};
+use crate::takeover::cluster_lock::Proxy;
 
 /// How long SHOW AUTHORITY waits for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// In the order of SHOW HELP.
-pub(super) const TABLES: [Table; 6] = [
+pub(super) const TABLES: [Table; 7] = [
     Table {
         name: "AUTHORITY",
         help: "the store of marks, and the control connection",
@@ -48,6 +49,19 @@ pub(super) const TABLES: [Table; 6] = [
             text("prepared"),
         ],
         rows: Rows::Known(policy),
+    },
+    Table {
+        name: "PROXIES",
+        help: "the proxies that are connected to the cluster, by their control connections",
+        columns: &[
+            number("pid"),
+            text("address"),
+            text("application_name"),
+            text("since"),
+            text("authority"),
+            text("this_one"),
+        ],
+        rows: Rows::Asked(proxies),
     },
     Table {
         name: "REJECTIONS",
@@ -282,8 +296,32 @@ fn authority(facts: &Facts) -> Answer<'_> {
             Ok(()) => "yes".to_owned(),
             Err(error) => error.to_string(),
         };
-        standing(facts, &answers)
+        Ok(standing(facts, &answers))
     })
+}
+
+fn proxies(facts: &Facts) -> Answer<'_> {
+    Box::pin(async {
+        let all = facts.takeover.proxies(Instant::now() + ANSWER_WITHIN).await;
+        let row = |proxy: Proxy| {
+            let holder = proxy.holder;
+            vec![
+                holder.pid.map(|pid| Cell::Number(pid.into())).into(),
+                holder.client_addr.into(),
+                holder.application_name.as_deref().map(shown).into(),
+                proxy.since.and_then(moment).map(time).into(),
+                format!("{:08x}", proxy.authority).into(),
+                yes(proxy.is_asked).into(),
+            ]
+        };
+        let all = all.map_err(|error| error.to_string())?;
+        Ok(all.into_iter().map(row).collect())
+    })
+}
+
+/// Microseconds since the Unix epoch, where they are a time.
+fn moment(us: i64) -> Option<SystemTime> {
+    UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(us).ok()?))
 }
 
 fn standing(facts: &Facts, answers: &str) -> Vec<Row> {

@@ -66,7 +66,7 @@ impl Answers {
             "/healthz" => self.health().await,
             "/readyz" => self.ready(rights).await,
             _ => match path.strip_prefix("/api/v1/") {
-                Some(table) => self.table(table, request.headers()),
+                Some(table) => self.table(table, request.headers()).await,
                 None => nothing_there(),
             },
         };
@@ -74,15 +74,16 @@ impl Answers {
     }
 
     /// Names of users and their statements are in it, so no page in a browser on this machine may read it.
-    fn table(&self, name: &str, fields: &HeaderMap) -> Response<Full<Bytes>> {
+    async fn table(&self, name: &str, fields: &HeaderMap) -> Response<Full<Bytes>> {
         if !self.access.is_meant(fields) {
             return plain(
                 StatusCode::MISDIRECTED_REQUEST,
                 "the Host of the request is not this machine\n",
             );
         }
-        match self.facts.json(name) {
-            Some(json) => respond(StatusCode::OK, "application/json", json),
+        match self.facts.json(name).await {
+            Some(Ok(json)) => respond(StatusCode::OK, "application/json", json),
+            Some(Err(why)) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
             None => nothing_there(),
         }
     }
@@ -121,8 +122,7 @@ impl Answers {
 }
 
 fn nothing_there() -> Response<Full<Bytes>> {
-    let paths =
-        "there are /metrics, /healthz, /readyz and /api/v1/ with scopes, sessions and rejections\n";
+    let paths = "there are /metrics, /healthz, /readyz and /api/v1/ with scopes, sessions, proxies and rejections\n";
     plain(StatusCode::NOT_FOUND, paths)
 }
 

@@ -9,10 +9,11 @@
 
 use pgpalisade_authority::AuthorityId;
 use rand::Rng;
+use tokio::time::Instant;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::control::answer;
+use super::control::{Control, answer};
 use super::error::{ControlError, Holder, StartError};
 
 /// "pgpa": the class of our locks.
@@ -44,6 +45,8 @@ pub struct Proxy {
     pub since: Option<i64>,
     /// How it holds the lock.
     pub lock: StoreLock,
+    /// Whether its control connection is the one that was asked.
+    pub is_asked: bool,
 }
 
 /// Whoever has the rights of a control role is believed to be a proxy; an application should not have them.
@@ -54,12 +57,14 @@ const MAY_SERVE: &str = "coalesce(a.usesysid = (SELECT oid FROM pg_catalog.pg_ro
 const LOOK: &str = "l.objid::pg_catalog.int8, l.pid, a.application_name, \
     a.client_addr::pg_catalog.text, d.datname::pg_catalog.text, \
     (extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8, l.mode = 'ExclusiveLock', \
-    a.usename::pg_catalog.text \
+    a.usename::pg_catalog.text, l.pid IS NOT DISTINCT FROM pg_catalog.pg_backend_pid() \
     FROM pg_catalog.pg_locks l \
     LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
     LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database \
-    WHERE l.locktype = 'advisory' AND l.classid BETWEEN $1 AND $2 AND l.objsubid = 2 AND l.granted \
-    AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()";
+    WHERE l.locktype = 'advisory' AND l.classid BETWEEN $1 AND $2 AND l.objsubid = 2 AND l.granted";
+
+/// Not the session that asks.
+const OTHERS: &str = "l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()";
 
 /// Takes the lock and looks. On an error the caller closes the connection, which frees the lock.
 pub(super) async fn take(
@@ -159,10 +164,19 @@ async fn look_around(client: &Client, ours: AuthorityId) -> Result<Seen, StartEr
 
 /// Every other proxy of the cluster. Takes no lock.
 pub async fn proxies(client: &Client) -> Result<Vec<Proxy>, ControlError> {
-    let sql = format!("SELECT {LOOK} AND {MAY_SERVE} ORDER BY l.pid");
+    let sql = format!("SELECT {LOOK} AND {OTHERS} AND {MAY_SERVE} ORDER BY l.pid");
     let (first, last) = SPARE_CLASSES.into_inner();
     let params: [(&(dyn ToSql + Sync), Type); 2] = [(&first, Type::OID), (&last, Type::OID)];
     let rows = client.query_typed(&sql, &params).await?;
+    rows.iter().map(read).collect()
+}
+
+/// Every proxy of the cluster, the one with this control connection among them.
+pub(super) async fn all(control: &Control, deadline: Instant) -> Result<Vec<Proxy>, ControlError> {
+    let sql = format!("SELECT {LOOK} AND {MAY_SERVE} ORDER BY l.pid");
+    let (first, last) = SPARE_CLASSES.into_inner();
+    let params: [(&(dyn ToSql + Sync), Type); 2] = [(&first, Type::OID), (&last, Type::OID)];
+    let rows = control.query(&sql, &params, deadline).await?;
     rows.iter().map(read).collect()
 }
 
@@ -171,7 +185,9 @@ async fn strangers(
     client: &Client,
     ours: AuthorityId,
 ) -> Result<Vec<(Holder, Option<String>)>, ControlError> {
-    let sql = format!("SELECT {LOOK} AND NOT {MAY_SERVE} AND l.objid = $3 ORDER BY l.pid LIMIT 1");
+    let sql = format!(
+        "SELECT {LOOK} AND {OTHERS} AND NOT {MAY_SERVE} AND l.objid = $3 ORDER BY l.pid LIMIT 1"
+    );
     let params: [(&(dyn ToSql + Sync), Type); 3] = [
         (&CLASS, Type::OID),
         (&CLASS, Type::OID),
@@ -197,6 +213,7 @@ fn read(row: &tokio_postgres::Row) -> Result<Proxy, ControlError> {
             true => StoreLock::Exclusive,
             false => StoreLock::Shared,
         },
+        is_asked: answer(row, 8)?,
     })
 }
 

@@ -239,6 +239,19 @@ impl Takeover {
         self.run(ask).await.map(drop)
     }
 
+    /// Every proxy that is connected to the cluster, this one among them.
+    ///
+    /// Errors: [`DeclareError::Control`]; it has time until the deadline.
+    pub async fn proxies(
+        &self,
+        deadline: Instant,
+    ) -> Result<Vec<cluster_lock::Proxy>, DeclareError> {
+        let inner = Arc::clone(&self.inner);
+        let ask = async move { cluster_lock::all(&inner.control, deadline).await };
+        self.run(async { ask.await.map_err(DeclareError::Control) })
+            .await
+    }
+
     /// Where the primary is, while the control connection is up.
     pub fn primary(&self) -> Option<Primary> {
         self.inner.control.primary()

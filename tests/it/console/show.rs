@@ -22,7 +22,7 @@ fn every_table_of_the_help_can_be_shown() {
         .iter()
         .filter_map(|row| row.strip_prefix("SHOW "))
         .collect();
-    let expected = "AUTHORITY CLIENTS CONFIG DATABASES HELP LISTS MEM POLICY POOLS REJECTIONS SCOPES SERVERS SESSIONS \
+    let expected = "AUTHORITY CLIENTS CONFIG DATABASES HELP LISTS MEM POLICY POOLS PROXIES REJECTIONS SCOPES SERVERS SESSIONS \
                     STATS VERSION";
     assert_eq!(tables, expected.split_whitespace().collect());
     for table in tables {
@@ -260,11 +260,17 @@ fn the_authority_and_the_policy_are_shown() {
         (&policy[0]["scope"], &policy[0]["mode"]),
         (&"default".into(), &"enforce".into())
     );
+    let pids = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgpalisade control'";
+    let proxies = scene.show("PROXIES");
+    assert_eq!(proxies[0]["pid"], scene.stage.postgres.value(pids));
+    assert_eq!((proxies.len(), &proxies[0]["this_one"]), (1, &"yes".into()));
     scene.stage.postgres.crash();
     wait_for("the control connection to be down", || {
         (value(&scene, "control_connection") != "up").then_some(())
     });
     assert_eq!(value(&scene, "primary"), serde_json::Value::Null);
+    let answer = scene.operator().query("SHOW PROXIES");
+    assert_eq!(answer[0].sqlstate(), "08006", "{answer:?}");
 }
 
 #[test]
