@@ -1,5 +1,7 @@
 //! `pgpalisade elect`: a command that runs while its process leads, under the token of its term.
 
+mod loss;
+
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, ExitStatus};
@@ -278,7 +280,7 @@ fn whoever_cannot_renew_its_lease_steps_down() {
     etcd.kill(0);
     assert_eq!(candidate.exit_code(), 75, "{}", candidate.output());
     for words in [
-        "the lease was not renewed in time: ",
+        "the lease was not renewed in time",
         "has 500ms to end",
         "is killed",
     ] {
@@ -328,7 +330,7 @@ fn what_does_not_fit_is_said() {
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    let command = ["--", "true"];
+    let command_line = ["--", "true"];
     for (arguments, words) in [
         (
             &["jobs", "--with", "etcd:/a"][..],
@@ -361,11 +363,19 @@ fn what_does_not_fit_is_said() {
         ),
         (&["no scope", "--with", "advisory-lock:1"], "no scope"),
     ] {
-        let said = said(&[arguments, &command].concat());
+        let said = said(&[arguments, &command_line].concat());
         assert!(
             said.contains(words) && !said.contains("hunter2"),
             "{arguments:?}: {said}"
         );
     }
     assert!(said(&["jobs", "--with", "advisory-lock:1"]).contains("COMMAND"));
+    let mut command = subcommand("elect");
+    command.args(["jobs", "--with", "advisory-lock:1", "--proxied", "host=h"]);
+    command
+        .args(command_line)
+        .env("PGOPTIONS", "-c fencing.token=billing=7");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("leave it out"));
 }

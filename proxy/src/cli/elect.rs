@@ -9,6 +9,7 @@ use pgpalisade_authority::{Scope, etcd};
 use super::{Failure, failed, runtime, tell};
 use crate::config::{Environment, Secret, parse_dsn, parse_time, show_time};
 use crate::elect::{self, AfterLoss, ElectError, Event, Lock, LockSpec, Plan};
+use crate::session::startup_options;
 
 /// What the session that holds an advisory lock is called in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "pgpalisade elect";
@@ -20,9 +21,9 @@ const GRACE_MAX: Duration = Duration::from_secs(3600);
 /// Run a command while this process leads, with the fencing token of its term
 ///
 /// Waits for a lock. Once it holds it, the command runs, with FENCING_TOKEN, FENCING_SCOPE and PGOPTIONS in its
-/// environment: so whatever uses libpq declares its token, unchanged. Where the lock is lost, the command gets a
-/// SIGTERM, and a SIGKILL after the grace; then this process campaigns again. Where the command ends, the lock is
-/// given back at once, and the exit code is the command's.
+/// environment: so whatever uses libpq declares its token, unchanged. Where the lock is lost, the command and what it
+/// has started get a SIGTERM, and a SIGKILL after the grace; then this process campaigns again. Where the command
+/// ends, the lock is given back at once, and the exit code is the command's.
 ///
 /// Signals are passed on to the command and what it has started. What a leader that has slept still writes is
 /// refused by the proxy as soon as the next one has declared its token.
@@ -112,6 +113,15 @@ fn plan(args: &ElectArgs) -> Result<Plan, String> {
             return Err("--etcd is for --with etcd:KEY: leave it out".to_owned());
         }
     };
+    let options = std::env::var_os("PGOPTIONS").unwrap_or_default();
+    let settings = startup_options::from_switches(options.as_encoded_bytes());
+    if startup_options::last(&settings, "fencing.token").is_some() {
+        return Err(
+            "PGOPTIONS has a fencing.token, which the command's own would replace: leave it out, and let the command \
+             declare both"
+                .to_owned(),
+        );
+    }
     let mut command = args.command.iter().cloned();
     Ok(Plan {
         lock,

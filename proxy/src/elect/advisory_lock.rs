@@ -101,6 +101,12 @@ impl Candidate {
         }
     }
 
+    /// The lock lives as long as its session.
+    pub(super) async fn leads(&self) -> bool {
+        let lives = timeout(GOODBYE, self.client.simple_query("")).await;
+        matches!(lives, Ok(Ok(_)))
+    }
+
     /// The lock goes with its session.
     pub(super) async fn resign(self) {
         drop(self.client);
@@ -130,7 +136,8 @@ fn failed(error: &tokio_postgres::Error) -> LockError {
 /// What the server says, or what is wrong with the way to it.
 fn words(error: &tokio_postgres::Error) -> String {
     if let Some(said) = error.as_db_error() {
-        return said.message().to_owned();
+        let hint = said.hint().map(|hint| format!(" ({hint})"));
+        return format!("{}{}", said.message(), hint.unwrap_or_default());
     }
     match error.source() {
         Some(source) => format!("{error}: {source}"),

@@ -1,24 +1,23 @@
-//! An election in etcd, the one of `etcdctl elect` and of Go's `concurrency` package: candidates may be of any kind.
-//!
-//! The token is the revision at which the candidate's key was made. etcd counts revisions up for the whole cluster, and
-//! the candidate with the lowest one leads: so it rises with every term.
-//! <https://etcd.io/docs/v3.5/dev-guide/api_concurrency_reference_v3/>
+//! A candidate in an election of etcd, and how long it may count on its lease.
 
 use std::time::Duration;
 
-use etcd_client::Client;
 use pgpalisade_authority::Token;
-use pgpalisade_authority::etcd::Options;
+use pgpalisade_authority::etcd::{self, OpenError, Options, Renewed, Standing};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::lock::LockError;
 
-/// For each answer of etcd but that to a candidacy.
-const ANSWER_WITHIN: Duration = Duration::from_secs(4);
-/// For the end of the lease, which nobody has to wait for.
-const RESIGNS_WITHIN: Duration = Duration::from_secs(1);
+/// How often a candidate looks where it stands.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// For the end of the lease, and for a look whether it still leads.
+const GOODBYE: Duration = Duration::from_secs(1);
 /// Between two attempts to renew a lease.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// What is said where somebody has removed a candidate.
+const REMOVED: &str = "somebody has deleted its key in etcd";
+const LATE: &str = "the lease was not renewed in time";
 
 /// Which election.
 #[derive(Debug)]
@@ -32,63 +31,76 @@ pub(crate) struct EtcdElection {
 
 /// A candidate, whose lease is renewed while it waits and while it leads.
 pub(super) struct Candidate {
-    key: String,
+    candidate: etcd::Candidate,
     lease: Lease,
 }
 
-/// A lease, and how long it surely lives.
+/// How long a lease surely lives.
 struct Lease {
-    client: Client,
-    id: i64,
     ttl: Duration,
-    /// When the last answered renewal was asked for. The lease lives for its TTL from then on, or longer.
+    /// When the last answered renewal was asked for. It lives for its TTL from then on, or longer.
     asked_at: Instant,
 }
 
 impl Candidate {
-    /// Gets a lease. The line is joined later.
-    pub(super) async fn register(election: &EtcdElection) -> Result<Self, LockError> {
-        let mut client = election.options.client().await?;
-        let seconds = i64::try_from(election.ttl.as_secs()).unwrap_or(i64::MAX);
+    pub(super) async fn register(election: &EtcdElection) -> Result<Self, OpenError> {
+        let EtcdElection { options, key, ttl } = election;
         let asked_at = Instant::now();
-        let granted = timeout(ANSWER_WITHIN, client.lease_grant(seconds, None)).await;
-        let granted = granted.map_err(|_| LockError::Silent("etcd", ANSWER_WITHIN))??;
         Ok(Self {
+            candidate: etcd::Candidate::register(options, key, *ttl).await?,
             lease: Lease {
-                client,
-                id: granted.id(),
-                ttl: election.ttl,
+                ttl: *ttl,
                 asked_at,
             },
-            key: election.key.clone(),
         })
     }
 
     pub(super) async fn elected(&mut self) -> Result<Token, LockError> {
-        let mut election = self.lease.client.election_client();
-        let campaign = election.campaign(self.key.as_str(), host_and_process(), self.lease.id);
-        let elected = tokio::select! {
-            elected = campaign => elected?,
-            why = self.lease.lost() => return Err(LockError::Lost(why)),
+        let token = self.candidate.join(&host_and_process()).await?;
+        let turn = async {
+            loop {
+                // One that does not answer is heard of when the lease cannot be renewed.
+                match self.candidate.standing().await {
+                    Ok(Standing::Leads) => return Ok(()),
+                    Ok(Standing::Gone) => return Err(LockError::Lost(REMOVED.to_owned())),
+                    Ok(Standing::Waits) | Err(_) => sleep(LOOK_EVERY).await,
+                }
+            }
         };
-        if Instant::now() >= self.lease.sure_until() {
-            // This process has slept since, and somebody else may lead.
-            let why = "the lease was not renewed in time".to_owned();
-            return Err(LockError::Lost(why));
+        tokio::select! {
+            turn = turn => turn?,
+            why = self.lease.lost(&self.candidate) => return Err(LockError::Lost(why)),
         }
-        let revision = elected.leader().map(|leader| leader.rev());
-        let token = revision.and_then(|revision| Token::new(u64::try_from(revision).ok()?).ok());
-        token.ok_or_else(|| LockError::Lost("etcd has named no key".to_owned()))
+        match self.lease.is_sure() {
+            true => Ok(token),
+            // This process has slept since, and somebody else may lead.
+            false => Err(LockError::Lost(LATE.to_owned())),
+        }
     }
 
     pub(super) async fn lost(&mut self) -> String {
-        self.lease.lost().await
+        let removed = async {
+            loop {
+                sleep(LOOK_EVERY).await;
+                if let Ok(Standing::Gone | Standing::Waits) = self.candidate.standing().await {
+                    return REMOVED.to_owned();
+                }
+            }
+        };
+        tokio::select! {
+            why = removed => why,
+            why = self.lease.lost(&self.candidate) => why,
+        }
     }
 
-    /// The candidate's key goes with its lease.
-    pub(super) async fn resign(mut self) {
-        let revoked = self.lease.client.lease_revoke(self.lease.id);
-        let _expires_anyway = timeout(RESIGNS_WITHIN, revoked).await;
+    pub(super) async fn leads(&self) -> bool {
+        let looked = timeout(GOODBYE, self.candidate.standing()).await;
+        matches!(looked, Ok(Ok(Standing::Leads))) && self.lease.is_sure()
+    }
+
+    pub(super) async fn resign(self) {
+        // Where it is not heard, the lease ends by itself.
+        let _expires = timeout(GOODBYE, self.candidate.resign()).await;
     }
 }
 
@@ -98,27 +110,30 @@ impl Lease {
         self.asked_at + self.ttl * 2 / 3
     }
 
-    /// Renews the lease until that cannot be done any more, and says why. Where this is dropped nothing is lost.
-    async fn lost(&mut self) -> String {
+    fn is_sure(&self) -> bool {
+        Instant::now() < self.sure_until()
+    }
+
+    /// Renews the lease until that cannot be done any more, and says why.
+    async fn lost(&mut self, candidate: &etcd::Candidate) -> String {
         loop {
             sleep_until(self.asked_at + self.ttl / 3).await;
-            let mut last = "no answer from etcd".to_owned();
+            let mut last = String::new();
             let renewed = timeout_at(self.sure_until(), async {
                 loop {
                     let asked_at = Instant::now();
-                    match self.client.lease_keep_alive(self.id).await {
-                        // The answer to the first request on it says that the lease lives.
-                        Ok(_stream) => return Ok(asked_at),
-                        Err(etcd_client::Error::LeaseKeepAliveError(_)) => return Err(()),
-                        Err(error) => last = error.to_string(),
+                    match candidate.renew().await {
+                        Ok(Renewed::Yes) => return Some(asked_at),
+                        Ok(Renewed::Ended) => return None,
+                        Err(error) => last = format!(": {error}"),
                     }
                     sleep(PAUSE).await;
                 }
             });
             match renewed.await {
-                Ok(Ok(asked_at)) => self.asked_at = asked_at,
-                Ok(Err(())) => return "etcd has ended the lease".to_owned(),
-                Err(_) => return format!("the lease was not renewed in time: {last}"),
+                Ok(Some(asked_at)) => self.asked_at = asked_at,
+                Ok(None) => return "etcd has ended the lease".to_owned(),
+                Err(_) => return format!("{LATE}{last}"),
             }
         }
     }

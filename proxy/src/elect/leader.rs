@@ -2,11 +2,12 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal as _;
 use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 
 use pgpalisade_authority::{Scope, Token};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::{Child, Command};
 
 use super::ElectError;
@@ -34,6 +35,7 @@ impl Leader {
             .env("FENCING_TOKEN", token.to_string())
             .env("FENCING_SCOPE", scope.as_str())
             .env(PGOPTIONS, options(env::var_os(PGOPTIONS), scope, token))
+            .stdin(input())
             .process_group(0)
             .kill_on_drop(true)
             .spawn();
@@ -50,12 +52,17 @@ impl Leader {
 
     /// Sends a signal to the command and what it has started. Nothing, where they have ended.
     pub(super) fn signal(&self, signal: Signal) {
-        // Until the child was waited for its number is its own.
-        if self.child.id().is_some()
-            && let Some(group) = self.group
-        {
+        if let Some(group) = self.group {
             let _gone_already = kill_process_group(group, signal);
         }
+    }
+
+    /// Whether something of it is left. A process group keeps its number until the last of it has ended.
+    pub(super) fn lives(&mut self) -> bool {
+        // Where it has ended it is not left as a zombie, which would count.
+        let _status = self.child.try_wait();
+        self.group
+            .is_some_and(|group| test_kill_process_group(group).is_ok())
     }
 
     /// Waits for the end of the command.
@@ -67,6 +74,14 @@ impl Leader {
     pub(super) async fn kill(&mut self) {
         self.signal(Signal::KILL);
         let _status = self.child.wait().await;
+    }
+}
+
+/// What it reads. In a process group of its own it would be stopped where it reads a terminal, while it leads.
+fn input() -> Stdio {
+    match std::io::stdin().is_terminal() {
+        true => Stdio::null(),
+        false => Stdio::inherit(),
     }
 }
 

@@ -79,12 +79,9 @@ impl Lock {
 /// Why there is no lock, or no token.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LockError {
-    /// etcd is set up wrongly, or does not answer.
+    /// etcd does not answer, or refuses, or a file for it cannot be read.
     #[error(transparent)]
-    Open(#[from] authority_etcd::OpenError),
-    /// etcd has refused a step.
-    #[error("etcd: {0}")]
-    Etcd(#[from] etcd_client::Error),
+    Etcd(#[from] authority_etcd::OpenError),
     /// The session that holds the lock cannot be had.
     #[error("the session through the proxy: {0}")]
     Session(String),
@@ -128,6 +125,14 @@ impl Candidate {
         match self {
             Self::Etcd(candidate) => candidate.lost().await,
             Self::AdvisoryLock(candidate) => candidate.lost().await,
+        }
+    }
+
+    /// Whether it still leads, where that can be found out soon.
+    pub(super) async fn leads(&self) -> bool {
+        match self {
+            Self::Etcd(candidate) => candidate.leads().await,
+            Self::AdvisoryLock(candidate) => candidate.leads().await,
         }
     }
 

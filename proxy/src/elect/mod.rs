@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use leader::Leader;
 use lock::{Candidate, LockError};
+use rustix::process::Signal;
 use signals::{Caught, Signals};
 
 pub(crate) use lock::{Lock, LockSpec};
@@ -25,9 +26,11 @@ pub(crate) use lock::{Lock, LockSpec};
 /// The exit code where leadership was lost and that is to be the end: EX_TEMPFAIL of `sysexits.h`.
 pub(crate) const LOST: u8 = 75;
 
-/// Between two attempts to become a candidate: doubled each time.
+/// Between two attempts to lead: doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How often it looks whether all that the command has started has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What is to be done.
 #[derive(Debug)]
@@ -81,7 +84,7 @@ pub(crate) enum ElectError {
 enum Ended {
     /// The command has, with this exit code.
     ByItself(u8),
-    /// The lock was lost, and the command has ended since.
+    /// The lock was lost, and all that the command has started has ended since.
     Lost,
     /// The same, and a signal has told this process to end.
     LostAndCaught(Caught),
@@ -101,15 +104,13 @@ pub(crate) async fn run(plan: &Plan, say: &mut dyn FnMut(Event<'_>)) -> Result<u
             Ok(elected) => elected,
             Err(error) => {
                 say(Event::Failed(&error, pause));
-                tokio::select! {
-                    caught = signals.ending() => return Ok(caught.exit_code()),
-                    () = sleep(pause) => {}
+                match rest(&mut pause, &mut signals).await {
+                    Some(caught) => return Ok(caught.exit_code()),
+                    None => continue,
                 }
-                pause = (pause * 2).min(LONGEST_PAUSE);
-                continue;
             }
         };
-        pause = FIRST_PAUSE;
+        let begun = Instant::now();
         let ended = lead(plan, token, &mut candidate, &mut signals, say).await;
         candidate.resign().await;
         match ended? {
@@ -118,6 +119,23 @@ pub(crate) async fn run(plan: &Plan, say: &mut dyn FnMut(Event<'_>)) -> Result<u
             Ended::Lost if plan.after_loss == AfterLoss::Exit => return Ok(LOST),
             Ended::Lost => {}
         }
+        // Two that take the lead from each other all the time would do nothing else.
+        if begun.elapsed() > LONGEST_PAUSE {
+            pause = FIRST_PAUSE;
+        }
+        if let Some(caught) = rest(&mut pause, &mut signals).await {
+            return Ok(caught.exit_code());
+        }
+    }
+}
+
+/// Waits, the next time longer, unless a signal says that this process is to end.
+async fn rest(pause: &mut Duration, signals: &mut Signals) -> Option<Caught> {
+    let now = *pause;
+    *pause = (now * 2).min(LONGEST_PAUSE);
+    tokio::select! {
+        caught = signals.ending() => Some(caught),
+        () = sleep(now) => None,
     }
 }
 
@@ -161,30 +179,39 @@ async fn lead(
     signals: &mut Signals,
     say: &mut dyn FnMut(Event<'_>),
 ) -> Result<Ended, ElectError> {
+    // What came while it waited is not for a command that had not begun.
+    signals.forget();
     let mut leader = Leader::start(&plan.program, &plan.arguments, &plan.scope, token)?;
     say(Event::Leads(token));
+    let mut told = None;
     let why = loop {
         tokio::select! {
             biased;
-            code = leader.exit_code() => return Ok(Ended::ByItself(code)),
-            caught = signals.any() => leader.signal(caught.signal()),
+            code = leader.exit_code() => match code {
+                // It may have been refused, and known of the loss before this process.
+                code if code == 0 || candidate.leads().await => return Ok(Ended::ByItself(code)),
+                _ => break "the command has ended, and it is not sure that it still led".to_owned(),
+            },
+            caught = signals.any() => {
+                leader.signal(caught.signal());
+                told = told.or(caught.ends().then_some(caught));
+            }
             why = candidate.lost() => break why,
         }
     };
     say(Event::Lost(&why));
-    leader.signal(rustix::process::Signal::TERM);
+    leader.signal(Signal::TERM);
     let deadline = Instant::now() + plan.grace;
-    let mut told = None;
-    loop {
+    while leader.lives() {
         tokio::select! {
             biased;
-            _code = leader.exit_code() => break,
             caught = signals.ending() => told = Some(caught),
             () = sleep_until(deadline) => {
                 say(Event::Kills);
                 leader.kill().await;
                 break;
             }
+            () = sleep(LOOK_EVERY) => {}
         }
     }
     Ok(told.map_or(Ended::Lost, Ended::LostAndCaught))

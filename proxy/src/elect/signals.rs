@@ -1,6 +1,7 @@
 //! Signals that this process gets: to end, or to be passed on to its command.
 
 use std::io;
+use std::task::{Context, Waker};
 
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
@@ -14,6 +15,11 @@ impl Caught {
         self.0
     }
 
+    /// Whether it says that this process is to end.
+    pub(super) fn ends(self) -> bool {
+        [Signal::TERM, Signal::INT, Signal::QUIT].contains(&self.0)
+    }
+
     /// Of a process that it has ended, as a shell says it.
     pub(super) fn exit_code(self) -> u8 {
         u8::try_from(128 + self.0.as_raw()).unwrap_or(u8::MAX)
@@ -25,7 +31,8 @@ pub(super) struct Signals {
     terminate: unix::Signal,
     interrupt: unix::Signal,
     quit: unix::Signal,
-    hangup: unix::Signal,
+    /// None: whoever has started this process wants it to outlive a terminal, as `nohup` does.
+    hangup: Option<unix::Signal>,
     user: [unix::Signal; 2],
 }
 
@@ -36,7 +43,10 @@ impl Signals {
             terminate: unix::signal(SignalKind::terminate())?,
             interrupt: unix::signal(SignalKind::interrupt())?,
             quit: unix::signal(SignalKind::quit())?,
-            hangup: unix::signal(SignalKind::hangup())?,
+            hangup: match ignores_hangup() {
+                true => None,
+                false => Some(unix::signal(SignalKind::hangup())?),
+            },
             user: [
                 unix::signal(SignalKind::user_defined1())?,
                 unix::signal(SignalKind::user_defined2())?,
@@ -50,6 +60,7 @@ impl Signals {
             _ = self.terminate.recv() => Signal::TERM,
             _ = self.interrupt.recv() => Signal::INT,
             _ = self.quit.recv() => Signal::QUIT,
+            () = hung_up(&mut self.hangup) => Signal::HUP,
         })
     }
 
@@ -60,9 +71,35 @@ impl Signals {
             _ = self.terminate.recv() => Signal::TERM,
             _ = self.interrupt.recv() => Signal::INT,
             _ = self.quit.recv() => Signal::QUIT,
-            _ = self.hangup.recv() => Signal::HUP,
+            () = hung_up(&mut self.hangup) => Signal::HUP,
             _ = first.recv() => Signal::USR1,
             _ = second.recv() => Signal::USR2,
         })
     }
+
+    /// Drops what has come for a command.
+    pub(super) fn forget(&mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        for signal in &mut self.user {
+            while signal.poll_recv(&mut cx).is_ready() {}
+        }
+    }
+}
+
+async fn hung_up(hangup: &mut Option<unix::Signal>) {
+    match hangup {
+        Some(hangup) => {
+            hangup.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether SIGHUP was ignored when this process began. <https://www.man7.org/linux/man-pages/man5/proc_pid_status.5.html>
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // The first bit is that of the first signal.
+    ignored.is_some_and(|mask| mask & 1 != 0)
 }

@@ -79,6 +79,7 @@
 
 mod clusters;
 mod declare;
+mod election;
 mod fault;
 mod history;
 mod keys;
@@ -98,6 +99,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::task::AbortHandle;
 
+pub use election::{Candidate, Renewed, Standing};
 pub use open::OpenError;
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};
 pub use status::{Endpoint, Member, Role};

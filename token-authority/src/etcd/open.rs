@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, Identity, TlsOptions, Txn, TxnOp,
+    Certificate, Compare, CompareOp, ConnectOptions, Identity, TlsOptions, Txn, TxnOp,
 };
 use tokio::time::timeout;
 
@@ -122,7 +122,7 @@ struct Identified {
 }
 
 /// Why there is no identity.
-enum Failure {
+pub(super) enum Failure {
     Fault(Fault),
     History(AuthorityError),
     NotOurs(NotOurs),
@@ -135,7 +135,7 @@ impl From<Fault> for Failure {
 }
 
 impl Failure {
-    fn explain(self, prefix: String) -> OpenError {
+    pub(super) fn explain(self, prefix: String) -> OpenError {
         match self {
             Self::Fault(Fault { kind, text: why }) => match kind {
                 Kind::Unavailable | Kind::Compacted => OpenError::Unreachable(why),
@@ -194,25 +194,7 @@ async fn identify(
     Ok(Some(Identified { identity, revision }))
 }
 
-impl Options {
-    /// A client of the same etcd, for what is not the store's. It lives in the runtime of the caller, and bounds no
-    /// call.
-    ///
-    /// # Errors
-    ///
-    /// Files that cannot be read, endpoints that do not answer where they are asked for a login.
-    pub async fn client(&self) -> Result<Client, OpenError> {
-        let connect = client_options(self)?;
-        let connected = timeout(CONNECT_TIMEOUT, Client::connect(&self.urls, Some(connect))).await;
-        let unreachable = |why: String| OpenError::Unreachable(why);
-        let waited = |_| unreachable(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()));
-        connected
-            .map_err(waited)?
-            .map_err(|error| unreachable(error.to_string()))
-    }
-}
-
-fn client_options(options: &Options) -> Result<ConnectOptions, OpenError> {
+pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, OpenError> {
     let mut connect = members::client_options();
     if let Some(tls) = &options.tls {
         connect = connect.with_tls(tls_options(tls)?);

@@ -1,0 +1,147 @@
+//! Leadership that is lost, and leadership that only seems so.
+
+use std::path::Path;
+use std::time::Duration;
+
+use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::machine::{Signal, wait_for};
+use pgpalisade_tests::stage::Stage;
+
+use super::{Candidate, etcd_arguments, token_of, writer};
+
+const LOST: &str = "lost etcd:/elections/jobs: ";
+
+fn depose(etcd: &Etcd) {
+    etcd.ctl(&["del", "--prefix", "/elections/jobs"]);
+}
+
+/// The lease is renewed, and the standing looked up, at another one.
+#[test]
+fn one_member_that_hangs_deposes_nobody() {
+    let (stage, etcd) = (Stage::start(), Etcd::start(3));
+    let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
+    let arguments = etcd_arguments(&urls, &["--ttl", "6s"]);
+    let leader = Candidate::start(&arguments, "sleep 60", &proxy);
+    token_of(&leader);
+    let next = Candidate::start(&arguments, "sleep 60", &proxy);
+    next.wait_for("waiting for");
+    for member in 0..3 {
+        etcd.pause(member);
+        // Longer than a lease lives that is not renewed.
+        std::thread::sleep(Duration::from_millis(6_500));
+        etcd.resume(member);
+        etcd.wait_until_ready();
+    }
+    assert!(!leader.output().contains(LOST), "{}", leader.output());
+    depose(&etcd);
+    leader.wait_for(LOST);
+    token_of(&next);
+}
+
+#[test]
+fn a_key_that_was_deleted_ends_its_term() {
+    let (stage, etcd) = (super::governed(), Etcd::start(1));
+    let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
+    let arguments = etcd_arguments(&urls, &["--ttl", "30s"]);
+    let leader = Candidate::start(&arguments, &writer(), &proxy);
+    let token = token_of(&leader);
+    depose(&etcd);
+    leader.wait_for("somebody has deleted its key");
+    leader.wait_for("told to end");
+    wait_for("another term", || {
+        (leader.groups().len() == 2).then_some(())
+    });
+    assert_ne!(token_of(&leader), token);
+    // One that waits for its turn must not take it without a key.
+    let next = Candidate::start(&arguments, &writer(), &proxy);
+    next.wait_for("waiting for");
+    let keys = || etcd.ctl(&["get", "--prefix", "--keys-only", "/elections/jobs"]);
+    wait_for("its candidacy", || {
+        (keys().split_whitespace().count() == 2).then_some(())
+    });
+    let keys = keys();
+    etcd.ctl(&["del", keys.split_whitespace().last().unwrap()]);
+    next.wait_for("the candidacy was lost: somebody has deleted its key");
+    assert!(!next.output().contains("leads"), "{}", next.output());
+}
+
+#[test]
+fn a_signal_that_came_while_it_waited_is_not_for_the_command() {
+    let (stage, etcd) = (Stage::start(), Etcd::start(1));
+    let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
+    let arguments = etcd_arguments(&urls, &[]);
+    let mut leader = Candidate::start(&arguments, "sleep 60", &proxy);
+    token_of(&leader);
+    let mut next = Candidate::start(&arguments, "sleep 0.3; echo goes on", &proxy);
+    let mut hung_up = Candidate::start(&arguments, "echo never", &proxy);
+    for waits in [&next, &hung_up] {
+        waits.wait_for("waiting for");
+    }
+    next.process.signal(Signal::USR1);
+    hung_up.process.signal(Signal::HUP);
+    assert_eq!(hung_up.exit_code(), 129);
+    leader.process.signal(Signal::TERM);
+    assert_eq!(leader.exit_code(), 143);
+    assert_eq!(next.exit_code(), 0, "{}", next.output());
+    next.wait_for("goes on");
+}
+
+/// All that the command has started has the grace, and no more.
+#[test]
+fn what_the_command_has_started_is_ended_too() {
+    let (stage, etcd) = (Stage::start(), Etcd::start(1));
+    let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
+    let arguments = etcd_arguments(&urls, &["--once", "--grace", "1s"]);
+    let script = "sh -c 'trap : TERM; echo works as $$; while :; do sleep 0.1; done' & wait";
+    let mut leader = Candidate::start(&arguments, script, &proxy);
+    leader.wait_for("works as ");
+    depose(&etcd);
+    assert_eq!(leader.exit_code(), 75, "{}", leader.output());
+    let output = leader.output();
+    let worker = output
+        .lines()
+        .find_map(|line| line.strip_prefix("works as "));
+    let worker = format!("/proc/{}/cmdline", worker.unwrap());
+    let command = || std::fs::read(Path::new(&worker)).unwrap_or_default();
+    wait_for("the worker's end", || command().is_empty().then_some(()));
+}
+
+#[test]
+fn one_that_was_told_to_end_begins_no_other_term() {
+    let (stage, etcd) = (Stage::start(), Etcd::start(1));
+    let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
+    let arguments = etcd_arguments(&urls, &["--grace", "500ms"]);
+    let script = "trap 'echo hears it' TERM; echo runs as $$; while :; do sleep 0.1; done";
+    let mut leader = Candidate::start(&arguments, script, &proxy);
+    leader.wait_for("runs as");
+    leader.process.signal(Signal::TERM);
+    leader.wait_for("hears it");
+    depose(&etcd);
+    assert_eq!(leader.exit_code(), 143, "{}", leader.output());
+    assert_eq!(leader.groups().len(), 1);
+}
+
+/// A command that was refused may know of the loss before this process does.
+#[test]
+fn a_command_that_fails_behind_a_loss_is_one_that_has_lost() {
+    let (stage, etcd) = (Stage::start(), Etcd::start(1));
+    let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
+    let arguments = etcd_arguments(&urls, &["--once"]);
+    let run = |script: &str| {
+        let mut leader = Candidate::start(&arguments, script, &proxy);
+        (leader.exit_code(), leader.output())
+    };
+    let (code, output) = run("exit 3");
+    assert_eq!(code, 3, "{output}");
+    let dir = tempfile::tempdir().unwrap();
+    let deposed = dir.path().join("deposed");
+    let script = format!("while ! [ -e {} ]; do :; done; exit 3", deposed.display());
+    let mut leader = Candidate::start(&arguments, &script, &proxy);
+    token_of(&leader);
+    leader.process.signal(Signal::STOP);
+    depose(&etcd);
+    std::fs::write(&deposed, "").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    leader.process.signal(Signal::CONT);
+    assert_eq!(leader.exit_code(), 75, "{}", leader.output());
+}

@@ -1,0 +1,173 @@
+//! A candidate in an election of etcd: the one of `etcdctl elect` and of Go's `concurrency` package, so that candidates
+//! of any kind may stand in it.
+//!
+//! A candidate is a key below the election's, with a lease. The one that was made first leads. The revision at which it
+//! was made is the fencing token: etcd counts revisions up for the whole cluster.
+//! <https://etcd.io/docs/v3.5/dev-guide/api_concurrency_reference_v3/>
+
+use std::time::Duration;
+
+use etcd_client::{
+    Compare, CompareOp, Error, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
+};
+
+use super::fault::Fault;
+use super::members::Members;
+use super::open::{Failure, OpenError, client_options};
+use super::options::Options;
+use super::store::found;
+use crate::Token;
+
+/// A lease, and the key that it holds in the line. Every call is bounded, and asks one member after the other.
+#[derive(Debug)]
+pub struct Candidate {
+    members: Members,
+    election: String,
+    lease: i64,
+}
+
+/// Where a candidate stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It is the first.
+    Leads,
+    /// There are others in front of it.
+    Waits,
+    /// It is not in the line any more.
+    Gone,
+}
+
+/// Whether a lease could be renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewed {
+    /// It lives for its whole time, from the call on.
+    Yes,
+    /// It has ended.
+    Ended,
+}
+
+impl Candidate {
+    /// Gets a lease of so many seconds, but does not stand in the line yet. To be called inside the runtime that the
+    /// connections shall live in.
+    ///
+    /// # Errors
+    ///
+    /// Files that cannot be read; endpoints that do not answer, or refuse.
+    pub async fn register(
+        options: &Options,
+        election: &str,
+        ttl: Duration,
+    ) -> Result<Self, OpenError> {
+        let members = Members::new(&options.urls, client_options(options)?);
+        let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
+        let granted =
+            members.call(|client| async move { client.lease_client().grant(seconds, None).await });
+        let granted = granted.await.map_err(|fault| explain(fault, election))?;
+        Ok(Self {
+            members,
+            election: election.to_owned(),
+            lease: granted.id(),
+        })
+    }
+
+    /// Joins the line, `about` being what people see of it. The token is the one of its term, once it leads.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, or refuses, or has ended the lease.
+    pub async fn join(&self, about: &str) -> Result<Token, OpenError> {
+        let key = self.key();
+        let absent = Compare::version(key.clone(), CompareOp::Equal, 0);
+        let options = PutOptions::new().with_lease(self.lease);
+        let txn = Txn::new()
+            .when(vec![absent])
+            .and_then(vec![TxnOp::put(key.clone(), about, Some(options))])
+            .or_else(vec![TxnOp::get(key, None)]);
+        let answer = self.members.call(|client| {
+            let txn = txn.clone();
+            async move { client.kv_client().txn(txn).await }
+        });
+        let answer = answer.await.map_err(|fault| self.explain(fault))?;
+        let made = match answer.succeeded() {
+            true => answer.header().map(|header| header.revision()),
+            // The answer was lost, and it is asked again.
+            false => found(answer.op_responses().first()).map(|key| key.create_revision()),
+        };
+        let token = made.and_then(|made| Token::new(u64::try_from(made).ok()?).ok());
+        token.ok_or_else(|| self.explain(Fault::damaged("its key has no revision")))
+    }
+
+    /// Looks where it stands.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, or refuses.
+    pub async fn standing(&self) -> Result<Standing, OpenError> {
+        let first = GetOptions::new()
+            .with_prefix()
+            .with_sort(SortTarget::Create, SortOrder::Ascend)
+            .with_limit(1)
+            .with_keys_only();
+        let own = GetOptions::new().with_keys_only();
+        let looks = vec![
+            TxnOp::get(self.key(), Some(own)),
+            TxnOp::get(format!("{}/", self.election), Some(first)),
+        ];
+        let txn = Txn::new().and_then(looks);
+        let answer = self.members.call(|client| {
+            let txn = txn.clone();
+            async move { client.kv_client().txn(txn).await }
+        });
+        let answer = answer.await.map_err(|fault| self.explain(fault))?;
+        let looked = answer.op_responses();
+        Ok(match (found(looked.first()), found(looked.get(1))) {
+            (None, _) => Standing::Gone,
+            (Some(own), Some(first)) if own.key() == first.key() => Standing::Leads,
+            (Some(_), _) => Standing::Waits,
+        })
+    }
+
+    /// Renews the lease.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, or refuses: the lease may live or not.
+    pub async fn renew(&self) -> Result<Renewed, OpenError> {
+        let lease = self.lease;
+        let renewed = self.members.call(|client| async move {
+            match client.lease_client().keep_alive(lease).await {
+                // The answer to the first request on the stream has come.
+                Ok(_stream) => Ok(Renewed::Yes),
+                Err(Error::LeaseKeepAliveError(_)) => Ok(Renewed::Ended),
+                Err(error) => Err(error),
+            }
+        });
+        renewed.await.map_err(|fault| self.explain(fault))
+    }
+
+    /// Leaves the line: the key goes with its lease.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, or refuses; then it ends by itself.
+    pub async fn resign(&self) -> Result<(), OpenError> {
+        let lease = self.lease;
+        let revoked = self
+            .members
+            .call(|client| async move { client.lease_client().revoke(lease).await });
+        revoked.await.map(drop).map_err(|fault| self.explain(fault))
+    }
+
+    /// As Go's `concurrency` package writes it.
+    fn key(&self) -> String {
+        format!("{}/{:x}", self.election, self.lease)
+    }
+
+    fn explain(&self, fault: Fault) -> OpenError {
+        explain(fault, &self.election)
+    }
+}
+
+fn explain(fault: Fault, election: &str) -> OpenError {
+    Failure::from(fault).explain(election.to_owned())
+}
