@@ -105,8 +105,8 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// A table as JSON, where it is one of those that HTTP shows: its name in small letters. An error says why it cannot
-    /// be read now.
+    /// A table as JSON, where it is one of those that HTTP shows: its name in small letters. An error says why it
+    /// cannot be read now.
     pub(crate) async fn json(&self, name: &str) -> Option<Result<String, String>> {
         let is_shown = matches!(name, "scopes" | "sessions" | "rejections" | "proxies");
         let mut tables = tables::TABLES.iter().filter(|_| is_shown);

@@ -95,7 +95,8 @@ async fn hung_up(hangup: &mut Option<unix::Signal>) {
     }
 }
 
-/// Whether SIGHUP was ignored when this process began. <https://www.man7.org/linux/man-pages/man5/proc_pid_status.5.html>
+/// Whether SIGHUP was ignored when this process began.
+/// <https://www.man7.org/linux/man-pages/man5/proc_pid_status.5.html>
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -103,6 +103,7 @@ impl<'a> History<'a> {
         let mut history = Self::default();
         for event in events {
             history.take_leaders(event);
+            history.take_takes(event);
         }
         for event in events {
             history.take_requests(event);
@@ -159,20 +160,6 @@ impl<'a> History<'a> {
                 self.declarations.insert(*id, declaration);
                 self.note_life(*leader, *at);
             }
-            Event::Take {
-                id,
-                at,
-                scope,
-                after,
-            } => {
-                let take = Take {
-                    scope,
-                    invoked: *at,
-                    after: *after,
-                    token: None,
-                };
-                self.takes.insert(*id, take);
-            }
             Event::Write {
                 at,
                 id,
@@ -214,6 +201,24 @@ impl<'a> History<'a> {
             }),
             Event::Exempt { .. } => self.exempt.take(event),
             _ => {}
+        }
+    }
+
+    fn take_takes(&mut self, event: &'a Event) {
+        if let Event::Take {
+            id,
+            at,
+            scope,
+            after,
+        } = event
+        {
+            let take = Take {
+                scope,
+                invoked: *at,
+                after: *after,
+                token: None,
+            };
+            self.takes.insert(*id, take);
         }
     }
 

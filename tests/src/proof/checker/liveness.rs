@@ -22,23 +22,7 @@ const AFTERMATH_NS: u64 = 300_000_000;
 
 /// G5. A refusal needs somebody who has tried to declare a higher token before it came.
 pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violation>) {
-    let declarations = history
-        .declarations
-        .values()
-        // A repair undoes it.
-        .filter(|declaration| declaration.token < POISON)
-        .map(|declaration| {
-            (
-                declaration.invoked,
-                declaration.scope,
-                Some(declaration.token),
-            )
-        });
-    // Whether a take was answered or not. One that names no mark raises it by one at most.
-    let takes = history.takes.values();
-    let takes = takes.map(|take| (take.invoked, take.scope, take.after.map(|mark| mark + 1)));
-    let mut attempts: Vec<(u64, &str, Option<u64>)> = declarations.chain(takes).collect();
-    attempts.sort_unstable();
+    let attempts = attempts(history);
     let mut refusals: Vec<(u64, u32, String)> = Vec::new();
     for declaration in history.declarations.values() {
         if let Some((at, Answer::Error(code))) = declaration.answer
@@ -93,6 +77,28 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
             });
         }
     }
+}
+
+/// When somebody has tried to raise the mark of a scope, and to which token, where that is certain.
+fn attempts<'a>(history: &'a History<'_>) -> Vec<(u64, &'a str, Option<u64>)> {
+    let declarations = history
+        .declarations
+        .values()
+        // A repair undoes it.
+        .filter(|declaration| declaration.token < POISON)
+        .map(|declaration| {
+            (
+                declaration.invoked,
+                declaration.scope,
+                Some(declaration.token),
+            )
+        });
+    // Whether a take was answered or not. One that names no mark raises it by one at most.
+    let takes = history.takes.values();
+    let takes = takes.map(|take| (take.invoked, take.scope, take.after.map(|mark| mark + 1)));
+    let mut attempts: Vec<_> = declarations.chain(takes).collect();
+    attempts.sort_unstable();
+    attempts
 }
 
 /// G6.
