@@ -103,7 +103,7 @@ impl Candidate {
 
     /// The lock lives as long as its session.
     pub(super) async fn leads(&self) -> bool {
-        let lives = timeout(GOODBYE, self.client.simple_query("")).await;
+        let lives = timeout(self.answers_within / 3, self.client.simple_query("")).await;
         matches!(lives, Ok(Ok(_)))
     }
 

@@ -10,7 +10,7 @@ use super::lock::LockError;
 
 /// How often a candidate looks where it stands.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// For the end of the lease, and for a look whether it still leads.
+/// For the end of the lease.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// Between two attempts to renew a lease.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -94,8 +94,8 @@ impl Candidate {
     }
 
     pub(super) async fn leads(&self) -> bool {
-        let looked = timeout(GOODBYE, self.candidate.standing()).await;
-        matches!(looked, Ok(Ok(Standing::Leads))) && self.lease.is_sure()
+        let looked = timeout_at(self.lease.sure_until(), self.candidate.standing()).await;
+        matches!(looked, Ok(Ok(Standing::Leads)))
     }
 
     pub(super) async fn resign(self) {

@@ -128,7 +128,7 @@ impl Candidate {
         }
     }
 
-    /// Whether it still leads, where that can be found out soon.
+    /// Whether it still leads. No, where that is not found out before the lock may be another's.
     pub(super) async fn leads(&self) -> bool {
         match self {
             Self::Etcd(candidate) => candidate.leads().await,

@@ -14,11 +14,11 @@ use std::io;
 use std::time::Duration;
 
 use pgpalisade_authority::{Scope, Token};
+use rustix::process::Signal;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use leader::Leader;
 use lock::{Candidate, LockError};
-use rustix::process::Signal;
 use signals::{Caught, Signals};
 
 pub(crate) use lock::{Lock, LockSpec};
