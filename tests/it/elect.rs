@@ -28,10 +28,15 @@ struct Candidate {
 impl Candidate {
     /// With these arguments, and a shell script as its command.
     fn start(arguments: &[&str], script: &str, proxy: &Endpoint) -> Self {
-        let dir = tempfile::tempdir().unwrap();
         let mut command = subcommand("elect");
         connect_by_environment(&mut command, proxy);
         command.args(arguments).args(["--", "sh", "-c", script]);
+        Self::spawn(command)
+    }
+
+    /// Started by this command.
+    fn spawn(mut command: Command) -> Self {
+        let dir = tempfile::tempdir().unwrap();
         let process = Running::spawn(&mut command, dir.path().join("log"), TERM).unwrap();
         Self { process, dir }
     }

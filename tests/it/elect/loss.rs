@@ -1,10 +1,12 @@
 //! Leadership that is lost, and leadership that only seems so.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use pgpalisade_tests::etcd::Etcd;
 use pgpalisade_tests::machine::{Signal, wait_for};
+use pgpalisade_tests::proxy::binary;
 use pgpalisade_tests::stage::Stage;
 
 use super::{Candidate, etcd_arguments, token_of, writer};
@@ -84,6 +86,44 @@ fn a_signal_that_came_while_it_waited_is_not_for_the_command() {
     assert_eq!(leader.exit_code(), 143);
     assert_eq!(next.exit_code(), 0, "{}", next.output());
     next.wait_for("goes on");
+}
+
+/// As `nohup` starts it.
+#[test]
+fn one_that_is_to_outlive_a_terminal_does() {
+    let (stage, etcd) = (Stage::start(), Etcd::start(1));
+    let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
+    let leader = Candidate::start(&etcd_arguments(&urls, &[]), "sleep 60", &proxy);
+    token_of(&leader);
+    let elect = format!(
+        "trap '' HUP; exec {} elect jobs --with etcd:/elections/jobs --etcd {urls} -- echo leads at last",
+        binary().display()
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &elect]);
+    let mut outlives = Candidate::spawn(command);
+    outlives.wait_for("waiting for");
+    outlives.process.signal(Signal::HUP);
+    std::thread::sleep(Duration::from_millis(300));
+    drop(leader);
+    assert_eq!(outlives.exit_code(), 0, "{}", outlives.output());
+    outlives.wait_for("leads at last");
+}
+
+/// In its own process group it would be stopped where it reads, and lead for ever.
+#[test]
+fn a_command_reads_no_terminal() {
+    let (_stage, etcd) = (Stage::start(), Etcd::start(1));
+    let elect = format!(
+        "{} elect jobs --with etcd:/elections/jobs --etcd {} -- sh -c 'read line; echo read: $?'",
+        binary().display(),
+        etcd.urls().join(",")
+    );
+    let mut command = Command::new("script");
+    command.args(["-qec", &elect, "/dev/null"]);
+    let mut leader = Candidate::spawn(command);
+    assert_eq!(leader.exit_code(), 0, "{}", leader.output());
+    leader.wait_for("read: 1");
 }
 
 /// All that the command has started has the grace, and no more.
