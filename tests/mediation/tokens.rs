@@ -472,6 +472,45 @@ fn n14_a_write_behind_a_rollback_that_undoes_the_guard() {
     check(Worth::NotAsked, scripts);
 }
 
+/// Found by conversations of the session with a model of PostgreSQL: the same, where a block begins behind DISCARD ALL in
+/// its pipeline, and the write comes when the server has answered.
+#[test]
+fn n17_a_write_in_a_block_that_began_behind_discard_all() {
+    let mut scripts = Vec::new();
+    for session in [Session::Elsewhere, Session::Taker, Session::Bare] {
+        let discarded = Script::of(session).extended("DISCARD ALL");
+        for (how, begun) in [
+            ("extended", discarded.clone().extended("BEGIN").sync()),
+            ("simple", discarded.clone().query("BEGIN")),
+            (
+                "chained",
+                discarded
+                    .clone()
+                    .extended("BEGIN")
+                    .extended("COMMIT AND CHAIN")
+                    .sync(),
+            ),
+            (
+                "savepoint",
+                discarded.extended("BEGIN").extended("SAVEPOINT s").sync(),
+            ),
+        ] {
+            let begun = begun.wait();
+            let local = begun.clone().query("SET LOCAL fencing.token = ''").wait();
+            let again = begun.clone().extended("BEGIN").sync().wait();
+            for (what, begun) in [("", begun), ("a SET LOCAL", local), ("BEGIN again", again)] {
+                for write in HIDDEN {
+                    let name = format!("{session:?}, {how}, {what}: {write}");
+                    let bound = begun.clone().extended(write).sync().query("COMMIT");
+                    scripts.push((name.clone(), begun.clone().query(write).query("COMMIT")));
+                    scripts.push((name, bound));
+                }
+            }
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}
+
 /// Found by the generator: a session whose startup packet has brought a token that opens nothing began read-write, and
 /// DISCARD ALL ends its transaction in the middle of a pipeline: what follows begins with that mode.
 #[test]

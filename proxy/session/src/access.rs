@@ -208,8 +208,11 @@ impl AccessMode {
             }
             Control::RollbackTo(_) => self.on_rollback_to(),
             Control::SetDefaultAccess(access) => self.on_default_access(*access),
-            Control::ResetDefaultAccess | Control::ResetAll | Control::DiscardAll => {
+            Control::ResetDefaultAccess | Control::ResetAll => self.on_reset(),
+            Control::DiscardAll => {
                 self.on_reset();
+                // It is committed at once, in a pipeline too: what follows begins with what it has brought back.
+                self.end_transaction();
             }
             _ => {}
         }
