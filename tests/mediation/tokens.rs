@@ -472,8 +472,8 @@ fn n14_a_write_behind_a_rollback_that_undoes_the_guard() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by conversations of the session with a model of PostgreSQL: the same, where a block begins behind DISCARD ALL in
-/// its pipeline, and the write comes when the server has answered.
+/// Found by conversations of the session with a model of PostgreSQL: the same, where a block begins behind DISCARD ALL
+/// in its pipeline, and the write comes when the server has answered.
 #[test]
 fn n17_a_write_in_a_block_that_began_behind_discard_all() {
     let mut scripts = Vec::new();

@@ -128,7 +128,7 @@ impl Session {
         server.status = status;
         self.client.variables.on_ready(status);
         server.read_only.mode.on_ready();
-        server.token_text.on_ready();
+        server.token_text.on_ready(status);
         if status == TransactionStatus::Idle {
             server.ledger.end_transaction();
             server.read_only.mode.end_transaction();

@@ -4,8 +4,10 @@ use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Control, FencingVariable, Verdict};
 
 use super::action::{Action, Prerequisite};
+use super::read_only::ends_transaction;
 use super::{Pipeline, Session, injected, variables};
 use crate::fence::{HeldTokens, TokenValue};
+use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::FrontendTag;
 
 /// What PostgreSQL has been told of the session's token.
@@ -13,6 +15,8 @@ use crate::wire::frontend::FrontendTag;
 pub(super) struct TokenText {
     pub(super) known: KnowsToken,
     now: Told,
+    /// It was told inside the open transaction, whose rollback undoes it.
+    may_be_undone: bool,
     /// By the startup packet: what a RESET returns to.
     at_startup: Told,
 }
@@ -40,6 +44,7 @@ impl Default for TokenText {
         Self {
             known: KnowsToken::No,
             now: Told::Token,
+            may_be_undone: false,
             at_startup: Told::Token,
         }
     }
@@ -77,20 +82,29 @@ impl TokenText {
     }
 
     /// ReadyForQuery.
-    pub(super) const fn on_ready(&mut self) {
+    pub(super) const fn on_ready(&mut self, status: TransactionStatus) {
         if self.is_in_doubt() {
             self.now = Told::Token;
         }
+        if matches!(status, TransactionStatus::Idle) {
+            self.may_be_undone = false;
+        }
     }
 
-    /// Whether what stands behind a RESET in a text would find the take of the startup packet, not the number.
+    /// Whether what stands behind a RESET in a text, or a rollback, would find the take of the startup packet, not the
+    /// number. In a failed transaction COMMIT is a rollback.
     pub(super) fn is_shown_by(&self, verdict: &Verdict) -> bool {
+        let brings_back = |control: &Control| {
+            resets(control)
+                || self.may_be_undone
+                    && (ends_transaction(control) || matches!(control, Control::RollbackTo(_)))
+        };
         let in_front = verdict
             .statements
             .split_last()
             .map_or(&[][..], |(_, all)| all);
         let mut in_front = in_front.iter().flat_map(|statement| &statement.controls);
-        self.at_startup == Told::Take && in_front.any(resets)
+        self.at_startup == Told::Take && in_front.any(brings_back)
     }
 }
 
@@ -160,6 +174,8 @@ impl Session {
             return Some(Action::Need(Prerequisite::Replies));
         }
         let (client, server) = (&self.client, &mut self.server);
+        server.token_text.may_be_undone =
+            client.pipeline == Pipeline::Open || server.status != TransactionStatus::Idle;
         server.token_text.now = match client.pipeline {
             Pipeline::Open => Told::TokenInPipeline,
             Pipeline::Closed => Told::Token,
