@@ -203,7 +203,11 @@ impl Session {
             None => self.decide_plain(judged, request),
         };
         if matches!(action, Action::Forward(_)) {
-            self.server.token_text.on_sent(judged.verdict);
+            let told = &mut self.server.token_text;
+            told.on_sent(judged.verdict);
+            if controls(judged.verdict).any(|control| told.is_undone_by(control)) {
+                self.client.settles = Settles::Yes;
+            }
         }
         action
     }

@@ -91,14 +91,16 @@ impl TokenText {
         }
     }
 
+    /// Whether a statement may undo what was told. What follows waits until that is known.
+    pub(super) fn is_undone_by(&self, control: &Control) -> bool {
+        let ends = ends_transaction(control) || matches!(control, Control::RollbackTo(_));
+        self.at_startup == Told::Take && self.may_be_undone && ends
+    }
+
     /// Whether what stands behind a RESET in a text, or a rollback, would find the take of the startup packet, not the
     /// number. In a failed transaction COMMIT is a rollback.
     pub(super) fn is_shown_by(&self, verdict: &Verdict) -> bool {
-        let brings_back = |control: &Control| {
-            resets(control)
-                || self.may_be_undone
-                    && (ends_transaction(control) || matches!(control, Control::RollbackTo(_)))
-        };
+        let brings_back = |control: &Control| resets(control) || self.is_undone_by(control);
         let in_front = verdict
             .statements
             .split_last()
