@@ -536,3 +536,25 @@ fn n16_a_write_behind_discard_all_in_a_pipeline() {
     }
     check(Worth::NotAsked, scripts);
 }
+
+/// Found by conversations of the session with a model of PostgreSQL: a default that is set for one transaction is taken
+/// back by its COMMIT, which the server tells only at the end of the pipeline.
+#[test]
+fn n18_a_write_behind_the_commit_of_a_local_default() {
+    let mut scripts = Vec::new();
+    for session in [Session::Holder, Session::Elsewhere] {
+        let begun = Script::of(session).query("BEGIN");
+        let begun = begun
+            .query("SET LOCAL default_transaction_read_only = on")
+            .wait();
+        for down in ["SET fencing.token = ''", "SELECT 1"] {
+            for write in HIDDEN {
+                let piped = begun.clone().extended("COMMIT").extended(down);
+                let name = format!("{session:?}, {down}: {write}");
+                scripts.push((name.clone(), piped.clone().extended(write).sync()));
+                scripts.push((name, piped.query(write)));
+            }
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}

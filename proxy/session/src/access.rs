@@ -204,6 +204,7 @@ impl AccessMode {
                 self.end_transaction();
             }
             Control::Commit { chain: Chain::No } | Control::PrepareTransaction => {
+                self.on_commit();
                 self.end_transaction();
             }
             Control::RollbackTo(_) => self.on_rollback_to(),
@@ -281,6 +282,16 @@ impl AccessMode {
             if matches!(before.actual, Access::ReadWrite) {
                 self.actual = Access::ReadWrite;
             }
+        }
+    }
+
+    /// The open transaction is committed. A default that was set for it alone is taken back, which the server tells
+    /// only with ReadyForQuery: until then the session is taken for what it was before, where that is read-write.
+    const fn on_commit(&mut self) {
+        if let Some(before) = self.before
+            && matches!(before.actual, Access::ReadWrite)
+        {
+            self.actual = Access::ReadWrite;
         }
     }
 
