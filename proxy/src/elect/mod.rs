@@ -181,8 +181,8 @@ async fn lead(
 ) -> Result<Ended, ElectError> {
     // What came while it waited is not for a command that had not begun.
     signals.forget();
-    let mut leader = Leader::start(&plan.program, &plan.arguments, &plan.scope, token)?;
     say(Event::Leads(token));
+    let mut leader = Leader::start(&plan.program, &plan.arguments, &plan.scope, token)?;
     let mut told = None;
     let why = loop {
         tokio::select! {

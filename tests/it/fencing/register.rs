@@ -229,9 +229,9 @@ fn a_second_authority_gets_in() {
     let first = Proxy::start_with(options);
     let mut old = leader(&first.endpoint(), "33");
     old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
-    postgres.sql(
-        "ALTER ROLE control NOLOGIN; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'control'",
-    );
+    // One after the other: in one transaction it would be back before it may not log in.
+    postgres.sql("ALTER ROLE control NOLOGIN");
+    postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'control'");
     let second = Proxy::start_with(unseen);
     leader(&second.endpoint(), "5").ok("INSERT INTO jobs VALUES (2)");
     postgres.sql("ALTER ROLE control LOGIN");
