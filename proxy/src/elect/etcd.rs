@@ -12,6 +12,9 @@ use super::lock::LockError;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// For the end of the lease.
 const GOODBYE: Duration = Duration::from_secs(1);
+/// How many times a lease is renewed in its time. Half of the time is left then for what makes a renewal fail: etcd's
+/// own election takes about 2 s.
+const RENEWALS: u32 = 6;
 /// Between two attempts to renew a lease.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -117,7 +120,7 @@ impl Lease {
     /// Renews the lease until that cannot be done any more, and says why.
     async fn lost(&mut self, candidate: &etcd::Candidate) -> String {
         loop {
-            sleep_until(self.asked_at + self.ttl / 3).await;
+            sleep_until(self.asked_at + self.ttl / RENEWALS).await;
             let mut last = String::new();
             let renewed = timeout_at(self.sure_until(), async {
                 loop {

@@ -22,7 +22,8 @@ fn depose(etcd: &Etcd) {
 fn one_member_that_hangs_deposes_nobody() {
     let (stage, etcd) = (Stage::start(), Etcd::start(3));
     let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
-    let arguments = etcd_arguments(&urls, &["--ttl", "6s"]);
+    // Half of it is there to be renewed in, and etcd's own election takes 2 s.
+    let arguments = etcd_arguments(&urls, &["--ttl", "8s"]);
     let leader = Candidate::start(&arguments, "sleep 60", &proxy);
     token_of(&leader);
     let next = Candidate::start(&arguments, "sleep 60", &proxy);
@@ -30,7 +31,7 @@ fn one_member_that_hangs_deposes_nobody() {
     for member in 0..3 {
         etcd.pause(member);
         // Longer than a lease lives that is not renewed.
-        std::thread::sleep(Duration::from_millis(6_500));
+        std::thread::sleep(Duration::from_millis(8_500));
         etcd.resume(member);
         etcd.wait_until_ready();
     }
