@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
-    Etcd, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Watch, conformance,
+    Etcd, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeoverRecord, Watch,
+    conformance,
 };
 use pgpalisade_tests::etcd;
 use pgpalisade_tests::machine;
@@ -116,6 +117,14 @@ impl Authority for InTurn {
         marks: &[(Scope, Mark)],
     ) -> Answer<Enrolled> {
         self.next().recover(seen, cluster, marks).await
+    }
+
+    async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()> {
+        self.next().note_takeover(scope, record).await
+    }
+
+    async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
+        self.next().takeovers(of).await
     }
 
     fn watch(&self) -> Watch {

@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use crate::{
-    Backend, Claim, Cluster, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeId, Token,
+    Backend, Claim, Cluster, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeId,
+    TakeoverRecord, Token,
 };
 
 /// The answer of an authority.
@@ -78,6 +79,14 @@ pub trait Authority: Send + Sync + 'static {
 
     /// Which cluster is on record.
     async fn cluster(&self) -> Answer<Option<Cluster>>;
+
+    /// Keeps how a takeover went, among the last [`TakeoverRecord::KEPT`] of its scope. Several attempts at one are one
+    /// record. For people: nothing is decided by it.
+    async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()>;
+
+    /// The takeovers of one scope, or those of all, the newest first, [`TakeoverRecord::LISTED`] at most. Of all scopes
+    /// those are looked at that a takeover was noted of last.
+    async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>>;
 
     /// What changes in the store from now on, through whichever proxy.
     ///

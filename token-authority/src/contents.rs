@@ -1,6 +1,8 @@
 //! Everything that a store holds, to look at.
 
-use crate::{Authority, AuthorityError, AuthorityId, Cluster, Mark, Registered, Scope};
+use crate::{
+    Authority, AuthorityError, AuthorityId, Cluster, Mark, Registered, Scope, TakeoverRecord,
+};
 
 /// What a store holds. For people and reports: it is old as soon as it is read, and nothing may be admitted by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +15,8 @@ pub struct Contents {
     pub marks: Vec<(Scope, Mark)>,
     /// Every registered session, in no order.
     pub sessions: Vec<(Scope, Registered)>,
+    /// The last takeovers, the newest first.
+    pub takeovers: Vec<(Scope, TakeoverRecord)>,
 }
 
 impl Contents {
@@ -29,6 +33,7 @@ impl Contents {
             cluster: authority.cluster().await?,
             marks: authority.marks().await?,
             sessions,
+            takeovers: authority.takeovers(None).await?,
         })
     }
 }

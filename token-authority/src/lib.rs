@@ -17,6 +17,7 @@ mod rank;
 mod record;
 mod repair;
 mod scope;
+mod takeovers;
 mod token;
 mod watchers;
 
@@ -34,4 +35,5 @@ pub use rank::{Incarnation, Rank};
 pub use record::{Backend, Mark, Registered, now_us};
 pub use repair::{Repair, RepairRequest, Repaired};
 pub use scope::{Scope, ScopeError};
+pub use takeovers::{TakeoverEnd, TakeoverRecord, TakeoverWork};
 pub use token::{Token, TokenError};

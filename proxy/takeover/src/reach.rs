@@ -12,7 +12,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use pgpalisade_authority::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Cluster, Declaration, Declared,
-    Drained, Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Watch,
+    Drained, Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeoverRecord,
+    Watch,
 };
 use tokio::time::Instant;
 
@@ -149,6 +150,15 @@ impl Authority for Reach {
 
     async fn cluster(&self) -> Answer<Option<Cluster>> {
         self.ask("cluster", self.authority.cluster()).await
+    }
+
+    async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()> {
+        let noted = self.authority.note_takeover(scope, record);
+        self.ask("note_takeover", noted).await
+    }
+
+    async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
+        self.ask("takeovers", self.authority.takeovers(of)).await
     }
 
     fn watch(&self) -> Watch {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
-    Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
+    Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeoverRecord, Token, Watch,
 };
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
@@ -174,6 +174,14 @@ impl Authority for Deaf {
         marks: &[(Scope, Mark)],
     ) -> Answer<Enrolled> {
         self.0.recover(seen, cluster, marks).await
+    }
+
+    async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()> {
+        self.0.note_takeover(scope, record).await
+    }
+
+    async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
+        self.0.takeovers(of).await
     }
 
     fn watch(&self) -> Watch {

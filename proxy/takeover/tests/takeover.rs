@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
-    Enrolled, IfStale, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token, Watch,
+    Enrolled, IfStale, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeoverRecord,
+    Token, Watch,
 };
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
@@ -731,6 +732,14 @@ impl Authority for Slow {
         marks: &[(Scope, Mark)],
     ) -> Answer<Enrolled> {
         self.store.recover(seen, cluster, marks).await
+    }
+
+    async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()> {
+        self.store.note_takeover(scope, record).await
+    }
+
+    async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
+        self.store.takeovers(of).await
     }
 
     fn watch(&self) -> Watch {

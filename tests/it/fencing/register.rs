@@ -231,7 +231,8 @@ fn a_second_authority_gets_in() {
     old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
     // One after the other: in one transaction it would be back before it may not log in.
     postgres.sql("ALTER ROLE control NOLOGIN");
-    postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'control'");
+    postgres
+        .sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'control'");
     let second = Proxy::start_with(unseen);
     leader(&second.endpoint(), "5").ok("INSERT INTO jobs VALUES (2)");
     postgres.sql("ALTER ROLE control LOGIN");

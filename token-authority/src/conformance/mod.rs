@@ -11,6 +11,7 @@ mod abandoned;
 mod bounds;
 mod clusters;
 mod concurrent;
+mod history;
 mod racing;
 mod repairs;
 mod scale;
@@ -50,6 +51,8 @@ pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     repairs::are_refused_where_the_scope_is_another_than_seen(store).await;
     repairs::asked_for_again_change_nothing(store).await;
     repairs::recovery_keeps_the_incarnation(store).await;
+    history::is_kept_of_each_scope(store).await;
+    history::has_one_record_for_all_attempts(store).await;
     println!("conformance: concurrent parts run with seed {seed}");
     let one = [Arc::clone(&authority)];
     concurrent::raises_see_every_lower_session(&one, seed).await;
@@ -82,6 +85,7 @@ pub async fn run_two(a: Arc<dyn Authority>, b: Arc<dyn Authority>, seed: u64) {
     takes::at_once_have_a_token_each(&two, seed).await;
     abandoned::calls_leave_nothing_broken(&two, seed).await;
     racing::enrolment_ends_the_cluster_before(&two).await;
+    history::loses_none_of_two(&two).await;
     repairs::are_ordered_with_declarations(&two).await;
     repairs::that_race_are_one(&two).await;
     repairs::that_are_abandoned_are_taken_once(&two, seed).await;

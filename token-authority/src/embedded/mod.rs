@@ -22,7 +22,7 @@ use crate::watchers::Watchers;
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Change, Cluster, Declaration,
     Declared, Drained, Enrolled, Mark, Outcome, Rank, Registered, RepairRequest, Repaired, Scope,
-    Watch, now_us,
+    TakeoverRecord, Watch, now_us,
 };
 use tables::{Fault, Tables};
 use worker::{Call, Job};
@@ -173,6 +173,17 @@ impl Authority for Embedded {
         let marks = marks.to_vec();
         self.call(move |tables| tables.recover(seen, cluster, &marks))
             .await
+    }
+
+    async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()> {
+        let (scope, record) = (scope.clone(), record.clone());
+        self.call(move |tables| tables.note_takeover(&scope, &record, now_us()))
+            .await
+    }
+
+    async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
+        let of = of.cloned();
+        self.call(move |tables| tables.takeovers(of.as_ref())).await
     }
 
     fn watch(&self) -> Watch {

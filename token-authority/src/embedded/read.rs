@@ -107,6 +107,7 @@ fn contents(database: &Database, identity: AuthorityId) -> Result<Contents, Faul
             cluster: tables.cluster()?,
             marks: tables.marks()?,
             sessions: tables.sessions()?,
+            takeovers: tables.takeovers(None)?,
         }
     };
     txn.abort()?;

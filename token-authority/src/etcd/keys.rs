@@ -10,6 +10,7 @@
 //! | `mark/<scope>` | the mark, JSON |
 //! | `session/<scope>\|<pid>\|<started_us>` | rank, a space, the time of the declaration |
 //! | `sync` | empty: written to learn a revision |
+//! | `takeovers/<scope>` | its last takeovers, JSON |
 //!
 //! `|` is in no name of a scope, so a range over one scope never meets another. The rank comes first in the value
 //! of a session, in a form whose order as bytes is its own, so that etcd can compare it: the token in 19 digits in
@@ -91,6 +92,20 @@ impl Keys {
         self.key(&format!(
             "backend/{pid}{SEPARATOR}{started_us}{SEPARATOR}{scope}"
         ))
+    }
+
+    pub(super) fn takeovers_of(&self, scope: &Scope) -> Vec<u8> {
+        self.key(&format!("takeovers/{scope}"))
+    }
+
+    /// What the keys of all takeovers begin with.
+    pub(super) fn takeovers(&self) -> Vec<u8> {
+        self.key("takeovers/")
+    }
+
+    /// The scope of a key of [`Self::takeovers`].
+    pub(super) fn read_takeovers(&self, key: &[u8]) -> Option<Scope> {
+        Scope::new(self.below(key)?.strip_prefix("takeovers/")?).ok()
     }
 
     pub(super) fn marks(&self) -> Range {

@@ -92,6 +92,7 @@ mod repair;
 mod scope_step;
 mod status;
 mod store;
+mod takeovers;
 mod watch;
 
 use std::sync::Arc;
@@ -106,7 +107,7 @@ pub use status::{Endpoint, Member, Role};
 
 use crate::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
-    Mark, Rank, Registered, RepairRequest, Repaired, Scope, Watch,
+    Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeoverRecord, Watch,
 };
 use open::Missing;
 use store::Store;
@@ -228,6 +229,14 @@ impl Authority for Etcd {
         marks: &[(Scope, Mark)],
     ) -> Answer<Enrolled> {
         self.store().recover(seen, cluster, marks).await
+    }
+
+    async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()> {
+        self.store().note_takeover(scope, record).await
+    }
+
+    async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
+        self.store().takeovers(of).await
     }
 
     fn watch(&self) -> Watch {

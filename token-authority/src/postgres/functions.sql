@@ -196,6 +196,21 @@ BEGIN
 END
 $$;
 
+-- Puts a history in the place of the one that the caller has read, NULL for none. Whether that was still there.
+CREATE FUNCTION @schema@.note_takeover(
+    a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
+    a_scope text, a_seen text, a_history text
+) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
+    INSERT INTO @schema@.takeovers AS t (scope, history, noted_at) VALUES (a_scope, a_history, @schema@.now_us())
+        ON CONFLICT (scope) DO UPDATE SET history = EXCLUDED.history, noted_at = EXCLUDED.noted_at
+            WHERE t.history = a_seen;
+    RETURN FOUND;
+END
+$$;
+
 -- What is on record afterwards, and whether it is what the caller has brought.
 CREATE FUNCTION @schema@.enrol(
     a_format integer, a_identity bytea, a_connection bigint, a_step bigint,

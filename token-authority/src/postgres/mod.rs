@@ -41,6 +41,7 @@ mod open;
 mod options;
 mod read;
 mod steps;
+mod takeovers;
 mod watch;
 mod worker;
 
@@ -64,7 +65,8 @@ pub use read::read;
 
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Cluster, Declaration, Declared,
-    Drained, Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, Watch,
+    Drained, Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeoverRecord,
+    Watch,
 };
 use link::LinkError;
 use steps::{CLUSTER, Declare, Forget, MARK, Reply, SESSION};
@@ -303,6 +305,14 @@ impl Authority for Postgres {
             Box::pin(async move { worker.recover(seen, cluster, &marks).await })
         })
         .await
+    }
+
+    async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()> {
+        self.note(scope, record).await
+    }
+
+    async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
+        self.list(of).await
     }
 
     fn watch(&self) -> Watch {

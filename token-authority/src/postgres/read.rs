@@ -4,7 +4,9 @@ use super::link::{Link, LinkError, Purpose};
 use super::open::{OpenError, find, open_error};
 use super::options::Options;
 use super::steps::{self, CLUSTER, MARK, SESSION};
-use crate::Contents;
+use super::takeovers::{HISTORY, history};
+use crate::takeovers::History;
+use crate::{Contents, TakeoverRecord};
 
 /// Reads the store where there is one. Makes nothing, and leaves nothing behind. Bounded by a few times the options'
 /// timeout.
@@ -30,6 +32,15 @@ pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
         let cluster = ask(cluster).await?;
         let marks = format!("SELECT m.scope, {MARK} FROM {schema}.marks m");
         let marks = ask(marks).await?;
+        let latest = format!(
+            "{HISTORY} FROM {schema}.takeovers t ORDER BY t.noted_at DESC LIMIT {}",
+            TakeoverRecord::LISTED
+        );
+        let takeovers = ask(latest).await?;
+        let takeovers = takeovers
+            .iter()
+            .map(history)
+            .collect::<Result<Vec<_>, _>>()?;
         Ok(Contents {
             identity,
             cluster: match cluster.first() {
@@ -44,6 +55,7 @@ pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
                 .iter()
                 .map(|row| Ok((steps::scope(row, 0)?, steps::registered(row, 1)?)))
                 .collect::<Result<_, LinkError>>()?,
+            takeovers: History::list(takeovers),
         })
     };
     contents.await.map(Some).map_err(failed)

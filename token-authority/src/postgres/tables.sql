@@ -41,6 +41,14 @@ CREATE TABLE @schema@.sessions (
 CREATE INDEX sessions_of_backend ON @schema@.sessions (pid, started_us);
 CREATE INDEX sessions_by_rank ON @schema@.sessions (scope, incarnation, token);
 
+-- The last takeovers of each scope, JSON, and when one was noted last. For people.
+CREATE TABLE @schema@.takeovers (
+    scope text COLLATE "C" PRIMARY KEY,
+    history text NOT NULL,
+    noted_at bigint NOT NULL
+);
+CREATE INDEX takeovers_noted ON @schema@.takeovers (noted_at);
+
 -- How many steps each connection of a proxy has taken. What is answered and missing here was lost.
 CREATE TABLE @schema@.connections (
     id bigint PRIMARY KEY,

@@ -99,6 +99,10 @@ impl Worker {
         }
     }
 
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
     /// Serves until every handle is gone and the queue is empty.
     pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
         let mut next = None;
@@ -253,7 +257,7 @@ impl Worker {
     }
 
     /// Takes a step: one statement, one transaction. `patience` is how many times a call's bound it may take.
-    async fn step(
+    pub(super) async fn step(
         &mut self,
         function: &str,
         own: &[(&(dyn ToSql + Sync), Type)],

@@ -1,0 +1,87 @@
+//! How takeovers went: one row for each scope, whose text is replaced as a whole.
+
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::Postgres;
+use super::link::{LinkError, get};
+use super::steps;
+use super::worker::Worker;
+use crate::takeovers::History;
+use crate::{AuthorityError, Scope, TakeoverRecord};
+
+/// How often noting begins again because another proxy has noted something in between.
+const CONFLICTS_MAX: u32 = 64;
+
+impl Postgres {
+    pub(super) async fn note(
+        &self,
+        scope: &Scope,
+        record: &TakeoverRecord,
+    ) -> Result<(), AuthorityError> {
+        for _ in 0..CONFLICTS_MAX {
+            // The name of a scope needs no quoting: see Scope.
+            let sql = format!(
+                "SELECT t.history FROM {}.takeovers t WHERE t.scope = '{scope}'",
+                self.schema()
+            );
+            let read = self.rows(sql, |row| get::<String>(row, 0)).await?;
+            let seen = read.into_iter().next();
+            let json = seen.as_deref().map(str::as_bytes);
+            let history = json.map(|json| History::read(scope, json)).transpose();
+            let mut history = history
+                .map_err(AuthorityError::Damaged)?
+                .unwrap_or_default();
+            history.note(record);
+            let (scope, text) = (scope.as_str().to_owned(), history.write());
+            let replaced = self.alone(1, move |worker| {
+                Box::pin(async move { worker.replace_history(scope, seen, text).await })
+            });
+            if replaced.await? {
+                return Ok(());
+            }
+        }
+        let why = format!("the takeovers of scope {scope} were changed by others all the time");
+        Err(AuthorityError::Unavailable(why))
+    }
+
+    pub(super) async fn list(
+        &self,
+        of: Option<&Scope>,
+    ) -> Result<Vec<(Scope, TakeoverRecord)>, AuthorityError> {
+        let which = match of {
+            Some(scope) => format!("WHERE t.scope = '{scope}'"),
+            None => format!("ORDER BY t.noted_at DESC LIMIT {}", TakeoverRecord::LISTED),
+        };
+        let sql = format!("{HISTORY} FROM {}.takeovers t {which}", self.schema());
+        Ok(History::list(self.rows(sql, history).await?))
+    }
+}
+
+impl Worker {
+    async fn replace_history(
+        &mut self,
+        scope: String,
+        seen: Option<String>,
+        history: String,
+    ) -> Result<bool, AuthorityError> {
+        let arguments: [(&(dyn ToSql + Sync), Type); 3] = [
+            (&scope, Type::TEXT),
+            (&seen, Type::TEXT),
+            (&history, Type::TEXT),
+        ];
+        let rows = self.step("note_takeover", &arguments, 1).await?;
+        let replaced = rows.first().ok_or_else(LinkError::no_row);
+        let replaced = replaced.and_then(|row| get(row, 0));
+        replaced.map_err(|error| error.into_authority(self.place()))
+    }
+}
+
+/// The columns of [`history`].
+pub(super) const HISTORY: &str = "SELECT t.scope, t.history";
+
+pub(super) fn history(row: &Row) -> Result<(Scope, History), LinkError> {
+    let scope = steps::scope(row, 0)?;
+    let history = History::read(&scope, get::<&str>(row, 1)?.as_bytes());
+    Ok((scope, history.map_err(LinkError::Record)?))
+}
