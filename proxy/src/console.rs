@@ -108,7 +108,10 @@ impl Facts {
     /// A table as JSON, where it is one of those that HTTP shows: its name in small letters. An error says why it
     /// cannot be read now.
     pub(crate) async fn json(&self, name: &str) -> Option<Result<String, String>> {
-        let is_shown = matches!(name, "scopes" | "sessions" | "rejections" | "proxies");
+        let is_shown = matches!(
+            name,
+            "scopes" | "sessions" | "rejections" | "proxies" | "takeovers"
+        );
         let mut tables = tables::TABLES.iter().filter(|_| is_shown);
         let table = tables.find(|table| table.name.eq_ignore_ascii_case(name))?;
         let rows = match table.rows {

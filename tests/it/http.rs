@@ -93,6 +93,13 @@ fn tables_are_shown_as_json() {
         .filter(|row| row["mark"] == 34);
     assert_eq!(marks.count(), 1, "{scopes}");
     assert_eq!(table("rejections")[0]["sqlstate"], "PF002");
+    let takeover = wait_for("the takeover to be noted", || {
+        table("takeovers").as_array()?.first().cloned()
+    });
+    assert_eq!(
+        (&takeover["to"], &takeover["outcome"]),
+        (&34.into(), &"complete".into())
+    );
     let proxies = table("proxies");
     assert_eq!(proxies.as_array().unwrap().len(), 1, "{proxies}");
     assert_eq!(proxies[0]["this_one"], "yes");

@@ -36,8 +36,8 @@ pub struct TakeoverWork {
     pub took_us: u64,
 }
 
-/// How a takeover ended. The later ones say more.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// How a takeover ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TakeoverEnd {
     /// Refusals are only observed: nobody was ended.
@@ -93,7 +93,9 @@ impl TakeoverRecord {
     /// Another attempt at the same takeover: each is told by what says the most.
     fn attempted(&mut self, again: Self) {
         self.from = self.from.or(again.from);
-        self.end = again.end.max(self.end.clone());
+        if self.end != TakeoverEnd::Complete && again.end != TakeoverEnd::Observed {
+            self.end = again.end;
+        }
         let (work, more) = (&mut self.work, again.work);
         work.sessions = work.sessions.max(more.sessions);
         work.transactions = work.transactions.max(more.transactions);

@@ -3,14 +3,16 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
-use pgpalisade_authority::Scope;
+use pgpalisade_authority::{Scope, TakeoverEnd};
 
 use super::settings::Settings;
 use super::text::{plain, print_json, table};
 use super::{Failure, configuration, failed, run_to_end};
 use crate::inspect::cluster::Prepared;
 use crate::inspect::hosts::Host;
-use crate::inspect::status::{self, ProxyStatus, ScopeStatus, Status, StoreState, Wanted};
+use crate::inspect::status::{
+    self, ProxyStatus, ScopeStatus, Status, StoreState, TakeoverStatus, Wanted,
+};
 use crate::rejection::utc;
 
 /// Scopes that are shown where nothing else is said.
@@ -85,6 +87,7 @@ fn describe(status: &Status, wanted: &Wanted) -> String {
     text.push_str(&format!("\n{}\n", scopes_head(status, wanted)));
     text.push_str(&scopes(&status.scopes));
     text.push_str(&repaired(&status.scopes));
+    text.push_str(&takeovers(&status.takeovers));
     text.push_str("\nprepared transactions\n");
     text.push_str(&prepared(&status.prepared_transactions));
     text
@@ -199,6 +202,41 @@ fn repaired(scopes: &[ScopeStatus]) -> String {
     }
     let head = ["SCOPE", "MARK", "REPAIRED AT", "BY", "REASON"];
     format!("\nrepaired scopes\n{}", table(head, &rows))
+}
+
+/// How the last takeovers went; nothing where none is known.
+fn takeovers(takeovers: &[TakeoverStatus]) -> String {
+    let row = |takeover: &TakeoverStatus| {
+        let from = or_dash(takeover.from.map(|token| token.to_string()));
+        let work = takeover.work;
+        [
+            takeover.scope.clone(),
+            format!("{from} -> {}", takeover.to),
+            utc(takeover.raised_at_us),
+            work.sessions.to_string(),
+            work.transactions.to_string(),
+            match &takeover.end {
+                TakeoverEnd::Complete => {
+                    format!("completed in {:.1} ms", work.took_us as f64 / 1e3)
+                }
+                TakeoverEnd::Incomplete(why) => format!("not completed: {why}"),
+                TakeoverEnd::Observed => "only observed".to_owned(),
+            },
+        ]
+    };
+    let rows: Vec<_> = takeovers.iter().map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = [
+        "SCOPE",
+        "MARK",
+        "RAISED AT",
+        "ENDED",
+        "IN TRANSACTION",
+        "TAKEOVER",
+    ];
+    format!("\nlast takeovers\n{}", table(head, &rows))
 }
 
 fn prepared(prepared: &[Prepared]) -> String {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pgpalisade_authority::Scope;
+use pgpalisade_authority::{Scope, TakeoverEnd, TakeoverRecord, Token};
 use pgpalisade_policies::{Mode, PreparedTransactions};
 use tokio::time::Instant;
 
@@ -25,7 +25,7 @@ use crate::takeover::cluster_lock::Proxy;
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// In the order of SHOW HELP.
-pub(super) const TABLES: [Table; 7] = [
+pub(super) const TABLES: [Table; 8] = [
     Table {
         name: "AUTHORITY",
         help: "the store of marks, and the control connection",
@@ -119,6 +119,23 @@ pub(super) const TABLES: [Table; 7] = [
             number("backend_pid"),
         ],
         rows: Rows::Known(sessions),
+    },
+    Table {
+        name: "TAKEOVERS",
+        help: "how the last takeovers went, the newest first",
+        columns: &[
+            text("scope"),
+            number("from"),
+            number("to"),
+            text("raised_at"),
+            text("raised_by"),
+            text("outcome"),
+            number("sessions"),
+            number("transactions"),
+            number("took_us"),
+            text("why"),
+        ],
+        rows: Rows::Asked(takeovers),
     },
 ];
 
@@ -312,6 +329,35 @@ fn proxies(facts: &Facts) -> Answer<'_> {
                 proxy.since.and_then(moment).map(time).into(),
                 format!("{:08x}", proxy.authority).into(),
                 yes(proxy.is_asked).into(),
+            ]
+        };
+        let all = all.map_err(|error| error.to_string())?;
+        Ok(all.into_iter().map(row).collect())
+    })
+}
+
+fn takeovers(facts: &Facts) -> Answer<'_> {
+    Box::pin(async {
+        let deadline = Instant::now() + ANSWER_WITHIN;
+        let all = facts.takeover.history(None, deadline).await;
+        let row = |(scope, record): (Scope, TakeoverRecord)| {
+            let (outcome, why) = match record.end {
+                TakeoverEnd::Complete => ("complete", None),
+                TakeoverEnd::Incomplete(why) => ("incomplete", Some(why)),
+                TakeoverEnd::Observed => ("observed", None),
+            };
+            let work = record.work;
+            vec![
+                scope.as_str().into(),
+                record.from.map(Token::get).into(),
+                record.to.get().into(),
+                moment(record.raised_at).map(time).into(),
+                shown(&record.raised_by),
+                outcome.into(),
+                work.sessions.into(),
+                work.transactions.into(),
+                work.took_us.into(),
+                why.as_deref().map(shown).into(),
             ]
         };
         let all = all.map_err(|error| error.to_string())?;

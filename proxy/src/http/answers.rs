@@ -122,7 +122,8 @@ impl Answers {
 }
 
 fn nothing_there() -> Response<Full<Bytes>> {
-    let paths = "there are /metrics, /healthz, /readyz and /api/v1/ with scopes, sessions, proxies and rejections\n";
+    let paths = "there are /metrics, /healthz, /readyz and /api/v1/ with scopes, sessions, takeovers, proxies and \
+                 rejections\n";
     plain(StatusCode::NOT_FOUND, paths)
 }
 

@@ -3,7 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use pgpalisade_authority::{Backend, Contents, Mark, Rank, Scope, Token};
+use pgpalisade_authority::{
+    Backend, Contents, Mark, Rank, Scope, TakeoverEnd, TakeoverRecord, TakeoverWork, Token,
+};
 use serde::Serialize;
 
 use super::cluster::{self, Prepared, Witness};
@@ -13,6 +15,9 @@ use super::step_within;
 use super::store::{self, Held};
 use crate::config::Config;
 use crate::takeover::{ControlError, WitnessMode, cluster_lock};
+
+/// Takeovers that are shown unless more is asked for.
+const TAKEOVERS: usize = 10;
 
 /// Everything that `status` shows. Times are microseconds since the Unix epoch.
 #[derive(Debug, Serialize)]
@@ -24,6 +29,8 @@ pub(crate) struct Status {
     pub(crate) scopes: Vec<ScopeStatus>,
     /// Scopes that there are, shown or not.
     pub(crate) scopes_total: usize,
+    /// The last ones of these scopes, the newest first. None where the store cannot be read.
+    pub(crate) takeovers: Vec<TakeoverStatus>,
     /// The oldest ones, at most 100.
     pub(crate) prepared_transactions: Vec<Prepared>,
 }
@@ -110,6 +117,20 @@ pub(crate) struct ScopeRepaired {
     pub(crate) new_mark: Token,
 }
 
+/// How a takeover went.
+#[derive(Debug, Serialize)]
+pub(crate) struct TakeoverStatus {
+    pub(crate) scope: String,
+    /// The mark before, where it was known.
+    pub(crate) from: Option<Token>,
+    pub(crate) to: Token,
+    pub(crate) raised_at_us: i64,
+    pub(crate) raised_by: String,
+    pub(crate) end: TakeoverEnd,
+    #[serde(flatten)]
+    pub(crate) work: TakeoverWork,
+}
+
 /// Which scopes are wanted.
 #[derive(Debug, Clone)]
 pub(crate) enum Wanted {
@@ -154,6 +175,7 @@ pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
             Vec::new()
         }),
     };
+    let takeovers = contents.map_or_else(Vec::new, |contents| takeovers(contents, wanted));
     let scopes = scopes(marks, contents.zip(alive.as_ref()));
     let scopes_total = scopes.len();
     let described = store.verdict.seen;
@@ -163,6 +185,7 @@ pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
         proxies: seen.proxies,
         scopes: select(scopes, wanted),
         scopes_total,
+        takeovers,
         prepared_transactions: seen.prepared,
     }
 }
@@ -305,6 +328,30 @@ fn scopes(
         by_work.then_with(|| a.scope.cmp(&b.scope))
     });
     scopes
+}
+
+fn takeovers(contents: &Contents, wanted: &Wanted) -> Vec<TakeoverStatus> {
+    let is_wanted = |scope: &Scope| match wanted {
+        Wanted::One(one) => scope == one,
+        Wanted::First(_) | Wanted::All => true,
+    };
+    let status = |(scope, record): &(Scope, TakeoverRecord)| TakeoverStatus {
+        scope: scope.to_string(),
+        from: record.from,
+        to: record.to,
+        raised_at_us: record.raised_at,
+        raised_by: record.raised_by.clone(),
+        end: record.end.clone(),
+        work: record.work,
+    };
+    let all = contents.takeovers.iter();
+    all.filter(|(scope, _)| is_wanted(scope))
+        .map(status)
+        .take(match wanted {
+            Wanted::First(_) => TAKEOVERS,
+            Wanted::One(_) | Wanted::All => usize::MAX,
+        })
+        .collect()
 }
 
 fn select(mut scopes: Vec<ScopeStatus>, wanted: &Wanted) -> Vec<ScopeStatus> {

@@ -7,13 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pgpalisade_authority::{Authority, Backend, Cluster, Drained, Rank, Registered, Scope};
+use pgpalisade_authority::{
+    Authority, Backend, Cluster, Drained, Rank, Registered, Scope, TakeoverEnd, TakeoverRecord,
+    TakeoverWork,
+};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::error::SqlState;
 
 use super::control::Control;
 use super::error::{ControlError, DeclareError};
+use super::history::Notes;
 use super::meters::Meters;
 use super::sessions::Holdout;
 use super::{in_time, sessions};
@@ -37,6 +41,7 @@ pub(super) struct Barriers {
     control: Control,
     authority: Arc<dyn Authority>,
     meters: Meters,
+    notes: Notes,
     running: Mutex<HashMap<Barrier, watch::Receiver<Progress>>>,
 }
 
@@ -76,30 +81,40 @@ struct Running {
 
 impl Barriers {
     pub(super) fn new(
-        control: Control,
-        authority: Arc<dyn Authority>,
-        meters: Meters,
+        control: &Control,
+        authority: &Arc<dyn Authority>,
+        meters: &Meters,
+        notes: Notes,
     ) -> Arc<Self> {
         Arc::new(Self {
-            control,
-            authority,
-            meters,
+            control: control.clone(),
+            authority: Arc::clone(authority),
+            meters: meters.clone(),
+            notes,
             running: Mutex::default(),
         })
     }
 
-    /// Returns when every session of `lower` is gone and the authority knows it.
+    /// Keeps how a takeover went that had no barrier.
+    pub(super) fn note(&self, scope: &Scope, record: TakeoverRecord) {
+        self.notes.push(scope, record);
+    }
+
+    /// Returns when every session of `lower` is gone and the authority knows it. The record is kept, with what was
+    /// done.
     pub(super) async fn pass(
         self: &Arc<Self>,
         barrier: &Barrier,
         lower: &[Registered],
+        record: TakeoverRecord,
         deadline: Instant,
     ) -> Result<(), DeclareError> {
         if lower.is_empty() {
+            self.note(&barrier.scope, record);
             return Ok(());
         }
         loop {
-            let wait = self.join(barrier, lower, deadline);
+            let wait = self.join(barrier, lower, &record, deadline);
             let (is_own, mut progress) = match wait {
                 Wait::Own(progress) => (true, progress),
                 Wait::Other(progress) => (false, progress),
@@ -121,7 +136,13 @@ impl Barriers {
         }
     }
 
-    fn join(self: &Arc<Self>, barrier: &Barrier, lower: &[Registered], deadline: Instant) -> Wait {
+    fn join(
+        self: &Arc<Self>,
+        barrier: &Barrier,
+        lower: &[Registered],
+        record: &TakeoverRecord,
+        deadline: Instant,
+    ) -> Wait {
         let mut running = self.running.lock();
         if let Some(progress) = running.get(barrier)
             && progress.has_changed().is_ok()
@@ -142,37 +163,54 @@ impl Barriers {
             deadline,
             progress: sender,
         };
-        let barriers = Arc::clone(self);
+        let (barriers, record) = (Arc::clone(self), record.clone());
         tokio::spawn(async move {
-            let result = barriers.drain(&running, left).await;
+            let (told, began) = (left.len(), Instant::now());
+            let mut work = TakeoverWork::default();
+            let result = barriers.drain(&running, left, &mut work).await;
+            work.took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
             if let Err(error) = &result {
                 barriers.meters.incomplete.inc();
                 running.log(error);
+                let left = running.progress.borrow().left();
+                work.sessions = work.sessions.max(told.saturating_sub(left) as u64);
             }
             barriers.running.lock().remove(&running.barrier);
+            let end = result
+                .as_ref()
+                .map_or_else(incompletely, |()| TakeoverEnd::Complete);
+            barriers.note(&running.barrier.scope, record.ended(end, work));
             running.progress.send_replace(Progress::Done(result));
         });
         Wait::Own(progress)
     }
 
     /// Ends the sessions and tells the authority, until it knows of no lower one.
-    async fn drain(&self, running: &Running, old: Vec<Backend>) -> Result<(), DeclareError> {
+    async fn drain(
+        &self,
+        running: &Running,
+        old: Vec<Backend>,
+        work: &mut TakeoverWork,
+    ) -> Result<(), DeclareError> {
         let Barrier { scope, rank, .. } = &running.barrier;
         let deadline = running.deadline;
         let began = Instant::now();
         let mut left = old;
-        let mut ended = 0;
         loop {
-            self.end(running, &left).await?;
-            ended += left.len();
+            let mut open = 0;
+            let ended = self.end(running, &left, &mut open).await;
+            work.transactions += open;
+            ended?;
+            work.sessions += left.len() as u64;
             let told = self.authority.drained(scope, *rank, &left);
             match in_time(told, deadline).await? {
                 Drained::Complete => {
                     let (token, took) = (rank.token.get(), began.elapsed().as_secs_f64());
                     self.meters.completed.observe(took);
-                    self.meters.sessions_ended.inc_by(ended as u64);
+                    let (ended, transactions) = (work.sessions, work.transactions);
+                    self.meters.sessions_ended.inc_by(ended);
                     let took_ms = took * 1000.0;
-                    tracing::info!(%scope, token, ended, took_ms, "the takeover is complete");
+                    tracing::info!(%scope, token, ended, transactions, took_ms, "the takeover is complete");
                     return Ok(());
                 }
                 Drained::Left(more) => left = more.iter().map(|r| r.backend).collect(),
@@ -190,9 +228,14 @@ impl Barriers {
     }
 
     /// Returns when none of the sessions is left, or with what stood in the way.
-    async fn end(&self, running: &Running, old: &[Backend]) -> Result<(), DeclareError> {
+    async fn end(
+        &self,
+        running: &Running,
+        old: &[Backend],
+        open: &mut u64,
+    ) -> Result<(), DeclareError> {
         loop {
-            let error = match self.try_end(running, old).await {
+            let error = match self.try_end(running, old, open).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
@@ -212,11 +255,18 @@ impl Barriers {
         }
     }
 
-    async fn try_end(&self, running: &Running, old: &[Backend]) -> Result<(), ControlError> {
+    /// The same, once. Notes how many transactions were open when the sessions were told to end.
+    async fn try_end(
+        &self,
+        running: &Running,
+        old: &[Backend],
+        open: &mut u64,
+    ) -> Result<(), ControlError> {
         let mut pauses = PAUSES.into_iter();
         let mut left = old.to_vec();
         loop {
-            sessions::terminate(&self.control, &left, running.deadline).await?;
+            let found = sessions::terminate(&self.control, &left, running.deadline).await?;
+            *open = found.max(*open);
             let told = Instant::now();
             let mut look_closer = Some(LOOK_CLOSER);
             while told.elapsed() < TELL_AGAIN {
@@ -284,6 +334,14 @@ impl Running {
 }
 
 impl Progress {
+    /// How many are left.
+    fn left(&self) -> usize {
+        match self {
+            Self::Running { left, .. } => left.len(),
+            Self::Done(_) => 0,
+        }
+    }
+
     /// Those who were looked at closer and are still left.
     fn holdouts(&self) -> Vec<&Holdout> {
         match self {
@@ -294,6 +352,14 @@ impl Progress {
             Self::Done(_) => Vec::new(),
         }
     }
+}
+
+/// The end of a takeover that was given up.
+fn incompletely(error: &DeclareError) -> TakeoverEnd {
+    TakeoverEnd::Incomplete(match error {
+        DeclareError::Incomplete { why, .. } => why.clone(),
+        error => error.to_string(),
+    })
 }
 
 fn incomplete(barrier: &Barrier, progress: &Progress) -> DeclareError {

@@ -13,9 +13,10 @@ use pgpalisade_authority::{Authority, AuthorityError, Declaration, Declared, Sco
 use tokio::time::Instant;
 
 use super::control::Control;
+use super::declare::NOBODY;
 use super::error::DeclareError;
+use super::in_time;
 use super::witness::{Table, Witness};
-use super::{NOBODY, in_time};
 
 /// What raises it.
 pub(super) struct Epoch {

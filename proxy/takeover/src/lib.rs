@@ -6,8 +6,10 @@ mod bounds;
 pub mod cluster_lock;
 mod confirm;
 pub mod control;
+mod declare;
 mod epoch;
 pub mod error;
+mod history;
 mod hosts;
 mod meters;
 mod options;
@@ -30,10 +32,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::{
-    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, IfStale, Mark, Outcome,
-    Scope, Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, Mark, Scope, TakeoverRecord,
 };
-use pgpalisade_policies::TokenBounds;
 use pgpalisade_tls::Login;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
@@ -45,11 +45,12 @@ pub use pgpalisade_fence::rejection::Bound;
 pub use recover::{RecoverError, Recovery};
 pub use repair::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 
-use barrier::{Barrier, Barriers};
+use barrier::Barriers;
 use confirm::Confirmer;
 pub use control::Primary;
 use control::{Control, Plan};
 use epoch::Epoch;
+use history::Notes;
 pub use hosts::Place;
 pub use meters::Meters;
 pub use options::{BarrierKind, TakeoverOptions, WitnessMode};
@@ -64,21 +65,6 @@ pub use tenure::Tenure;
 use tenure::Tenures;
 use watch::Watcher;
 use witness::Witness;
-
-/// A stale session that is only observed goes on, and a takeover that is enforced has to find it.
-const fn if_stale(purpose: Purpose) -> IfStale {
-    match purpose {
-        Purpose::Observe => IfStale::Register,
-        Purpose::Admit | Purpose::ObserveUnregistered => IfStale::Refuse,
-    }
-}
-
-/// Stands on the register for sessions that no takeover may end. No server process has this id, so whoever looks for it
-/// finds it gone.
-const NOBODY: Backend = Backend {
-    pid: 0,
-    started_us: 0,
-};
 
 /// Serves declarations. Clones share one; they can be used from any thread and any runtime, while all its own
 /// work runs on the runtime it was started on. That ends with the last clone, or on cancellation.
@@ -164,8 +150,9 @@ impl Takeover {
         reaper.reap().await.map_err(start_error)?;
         tokio::spawn(reaper.run(options.reap_every, tasks.clone()));
         let releases = Arc::new(Releases::default());
+        let notes = Notes::start(&authority, timeout, tasks.clone());
         tokio::spawn(Arc::clone(&releases).run(Arc::clone(&authority), timeout, tasks));
-        let barriers = Barriers::new(control.clone(), Arc::clone(&authority), meters.clone());
+        let barriers = Barriers::new(&control, &authority, &meters, notes);
         let inner = Inner {
             handle: Handle::current(),
             timeout,
@@ -237,6 +224,19 @@ impl Takeover {
         let inner = Arc::clone(&self.inner);
         let ask = async move { in_time(inner.authority.cluster(), deadline).await };
         self.run(ask).await.map(drop)
+    }
+
+    /// How the last takeovers went, of one scope or of all, the newest first.
+    ///
+    /// Errors: those of the authority; it has time until the deadline.
+    pub async fn history(
+        &self,
+        of: Option<Scope>,
+        deadline: Instant,
+    ) -> Result<Vec<(Scope, TakeoverRecord)>, DeclareError> {
+        let inner = Arc::clone(&self.inner);
+        let ask = async move { in_time(inner.authority.takeovers(of.as_ref()), deadline).await };
+        self.run(ask).await
     }
 
     /// Every proxy that is connected to the cluster, this one among them.
@@ -312,138 +312,6 @@ impl Takeover {
             Err(DeclareError::Authority(AuthorityError::Unavailable(why)))
         })
     }
-}
-
-impl Inner {
-    async fn declare(
-        &self,
-        mut declaration: Declaration,
-        Terms { purpose, bounds }: Terms,
-        deadline: Instant,
-    ) -> Result<Mark, DeclareError> {
-        if purpose == Purpose::ObserveUnregistered {
-            declaration.backend = NOBODY;
-        }
-        declaration.by = format!("{} via {}", declaration.by, self.declared_by);
-        declaration.max_step = bounds.max_step;
-        declaration.max_token = bounds.max_token;
-        declaration.if_stale = if_stale(purpose);
-        self.epoch.note_joining();
-        // The watch may tell of it before the answer comes.
-        let before = self.cells.find(&declaration.scope);
-        let before = before.and_then(|cell| cell.mark());
-        let declared = in_time(self.authority.declare(&declaration), deadline).await?;
-        let claim = declaration.claim;
-        let Declaration { scope, cluster, .. } = declaration;
-        match declared {
-            Declared::Stale { mark } => {
-                self.cells.note(&scope, &mark);
-                Err(DeclareError::Stale { mark })
-            }
-            Declared::TooFar { mark } => {
-                self.cells.note(&scope, &mark);
-                Err(bounds::too_far(mark, claim, bounds))
-            }
-            Declared::MarkIsLower { mark } => {
-                if let Some(mark) = &mark {
-                    self.cells.note(&scope, mark);
-                }
-                Err(DeclareError::MarkIsLower { mark })
-            }
-            Declared::OtherCluster { recorded } => Err(self.on_other_cluster(cluster, recorded)),
-            Declared::Accepted {
-                mark,
-                outcome,
-                lower,
-            } => {
-                if outcome == Outcome::Raised {
-                    self.meters.marks_raised.inc();
-                    let from = before.map(Token::get);
-                    let (to, sessions) = (mark.token.get(), lower.len());
-                    let raised_by = &mark.raised_by;
-                    tracing::info!(%scope, from, to, raised_by, sessions, "the mark is raised");
-                }
-                // From here on the old sessions of this proxy are refused; the barrier ends them all.
-                self.cells.note(&scope, &mark);
-                if purpose != Purpose::Admit {
-                    self.witness.record_later(scope, mark.clone(), deadline);
-                    return Ok(mark);
-                }
-                if outcome == Outcome::Current && lower.is_empty() {
-                    self.meet_prepared(bounds, &scope, &mark, deadline).await?;
-                    // A takeover that was completed before: its token binds without the control connection.
-                    self.witness.record_later(scope, mark.clone(), deadline);
-                    return Ok(mark);
-                }
-                let barrier = barrier_of(scope, &mark, cluster);
-                self.barriers.pass(&barrier, &lower, deadline).await?;
-                self.meet_prepared(bounds, &barrier.scope, &mark, deadline)
-                    .await?;
-                self.report_prepared();
-                self.witness.record(&barrier.scope, &mark, deadline).await?;
-                self.check_incarnation(&barrier.scope, mark)
-            }
-        }
-    }
-
-    /// What the policy says about prepared transactions that are older than the mark.
-    async fn meet_prepared(
-        &self,
-        bounds: TokenBounds,
-        scope: &Scope,
-        mark: &Mark,
-        deadline: Instant,
-    ) -> Result<(), DeclareError> {
-        let policy = bounds.prepared.unwrap_or_default();
-        prepared::meet(&self.control, policy, (scope, mark), deadline).await
-    }
-
-    /// Names in the log what a takeover leaves. Nobody waits for it.
-    fn report_prepared(&self) {
-        let control = self.control.clone();
-        let deadline = Instant::now() + self.timeout;
-        tokio::spawn(async move { prepared::report(&control, deadline).await });
-    }
-
-    /// While the barrier ran the scope may have been repaired. The session is then one of those that the repair ends,
-    /// and is not told that it may write.
-    fn check_incarnation(&self, scope: &Scope, mark: Mark) -> Result<Mark, DeclareError> {
-        match self.cells.cell(scope).mark_detail() {
-            Some(now) if now.incarnation > mark.incarnation => {
-                Err(DeclareError::Stale { mark: now })
-            }
-            _ => Ok(mark),
-        }
-    }
-
-    /// A session's cluster had been accepted before. So it is either deposed, or the authority has forgotten it.
-    fn on_other_cluster(&self, ours: Cluster, recorded: Option<Cluster>) -> DeclareError {
-        match recorded {
-            Some(recorded) if recorded.follows(&ours) || !same_system(recorded, ours) => {
-                self.cells.cluster().note(ours, recorded);
-                self.control.note_record(recorded);
-                self.control.renew();
-                DeclareError::WrongCluster { ours, recorded }
-            }
-            _ => DeclareError::Authority(AuthorityError::WentBack(
-                "it does not know the cluster that was on record; stop all proxies of this cluster and run \
-                 \"pgpalisade recover\""
-                    .to_owned(),
-            )),
-        }
-    }
-}
-
-fn barrier_of(scope: Scope, mark: &Mark, cluster: Cluster) -> Barrier {
-    Barrier {
-        scope,
-        rank: mark.rank(),
-        cluster,
-    }
-}
-
-fn same_system(a: Cluster, b: Cluster) -> bool {
-    a.system_identifier == b.system_identifier
 }
 
 /// An answer of the authority, or an error once the time is over.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use pgpalisade_authority::{
     Authority, AuthorityError, Cluster, Drained, Mark, Registered, Repair, RepairRequest, Repaired,
-    Scope, Token, now_us,
+    Scope, TakeoverEnd, TakeoverRecord, Token, now_us,
 };
 use pgpalisade_tls::Login;
 use tokio::time::{Instant, sleep};
@@ -19,6 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::barrier::{Barrier, Barriers};
 use super::control::{Control, Plan};
 use super::error::{DeclareError, StartError};
+use super::history::Notes;
 use super::meters::Meters;
 use super::witness::Witness;
 use super::{StoreLock, WitnessMode, control_login, in_time};
@@ -255,28 +256,28 @@ impl ScopeRepair {
     async fn end_sessions(
         &self,
         mark: &Mark,
-        lower: Vec<Registered>,
+        mut lower: Vec<Registered>,
         deadline: Instant,
     ) -> Result<(), DeclareError> {
-        let barriers = Barriers::new(
-            self.control.clone(),
-            Arc::clone(&self.authority),
-            Meters::default(),
-        );
+        let (notes, noted) = Notes::to(&self.authority, self.options.step_timeout);
+        let barriers = Barriers::new(&self.control, &self.authority, &Meters::default(), notes);
         let barrier = Barrier {
             scope: self.scope.clone(),
             rank: mark.rank(),
             cluster: self.cluster,
         };
-        if !lower.is_empty() {
-            return barriers.pass(&barrier, &lower, deadline).await;
+        let before = mark.repair.as_ref().map(|repair| repair.from);
+        let record = TakeoverRecord::new(before, mark, TakeoverEnd::Complete);
+        if lower.is_empty() {
+            // Nothing was seen to be left, which the authority confirms and puts on record.
+            let told = self.authority.drained(&self.scope, mark.rank(), &[]);
+            if let Drained::Left(left) = in_time(told, deadline).await? {
+                lower = left;
+            }
         }
-        // Nothing was seen to be left, which the authority confirms and puts on record.
-        let told = self.authority.drained(&self.scope, mark.rank(), &[]);
-        match in_time(told, deadline).await? {
-            Drained::Complete => Ok(()),
-            Drained::Left(left) => barriers.pass(&barrier, &left, deadline).await,
-        }
+        let passed = barriers.pass(&barrier, &lower, record, deadline).await;
+        noted.flush().await;
+        passed
     }
 }
 

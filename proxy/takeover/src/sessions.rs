@@ -32,25 +32,30 @@ fn halves(backends: &[Backend]) -> (Vec<i32>, Vec<i64>) {
 
 fn terminate_statement() -> String {
     format!(
-        "SELECT pg_catalog.pg_terminate_backend(a.pid) \
+        "SELECT a.xact_start IS NOT NULL, pg_catalog.pg_terminate_backend(a.pid) \
          FROM {OLD} JOIN {SESSIONS} a ON a.pid = o.pid \
          WHERE {STARTED_US} = o.started"
     )
 }
 
-/// Terminates each session that matches on both pid and start, in one statement.
+/// Terminates each session that matches on both pid and start, in one statement. Gives how many of them had a
+/// transaction open, as far as the control role may see it.
 pub(super) async fn terminate(
     control: &Control,
     backends: &[Backend],
     deadline: Instant,
-) -> Result<(), ControlError> {
+) -> Result<u64, ControlError> {
     let (pids, started) = halves(backends);
     let params: [(&(dyn ToSql + Sync), Type); 2] =
         [(&pids, Type::INT4_ARRAY), (&started, Type::INT8_ARRAY)];
-    control
+    let told = control
         .query(&terminate_statement(), &params, deadline)
         .await?;
-    Ok(())
+    let mut open = 0;
+    for row in &told {
+        open += u64::from(answer::<bool>(row, 0)?);
+    }
+    Ok(open)
 }
 
 /// The same over a connection that may not serve.

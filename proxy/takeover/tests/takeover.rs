@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
-    Enrolled, IfStale, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeoverRecord,
-    Token, Watch,
+    Enrolled, IfStale, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeoverEnd,
+    TakeoverRecord, Token, Watch,
 };
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
@@ -144,6 +144,19 @@ async fn eventually_registered(store: &Embedded, expect: &[Backend]) {
     }
 }
 
+/// What is kept of the last takeover, once it has ended like this.
+async fn kept(takeover: &Takeover, is_so: impl Fn(&TakeoverEnd) -> bool) -> TakeoverRecord {
+    let give_up = Instant::now() + Duration::from_secs(10);
+    loop {
+        let all = takeover.history(Some(Scope::default()), takeover.deadline());
+        match all.await.unwrap().into_iter().next() {
+            Some((_, last)) if is_so(&last.end) => return last,
+            other => assert!(Instant::now() < give_up, "{other:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// `n` sessions with open write transactions are ended by one takeover, and nothing of them commits.
 async fn ends_writers(n: usize) {
     let postgres = Postgres::start(&["max_connections=200"]).await;
@@ -164,6 +177,8 @@ async fn ends_writers(n: usize) {
         old.push((client, backend));
     }
     assert_eq!(registered(&store).await.len(), n);
+    // One that does nothing is ended too.
+    let (_idle, idle) = declared(&postgres, &takeover, "postgres", 33).await;
     let client = postgres.connect("postgres").await;
     let new = identify(&takeover, &client).await.unwrap();
     let began = Instant::now();
@@ -191,8 +206,19 @@ async fn ends_writers(n: usize) {
             Err(DeclareError::Stale { .. })
         ));
     }
+    assert!(declare(&takeover, 33, idle).await.is_err());
     assert_eq!(count(&client, "SELECT count(*) FROM t").await, 0);
     assert_eq!(registered(&store).await, [new]);
+    let record = kept(&takeover, |end| *end == TakeoverEnd::Complete).await;
+    assert_eq!((record.from, record.to), (Some(token(33)), token(34)));
+    assert_eq!(
+        (record.raised_at, record.raised_by),
+        (mark.raised_at, mark.raised_by)
+    );
+    let n = u64::try_from(n).unwrap();
+    let work = record.work;
+    assert_eq!((work.sessions, work.transactions), (n + 1, n));
+    assert!((1..10_000_000).contains(&work.took_us), "{work:?}");
     assert_eq!(
         takeover.cells().cell(&Scope::default()).mark(),
         Some(token(34))
@@ -471,9 +497,15 @@ async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
         declare(&takeover, 1, new).await,
         Err(DeclareError::Stale { .. })
     ));
+    let is_stuck = |end: &TakeoverEnd| matches!(end, TakeoverEnd::Incomplete(why) if why.contains("server process"));
+    let first = kept(&takeover, is_stuck).await;
+    assert_eq!((first.from, first.work.sessions), (Some(token(1)), 0));
     postgres.signal(Signal::CONT, stuck.pid);
     assert_eq!(declare(&takeover, 2, new).await.unwrap().token, token(2));
     assert_eq!(registered(&store).await, [new]);
+    let whole = kept(&takeover, |end| *end == TakeoverEnd::Complete).await;
+    assert_eq!((whole.from, whole.work.sessions), (Some(token(1)), 1));
+    assert!(whole.work.took_us >= 700_000, "{whole:?}");
 }
 
 /// The caller goes away before the authority has answered, or in the middle of the barrier.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::machine::{Signal, signal, wait_for};
 use pgpalisade_tests::postgres::{Auth, Postgres};
 use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire};
 
@@ -23,7 +23,7 @@ fn every_table_of_the_help_can_be_shown() {
         .filter_map(|row| row.strip_prefix("SHOW "))
         .collect();
     let expected = "AUTHORITY CLIENTS CONFIG DATABASES HELP LISTS MEM POLICY POOLS PROXIES REJECTIONS SCOPES SERVERS \
-                    SESSIONS STATS VERSION";
+                    SESSIONS STATS TAKEOVERS VERSION";
     assert_eq!(tables, expected.split_whitespace().collect());
     for table in tables {
         show(&mut operator, table);
@@ -271,6 +271,60 @@ fn the_authority_and_the_policy_are_shown() {
     assert_eq!(value(&scene, "primary"), serde_json::Value::Null);
     let answer = scene.operator().query("SHOW PROXIES");
     assert_eq!(answer[0].sqlstate(), "08006", "{answer:?}");
+}
+
+/// With what a takeover has ended, also where it could not be completed.
+#[test]
+fn takeovers_are_shown() {
+    let scene =
+        Scene::new(|dir, options| on_a_socket(dir, options.flag("--takeover-timeout", "500ms")));
+    let stage = &scene.stage;
+    let outcome = |outcome: &'static str| {
+        wait_for("the takeover to be noted", || {
+            let last = scene.show("TAKEOVERS").into_iter().next()?;
+            (last["outcome"] == outcome).then_some(last)
+        })
+    };
+    let mut first = stage.leader("33");
+    first.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    let backend = first.backend_pid();
+    let row = outcome("complete");
+    assert_eq!(
+        (&row["from"], &row["to"]),
+        (&serde_json::Value::Null, &"33".into())
+    );
+    assert_eq!(
+        (&row["sessions"], &row["scope"]),
+        (&"0".into(), &"default".into())
+    );
+    signal(backend, Signal::STOP);
+    let refused = Wire::connect(&stage.proxy.endpoint()).start_as_leader("34");
+    assert!(
+        refused
+            .iter()
+            .any(|m| m.tag == b'E' && m.sqlstate() == "PF006"),
+        "{refused:?}"
+    );
+    let row = outcome("incomplete");
+    let why = row["why"].as_str().unwrap();
+    assert!(
+        why.contains(&format!("server process {backend} ")),
+        "{row:?}"
+    );
+    signal(backend, Signal::CONT);
+    stage.leader("34").ok("INSERT INTO jobs VALUES (2)");
+    let row = outcome("complete");
+    assert_eq!((&row["from"], &row["to"]), (&"33".into(), &"34".into()));
+    let by = row["raised_by"].as_str().unwrap();
+    assert!(
+        by.starts_with("postgres@") && by.contains(" via "),
+        "{row:?}"
+    );
+    assert_eq!(
+        (&row["sessions"], &row["transactions"]),
+        (&"1".into(), &"1".into())
+    );
+    assert_eq!(scene.show("TAKEOVERS").len(), 2);
 }
 
 #[test]

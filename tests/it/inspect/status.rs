@@ -35,13 +35,22 @@ fn what_is_there_while_a_proxy_runs_and_after() {
     let nowhere = settings.clone().flag("--witness=off").status();
     let problem = nowhere["cluster"]["problems"][0].as_str().unwrap();
     assert!(problem.contains("keeps no copy of them"), "{problem}");
-    proxy.kill();
+    assert!(!text.contains("last takeovers"), "{text}");
+    // Not killed: a takeover is noted behind the answer to the client.
+    assert_eq!(proxy.terminate().code(), Some(0));
 
     let status = settings.status();
     assert_eq!(status["authority"]["state"], "read");
     assert_eq!(marks(&status), ["\"default\"=34", "\"jobs\"=7"]);
     assert_eq!(status["scopes"][0]["alive_below_mark"], 0);
+    let taken = |status: &serde_json::Value| {
+        let all = status["takeovers"].as_array().unwrap().clone();
+        let raise = |row: &serde_json::Value| format!("{}={}", row["scope"], row["to"]);
+        all.iter().map(raise).collect::<Vec<_>>()
+    };
+    assert_eq!(taken(&status), ["\"default\"=34", "\"jobs\"=7"]);
     let one = settings.clone().flag("--scope=jobs").status();
+    assert_eq!(taken(&one), ["\"jobs\"=7"]);
     assert_eq!(marks(&one), ["\"jobs\"=7"]);
     assert_eq!(one["scopes_total"], 2);
     let none = settings.clone().flag("--scope=nobody").status();
@@ -54,6 +63,8 @@ fn what_is_there_while_a_proxy_runs_and_after() {
         "{text}"
     );
     assert!(text.contains("default  34    completed  20"), "{text}");
+    assert!(text.contains("\nlast takeovers\n"), "{text}");
+    assert!(text.contains("default  - -> 34  20"), "{text}");
 }
 
 #[test]

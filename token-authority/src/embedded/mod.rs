@@ -6,6 +6,7 @@
 mod open;
 mod read;
 mod tables;
+mod takeovers;
 mod worker;
 
 use std::path::Path;
@@ -177,13 +178,17 @@ impl Authority for Embedded {
 
     async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()> {
         let (scope, record) = (scope.clone(), record.clone());
-        self.call(move |tables| tables.note_takeover(&scope, &record, now_us()))
-            .await
+        self.call(move |tables| {
+            tables.changed = true;
+            tables.takeovers.note(&scope, &record, now_us())
+        })
+        .await
     }
 
     async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
         let of = of.cloned();
-        self.call(move |tables| tables.takeovers(of.as_ref())).await
+        self.call(move |tables| tables.takeovers.list(of.as_ref()))
+            .await
     }
 
     fn watch(&self) -> Watch {

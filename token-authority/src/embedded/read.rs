@@ -107,7 +107,7 @@ fn contents(database: &Database, identity: AuthorityId) -> Result<Contents, Faul
             cluster: tables.cluster()?,
             marks: tables.marks()?,
             sessions: tables.sessions()?,
-            takeovers: tables.takeovers(None)?,
+            takeovers: tables.takeovers.list(None)?,
         }
     };
     txn.abort()?;

@@ -2,11 +2,11 @@
 
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 
+use super::takeovers::Takeovers;
 use crate::record::{Judged, MarkRow};
-use crate::takeovers::History;
 use crate::{
     Backend, Cluster, Declaration, Declared, Drained, Enrolled, Incarnation, Mark, Outcome, Rank,
-    Registered, RepairRequest, Repaired, Scope, TakeoverRecord, Token,
+    Registered, RepairRequest, Repaired, Scope, Token,
 };
 
 /// The format that this version writes. Any other is refused.
@@ -24,11 +24,6 @@ const INCARNATIONS: TableDefinition<'static, (&str, i32, i64), u32> =
     TableDefinition::new("incarnations");
 /// (pid, started_us, scope): the same sessions, to find all records of a backend.
 const BACKENDS: TableDefinition<'static, (i32, i64, &str), ()> = TableDefinition::new("backends");
-
-/// scope -> when a takeover was noted last, and its [`History`] as JSON.
-const TAKEOVERS: TableDefinition<'static, &str, (i64, &str)> = TableDefinition::new("takeovers");
-/// (when a takeover was noted last, scope), to find the last ones of all.
-const NOTED: TableDefinition<'static, (i64, &str), ()> = TableDefinition::new("takeovers_noted");
 
 /// The key of the cluster in [`META`].
 const CLUSTER: &str = "cluster";
@@ -72,8 +67,7 @@ pub(super) struct Tables<'txn> {
     sessions: Table<'txn, (&'static str, i32, i64), (u64, i64)>,
     incarnations: Table<'txn, (&'static str, i32, i64), u32>,
     backends: Table<'txn, (i32, i64, &'static str), ()>,
-    takeovers: Table<'txn, &'static str, (i64, &'static str)>,
-    noted: Table<'txn, (i64, &'static str), ()>,
+    pub(super) takeovers: Takeovers<'txn>,
     /// Whether there is anything to commit.
     pub(super) changed: bool,
 }
@@ -86,8 +80,7 @@ impl<'txn> Tables<'txn> {
             sessions: txn.open_table(SESSIONS)?,
             incarnations: txn.open_table(INCARNATIONS)?,
             backends: txn.open_table(BACKENDS)?,
-            takeovers: txn.open_table(TAKEOVERS)?,
-            noted: txn.open_table(NOTED)?,
+            takeovers: Takeovers::open(txn)?,
             changed: false,
         })
     }
@@ -275,56 +268,6 @@ impl<'txn> Tables<'txn> {
         Ok(())
     }
 
-    /// See [`crate::Authority::note_takeover`].
-    pub(super) fn note_takeover(
-        &mut self,
-        scope: &Scope,
-        record: &TakeoverRecord,
-        now: i64,
-    ) -> Result<(), Fault> {
-        let (before, mut history) = self.history(scope)?.unzip();
-        if let Some(before) = before {
-            self.noted.remove((before, scope.as_str()))?;
-        }
-        let history = history.get_or_insert_default();
-        history.note(record);
-        self.takeovers
-            .insert(scope.as_str(), (now, history.write().as_str()))?;
-        self.noted.insert((now, scope.as_str()), ())?;
-        self.changed = true;
-        Ok(())
-    }
-
-    /// See [`crate::Authority::takeovers`].
-    pub(super) fn takeovers(
-        &self,
-        of: Option<&Scope>,
-    ) -> Result<Vec<(Scope, TakeoverRecord)>, Fault> {
-        let mut scopes: Vec<Scope> = of.cloned().into_iter().collect();
-        if of.is_none() {
-            for entry in self.noted.iter()?.rev().take(TakeoverRecord::LISTED) {
-                let (key, _) = entry?;
-                scopes.push(stored_scope(key.value().1)?);
-            }
-        }
-        let mut all = Vec::new();
-        for scope in scopes {
-            if let Some((_, history)) = self.history(&scope)? {
-                all.push((scope, history));
-            }
-        }
-        Ok(History::list(all))
-    }
-
-    fn history(&self, scope: &Scope) -> Result<Option<(i64, History)>, Fault> {
-        let Some(stored) = self.takeovers.get(scope.as_str())? else {
-            return Ok(None);
-        };
-        let (noted, json) = stored.value();
-        let history = History::read(scope, json.as_bytes()).map_err(Fault::Record)?;
-        Ok(Some((noted, history)))
-    }
-
     /// See [`crate::Authority::sessions`].
     pub(super) fn sessions(&self) -> Result<Vec<(Scope, Registered)>, Fault> {
         let mut all = Vec::new();
@@ -451,7 +394,7 @@ fn mark_row(scope: &Scope, json: &[u8]) -> Result<MarkRow, Fault> {
     serde_json::from_slice(json).map_err(|e| Fault::Record(format!("mark of scope {scope}: {e}")))
 }
 
-fn stored_scope(name: &str) -> Result<Scope, Fault> {
+pub(super) fn stored_scope(name: &str) -> Result<Scope, Fault> {
     Scope::new(name).map_err(|e| Fault::Record(format!("scope {name:?}: {e}")))
 }
 

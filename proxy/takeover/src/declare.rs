@@ -1,0 +1,177 @@
+//! A declaration, from the step of the authority to the session that may write.
+
+use pgpalisade_authority::{
+    AuthorityError, Backend, Cluster, Declaration, Declared, IfStale, Mark, Outcome, Scope,
+    TakeoverEnd, TakeoverRecord, Token,
+};
+use pgpalisade_fence::{Purpose, Terms};
+use pgpalisade_policies::TokenBounds;
+use tokio::time::Instant;
+
+use super::barrier::Barrier;
+use super::error::DeclareError;
+use super::{Inner, bounds, in_time, prepared};
+
+/// A stale session that is only observed goes on, and a takeover that is enforced has to find it.
+const fn if_stale(purpose: Purpose) -> IfStale {
+    match purpose {
+        Purpose::Observe => IfStale::Register,
+        Purpose::Admit | Purpose::ObserveUnregistered => IfStale::Refuse,
+    }
+}
+
+/// Stands on the register for sessions that no takeover may end. No server process has this id, so whoever looks for it
+/// finds it gone.
+pub(super) const NOBODY: Backend = Backend {
+    pid: 0,
+    started_us: 0,
+};
+
+impl Inner {
+    pub(super) async fn declare(
+        &self,
+        declaration: Declaration,
+        terms: Terms,
+        deadline: Instant,
+    ) -> Result<Mark, DeclareError> {
+        let declaration = self.on_terms(declaration, terms);
+        let Terms { purpose, bounds } = terms;
+        self.epoch.note_joining();
+        // The watch may tell of it before the answer comes.
+        let before = self.cells.find(&declaration.scope);
+        let before = before.and_then(|cell| cell.mark());
+        let declared = in_time(self.authority.declare(&declaration), deadline).await?;
+        let claim = declaration.claim;
+        let Declaration { scope, cluster, .. } = declaration;
+        match declared {
+            Declared::Stale { mark } => {
+                self.cells.note(&scope, &mark);
+                Err(DeclareError::Stale { mark })
+            }
+            Declared::TooFar { mark } => {
+                self.cells.note(&scope, &mark);
+                Err(bounds::too_far(mark, claim, bounds))
+            }
+            Declared::MarkIsLower { mark } => {
+                if let Some(mark) = &mark {
+                    self.cells.note(&scope, mark);
+                }
+                Err(DeclareError::MarkIsLower { mark })
+            }
+            Declared::OtherCluster { recorded } => Err(self.on_other_cluster(cluster, recorded)),
+            Declared::Accepted {
+                mark,
+                outcome,
+                lower,
+            } => {
+                let from = before.filter(|_| outcome == Outcome::Raised);
+                if outcome == Outcome::Raised {
+                    self.tell_raise(&scope, from, &mark, lower.len());
+                }
+                // From here on the old sessions of this proxy are refused; the barrier ends them all.
+                self.cells.note(&scope, &mark);
+                if purpose != Purpose::Admit {
+                    if outcome == Outcome::Raised {
+                        let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Observed);
+                        self.barriers.note(&scope, record);
+                    }
+                    self.witness.record_later(scope, mark.clone(), deadline);
+                    return Ok(mark);
+                }
+                if outcome == Outcome::Current && lower.is_empty() {
+                    self.meet_prepared(bounds, &scope, &mark, deadline).await?;
+                    // A takeover that was completed before: its token binds without the control connection.
+                    self.witness.record_later(scope, mark.clone(), deadline);
+                    return Ok(mark);
+                }
+                let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Complete);
+                let barrier = barrier_of(scope, &mark, cluster);
+                let passed = self.barriers.pass(&barrier, &lower, record, deadline);
+                passed.await?;
+                self.meet_prepared(bounds, &barrier.scope, &mark, deadline)
+                    .await?;
+                self.report_prepared();
+                self.witness.record(&barrier.scope, &mark, deadline).await?;
+                self.check_incarnation(&barrier.scope, mark)
+            }
+        }
+    }
+
+    /// The declaration as the authority is to judge it.
+    fn on_terms(&self, mut declaration: Declaration, terms: Terms) -> Declaration {
+        if terms.purpose == Purpose::ObserveUnregistered {
+            declaration.backend = NOBODY;
+        }
+        declaration.by = format!("{} via {}", declaration.by, self.declared_by);
+        declaration.max_step = terms.bounds.max_step;
+        declaration.max_token = terms.bounds.max_token;
+        declaration.if_stale = if_stale(terms.purpose);
+        declaration
+    }
+
+    fn tell_raise(&self, scope: &Scope, from: Option<Token>, mark: &Mark, sessions: usize) {
+        self.meters.marks_raised.inc();
+        let (from, to) = (from.map(Token::get), mark.token.get());
+        let raised_by = &mark.raised_by;
+        tracing::info!(%scope, from, to, raised_by, sessions, "the mark is raised");
+    }
+
+    /// What the policy says about prepared transactions that are older than the mark.
+    async fn meet_prepared(
+        &self,
+        bounds: TokenBounds,
+        scope: &Scope,
+        mark: &Mark,
+        deadline: Instant,
+    ) -> Result<(), DeclareError> {
+        let policy = bounds.prepared.unwrap_or_default();
+        prepared::meet(&self.control, policy, (scope, mark), deadline).await
+    }
+
+    /// Names in the log what a takeover leaves. Nobody waits for it.
+    fn report_prepared(&self) {
+        let control = self.control.clone();
+        let deadline = Instant::now() + self.timeout;
+        tokio::spawn(async move { prepared::report(&control, deadline).await });
+    }
+
+    /// While the barrier ran the scope may have been repaired. The session is then one of those that the repair ends,
+    /// and is not told that it may write.
+    fn check_incarnation(&self, scope: &Scope, mark: Mark) -> Result<Mark, DeclareError> {
+        match self.cells.cell(scope).mark_detail() {
+            Some(now) if now.incarnation > mark.incarnation => {
+                Err(DeclareError::Stale { mark: now })
+            }
+            _ => Ok(mark),
+        }
+    }
+
+    /// A session's cluster had been accepted before. So it is either deposed, or the authority has forgotten it.
+    fn on_other_cluster(&self, ours: Cluster, recorded: Option<Cluster>) -> DeclareError {
+        match recorded {
+            Some(recorded) if recorded.follows(&ours) || !same_system(recorded, ours) => {
+                self.cells.cluster().note(ours, recorded);
+                self.control.note_record(recorded);
+                self.control.renew();
+                DeclareError::WrongCluster { ours, recorded }
+            }
+            _ => DeclareError::Authority(AuthorityError::WentBack(
+                "it does not know the cluster that was on record; stop all proxies of this cluster and run \
+                 \"pgpalisade recover\""
+                    .to_owned(),
+            )),
+        }
+    }
+}
+
+fn barrier_of(scope: Scope, mark: &Mark, cluster: Cluster) -> Barrier {
+    Barrier {
+        scope,
+        rank: mark.rank(),
+        cluster,
+    }
+}
+
+fn same_system(a: Cluster, b: Cluster) -> bool {
+    a.system_identifier == b.system_identifier
+}
