@@ -26,6 +26,7 @@ mod log;
 mod logins;
 mod metrics;
 mod open_files;
+mod openapi;
 mod packages;
 mod policy;
 mod policy_examples;

@@ -1,0 +1,280 @@
+//! docs/openapi.json says what is answered over HTTP: its paths are those that there are, and answers are as described.
+
+mod schema;
+
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+
+use pgpalisade_tests::http::{Answer, Http};
+use pgpalisade_tests::machine::{Signal, repository, signal, wait_for};
+use pgpalisade_tests::postgres::{Postgres, scratch_dir};
+use pgpalisade_tests::proxy::{Options, Proxy, Store};
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::Wire;
+use serde_json::Value;
+
+use schema::{faults, names, resolve};
+
+/// The page for people, and what it shows: not for programs.
+const DASHBOARD: [&str; 2] = ["/", "/api/v1/events"];
+
+/// What no test can cause: only a proxy that has lost a thread answers so.
+const NOT_CAUSED: [(&str, u16); 2] = [("/healthz", 503), ("/metrics", 500)];
+
+const TABLES: &str = "/api/v1/";
+
+/// The description, and the answers that it was held against.
+struct Description {
+    root: Value,
+    seen: BTreeSet<(String, u16)>,
+}
+
+impl Description {
+    fn read() -> Self {
+        let text = fs::read_to_string(repository().join("docs/openapi.json")).unwrap();
+        Self {
+            root: serde_json::from_str(&text).unwrap(),
+            seen: BTreeSet::new(),
+        }
+    }
+
+    fn paths(&self) -> Vec<String> {
+        self.root["paths"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect()
+    }
+
+    fn tables(&self) -> Vec<String> {
+        let paths = self.paths().into_iter();
+        paths.filter(|path| path.starts_with(TABLES)).collect()
+    }
+
+    /// Each path with each status that is described for it.
+    fn statuses(&self) -> BTreeSet<(String, u16)> {
+        let of = |path: String| {
+            let responses = self.root["paths"][&path]["get"]["responses"]
+                .as_object()
+                .unwrap();
+            let statuses = responses.keys().map(|status| status.parse().unwrap());
+            statuses
+                .map(|status| (path.clone(), status))
+                .collect::<Vec<_>>()
+        };
+        self.paths().into_iter().flat_map(of).collect()
+    }
+
+    /// Fails unless an answer is one that is described for this path.
+    #[track_caller]
+    fn check(&mut self, path: &str, status: u16, answer: &Answer) -> Value {
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+        let responses = &self.root["paths"][path]["get"]["responses"];
+        let response = resolve(&self.root, &responses[status.to_string()]);
+        assert!(
+            response["description"].is_string(),
+            "{path}: {status} is not described"
+        );
+        for (name, header) in response["headers"].as_object().into_iter().flatten() {
+            let shown = header["schema"]["const"].as_str().unwrap().to_lowercase();
+            assert_eq!(field(answer, name), Some(&*shown), "{path}: {answer:?}");
+        }
+        assert_eq!(
+            field(answer, "cache-control"),
+            Some("no-store"),
+            "{answer:?}"
+        );
+        let content = response["content"].as_object().unwrap();
+        let (kind, media) = content.iter().next().unwrap();
+        assert_eq!(
+            field(answer, "content-type"),
+            Some(&**kind),
+            "{path}: {answer:?}"
+        );
+        let body = match &**kind {
+            "application/json" => serde_json::from_str(&answer.body).unwrap(),
+            _ => Value::from(&*answer.body),
+        };
+        let faults = faults(&self.root, &media["schema"], &body);
+        assert!(faults.is_empty(), "{path}: {faults:#?}\n{body:#}");
+        self.seen.insert((path.to_owned(), status));
+        body
+    }
+}
+
+/// The value of a field of the head.
+fn field<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
+    let name = format!("{}: ", name.to_lowercase());
+    answer
+        .head
+        .lines()
+        .find_map(|line| line.strip_prefix(&name))
+}
+
+/// The paths that the proxy says it has.
+fn served(http: Http) -> BTreeSet<String> {
+    let text = http.get("/nothing").body;
+    let (paths, tables) = text.trim_end().split_once(" /api/v1/ with ").unwrap();
+    let paths = paths.split([' ', ',']).filter(|word| word.starts_with('/'));
+    let tables = tables
+        .split([' ', ','])
+        .filter(|word| !matches!(*word, "" | "and"));
+    let tables = tables.map(|table| format!("{TABLES}{table}"));
+    paths.map(str::to_owned).chain(tables).collect()
+}
+
+#[test]
+fn what_is_described_is_what_is_served() {
+    let postgres = Postgres::start();
+    let (http, _proxy) = Http::with_proxy(&postgres);
+    let mut served = served(http);
+    served.retain(|path| !DASHBOARD.contains(&&**path));
+    let described: BTreeSet<String> = Description::read().paths().into_iter().collect();
+    assert_eq!(
+        described, served,
+        "docs/openapi.json (left), the proxy (right)"
+    );
+}
+
+/// Options of a proxy whose marks are in the database itself, so that nothing answers when that is down.
+fn options(http: Http, postgres: &Postgres) -> Options {
+    let mut options = http.options(postgres).flag("--takeover-timeout", "1s");
+    // By TCP, so that a proxy has an address.
+    options.control = format!("postgres://postgres@127.0.0.1:{}/postgres", postgres.port());
+    options.store = Store::Url(format!("postgres:{}", postgres.admin_dsn()));
+    options
+}
+
+/// Takeovers, refusals and sessions, so that each column has a value. The sessions last as long as what is returned.
+fn act(stage: &Stage) -> Vec<Wire> {
+    let login = |token: &str| {
+        let common = [("user", "postgres"), ("database", "postgres")];
+        let leader = [("application_name", "leader"), ("fencing.token", token)];
+        Wire::login(&stage.proxy.endpoint(), &[common, leader].concat())
+    };
+    let mut old = login("33");
+    old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    let new = login("34");
+    let mut plain = stage.plain();
+    let traced = "INSERT INTO jobs VALUES (1) \
+                  /*traceparent='00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'*/";
+    assert_eq!(plain.query(traced)[0].sqlstate(), "PF002");
+    assert_eq!(
+        plain.query("SET fencing.token = 'no number'")[0].sqlstate(),
+        "PF003"
+    );
+    // A takeover that cannot be completed.
+    signal(new.backend_pid(), Signal::STOP);
+    let answer = plain.query("SET fencing.token = 35");
+    signal(new.backend_pid(), Signal::CONT);
+    assert!(
+        answer.iter().any(|message| message.sqlstate() == "PF006"),
+        "{answer:?}"
+    );
+    let mut last = login("36");
+    last.ok("INSERT INTO jobs VALUES (2)");
+    vec![plain, last]
+}
+
+#[test]
+fn answers_are_as_described() {
+    let mut description = Description::read();
+    let postgres = Postgres::start();
+    postgres.sql("CREATE TABLE jobs (id int)");
+    let http = Http::free();
+    let proxy = Proxy::start_with(options(http, &postgres));
+    let mut stage = Stage { proxy, postgres };
+    let _sessions = act(&stage);
+    wait_for("both takeovers to be noted", || {
+        let answer = http.get("/api/v1/takeovers").body;
+        (answer.contains("\"incomplete\"") && answer.contains("\"complete\"")).then_some(())
+    });
+    for path in description.paths() {
+        let body = description.check(&path, 200, &http.get(&path));
+        if path.starts_with(TABLES) {
+            has_all(&path, &body);
+            changes_are_noticed(&description, &path, &body);
+        }
+        let posted = http.ask("POST", &path, "Content-Length: 0\r\n");
+        description.check(&path, 405, &posted);
+    }
+    for path in description.tables() {
+        let sent_by_a_page = http.ask("GET", &path, "Host: evil.example\r\n");
+        description.check(&path, 421, &sent_by_a_page);
+        description.check(&path, 404, &http.get(&format!("{path}s")));
+    }
+    without_the_token(&mut description, &stage.postgres);
+    stage.postgres.crash();
+    wait_for("the end of the control connection", || {
+        (http.get("/readyz").status == 503).then_some(())
+    });
+    for path in ["/readyz", "/api/v1/takeovers", "/api/v1/proxies"] {
+        description.check(path, 503, &http.get(path));
+    }
+    let mut seen = description.seen.clone();
+    seen.extend(NOT_CAUSED.map(|(path, status)| (path.to_owned(), status)));
+    assert_eq!(
+        description.statuses(),
+        seen,
+        "described (left), seen (right)"
+    );
+}
+
+/// A second proxy, which wants a token.
+fn without_the_token(description: &mut Description, postgres: &Postgres) {
+    let dir = scratch_dir();
+    let file = dir.path().join("token");
+    fs::write(&file, "a-token-that-nobody-knows").unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    let http = Http::free();
+    let file = file.display().to_string();
+    let _proxy = Proxy::start_with(options(http, postgres).flag("--http-token-file", &file));
+    for path in description.paths() {
+        let needs_none = matches!(&*path, "/healthz" | "/readyz");
+        let status = if needs_none { 200 } else { 401 };
+        description.check(&path, status, &http.get(&path));
+    }
+}
+
+/// Each column has a value in some row, or its type would not have been looked at.
+#[track_caller]
+fn has_all(path: &str, body: &Value) {
+    let rows = body.as_array().unwrap();
+    for name in rows[0].as_object().unwrap().keys() {
+        let has_value = rows.iter().any(|row| !row[name].is_null());
+        assert!(has_value, "{path}: {name} is null in each row: {body:#}");
+    }
+}
+
+/// A description that says something else than the answer is refused: this very test can fail.
+#[track_caller]
+fn changes_are_noticed(description: &Description, path: &str, body: &Value) {
+    let root = &description.root;
+    let schema =
+        &root["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"];
+    let row = resolve(root, &schema["items"]);
+    let properties = row["properties"].as_object().unwrap();
+    let all: BTreeSet<&str> = properties.keys().map(String::as_str).collect();
+    assert_eq!(
+        names(&row["required"]),
+        all,
+        "{path}: every column is in every row"
+    );
+    for name in all {
+        let mut without = row.clone();
+        without["properties"].as_object_mut().unwrap().remove(name);
+        let mut other = row.clone();
+        other["properties"][name]["type"] = "array".into();
+        for changed in [without, other] {
+            assert!(
+                !faults(root, &changed, &body[0]).is_empty(),
+                "{path}: {name}"
+            );
+        }
+        let mut shorter = body[0].clone();
+        shorter.as_object_mut().unwrap().remove(name);
+        assert!(!faults(root, row, &shorter).is_empty(), "{path}: {name}");
+    }
+}
