@@ -1,5 +1,7 @@
 //! Metrics: the numbers rise by what was done, the names are those of the page, and Prometheus' own tool likes them.
 
+mod grafana;
+
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -224,9 +226,8 @@ fn only_scopes_that_there_are_have_series() {
     assert!(!seen.text.contains("made-up"), "{}", seen.text);
 }
 
-/// Each family that the page lists is there, and the page lists all; what the alerts look at is among them.
-#[test]
-fn the_page_and_the_alerts_name_what_there_is() {
+/// The metrics of a proxy, each family of which has a series.
+fn metrics_of_all_families() -> Metrics {
     let (http, stage) = stage();
     stage.plain().query("INSERT INTO jobs VALUES (0)");
     drop(stage.leader("33"));
@@ -236,7 +237,13 @@ fn the_page_and_the_alerts_name_what_there_is() {
         "pgpalisade_sessions_ended_total{reason=\"client_left\"}",
         2.0,
     );
-    let seen = http.metrics();
+    http.metrics()
+}
+
+/// Each family that the page lists is there, and the page lists all; what the alerts look at is among them.
+#[test]
+fn the_page_and_the_alerts_name_what_there_is() {
+    let seen = metrics_of_all_families();
     promtool(&["check", "metrics"], &seen.text);
     let families = families(&seen);
     let page = std::fs::read_to_string(repository().join("docs/observe.md")).unwrap();
@@ -250,19 +257,21 @@ fn the_page_and_the_alerts_name_what_there_is() {
     let rules = repository().join("packaging/prometheus-rules.yml");
     promtool(&["check", "rules", &rules.display().to_string()], "");
     let rules = std::fs::read_to_string(rules).unwrap();
+    assert!(named(&rules, &families) > 5);
+}
+
+/// How many metrics a text names. Fails where there is none of this name.
+#[track_caller]
+fn named(text: &str, families: &BTreeSet<&str>) -> usize {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let named = rules.split(|c| !is_name(c));
-    let named: Vec<&str> = named
-        .filter(|word| word.starts_with("pgpalisade_"))
-        .collect();
-    assert!(named.len() > 5, "{named:?}");
-    for name in named {
+    let words = text.split(|c| !is_name(c));
+    let is_metric = |word: &&str| word.starts_with("pgpalisade_") || word.starts_with("process_");
+    let names = words.filter(is_metric);
+    let check = |name: &str| {
         let family = name.trim_end_matches("_bucket").trim_end_matches("_count");
-        assert!(
-            families.contains(family),
-            "{name} is in the alerts, and not in /metrics"
-        );
-    }
+        assert!(families.contains(family), "{name} is not in /metrics");
+    };
+    names.map(check).count()
 }
 
 fn families(seen: &Metrics) -> BTreeSet<&str> {
