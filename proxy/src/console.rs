@@ -105,9 +105,9 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// A table as JSON, where it is one of those that HTTP shows: its name in small letters. An error says why it
-    /// cannot be read now.
-    pub(crate) async fn json(&self, name: &str) -> Option<Result<String, String>> {
+    /// The rows of a table as JSON, where it is one of those that HTTP shows: its name in small letters. An error says
+    /// why it cannot be read now.
+    pub(crate) async fn rows(&self, name: &str) -> Option<Result<Vec<Value>, String>> {
         let is_shown = matches!(
             name,
             "scopes" | "sessions" | "rejections" | "proxies" | "takeovers"
@@ -118,11 +118,8 @@ impl Facts {
             Rows::Known(read) => Ok(read(self)),
             Rows::Asked(ask) => ask(self).await,
         };
-        Some(rows.map(|rows| {
-            let rows = rows.into_iter();
-            let rows: Value = rows.map(|row| object(table.columns, row)).collect();
-            rows.to_string()
-        }))
+        let object = |row| object(table.columns, row);
+        Some(rows.map(|rows| rows.into_iter().map(object).collect()))
     }
 }
 

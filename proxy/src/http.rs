@@ -6,12 +6,15 @@
 
 mod access;
 mod answers;
+mod events;
 mod readiness;
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,7 +31,8 @@ use crate::console::Facts;
 use crate::timers::Timers;
 use access::Access;
 pub(crate) use access::TokenError;
-use answers::Answers;
+use answers::{Answers, EVENTS};
+use events::Pictures;
 use readiness::Readiness;
 
 /// Connections at one time.
@@ -37,6 +41,8 @@ const CONNECTIONS_MAX: usize = 64;
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
 /// For all of it, with the answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+/// For a dashboard, which then connects again.
+const WATCHED_WITHIN: Duration = Duration::from_secs(3600);
 /// The head of a request may have so many bytes, and fields. The least that the library allows is 8 KiB.
 const HEAD_MAX: (usize, usize) = (16 * 1024, 64);
 /// How long the listener rests after an accept that failed.
@@ -101,6 +107,7 @@ impl HttpServer {
             registry,
             facts: sources.facts,
             readiness: Readiness::new(takeover, sources.shutdown),
+            pictures: Pictures::default(),
             main: sources.timers,
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -184,12 +191,18 @@ async fn converse(stream: TcpStream, answers: Arc<Answers>) {
         .max_buf_size(bytes)
         .max_headers(fields)
         .keep_alive(false);
-    let answer = service_fn(move |request| {
+    let watches = AtomicBool::new(false);
+    let answer = service_fn(|request| {
+        watches.store(request.uri().path() == EVENTS, Ordering::Relaxed);
         let answers = Arc::clone(&answers);
         async move { answers.to(&request).await }
     });
-    let conversation = protocol.serve_connection(TokioIo::new(stream), answer);
-    match tokio::time::timeout(ANSWERED_WITHIN, conversation).await {
+    let mut conversation = pin!(protocol.serve_connection(TokioIo::new(stream), answer));
+    let mut ended = tokio::time::timeout(ANSWERED_WITHIN, &mut conversation).await;
+    if ended.is_err() && watches.load(Ordering::Relaxed) {
+        ended = tokio::time::timeout(WATCHED_WITHIN, conversation).await;
+    }
+    match ended {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a request over HTTP"),
         Err(_) => tracing::debug!("a request over HTTP took too long"),

@@ -46,7 +46,7 @@ fn requests_and_their_answers() {
     assert_eq!(ask("GET", "/readyz"), (200, "ready\n".to_owned()));
     assert_eq!(ask("GET", "/readyz?verbose").0, 200);
     assert_eq!(ask("HEAD", "/metrics"), (200, String::new()));
-    assert_eq!(ask("GET", "/").0, 404);
+    assert_eq!(ask("GET", "/nothing").0, 404);
     assert_eq!(ask("GET", "/metrics/").0, 404);
     assert_eq!(ask("POST", "/metrics").0, 405);
     let scrape = http.get("/metrics");
@@ -105,12 +105,14 @@ fn tables_are_shown_as_json() {
     assert_eq!(proxies[0]["this_one"], "yes");
     assert_eq!(http.get("/api/v1/config").status, 404);
     assert_eq!(http.get("/api/v1/authority").status, 404);
-    let request = "GET /api/v1/sessions HTTP/1.1\r\nHost: evil.example\r\n\r\n";
-    let refused = http.send(request).unwrap();
-    assert!(
-        refused.starts_with("HTTP/1.1 421 ") && !refused.contains("scheduler"),
-        "{refused}"
-    );
+    for path in ["sessions", "events"] {
+        let request = format!("GET /api/v1/{path} HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+        let refused = http.send(&request).unwrap();
+        assert!(
+            refused.starts_with("HTTP/1.1 421 ") && !refused.contains("scheduler"),
+            "{refused}"
+        );
+    }
 }
 
 /// While it drains it takes no more clients, and is still seen.
@@ -193,7 +195,9 @@ fn without_the_token_nothing_is_told() {
     };
     let right = "a-token-that-nobody-knows";
     assert_eq!(with(right, "/metrics").status, 200);
-    for path in ["/metrics", "/", "/nothing"] {
+    // The page asks for it, and has nothing to tell before.
+    assert_eq!(http.get("/").status, 200);
+    for path in ["/metrics", "/api/v1/events", "/nothing"] {
         for answer in [http.get(path), with("a-token-that-nobody-knowz", path)] {
             assert_eq!(answer.status, 401, "{answer:?}");
             assert_eq!(answer.body, "a bearer token is needed\n");

@@ -14,6 +14,7 @@ mod bench;
 mod codes;
 mod console;
 mod crowd;
+mod dashboard;
 mod dropped_parameters;
 mod elect;
 mod fencing;

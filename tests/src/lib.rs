@@ -10,6 +10,7 @@
 //! - [`tls`]: certificates for all of them; [`tls_client`]: what a client makes of them.
 //! - [`wire`]: a client that sends and reads protocol messages by hand.
 //! - [`held_relay`]: a TCP relay that can hold bytes back, to stop time between proxy and server.
+//! - [`browser`]: headless Chromium, for the dashboard.
 //! - [`http`]: asks the proxy for metrics and health.
 //! - [`programs`]: psql, pgbench and pg_dump as child processes.
 //! - [`mediation`]: conversations at random, and the database as the judge; `make mediation` runs it for long.
@@ -25,6 +26,7 @@
     reason = "a harness that cannot go on fails the test"
 )]
 
+pub mod browser;
 pub mod etcd;
 pub mod held_relay;
 pub mod http;

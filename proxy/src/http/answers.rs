@@ -4,14 +4,20 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Full;
+use http_body_util::channel::Channel;
+use http_body_util::{Either, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
-use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::{Method, Request, Response, StatusCode};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
+use serde_json::Value;
 
 use super::access::Access;
+use super::events::{self, Pictures};
 use super::readiness::Readiness;
 use crate::console::Facts;
 use crate::metrics::{self, classic};
@@ -20,12 +26,22 @@ use crate::timers::Timers;
 /// A main thread that does nothing for so long is not alive.
 const ALIVE_WITHIN: Duration = Duration::from_secs(2);
 
+/// Where the dashboard hears what there is.
+pub(super) const EVENTS: &str = "/api/v1/events";
+/// A page may ask nobody but this proxy, nor be shown inside of another one.
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                           base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// An answer as a whole, or one that goes on.
+pub(super) type Body = Either<Full<Bytes>, Channel<Bytes, Infallible>>;
+
 /// What answers are made of.
 pub(super) struct Answers {
     pub(super) access: Access,
     pub(super) registry: Registry,
     pub(super) facts: Arc<Facts>,
     pub(super) readiness: Readiness,
+    pub(super) pictures: Pictures,
     /// Of the main thread, which accepts connections and declares tokens.
     pub(super) main: Timers,
 }
@@ -39,17 +55,19 @@ enum Rights {
 
 impl Answers {
     pub(super) async fn to(
-        &self,
+        self: &Arc<Self>,
         request: &Request<Incoming>,
-    ) -> Result<Response<Full<Bytes>>, Infallible> {
+    ) -> Result<Response<Body>, Infallible> {
         let rights = match self.access.admits(request.headers()) {
             true => Rights::Read,
             false => Rights::None,
         };
         let path = request.uri().path();
-        // A probe of a load balancer has no token: it sees the status, and nothing else.
+        // A probe of a load balancer has no token: it sees the status, and nothing else. Nor has a browser one, before
+        // the page has asked for it.
+        let is_page = matches!(path, "/" | "/dashboard.css" | "/dashboard.js");
         let is_probe = matches!(path, "/healthz" | "/readyz");
-        if rights == Rights::None && !is_probe {
+        if rights == Rights::None && !is_probe && !is_page {
             let mut answer = plain(StatusCode::UNAUTHORIZED, "a bearer token is needed\n");
             let scheme = HeaderValue::from_static("Bearer");
             answer.headers_mut().insert(WWW_AUTHENTICATE, scheme);
@@ -62,33 +80,47 @@ impl Answers {
                 answer.headers_mut().insert(ALLOW, methods);
                 answer
             }
+            "/" => page(
+                "text/html; charset=utf-8",
+                include_str!("dashboard/index.html"),
+            ),
+            "/dashboard.css" => page("text/css", include_str!("dashboard/dashboard.css")),
+            "/dashboard.js" => page("text/javascript", include_str!("dashboard/dashboard.js")),
             "/metrics" => self.metrics(),
             "/healthz" => self.health().await,
             "/readyz" => self.ready(rights).await,
             _ => match path.strip_prefix("/api/v1/") {
-                Some(table) => self.table(table, request.headers()).await,
+                Some(_) if !self.access.is_meant(request.headers()) => not_meant(),
+                Some("events") if *request.method() == Method::GET => self.events(),
+                Some(table) => self.table(table).await,
                 None => nothing_there(),
             },
         };
         Ok(answer)
     }
 
-    /// Names of users and their statements are in it, so no page in a browser on this machine may read it.
-    async fn table(&self, name: &str, fields: &HeaderMap) -> Response<Full<Bytes>> {
-        if !self.access.is_meant(fields) {
-            return plain(
-                StatusCode::MISDIRECTED_REQUEST,
-                "the Host of the request is not this machine\n",
-            );
-        }
-        match self.facts.json(name).await {
-            Some(Ok(json)) => respond(StatusCode::OK, "application/json", json),
+    fn events(self: &Arc<Self>) -> Response<Body> {
+        let body = Either::Right(events::body(Arc::clone(self)));
+        headed(StatusCode::OK, "text/event-stream", body)
+    }
+
+    /// What keeps it from serving.
+    pub(super) async fn why_not_ready(&self) -> Option<String> {
+        self.readiness.why_not().await
+    }
+
+    async fn table(&self, name: &str) -> Response<Body> {
+        match self.facts.rows(name).await {
+            Some(Ok(rows)) => {
+                let json = Value::from(rows).to_string();
+                respond(StatusCode::OK, "application/json", json)
+            }
             Some(Err(why)) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
             None => nothing_there(),
         }
     }
 
-    fn metrics(&self) -> Response<Full<Bytes>> {
+    fn metrics(&self) -> Response<Body> {
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &self.registry) {
             tracing::error!(%error, "writing metrics");
@@ -98,7 +130,7 @@ impl Answers {
     }
 
     /// This thread lives, or there were no answer. The main one has to show it.
-    async fn health(&self) -> Response<Full<Bytes>> {
+    async fn health(&self) -> Response<Body> {
         let main = self.main.spawn(async {});
         match tokio::time::timeout(ALIVE_WITHIN, main).await {
             Ok(Ok(())) => plain(StatusCode::OK, "alive\n"),
@@ -109,7 +141,7 @@ impl Answers {
         }
     }
 
-    async fn ready(&self, rights: Rights) -> Response<Full<Bytes>> {
+    async fn ready(&self, rights: Rights) -> Response<Body> {
         let Some(why_not) = self.readiness.why_not().await else {
             return plain(StatusCode::OK, "ready\n");
         };
@@ -121,22 +153,49 @@ impl Answers {
     }
 }
 
-fn nothing_there() -> Response<Full<Bytes>> {
-    let paths = "there are /metrics, /healthz, /readyz and /api/v1/ with scopes, sessions, takeovers, proxies and \
-                 rejections\n";
+/// Names of users and their statements are in tables, so no page of the Web may read them in a browser on this
+/// machine.
+fn not_meant() -> Response<Body> {
+    plain(
+        StatusCode::MISDIRECTED_REQUEST,
+        "the Host of the request is not this machine\n",
+    )
+}
+
+fn nothing_there() -> Response<Body> {
+    let paths = "there are / (the dashboard), /metrics, /healthz, /readyz and /api/v1/ with scopes, sessions, \
+                 takeovers, proxies, rejections and events\n";
     plain(StatusCode::NOT_FOUND, paths)
 }
 
-fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     respond(status, "text/plain; charset=utf-8", text)
+}
+
+/// A part of the dashboard. There is nothing in it but the page itself.
+fn page(content_type: &'static str, text: &'static str) -> Response<Body> {
+    let mut response = respond(StatusCode::OK, content_type, text);
+    let fields = response.headers_mut();
+    for (name, value) in [
+        (CONTENT_SECURITY_POLICY, PAGE_POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+    ] {
+        fields.insert(name, HeaderValue::from_static(value));
+    }
+    response
 }
 
 fn respond(
     status: StatusCode,
     content_type: &'static str,
     body: impl Into<Bytes>,
-) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.into()));
+) -> Response<Body> {
+    headed(status, content_type, Either::Left(Full::new(body.into())))
+}
+
+fn headed(status: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     let fields = response.headers_mut();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

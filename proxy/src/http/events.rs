@@ -1,0 +1,125 @@
+//! What the dashboard shows, sent again whenever it has changed: server-sent events.
+//!
+//! Everybody who watches gets the same picture, which is made once for all of them, and not more often than it is
+//! cheap. <https://html.spec.whatwg.org/multipage/server-sent-events.html>
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http_body_util::channel::{Channel, Sender};
+use hyper::body::Bytes;
+use serde_json::{Map, Value};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
+
+use super::answers::Answers;
+
+/// Time between two pictures, at least.
+const EVERY: Duration = Duration::from_secs(1);
+/// To make pictures may take this part of the time: one of so many.
+const SHARE: u32 = 10;
+/// A sign of life where nothing has changed.
+const SIGN_EVERY: Duration = Duration::from_secs(5);
+/// Rows of one table in a picture. How many there are is told.
+const ROWS_MAX: usize = 200;
+
+/// What is in a picture.
+const TABLES: [&str; 5] = ["scopes", "takeovers", "rejections", "sessions", "proxies"];
+
+/// The last picture, for all who watch.
+#[derive(Debug, Default)]
+pub(super) struct Pictures(Mutex<Option<Picture>>);
+
+#[derive(Debug, Clone)]
+struct Picture {
+    content: Bytes,
+    /// Until then it is shown to whoever asks.
+    until: Instant,
+}
+
+impl Pictures {
+    async fn latest(&self, answers: &Answers) -> Bytes {
+        let mut last = self.0.lock().await;
+        if let Some(picture) = &*last
+            && Instant::now() < picture.until
+        {
+            return picture.content.clone();
+        }
+        let began = Instant::now();
+        let content = Bytes::from(picture(answers).await.to_string());
+        let until = Instant::now() + EVERY.max(began.elapsed() * SHARE);
+        *last = Some(Picture {
+            content: content.clone(),
+            until,
+        });
+        content
+    }
+}
+
+async fn picture(answers: &Answers) -> Value {
+    let mut picture = Map::new();
+    picture.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
+    picture.insert("not_ready".to_owned(), answers.why_not_ready().await.into());
+    for name in TABLES {
+        let table = match answers.facts.rows(name).await {
+            Some(Ok(rows)) => shortened(name, rows),
+            Some(Err(why)) => Map::from_iter([("why_not".to_owned(), why.into())]).into(),
+            None => Value::Null,
+        };
+        picture.insert(name.to_owned(), table);
+    }
+    Value::Object(picture)
+}
+
+/// The first rows, and how many there are. Of rejections the last ones, with the newest first.
+fn shortened(name: &str, mut rows: Vec<Value>) -> Value {
+    let total = rows.len();
+    if name == "rejections" {
+        rows.reverse();
+    }
+    rows.truncate(ROWS_MAX);
+    Map::from_iter([
+        ("rows".to_owned(), rows.into()),
+        ("total".to_owned(), total.into()),
+    ])
+    .into()
+}
+
+/// A body that shows what there is, until whoever reads it goes.
+pub(super) fn body(answers: Arc<Answers>) -> Channel<Bytes, Infallible> {
+    let (sender, body) = Channel::new(1);
+    tokio::spawn(send(sender, answers));
+    body
+}
+
+async fn send(mut to: Sender<Bytes, Infallible>, answers: Arc<Answers>) {
+    let mut sent = Bytes::new();
+    let mut sent_at = Instant::now();
+    loop {
+        let content = answers.pictures.latest(&answers).await;
+        // The time is not in the picture, or it would always be another one.
+        let event = match content == sent {
+            false => format!(
+                "id: {}\ndata: {}\n\n",
+                now_ms(),
+                String::from_utf8_lossy(&content)
+            ),
+            true if sent_at.elapsed() >= SIGN_EVERY => format!("id: {}\n\n", now_ms()),
+            true => String::new(),
+        };
+        if !event.is_empty() {
+            // Whoever reads slowly gets less.
+            if to.send_data(event.into()).await.is_err() {
+                return;
+            }
+            (sent, sent_at) = (content, Instant::now());
+        }
+        sleep(EVERY).await;
+    }
+}
+
+fn now_ms() -> u128 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_millis()
+}

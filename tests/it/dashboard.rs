@@ -1,0 +1,207 @@
+//! The dashboard in a real browser, over real takeovers.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+
+use pgpalisade_tests::browser::Browser;
+use pgpalisade_tests::http::Http;
+use pgpalisade_tests::machine::Signal;
+use pgpalisade_tests::postgres::{Postgres, scratch_dir};
+use pgpalisade_tests::proxy::Proxy;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::Wire;
+
+/// What a client may call itself.
+const MARKUP: &str = "<img src=x onerror=\"document.title='broken'\">";
+
+struct Scene {
+    stage: Stage,
+    http: Http,
+}
+
+impl Scene {
+    /// A leader that took over from one with an open transaction, and one that comes too late.
+    fn new() -> Self {
+        let postgres = Postgres::start();
+        postgres.sql("CREATE TABLE jobs (id int)");
+        let http = Http::free();
+        let proxy = Proxy::start_with(http.options(&postgres).flag("--takeover-timeout", "1s"));
+        Self {
+            stage: Stage { proxy, postgres },
+            http,
+        }
+    }
+
+    fn leader(&self, token: &str, name: &str) -> Wire {
+        let mut wire = Wire::connect(&self.stage.proxy.endpoint());
+        let session = [
+            ("user", "postgres"),
+            ("database", "postgres"),
+            ("application_name", name),
+            ("fencing.token", token),
+        ];
+        wire.startup(pgpalisade_tests::wire::PROTOCOL_3_0, &session);
+        wire.until_ready();
+        wire
+    }
+
+    fn address(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.http.port())
+    }
+}
+
+fn text(selector: &str, part: &str) -> String {
+    format!("document.querySelector({selector:?})?.innerText.includes({part:?})")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_shows_what_there_is_and_what_to_do() {
+    let scene = Scene::new();
+    let mut first = scene.leader("33", "first");
+    first.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    let _second = scene.leader("34", MARKUP);
+    let browser = Browser::open(1280, 900).await;
+    browser.page.goto(&scene.address()).await.unwrap();
+    browser.until(&text("#standing", "serves")).await;
+    browser.until(&text("[data-table=scopes]", "34")).await;
+    browser
+        .until("document.querySelectorAll('[data-table=takeovers] tbody tr').length === 2")
+        .await;
+    browser
+        .until(&text("[data-table=takeovers]", "complete"))
+        .await;
+    browser
+        .until("document.querySelectorAll('#line circle.complete').length === 2")
+        .await;
+    browser
+        .until(&text("[data-table=sessions]", "onerror"))
+        .await;
+    assert_eq!(
+        browser
+            .value("document.getElementById('banner').children.length")
+            .await,
+        0
+    );
+    // It is told of what happens, without being asked.
+    scene.leader("33", "zombie");
+    browser
+        .until(&text(
+            "#banner",
+            "deposed leader was refused in the last minute: zombie",
+        ))
+        .await;
+    browser
+        .until(&text("[data-table=rejections]", "PF001"))
+        .await;
+    // Filters.
+    let filter = "(() => { const field = document.querySelector('[data-filter=rejections]'); \
+                  field.value = 'zombie no'; field.dispatchEvent(new Event('input')); return true; })()";
+    browser.value(filter).await;
+    browser
+        .until(&text("[data-table=rejections]", "none"))
+        .await;
+    // What clients say is text, and nobody else is asked for anything.
+    assert_eq!(
+        browser
+            .value("document.querySelectorAll('main img, main script').length")
+            .await,
+        0
+    );
+    assert_eq!(browser.value("document.title").await, "pgpalisade");
+    let strangers = "performance.getEntriesByType('resource').filter((r) => !r.name.startsWith(location.origin + '/') \
+                     && !r.name.startsWith('data:')).length";
+    assert_eq!(browser.value(strangers).await, 0);
+    // A takeover that cannot be completed.
+    let backend = first_backend(&scene);
+    pgpalisade_tests::machine::signal(backend, Signal::STOP);
+    let mut third = Wire::connect(&scene.stage.proxy.endpoint());
+    third.start_as_leader("35");
+    browser
+        .until(&text("#banner .bad", &format!("server process {backend}")))
+        .await;
+    browser
+        .until("document.querySelectorAll('#line circle.incomplete').length === 1")
+        .await;
+    keep(&browser, "dashboard.png").await;
+    pgpalisade_tests::machine::signal(backend, Signal::CONT);
+}
+
+/// The session of the second leader.
+fn first_backend(scene: &Scene) -> u32 {
+    let sql = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '%onerror%'";
+    scene.stage.postgres.value(sql).parse().unwrap()
+}
+
+/// Where somebody wants to look at it: `PGPALISADE_PICTURES` names a directory.
+async fn keep(browser: &Browser, name: &str) {
+    if let Some(dir) = std::env::var_os("PGPALISADE_PICTURES") {
+        browser
+            .picture(&std::path::Path::new(&dir).join(name))
+            .await;
+    }
+}
+
+/// It asks for the token, and shows nothing before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_asks_for_the_token() {
+    let postgres = Postgres::start();
+    let dir = scratch_dir();
+    let file = dir.path().join("token");
+    std::fs::write(&file, "a-token-of-the-operator\n").unwrap();
+    std::fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    let http = Http::free();
+    let file = file.display().to_string();
+    let _proxy = Proxy::start_with(http.options(&postgres).flag("--http-token-file", &file));
+    let browser = Browser::open(1280, 900).await;
+    let address = format!("http://127.0.0.1:{}/", http.port());
+    browser.page.goto(&address).await.unwrap();
+    let answer = |token: &'static str| {
+        let enter = format!(
+            "(() => {{ document.getElementById('token').value = '{token}'; \
+             document.querySelector('#login button').click(); return true; }})()"
+        );
+        let browser = &browser;
+        async move {
+            browser.until(&text("#standing", "a token is needed")).await;
+            browser.value(&enter).await;
+        }
+    };
+    answer("a-token-of-the-operatos").await;
+    assert_eq!(
+        browser
+            .value("document.querySelectorAll('td').length")
+            .await,
+        0
+    );
+    answer("a-token-of-the-operator").await;
+    browser.until(&text("#standing", "serves")).await;
+    browser
+        .until(&text("[data-table=proxies]", "pgpalisade control"))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_fits_a_phone_and_says_when_something_is_gone() {
+    let mut scene = Scene::new();
+    scene.leader("33", "first");
+    let browser = Browser::open(390, 800).await;
+    browser.page.goto(&scene.address()).await.unwrap();
+    browser.until(&text("#standing", "serves")).await;
+    let wide = "document.documentElement.scrollWidth <= innerWidth";
+    assert_eq!(browser.value(wide).await, true);
+    keep(&browser, "dashboard-phone.png").await;
+    // Every control and table can be reached and has a name.
+    let nameless = "[...document.querySelectorAll('input:not([type=password]), select, [tabindex]')].filter((e) => \
+                    !e.closest('label') && !e.getAttribute('aria-labelledby')).length";
+    assert_eq!(browser.value(nameless).await, 0);
+    scene.stage.postgres.crash();
+    browser.until(&text("#standing", "not ready")).await;
+    browser
+        .until(&text("#banner .bad", "pgpalisade check"))
+        .await;
+    scene.stage.proxy.kill();
+    browser.until(&text("#standing", "no answer")).await;
+    browser
+        .until(&text("#banner .bad", "What you see is old"))
+        .await;
+}
