@@ -166,9 +166,15 @@ fn act(stage: &Stage) -> Vec<Wire> {
         "PF003"
     );
     // A takeover that cannot be completed.
-    signal(new.backend_pid(), Signal::STOP);
+    let pid = new.backend_pid();
+    signal(pid, Signal::STOP);
     let answer = plain.query("SET fencing.token = 35");
-    signal(new.backend_pid(), Signal::CONT);
+    signal(pid, Signal::CONT);
+    // On a busy machine its end takes a while, which the next takeover does not have.
+    let is_there = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+    wait_for("its end", || {
+        (stage.postgres.value(&is_there) == "0").then_some(())
+    });
     assert!(
         answer.iter().any(|message| message.sqlstate() == "PF006"),
         "{answer:?}"
