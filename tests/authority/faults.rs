@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use pgpalisade_authority::{Authority, AuthorityError, Declared, Drained, Etcd, Registered};
+use pgpalisade_authority::{
+    Authority, AuthorityError, Declared, Drained, Etcd, Mark, Registered, TakeoverEnd,
+    TakeoverRecord,
+};
 use pgpalisade_tests::etcd;
 use pgpalisade_tests::held_relay::{Direction, HeldRelay};
 use pgpalisade_tests::machine;
@@ -298,4 +301,23 @@ fn it_outlives_the_runtime_of_its_first_caller() {
     let (last, took) = home.block_on(timed("another runtime", declare(&store, &s, 3, 1)));
     assert!(matches!(last, Ok(Declared::Accepted { .. })), "{last:?}");
     assert!(took < Duration::from_millis(700), "{took:?}");
+}
+
+/// What cannot be read of takeovers hides nothing else, and makes room for what comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_history_holds_up_nothing() {
+    let etcd = etcd::Etcd::start(1);
+    let store = connect(&etcd).await;
+    let mark = Mark::new(token(7), 1, "test".to_owned());
+    let record = TakeoverRecord::new(None, &mark, TakeoverEnd::Complete);
+    let note = async |name: &str| store.note_takeover(&scope(name), &record).await;
+    note("a").await.unwrap();
+    note("b").await.unwrap();
+    for (key, value) in [("a", "{]"), ("no|scope", "[]")] {
+        etcd.ctl(&["put", &format!("/pgpalisade/takeovers/{key}"), value]);
+    }
+    let all = store.takeovers(None).await.unwrap();
+    assert_eq!(all, [(scope("b"), record.clone())]);
+    note("a").await.unwrap();
+    assert_eq!(store.takeovers(None).await.unwrap().len(), 2);
 }

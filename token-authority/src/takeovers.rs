@@ -123,10 +123,12 @@ impl History {
         self.0.drain(..surplus);
     }
 
-    /// As it is stored, if it can be read.
-    pub(crate) fn read(scope: &Scope, json: &[u8]) -> Result<Self, String> {
-        let history = serde_json::from_slice(json);
-        history.map_err(|error| format!("takeovers of scope {scope}: {error}"))
+    /// As it is stored. What cannot be read is as good as nothing: it is for people, and may hold up nothing else.
+    pub(crate) fn read(scope: &Scope, json: &[u8]) -> Self {
+        serde_json::from_slice(json).unwrap_or_else(|error| {
+            tracing::warn!(%scope, %error, "what is kept of the takeovers of a scope cannot be read");
+            Self::default()
+        })
     }
 
     /// To store it. None of its types can fail to be written.

@@ -12,6 +12,8 @@ use super::in_time;
 
 /// Records that may wait. What does not fit is left out.
 const LIMIT: usize = 1024;
+/// How often it is tried to hand one on, so that it does not hold up the others for ever.
+const ATTEMPTS: u32 = 60;
 /// Between attempts when the authority does not answer.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -57,11 +59,14 @@ impl Notes {
 }
 
 impl Noted {
-    /// Hands them on, each until it is taken, until `cancel`.
+    /// Hands them on, until `cancel`.
     async fn run(mut self, cancel: CancellationToken) {
         let hand_on = async {
             while let Some((scope, record)) = self.waiting.recv().await {
-                while !self.hand_on(&scope, &record).await {
+                for _ in 0..ATTEMPTS {
+                    if self.hand_on(&scope, &record).await {
+                        break;
+                    }
                     sleep(RETRY).await;
                 }
             }

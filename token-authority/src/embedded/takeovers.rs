@@ -67,7 +67,6 @@ impl<'txn> Takeovers<'txn> {
             return Ok(None);
         };
         let (noted, json) = stored.value();
-        let history = History::read(scope, json.as_bytes()).map_err(Fault::Record)?;
-        Ok(Some((noted, history)))
+        Ok(Some((noted, History::read(scope, json.as_bytes()))))
     }
 }

@@ -20,10 +20,8 @@ impl Store {
         let mut conflicts = Conflicts::default();
         loop {
             let seen = found(known.answers.last());
-            let mut history = match seen {
-                Some(kv) => read_history(scope, kv)?,
-                None => History::default(),
-            };
+            let mut history =
+                seen.map_or_else(History::default, |kv| History::read(scope, kv.value()));
             history.note(record);
             let revision = seen.map_or(0, KeyValue::mod_revision);
             let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
@@ -59,19 +57,11 @@ impl Store {
             async move { client.kv_client().get(key, Some(options)).await }
         });
         let answer = answer.await?;
-        let mut all = Vec::new();
-        for kv in answer.kvs() {
-            let scope = self.keys.read_takeovers(kv.key()).ok_or_else(|| {
-                let key = String::from_utf8_lossy(kv.key());
-                AuthorityError::Damaged(format!("{key:?} is not the key of takeovers"))
-            })?;
-            let history = read_history(&scope, kv)?;
-            all.push((scope, history));
-        }
-        Ok(History::list(all))
+        let named = |kv: &KeyValue| {
+            let scope = self.keys.read_takeovers(kv.key())?;
+            let history = History::read(&scope, kv.value());
+            Some((scope, history))
+        };
+        Ok(History::list(answer.kvs().iter().filter_map(named)))
     }
-}
-
-fn read_history(scope: &Scope, kv: &KeyValue) -> Result<History, AuthorityError> {
-    History::read(scope, kv.value()).map_err(AuthorityError::Damaged)
 }

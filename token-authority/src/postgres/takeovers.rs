@@ -28,10 +28,7 @@ impl Postgres {
             let read = self.rows(sql, |row| get::<String>(row, 0)).await?;
             let seen = read.into_iter().next();
             let json = seen.as_deref().map(str::as_bytes);
-            let history = json.map(|json| History::read(scope, json)).transpose();
-            let mut history = history
-                .map_err(AuthorityError::Damaged)?
-                .unwrap_or_default();
+            let mut history = json.map_or_else(History::default, |json| History::read(scope, json));
             history.note(record);
             let (scope, text) = (scope.as_str().to_owned(), history.write());
             let replaced = self.alone(1, move |worker| {
@@ -83,5 +80,5 @@ pub(super) const HISTORY: &str = "SELECT t.scope, t.history";
 pub(super) fn history(row: &Row) -> Result<(Scope, History), LinkError> {
     let scope = steps::scope(row, 0)?;
     let history = History::read(&scope, get::<&str>(row, 1)?.as_bytes());
-    Ok((scope, history.map_err(LinkError::Record)?))
+    Ok((scope, history))
 }

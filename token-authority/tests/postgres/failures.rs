@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pgpalisade_authority::{Authority, AuthorityError, Cluster, Declared, Enrolled, Postgres};
+use pgpalisade_authority::{
+    Authority, AuthorityError, Cluster, Declared, Enrolled, Mark, Postgres, TakeoverEnd,
+    TakeoverRecord,
+};
 use tokio::task::JoinSet;
 
 use crate::machine::{self, PATIENCE, Signal};
@@ -429,4 +432,21 @@ async fn no_error_shows_the_password() {
         "{error}"
     );
     assert!(begin.elapsed() < Duration::from_secs(3));
+}
+
+/// What cannot be read of takeovers hides nothing else, and makes room for what comes.
+#[tokio::test]
+async fn a_damaged_history_holds_up_nothing() {
+    let server = Server::start();
+    let store = connect(&server).await;
+    let mark = Mark::new(token(7), 1, "test".to_owned());
+    let record = TakeoverRecord::new(None, &mark, TakeoverEnd::Complete);
+    for name in ["a", "b"] {
+        store.note_takeover(&scope(name), &record).await.unwrap();
+    }
+    server.sql("UPDATE pgpalisade_authority.takeovers SET history = '{]' WHERE scope = 'a'");
+    let all = store.takeovers(None).await.unwrap();
+    assert_eq!(all, [(scope("b"), record.clone())]);
+    store.note_takeover(&scope("a"), &record).await.unwrap();
+    assert_eq!(store.takeovers(None).await.unwrap().len(), 2);
 }
