@@ -119,8 +119,8 @@ impl Authority for InTurn {
         self.next().recover(seen, cluster, marks).await
     }
 
-    async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()> {
-        self.next().note_takeover(scope, record).await
+    async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
+        self.next().note_takeovers(scope, records).await
     }
 
     async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {

@@ -310,7 +310,11 @@ async fn a_damaged_history_holds_up_nothing() {
     let store = connect(&etcd).await;
     let mark = Mark::new(token(7), 1, "test".to_owned());
     let record = TakeoverRecord::new(None, &mark, TakeoverEnd::Complete);
-    let note = async |name: &str| store.note_takeover(&scope(name), &record).await;
+    let note = async |name: &str| {
+        store
+            .note_takeovers(&scope(name), std::slice::from_ref(&record))
+            .await
+    };
     note("a").await.unwrap();
     note("b").await.unwrap();
     for (key, value) in [("a", "{]"), ("no|scope", "[]")] {

@@ -220,8 +220,18 @@ fn without_the_token_nothing_is_told() {
             .body
             .contains("no control connection")
     );
+    let mut watcher = http.connect().unwrap();
+    let request = format!(
+        "GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {right}\r\n\r\n"
+    );
+    watcher.write_all(request.as_bytes()).unwrap();
+    let mut told = [0; 64];
+    watcher.read_exact(&mut told).unwrap();
+    assert!(told.starts_with(b"HTTP/1.1 200 "));
     // Another one counts at once, and a file that everybody may read counts for nobody.
     write("another-token-of-the-operator", 0o600);
+    // Whoever watches with the old one is told no more.
+    watcher.read_to_end(&mut Vec::new()).unwrap();
     assert_eq!(with(right, "/metrics").status, 401);
     let another = "another-token-of-the-operator";
     assert_eq!(with(another, "/metrics").status, 200);

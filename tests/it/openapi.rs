@@ -217,7 +217,11 @@ fn answers_are_as_described() {
         (http.get("/readyz").status == 503).then_some(())
     });
     for path in ["/readyz", "/api/v1/takeovers", "/api/v1/proxies"] {
-        description.check(path, 503, &http.get(path));
+        // What was read is shown for a second.
+        let refused = wait_for(path, || {
+            Some(http.get(path)).filter(|answer| answer.status != 200)
+        });
+        description.check(path, 503, &refused);
     }
     let mut seen = description.seen.clone();
     seen.extend(NOT_CAUSED.map(|(path, status)| (path.to_owned(), status)));

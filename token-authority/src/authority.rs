@@ -80,12 +80,12 @@ pub trait Authority: Send + Sync + 'static {
     /// Which cluster is on record.
     async fn cluster(&self) -> Answer<Option<Cluster>>;
 
-    /// Keeps how a takeover went, among the last [`TakeoverRecord::KEPT`] of its scope. Several attempts at one are one
+    /// Keeps how takeovers of a scope went, the last [`TakeoverRecord::KEPT`] of them. Several attempts at one are one
     /// record. For people: nothing is decided by it.
-    async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()>;
+    async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()>;
 
     /// The takeovers of one scope, or those of all, the newest first, [`TakeoverRecord::LISTED`] at most. Of all scopes
-    /// those are looked at that a takeover was noted of last.
+    /// those are looked at that a takeover was noted of last, and the last one of each is among them.
     async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>>;
 
     /// What changes in the store from now on, through whichever proxy.

@@ -33,7 +33,8 @@ impl Contents {
             cluster: authority.cluster().await?,
             marks: authority.marks().await?,
             sessions,
-            takeovers: authority.takeovers(None).await?,
+            // Without them the rest is worth as much.
+            takeovers: authority.takeovers(None).await.unwrap_or_default(),
         })
     }
 }

@@ -1,5 +1,7 @@
 //! Takeovers as they went, for people: who led when, and what a change of the leader has ended.
 
+use std::cmp::Reverse;
+
 use serde::{Deserialize, Serialize};
 
 use crate::record::{cut, cut_by};
@@ -83,7 +85,9 @@ impl TakeoverRecord {
         self
     }
 
-    const fn rank(&self) -> Rank {
+    /// What it compares by.
+    #[must_use]
+    pub const fn rank(&self) -> Rank {
         Rank {
             incarnation: self.incarnation,
             token: self.to,
@@ -109,8 +113,17 @@ impl TakeoverRecord {
 pub(crate) struct History(Vec<TakeoverRecord>);
 
 impl History {
-    /// Adds one, or what there is to say of one that was noted before. The oldest makes room.
-    pub(crate) fn note(&mut self, record: &TakeoverRecord) {
+    /// Adds them. The oldest make room.
+    pub(crate) fn note(&mut self, records: &[TakeoverRecord]) {
+        for record in records {
+            self.add(record);
+        }
+        let surplus = self.0.len().saturating_sub(TakeoverRecord::KEPT);
+        self.0.drain(..surplus);
+    }
+
+    /// Adds one, or what there is to say of one that was noted before.
+    fn add(&mut self, record: &TakeoverRecord) {
         let rank = record.rank();
         match self.0.iter_mut().find(|known| known.rank() == rank) {
             Some(known) => known.attempted(record.clone()),
@@ -119,16 +132,16 @@ impl History {
                 self.0.insert(at, record.clone());
             }
         }
-        let surplus = self.0.len().saturating_sub(TakeoverRecord::KEPT);
-        self.0.drain(..surplus);
     }
 
     /// As it is stored. What cannot be read is as good as nothing: it is for people, and may hold up nothing else.
     pub(crate) fn read(scope: &Scope, json: &[u8]) -> Self {
-        serde_json::from_slice(json).unwrap_or_else(|error| {
-            tracing::warn!(%scope, %error, "what is kept of the takeovers of a scope cannot be read");
-            Self::default()
-        })
+        let all: Vec<serde_json::Value> = serde_json::from_slice(json).unwrap_or_else(|error| {
+            tracing::debug!(%scope, %error, "what is kept of the takeovers of a scope cannot be read");
+            Vec::new()
+        });
+        let read = all.into_iter().map(serde_json::from_value);
+        Self(read.filter_map(Result::ok).collect())
     }
 
     /// To store it. None of its types can fail to be written.
@@ -136,17 +149,66 @@ impl History {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The last takeovers of several scopes, the newest first, as many as are listed.
+    /// The last takeovers of several scopes, the newest first, as many as are listed. The last one of a scope is left
+    /// out for no earlier one, so that a busy scope does not hide what another one needs.
     pub(crate) fn list(
         all: impl IntoIterator<Item = (Scope, Self)>,
     ) -> Vec<(Scope, TakeoverRecord)> {
-        let each = |(scope, Self(history)): (Scope, Self)| {
-            let named = move |record| (scope.clone(), record);
-            history.into_iter().map(named)
+        let newest_first =
+            |(_, record): &(Scope, TakeoverRecord)| Reverse((record.raised_at, record.rank()));
+        let (mut last, mut earlier) = (Vec::new(), Vec::new());
+        for (scope, Self(mut history)) in all {
+            let newest = history.pop();
+            earlier.extend(history.into_iter().map(|record| (scope.clone(), record)));
+            last.extend(newest.map(|record| (scope, record)));
+        }
+        last.sort_by_key(newest_first);
+        earlier.sort_by_key(newest_first);
+        last.extend(earlier);
+        last.truncate(TakeoverRecord::LISTED);
+        last.sort_by_key(newest_first);
+        last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(to: u64, raised_at: i64) -> TakeoverRecord {
+        let mark = Mark::new(Token::new(to).unwrap(), raised_at, "test".to_owned());
+        TakeoverRecord::new(None, &mark, TakeoverEnd::Complete)
+    }
+
+    #[test]
+    fn busy_scopes_do_not_hide_the_last_takeover_of_another() {
+        let history = |begin: i64| {
+            let all = (0..16).map(|step| record(step + 1, begin + i64::try_from(step).unwrap()));
+            History(all.collect())
         };
-        let mut list: Vec<_> = all.into_iter().flat_map(each).collect();
-        list.sort_by_key(|(_, record)| std::cmp::Reverse((record.raised_at, record.rank())));
-        list.truncate(TakeoverRecord::LISTED);
-        list
+        let quiet: Scope = "quiet".parse().unwrap();
+        let busy = (0..30).map(|number| (format!("busy{number}").parse().unwrap(), history(1_000)));
+        let list = History::list(busy.chain([(quiet.clone(), history(1))]));
+        assert_eq!(list.len(), TakeoverRecord::LISTED);
+        let found: Vec<_> = list.iter().filter(|(scope, _)| *scope == quiet).collect();
+        assert_eq!(found, [&(quiet.clone(), record(16, 16))]);
+        assert!(list.is_sorted_by_key(|(_, record)| Reverse(record.raised_at)));
+    }
+
+    #[test]
+    fn what_cannot_be_read_hides_nothing_else() {
+        let scope: Scope = "s".parse().unwrap();
+        let mut history = History(vec![record(1, 1), record(2, 2)]);
+        let mut json: serde_json::Value = serde_json::from_str(&history.write()).unwrap();
+        json.as_array_mut().unwrap()[0]["to"] = 0.into();
+        let read = History::read(&scope, json.to_string().as_bytes());
+        history.0.remove(0);
+        assert_eq!(read, history);
+        for damaged in ["", "{]", "7", "[7]"] {
+            assert_eq!(
+                History::read(&scope, damaged.as_bytes()),
+                History::default()
+            );
+        }
     }
 }

@@ -339,7 +339,7 @@ fn proxies(facts: &Facts) -> Answer<'_> {
 fn takeovers(facts: &Facts) -> Answer<'_> {
     Box::pin(async {
         let deadline = Instant::now() + ANSWER_WITHIN;
-        let all = facts.takeover.history(None, deadline).await;
+        let all = facts.takeover.history(deadline).await;
         let row = |(scope, record): (Scope, TakeoverRecord)| {
             let (outcome, why) = match record.end {
                 TakeoverEnd::Complete => ("complete", None),

@@ -91,7 +91,7 @@ impl Answers {
             "/readyz" => self.ready(rights).await,
             _ => match path.strip_prefix("/api/v1/") {
                 Some(_) if !self.access.is_meant(request.headers()) => not_meant(),
-                Some("events") if *request.method() == Method::GET => self.events(),
+                Some("events") => self.events(request),
                 Some(table) => self.table(table).await,
                 None => nothing_there(),
             },
@@ -99,8 +99,11 @@ impl Answers {
         Ok(answer)
     }
 
-    fn events(self: &Arc<Self>) -> Response<Body> {
-        let body = Either::Right(events::body(Arc::clone(self)));
+    fn events(self: &Arc<Self>, request: &Request<Incoming>) -> Response<Body> {
+        let body = match *request.method() {
+            Method::HEAD => Either::Left(Full::default()),
+            _ => Either::Right(events::body(Arc::clone(self), request.headers().clone())),
+        };
         headed(StatusCode::OK, "text/event-stream", body)
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http_body_util::channel::{Channel, Sender};
+use hyper::HeaderMap;
 use hyper::body::Bytes;
 use serde_json::{Map, Value};
 use tokio::sync::Mutex;
@@ -17,8 +18,10 @@ use super::answers::Answers;
 
 /// Time between two pictures, at least.
 const EVERY: Duration = Duration::from_secs(1);
-/// To make pictures may take this part of the time: one of so many.
+/// Where to make one takes long, it is shown for so many times as long, so that it takes little of the time.
 const SHARE: u32 = 10;
+/// A picture is not older than this.
+const OLDEST: Duration = Duration::from_secs(3);
 /// A sign of life where nothing has changed.
 const SIGN_EVERY: Duration = Duration::from_secs(5);
 /// Rows of one table in a picture. How many there are is told.
@@ -34,26 +37,30 @@ pub(super) struct Pictures(Mutex<Option<Picture>>);
 #[derive(Debug, Clone)]
 struct Picture {
     content: Bytes,
+    /// When it was made, milliseconds since the Unix epoch.
+    made_at: u128,
     /// Until then it is shown to whoever asks.
     until: Instant,
 }
 
 impl Pictures {
-    async fn latest(&self, answers: &Answers) -> Bytes {
+    async fn latest(&self, answers: &Answers) -> Picture {
         let mut last = self.0.lock().await;
         if let Some(picture) = &*last
             && Instant::now() < picture.until
         {
-            return picture.content.clone();
+            return picture.clone();
         }
         let began = Instant::now();
         let content = Bytes::from(picture(answers).await.to_string());
-        let until = Instant::now() + EVERY.max(began.elapsed() * SHARE);
-        *last = Some(Picture {
-            content: content.clone(),
+        let until = Instant::now() + (began.elapsed() * SHARE).clamp(EVERY, OLDEST);
+        let picture = Picture {
+            content,
+            made_at: now_ms(),
             until,
-        });
-        content
+        };
+        *last = Some(picture.clone());
+        picture
     }
 }
 
@@ -86,26 +93,28 @@ fn shortened(name: &str, mut rows: Vec<Value>) -> Value {
     .into()
 }
 
-/// A body that shows what there is, until whoever reads it goes.
-pub(super) fn body(answers: Arc<Answers>) -> Channel<Bytes, Infallible> {
+/// A body that shows what there is, until whoever reads it goes, or may not read it any more by these fields of the
+/// request.
+pub(super) fn body(answers: Arc<Answers>, fields: HeaderMap) -> Channel<Bytes, Infallible> {
     let (sender, body) = Channel::new(1);
-    tokio::spawn(send(sender, answers));
+    tokio::spawn(send(sender, answers, fields));
     body
 }
 
-async fn send(mut to: Sender<Bytes, Infallible>, answers: Arc<Answers>) {
+async fn send(mut to: Sender<Bytes, Infallible>, answers: Arc<Answers>, fields: HeaderMap) {
     let mut sent = Bytes::new();
     let mut sent_at = Instant::now();
-    loop {
-        let content = answers.pictures.latest(&answers).await;
+    while answers.access.admits(&fields) {
+        let Picture {
+            content, made_at, ..
+        } = answers.pictures.latest(&answers).await;
         // The time is not in the picture, or it would always be another one.
         let event = match content == sent {
             false => format!(
-                "id: {}\ndata: {}\n\n",
-                now_ms(),
+                "id: {made_at}\ndata: {}\n\n",
                 String::from_utf8_lossy(&content)
             ),
-            true if sent_at.elapsed() >= SIGN_EVERY => format!("id: {}\n\n", now_ms()),
+            true if sent_at.elapsed() >= SIGN_EVERY => format!("id: {made_at}\n\n"),
             true => String::new(),
         };
         if !event.is_empty() {

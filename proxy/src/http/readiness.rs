@@ -10,6 +10,8 @@ use crate::takeover::Takeover;
 
 /// How long the authority may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// How long the main thread may take to hand its answer on.
+const SAID_WITHIN: Duration = Duration::from_millis(200);
 /// It is asked again after this time, however often somebody wants to know.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
@@ -52,7 +54,9 @@ impl Readiness {
             return answer.clone();
         }
         let deadline = Instant::now() + ANSWER_WITHIN;
-        let answer = timeout_at(deadline, self.takeover.ask_authority(deadline)).await;
+        // The authority has its time, and who asks it a little more to say so.
+        let asked_until = deadline + SAID_WITHIN;
+        let answer = timeout_at(asked_until, self.takeover.ask_authority(deadline)).await;
         let wrong = match answer {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),

@@ -95,9 +95,9 @@ impl Barriers {
         })
     }
 
-    /// Keeps how a takeover went that had no barrier.
-    pub(super) fn note(&self, scope: &Scope, record: TakeoverRecord) {
-        self.notes.push(scope, record);
+    /// Where it is kept how takeovers went.
+    pub(super) const fn notes(&self) -> &Notes {
+        &self.notes
     }
 
     /// Returns when every session of `lower` is gone and the authority knows it. The record is kept, with what was
@@ -110,7 +110,7 @@ impl Barriers {
         deadline: Instant,
     ) -> Result<(), DeclareError> {
         if lower.is_empty() {
-            self.note(&barrier.scope, record);
+            self.notes.push(&barrier.scope, record);
             return Ok(());
         }
         loop {
@@ -179,7 +179,8 @@ impl Barriers {
             let end = result
                 .as_ref()
                 .map_or_else(incompletely, |()| TakeoverEnd::Complete);
-            barriers.note(&running.barrier.scope, record.ended(end, work));
+            let record = record.ended(end, work);
+            barriers.notes.push(&running.barrier.scope, record);
             running.progress.send_replace(Progress::Done(result));
         });
         Wait::Own(progress)

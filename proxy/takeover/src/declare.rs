@@ -73,18 +73,19 @@ impl Inner {
                 if purpose != Purpose::Admit {
                     if outcome == Outcome::Raised {
                         let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Observed);
-                        self.barriers.note(&scope, record);
+                        self.barriers.notes().push(&scope, record);
                     }
                     self.witness.record_later(scope, mark.clone(), deadline);
                     return Ok(mark);
                 }
+                let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Complete);
                 if outcome == Outcome::Current && lower.is_empty() {
+                    self.barriers.notes().push_found_complete(&scope, record);
                     self.meet_prepared(bounds, &scope, &mark, deadline).await?;
                     // A takeover that was completed before: its token binds without the control connection.
                     self.witness.record_later(scope, mark.clone(), deadline);
                     return Ok(mark);
                 }
-                let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Complete);
                 let barrier = barrier_of(scope, &mark, cluster);
                 let passed = self.barriers.pass(&barrier, &lower, record, deadline);
                 passed.await?;

@@ -50,7 +50,7 @@ use confirm::Confirmer;
 pub use control::Primary;
 use control::{Control, Plan};
 use epoch::Epoch;
-use history::Notes;
+use history::{LastRead, Notes};
 pub use hosts::Place;
 pub use meters::Meters;
 pub use options::{BarrierKind, TakeoverOptions, WitnessMode};
@@ -85,6 +85,7 @@ struct Inner {
     witness: Arc<Witness>,
     epoch: Arc<Epoch>,
     pace: Pace,
+    history: LastRead,
     meters: Meters,
     _tasks: DropGuard,
 }
@@ -165,6 +166,7 @@ impl Takeover {
             barriers,
             releases,
             pace: Pace::default(),
+            history: LastRead::default(),
             meters,
             _tasks: guard,
         };
@@ -226,16 +228,15 @@ impl Takeover {
         self.run(ask).await.map(drop)
     }
 
-    /// How the last takeovers went, of one scope or of all, the newest first.
+    /// How the last takeovers went, the newest first, at most a second ago.
     ///
     /// Errors: those of the authority; it has time until the deadline.
     pub async fn history(
         &self,
-        of: Option<Scope>,
         deadline: Instant,
     ) -> Result<Vec<(Scope, TakeoverRecord)>, DeclareError> {
         let inner = Arc::clone(&self.inner);
-        let ask = async move { in_time(inner.authority.takeovers(of.as_ref()), deadline).await };
+        let ask = async move { inner.history.get(&inner.authority, deadline).await };
         self.run(ask).await
     }
 

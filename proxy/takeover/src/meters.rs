@@ -18,19 +18,9 @@ const ANSWER_SECONDS: [f64; 12] = [
 ];
 
 /// What the authority is asked for.
-const OPERATIONS: [&str; 12] = [
-    "enrol",
-    "declare",
-    "sessions",
-    "marks",
-    "mark",
-    "drained",
-    "forget",
-    "repair",
-    "cluster",
+const OPERATIONS: [&str; 10] = [
+    "enrol", "declare", "sessions", "marks", "mark", "drained", "forget", "repair", "cluster",
     "recover",
-    "note_takeover",
-    "takeovers",
 ];
 
 /// One label: what the authority was asked for.

@@ -176,8 +176,8 @@ impl Authority for Deaf {
         self.0.recover(seen, cluster, marks).await
     }
 
-    async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()> {
-        self.0.note_takeover(scope, record).await
+    async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
+        self.0.note_takeovers(scope, records).await
     }
 
     async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {

@@ -144,13 +144,17 @@ async fn eventually_registered(store: &Embedded, expect: &[Backend]) {
     }
 }
 
-/// What is kept of the last takeover, once it has ended like this.
-async fn kept(takeover: &Takeover, is_so: impl Fn(&TakeoverEnd) -> bool) -> TakeoverRecord {
+/// What is kept of the takeover by this token, the last one, once it has ended like this.
+async fn kept(
+    takeover: &Takeover,
+    to: u64,
+    is_so: impl Fn(&TakeoverEnd) -> bool,
+) -> TakeoverRecord {
     let give_up = Instant::now() + Duration::from_secs(10);
     loop {
-        let all = takeover.history(Some(Scope::default()), takeover.deadline());
+        let all = takeover.history(takeover.deadline());
         match all.await.unwrap().into_iter().next() {
-            Some((_, last)) if is_so(&last.end) => return last,
+            Some((_, last)) if last.to == token(to) && is_so(&last.end) => return last,
             other => assert!(Instant::now() < give_up, "{other:?}"),
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -209,7 +213,7 @@ async fn ends_writers(n: usize) {
     assert!(declare(&takeover, 33, idle).await.is_err());
     assert_eq!(count(&client, "SELECT count(*) FROM t").await, 0);
     assert_eq!(registered(&store).await, [new]);
-    let record = kept(&takeover, |end| *end == TakeoverEnd::Complete).await;
+    let record = kept(&takeover, 34, |end| *end == TakeoverEnd::Complete).await;
     assert_eq!((record.from, record.to), (Some(token(33)), token(34)));
     assert_eq!(
         (record.raised_at, record.raised_by),
@@ -498,14 +502,46 @@ async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
         Err(DeclareError::Stale { .. })
     ));
     let is_stuck = |end: &TakeoverEnd| matches!(end, TakeoverEnd::Incomplete(why) if why.contains("server process"));
-    let first = kept(&takeover, is_stuck).await;
+    let first = kept(&takeover, 2, is_stuck).await;
     assert_eq!((first.from, first.work.sessions), (Some(token(1)), 0));
     postgres.signal(Signal::CONT, stuck.pid);
     assert_eq!(declare(&takeover, 2, new).await.unwrap().token, token(2));
     assert_eq!(registered(&store).await, [new]);
-    let whole = kept(&takeover, |end| *end == TakeoverEnd::Complete).await;
+    let whole = kept(&takeover, 2, |end| *end == TakeoverEnd::Complete).await;
     assert_eq!((whole.from, whole.work.sessions), (Some(token(1)), 1));
     assert!(whole.work.took_us >= 700_000, "{whole:?}");
+}
+
+/// The old session has ended by itself, and the reaper has found so, before the leader comes back.
+#[tokio::test]
+async fn a_takeover_that_nobody_has_to_finish_is_kept_as_complete() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(
+        TakeoverOptions {
+            timeout: Duration::from_millis(800),
+            ..options(&postgres)
+        },
+        &store,
+    )
+    .await
+    .unwrap();
+    let (_old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
+    postgres.signal(Signal::STOP, stuck.pid);
+    let client = postgres.connect("postgres").await;
+    let new = identify(&takeover, &client).await.unwrap();
+    declare(&takeover, 2, new).await.unwrap_err();
+    kept(&takeover, 2, |end| *end != TakeoverEnd::Complete).await;
+    postgres.signal(Signal::CONT, stuck.pid);
+    let gone = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE pid = {}",
+        stuck.pid
+    );
+    eventually(&client, &gone, 0).await;
+    store.forget(&[stuck]).await.unwrap();
+    declare(&takeover, 2, new).await.unwrap();
+    let whole = kept(&takeover, 2, |end| *end == TakeoverEnd::Complete).await;
+    assert_eq!(whole.from, Some(token(1)));
 }
 
 /// The caller goes away before the authority has answered, or in the middle of the barrier.
@@ -766,8 +802,8 @@ impl Authority for Slow {
         self.store.recover(seen, cluster, marks).await
     }
 
-    async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()> {
-        self.store.note_takeover(scope, record).await
+    async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
+        self.store.note_takeovers(scope, records).await
     }
 
     async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {

@@ -11,8 +11,10 @@ fn record(to: u64, end: TakeoverEnd) -> TakeoverRecord {
 }
 
 async fn note(store: &dyn Authority, scope: &Scope, record: &TakeoverRecord) {
-    let noted = store.note_takeover(scope, record).await;
-    noted.expect("note_takeover answers");
+    let noted = store
+        .note_takeovers(scope, std::slice::from_ref(record))
+        .await;
+    noted.expect("note_takeovers answers");
 }
 
 async fn of(store: &dyn Authority, scope: &Scope) -> Vec<TakeoverRecord> {

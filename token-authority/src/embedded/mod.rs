@@ -176,11 +176,11 @@ impl Authority for Embedded {
             .await
     }
 
-    async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()> {
-        let (scope, record) = (scope.clone(), record.clone());
+    async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
+        let (scope, records) = (scope.clone(), records.to_vec());
         self.call(move |tables| {
             tables.changed = true;
-            tables.takeovers.note(&scope, &record, now_us())
+            tables.takeovers.note(&scope, &records, now_us())
         })
         .await
     }

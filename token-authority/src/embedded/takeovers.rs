@@ -25,11 +25,11 @@ impl<'txn> Takeovers<'txn> {
         })
     }
 
-    /// See [`crate::Authority::note_takeover`].
+    /// See [`crate::Authority::note_takeovers`].
     pub(super) fn note(
         &mut self,
         scope: &Scope,
-        record: &TakeoverRecord,
+        records: &[TakeoverRecord],
         now: i64,
     ) -> Result<(), Fault> {
         let (before, mut history) = self.history(scope)?.unzip();
@@ -37,7 +37,7 @@ impl<'txn> Takeovers<'txn> {
             self.noted.remove((before, scope.as_str()))?;
         }
         let history = history.get_or_insert_default();
-        history.note(record);
+        history.note(records);
         self.of
             .insert(scope.as_str(), (now, history.write().as_str()))?;
         self.noted.insert((now, scope.as_str()), ())?;

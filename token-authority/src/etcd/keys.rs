@@ -10,7 +10,8 @@
 //! | `mark/<scope>` | the mark, JSON |
 //! | `session/<scope>\|<pid>\|<started_us>` | rank, a space, the time of the declaration |
 //! | `sync` | empty: written to learn a revision |
-//! | `takeovers/<scope>` | its last takeovers, JSON |
+//! | `takeovers/<scope>` | when one was noted last, a space, and its last takeovers, JSON |
+//! | `takeovers-noted/<time>\|<scope>` | empty: finds the scopes that one was noted of last; later times are lower |
 //!
 //! `|` is in no name of a scope, so a range over one scope never meets another. The rank comes first in the value
 //! of a session, in a form whose order as bytes is its own, so that etcd can compare it: the token in 19 digits in
@@ -98,14 +99,23 @@ impl Keys {
         self.key(&format!("takeovers/{scope}"))
     }
 
-    /// What the keys of all takeovers begin with.
-    pub(super) fn takeovers(&self) -> Vec<u8> {
-        self.key("takeovers/")
+    /// `noted_at` in microseconds since the Unix epoch.
+    pub(super) fn noted(&self, noted_at: i64, scope: &Scope) -> Vec<u8> {
+        let until_the_end = i64::MAX - noted_at.max(0);
+        self.key(&format!(
+            "takeovers-noted/{until_the_end:019}{SEPARATOR}{scope}"
+        ))
     }
 
-    /// The scope of a key of [`Self::takeovers`].
-    pub(super) fn read_takeovers(&self, key: &[u8]) -> Option<Scope> {
-        Scope::new(self.below(key)?.strip_prefix("takeovers/")?).ok()
+    /// What all keys of [`Self::noted`] begin with.
+    pub(super) fn all_noted(&self) -> Vec<u8> {
+        self.key("takeovers-noted/")
+    }
+
+    /// The scope of a key of [`Self::noted`].
+    pub(super) fn read_noted(&self, key: &[u8]) -> Option<Scope> {
+        let below = self.below(key)?.strip_prefix("takeovers-noted/")?;
+        Scope::new(below.split(SEPARATOR).nth(1)?).ok()
     }
 
     pub(super) fn marks(&self) -> Range {

@@ -1,37 +1,46 @@
-//! How takeovers went: one key for each scope, whose value is replaced as a whole.
+//! How takeovers went: one key for each scope, whose value is replaced as a whole, and one that finds the scope by the
+//! time, so that the last ones are found without reading all.
 
-use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, SortOrder, SortTarget, TxnOp};
+use std::collections::HashSet;
+
+use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, Txn, TxnOp};
 
 use super::scope_step::Conflicts;
-use super::store::{Path, Store, found};
+use super::store::{OPERATIONS_MAX, Path, Store, found};
 use crate::takeovers::History;
-use crate::{AuthorityError, Scope, TakeoverRecord};
+use crate::{AuthorityError, Scope, TakeoverRecord, now_us};
 
 impl Store {
-    /// See [`crate::Authority::note_takeover`].
-    pub(super) async fn note_takeover(
+    /// See [`crate::Authority::note_takeovers`].
+    pub(super) async fn note_takeovers(
         &self,
         scope: &Scope,
-        record: &TakeoverRecord,
+        records: &[TakeoverRecord],
     ) -> Result<(), AuthorityError> {
         let key = self.keys.takeovers_of(scope);
-        let read = || TxnOp::get(key.clone(), None);
-        let mut known = self.sync(vec![read()]).await?;
+        // The step compares it, so it does no harm if it is old.
+        let read = self.get(key.clone(), GetOptions::new()).await?;
+        let mut known = read.kvs().first().cloned();
         let mut conflicts = Conflicts::default();
         loop {
-            let seen = found(known.answers.last());
-            let mut history =
-                seen.map_or_else(History::default, |kv| History::read(scope, kv.value()));
-            history.note(record);
-            let revision = seen.map_or(0, KeyValue::mod_revision);
+            let revision = known.as_ref().map_or(0, KeyValue::mod_revision);
             let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
-            let write = TxnOp::put(key.clone(), history.write(), None);
-            known = self
-                .step(vec![unchanged], vec![write], vec![read()])
-                .await?;
-            if known.path == Path::Then {
+            let (before, mut history) =
+                known.map_or_else(Default::default, |kv| read_value(scope, &kv));
+            history.note(records);
+            let now = now_us();
+            let value = format!("{now} {}", history.write());
+            let mut then = vec![TxnOp::put(key.clone(), value, None)];
+            if before != Some(now) {
+                then.push(TxnOp::put(self.keys.noted(now, scope), Vec::new(), None));
+                then.extend(before.map(|at| TxnOp::delete(self.keys.noted(at, scope), None)));
+            }
+            let otherwise = vec![TxnOp::get(key.clone(), None)];
+            let stepped = self.step(vec![unchanged], then, otherwise).await?;
+            if stepped.path == Path::Then {
                 return Ok(());
             }
+            known = found(stepped.answers.first()).cloned();
             conflicts.again("the takeovers of a scope").await?;
         }
     }
@@ -41,27 +50,59 @@ impl Store {
         &self,
         of: Option<&Scope>,
     ) -> Result<Vec<(Scope, TakeoverRecord)>, AuthorityError> {
-        let (key, options) = match of {
-            Some(scope) => (self.keys.takeovers_of(scope), GetOptions::new()),
-            None => {
-                let last = GetOptions::new()
-                    .with_prefix()
-                    .with_sort(SortTarget::Mod, SortOrder::Descend)
-                    .with_limit(TakeoverRecord::LISTED as i64);
-                (self.keys.takeovers(), last)
-            }
-        };
         self.history.intact()?;
+        let scopes = match of {
+            Some(scope) => vec![scope.clone()],
+            None => self.noted_last().await?,
+        };
+        let mut all = Vec::new();
+        for batch in scopes.chunks(OPERATIONS_MAX) {
+            let each = |scope| TxnOp::get(self.keys.takeovers_of(scope), None);
+            let gets: Vec<TxnOp> = batch.iter().map(each).collect();
+            // No step: nothing is decided by what is read here, so it may be old.
+            let answer = self.members.call(|client| {
+                let txn = Txn::new().and_then(gets.clone());
+                async move { client.kv_client().txn(txn).await }
+            });
+            for (scope, answer) in batch.iter().zip(&answer.await?.op_responses()) {
+                let read = found(Some(answer)).map(|kv| read_value(scope, kv).1);
+                all.extend(read.map(|history| (scope.clone(), history)));
+            }
+        }
+        Ok(History::list(all))
+    }
+
+    async fn noted_last(&self) -> Result<Vec<Scope>, AuthorityError> {
+        let first = GetOptions::new()
+            .with_prefix()
+            .with_keys_only()
+            .with_limit(TakeoverRecord::LISTED as i64);
+        let answer = self.get(self.keys.all_noted(), first).await?;
+        let named = |kv: &KeyValue| self.keys.read_noted(kv.key());
+        // A value that was damaged does not tell which key of this kind is the one before.
+        let mut seen = HashSet::new();
+        let all = answer.kvs().iter().filter_map(named);
+        Ok(all.filter(|scope| seen.insert(scope.clone())).collect())
+    }
+
+    async fn get(&self, key: Vec<u8>, options: GetOptions) -> Result<GetResponse, AuthorityError> {
         let answer = self.members.call(|client| {
             let (key, options) = (key.clone(), options.clone());
             async move { client.kv_client().get(key, Some(options)).await }
         });
-        let answer = answer.await?;
-        let named = |kv: &KeyValue| {
-            let scope = self.keys.read_takeovers(kv.key())?;
-            let history = History::read(&scope, kv.value());
-            Some((scope, history))
-        };
-        Ok(History::list(answer.kvs().iter().filter_map(named)))
+        Ok(answer.await?)
     }
+}
+
+/// When a takeover was noted last, and the takeovers.
+fn read_value(scope: &Scope, kv: &KeyValue) -> (Option<i64>, History) {
+    let value = kv.value();
+    let at = value.iter().position(|byte| *byte == b' ');
+    let (noted, json) = at
+        .and_then(|at| value.split_at_checked(at))
+        .unwrap_or((&[], value));
+    let noted = std::str::from_utf8(noted)
+        .ok()
+        .and_then(|text| text.parse().ok());
+    (noted, History::read(scope, json.trim_ascii_start()))
 }

@@ -307,8 +307,8 @@ impl Authority for Postgres {
         .await
     }
 
-    async fn note_takeover(&self, scope: &Scope, record: &TakeoverRecord) -> Answer<()> {
-        self.note(scope, record).await
+    async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
+        self.note(scope, records).await
     }
 
     async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {

@@ -17,7 +17,7 @@ impl Postgres {
     pub(super) async fn note(
         &self,
         scope: &Scope,
-        record: &TakeoverRecord,
+        records: &[TakeoverRecord],
     ) -> Result<(), AuthorityError> {
         for _ in 0..CONFLICTS_MAX {
             // The name of a scope needs no quoting: see Scope.
@@ -29,7 +29,7 @@ impl Postgres {
             let seen = read.into_iter().next();
             let json = seen.as_deref().map(str::as_bytes);
             let mut history = json.map_or_else(History::default, |json| History::read(scope, json));
-            history.note(record);
+            history.note(records);
             let (scope, text) = (scope.as_str().to_owned(), history.write());
             let replaced = self.alone(1, move |worker| {
                 Box::pin(async move { worker.replace_history(scope, seen, text).await })

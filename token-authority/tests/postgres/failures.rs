@@ -442,11 +442,17 @@ async fn a_damaged_history_holds_up_nothing() {
     let mark = Mark::new(token(7), 1, "test".to_owned());
     let record = TakeoverRecord::new(None, &mark, TakeoverEnd::Complete);
     for name in ["a", "b"] {
-        store.note_takeover(&scope(name), &record).await.unwrap();
+        store
+            .note_takeovers(&scope(name), std::slice::from_ref(&record))
+            .await
+            .unwrap();
     }
     server.sql("UPDATE pgpalisade_authority.takeovers SET history = '{]' WHERE scope = 'a'");
     let all = store.takeovers(None).await.unwrap();
     assert_eq!(all, [(scope("b"), record.clone())]);
-    store.note_takeover(&scope("a"), &record).await.unwrap();
+    store
+        .note_takeovers(&scope("a"), std::slice::from_ref(&record))
+        .await
+        .unwrap();
     assert_eq!(store.takeovers(None).await.unwrap().len(), 2);
 }

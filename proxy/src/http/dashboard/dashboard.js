@@ -28,6 +28,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const byId = (id) => document.getElementById(id);
 let picture = null;
 let heardAt = 0;
+let lastMadeAt = 0;
 let serverAhead = 0;
 let shown = {};
 
@@ -235,8 +236,12 @@ function show() {
 function hear(event) {
   for (const line of event.split("\n")) {
     if (line.startsWith("id: ")) {
+      // When the picture was made: one that is shown for long is no news.
+      const madeAt = Number(line.slice(4));
+      if (madeAt === lastMadeAt) continue;
+      lastMadeAt = madeAt;
       heardAt = Date.now();
-      serverAhead = Number(line.slice(4)) - heardAt;
+      serverAhead = madeAt - heardAt;
     } else if (line.startsWith("data: ")) {
       picture = JSON.parse(line.slice(6));
       show();
