@@ -6,6 +6,7 @@
 mod support;
 
 use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -461,25 +462,56 @@ async fn a_second_authority_is_refused_and_both_are_named() {
     waiting.await.unwrap().unwrap();
 }
 
-/// A session that cannot end: its process is stopped.
+/// Gives up soon.
+const IMPATIENT: Duration = Duration::from_millis(800);
+
+/// An old session that cannot end, for its process is stopped, and a new one.
+struct Stuck {
+    postgres: Postgres,
+    store: Arc<Embedded>,
+    takeover: Takeover,
+    stuck: Backend,
+    new: Backend,
+    client: Client,
+    _old: Client,
+}
+
+impl Stuck {
+    async fn start() -> Self {
+        let postgres = Postgres::start(&[]).await;
+        let store = store(&postgres);
+        let options = TakeoverOptions {
+            timeout: IMPATIENT,
+            ..options(&postgres)
+        };
+        let takeover = start(options, &store).await.unwrap();
+        let (old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
+        postgres.signal(Signal::STOP, stuck.pid);
+        let client = postgres.connect("postgres").await;
+        let new = identify(&takeover, &client).await.unwrap();
+        Self {
+            postgres,
+            store,
+            takeover,
+            stuck,
+            new,
+            client,
+            _old: old,
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
-    let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let timeout = Duration::from_millis(800);
-    let takeover = start(
-        TakeoverOptions {
-            timeout,
-            ..options(&postgres)
-        },
-        &store,
-    )
-    .await
-    .unwrap();
-    let (_old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
-    postgres.signal(Signal::STOP, stuck.pid);
-    let client = postgres.connect("postgres").await;
-    let new = identify(&takeover, &client).await.unwrap();
+    let Stuck {
+        postgres,
+        store,
+        takeover,
+        stuck,
+        new,
+        ..
+    } = Stuck::start().await;
+    let timeout = IMPATIENT;
     let began = Instant::now();
     let error = declare(&takeover, 2, new).await.unwrap_err();
     let took = began.elapsed();
@@ -515,21 +547,15 @@ async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
 /// The old session has ended by itself, and the reaper has found so, before the leader comes back.
 #[tokio::test]
 async fn a_takeover_that_nobody_has_to_finish_is_kept_as_complete() {
-    let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let takeover = start(
-        TakeoverOptions {
-            timeout: Duration::from_millis(800),
-            ..options(&postgres)
-        },
-        &store,
-    )
-    .await
-    .unwrap();
-    let (_old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
-    postgres.signal(Signal::STOP, stuck.pid);
-    let client = postgres.connect("postgres").await;
-    let new = identify(&takeover, &client).await.unwrap();
+    let Stuck {
+        postgres,
+        store,
+        takeover,
+        stuck,
+        client,
+        new,
+        ..
+    } = Stuck::start().await;
     declare(&takeover, 2, new).await.unwrap_err();
     kept(&takeover, 2, |end| *end != TakeoverEnd::Complete).await;
     postgres.signal(Signal::CONT, stuck.pid);
@@ -542,6 +568,32 @@ async fn a_takeover_that_nobody_has_to_finish_is_kept_as_complete() {
     declare(&takeover, 2, new).await.unwrap();
     let whole = kept(&takeover, 2, |end| *end == TakeoverEnd::Complete).await;
     assert_eq!(whole.from, Some(token(1)));
+}
+
+/// A scope whose mark rises all the time costs the authority no more than a few steps a second.
+#[tokio::test]
+async fn takeovers_of_a_busy_scope_are_noted_together() {
+    let postgres = Postgres::start(&[]).await;
+    let counting = Arc::new(Slow {
+        store: store(&postgres),
+        declare: Duration::ZERO,
+        tells: true,
+        notes: AtomicUsize::default(),
+    });
+    let authority = Arc::clone(&counting) as _;
+    let started = Takeover::start(options(&postgres), authority, CancellationToken::new()).await;
+    let takeover = started.unwrap();
+    let client = postgres.connect("postgres").await;
+    let backend = identify(&takeover, &client).await.unwrap();
+    let began = Instant::now();
+    for value in 1..=100 {
+        declare(&takeover, value, backend).await.unwrap();
+    }
+    let took = began.elapsed();
+    kept(&takeover, 100, |end| *end == TakeoverEnd::Complete).await;
+    let notes = counting.notes.load(Ordering::Relaxed);
+    let most = 2 + usize::try_from(took.as_millis() / 250).unwrap();
+    assert!(notes <= most, "{notes} in {took:?}");
 }
 
 /// The caller goes away before the authority has answered, or in the middle of the barrier.
@@ -769,6 +821,8 @@ struct Slow {
     declare: Duration,
     /// Whether it tells of changes.
     tells: bool,
+    /// How often it was told of takeovers.
+    notes: AtomicUsize,
 }
 
 #[async_trait]
@@ -803,6 +857,7 @@ impl Authority for Slow {
     }
 
     async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
+        self.notes.fetch_add(1, Ordering::Relaxed);
         self.store.note_takeovers(scope, records).await
     }
 
@@ -856,6 +911,7 @@ impl Replaced {
             store: Arc::clone(&store),
             declare: Duration::ZERO,
             tells: false,
+            notes: AtomicUsize::default(),
         };
         let options = TakeoverOptions {
             reap_every: Duration::from_millis(50),
@@ -946,6 +1002,7 @@ async fn an_authority_that_does_not_answer_is_an_error_in_time() {
         store: Arc::clone(&store),
         declare: never,
         tells: true,
+        notes: AtomicUsize::default(),
     };
     let timeout = Duration::from_millis(300);
     let options = TakeoverOptions {
