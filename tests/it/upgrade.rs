@@ -211,12 +211,20 @@ fn http_is_answered_by_the_new_process() {
     let mut options = http.options(&postgres);
     options.store = Store::Url(etcd.authority());
     let mut line = Line::start(options);
-    let started = || http.metrics().of("process_start_time_seconds");
-    let before = started();
+    // None: the old process has accepted the connection, and closed it.
+    let started = || -> Option<f64> {
+        let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        let answer = http.send(request).ok()?;
+        let mut lines = answer.lines();
+        let value = lines.find_map(|line| line.strip_prefix("process_start_time_seconds "))?;
+        value.parse().ok()
+    };
+    let before = started().unwrap();
     let mut open = open_transactions(&line.endpoint(), 1);
     let old = line.upgrade();
-    wait_for("the new process to answer", || http.connect().ok());
-    assert!(started() > before);
+    wait_for("the new process to answer", || {
+        started().filter(|since| *since > before)
+    });
     assert_eq!(http.get("/readyz").status, 200);
     assert!(ended(old).is_none());
     open[0].ok("COMMIT");

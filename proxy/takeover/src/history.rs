@@ -15,7 +15,7 @@ use super::in_time;
 
 /// Records that may wait. What does not fit is left out.
 const LIMIT: usize = 1024;
-/// Records are collected for so long, so that a busy scope is written once for many.
+/// Behind each time that records were handed on, so that a busy scope is written once for many.
 const COLLECTED_FOR: Duration = Duration::from_millis(250);
 /// How often it is tried to hand them on, so that one scope does not hold up the others for ever.
 const ATTEMPTS: u32 = 60;
@@ -93,7 +93,6 @@ impl Noted {
     async fn run(mut self, cancel: CancellationToken) {
         let hand_on = async {
             while let Some(first) = self.waiting.recv().await {
-                sleep(COLLECTED_FOR).await;
                 for (scope, records) in self.collect(Some(first)) {
                     for _ in 0..ATTEMPTS {
                         if self.hand_on(&scope, &records).await {
@@ -102,6 +101,7 @@ impl Noted {
                         sleep(RETRY).await;
                     }
                 }
+                sleep(COLLECTED_FOR).await;
             }
         };
         tokio::select! {

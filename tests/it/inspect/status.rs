@@ -1,5 +1,7 @@
 //! `pgpalisade status`.
 
+use pgpalisade_tests::http::Http;
+use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::proxy::Proxy;
 use pgpalisade_tests::stage::leader;
@@ -9,7 +11,7 @@ use super::{Settings, fresh_store};
 #[test]
 fn what_is_there_while_a_proxy_runs_and_after() {
     let postgres = Postgres::start();
-    let mut proxy = Proxy::start(&postgres);
+    let (http, mut proxy) = Http::with_proxy(&postgres);
     let mut session = leader(&proxy.endpoint(), "jobs=7");
     session.ok("SET fencing.token = '34'");
     let settings = Settings::new(&postgres, &proxy.store());
@@ -36,8 +38,11 @@ fn what_is_there_while_a_proxy_runs_and_after() {
     let problem = nowhere["cluster"]["problems"][0].as_str().unwrap();
     assert!(problem.contains("keeps no copy of them"), "{problem}");
     assert!(!text.contains("last takeovers"), "{text}");
-    // Not killed: a takeover is noted behind the answer to the client.
-    assert_eq!(proxy.terminate().code(), Some(0));
+    wait_for("both takeovers to be noted", || {
+        let noted = http.get("/api/v1/takeovers").body;
+        (noted.contains("\"to\":34") && noted.contains("\"to\":7")).then_some(())
+    });
+    proxy.kill();
 
     let status = settings.status();
     assert_eq!(status["authority"]["state"], "read");
