@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
-    Etcd, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeoverRecord, Watch,
-    conformance,
+    Etcd, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired, Scope,
+    TakeoverRecord, Watch, conformance,
 };
 use pgpalisade_tests::etcd;
 use pgpalisade_tests::machine;
@@ -117,6 +117,10 @@ impl Authority for InTurn {
         marks: &[(Scope, Mark)],
     ) -> Answer<Enrolled> {
         self.next().recover(seen, cluster, marks).await
+    }
+
+    async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased> {
+        self.next().lease(scope, holder, step).await
     }
 
     async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {

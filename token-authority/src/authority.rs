@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use crate::{
-    Backend, Claim, Cluster, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeId,
-    TakeoverRecord, Token,
+    Backend, Claim, Cluster, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest,
+    Repaired, Scope, TakeId, TakeoverRecord, Token,
 };
 
 /// The answer of an authority.
@@ -79,6 +79,13 @@ pub trait Authority: Send + Sync + 'static {
 
     /// Which cluster is on record.
     async fn cluster(&self) -> Answer<Option<Cluster>>;
+
+    /// Takes a step with the lease of a scope. One candidate holds it at most, and loses it where it has not renewed it
+    /// in its time, which the store counts from this step on, by its own clock: so a holder that counts from before it
+    /// asked steps down first. One that has lapsed may be renewed as long as nobody else has acquired it.
+    ///
+    /// Raises no mark and decides nothing about writes: a holder that sleeps is fenced by its token, not by its lease.
+    async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased>;
 
     /// Keeps how takeovers of a scope went, the last [`TakeoverRecord::KEPT`] of them. Several attempts at one are one
     /// record. For people: nothing is decided by it.

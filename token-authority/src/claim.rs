@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Backend, Token, TokenError};
+use crate::{Backend, LeaseTime, Token, TokenError};
 
 /// In front of the mark that was read.
 const AFTER: &str = "after:";
@@ -21,6 +21,8 @@ pub enum Claim {
     After(Option<Token>),
     /// The one after the mark, whatever that is.
     Next,
+    /// The same, once the lease of the scope is held ([`crate::Authority::lease`]), which whoever asks sees to.
+    Lease(LeaseTime),
 }
 
 impl Claim {
@@ -31,14 +33,14 @@ impl Claim {
             Self::Token(token) => Some(token),
             Self::After(None) => Some(Token::MIN),
             Self::After(Some(mark)) => mark.next(),
-            Self::Next => None,
+            Self::Next | Self::Lease(_) => None,
         }
     }
 
     /// Whether the authority is to say which token it is.
     #[must_use]
     pub const fn is_take(self) -> bool {
-        matches!(self, Self::After(_) | Self::Next)
+        !matches!(self, Self::Token(_))
     }
 }
 
@@ -51,10 +53,13 @@ impl From<Token> for Claim {
 impl FromStr for Claim {
     type Err = TokenError;
 
-    /// `34`, `after:33` or `next`, and nothing else. `after:0` is for a scope without a mark.
+    /// `34`, `after:33`, `next`, `lease` or `lease:15s`, and nothing else. `after:0` is for a scope without a mark.
     fn from_str(text: &str) -> Result<Self, TokenError> {
         if text == NEXT {
             return Ok(Self::Next);
+        }
+        if let Some(lease) = LeaseTime::read(text) {
+            return lease.map(Self::Lease);
         }
         let Some(mark) = text.strip_prefix(AFTER) else {
             return Token::from_str(text).map(Self::Token);
@@ -76,6 +81,7 @@ impl fmt::Display for Claim {
             Self::After(None) => write!(f, "{AFTER}0"),
             Self::After(Some(mark)) => write!(f, "{AFTER}{mark}"),
             Self::Next => f.write_str(NEXT),
+            Self::Lease(time) => time.fmt(f),
         }
     }
 }
@@ -124,6 +130,8 @@ mod tests {
     fn claims_are_read_strictly() {
         check("34", Claim::Token(token(34)));
         check("next", Claim::Next);
+        check("lease", Claim::Lease(LeaseTime::WhileHeld));
+        check("lease:15s", Claim::Lease(LeaseTime::Asked(15)));
         check("after:33", Claim::After(Some(token(33))));
         check("after:033", Claim::After(Some(token(33))));
         check("after:0", Claim::After(None));
@@ -133,6 +141,9 @@ mod tests {
             "",
             "NEXT",
             "next:33",
+            "lease:",
+            "lease:1s",
+            "leases",
             "nextafter:1",
             "after",
             "after:",
@@ -153,7 +164,7 @@ mod tests {
 
     #[test]
     fn claims_are_shown_as_they_are_read() {
-        for text in ["34", "next", "after:33", "after:0"] {
+        for text in ["34", "next", "after:33", "after:0", "lease", "lease:15s"] {
             assert_eq!(text.parse::<Claim>().unwrap().to_string(), text);
         }
     }

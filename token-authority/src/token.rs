@@ -31,6 +31,9 @@ pub enum TokenError {
     /// Above 2^63-1.
     #[error("a token is at most 9223372036854775807")]
     TooLarge,
+    /// The time of a lease.
+    #[error("a lease is written lease, or lease:15s with whole seconds from 3 to 3600")]
+    LeaseTime,
 }
 
 impl Token {

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
-    Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeoverRecord, Token, Watch,
+    Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired, Scope,
+    TakeoverRecord, Token, Watch,
 };
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
@@ -174,6 +175,10 @@ impl Authority for Deaf {
         marks: &[(Scope, Mark)],
     ) -> Answer<Enrolled> {
         self.0.recover(seen, cluster, marks).await
+    }
+
+    async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased> {
+        self.0.lease(scope, holder, step).await
     }
 
     async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use pgpalisade_authority::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
-    Enrolled, IfStale, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeoverEnd,
-    TakeoverRecord, Token, Watch,
+    Enrolled, IfStale, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired,
+    Scope, TakeoverEnd, TakeoverRecord, Token, Watch,
 };
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
@@ -854,6 +854,10 @@ impl Authority for Slow {
         marks: &[(Scope, Mark)],
     ) -> Answer<Enrolled> {
         self.store.recover(seen, cluster, marks).await
+    }
+
+    async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased> {
+        self.store.lease(scope, holder, step).await
     }
 
     async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {

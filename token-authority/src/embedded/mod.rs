@@ -3,6 +3,7 @@
 //! A thread of its own owns the file. It takes every request that is waiting, applies them in one durable
 //! transaction, then answers all of them, so that fifty declarations that arrive together pay for one commit.
 
+mod leases;
 mod open;
 mod read;
 mod tables;
@@ -22,9 +23,10 @@ pub use read::{Found, read};
 use crate::watchers::Watchers;
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Change, Cluster, Declaration,
-    Declared, Drained, Enrolled, Mark, Outcome, Rank, Registered, RepairRequest, Repaired, Scope,
-    TakeoverRecord, Watch, now_us,
+    Declared, Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Outcome, Rank, Registered,
+    RepairRequest, Repaired, Scope, TakeoverRecord, Watch, now_us,
 };
+use leases::Leases;
 use tables::{Fault, Tables};
 use worker::{Call, Job};
 
@@ -43,6 +45,7 @@ struct Inner {
     jobs: Option<mpsc::Sender<Box<dyn Job>>>,
     thread: Option<JoinHandle<()>>,
     watchers: Watchers,
+    leases: Leases,
 }
 
 impl Embedded {
@@ -65,6 +68,7 @@ impl Embedded {
                 jobs: Some(jobs),
                 thread: Some(thread),
                 watchers: Watchers::default(),
+                leases: Leases::default(),
             }),
         })
     }
@@ -174,6 +178,10 @@ impl Authority for Embedded {
         let marks = marks.to_vec();
         self.call(move |tables| tables.recover(seen, cluster, &marks))
             .await
+    }
+
+    async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased> {
+        Ok(self.inner.leases.step(scope, holder, step))
     }
 
     async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {

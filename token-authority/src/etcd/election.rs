@@ -7,16 +7,15 @@
 
 use std::time::Duration;
 
-use etcd_client::{
-    Compare, CompareOp, Error, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
-};
+use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp};
 
 use super::fault::Fault;
+use super::lease;
 use super::members::Members;
 use super::open::{Failure, OpenError, client_options};
 use super::options::Options;
 use super::store::found;
-use crate::Token;
+use crate::{Leased, Token};
 
 /// A lease, and the key that it holds in the line. Every call is bounded, and asks one member after the other.
 #[derive(Debug)]
@@ -37,15 +36,6 @@ pub enum Standing {
     Gone,
 }
 
-/// Whether a lease could be renewed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Renewed {
-    /// It lives for its whole time, from the call on.
-    Yes,
-    /// It has ended.
-    Ended,
-}
-
 impl Candidate {
     /// Gets a lease of so many seconds, but does not stand in the line yet. To be called inside the runtime that the
     /// connections shall live in.
@@ -59,14 +49,12 @@ impl Candidate {
         ttl: Duration,
     ) -> Result<Self, OpenError> {
         let members = Members::new(&options.urls, client_options(options)?);
-        let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
-        let granted =
-            members.call(|client| async move { client.lease_client().grant(seconds, None).await });
-        let granted = granted.await.map_err(|fault| explain(fault, election))?;
+        let granted = lease::grant(&members, ttl).await;
+        let lease = granted.map_err(|fault| explain(fault, election))?;
         Ok(Self {
             members,
             election: election.to_owned(),
-            lease: granted.id(),
+            lease,
         })
     }
 
@@ -132,17 +120,9 @@ impl Candidate {
     /// # Errors
     ///
     /// etcd does not answer, or refuses: the lease may live or not.
-    pub async fn renew(&self) -> Result<Renewed, OpenError> {
-        let lease = self.lease;
-        let renewed = self.members.call(|client| async move {
-            match client.lease_client().keep_alive(lease).await {
-                // The answer to the first request on the stream has come.
-                Ok(_stream) => Ok(Renewed::Yes),
-                Err(Error::LeaseKeepAliveError(_)) => Ok(Renewed::Ended),
-                Err(error) => Err(error),
-            }
-        });
-        renewed.await.map_err(|fault| self.explain(fault))
+    pub async fn renew(&self) -> Result<Leased, OpenError> {
+        let renewed = lease::keep_alive(&self.members, self.lease).await;
+        renewed.map_err(|fault| self.explain(fault))
     }
 
     /// Leaves the line: the key goes with its lease.
@@ -151,11 +131,8 @@ impl Candidate {
     ///
     /// etcd does not answer, or refuses; then it ends by itself.
     pub async fn resign(&self) -> Result<(), OpenError> {
-        let lease = self.lease;
-        let revoked = self
-            .members
-            .call(|client| async move { client.lease_client().revoke(lease).await });
-        revoked.await.map(drop).map_err(|fault| self.explain(fault))
+        let revoked = lease::revoke(&self.members, self.lease).await;
+        revoked.map_err(|fault| self.explain(fault))
     }
 
     /// As Go's `concurrency` package writes it.

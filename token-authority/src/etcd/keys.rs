@@ -8,6 +8,7 @@
 //! | `cluster` | the cluster on record, JSON |
 //! | `identity` | identity and format of the store, JSON |
 //! | `mark/<scope>` | the mark, JSON |
+//! | `scope-lease/<scope>` | who holds its lease; lives as long as a lease of etcd |
 //! | `session/<scope>\|<pid>\|<started_us>` | rank, a space, the time of the declaration |
 //! | `sync` | empty: written to learn a revision |
 //! | `takeovers/<scope>` | when one was noted last, a space, and its last takeovers, JSON |
@@ -93,6 +94,10 @@ impl Keys {
         self.key(&format!(
             "backend/{pid}{SEPARATOR}{started_us}{SEPARATOR}{scope}"
         ))
+    }
+
+    pub(super) fn lease(&self, scope: &Scope) -> Vec<u8> {
+        self.key(&format!("scope-lease/{scope}"))
     }
 
     pub(super) fn takeovers_of(&self, scope: &Scope) -> Vec<u8> {

@@ -83,6 +83,7 @@ mod election;
 mod fault;
 mod history;
 mod keys;
+mod lease;
 mod marks;
 mod members;
 mod open;
@@ -100,14 +101,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::task::AbortHandle;
 
-pub use election::{Candidate, Renewed, Standing};
+pub use election::{Candidate, Standing};
 pub use open::OpenError;
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};
 pub use status::{Endpoint, Member, Role};
 
 use crate::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
-    Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeoverRecord, Watch,
+    LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired, Scope,
+    TakeoverRecord, Watch,
 };
 use open::Missing;
 use store::Store;
@@ -229,6 +231,10 @@ impl Authority for Etcd {
         marks: &[(Scope, Mark)],
     ) -> Answer<Enrolled> {
         self.store().recover(seen, cluster, marks).await
+    }
+
+    async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased> {
+        self.store().lease(scope, holder, step).await
     }
 
     async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {

@@ -211,6 +211,30 @@ BEGIN
 END
 $$;
 
+-- Acquires a lease, renews it, or where no time is given releases it. Whether the holder has it then.
+CREATE FUNCTION @schema@.lease(
+    a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
+    a_scope text, a_holder text, a_acquires boolean, a_time_us bigint
+) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
+    IF a_time_us IS NULL THEN
+        DELETE FROM @schema@.leases AS l WHERE l.scope = a_scope AND l.holder = a_holder;
+        RETURN false;
+    ELSIF a_acquires THEN
+        INSERT INTO @schema@.leases AS l (scope, holder, until)
+            VALUES (a_scope, a_holder, @schema@.now_us() + a_time_us)
+            ON CONFLICT (scope) DO UPDATE SET holder = EXCLUDED.holder, until = @schema@.now_us() + a_time_us
+                WHERE l.holder = a_holder OR l.until <= @schema@.now_us();
+    ELSE
+        UPDATE @schema@.leases AS l SET until = @schema@.now_us() + a_time_us
+            WHERE l.scope = a_scope AND l.holder = a_holder;
+    END IF;
+    RETURN FOUND;
+END
+$$;
+
 -- What is on record afterwards, and whether it is what the caller has brought.
 CREATE FUNCTION @schema@.enrol(
     a_format integer, a_identity bytea, a_connection bigint, a_step bigint,

@@ -36,6 +36,7 @@
 //! call ends with [`AuthorityError::WentBack`].
 
 mod info;
+mod lease;
 mod link;
 mod open;
 mod options;
@@ -65,8 +66,8 @@ pub use read::read;
 
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Cluster, Declaration, Declared,
-    Drained, Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeoverRecord,
-    Watch,
+    Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired,
+    Scope, TakeoverRecord, Watch,
 };
 use link::LinkError;
 use steps::{CLUSTER, Declare, Forget, MARK, Reply, SESSION};
@@ -303,6 +304,14 @@ impl Authority for Postgres {
         let marks = marks.to_vec();
         self.alone(RECOVERY, move |worker| {
             Box::pin(async move { worker.recover(seen, cluster, &marks).await })
+        })
+        .await
+    }
+
+    async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased> {
+        let (scope, holder) = (scope.as_str().to_owned(), holder.to_string());
+        self.alone(1, move |worker| {
+            Box::pin(async move { worker.lease(scope, holder, step).await })
         })
         .await
     }

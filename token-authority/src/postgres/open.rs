@@ -10,7 +10,7 @@ use super::options::Options;
 use crate::{AuthorityError, AuthorityId};
 
 /// The format that this version writes. Any other is refused.
-pub(super) const FORMAT: i32 = 5;
+pub(super) const FORMAT: i32 = 6;
 const TABLES: &str = include_str!("tables.sql");
 const FUNCTIONS: &str = include_str!("functions.sql");
 /// First key of the advisory lock under which a store is made; the second is made of the schema's name.

@@ -61,7 +61,7 @@ impl Takes {
     fn push(&mut self, declaration: &Declaration) {
         self.after.push(match declaration.claim {
             Claim::After(mark) => Some(mark.map_or(0, number)),
-            Claim::Token(_) | Claim::Next => None,
+            Claim::Token(_) | Claim::Next | Claim::Lease(_) => None,
         });
         self.is_take.push(declaration.claim.is_take());
         self.ids.push(declaration.take.map(|id| id.to_string()));

@@ -49,6 +49,13 @@ CREATE TABLE @schema@.takeovers (
 );
 CREATE INDEX takeovers_noted ON @schema@.takeovers (noted_at);
 
+-- Who holds the lease of a scope, and until when, microseconds since the Unix epoch.
+CREATE TABLE @schema@.leases (
+    scope text COLLATE "C" PRIMARY KEY,
+    holder text NOT NULL,
+    until bigint NOT NULL
+);
+
 -- How many steps each connection of a proxy has taken. What is answered and missing here was lost.
 CREATE TABLE @schema@.connections (
     id bigint PRIMARY KEY,

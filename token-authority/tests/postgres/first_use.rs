@@ -67,7 +67,7 @@ async fn other_formats_are_refused() {
     let server = Server::start();
     let store = connect(&server).await;
     store.enrol(CLUSTER).await.unwrap();
-    for other in [4, 6] {
+    for other in [5, 7] {
         server.sql(&format!(
             "UPDATE pgpalisade_authority.store SET format = {other}"
         ));

@@ -1,0 +1,116 @@
+//! Leases: one holder at a time, for as long as it renews in time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::fresh_scope;
+use crate::{Authority, LeaseId, LeaseStep, Leased, Scope};
+
+/// The shortest that a client may ask for.
+const TIME: Duration = Duration::from_secs(3);
+/// Longer than a test lasts.
+const LONG: Duration = Duration::from_secs(600);
+/// etcd may end a lease later than it could.
+const LATE: Duration = Duration::from_secs(12);
+
+async fn step(store: &dyn Authority, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Leased {
+    let leased = store.lease(scope, holder, step).await;
+    leased.expect("lease answers")
+}
+
+pub(super) async fn have_one_holder(store: &dyn Authority) {
+    use LeaseStep::{Acquire, Release, Renew};
+    let (s, other) = (fresh_scope(), fresh_scope());
+    let (a, b) = (LeaseId::random(), LeaseId::random());
+    let steps = [
+        (a, Renew(LONG), Leased::NotHeld, "nobody has acquired it"),
+        (a, Release, Leased::NotHeld, "nor can release it"),
+        (a, Acquire(LONG), Leased::Held, "the first"),
+        (a, Acquire(LONG), Leased::Held, "the answer was lost"),
+        (b, Acquire(LONG), Leased::NotHeld, "it is held"),
+        (b, Renew(LONG), Leased::NotHeld, "by another"),
+        (b, Release, Leased::NotHeld, "who keeps it"),
+        (a, Renew(LONG), Leased::Held, "and renews it"),
+        (a, Release, Leased::NotHeld, "given back"),
+        (a, Renew(LONG), Leased::NotHeld, "and gone"),
+        (b, Acquire(LONG), Leased::Held, "at once"),
+        (a, Release, Leased::NotHeld, "late"),
+        (
+            b,
+            Renew(LONG),
+            Leased::Held,
+            "which takes nothing from the other",
+        ),
+    ];
+    for (holder, what, expect, why) in steps {
+        assert_eq!(
+            step(store, &s, holder, what).await,
+            expect,
+            "{what:?}: {why}"
+        );
+    }
+    assert_eq!(step(store, &other, a, Acquire(LONG)).await, Leased::Held);
+    assert_eq!(
+        store.mark(&s).await,
+        Ok(None),
+        "no mark is raised by a lease"
+    );
+}
+
+/// Whoever renews keeps it beyond its time, and whoever does not loses it, no sooner than its time is over.
+pub(super) async fn lapse([one, two]: &[Arc<dyn Authority>; 2]) {
+    let (one, two, s) = (one.as_ref(), two.as_ref(), fresh_scope());
+    let (a, b) = (LeaseId::random(), LeaseId::random());
+    let begun = Instant::now();
+    assert_eq!(
+        step(one, &s, a, LeaseStep::Acquire(TIME)).await,
+        Leased::Held
+    );
+    while begun.elapsed() < TIME * 4 / 3 {
+        assert_eq!(
+            step(two, &s, b, LeaseStep::Acquire(TIME)).await,
+            Leased::NotHeld
+        );
+        assert_eq!(step(one, &s, a, LeaseStep::Renew(TIME)).await, Leased::Held);
+        sleep(Duration::from_millis(500)).await;
+    }
+    let renewing = Instant::now();
+    assert_eq!(step(one, &s, a, LeaseStep::Renew(TIME)).await, Leased::Held);
+    while step(two, &s, b, LeaseStep::Acquire(TIME)).await == Leased::NotHeld {
+        assert!(renewing.elapsed() < LATE, "it never lapses");
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(renewing.elapsed() > TIME * 9 / 10, "it has lapsed early");
+    assert_eq!(
+        step(one, &s, a, LeaseStep::Renew(TIME)).await,
+        Leased::NotHeld
+    );
+}
+
+pub(super) async fn at_once_have_one_winner(handles: &[Arc<dyn Authority>]) {
+    let s = fresh_scope();
+    for _round in 0..6 {
+        let mut tasks = JoinSet::new();
+        for store in handles.iter().cycle().take(24) {
+            let (store, s, holder) = (Arc::clone(store), s.clone(), LeaseId::random());
+            tasks.spawn(async move {
+                (
+                    holder,
+                    step(store.as_ref(), &s, holder, LeaseStep::Acquire(LONG)).await,
+                )
+            });
+        }
+        let answers = tasks.join_all().await;
+        let winners = answers.iter().filter(|(_, leased)| *leased == Leased::Held);
+        let winners: Vec<LeaseId> = winners.map(|(holder, _)| *holder).collect();
+        let [winner] = winners.as_slice() else {
+            panic!("{} have won", winners.len());
+        };
+        for store in handles {
+            step(store.as_ref(), &s, *winner, LeaseStep::Release).await;
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Leases of the embedded store. They are not kept in its file: with the only proxy that serves from it, the sessions
+//! of all holders end.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use crate::{LeaseId, LeaseStep, Leased, Scope};
+
+/// Who holds the lease of which scope, and how long it lives.
+#[derive(Debug, Default)]
+pub(super) struct Leases(Mutex<HashMap<Scope, (LeaseId, Instant)>>);
+
+impl Leases {
+    /// See [`crate::Authority::lease`].
+    pub(super) fn step(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Leased {
+        let now = Instant::now();
+        let mut held = self.0.lock();
+        let other = match held.get(scope) {
+            Some((own, _)) if *own == holder => false,
+            Some((_, until)) => *until > now || !matches!(step, LeaseStep::Acquire(_)),
+            None => !matches!(step, LeaseStep::Acquire(_)),
+        };
+        match step.time() {
+            _ if other => Leased::NotHeld,
+            Some(time) => {
+                // Those of scopes that nobody asks for again do not stay.
+                held.retain(|_, (_, until)| *until > now);
+                held.insert(scope.clone(), (holder, now + time));
+                Leased::Held
+            }
+            None => {
+                held.remove(scope);
+                Leased::NotHeld
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Leases: a key of the scope that lives as long as a lease of etcd's own, which keeps its time by a monotonic clock.
+//! <https://etcd.io/docs/v3.5/learning/api/#lease-api>
+
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, Error, GetOptions, KeyValue, PutOptions, TxnOp};
+
+use super::fault::Fault;
+use super::members::Members;
+use super::store::{Path, Store, found};
+use crate::{AuthorityError, LeaseId, LeaseStep, Leased, Scope};
+
+impl Store {
+    /// See [`crate::Authority::lease`].
+    pub(super) async fn lease(
+        &self,
+        scope: &Scope,
+        holder: LeaseId,
+        step: LeaseStep,
+    ) -> Result<Leased, AuthorityError> {
+        self.history.intact()?;
+        let key = self.keys.lease(scope);
+        // It may be old. Then nothing is renewed that is not there, and nothing acquired that is.
+        let read = self.members.call(|client| {
+            let key = key.clone();
+            async move { client.kv_client().get(key, Some(GetOptions::new())).await }
+        });
+        let read = read.await?;
+        let own = |kv: &KeyValue| kv.value() == holder.to_string().as_bytes();
+        match (read.kvs().first(), step) {
+            (Some(kv), LeaseStep::Release) if own(kv) => {
+                revoke(&self.members, kv.lease()).await?;
+                Ok(Leased::NotHeld)
+            }
+            (Some(kv), _) if own(kv) => Ok(keep_alive(&self.members, kv.lease()).await?),
+            (None, LeaseStep::Acquire(time)) => self.acquire(key, holder, time).await,
+            _ => Ok(Leased::NotHeld),
+        }
+    }
+
+    async fn acquire(
+        &self,
+        key: Vec<u8>,
+        holder: LeaseId,
+        time: Duration,
+    ) -> Result<Leased, AuthorityError> {
+        let lease = grant(&self.members, time).await?;
+        let absent = Compare::version(key.clone(), CompareOp::Equal, 0);
+        let held = PutOptions::new().with_lease(lease);
+        let put = TxnOp::put(key.clone(), holder.to_string(), Some(held));
+        let stepped = self.step(vec![absent], vec![put], vec![TxnOp::get(key, None)]);
+        let stepped = stepped.await?;
+        // An answer may have been lost, and the step taken twice.
+        let is_own = |kv: &KeyValue| kv.lease() == lease;
+        if stepped.path == Path::Then || found(stepped.answers.first()).is_some_and(is_own) {
+            return Ok(Leased::Held);
+        }
+        revoke(&self.members, lease).await?;
+        Ok(Leased::NotHeld)
+    }
+}
+
+/// A new lease, of whole seconds. To be called inside the runtime of the connections.
+pub(super) async fn grant(members: &Members, time: Duration) -> Result<i64, Fault> {
+    let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    let granted =
+        members.call(|client| async move { client.lease_client().grant(seconds, None).await });
+    Ok(granted.await?.id())
+}
+
+/// Renews a lease for its whole time, from the call on.
+pub(super) async fn keep_alive(members: &Members, lease: i64) -> Result<Leased, Fault> {
+    let renewed = members.call(|client| async move {
+        match client.lease_client().keep_alive(lease).await {
+            // The answer to the first request on the stream has come.
+            Ok(_stream) => Ok(Leased::Held),
+            Err(Error::LeaseKeepAliveError(_)) => Ok(Leased::NotHeld),
+            Err(error) => Err(error),
+        }
+    });
+    renewed.await
+}
+
+/// Ends a lease, and what was written with it.
+pub(super) async fn revoke(members: &Members, lease: i64) -> Result<(), Fault> {
+    let revoked = members.call(|client| async move { client.lease_client().revoke(lease).await });
+    revoked.await.map(drop)
+}

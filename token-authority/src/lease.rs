@@ -1,0 +1,139 @@
+//! Leases: which candidate of a scope leads, for as long as it renews in time.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::TokenError;
+
+/// What names a lease in the place of a token.
+const LEASE: &str = "lease";
+/// Between it and its time.
+const COLON: char = ':';
+
+/// How long a lease lives that nobody renews, and who renews it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseTime {
+    /// The proxy, for as long as the session holds the token.
+    WhileHeld,
+    /// The client, by asking for it again within so many seconds.
+    Asked(u16),
+}
+
+impl LeaseTime {
+    /// What a client may ask for, in seconds. Below it etcd may need longer to notice a lost member of its own.
+    pub const SECONDS: RangeInclusive<u16> = 3..=3600;
+    /// Of a lease that the proxy renews: what a successor waits for where the proxy's machine has vanished.
+    const WHILE_HELD: Duration = Duration::from_secs(15);
+
+    /// The time that the store is asked for.
+    #[must_use]
+    pub fn duration(self) -> Duration {
+        match self {
+            Self::WhileHeld => Self::WHILE_HELD,
+            Self::Asked(seconds) => Duration::from_secs(seconds.into()),
+        }
+    }
+
+    /// Reads `lease`, or `lease:15s`; `None` where it is another word.
+    pub(crate) fn read(text: &str) -> Option<Result<Self, TokenError>> {
+        let time = text.strip_prefix(LEASE)?;
+        if time.is_empty() {
+            return Some(Ok(Self::WhileHeld));
+        }
+        let seconds = time.strip_prefix(COLON)?.strip_suffix('s');
+        let digits = seconds.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+        let seconds = digits.and_then(|digits| u16::from_str(digits).ok());
+        let seconds = seconds.filter(|seconds| Self::SECONDS.contains(seconds));
+        Some(seconds.map(Self::Asked).ok_or(TokenError::LeaseTime))
+    }
+}
+
+impl fmt::Display for LeaseTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WhileHeld => f.write_str(LEASE),
+            Self::Asked(seconds) => write!(f, "{LEASE}{COLON}{seconds}s"),
+        }
+    }
+}
+
+/// A candidacy for a lease. Random, and new each time, so what one has asked for says nothing of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseId(u128);
+
+impl LeaseId {
+    /// A new one.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(rand::random())
+    }
+}
+
+impl fmt::Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// What is to become of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseStep {
+    /// It is acquired where nobody holds it, or renewed by the one who does.
+    Acquire(Duration),
+    /// It is renewed by the one who holds it.
+    Renew(Duration),
+    /// It is given back by the one who holds it.
+    Release,
+}
+
+impl LeaseStep {
+    /// How long it is to live from this step on.
+    pub(crate) const fn time(self) -> Option<Duration> {
+        match self {
+            Self::Acquire(time) | Self::Renew(time) => Some(time),
+            Self::Release => None,
+        }
+    }
+}
+
+/// The answer to [`crate::Authority::lease`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leased {
+    /// Whoever asked holds it, for its whole time from the step on.
+    Held,
+    /// Whoever asked does not hold it.
+    NotHeld,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_strictly() {
+        let read = |text: &str| LeaseTime::read(text);
+        assert_eq!(read("lease"), Some(Ok(LeaseTime::WhileHeld)));
+        for seconds in [3, 15, 3600] {
+            let text = format!("lease:{seconds}s");
+            let time = LeaseTime::Asked(seconds);
+            assert_eq!(read(&text), Some(Ok(time)));
+            assert_eq!(time.to_string(), text);
+        }
+        for text in [
+            "lease:",
+            "lease:15",
+            "lease:2s",
+            "lease:3601s",
+            "lease:+15s",
+            "lease:65551s",
+            "lease: 15s",
+        ] {
+            assert_eq!(read(text), Some(Err(TokenError::LeaseTime)), "{text}");
+        }
+        for text in ["leases", "Lease", "", "34", "release"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Leases: a row of the scope, whose time is counted by the server's clock. Where that is set forward a lease lapses
+//! early, and its holder is deposed like any that was late.
+
+use tokio_postgres::types::{ToSql, Type};
+
+use super::link::{LinkError, get};
+use super::worker::Worker;
+use crate::{AuthorityError, LeaseStep, Leased};
+
+impl Worker {
+    /// See [`crate::Authority::lease`].
+    pub(super) async fn lease(
+        &mut self,
+        scope: String,
+        holder: String,
+        step: LeaseStep,
+    ) -> Result<Leased, AuthorityError> {
+        let acquires = matches!(step, LeaseStep::Acquire(_));
+        let time = step.time();
+        let time_us = time.map(|time| i64::try_from(time.as_micros()).unwrap_or(i64::MAX));
+        let arguments: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&scope, Type::TEXT),
+            (&holder, Type::TEXT),
+            (&acquires, Type::BOOL),
+            (&time_us, Type::INT8),
+        ];
+        let rows = self.step("lease", &arguments, 1).await?;
+        let is_held = rows.first().ok_or_else(LinkError::no_row);
+        match is_held.and_then(|row| get(row, 0)) {
+            Ok(true) => Ok(Leased::Held),
+            Ok(false) => Ok(Leased::NotHeld),
+            Err(error) => Err(error.into_authority(self.place())),
+        }
+    }
+}
