@@ -3,8 +3,8 @@
 //! Each time that a session has looked at all that came, it stores one byte. The rest changes at login and with the
 //! tokens, under a lock that only somebody who is looking can hold.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use dashmap::DashMap;
@@ -84,8 +84,8 @@ impl ClientTable {
             id,
             since: SystemTime::now(),
             state: AtomicU8::new(ClientState::LoggingIn.number()),
-            is_killed: AtomicBool::new(false),
-            killed: Notify::new(),
+            end: OnceLock::new(),
+            ending: Notify::new(),
             facts: Mutex::new(Facts {
                 client_addr,
                 label: None,
@@ -121,8 +121,7 @@ impl ClientTable {
         // A look-up that holds its lock no longer than that.
         let entry = self.entries.get(&id).map(|entry| Arc::clone(&entry));
         entry.is_some_and(|entry| {
-            entry.is_killed.store(true, Ordering::Release);
-            entry.killed.notify_one();
+            entry.end(Cause::Killed);
             true
         })
     }
@@ -148,6 +147,15 @@ impl Drop for Listed {
     }
 }
 
+/// Why a connection is to end, though neither of its sides has said so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// An operator wants it.
+    Killed,
+    /// The lease that it holds could not be renewed.
+    LeaseLost,
+}
+
 /// One connection of a client.
 #[derive(Debug)]
 pub(crate) struct ClientEntry {
@@ -156,8 +164,8 @@ pub(crate) struct ClientEntry {
     /// When it was accepted.
     pub(crate) since: SystemTime,
     state: AtomicU8,
-    is_killed: AtomicBool,
-    killed: Notify,
+    end: OnceLock<Cause>,
+    ending: Notify,
     facts: Mutex<Facts>,
 }
 
@@ -206,16 +214,25 @@ impl ClientEntry {
         self.facts.lock().clone()
     }
 
-    /// Whether it is to end.
+    /// Has it ended. The first cause counts.
+    pub(crate) fn end(&self, cause: Cause) {
+        let _is_to_end_already = self.end.set(cause);
+        self.ending.notify_one();
+    }
+
+    /// Why it is to end, if it is.
     #[inline]
-    pub(crate) fn is_killed(&self) -> bool {
-        self.is_killed.load(Ordering::Acquire)
+    pub(crate) fn cause(&self) -> Option<Cause> {
+        self.end.get().copied()
     }
 
     /// Returns when it is to end. One task waits for it at a time.
-    pub(crate) async fn killed(&self) {
-        while !self.is_killed() {
-            self.killed.notified().await;
+    pub(crate) async fn is_to_end(&self) -> Cause {
+        loop {
+            match self.cause() {
+                Some(cause) => return cause,
+                None => self.ending.notified().await,
+            }
         }
     }
 }
@@ -274,7 +291,9 @@ mod tests {
         let third = table.enter(ClientAddr::Local);
         assert_eq!(ids(&table), [2, 3]);
         assert!(!table.kill(1));
-        assert!(table.kill(3) && third.entry().is_killed() && !second.entry().is_killed());
+        assert!(
+            table.kill(3) && third.entry().cause().is_some() && second.entry().cause().is_none()
+        );
     }
 
     #[tokio::test]
@@ -282,12 +301,12 @@ mod tests {
         let table = ClientTable::default();
         let listed = table.enter(ClientAddr::Local);
         let entry = Arc::clone(listed.entry());
-        let waiting = tokio::spawn(async move { entry.killed().await });
+        let waiting = tokio::spawn(async move { entry.is_to_end().await });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         assert!(table.kill(listed.entry().id));
         waiting.await.unwrap();
-        listed.entry().killed().await;
+        listed.entry().is_to_end().await;
     }
 
     #[test]

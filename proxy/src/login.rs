@@ -68,7 +68,7 @@ pub(crate) async fn serve_client(
     let login = async {
         tokio::select! {
             login = log_in(&worker, &mut client, &mut client_addr, &mut arrival, listed) => login,
-            () = listed.killed() => Err(LoginError::Killed),
+            _ = listed.is_to_end() => Err(LoginError::Killed),
         }
     };
     let outcome = tokio::select! {

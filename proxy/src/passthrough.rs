@@ -89,7 +89,7 @@ impl Passthrough {
         let end = tokio::select! {
             end = std::future::poll_fn(|cx| connection.poll(cx)) => end,
             () = over => End::Deposed,
-            () = entry.killed() => End::Killed,
+            _ = entry.is_to_end() => End::Killed,
         };
         match end {
             // It has sent what it wanted to be done: that arrives, though nobody waits for an answer.

@@ -18,14 +18,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::client_table::{ClientState, Publisher};
+use crate::client_table::{Cause, ClientState, Publisher};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::session::action::{Prerequisite, Refusal};
 use crate::session::endings::Ending;
 use crate::session::tokens::Wanted;
 use crate::session::{Activity, Session};
-use crate::takeover::Tenure;
+use crate::takeover::{Lease, Tenure};
 use crate::transport::Socket;
 use crate::upstream::Upstream;
 use crate::worker::Worker;
@@ -64,6 +64,8 @@ pub(crate) struct Relay {
     server: ServerSide,
     /// The time of its server as the primary, where that is known.
     tenure: Option<Tenure>,
+    /// Those of tokens that it holds, or is about to.
+    leases: Vec<Lease>,
     /// Wakes the task when the proxy is told to stop, or another server is the primary.
     end_watch: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
@@ -114,6 +116,7 @@ impl Relay {
             client: ClientSide::new(sockets.client, sockets.client_bytes),
             server: ServerSide::new(Upstream::new(sockets.server), sockets.server_bytes),
             tenure: sockets.tenure,
+            leases: Vec::new(),
             end_watch: None,
         }
     }
@@ -210,6 +213,9 @@ impl Relay {
                 }
                 self.shown
                     .publish(self.session.activity(), self.session.tokens());
+                if !self.leases.is_empty() && self.session.is_answered() {
+                    self.give_back_leases();
+                }
                 return Poll::Pending;
             }
         }
@@ -337,14 +343,14 @@ impl Relay {
                 tokio::select! {
                     () = drain.cancelled() => {}
                     () = over => {}
-                    () = entry.killed() => {}
+                    _ = entry.is_to_end() => {}
                 }
             });
             let _ = watch.as_mut().poll(cx);
             self.end_watch = Some(watch);
         }
-        if self.shown.entry().is_killed() {
-            return Err(self.end_for_kill());
+        if let Some(cause) = self.shown.entry().cause() {
+            return Err(self.end_for(cause));
         }
         if self.tenure.as_ref().is_none_or(|tenure| !tenure.is_over()) {
             return Ok(());
@@ -361,25 +367,24 @@ impl Relay {
     }
 
     /// Nobody waits for what is in flight: a client that does not read, or a statement that does not end, is what a
-    /// KILL is for.
-    fn end_for_kill(&mut self) -> End {
-        let (sqlstate, message, hint) = match self.session.is_answered() {
-            true => (
-                "57P01",
-                "terminating connection because an operator has ended it with KILL",
-                "Connect again.",
-            ),
-            false => (
-                "08007",
-                "terminating connection because an operator has ended it with KILL, and it is not known whether the \
-                 last statement was committed",
-                "Connect again, and read the data to find out.",
-            ),
+    /// KILL is for, and another may lead soon after a lost lease.
+    fn end_for(&mut self, cause: Cause) -> End {
+        let (why, end) = match cause {
+            Cause::Killed => ("an operator has ended it with KILL", End::Killed),
+            Cause::LeaseLost => ("its lease could not be renewed in time", End::LeaseLost),
         };
-        self.session.say_fatal(sqlstate, message, "", hint);
+        let mut message = format!("terminating connection because {why}");
+        let (sqlstate, hint) = match self.session.is_answered() {
+            true => ("57P01", "Connect again."),
+            false => {
+                message.push_str(", and it is not known whether the last statement was committed");
+                ("08007", "Connect again, and read the data to find out.")
+            }
+        };
+        self.session.say_fatal(sqlstate, &message, "", hint);
         self.put_output();
         self.server.upstream.abort();
-        End::Killed
+        end
     }
 
     fn end_for_shutdown(&mut self) -> End {

@@ -228,6 +228,41 @@ fn an_advisory_lock_gives_the_next_token() {
 }
 
 #[test]
+fn a_lease_ends_where_its_holder_sleeps() {
+    let stage = governed();
+    let proxy = stage.proxy.endpoint();
+    let arguments = ["jobs", "--with", "lease", "--ttl", "3s"];
+    let first = Candidate::start(&arguments, &writer(), &proxy);
+    assert_eq!(token_of(&first), "1");
+    let mut second = Candidate::start(&arguments, &writer(), &proxy);
+    second.wait_for("waiting for lease");
+    // Longer than it lives: it is renewed, and whoever waits for it asks again.
+    std::thread::sleep(Duration::from_secs(7));
+    assert!(!second.output().contains("leads"), "{}", second.output());
+    pause(&first);
+    assert_eq!(token_of(&second), "2");
+    first.wait_for("PF001");
+    let before = rows_of(&stage, "1");
+    wait_for("rows of the next", || {
+        (rows_of(&stage, "2") > 1).then_some(())
+    });
+    assert_eq!(rows_of(&stage, "1"), before, "a deposed leader has written");
+    resume(&first);
+    first.wait_for("lost lease: ");
+    first.wait_for("told to end");
+    wait_for("another candidacy", || {
+        let waits = first.output().matches("waiting for").count();
+        (waits == 2).then_some(())
+    });
+    // Given back, it is another's at once, though its session still lives for a moment.
+    second.process.signal(Signal::TERM);
+    assert_eq!(second.exit_code(), 0, "{}", second.output());
+    wait_for("another term", || (first.groups().len() == 2).then_some(()));
+    assert_eq!(token_of(&first), "3");
+    assert!(!first.output().contains("is killed"));
+}
+
+#[test]
 fn the_command_is_told_and_its_code_is_given() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));
     let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
@@ -344,7 +379,7 @@ fn what_does_not_fit_is_said() {
         (&["jobs", "--with", "advisory-lock:x"], "advisory-lock:42"),
         (
             &["jobs", "--with", "redis:x"],
-            "write etcd:KEY or advisory-lock:NUMBER",
+            "write lease, etcd:KEY or advisory-lock:NUMBER",
         ),
         (
             &["jobs", "--with", "advisory-lock:1", "--etcd", "http://h"],

@@ -1,5 +1,6 @@
 //! Locks without a number: the proxy takes the token after the mark, and PostgreSQL has its number.
 
+mod lease;
 mod race;
 mod unanswered;
 

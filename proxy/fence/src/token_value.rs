@@ -1,5 +1,5 @@
 //! The value of `fencing.token`: `34`, or `scheduler=34`, or `scheduler=34,billing=7`. In the place of a number
-//! `after:33` and `next` take the token after the mark.
+//! `after:33` and `next` take the token after the mark, and `lease` does so once the lease of the scope is held.
 
 use std::str::FromStr;
 

@@ -113,7 +113,7 @@ impl Wanted {
         let tokens = self.claims().map(|(scope, claim, terms)| {
             let brought = match claim {
                 Claim::Token(token) => Some(token),
-                Claim::After(_) | Claim::Next => None,
+                Claim::After(_) | Claim::Next | Claim::Lease(_) => None,
             };
             (scope.clone(), brought, terms)
         });

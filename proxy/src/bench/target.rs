@@ -99,7 +99,9 @@ impl Target {
         let claims = tokens.as_ref().map_or(&[][..], TokenValue::claims);
         let number = |(scope, claim): &(Scope, Claim)| match claim {
             Claim::Token(token) => Ok((scope.clone(), *token)),
-            Claim::After(_) | Claim::Next => Err(wrong(&format!("\"{claim}\" takes one"))),
+            Claim::After(_) | Claim::Next | Claim::Lease(_) => {
+                Err(wrong(&format!("\"{claim}\" takes one")))
+            }
         };
         claims.iter().map(number).collect()
     }

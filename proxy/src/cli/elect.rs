@@ -5,13 +5,14 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use pgpalisade_authority::{Scope, etcd};
+use pgpalisade_tls::Login;
 
 use super::{Failure, failed, runtime, tell};
 use crate::config::{Environment, Secret, parse_dsn, parse_time, show_time};
 use crate::elect::{self, AfterLoss, ElectError, Event, Lock, LockSpec, Plan};
 use crate::session::startup_options;
 
-/// What the session that holds an advisory lock is called in `pg_stat_activity`.
+/// What the session that holds the lock is called in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "pgpalisade elect";
 
 /// Below it etcd may take longer to notice a lost member of its own.
@@ -33,21 +34,23 @@ const GRACE_MAX: Duration = Duration::from_secs(3600);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Locks:\n  \
+    lease             a lease of the scope, kept by the proxy's authority; the token is the scope's next one\n  \
     etcd:KEY          an election in etcd, as of \"etcdctl elect KEY\"; the token is the candidacy's revision\n  \
     advisory-lock:ID  pg_advisory_lock(ID) of the database behind the proxy; the token is the scope's next one\n\n\
 Examples:\n  \
+    pgpalisade elect jobs --with lease --proxied postgres://app@db:6432/app -- ./scheduler\n  \
     pgpalisade elect jobs --with etcd:/elections/jobs --etcd http://10.0.0.1:2379 -- ./scheduler\n  \
     pgpalisade elect nightly --with advisory-lock:42 --proxied postgres://app@db:6432/app -- psql -f nightly.sql")]
 pub(super) struct ElectArgs {
     /// What the token is for: the scope of the policy, or "default"
     scope: Scope,
-    /// Whose holder leads: etcd:KEY or advisory-lock:ID
+    /// Whose holder leads: lease, etcd:KEY or advisory-lock:ID
     #[arg(long, value_name = "LOCK")]
     with: LockSpec,
     /// etcd, for etcd:KEY: http://host:2379, several with commas; ?ca=, cert=, key=, user=, password_file= behind it
     #[arg(long, value_name = "URLS")]
     etcd: Option<etcd::Options>,
-    /// The way to the database through pgpalisade, for advisory-lock:ID; the rest comes from PGHOST and the like
+    /// The way to the database through pgpalisade, for lease and advisory-lock:ID; the rest comes from PGHOST and the like
     #[arg(long, value_name = "DSN")]
     proxied: Option<String>,
     /// A leader that is not heard of for so long has lost the lock, 3s to 1h
@@ -95,11 +98,11 @@ fn not_run(error: &std::io::Error) -> u8 {
 fn plan(args: &ElectArgs) -> Result<Plan, String> {
     let lock = match (&args.with, &args.etcd, &args.proxied) {
         (LockSpec::Etcd(key), Some(etcd), None) => Lock::etcd(etcd.clone(), key.clone(), args.ttl),
+        (LockSpec::Lease, None, dsn) => {
+            Lock::lease(login(dsn.as_deref())?, args.scope.clone(), args.ttl)
+        }
         (LockSpec::AdvisoryLock(id), None, dsn) => {
-            let dsn = dsn.as_deref().unwrap_or_default();
-            let login = parse_dsn(dsn, APPLICATION_NAME, &Environment::of_this_process());
-            let login = login.map_err(|why| format!("--proxied {why}"))?;
-            Lock::advisory(Secret::new(login), *id, args.scope.clone(), args.ttl)
+            Lock::advisory(login(dsn.as_deref())?, *id, args.scope.clone(), args.ttl)
         }
         (LockSpec::Etcd(_), None, _) => {
             return Err(
@@ -107,9 +110,11 @@ fn plan(args: &ElectArgs) -> Result<Plan, String> {
             );
         }
         (LockSpec::Etcd(_), Some(_), Some(_)) => {
-            return Err("--proxied is for --with advisory-lock:ID: leave it out".to_owned());
+            return Err(
+                "--proxied is for --with lease and advisory-lock:ID: leave it out".to_owned(),
+            );
         }
-        (LockSpec::AdvisoryLock(_), Some(_), _) => {
+        (LockSpec::Lease | LockSpec::AdvisoryLock(_), Some(_), _) => {
             return Err("--etcd is for --with etcd:KEY: leave it out".to_owned());
         }
     };
@@ -134,6 +139,15 @@ fn plan(args: &ElectArgs) -> Result<Plan, String> {
             false => AfterLoss::Campaign,
         },
     })
+}
+
+/// The way through the proxy.
+fn login(dsn: Option<&str>) -> Result<Secret<Login>, String> {
+    let dsn = dsn.unwrap_or_default();
+    let login = parse_dsn(dsn, APPLICATION_NAME, &Environment::of_this_process());
+    login
+        .map(Secret::new)
+        .map_err(|why| format!("--proxied {why}"))
 }
 
 /// On standard error: the other is the command's.

@@ -3,16 +3,18 @@
 use std::fmt;
 use std::time::Duration;
 
-use pgpalisade_authority::{Scope, Token, etcd as authority_etcd};
+use pgpalisade_authority::{LeaseTime, Scope, Token, etcd as authority_etcd};
 use pgpalisade_tls::Login;
 
-use super::advisory_lock::{self, AdvisoryLock};
 use super::etcd::{self, EtcdElection};
+use super::proxied::{self, Kind, ProxiedLock};
 use crate::config::Secret;
 
 /// What is written after `--with`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LockSpec {
+    /// `lease`.
+    Lease,
     /// `etcd:KEY`.
     Etcd(String),
     /// `advisory-lock:ID`.
@@ -25,6 +27,7 @@ impl std::str::FromStr for LockSpec {
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, name) = text.split_once(':').unwrap_or((text, ""));
         match kind {
+            "lease" if text == kind => Ok(Self::Lease),
             "etcd" if name.is_empty() => {
                 Err("name the election's key: etcd:/elections/jobs".to_owned())
             }
@@ -32,7 +35,7 @@ impl std::str::FromStr for LockSpec {
             "advisory-lock" => name.parse().map(Self::AdvisoryLock).map_err(|_| {
                 "name the lock by a number, as pg_advisory_lock does: advisory-lock:42".to_owned()
             }),
-            _ => Err("write etcd:KEY or advisory-lock:NUMBER".to_owned()),
+            _ => Err("write lease, etcd:KEY or advisory-lock:NUMBER".to_owned()),
         }
     }
 }
@@ -40,6 +43,7 @@ impl std::str::FromStr for LockSpec {
 impl fmt::Display for LockSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Lease => f.write_str("lease"),
             Self::Etcd(key) => write!(f, "etcd:{key}"),
             Self::AdvisoryLock(id) => write!(f, "advisory-lock:{id}"),
         }
@@ -50,7 +54,7 @@ impl fmt::Display for LockSpec {
 #[derive(Debug)]
 pub(crate) enum Lock {
     Etcd(EtcdElection),
-    AdvisoryLock(AdvisoryLock),
+    Proxied(ProxiedLock),
 }
 
 impl Lock {
@@ -65,13 +69,24 @@ impl Lock {
         login: Secret<Login>,
         id: i64,
         scope: Scope,
-        answers_within: Duration,
+        ttl: Duration,
     ) -> Self {
-        Self::AdvisoryLock(AdvisoryLock {
+        Self::Proxied(ProxiedLock {
             login,
-            id,
+            kind: Kind::AdvisoryLock(id),
             scope,
-            answers_within,
+            ttl,
+        })
+    }
+
+    /// The lease of the scope itself, held by a session through the proxy that renews it in this time.
+    pub(crate) fn lease(login: Secret<Login>, scope: Scope, ttl: Duration) -> Self {
+        let seconds = u16::try_from(ttl.as_secs()).unwrap_or(u16::MAX);
+        Self::Proxied(ProxiedLock {
+            login,
+            kind: Kind::Lease(LeaseTime::Asked(seconds)),
+            scope,
+            ttl,
         })
     }
 }
@@ -96,7 +111,7 @@ pub(crate) enum LockError {
 /// Somebody who waits for the lock, or holds it.
 pub(super) enum Candidate {
     Etcd(Box<etcd::Candidate>),
-    AdvisoryLock(advisory_lock::Candidate),
+    Proxied(Box<proxied::Candidate>),
 }
 
 impl Candidate {
@@ -106,9 +121,7 @@ impl Candidate {
             Lock::Etcd(election) => {
                 Self::Etcd(Box::new(etcd::Candidate::register(election).await?))
             }
-            Lock::AdvisoryLock(lock) => {
-                Self::AdvisoryLock(advisory_lock::Candidate::log_in(lock).await?)
-            }
+            Lock::Proxied(lock) => Self::Proxied(Box::new(proxied::Candidate::log_in(lock).await?)),
         })
     }
 
@@ -116,7 +129,7 @@ impl Candidate {
     pub(super) async fn elected(&mut self) -> Result<Token, LockError> {
         match self {
             Self::Etcd(candidate) => candidate.elected().await,
-            Self::AdvisoryLock(candidate) => candidate.elected().await,
+            Self::Proxied(candidate) => candidate.elected().await,
         }
     }
 
@@ -124,7 +137,7 @@ impl Candidate {
     pub(super) async fn lost(&mut self) -> String {
         match self {
             Self::Etcd(candidate) => candidate.lost().await,
-            Self::AdvisoryLock(candidate) => candidate.lost().await,
+            Self::Proxied(candidate) => candidate.lost().await,
         }
     }
 
@@ -132,7 +145,7 @@ impl Candidate {
     pub(super) async fn leads(&self) -> bool {
         match self {
             Self::Etcd(candidate) => candidate.leads().await,
-            Self::AdvisoryLock(candidate) => candidate.leads().await,
+            Self::Proxied(candidate) => candidate.leads().await,
         }
     }
 
@@ -140,7 +153,7 @@ impl Candidate {
     pub(super) async fn resign(self) {
         match self {
             Self::Etcd(candidate) => candidate.resign().await,
-            Self::AdvisoryLock(candidate) => candidate.resign().await,
+            Self::Proxied(candidate) => candidate.resign().await,
         }
     }
 }
@@ -153,6 +166,7 @@ mod tests {
     fn locks_are_read_strictly() {
         let read = |text: &str| text.parse::<LockSpec>();
         assert_eq!(read("etcd:/jobs"), Ok(LockSpec::Etcd("/jobs".to_owned())));
+        assert_eq!(read("lease"), Ok(LockSpec::Lease));
         assert_eq!(read("etcd:a:b"), Ok(LockSpec::Etcd("a:b".to_owned())));
         assert_eq!(read("advisory-lock:42"), Ok(LockSpec::AdvisoryLock(42)));
         assert_eq!(read("advisory-lock:-1"), Ok(LockSpec::AdvisoryLock(-1)));
@@ -162,7 +176,8 @@ mod tests {
             "etcd:",
             "advisory-lock",
             "advisory-lock:x",
-            "lease",
+            "lease:",
+            "lease:15s",
             "Etcd:/a",
         ] {
             assert!(read(text).is_err(), "{text:?}");

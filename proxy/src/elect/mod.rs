@@ -3,10 +3,11 @@
 //! Whoever loses the lock notices it by its own clock or is told, and its command is stopped. That is courtesy: what
 //! keeps a leader that slept from writing is the token, which the proxy compares.
 
-mod advisory_lock;
 mod etcd;
 mod leader;
+mod lease;
 mod lock;
+mod proxied;
 mod signals;
 
 use std::ffi::OsString;

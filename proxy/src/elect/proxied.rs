@@ -1,52 +1,177 @@
-//! An advisory lock of PostgreSQL, held by a session through the proxy that takes the next token with it.
+//! Locks that a session through the proxy holds: the lease of a scope, or an advisory lock of PostgreSQL.
 //!
-//! Lock and token belong to one session: who loses the one, loses the other. Source:
+//! Lock and token belong to one session: who loses the one, loses the other. An advisory lock is held for as long as its
+//! session lives; a lease also ends where it is not renewed in time, as by a process that was stopped. Source:
 //! <https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS>
 
 use std::error::Error as _;
 use std::time::Duration;
 
-use pgpalisade_authority::{Claim, Scope, Token};
+use pgpalisade_authority::{Claim, LeaseTime, Leased, Scope, Token};
 use pgpalisade_tls::{ConnectError, Login};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
+use super::lease::{LATE, Lease};
 use super::lock::LockError;
 use crate::config::Secret;
 use crate::fence::TokenValue;
 
-/// How often a candidate looks whether the lock is free.
+/// How often a candidate looks whether an advisory lock is free.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(500);
 /// What a session gets to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Which lock.
 #[derive(Debug)]
-pub(crate) struct AdvisoryLock {
+pub(crate) struct ProxiedLock {
     /// Through the proxy.
     pub(super) login: Secret<Login>,
-    /// The key of `pg_advisory_lock`.
-    pub(super) id: i64,
+    pub(super) kind: Kind,
     /// What the token is for.
     pub(super) scope: Scope,
-    /// The session is taken for lost where it does not answer for so long.
-    pub(super) answers_within: Duration,
+    /// The lock is taken for lost where nothing is heard for so long. Whole seconds.
+    pub(super) ttl: Duration,
+}
+
+/// What holds the candidates apart.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    /// `pg_advisory_lock` with this key.
+    AdvisoryLock(i64),
+    /// The scope's lease.
+    Lease(LeaseTime),
 }
 
 /// A session that waits for the lock, or holds it.
 pub(super) struct Candidate {
+    session: Session,
+    kind: Kind,
+    /// How long the lock is surely held.
+    lease: Lease,
+    /// Of its term.
+    token: Option<Token>,
+}
+
+/// A session through the proxy.
+struct Session {
     client: Client,
     /// Ends with the session, and says how.
     driver: JoinHandle<Result<(), tokio_postgres::Error>>,
-    id: i64,
     scope: Scope,
     answers_within: Duration,
 }
 
+/// Why a statement has no answer.
+enum Unasked {
+    /// Others hold the lease.
+    Held,
+    Failed(LockError),
+}
+
+impl From<Unasked> for LockError {
+    fn from(unasked: Unasked) -> Self {
+        match unasked {
+            Unasked::Held => Self::Session("others hold the lease".to_owned()),
+            Unasked::Failed(error) => error,
+        }
+    }
+}
+
 impl Candidate {
-    pub(super) async fn log_in(lock: &AdvisoryLock) -> Result<Self, LockError> {
-        let within = lock.answers_within;
+    pub(super) async fn log_in(lock: &ProxiedLock) -> Result<Self, LockError> {
+        Ok(Self {
+            session: Session::log_in(lock).await?,
+            kind: lock.kind,
+            lease: Lease {
+                ttl: lock.ttl,
+                asked_at: Instant::now(),
+            },
+            token: None,
+        })
+    }
+
+    pub(super) async fn elected(&mut self) -> Result<Token, LockError> {
+        match self.kind {
+            Kind::AdvisoryLock(id) => {
+                // One that waits inside of PostgreSQL would keep VACUUM from removing anything for as long as others
+                // lead.
+                let attempt = format!("SELECT pg_catalog.pg_try_advisory_lock({id})");
+                while self.session.ask(&attempt).await?.as_deref() != Some("t") {
+                    sleep(ATTEMPT_EVERY).await;
+                }
+                self.session.claim(Claim::Next).await?;
+            }
+            // The proxy answers once the lease is free, or has not become free for as long as it would live.
+            Kind::Lease(time) => loop {
+                match self.session.claim(Claim::Lease(time)).await {
+                    Ok(()) => break,
+                    Err(Unasked::Held) => {}
+                    Err(Unasked::Failed(error)) => return Err(error),
+                }
+            },
+        }
+        let token = self.session.token().await?;
+        self.token = Some(token);
+        self.lease.asked_at = Instant::now();
+        // Nobody knows how long the answer was under way.
+        match self.leads().await && self.lease.is_sure() {
+            true => Ok(token),
+            false => Err(LockError::Lost(LATE.to_owned())),
+        }
+    }
+
+    /// Waits until the session has ended, or the lock cannot be renewed.
+    pub(super) async fn lost(&mut self) -> String {
+        let Self {
+            session,
+            kind,
+            lease,
+            token,
+        } = self;
+        let Session {
+            client,
+            driver,
+            scope,
+            ..
+        } = session;
+        let renew = async || renew(client, *kind, scope, *token).await;
+        tokio::select! {
+            ended = driver => match ended {
+                Ok(Err(error)) => words(&error),
+                Ok(Ok(())) | Err(_) => "the session through the proxy has ended".to_owned(),
+            },
+            why = lease.lost(renew) => why,
+        }
+    }
+
+    pub(super) async fn leads(&self) -> bool {
+        let left = self.lease.sure_until() - Instant::now();
+        matches!(timeout(left, self.renew()).await, Ok(Ok(Leased::Held)))
+    }
+
+    /// The lock goes with its session.
+    pub(super) async fn resign(self) {
+        let Session { client, driver, .. } = self.session;
+        drop(client);
+        let abort = driver.abort_handle();
+        // What has ended may have told so before, and is not asked again.
+        if !driver.is_finished() && timeout(GOODBYE, driver).await.is_err() {
+            abort.abort();
+        }
+    }
+
+    async fn renew(&self) -> Result<Leased, LockError> {
+        let Session { client, scope, .. } = &self.session;
+        renew(client, self.kind, scope, self.token).await
+    }
+}
+
+impl Session {
+    async fn log_in(lock: &ProxiedLock) -> Result<Self, LockError> {
+        let within = lock.ttl;
         let login = timeout(within, lock.login.expose().connect()).await;
         let login = login.map_err(|_| LockError::Silent("the proxy", within))?;
         let (client, connection) = login.map_err(|error| match error {
@@ -56,76 +181,88 @@ impl Candidate {
         Ok(Self {
             client,
             driver: tokio::spawn(connection),
-            id: lock.id,
             scope: lock.scope.clone(),
             answers_within: within,
         })
     }
 
-    pub(super) async fn elected(&mut self) -> Result<Token, LockError> {
-        // One that waits inside of PostgreSQL would keep VACUUM from removing anything for as long as others lead.
-        let attempt = format!("SELECT pg_catalog.pg_try_advisory_lock({})", self.id);
-        while self.ask(&attempt).await?.as_deref() != Some("t") {
-            sleep(ATTEMPT_EVERY).await;
-        }
-        let take = format!("SET fencing.token = '{}={}'", self.scope, Claim::Next);
-        self.ask(&take).await?;
-        let shown = self.ask("SHOW fencing.token").await?.unwrap_or_default();
-        let value = TokenValue::parse(&shown, &self.scope).ok().flatten();
-        let mut claims = value.iter().flat_map(TokenValue::claims);
-        let own = claims.find(|(scope, _)| *scope == self.scope);
-        match own {
-            Some((_, Claim::Token(token))) => Ok(*token),
-            _ => Err(LockError::Session(
+    /// Has the session declare a token that the proxy finds.
+    async fn claim(&self, claim: Claim) -> Result<(), Unasked> {
+        let claim = format!("SET fencing.token = '{}={claim}'", self.scope);
+        self.ask(&claim).await.map(drop)
+    }
+
+    /// The token that it holds.
+    async fn token(&self) -> Result<Token, LockError> {
+        let shown = self.ask(SHOW).await?.unwrap_or_default();
+        own_token(&shown, &self.scope).ok_or_else(|| {
+            LockError::Session(
                 "what answers there is no pgpalisade: it has given no token; give the proxy's address".to_owned(),
-            )),
+            )
+        })
+    }
+
+    /// The first value of the answer, where there is one. A lease is waited for as long as it lives.
+    async fn ask(&self, sql: &str) -> Result<Option<String>, Unasked> {
+        let answer = timeout(self.answers_within * 2, self.client.simple_query(sql)).await;
+        let answer = answer.map_err(|_| {
+            Unasked::Failed(LockError::Silent("the proxy", self.answers_within * 2))
+        })?;
+        match answer {
+            Ok(rows) => Ok(first_value(&rows)),
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Err(Unasked::Held),
+            Err(error) => Err(Unasked::Failed(failed(&error))),
         }
     }
+}
 
-    /// Asks at intervals whether the session is still there.
-    pub(super) async fn lost(&mut self) -> String {
-        loop {
-            tokio::select! {
-                ended = &mut self.driver => return match ended {
-                    Ok(Err(error)) => words(&error),
-                    Ok(Ok(())) | Err(_) => "the session through the proxy has ended".to_owned(),
-                },
-                () = sleep(self.answers_within / 3) => {}
-            }
-            let lives = self.client.simple_query("");
-            match timeout(self.answers_within / 3, lives).await {
-                // Why it has ended is what the driver says.
-                Ok(Ok(_)) | Ok(Err(_)) => {}
-                Err(_) => return "the session through the proxy does not answer".to_owned(),
-            }
+const SHOW: &str = "SHOW fencing.token";
+
+/// Has the lock renewed, where it has a time, and looks whether the session is still that of the term.
+async fn renew(
+    client: &Client,
+    kind: Kind,
+    scope: &Scope,
+    token: Option<Token>,
+) -> Result<Leased, LockError> {
+    let ask = async |sql: &str| {
+        client
+            .simple_query(sql)
+            .await
+            .map_err(|error| failed(&error))
+    };
+    match kind {
+        Kind::AdvisoryLock(_) => ask("").await.map(|_| Leased::Held),
+        Kind::Lease(time) => {
+            ask(&format!(
+                "SET fencing.token = '{scope}={}'",
+                Claim::Lease(time)
+            ))
+            .await?;
+            // Had it ended meanwhile, the session would have another token now.
+            let shown = first_value(&ask(SHOW).await?).unwrap_or_default();
+            Ok(match own_token(&shown, scope) == token {
+                true => Leased::Held,
+                false => Leased::NotHeld,
+            })
         }
     }
+}
 
-    /// The lock lives as long as its session.
-    pub(super) async fn leads(&self) -> bool {
-        let lives = timeout(self.answers_within / 3, self.client.simple_query("")).await;
-        matches!(lives, Ok(Ok(_)))
-    }
+fn first_value(rows: &[SimpleQueryMessage]) -> Option<String> {
+    rows.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    })
+}
 
-    /// The lock goes with its session.
-    pub(super) async fn resign(self) {
-        drop(self.client);
-        let abort = self.driver.abort_handle();
-        // What has ended may have told so before, and is not asked again.
-        if !self.driver.is_finished() && timeout(GOODBYE, self.driver).await.is_err() {
-            abort.abort();
-        }
-    }
-
-    /// The first value of the answer, where there is one.
-    async fn ask(&self, sql: &str) -> Result<Option<String>, LockError> {
-        let answer = timeout(self.answers_within, self.client.simple_query(sql)).await;
-        let answer = answer.map_err(|_| LockError::Silent("the proxy", self.answers_within))?;
-        let rows = answer.map_err(|error| failed(&error))?;
-        Ok(rows.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-            _ => None,
-        }))
+/// The token of a scope in what `SHOW fencing.token` shows.
+fn own_token(shown: &str, scope: &Scope) -> Option<Token> {
+    let value = TokenValue::parse(shown, scope).ok().flatten()?;
+    let own = value.claims().iter().find(|(named, _)| named == scope);
+    match own {
+        Some((_, Claim::Token(token))) => Some(*token),
+        _ => None,
     }
 }
 

@@ -156,8 +156,8 @@ mod tests {
                 );
             }
         }
-        assert_eq!(counts.total(Enforcement::Refused), 45);
-        assert_eq!(counts.total(Enforcement::Observed), 945);
+        assert_eq!(counts.total(Enforcement::Refused), 55);
+        assert_eq!(counts.total(Enforcement::Observed), 1055);
     }
 
     #[test]

@@ -163,6 +163,7 @@ fn reason(rejection: &Rejection) -> Option<&str> {
     match rejection.kind {
         RejectionKind::StaleToken
         | RejectionKind::NoToken
+        | RejectionKind::LeaseHeld
         | RejectionKind::SessionEnded
         | RejectionKind::OutcomeUnknown => None,
         RejectionKind::InvalidToken

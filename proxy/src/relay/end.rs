@@ -26,6 +26,9 @@ pub(crate) enum End {
     /// An operator has ended it.
     #[error("an operator has ended it with KILL")]
     Killed,
+    /// A lease that the proxy renews for it may be another's soon.
+    #[error("its lease could not be renewed in time")]
+    LeaseLost,
     /// The server of a connection that is not looked at is not the primary any more.
     #[error("the server is not the primary any more")]
     Deposed,
@@ -61,6 +64,7 @@ impl End {
             },
             Self::Shutdown => "shutdown",
             Self::Killed => "killed",
+            Self::LeaseLost => "lease_lost",
             Self::Deposed => "deposed_primary",
             Self::LateMessage => "late_message",
             Self::ClientSocket(_) => "client_connection_failed",

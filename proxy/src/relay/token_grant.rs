@@ -1,18 +1,21 @@
 //! Obtaining the tokens of a value for one session, at its login and at a SET alike.
 
-use pgpalisade_authority::{Claim, Declaration, Scope, TakeId};
+use std::sync::Arc;
+
+use pgpalisade_authority::{Claim, Declaration, LeaseTime, Leased, Mark, Scope, TakeId};
 use tokio::time::Instant;
 
 use super::{End, Relay};
+use crate::client_table::{Cause, ClientEntry};
 use crate::fence::readable::readable;
-use crate::fence::{Identified, Purpose};
+use crate::fence::{Identified, Purpose, Terms};
 use crate::rejection::Rejection;
 use crate::rejection::RejectionKind;
 use crate::rejection_log::SessionLabel;
 use crate::session::access::Adjustment;
 use crate::session::tokens::{Declared, Denied, Wanted};
 use crate::session::{Adjusted, Identity};
-use crate::takeover::{DeclareError, Takeover, Trace};
+use crate::takeover::{DeclareError, Lease, Takeover, Trace};
 
 /// What has become of tokens that were asked for.
 pub(super) enum Grant {
@@ -64,8 +67,19 @@ impl Relay {
         };
         let by = describe_session(&self.label);
         let take = TakeId::new(session.backend, self.session.take_number());
-        let declaring = declare(&takeover, wanted, (session, take), &by, deadline);
-        let declared = self.meanwhile(declaring).await?;
+        let mut declarant = Declarant {
+            takeover,
+            session,
+            take,
+            by,
+            entry: Arc::clone(self.shown.entry()),
+            leases: std::mem::take(&mut self.leases),
+        };
+        let declared = self.meanwhile(declarant.declare(wanted, deadline)).await?;
+        self.leases = declarant.leases;
+        if declared.is_err() {
+            self.give_back_leases();
+        }
         let denied = self.session.on_declared(wanted, session, declared);
         self.granted(denied)
     }
@@ -85,6 +99,15 @@ impl Relay {
                 Err(self.ended(ending))
             }
         }
+    }
+
+    /// Gives back the leases whose tokens are not in force.
+    pub(super) fn give_back_leases(&mut self) {
+        let tokens = self.session.tokens();
+        self.leases.retain(|lease| {
+            let held = tokens.and_then(|tokens| tokens.binding_of(lease.scope()));
+            held.is_some_and(|held| held.token == lease.mark().token)
+        });
     }
 
     fn granted(&mut self, outcome: Result<(), Denied>) -> Result<Grant, End> {
@@ -108,40 +131,82 @@ async fn identify(
     found.map_err(|error| Box::new(rejection(None, error)))
 }
 
-/// Has all tokens of a value accepted for a session.
-async fn declare(
-    takeover: &Takeover,
-    wanted: &Wanted,
-    (session, take): (Identified, TakeId),
-    by: &str,
-    deadline: Instant,
-) -> Declared {
-    let mut obtained = wanted.brought();
-    for (scope, claim, terms) in wanted.claims() {
-        let declaration = Declaration {
-            take: Some(take),
-            ..Declaration::new(scope, claim, session.backend, session.cluster, by)
-        };
-        let error = match takeover.declare(declaration, terms, deadline).await {
-            Ok(mark) if claim.is_take() => {
-                obtained.take(scope, mark.token);
-                continue;
+/// A session that declares.
+struct Declarant {
+    takeover: Takeover,
+    session: Identified,
+    take: TakeId,
+    /// Who it is, in words for people.
+    by: String,
+    entry: Arc<ClientEntry>,
+    /// What it holds leases of.
+    leases: Vec<Lease>,
+}
+
+impl Declarant {
+    /// Has all tokens of a value accepted.
+    async fn declare(&mut self, wanted: &Wanted, deadline: Instant) -> Declared {
+        let mut obtained = wanted.brought();
+        for (scope, claim, terms) in wanted.claims() {
+            let Identified { backend, cluster } = self.session;
+            let declaration = Declaration {
+                take: Some(self.take),
+                ..Declaration::new(scope, claim, backend, cluster, &self.by)
+            };
+            let declared = match claim {
+                Claim::Lease(time) => self.lease(&declaration, time, terms).await,
+                _ => self.takeover.declare(declaration, terms, deadline).await,
+            };
+            let error = match declared {
+                Ok(mark) if claim.is_take() => {
+                    obtained.take(scope, mark.token);
+                    continue;
+                }
+                Ok(_) => continue,
+                Err(error) => error,
+            };
+            let rejection = rejection(Some((scope, claim)), error);
+            let is_away = rejection.kind == RejectionKind::AuthorityUnavailable;
+            match terms.purpose {
+                Purpose::Admit => return Err(Box::new(rejection)),
+                Purpose::Observe | Purpose::ObserveUnregistered => obtained.observe(rejection),
             }
-            Ok(_) => continue,
-            Err(error) => error,
-        };
-        let rejection = rejection(Some((scope, claim)), error);
-        let is_away = rejection.kind == RejectionKind::AuthorityUnavailable;
-        match terms.purpose {
-            Purpose::Admit => return Err(Box::new(rejection)),
-            Purpose::Observe | Purpose::ObserveUnregistered => obtained.observe(rejection),
+            // The next scope would have no answer either. Where it is enforced, that is its refusal.
+            if is_away && wanted.is_only_observed() {
+                break;
+            }
         }
-        // The next scope would have no answer either. Where it is enforced, that is its refusal.
-        if is_away && wanted.is_only_observed() {
-            break;
-        }
+        Ok(obtained)
     }
-    Ok(obtained)
+
+    /// The mark of a lease: of the one that the session holds, which is renewed, or of another.
+    async fn lease(
+        &mut self,
+        declaration: &Declaration,
+        time: LeaseTime,
+        terms: Terms,
+    ) -> Result<Mark, DeclareError> {
+        let own = |lease: &Lease| *lease.scope() == declaration.scope;
+        if let Some(at) = self.leases.iter().position(own) {
+            let lease = self.leases.swap_remove(at);
+            if lease.time() == time {
+                let (mark, renewed) = (
+                    lease.mark().clone(),
+                    self.takeover.renew_lease(&lease).await,
+                );
+                if !matches!(renewed, Ok(Leased::NotHeld)) {
+                    self.leases.push(lease);
+                    return renewed.map(|_| mark);
+                }
+            }
+        }
+        let entry = Arc::clone(&self.entry);
+        let lost = move || entry.end(Cause::LeaseLost);
+        let lease = self.takeover.lease(declaration, time, terms, lost).await?;
+        let mark = lease.mark().clone();
+        self.leases.push(lease);
+        Ok(mark)
+    }
 }
 
 fn rejection(claimed: Option<(&Scope, Claim)>, error: DeclareError) -> Rejection {
@@ -153,6 +218,7 @@ fn rejection(claimed: Option<(&Scope, Claim)>, error: DeclareError) -> Rejection
         (DeclareError::MarkIsLower { mark }, Some((scope, claim))) => {
             Rejection::nothing_to_follow(scope, claim, mark)
         }
+        (DeclareError::LeaseHeld, Some((scope, claim))) => Rejection::lease_held(scope, claim),
         (DeclareError::OutOfBounds { mark, bound }, Some((scope, claim))) => {
             Rejection::out_of_bounds(scope, claim, mark, bound)
         }

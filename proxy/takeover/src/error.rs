@@ -207,6 +207,9 @@ pub enum DeclareError {
         /// What it went beyond.
         bound: Bound,
     },
+    /// Others have held the lease for as long as it was waited for. Nothing was registered, and no mark was raised.
+    #[error("the lease of the scope is held by another")]
+    LeaseHeld,
     /// The authority did not answer.
     #[error(transparent)]
     Authority(AuthorityError),

@@ -11,6 +11,7 @@ mod epoch;
 pub mod error;
 mod history;
 mod hosts;
+mod lease;
 mod meters;
 mod options;
 mod pace;
@@ -52,6 +53,8 @@ use control::{Control, Plan};
 use epoch::Epoch;
 use history::{LastRead, Notes};
 pub use hosts::Place;
+pub use lease::Lease;
+use lease::Lines;
 pub use meters::Meters;
 pub use options::{BarrierKind, TakeoverOptions, WitnessMode};
 use pace::Pace;
@@ -82,6 +85,7 @@ struct Inner {
     authority: Arc<dyn Authority>,
     barriers: Arc<Barriers>,
     releases: Arc<Releases>,
+    lines: Arc<Lines>,
     witness: Arc<Witness>,
     epoch: Arc<Epoch>,
     pace: Pace,
@@ -153,6 +157,7 @@ impl Takeover {
         let releases = Arc::new(Releases::default());
         let notes = Notes::start(&authority, timeout, tasks.clone());
         tokio::spawn(Arc::clone(&releases).run(Arc::clone(&authority), timeout, tasks));
+        let lines = Lines::new(&authority, timeout);
         let barriers = Barriers::new(&control, &authority, &meters, notes);
         let inner = Inner {
             handle: Handle::current(),
@@ -165,6 +170,7 @@ impl Takeover {
             authority,
             barriers,
             releases,
+            lines,
             pace: Pace::default(),
             history: LastRead::default(),
             meters,

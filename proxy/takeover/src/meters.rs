@@ -18,9 +18,9 @@ const ANSWER_SECONDS: [f64; 12] = [
 ];
 
 /// What the authority is asked for.
-const OPERATIONS: [&str; 10] = [
+const OPERATIONS: [&str; 11] = [
     "enrol", "declare", "sessions", "marks", "mark", "drained", "forget", "repair", "cluster",
-    "recover",
+    "recover", "lease",
 ];
 
 /// One label: what the authority was asked for.

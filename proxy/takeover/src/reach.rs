@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use pgpalisade_authority::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Cluster, Declaration, Declared,
-    Drained, Enrolled, Mark, Rank, Registered, RepairRequest, Repaired, Scope, TakeoverRecord,
-    Watch,
+    Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired,
+    Scope, TakeoverRecord, Watch,
 };
 use tokio::time::Instant;
 
@@ -150,6 +150,11 @@ impl Authority for Reach {
 
     async fn cluster(&self) -> Answer<Option<Cluster>> {
         self.ask("cluster", self.authority.cluster()).await
+    }
+
+    async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased> {
+        self.ask("lease", self.authority.lease(scope, holder, step))
+            .await
     }
 
     // Not asked as the others are: what is kept for people says nothing about whether tokens are accepted.

@@ -50,7 +50,7 @@ impl Rejection {
     pub fn behind(scope: &Scope, claim: Claim, mark: Mark) -> Self {
         match claim {
             Claim::Token(token) => Self::stale(scope, token, mark),
-            Claim::After(_) | Claim::Next => Self::taken(scope, claim, mark),
+            Claim::After(_) | Claim::Next | Claim::Lease(_) => Self::taken(scope, claim, mark),
         }
     }
 
@@ -71,6 +71,17 @@ impl Rejection {
             claim.token(),
             Some(mark),
         )
+    }
+
+    /// Another holds the lease.
+    #[must_use]
+    pub fn lease_held(scope: &Scope, claim: Claim) -> Self {
+        let message = format!("another session holds the lease of scope \"{scope}\"");
+        let detail = format!(
+            "The session has waited for \"{claim}\" as long as a lease lives that nobody renews. Nothing was changed."
+        );
+        let hint = "Another process leads. To wait on, ask for the lease again.";
+        Self::new(RejectionKind::LeaseHeld, message, detail, hint).about(scope, None, None)
     }
 
     /// The mark has never been as high as the one that is to be followed, or not since a repair.
@@ -100,7 +111,7 @@ impl Rejection {
             RejectionKind::InvalidToken,
             "a fencing token is taken by a statement of its own".to_owned(),
             "This text does more. What follows in it would run before PostgreSQL has the number in the place of \
-                \"after:\" or \"next\"."
+                \"after:\", \"next\" or \"lease\"."
                 .to_owned(),
             "Send SET fencing.token = 'next', or SELECT set_config('fencing.token', 'next', false), as a text of its \
                 own; it may stand in a transaction, and in a pipeline. In a session that has taken its token at \

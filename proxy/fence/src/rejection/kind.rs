@@ -17,6 +17,8 @@ pub enum RejectionKind {
     TakeoverIncomplete,
     /// The session is on a primary that a failover has deposed.
     DeposedPrimary,
+    /// Others hold the lease that the session has waited for.
+    LeaseHeld,
     /// A takeover ended the session; nothing that was open was committed.
     SessionEnded,
     /// A takeover ended the session while a statement was under way that may have been committed.
@@ -25,7 +27,7 @@ pub enum RejectionKind {
 
 impl RejectionKind {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::StaleToken,
         Self::NoToken,
         Self::InvalidToken,
@@ -33,6 +35,7 @@ impl RejectionKind {
         Self::Policy,
         Self::TakeoverIncomplete,
         Self::DeposedPrimary,
+        Self::LeaseHeld,
         Self::SessionEnded,
         Self::OutcomeUnknown,
     ];
@@ -52,6 +55,7 @@ impl RejectionKind {
             Self::Policy => "policy",
             Self::TakeoverIncomplete => "takeover_incomplete",
             Self::DeposedPrimary => "deposed_primary",
+            Self::LeaseHeld => "lease_held",
             Self::SessionEnded => "session_ended",
             Self::OutcomeUnknown => "outcome_unknown",
         }
@@ -67,6 +71,7 @@ impl RejectionKind {
             Self::Policy => "PF005",
             Self::TakeoverIncomplete => "PF006",
             Self::DeposedPrimary => "PF007",
+            Self::LeaseHeld => "55P03",
             Self::OutcomeUnknown => "08007",
         }
     }

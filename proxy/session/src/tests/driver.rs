@@ -269,8 +269,8 @@ impl<'a> Driver<'a> {
             let known = self.fence.fence().cell(scope).mark_detail();
             let number = match claim {
                 Claim::Token(token) if token.get() >= self.mark => token.get(),
-                Claim::Next if is_own => self.mark,
-                Claim::Next => self.mark + 1,
+                Claim::Next | Claim::Lease(_) if is_own => self.mark,
+                Claim::Next | Claim::Lease(_) => self.mark + 1,
                 Claim::After(Some(mark)) if mark.get() == self.mark => self.mark + 1,
                 Claim::After(Some(mark)) if is_own && mark.get() + 1 == self.mark => self.mark,
                 Claim::After(Some(mark)) if mark.get() > self.mark => {

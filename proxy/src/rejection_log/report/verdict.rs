@@ -113,6 +113,10 @@ const fn advice(kind: RejectionKind) -> (Todo, &'static str) {
             "Takeovers that could not be completed. See the proxy's log, check its control connection, and run \
              \"pgpalisade check\".",
         ),
+        RejectionKind::LeaseHeld => (
+            Todo::Nothing,
+            "Candidates that have waited for a lease while another session held it: as it should be.",
+        ),
         RejectionKind::DeposedPrimary => (
             Todo::Something,
             "Sessions on a server that is no longer the primary. Point the proxy's upstream and control connection \

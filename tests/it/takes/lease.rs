@@ -1,0 +1,286 @@
+//! Leases by SQL: the token after the mark is taken by whoever holds the lease of the scope, one after the other.
+
+use std::time::{Duration, Instant};
+
+use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::http::Http;
+use pgpalisade_tests::machine::{PATIENCE, wait_for};
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy, Store};
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
+
+use super::{SETUP, assert_holds, assert_refused, stage, value};
+
+const LEASE: &str = "SET fencing.token = 'lease'";
+/// What a lease that the proxy renews lives without being renewed.
+const LIVES: Duration = Duration::from_secs(15);
+/// Nothing that is handed on takes so long, and nothing that has to lapse is so quick.
+const SOON: Duration = Duration::from_secs(8);
+
+/// Has a session wait in the line.
+fn ask(stage: &Stage, sql: &str) -> Wire {
+    let mut wire = stage.plain();
+    wire.send(&Batch::new().query(sql));
+    wire
+}
+
+/// No answer has come.
+#[track_caller]
+fn assert_waits(wire: &mut Wire) {
+    wire.set_patience(Duration::from_millis(700));
+    if let Ok(answer) = wire.try_read() {
+        panic!("it does not wait: {}", pretty(&[answer]));
+    }
+    wire.set_patience(PATIENCE);
+}
+
+/// It gets the lease soon, with this token.
+#[track_caller]
+fn assert_gets(wire: &mut Wire, token: &str) {
+    let begun = Instant::now();
+    let answer = wire.until_ready();
+    assert!(answer.iter().all(|m| m.tag != b'E'), "{}", pretty(&answer));
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert_holds(wire, token);
+}
+
+#[test]
+fn whoever_waits_gets_it_in_the_order_of_the_line() {
+    let stage = stage();
+    let mut holder = stage.plain();
+    holder.ok(LEASE);
+    assert_holds(&mut holder, "1");
+    let mut line: Vec<Wire> = Vec::new();
+    for _ in 0..3 {
+        let mut wire = ask(&stage, LEASE);
+        assert_waits(&mut wire);
+        line.push(wire);
+    }
+    for (wire, token) in line.iter_mut().zip(["2", "3", "4"]) {
+        drop(std::mem::replace(&mut holder, stage.plain()));
+        assert_gets(wire, token);
+        holder = std::mem::replace(wire, stage.plain());
+    }
+    // Said again it is the same lease, with the same token; of other scopes there are others.
+    holder.ok(LEASE);
+    assert_holds(&mut holder, "4");
+    let mut other = stage.plain();
+    other.ok("SET fencing.token = 'other=lease'");
+    assert_eq!(value(&mut other, "SHOW fencing.token"), "other=1");
+    holder.extended(LEASE);
+    assert_holds(&mut holder, "4");
+}
+
+/// It lives as long as the session holds its token, whichever way that ends.
+#[test]
+fn with_the_token_the_lease_is_laid_down() {
+    let stage = stage();
+    let outside: [&[&str]; 8] = [
+        &[LEASE, "RESET fencing.token"],
+        &[LEASE, "SET fencing.token = ''"],
+        &[LEASE, "DISCARD ALL"],
+        &[LEASE, "SET fencing.token = 'other=7'"],
+        &["BEGIN", "SET LOCAL fencing.token = 'lease'", "COMMIT"],
+        &["BEGIN", LEASE, "ROLLBACK"],
+        &["BEGIN", LEASE, "SELECT 1 / 0", "ROLLBACK"],
+        &[
+            "SET fencing.token = 'lease,other=lease'",
+            "SET fencing.token = 'other=lease'",
+        ],
+    ];
+    for statements in outside {
+        let mut holder = stage.plain();
+        let mut statements = statements.to_vec();
+        let last = statements.pop().unwrap();
+        for statement in statements {
+            holder.query(statement);
+        }
+        let mut next = ask(&stage, LEASE);
+        println!("{last}");
+        assert_waits(&mut next);
+        holder.ok(last);
+        let answer = next.until_ready();
+        assert!(
+            answer.iter().all(|m| m.tag != b'E'),
+            "{last}: {}",
+            pretty(&answer)
+        );
+    }
+    // The socket is closed without a word, in the middle of a statement.
+    let mut holder = stage.plain();
+    holder.ok(LEASE);
+    holder.send(&Batch::new().query("SELECT pg_sleep(60)"));
+    let mut next = ask(&stage, LEASE);
+    assert_waits(&mut next);
+    drop(holder);
+    let begun = Instant::now();
+    let answer = next.until_ready();
+    assert!(answer.iter().all(|m| m.tag != b'E'), "{}", pretty(&answer));
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_refused_declaration_leaves_no_lease() {
+    let stage = stage();
+    let mut other = stage.plain();
+    other.ok("SET fencing.token = 'other=lease'");
+    let mut wire = stage.plain();
+    let refused = wire.query("SET fencing.token = 'default=lease,other=lease:3s'");
+    assert_refused(&refused, "55P03");
+    assert_eq!(value(&mut wire, "SHOW fencing.mark"), "1");
+    assert_gets(&mut ask(&stage, LEASE), "2");
+}
+
+#[test]
+fn who_has_waited_long_enough_is_told() {
+    let stage = stage();
+    let mut holder = stage.plain();
+    holder.ok(LEASE);
+    let mut wire = stage.plain();
+    for statement in [
+        "SET fencing.token = 'lease:3s'",
+        "SELECT set_config('fencing.token', 'lease:3s', false)",
+    ] {
+        let begun = Instant::now();
+        let refused = assert_refused(&wire.query(statement), "55P03");
+        let waited = begun.elapsed();
+        assert!(
+            waited >= Duration::from_secs(3) && waited < SOON,
+            "{waited:?}"
+        );
+        for words in [
+            "55P03: another session holds the lease of scope \"default\"",
+            "The session has waited for \"lease:3s\"",
+            "To wait on, ask for the lease again.",
+        ] {
+            assert!(refused.contains(words), "{words}: {refused}");
+        }
+        assert_eq!(value(&mut wire, "SHOW fencing.token"), "");
+        assert_refused(&wire.query("INSERT INTO jobs VALUES (1)"), "PF002");
+    }
+    for wrong in ["lease:2s", "lease:4000s", "lease:15", "leases", "Lease"] {
+        let refused = wire.query(&format!("SET fencing.token = '{wrong}'"));
+        assert_refused(&refused, "PF003");
+    }
+    // At its login, too, where nobody can say it again.
+    let mut late = Wire::connect(&stage.proxy.endpoint());
+    let startup = [
+        ("user", "postgres"),
+        ("database", "postgres"),
+        ("fencing.token", "lease:3s"),
+    ];
+    late.startup(PROTOCOL_3_0, &startup);
+    assert_refused(&late.until_closed(), "55P03");
+    assert_holds(&mut holder, "1");
+    drop(holder);
+    let mut third = Wire::login(&stage.proxy.endpoint(), &startup);
+    assert_holds(&mut third, "2");
+    let kinds: Vec<String> = stage
+        .records(10)
+        .into_iter()
+        .map(|(kind, _)| kind)
+        .collect();
+    assert!(kinds.contains(&"lease_held".to_owned()), "{kinds:?}");
+}
+
+/// A holder that is to say so again keeps it by that, and loses it without.
+#[test]
+fn a_lease_with_a_time_is_the_clients_to_renew() {
+    let stage = stage();
+    let mut holder = stage.plain();
+    let renew = "SET fencing.token = 'lease:3s'";
+    holder.ok(renew);
+    let begun = Instant::now();
+    let mut next = ask(&stage, LEASE);
+    while begun.elapsed() < Duration::from_secs(5) {
+        holder.ok(renew);
+        assert_holds(&mut holder, "1");
+        assert_waits(&mut next);
+    }
+    assert_gets(&mut next, "2");
+    let ended = holder.query("INSERT INTO jobs VALUES (1)");
+    assert_refused(&ended, "PF001");
+}
+
+/// The proxy renews, so a client that says nothing keeps its lease beyond its time.
+#[test]
+fn a_lease_without_a_time_is_the_proxys_to_renew() {
+    let stage = stage();
+    let mut holder = stage.plain();
+    holder.ok(LEASE);
+    for _ in 0..2 {
+        assert_refused(&stage.plain().query(LEASE), "55P03");
+    }
+    assert_holds(&mut holder, "1");
+    // A number deposes a holder like anybody, and with its session its lease is gone.
+    let leader = stage.leader("5");
+    assert_refused(&holder.query("INSERT INTO jobs VALUES (1)"), "PF001");
+    assert_gets(&mut ask(&stage, LEASE), "6");
+    drop(leader);
+}
+
+/// Of so many that wait, one asks: what a waiting line costs the authority does not grow with it.
+#[test]
+fn only_the_first_in_the_line_asks() {
+    let (http, stage) = {
+        let postgres = Postgres::start();
+        postgres.sql(SETUP);
+        let (http, proxy) = Http::with_proxy(&postgres);
+        (http, Stage { proxy, postgres })
+    };
+    let steps = "pgpalisade_authority_answer_seconds_count{operation=\"lease\"}";
+    let mut holder = stage.plain();
+    holder.ok(LEASE);
+    let mut line: Vec<Wire> = (0..200).map(|_| ask(&stage, LEASE)).collect();
+    std::thread::sleep(Duration::from_secs(1));
+    let (begun, before) = (Instant::now(), http.metrics().of(steps));
+    std::thread::sleep(Duration::from_secs(4));
+    let asked = http.metrics().of(steps) - before;
+    let most = begun.elapsed().as_secs_f64() * 5.0 + 2.0;
+    assert!(asked <= most, "{asked} steps for 200 that wait");
+    drop(holder);
+    let [first, second, ..] = line.as_mut_slice() else {
+        unreachable!("they are 200")
+    };
+    assert_gets(first, "2");
+    // One was woken: the others wait on.
+    assert_waits(second);
+}
+
+/// Over two proxies: one that was killed says nothing, and its lease lapses; one whose store is gone ends the session.
+#[test]
+fn a_lease_that_cannot_be_renewed_is_lost() {
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let mut etcd = Etcd::start(1);
+    let mut options = Options::new(&postgres);
+    options.store = Store::Url(etcd.authority());
+    let mut first = Proxy::start_with(options.clone());
+    let second = Proxy::start_with(options);
+    let plain = |proxy: &Proxy| {
+        let user = [("user", "postgres"), ("database", "postgres")];
+        Wire::login(&proxy.endpoint(), &user)
+    };
+    let mut holder = plain(&first);
+    holder.ok(LEASE);
+    let mut next = plain(&second);
+    first.kill();
+    let begun = Instant::now();
+    // It may be waited for once more: etcd ends a lease a little late.
+    wait_for("the lease has lapsed", || {
+        let answer = next.query(LEASE);
+        answer.iter().all(|m| m.tag != b'E').then_some(())
+    });
+    assert!(begun.elapsed() < LIVES * 2, "{:?}", begun.elapsed());
+    assert_holds(&mut next, "2");
+    etcd.kill(0);
+    let begun = Instant::now();
+    let ended: Vec<Message> = next.until_closed();
+    let text = assert_refused(&ended, "57P01");
+    assert!(
+        text.contains("its lease could not be renewed in time"),
+        "{text}"
+    );
+    assert!(begun.elapsed() < LIVES, "before it could be another's");
+}
