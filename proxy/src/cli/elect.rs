@@ -50,7 +50,7 @@ pub(super) struct ElectArgs {
     /// etcd, for etcd:KEY: http://host:2379, several with commas; ?ca=, cert=, key=, user=, password_file= behind it
     #[arg(long, value_name = "URLS")]
     etcd: Option<etcd::Options>,
-    /// The way to the database through pgpalisade, for lease and advisory-lock:ID; the rest comes from PGHOST and the like
+    /// The database through pgpalisade, for lease and advisory-lock:ID; the rest comes from PGHOST and the like
     #[arg(long, value_name = "DSN")]
     proxied: Option<String>,
     /// A leader that is not heard of for so long has lost the lock, 3s to 1h

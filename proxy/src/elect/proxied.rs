@@ -1,7 +1,7 @@
 //! Locks that a session through the proxy holds: the lease of a scope, or an advisory lock of PostgreSQL.
 //!
-//! Lock and token belong to one session: who loses the one, loses the other. An advisory lock is held for as long as its
-//! session lives; a lease also ends where it is not renewed in time, as by a process that was stopped. Source:
+//! Lock and token belong to one session: who loses the one, loses the other. An advisory lock is held for as long as
+//! its session lives; a lease also ends where it is not renewed in time, as by a process that was stopped. Source:
 //! <https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS>
 
 use std::error::Error as _;
