@@ -9,6 +9,7 @@ mod command;
 mod link;
 mod login;
 mod pgbouncer;
+mod refusals;
 mod session;
 mod table;
 mod tables;
@@ -110,7 +111,7 @@ impl Facts {
     pub(crate) async fn rows(&self, name: &str) -> Option<Result<Vec<Value>, String>> {
         let is_shown = matches!(
             name,
-            "scopes" | "sessions" | "rejections" | "proxies" | "takeovers"
+            "scopes" | "sessions" | "rejections" | "overlaps" | "proxies" | "takeovers"
         );
         let mut tables = tables::TABLES.iter().filter(|_| is_shown);
         let table = tables.find(|table| table.name.eq_ignore_ascii_case(name))?;

@@ -28,6 +28,7 @@ mod logins;
 mod metrics;
 mod open_files;
 mod openapi;
+mod overlaps;
 mod packages;
 mod policy;
 mod policy_examples;

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use pgpalisade_tests::http::{Answer, Http};
 use pgpalisade_tests::machine::{Signal, repository, signal, wait_for};
+use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::postgres::{Postgres, scratch_dir};
 use pgpalisade_tests::proxy::{Options, Proxy, Store};
 use pgpalisade_tests::stage::Stage;
@@ -18,6 +19,10 @@ use schema::{faults, names, resolve};
 
 /// The page for people, and what it shows: not for programs.
 const DASHBOARD: [&str; 2] = ["/", "/api/v1/events"];
+
+/// Writers that are let pass without a token.
+const OBSERVED: &str =
+    "[[session]]\nname = \"old\"\nmatch = { application_name = \"old *\" }\nmode = \"observe\"\n";
 
 /// What no test can cause: only a proxy that has lost a thread answers so.
 const NOT_CAUSED: [(&str, u16); 2] = [("/healthz", 503), ("/metrics", 500)];
@@ -157,6 +162,15 @@ fn act(stage: &Stage) -> Vec<Wire> {
     let mut old = login("33");
     old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
     let new = login("34");
+    let [mut one, mut other] = ["old A", "old B"].map(|name| {
+        let common = [("user", "postgres"), ("database", "postgres")];
+        let parameters = [&common[..], &[("application_name", name)]].concat();
+        Wire::login(&stage.proxy.endpoint(), &parameters)
+    });
+    for _ in 0..2 {
+        one.ok("INSERT INTO jobs VALUES (1)");
+        other.ok("INSERT INTO jobs VALUES (1)");
+    }
     let mut plain = stage.plain();
     let traced = "INSERT INTO jobs VALUES (1) \
                   /*traceparent='00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'*/";
@@ -190,7 +204,9 @@ fn answers_are_as_described() {
     let postgres = Postgres::start();
     postgres.sql("CREATE TABLE jobs (id int)");
     let http = Http::free();
-    let proxy = Proxy::start_with(options(http, &postgres));
+    let policy = PolicyFile::new(OBSERVED);
+    let options = options(http, &postgres).flag("--policy", policy.path().to_str().unwrap());
+    let proxy = Proxy::start_with(options);
     let mut stage = Stage { proxy, postgres };
     let _sessions = act(&stage);
     wait_for("both takeovers to be noted", || {

@@ -3,6 +3,7 @@
 mod bound;
 mod declaring;
 mod kind;
+mod needs;
 
 use std::fmt;
 
@@ -11,7 +12,6 @@ use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_policies::{Class, ObjectName};
 
 use crate::readable::without_controls;
-use crate::token_value::SCOPES_MAX;
 use crate::wire::encode::{self, ErrorFields, Severity};
 
 /// The next step of a leader that has been deposed.
@@ -20,6 +20,7 @@ const DEPOSED: &str = "This process is no longer the leader. Stop acting as lead
 
 pub use bound::Bound;
 pub use kind::{Enforcement, RejectionKind};
+pub use needs::Needs;
 
 /// A refusal with everything that the client and the log are told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,19 +39,8 @@ pub struct Rejection {
     pub token: Option<Token>,
     /// The mark that stands against it.
     pub mark: Option<Mark>,
-}
-
-/// What a statement needs that was refused for want of a token.
-pub struct Needs<'a> {
-    /// Whether it reads or writes.
-    pub class: Class,
-    /// All scopes whose tokens it needs, at least one; of more than [`SCOPES_MAX`] the first ones, for no session can
-    /// hold so many.
-    pub scopes: &'a [&'a Scope],
-    /// The scope of a bare number.
-    pub session_scope: &'a Scope,
-    /// Why it counts as a write.
-    pub why_write: Option<&'a dyn fmt::Display>,
+    /// What it was to do that needs a token; `None` where it is not for want of one.
+    pub needs: Option<Class>,
 }
 
 impl Rejection {
@@ -64,6 +54,7 @@ impl Rejection {
             scope: None,
             token: None,
             mark: None,
+            needs: None,
         }
     }
 
@@ -93,70 +84,6 @@ impl Rejection {
             Some(token),
             Some(mark),
         )
-    }
-
-    /// The session has no token for a scope that a statement needs.
-    #[must_use]
-    pub fn no_token(scope: &Scope, needs: &Needs<'_>) -> Self {
-        let what = match needs.class {
-            Class::Read => "read",
-            Class::Write => "write",
-        };
-        let message = format!("this {what} needs a fencing token for scope \"{scope}\"");
-        let mut detail = match (needs.class, needs.why_write) {
-            (Class::Read, _) => {
-                "This session has declared no token for it, and the policy lets nobody read without one."
-                    .to_owned()
-            }
-            (Class::Write, Some(why)) => {
-                format!(
-                    "This session has declared no token for it, and the statement is not a read: {why}."
-                )
-            }
-            (Class::Write, None) => {
-                "This session has declared no token for it, and the statement is not known to be a read."
-                    .to_owned()
-            }
-        };
-        if needs.scopes.len() > SCOPES_MAX {
-            detail.push_str(&format!(
-                " It needs the tokens of more scopes than the {SCOPES_MAX} that a session can declare."
-            ));
-            let hint = "Write a statement that names its tables. If the policy asks for all scopes because of \
-                every-scope, an operator can set unknown_tables = \"session-scope\" in it.";
-            return Self::new(RejectionKind::NoToken, message, detail, hint)
-                .about(scope, None, None);
-        }
-        if needs.scopes.len() > 1 {
-            let all: Vec<String> = needs
-                .scopes
-                .iter()
-                .map(|one| format!("\"{one}\""))
-                .collect();
-            detail.push_str(&format!(
-                " It needs the tokens of scopes {}.",
-                all.join(", ")
-            ));
-        }
-        let value = match needs.scopes {
-            [only] if *only == needs.session_scope => "<number>".to_owned(),
-            several => {
-                let all: Vec<String> = several
-                    .iter()
-                    .map(|one| format!("{one}=<number>"))
-                    .collect();
-                all.join(",")
-            }
-        };
-        let quoted = match value.starts_with('<') {
-            true => value.clone(),
-            false => format!("'{value}'"),
-        };
-        let hint = format!(
-            "Declare the token of your election first: SET fencing.token = {quoted}, or \
-                options='-c fencing.token={value}' in the connection string."
-        );
-        Self::new(RejectionKind::NoToken, message, detail, &hint).about(scope, None, None)
     }
 
     /// The value of `fencing.token` or `fencing.scope` means nothing.

@@ -10,22 +10,20 @@ use tokio::time::Instant;
 
 use super::Facts;
 use super::command::{ORDERS, all_tables};
+use super::refusals::{overlaps, rejections};
 use super::table::{Answer, Cell, Row, Rows, Table, number, text};
 use crate::client_table::{ClientEntry, Encryption};
 use crate::fence::HeldTokens;
 use crate::fence::mark_cache::CachedMark;
 use crate::fence::readable::without_controls;
-use crate::fence::statement_text::StatementText;
-use crate::fence::traceparent::Traceparent;
-use crate::rejection::Enforcement;
-use crate::rejection_log::{RejectionRecord, rfc3339};
+use crate::rejection_log::rfc3339;
 use crate::takeover::cluster_lock::Proxy;
 
 /// How long SHOW AUTHORITY waits for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// In the order of SHOW HELP.
-pub(super) const TABLES: [Table; 8] = [
+pub(super) const TABLES: [Table; 9] = [
     Table {
         name: "AUTHORITY",
         help: "the store of marks, and the control connection",
@@ -37,6 +35,22 @@ pub(super) const TABLES: [Table; 8] = [
         help: "this list",
         columns: &[text("command"), text("right"), text("help")],
         rows: Rows::Known(help),
+    },
+    Table {
+        name: "OVERLAPS",
+        help: "writers without a token, in observe mode, that took turns in one scope",
+        columns: &[
+            text("scope"),
+            text("application_name"),
+            text("client_host"),
+            text("other_application_name"),
+            text("other_client_host"),
+            text("since"),
+            text("until"),
+            number("seconds"),
+            number("turns"),
+        ],
+        rows: Rows::Known(overlaps),
     },
     Table {
         name: "POLICY",
@@ -84,6 +98,7 @@ pub(super) const TABLES: [Table; 8] = [
             text("statement_class"),
             text("statement"),
             text("traceparent"),
+            text("needs"),
             text("reason"),
             text("enforced"),
             number("count"),
@@ -140,15 +155,15 @@ pub(super) const TABLES: [Table; 8] = [
 ];
 
 /// A text that others have chosen, which must not steer a terminal.
-fn shown(text: &str) -> Cell {
+pub(super) fn shown(text: &str) -> Cell {
     without_controls(text).into()
 }
 
-fn time(time: SystemTime) -> Cell {
+pub(super) fn time(time: SystemTime) -> Cell {
     rfc3339(time).into()
 }
 
-const fn yes(is_so: bool) -> &'static str {
+pub(super) const fn yes(is_so: bool) -> &'static str {
     match is_so {
         true => "yes",
         false => "no",
@@ -241,46 +256,6 @@ fn scopes(facts: &Facts) -> Vec<Row> {
     let mut cells = facts.takeover.cells().all();
     cells.sort_by(|a, b| a.scope().cmp(b.scope()));
     cells.iter().map(row).collect()
-}
-
-fn rejections(facts: &Facts) -> Vec<Row> {
-    let row = |record: Arc<RejectionRecord>| {
-        let (session, statement) = (&record.session, &record.statement);
-        vec![
-            time(record.time),
-            record.kind.as_str().into(),
-            record.kind.sqlstate().into(),
-            record.scope.clone().into(),
-            record.token.into(),
-            record.mark.into(),
-            record.raised_at.map(time).into(),
-            record.raised_by.as_deref().map(shown).into(),
-            shown(&session.user),
-            shown(&session.database),
-            session.application_name.as_deref().map(shown).into(),
-            session.client_addr.to_string().into(),
-            session
-                .backend_pid
-                .map(|pid| Cell::Number(pid.into()))
-                .into(),
-            yes(session.is_authenticated()).into(),
-            statement.class.as_deref().map(shown).into(),
-            statement
-                .text
-                .as_ref()
-                .map(|text| shown(StatementText::as_str(text)))
-                .into(),
-            statement
-                .traceparent
-                .as_ref()
-                .map(|parent| shown(Traceparent::as_str(parent)))
-                .into(),
-            record.reason.as_deref().map(shown).into(),
-            yes(record.enforced == Enforcement::Refused).into(),
-            record.count.into(),
-        ]
-    };
-    facts.rejections.recent().into_iter().map(row).collect()
 }
 
 fn policy(facts: &Facts) -> Vec<Row> {

@@ -167,7 +167,7 @@ fn not_meant() -> Response<Body> {
 
 fn nothing_there() -> Response<Body> {
     let paths = "there are / (the dashboard), /metrics, /healthz, /readyz and /api/v1/ with scopes, sessions, \
-                 takeovers, proxies, rejections and events\n";
+                 takeovers, proxies, rejections, overlaps and events\n";
     plain(StatusCode::NOT_FOUND, paths)
 }
 

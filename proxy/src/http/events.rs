@@ -28,7 +28,14 @@ const SIGN_EVERY: Duration = Duration::from_secs(5);
 const ROWS_MAX: usize = 200;
 
 /// What is in a picture.
-const TABLES: [&str; 5] = ["scopes", "takeovers", "rejections", "sessions", "proxies"];
+const TABLES: [&str; 6] = [
+    "scopes",
+    "takeovers",
+    "overlaps",
+    "rejections",
+    "sessions",
+    "proxies",
+];
 
 /// The last picture, for all who watch.
 #[derive(Debug, Default)]

@@ -44,6 +44,8 @@ pub(crate) struct Record {
     pub(crate) session: Session,
     pub(crate) statement: Statement,
     pub(crate) reason: Option<String>,
+    /// `read` or `write`, where there was no token for it.
+    pub(crate) needs: Option<String>,
     pub(crate) enforced: Enforcement,
     /// How many refusals it stands for.
     pub(crate) count: u64,
@@ -120,6 +122,8 @@ struct Fields {
     #[serde(flatten)]
     statement: Statement,
     reason: Option<String>,
+    #[serde(default, deserialize_with = "name")]
+    needs: Option<String>,
     enforced: Option<bool>,
     count: Option<u64>,
 }
@@ -176,6 +180,7 @@ pub(crate) fn parse(line: &[u8]) -> Line {
             session: fields.session,
             statement: fields.statement,
             reason: fields.reason,
+            needs: fields.needs,
             // Before there was an observe mode, all were.
             enforced: match fields.enforced {
                 Some(false) => Enforcement::Observed,

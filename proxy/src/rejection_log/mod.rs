@@ -11,6 +11,7 @@
 
 mod counts;
 pub(crate) mod line;
+pub(crate) mod overlaps;
 mod recent;
 mod record;
 mod repeats;
@@ -28,9 +29,13 @@ use std::time::Duration;
 pub(crate) use record::{RecordedStatement, RejectionRecord, SessionLabel, rfc3339};
 
 use crate::fence::statement_text::Literals;
+use crate::rejection::Enforcement;
 use crate::session::action::JudgedText;
 use counts::Counters;
+use jiff::Timestamp;
+use overlaps::{Overlap, Overlaps, Writer as TokenlessWriter};
 use parking_lot::Mutex;
+use pgpalisade_policies::Class;
 use recent::Recent;
 use repeats::Repeats;
 use writer::{Sink, Writer};
@@ -84,6 +89,7 @@ struct Shared {
     dropped: AtomicU64,
     repeats: Repeats,
     recent: Recent,
+    overlaps: Mutex<Overlaps>,
     reopen: AtomicBool,
 }
 
@@ -91,6 +97,23 @@ enum Message {
     Record(Arc<RejectionRecord>),
     /// Look at [`Shared`].
     Wake,
+}
+
+impl Shared {
+    /// A write that was let pass though it had no token.
+    fn note_overlap(&self, record: &RejectionRecord) {
+        let session = &record.session;
+        let is_let_pass = record.enforced == Enforcement::Observed && session.is_authenticated();
+        if let (true, Some(Class::Write), Some(scope)) = (is_let_pass, record.needs, &record.scope)
+            && let Ok(at) = Timestamp::try_from(record.time)
+        {
+            let writer = TokenlessWriter {
+                application: session.application_name.clone(),
+                host: session.client_addr.ip().map(|host| host.to_string()),
+            };
+            self.overlaps.lock().note(scope, writer, at);
+        }
+    }
 }
 
 impl RejectionLog {
@@ -143,6 +166,11 @@ impl RejectionLog {
         self.inner.shared.recent.read()
     }
 
+    /// The writers without tokens that have taken turns, those that began last first.
+    pub(crate) fn overlaps(&self) -> Vec<Overlap> {
+        self.inner.shared.overlaps.lock().list()
+    }
+
     /// Keeps a record and hands it to the writer, unless it only repeats others. Never waits: where the writer cannot
     /// keep up, the record is dropped and counted, and a line `{"time":...,"dropped":n}` says so once the writer
     /// gets there.
@@ -156,6 +184,7 @@ impl RejectionLog {
         } else {
             shared.counters.count_unproved();
         }
+        shared.note_overlap(&record);
         let Some(record) = shared.repeats.admit(record) else {
             return;
         };

@@ -5,6 +5,7 @@ use std::hash::Hash;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pgpalisade_authority::Token;
+use pgpalisade_policies::Class;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::client_addr::ClientAddr;
@@ -19,6 +20,10 @@ const MAX_NAME: usize = 256;
 
 /// Longest reason. An authority's error may quote what another server said.
 const MAX_REASON: usize = 1024;
+
+/// What a statement needs a token for.
+pub(super) const READ: &str = "read";
+pub(super) const WRITE: &str = "write";
 
 /// What is kept about a rejection. The SQLSTATE follows from the kind.
 #[derive(Debug, Clone)]
@@ -43,6 +48,8 @@ pub(crate) struct RejectionRecord {
     pub statement: RecordedStatement,
     /// Why, where no other field tells.
     pub reason: Option<String>,
+    /// What was to be done that needs a token, where there was none.
+    pub needs: Option<Class>,
     /// Whether it was carried out.
     pub enforced: Enforcement,
     /// How many refusals it stands for: more than one, where they repeat and are not recorded each.
@@ -130,11 +137,20 @@ impl RejectionRecord {
             }),
             raised_by: mark.map(|mark| clip(&mark.raised_by).to_owned()),
             session: session.clipped(),
+            needs: rejection.needs,
             enforced: enforcement,
             statement,
             reason: reason(rejection).map(|reason| clip_to(reason, MAX_REASON).to_owned()),
             count: 1,
         }
+    }
+
+    /// What was to be done that needs a token, in a word.
+    pub(crate) fn needs_as_str(&self) -> Option<&'static str> {
+        self.needs.map(|needs| match needs {
+            Class::Read => READ,
+            Class::Write => WRITE,
+        })
     }
 
     /// The JSON object, without a line end. What would steer a terminal is escaped, line ends too, so it is one line.
@@ -178,7 +194,7 @@ impl Serialize for RejectionRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let session = &self.session;
         let statement = &self.statement;
-        let mut line = serializer.serialize_struct("RejectionRecord", 20)?;
+        let mut line = serializer.serialize_struct("RejectionRecord", 21)?;
         line.serialize_field("time", &rfc3339(self.time))?;
         line.serialize_field("kind", self.kind.as_str())?;
         line.serialize_field("sqlstate", self.kind.sqlstate())?;
@@ -202,6 +218,7 @@ impl Serialize for RejectionRecord {
             "traceparent",
             &statement.traceparent.as_ref().map(Traceparent::as_str),
         )?;
+        line.serialize_field("needs", &self.needs_as_str())?;
         line.serialize_field("reason", &self.reason)?;
         line.serialize_field("enforced", &(self.enforced == Enforcement::Refused))?;
         line.serialize_field("count", &self.count)?;

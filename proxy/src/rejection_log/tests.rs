@@ -14,6 +14,7 @@ use crate::client_addr::ClientAddr;
 use crate::fence::statement_text::StatementText;
 use crate::fence::traceparent::Traceparent;
 use crate::rejection::{Enforcement, Rejection, RejectionKind};
+use pgpalisade_policies::Class;
 
 const TRACED: &[u8] =
     b"/*traceparent='00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'*/ SELECT 1";
@@ -44,6 +45,7 @@ fn record(token: u64) -> RejectionRecord {
             Literals::Remove,
         ),
         reason: None,
+        needs: None,
         enforced: Enforcement::Refused,
         count: 1,
     }
@@ -52,6 +54,7 @@ fn record(token: u64) -> RejectionRecord {
 fn observed(token: u64) -> RejectionRecord {
     RejectionRecord {
         kind: RejectionKind::NoToken,
+        needs: Some(Class::Write),
         enforced: Enforcement::Observed,
         ..record(token)
     }
@@ -86,15 +89,19 @@ fn a_record_is_one_json_line() {
         "user": "app", "database": "shop\n", "application_name": null, "client_addr": "10.0.0.1:5000",
         "backend_pid": 77, "authenticated": true,
         "statement_class": "write", "statement": "INSERT INTO t VALUES (?)",
-        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "reason": null, "enforced": true,
-        "count": 1,
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "needs": null, "reason": null,
+        "enforced": true, "count": 1,
     });
     assert_eq!(lines(&line), [expect]);
 }
 
 #[test]
 fn what_was_only_observed_says_so() {
-    assert_eq!(lines(&observed(33).to_json_line())[0]["enforced"], false);
+    let line = &lines(&observed(33).to_json_line())[0];
+    assert_eq!(
+        (&line["enforced"], &line["needs"]),
+        (&json!(false), &json!("write"))
+    );
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 
 use crate::cli::text::{plain, shown, table};
+use crate::rejection_log::overlaps::Overlap;
 use crate::rejection_log::report::{
-    Count, Finding, First, Name, Row, Shape, Summary, Top, Verdict,
+    Count, Finding, First, Name, Overlapped, Row, Shape, Summary, Top, Verdict,
 };
 
 /// Where lines of words are broken.
@@ -26,6 +27,7 @@ pub(super) fn page(summary: &Summary) -> String {
             text.push_str(&names(name, section));
         }
         text.push_str(&statements(summary));
+        text.push_str(&overlaps(&summary.overlaps));
     }
     text.push_str(&verdict(&summary.verdict));
     text
@@ -120,6 +122,39 @@ fn statements(summary: &Summary) -> String {
         }
     }
     format!("\nSTATEMENTS\n{text}")
+}
+
+/// Nothing where there are none.
+fn overlaps(found: &Overlapped) -> String {
+    let Some(longest) = found.longest.first() else {
+        return String::new();
+    };
+    let head = format!(
+        "{} times two writers without a token took turns in one scope, the longest for {} s. If one of them was to \
+         write alone, both believed to lead.",
+        found.count,
+        longest.duration().as_secs()
+    );
+    let rows: Vec<_> = found.longest.iter().map(overlap).collect();
+    let columns = ["SINCE", "SECONDS", "TURNS", "SCOPE", "ONE", "THE OTHER"];
+    format!(
+        "\nOVERLAPS\n{}{}",
+        wrapped(&head, ""),
+        table(columns, &rows)
+    )
+}
+
+fn overlap(overlap: &Overlap) -> [String; 6] {
+    let [one, other] = overlap.writers.each_ref().map(|writer| {
+        let application = writer.application.as_deref().unwrap_or("-");
+        format!(
+            "{application} at {}",
+            writer.host.as_deref().unwrap_or("local")
+        )
+    });
+    let seconds = overlap.duration().as_secs().to_string();
+    let (turns, scope) = (overlap.turns.to_string(), overlap.scope.clone());
+    [second(overlap.since), seconds, turns, scope, one, other]
 }
 
 fn statement(row: &Row<Shape, First>) -> String {

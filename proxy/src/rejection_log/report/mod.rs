@@ -13,8 +13,11 @@ use std::io::{self, BufRead};
 use serde::Serialize;
 
 use super::line::{self, Filter, Line, Read, Record};
+use super::overlaps::{Overlap, Overlaps, Writer};
+use super::record::WRITE;
 use crate::fence::statement_text::Literals;
 use crate::fence::statement_text::StatementText;
+use crate::rejection::Enforcement;
 use tally::Tally;
 use verdict::Who;
 
@@ -67,6 +70,7 @@ pub(crate) struct Report {
     statements: Tally<Shape, First>,
     without_statement: u64,
     who: Tally<Who>,
+    overlaps: Overlaps,
 }
 
 /// Why something was refused.
@@ -131,6 +135,7 @@ impl Report {
             statements: Tally::new(SHAPES),
             without_statement: 0,
             who: Tally::new(NAMES),
+            overlaps: Overlaps::default(),
         }
     }
 
@@ -184,6 +189,7 @@ impl Report {
     }
 
     fn count(&mut self, record: Record) {
+        self.note_overlap(&record);
         let one = Count::new(record.count, record.time, record.enforced);
         self.total.add(&one);
         let kind = Kind {
@@ -228,6 +234,18 @@ impl Report {
         self.who.add(who, &one, || ());
     }
 
+    fn note_overlap(&mut self, record: &Record) {
+        let is_let_pass = record.enforced == Enforcement::Observed;
+        let writes = record.needs.as_deref() == Some(WRITE);
+        if let (true, true, Some(scope)) = (is_let_pass, writes, &record.scope) {
+            let writer = Writer {
+                application: record.session.application.clone(),
+                host: record.session.client.clone(),
+            };
+            self.overlaps.note(scope, writer, record.time);
+        }
+    }
+
     /// The highest counts of each table, `top` rows each, and the verdict.
     #[must_use]
     pub(crate) fn summary(&self, top: usize) -> Summary {
@@ -244,9 +262,29 @@ impl Report {
                 top: self.statements.top(top),
                 without_statement: self.without_statement,
             },
+            overlaps: self.overlapped(top),
             verdict: verdict::reach(&self.who, &self.understood, &self.total, top),
         }
     }
+}
+
+impl Report {
+    fn overlapped(&self, top: usize) -> Overlapped {
+        let mut longest = self.overlaps.list();
+        longest.sort_by_key(|overlap| std::cmp::Reverse(overlap.duration()));
+        let count = longest.len();
+        longest.truncate(top);
+        Overlapped { count, longest }
+    }
+}
+
+/// Writers without tokens that have taken turns.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Overlapped {
+    /// How often.
+    pub count: usize,
+    /// The longest first.
+    pub longest: Vec<Overlap>,
 }
 
 /// A report, ready to be shown.
@@ -271,6 +309,8 @@ pub(crate) struct Summary {
     pub clients: Top<Name>,
     /// By shape.
     pub statements: Statements,
+    /// Who has written beside whom.
+    pub overlaps: Overlapped,
     /// What follows from it.
     pub verdict: Verdict,
 }

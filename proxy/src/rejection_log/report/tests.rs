@@ -18,7 +18,7 @@ fn line(changes: &Value) -> String {
         "time": "2026-11-21T03:00:00.000000Z", "kind": "no_token", "sqlstate": "PF002", "scope": "default",
         "token": null, "mark": null, "raised_at": null, "raised_by": null, "user": "app", "database": "shop",
         "application_name": "worker", "client_addr": "10.0.0.1:5000", "backend_pid": 77,
-        "statement_class": "INSERT", "statement": "INSERT INTO t VALUES (?)", "enforced": false,
+        "statement_class": "INSERT", "statement": "INSERT INTO t VALUES (?)", "needs": "write", "enforced": false,
     });
     for (name, value) in changes.as_object().unwrap() {
         line[name] = value.clone();
@@ -228,6 +228,41 @@ fn the_verdict_says_whether_the_fence_can_be_switched_on() {
         finding.who.first().unwrap().key.application.as_deref(),
         Some("worker")
     );
+}
+
+#[test]
+fn writers_that_take_turns_are_told() {
+    let at = |second: u32, client: &str| {
+        let time = format!("2026-11-21T03:00:{second:02}Z");
+        json!({"time": time, "client_addr": client})
+    };
+    let (one, other) = ("10.0.0.1:5000", "10.0.0.2:5000");
+    let mut lines = vec![at(0, one), at(1, other), at(2, other), at(43, one)];
+    let found = summary(&log(&lines)).overlaps;
+    let longest = found.longest.first().unwrap();
+    assert_eq!(
+        (found.count, longest.duration().as_secs(), longest.turns),
+        (1, 42, 2)
+    );
+    let hosts = longest
+        .writers
+        .each_ref()
+        .map(|writer| writer.host.clone().unwrap());
+    assert_eq!(hosts, ["10.0.0.1", "10.0.0.2"]);
+    // Nobody has written who was refused, or has only read.
+    for change in [
+        ("enforced", json!(true)),
+        ("needs", json!("read")),
+        ("needs", json!(null)),
+    ] {
+        for line in &mut lines {
+            line[change.0] = change.1.clone();
+        }
+        assert_eq!(summary(&log(&lines)).overlaps.count, 0, "{change:?}");
+        for line in &mut lines {
+            line.as_object_mut().unwrap().remove(change.0);
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,97 @@
+//! Writers that take turns without a token: shown before anybody has declared one.
+
+use pgpalisade_tests::http::Http;
+use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::policy::PolicyFile;
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Proxy, subcommand};
+use pgpalisade_tests::wire::Wire;
+use serde_json::Value;
+
+const SETUP: &str = "CREATE TABLE jobs (id int); CREATE TABLE notes (id int)";
+const OBSERVED: &str =
+    "[defaults]\nmode = \"observe\"\nreads = \"current\"\n[scope.jobs]\ntables = [\"*.jobs\"]\n";
+
+fn application(proxy: &Proxy, name: &str) -> Wire {
+    let parameters = [
+        ("user", "postgres"),
+        ("database", "postgres"),
+        ("application_name", name),
+    ];
+    Wire::login(&proxy.endpoint(), &parameters)
+}
+
+fn overlaps(http: Http) -> Vec<Value> {
+    let answer = http.get("/api/v1/overlaps");
+    serde_json::from_str(&answer.body).unwrap()
+}
+
+#[test]
+fn two_that_take_turns_in_a_scope_are_shown() {
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let (http, policy) = (Http::free(), PolicyFile::new(OBSERVED));
+    let options = http
+        .options(&postgres)
+        .flag("--policy", policy.path().to_str().unwrap());
+    let proxy = Proxy::start_with(options);
+    let [mut one, mut other, mut reader] =
+        ["cron A", "cron B", "report"].map(|name| application(&proxy, name));
+    let write = "INSERT INTO jobs VALUES (1)";
+    one.ok(write);
+    // Not the same scope, or no write, or refused by PostgreSQL's own rules: nobody stands beside it.
+    for sql in ["INSERT INTO notes VALUES (1)", "SELECT * FROM jobs"] {
+        reader.ok(sql);
+        one.ok(sql);
+        reader.ok(sql);
+        one.ok(sql);
+    }
+    other.ok(write);
+    one.ok("SELECT * FROM jobs");
+    let of_jobs = || -> Vec<Value> {
+        let all = overlaps(http).into_iter();
+        all.filter(|row| row["scope"] == "jobs").collect()
+    };
+    assert_eq!(of_jobs(), Vec::<Value>::new());
+    for _ in 0..3 {
+        one.ok(write);
+        other.ok(write);
+    }
+    let rows = of_jobs();
+    let [row] = rows.as_slice() else {
+        panic!("{rows:#?}");
+    };
+    assert_eq!(row["application_name"], "cron A");
+    assert_eq!(row["other_application_name"], "cron B");
+    assert_eq!(row["client_host"], "127.0.0.1");
+    assert_eq!(row["turns"], 7);
+    // The log has the same for a report.
+    let log = proxy.rejection_log();
+    wait_for("the records", || {
+        let report = subcommand("report").arg(&log).output().unwrap();
+        let text = String::from_utf8(report.stdout).unwrap();
+        let line = text
+            .lines()
+            .find(|line| line.contains("jobs") && line.contains("cron A at"));
+        line.filter(|line| line.contains("cron B at 127.0.0.1"))
+            .map(|_| ())
+    });
+}
+
+/// Who has a token is judged by it, and who is refused has not written.
+#[test]
+fn where_the_fence_is_on_nobody_overlaps() {
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let (http, proxy) = Http::with_proxy(&postgres);
+    let [mut one, mut other] = ["cron A", "cron B"].map(|name| application(&proxy, name));
+    for _ in 0..3 {
+        for wire in [&mut one, &mut other] {
+            assert_eq!(
+                wire.query("INSERT INTO jobs VALUES (1)")[0].sqlstate(),
+                "PF002"
+            );
+        }
+    }
+    assert_eq!(overlaps(http), Vec::<Value>::new());
+}
