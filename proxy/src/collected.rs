@@ -82,6 +82,7 @@ impl Collecting {
     }
 
     /// Whether the message takes too long. To be asked while its client is waited for; wakes the task when it does.
+    #[inline]
     pub(crate) fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
         match &mut self.0 {
             None => false,

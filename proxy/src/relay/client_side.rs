@@ -68,6 +68,7 @@ impl ClientSide {
 
 impl Relay {
     /// Reads the client. What a message needs first comes as the inner error.
+    #[inline]
     pub(super) fn poll_client(
         &mut self,
         cx: &mut Context<'_>,
@@ -77,13 +78,26 @@ impl Relay {
         if !self.server.upstream.has_room() || !self.session.has_room() {
             return Ok(Ok(Side::Unasked));
         }
+        match self.client.socket.is_awaited(cx) {
+            true => self.await_client(cx).map(Ok),
+            false => self.read_client(cx),
+        }
+    }
+
+    /// The client has sent nothing more.
+    #[inline]
+    fn await_client(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
+        match self.client.collecting.is_late(cx) {
+            true => Err(self.end_late_message()),
+            false => Ok(Side::Drained),
+        }
+    }
+
+    fn read_client(&mut self, cx: &mut Context<'_>) -> Result<Result<Side, Prerequisite>, End> {
         let worker = Rc::clone(&self.worker);
         let mut scratch = worker.scratch.borrow_mut();
         let read = match self.client.socket.poll_read(cx, scratch.room()) {
-            Poll::Pending if self.client.collecting.is_late(cx) => {
-                return Err(self.end_late_message());
-            }
-            Poll::Pending => return Ok(Ok(Side::Drained)),
+            Poll::Pending => return self.await_client(cx).map(Ok),
             Poll::Ready(Ok(read @ 1..)) => read,
             Poll::Ready(closed) => return Err(client_end(closed)),
         };
@@ -223,6 +237,7 @@ impl Relay {
     }
 
     /// The client has stopped in the middle of a message whose beginning is kept.
+    #[cold]
     fn end_late_message(&mut self) -> End {
         tracing::info!(client_addr = %self.label.client_addr, "a message did not arrive whole in time");
         self.client.kept = BytesMut::new();

@@ -48,10 +48,19 @@ impl ServerSide {
 }
 
 impl Relay {
+    /// Reads the server.
+    #[inline]
     pub(super) fn poll_server(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
         if !self.client.outbox.has_room() {
             return Ok(Side::Unasked);
         }
+        match self.server.upstream.is_awaited(cx) {
+            true => Ok(Side::Drained),
+            false => self.read_server(cx),
+        }
+    }
+
+    fn read_server(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
         let worker = Rc::clone(&self.worker);
         let mut scratch = worker.scratch.borrow_mut();
         let read = match self.server.upstream.poll_read(cx, scratch.room()) {

@@ -50,6 +50,14 @@ struct Wakeup {
     is_due: bool,
 }
 
+/// So many bytes that have arrived.
+enum Received {
+    /// There may be more.
+    Some(usize),
+    /// There was nothing more.
+    All(usize),
+}
+
 impl Wakeup {
     #[inline]
     fn is_due_to(&self, task: &Waker) -> bool {
@@ -198,32 +206,46 @@ impl Socket {
         Poll::Pending
     }
 
+    /// Whether nothing has arrived since the task has asked, so that it is woken when something does. `false` says
+    /// nothing: [`Self::poll_read`] does. It costs much less than that.
+    #[inline(always)]
+    pub(crate) fn is_awaited(&self, cx: &Context<'_>) -> bool {
+        // TLS may have text left of what arrived before.
+        self.tls.is_none() && self.wakeup.is_due_to(cx.waker()) && self.shared.stream.is_drained()
+    }
+
     /// As [`Self::poll_read`], of what the network brings.
-    #[inline]
     fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             match self.try_read(buf) {
+                Ok(Received::All(read)) => {
+                    // What is wrong with the socket is told when it is read again.
+                    let _ = self.poll_arrival(cx);
+                    return Poll::Ready(Ok(read));
+                }
+                Ok(Received::Some(read)) => return Poll::Ready(Ok(read)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return Poll::Ready(read),
+                Err(error) => return Poll::Ready(Err(error)),
             }
             if self.wakeup.is_due_to(cx.waker()) {
                 return Poll::Pending;
             }
-            match self.shared.stream.poll_read_ready(cx) {
-                Poll::Ready(ready) => ready?,
-                Poll::Pending => {
-                    // A task that has used its time up is told to wait without being noted down at the socket.
-                    if coop::has_budget_remaining() {
-                        self.wakeup.expect(cx.waker());
-                    }
-                    return Poll::Pending;
-                }
-            }
+            ready!(self.poll_arrival(cx))?;
         }
     }
 
+    /// Asks to be woken when something arrives, where nothing has.
+    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let arrival = self.shared.stream.poll_read_ready(cx);
+        // A task that has used its time up is told to wait without being noted down at the socket.
+        if arrival.is_pending() && coop::has_budget_remaining() {
+            self.wakeup.expect(cx.waker());
+        }
+        arrival
+    }
+
     #[inline]
-    fn try_read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+    fn try_read(&mut self, buf: &mut [u8]) -> io::Result<Received> {
         let Self { shared, wakeup, .. } = self;
         let stream = &shared.stream;
         let mut part = 0;
@@ -237,12 +259,12 @@ impl Socket {
                     part = read;
                     Err(io::ErrorKind::WouldBlock.into())
                 }
-                read => Ok(read),
+                read => Ok(Received::Some(read)),
             }
         });
         match part {
             0 => read,
-            part => Ok(part),
+            part => Ok(Received::All(part)),
         }
     }
 
@@ -468,6 +490,34 @@ mod tests {
             }
             theirs.write_all(b"y").unwrap();
             assert_eq!(read(&mut socket).await, b"y");
+        });
+    }
+
+    async fn is_awaited(socket: &Socket) -> bool {
+        std::future::poll_fn(|cx| Poll::Ready(socket.is_awaited(cx))).await
+    }
+
+    #[test]
+    fn it_is_known_for_whom_the_next_bytes_are_a_wake_up() {
+        local(async {
+            let (mut socket, mut theirs) = pair();
+            assert!(!is_awaited(&socket).await);
+            assert!(look(&mut socket).await.is_pending());
+            assert!(is_awaited(&socket).await);
+            theirs.write_all(b"abcdef").unwrap();
+            // There may be more behind what has filled the buffer, and nothing behind what has not.
+            assert_eq!(read(&mut socket).await, b"abcd");
+            assert!(!is_awaited(&socket).await);
+            assert_eq!(read(&mut socket).await, b"ef");
+            assert!(is_awaited(&socket).await);
+            send_later(theirs.try_clone().unwrap(), b"x");
+            assert_eq!(read(&mut socket).await, b"x");
+            let other = tokio::task::spawn_local(async move {
+                assert!(!is_awaited(&socket).await);
+                read(&mut socket).await
+            });
+            send_later(theirs, b"y");
+            assert_eq!(other.await.unwrap(), b"y");
         });
     }
 

@@ -47,6 +47,12 @@ impl Stream {
         }
     }
 
+    /// Whether the socket is known to have nothing.
+    #[inline]
+    pub(super) fn is_drained(&self) -> bool {
+        self.try_read(|| Ok(())).is_err()
+    }
+
     pub(super) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(cx),

@@ -103,6 +103,13 @@ impl Upstream {
         self.outbox.poll_flush(&self.socket, cx)
     }
 
+    /// Whether the server has sent nothing: see [`Socket::is_awaited`].
+    #[inline]
+    #[must_use]
+    pub(crate) fn is_awaited(&self, cx: &Context<'_>) -> bool {
+        self.socket.is_awaited(cx)
+    }
+
     /// Reads what the server has sent: see [`Socket::poll_read`].
     ///
     /// # Errors
