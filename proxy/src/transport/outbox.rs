@@ -81,7 +81,15 @@ impl Outbox {
     }
 
     /// Sends what is queued. What the socket does not take of it stands in front of what waits.
+    #[inline]
     fn settle(&mut self, socket: &Socket) -> io::Result<()> {
+        match socket.is_settled() {
+            true => Ok(()),
+            false => self.settle_queued(socket),
+        }
+    }
+
+    fn settle_queued(&mut self, socket: &Socket) -> io::Result<()> {
         let mut returned = socket.settle()?;
         if !returned.is_empty() {
             returned.extend_from_slice(&self.waiting);

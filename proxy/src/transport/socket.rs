@@ -307,6 +307,12 @@ impl Socket {
         self.shared.belongs_to(cx);
     }
 
+    /// Whether nothing is queued, and nothing has come back.
+    #[inline]
+    pub(super) fn is_settled(&self) -> bool {
+        self.shared.standing() == SendState::Sent
+    }
+
     /// Whether bytes have come back.
     #[inline]
     pub(super) fn has_returned(&self) -> bool {
