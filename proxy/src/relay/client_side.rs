@@ -126,29 +126,12 @@ impl Relay {
     fn on_client_bytes(&mut self, bytes: &[u8]) -> Result<Done, End> {
         self.follow_policy();
         // Everything before `at` is decided; everything before `sent` has been passed on or dropped.
-        let mut at = 0;
-        let mut sent = 0;
+        let mut sent = self.discard(bytes);
+        // What is still to arrive of a message that was decided comes first.
+        let mut at = bytes.len().min(sent + self.server.upstream.admitted());
         let mut need = None;
         loop {
             let rest = bytes.get(at..).unwrap_or_default();
-            let dropped = self.client.discard.min(rest.len());
-            if dropped > 0 {
-                self.client.discard -= dropped;
-                at += dropped;
-                sent = at;
-                continue;
-            }
-            // `admitted` counts what is decided and not passed on, here or still to arrive.
-            let to_come = self
-                .server
-                .upstream
-                .admitted()
-                .saturating_sub(at - sent)
-                .min(rest.len());
-            if to_come > 0 {
-                at += to_come;
-                continue;
-            }
             let header = match header::parse(rest, frontend::body_max) {
                 Ok(None) => break,
                 Ok(Some(header)) => header,
@@ -173,6 +156,8 @@ impl Relay {
                     self.client.collecting.done();
                     self.pass_on(bytes, &mut sent, at)?;
                     self.client.discard = header.frame_len();
+                    at += self.discard(rest);
+                    sent = at;
                 }
                 Action::AwaitFront | Action::AwaitWhole => break,
                 Action::Need(prerequisite) => {
@@ -191,6 +176,14 @@ impl Relay {
         }
         self.pass_on(bytes, &mut sent, at)?;
         Ok(Done { bytes: sent, need })
+    }
+
+    /// Drops what is here of a message that was refused, and says how many bytes that is.
+    #[inline]
+    fn discard(&mut self, bytes: &[u8]) -> usize {
+        let dropped = self.client.discard.min(bytes.len());
+        self.client.discard -= dropped;
+        dropped
     }
 
     /// The message at the front is decided and goes on.

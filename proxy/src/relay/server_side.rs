@@ -115,16 +115,15 @@ impl Relay {
                 Ok(None) => break,
                 Err(error) => return Err(End::ServerSocket(io::Error::other(error))),
             };
-            let body = rest
-                .get(HEADER_LEN..rest.len().min(header.frame_len()))
-                .unwrap_or_default();
-            let is_whole = body.len() == header.body_len;
+            let whole = rest.get(HEADER_LEN..header.frame_len());
+            let is_whole = whole.is_some();
             if !is_whole
                 && header.body_len <= UNDERSTOOD_MAX
                 && self.session.understands(header.tag)
             {
                 break;
             }
+            let body = whole.unwrap_or_else(|| rest.get(HEADER_LEN..).unwrap_or_default());
             let disposition = self.session.on_backend(header.tag, body);
             if !self.session.output().is_empty() {
                 // What the message made the session say stands behind everything before it.
