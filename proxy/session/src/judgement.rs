@@ -46,10 +46,9 @@ impl Session {
     /// The way of nearly every message: the session may write, and the text does nothing to it.
     #[inline]
     pub(super) fn fast_permit(&self, text: &[u8]) -> Option<Permit> {
-        match scan::needs_parse(text) {
-            NeedsParse::Yes => None,
-            NeedsParse::No => self.permit_for_any(),
-        }
+        // The scan costs more.
+        let permit = self.permit_for_any()?;
+        (scan::needs_parse(text) == NeedsParse::No).then_some(permit)
     }
 
     /// A permit for whatever does nothing to the session, where it holds all that this could need. `None` says nothing.
