@@ -138,7 +138,7 @@ fn parse_here(text: &str, options: ParserOptions) -> Result<Verdict, Opaque> {
         .iter()
         .map(|raw| statement(raw.stmt.as_deref()).map_err(|UnknownShape| Opaque::Parser))
         .collect::<Result<_, _>>()?;
-    Ok(Verdict { statements })
+    Ok(Verdict::new(statements))
 }
 
 #[cfg(test)]

@@ -318,6 +318,8 @@ impl Statement {
 pub struct Verdict {
     /// All of them, in order.
     pub statements: Box<[Statement]>,
+    /// Whether one of them has a [`Control`]: most texts have none, and are asked for many kinds of it.
+    has_controls: bool,
 }
 
 impl Statement {
@@ -331,19 +333,44 @@ impl Statement {
 }
 
 impl Verdict {
+    /// The verdict on a text of these statements.
+    #[must_use]
+    pub fn new(statements: Box<[Statement]>) -> Self {
+        let has_controls = statements
+            .iter()
+            .any(|statement| !statement.controls.is_empty());
+        Self {
+            statements,
+            has_controls,
+        }
+    }
+
+    /// Whether one of its statements does something to the session.
+    #[inline]
+    #[must_use]
+    pub const fn has_controls(&self) -> bool {
+        self.has_controls
+    }
+
+    /// Whether what one of its statements does to the session is such a thing.
+    #[inline]
+    #[must_use]
+    pub fn any_control(&self, is_such: impl Fn(&Control) -> bool) -> bool {
+        let mut statements = self.statements.iter();
+        self.has_controls && statements.any(|statement| statement.controls.iter().any(&is_such))
+    }
+
     /// The verdict on a text that was not understood: one write that may do anything.
     #[must_use]
     pub fn opaque(why: Opaque) -> Self {
-        Self {
-            statements: Box::new([Statement {
-                effects: Effects::unknown(Some(Category::Unparsed)),
-                kind: "unparsed",
-                controls: Box::default(),
-                commits_inside: CommitsInside::Possibly,
-                why: Some(WriteReason::Opaque(why)),
-                computes: Computes::Anything,
-            }]),
-        }
+        Self::new(Box::new([Statement {
+            effects: Effects::unknown(Some(Category::Unparsed)),
+            kind: "unparsed",
+            controls: Box::default(),
+            commits_inside: CommitsInside::Possibly,
+            why: Some(WriteReason::Opaque(why)),
+            computes: Computes::Anything,
+        }]))
     }
 
     /// The same text where the server may read it otherwise: each statement may do anything to data, and to the session
@@ -359,9 +386,7 @@ impl Verdict {
             },
             ..statement.clone()
         });
-        Self {
-            statements: statements.collect(),
-        }
+        Self::new(statements.collect())
     }
 
     /// The same for a text that is at hand. One that names a setting of ours is no declaration, and no statement that

@@ -201,14 +201,18 @@ impl InFlight {
 
     /// Whether its text makes statements, or lets some go.
     pub(super) fn may_change_statements(&self) -> bool {
-        let mut statements = self.verdict.iter().flat_map(|verdict| &verdict.statements);
-        statements.any(|statement| statement.controls.iter().any(changes_statements))
+        let verdict = self.verdict.as_deref();
+        verdict.is_some_and(|verdict| verdict.any_control(changes_statements))
     }
 
     pub(super) fn asks_for_access(&self) -> bool {
-        let mut statements = self.verdict.iter().flat_map(|verdict| &verdict.statements);
-        statements.any(|statement| access_show(statement).is_some())
+        let verdict = self.verdict.as_deref();
+        verdict.is_some_and(|verdict| verdict.any_control(shows_access))
     }
+}
+
+const fn shows_access(control: &Control) -> bool {
+    matches!(control, Control::ShowAccess(_))
 }
 
 const fn changes_statements(control: &Control) -> bool {

@@ -184,6 +184,10 @@ impl Session {
     /// Decides a text whose verdict is known. One that takes a token, which was accepted, is decided as the one that
     /// declares it.
     pub(super) fn decide(&mut self, judged: &Judged<'_>, request: Request) -> Action {
+        if !judged.verdict.has_controls() {
+            // It has nothing to do with what was taken.
+            return self.decide_plain(judged, request);
+        }
         if self.server.token_text.is_shown_by(judged.verdict)
             && let Some(rejection) = self.client.fence.taken_beside_others()
         {
@@ -204,7 +208,10 @@ impl Session {
         if matches!(action, Action::Forward(_)) {
             let told = &mut self.server.token_text;
             told.on_sent(judged.verdict);
-            if controls(judged.verdict).any(|control| told.is_undone_by(control)) {
+            if judged
+                .verdict
+                .any_control(|control| told.is_undone_by(control))
+            {
                 self.client.settles = Settles::Yes;
             }
         }
@@ -214,7 +221,7 @@ impl Session {
     fn decide_plain(&mut self, judged: &Judged<'_>, request: Request) -> Action {
         let verdict = judged.verdict;
         let holds = touches_token(verdict);
-        let names = controls(verdict).any(runs_a_name);
+        let names = verdict.any_control(runs_a_name);
         // The end of a transaction that fails before it undoes what this text is judged by.
         let goes_on = verdict.statements.len() > 1 && self.ends_doubt(verdict);
         // A failed transaction may be over by the time that this text arrives.
@@ -252,7 +259,7 @@ impl Session {
     /// What a text needs that may pass: a session that may write where it declares a token, read-only mode where it
     /// could hide a write, and for SHOW what the proxy alone knows.
     fn before_sending(&mut self, verdict: &Verdict, request: Request) -> Option<Prerequisite> {
-        if controls(verdict).any(sets_token) && self.declares_to_write(verdict) {
+        if verdict.any_control(sets_token) && self.declares_to_write(verdict) {
             match self.adjustment_before_binding(request) {
                 // Nothing has to be known of it: should it fail, the session ends.
                 Some(adjustment @ Adjustment::Default(Access::ReadWrite)) => {
@@ -275,11 +282,11 @@ impl Session {
     /// Sends a text, with what it does to what is known of the session.
     fn send_text(&mut self, verdict: &Arc<Verdict>, request: Request, permit: Permit) -> Action {
         let may_move = |statement: &Statement| statement.effects.may_change_search_path();
-        if verdict.statements.iter().any(may_move) || controls(verdict).any(may_move_names) {
+        if verdict.statements.iter().any(may_move) || verdict.any_control(may_move_names) {
             self.server.search_path.forget();
         }
         // What stands behind a declaration in the text may write as well.
-        let declares = controls(verdict).any(sets_token) && self.declares_to_write(verdict);
+        let declares = verdict.any_control(sets_token) && self.declares_to_write(verdict);
         if touches_token(verdict) || self.ends_doubt(verdict) {
             self.client.settles = Settles::Yes;
         }
@@ -298,7 +305,7 @@ impl Session {
 
     /// Whether a text settles what becomes of a token that was set in the open transaction.
     fn ends_doubt(&self, verdict: &Verdict) -> bool {
-        self.client.variables.is_in_doubt() && controls(verdict).any(Control::is_transaction)
+        self.client.variables.is_in_doubt() && verdict.any_control(Control::is_transaction)
     }
 
     /// What a text is judged by: what the server has confirmed where that holds for it, else the worst that may be.
@@ -384,7 +391,7 @@ const fn may_move_names(control: &Control) -> bool {
 
 /// Whether a text may change what the session holds, or needs to know it.
 fn touches_token(verdict: &Verdict) -> bool {
-    controls(verdict).any(|control| {
+    verdict.any_control(|control| {
         matches!(
             control,
             Control::SetFencing { .. }
@@ -407,7 +414,7 @@ const fn sets_token(control: &Control) -> bool {
 }
 
 fn shows_settings(verdict: &Verdict) -> bool {
-    controls(verdict).any(|control| {
+    verdict.any_control(|control| {
         matches!(
             control,
             Control::ShowFencing(

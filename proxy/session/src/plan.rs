@@ -76,11 +76,15 @@ impl Situation<'_> {
 }
 
 /// The last statement that declares a token that lets the session write.
+#[inline]
 fn last_opening(
     fence: &SessionFence,
     verdict: &Verdict,
     variables: &Variables<Arc<HeldTokens>>,
 ) -> Option<usize> {
+    if !verdict.has_controls() {
+        return None;
+    }
     let mut scope = Cow::Borrowed(variables::scope(fence, variables));
     let mut last = None;
     for (at, statement) in verdict.statements.iter().enumerate() {
