@@ -157,11 +157,18 @@ impl Session {
 
     /// The statement that the next reply is about has run, to its end or as far as it was asked for: what it did to the
     /// session is true now.
+    #[inline]
     fn on_statement_ran(&mut self, command_tag: &[u8]) {
+        let front = self.server.ledger.front();
+        if front.is_some_and(|front| front.verdict.is_some()) {
+            self.on_judged_ran(command_tag);
+        }
+    }
+
+    fn on_judged_ran(&mut self, command_tag: &[u8]) {
         let Some((verdict, at)) = self.server.ledger.front().and_then(InFlight::position) else {
             return;
         };
-        let verdict = Arc::clone(verdict);
         let Some(statement) = verdict.statements.get(at) else {
             return;
         };
@@ -171,11 +178,14 @@ impl Session {
         if commits(statement, command_tag) {
             self.server.committed_midway = CommittedMidway::Yes;
         }
-        if command_tag == NO_ROW {
-            // The end of a portal whose rows have all come before: set_config was called then, and is not again.
+        // With no row it is the end of a portal whose rows have all come before: set_config was called then, and is not
+        // again.
+        if statement.controls.is_empty() || command_tag == NO_ROW {
             return;
         }
-        for control in &statement.controls {
+        let verdict = Arc::clone(verdict);
+        let statement = verdict.statements.get(at);
+        for control in statement.map_or(&[][..], |statement| &statement.controls) {
             self.on_control(control, command_tag);
         }
     }

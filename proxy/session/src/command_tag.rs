@@ -71,6 +71,10 @@ fn is_other_command(request: &InFlight, command_tag: &[u8]) -> bool {
         .position()
         .and_then(|(verdict, at)| verdict.statements.get(at));
     let controls = statement.map_or(&[][..], |statement| &statement.controls);
+    if controls.is_empty() && request.leave != Leave::Write && is_tag(b"SELECT ", command_tag) {
+        // The way of nearly every read: the same as what follows, at less cost.
+        return false;
+    }
     let is_judged = controls.iter().any(Control::is_transaction);
     let is_told = TRANSACTION.contains(&command_tag);
     // What a text that was not understood does, nobody has judged.

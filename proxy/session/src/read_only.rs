@@ -73,7 +73,27 @@ impl Guard {
 
     /// How it is behind a statement.
     #[must_use]
+    #[inline]
     pub fn after(self, statement: &Statement) -> Self {
+        match statement.controls.is_empty() {
+            // The way of nearly every statement: it can have run something, and does nothing to the session.
+            true if statement.may_hide_a_write() => self.behind_a_run(),
+            true => self,
+            false => self.after_controls(statement),
+        }
+    }
+
+    /// How it is behind something that may run a function of the database.
+    #[inline]
+    const fn behind_a_run(self) -> Self {
+        let certainty = match self.certainty {
+            Certainty::Sure => Certainty::Ran,
+            certainty => certainty,
+        };
+        Self { certainty, ..self }
+    }
+
+    fn after_controls(self, statement: &Statement) -> Self {
         let mut controls = statement.controls.iter();
         let is_lifted = self.partial_rollback == PartialRollback::MayLift
             && controls.clone().any(rolls_back_a_part);
