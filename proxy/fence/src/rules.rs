@@ -217,16 +217,19 @@ impl SessionFence {
     #[inline]
     #[must_use]
     pub fn may_write(&self, holding: Option<&Arc<HeldTokens>>) -> bool {
-        let opens = match (self.opening(), holding) {
-            (None, _) => true,
-            (Some(_), None) => false,
-            (Some(opening), Some(holding)) => {
-                // From its tokens, which are few, to the scopes, which may be very many.
-                let mut bindings = holding.bindings().iter();
-                bindings.any(|binding| self.is_opened_by(opening, &binding.cell))
-            }
-        };
-        opens && holding.is_none_or(|holding| self.all_count_or_are_observed(holding))
+        match (self.opening(), holding) {
+            (opening, None) => opening.is_none(),
+            (opening, Some(holding)) => self.may_write_holding(opening, holding),
+        }
+    }
+
+    fn may_write_holding(&self, opening: Option<&[ScopeId]>, holding: &HeldTokens) -> bool {
+        let opens = opening.is_none_or(|opening| {
+            // From its tokens, which are few, to the scopes, which may be very many.
+            let mut bindings = holding.bindings().iter();
+            bindings.any(|binding| self.is_opened_by(opening, &binding.cell))
+        });
+        opens && self.all_count_or_are_observed(holding)
     }
 
     /// The scopes, in order, of which the token of one lets it write something. `None`: it may without.

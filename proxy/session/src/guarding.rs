@@ -66,8 +66,16 @@ impl Session {
     /// What comes before something that could hide a write, where the session has lost its token inside a transaction:
     /// the transaction becomes read-only.
     pub(super) fn lower_due(&self) -> Option<Prerequisite> {
-        if self.standing() == WriteAccess::MayWrite
-            || !self.is_inside()
+        match self.standing() {
+            WriteAccess::MayWrite => None,
+            WriteAccess::MayNotWrite => self.lower_due_for_reads(),
+        }
+    }
+
+    /// The same, where the session is known not to be one that may write.
+    #[inline]
+    fn lower_due_for_reads(&self) -> Option<Prerequisite> {
+        if !self.is_inside()
             || self.binds() == Binds::Yes
             || self.is_failed()
             || self.server.ledger.is_copying_in()
@@ -137,7 +145,7 @@ impl Session {
             self.server.text_settings.on_run();
             return Ok(Leave::ReadUnguarded);
         }
-        if let Some(prerequisite) = self.lower_due() {
+        if let Some(prerequisite) = self.lower_due_for_reads() {
             return Err(Action::Need(prerequisite));
         }
         if self.server.read_only.certainty() == Certainty::InDoubt
