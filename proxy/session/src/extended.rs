@@ -93,17 +93,20 @@ impl Session {
         Ok(found.cloned().unwrap_or_default())
     }
 
+    #[inline(always)]
     fn pipelined(
         &mut self,
         tag: FrontendTag,
         request: Request,
-        change: NameChange,
+        name: NameChange,
         leave: Leave,
     ) -> Action {
         self.client.pipeline = Pipeline::Open;
-        let mut entry = InFlight::client(request, None);
-        entry.name = change;
-        entry.leave = leave;
+        let entry = InFlight {
+            name,
+            leave,
+            ..InFlight::client(request, None)
+        };
         self.forward_harmless(tag, Some(entry))
     }
 

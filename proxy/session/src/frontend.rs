@@ -49,22 +49,11 @@ impl Session {
         {
             return Action::Discard;
         }
-        match self.server.ledger.is_copying_in() {
-            true => self.decide_in_copy(tag, frame, verdicts),
-            false => self.decide_settled(tag, frame, verdicts),
-        }
-    }
-
-    /// Decides a message while the server reads the data of a COPY. Replies do not come then: the server waits for
-    /// data, and ends a session that sends what would wait for them.
-    fn decide_in_copy(
-        &mut self,
-        tag: FrontendTag,
-        frame: Frame<'_>,
-        verdicts: &RefCell<VerdictCache>,
-    ) -> Action {
+        let is_copying_in = self.server.ledger.is_copying_in();
         match self.decide_settled(tag, frame, verdicts) {
-            Action::Need(Prerequisite::Replies) => {
+            // Replies do not come while the server reads the data of a COPY: it waits for data, and ends a session that
+            // sends what would wait for them.
+            Action::Need(Prerequisite::Replies) if is_copying_in => {
                 let error = WireError::DuringCopy(frame.header.tag);
                 self.end_for_violation(error).into()
             }
@@ -72,6 +61,7 @@ impl Session {
         }
     }
 
+    #[inline]
     fn decide_settled(
         &mut self,
         tag: FrontendTag,
@@ -96,6 +86,7 @@ impl Session {
         !self.is_settled()
     }
 
+    #[inline]
     fn decide_message(
         &mut self,
         tag: FrontendTag,
@@ -144,7 +135,7 @@ impl Session {
     }
 
     /// Sends a message on, and notes what completes it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn forward(&mut self, permit: Permit, entry: Option<InFlight>) -> Action {
         if let Some(mut entry) = entry {
             if matches!(permit.basis(), Basis::Token | Basis::Exempt) {
@@ -169,7 +160,7 @@ impl Session {
     }
 
     /// Sends a message on that can change no data by its type alone.
-    #[inline]
+    #[inline(always)]
     pub(super) fn forward_harmless(&mut self, tag: FrontendTag, entry: Option<InFlight>) -> Action {
         match self.client.fence.admit_harmless(tag) {
             Some(permit) => self.forward(permit, entry),

@@ -94,8 +94,8 @@ enum Mode {
 }
 
 impl Ledger {
-    /// Notes a request that has just been sent.
-    #[inline]
+    /// Notes a request that has just been sent. Most callers know its kind, and with that most of what is to be done.
+    #[inline(always)]
     pub fn push(&mut self, mut entry: InFlight) {
         match (self.mode, entry.request) {
             (Mode::CopyIn, Request::Sync) => return,
@@ -112,7 +112,7 @@ impl Ledger {
         if self.in_flight.is_empty() {
             self.access_shows = AccessShows::None;
         }
-        if entry.verdict.is_some() && entry.asks_for_access() {
+        if entry.asks_for_access() {
             self.access_shows = AccessShows::Some;
         }
         entry.counts = entry.counts();
@@ -140,8 +140,8 @@ impl Ledger {
     }
 
     /// Takes note of a message from the server and says where it goes. Messages that can come at any
-    /// time (ParameterStatus, NotificationResponse) are not for the ledger.
-    #[inline]
+    /// time (ParameterStatus, NotificationResponse) are not for the ledger. Most callers know which message it is.
+    #[inline(always)]
     pub fn on_reply(&mut self, reply: u8) -> Reply {
         let Some(front) = self.in_flight.front_mut() else {
             if reply == tag::READY_FOR_QUERY {
