@@ -120,20 +120,34 @@ impl Ledger {
         self.in_flight.push_back(entry);
     }
 
-    /// Takes one entry off. A long pipeline gives its memory back.
-    #[inline]
+    /// Takes the oldest entry off.
+    fn take_front(&mut self) {
+        if let Some(entry) = self.in_flight.front() {
+            self.note_taken(entry.counts);
+            drop(self.in_flight.pop_front());
+            self.give_memory_back();
+        }
+    }
+
+    /// Takes another entry off.
     fn take(&mut self, at: usize) {
-        let entry = match at {
-            0 => self.in_flight.pop_front(),
-            at => self.in_flight.remove(at),
-        };
-        let Some(entry) = entry else {
-            return;
-        };
-        self.counts -= entry.counts;
-        if entry.counts.writing > 0 {
+        if let Some(entry) = self.in_flight.remove(at) {
+            self.note_taken(entry.counts);
+            self.give_memory_back();
+        }
+    }
+
+    #[inline]
+    fn note_taken(&mut self, counts: Counts) {
+        self.counts -= counts;
+        if counts.writing > 0 {
             self.wrote = Wrote::Yes;
         }
+    }
+
+    /// A long pipeline gives its memory back.
+    #[inline]
+    fn give_memory_back(&mut self) {
         if self.in_flight.is_empty() && self.in_flight.capacity() > KEPT_WHEN_EMPTY {
             self.in_flight = VecDeque::new();
         }
@@ -182,7 +196,7 @@ impl Ledger {
                 .front()
                 .is_some_and(|front| front.request != Request::Sync)
             {
-                self.take(0);
+                self.take_front();
             }
             self.mode = match self.in_flight.is_empty() {
                 true => Mode::SkippingToSync,
@@ -221,13 +235,13 @@ impl Ledger {
     }
 
     fn pop(&mut self) {
-        self.take(0);
+        self.take_front();
         while self
             .in_flight
             .front()
             .is_some_and(|front| front.request == Request::CopyEnd)
         {
-            self.take(0);
+            self.take_front();
         }
     }
 
