@@ -3,12 +3,12 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal as _;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{ExitStatus, Stdio};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Command, ExitStatus, Stdio};
 
 use pgpalisade_authority::{Scope, Token};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
-use tokio::process::{Child, Command};
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::ElectError;
 
@@ -16,9 +16,13 @@ use super::ElectError;
 const PGOPTIONS: &str = "PGOPTIONS";
 
 /// A running command, in a process group of its own. It is killed where this is dropped.
+///
+/// A thread waits for its end. Tokio's own processes would cost the proxy, which has none, at each pause of a worker.
 #[derive(Debug)]
 pub(super) struct Leader {
-    child: Child,
+    waiting: JoinHandle<u8>,
+    /// Its exit code, once it has ended.
+    ended: Option<u8>,
     group: Option<Pid>,
 }
 
@@ -37,16 +41,15 @@ impl Leader {
             .env(PGOPTIONS, options(env::var_os(PGOPTIONS), scope, token))
             .stdin(input())
             .process_group(0)
-            .kill_on_drop(true)
             .spawn();
-        let child = child.map_err(|error| ElectError::Command {
+        let mut child = child.map_err(|error| ElectError::Command {
             program: program.to_owned(),
             error,
         })?;
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
         Ok(Self {
-            group: pid.and_then(Pid::from_raw),
-            child,
+            group: i32::try_from(child.id()).ok().and_then(Pid::from_raw),
+            waiting: spawn_blocking(move || exit_code(child.wait().ok())),
+            ended: None,
         })
     }
 
@@ -58,22 +61,34 @@ impl Leader {
     }
 
     /// Whether something of it is left. A process group keeps its number until the last of it has ended.
-    pub(super) fn lives(&mut self) -> bool {
-        // Where it has ended it is not left as a zombie, which would count.
-        let _status = self.child.try_wait();
+    pub(super) fn lives(&self) -> bool {
         self.group
             .is_some_and(|group| test_kill_process_group(group).is_ok())
     }
 
     /// Waits for the end of the command.
     pub(super) async fn exit_code(&mut self) -> u8 {
-        exit_code(self.child.wait().await.ok())
+        match self.ended {
+            Some(code) => code,
+            None => {
+                let code = (&mut self.waiting).await.unwrap_or(1);
+                *self.ended.insert(code)
+            }
+        }
     }
 
     /// Ends it at once, with what it has started.
     pub(super) async fn kill(&mut self) {
         self.signal(Signal::KILL);
-        let _status = self.child.wait().await;
+        self.exit_code().await;
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        if self.ended.is_none() && !self.waiting.is_finished() {
+            self.signal(Signal::KILL);
+        }
     }
 }
 
