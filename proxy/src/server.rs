@@ -161,6 +161,7 @@ pub(crate) async fn serve(
         all_left(&workers, &shutdown).await;
     }
     stop(workers, &shared, config.shutdown_grace).await;
+    shared.takeover.give_back_leases().await;
     Ok(())
 }
 

@@ -123,6 +123,13 @@ impl Wanted {
         }
     }
 
+    /// Whether it is for a lease, which may be another's.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        let mut claims = self.value.claims().iter();
+        claims.any(|(_, claim)| matches!(claim, Claim::Lease(_)))
+    }
+
     /// Whether no refusal of any of its tokens would be carried out.
     #[must_use]
     pub fn is_only_observed(&self) -> bool {

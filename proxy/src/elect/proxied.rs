@@ -197,7 +197,7 @@ impl Session {
         let shown = self.ask(SHOW).await?.unwrap_or_default();
         own_token(&shown, &self.scope).ok_or_else(|| {
             LockError::Session(
-                "what answers there is no pgpalisade: it has given no token; give the proxy's address".to_owned(),
+                "no token was given: what answers there is no pgpalisade, or only observes this scope".to_owned(),
             )
         })
     }

@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use pgpalisade_policies::Access;
 
@@ -12,6 +13,9 @@ use super::{End, Relay};
 use crate::session::Adjusted;
 use crate::session::access::Adjustment;
 use crate::session::action::{Prerequisite, Unread};
+
+/// How often it is looked whether a client that waits is still there.
+const CLIENT_LOOK_EVERY: Duration = Duration::from_millis(250);
 
 impl Relay {
     /// Sees to it. Behind it the message at the front of the client's bytes is looked at again, unless it was answered.
@@ -76,6 +80,25 @@ impl Relay {
         // Should it be cancelled, nothing may stand behind it that relies on it.
         self.await_replies().await?;
         Ok(self.session.end_adjustment())
+    }
+
+    /// The same as [`Self::meanwhile`] for what may take long, and is of no use once the client has gone, or the proxy
+    /// stops.
+    pub(super) async fn while_the_client_stays<F: Future>(
+        &mut self,
+        future: F,
+    ) -> Result<F::Output, End> {
+        let timers = self.worker.shared.timers.clone();
+        let mut future = pin!(future);
+        loop {
+            let waiting = self.meanwhile(future.as_mut());
+            match timers.timeout(CLIENT_LOOK_EVERY, waiting).await {
+                Ok(done) => return done,
+                Err(_) if self.client.socket.is_closed_by_peer() => return Err(End::ClientLeft),
+                Err(_) if self.worker.stopping.get() => return Err(self.end_for_shutdown()),
+                Err(_) => {}
+            }
+        }
     }
 
     /// Waits for something that is not the session's.

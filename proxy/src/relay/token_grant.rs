@@ -1,6 +1,7 @@
 //! Obtaining the tokens of a value for one session, at its login and at a SET alike.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pgpalisade_authority::{Claim, Declaration, LeaseTime, Leased, Mark, Scope, TakeId};
 use tokio::time::Instant;
@@ -13,9 +14,12 @@ use crate::rejection::Rejection;
 use crate::rejection::RejectionKind;
 use crate::rejection_log::SessionLabel;
 use crate::session::access::Adjustment;
-use crate::session::tokens::{Declared, Denied, Wanted};
+use crate::session::tokens::{Declared, Denied, Obtained, Wanted};
 use crate::session::{Adjusted, Identity};
-use crate::takeover::{DeclareError, Lease, Takeover, Trace};
+use crate::takeover::{Acquired, DeclareError, Lease, Takeover, Trace};
+
+/// How long a lease is waited for at most.
+const WAITS_MAX: Duration = Duration::from_secs(15);
 
 /// What has become of tokens that were asked for.
 pub(super) enum Grant {
@@ -74,8 +78,13 @@ impl Relay {
             by,
             entry: Arc::clone(self.shown.entry()),
             leases: std::mem::take(&mut self.leases),
+            acquired: Vec::new(),
         };
-        let declared = self.meanwhile(declarant.declare(wanted, deadline)).await?;
+        let declaring = declarant.declare(wanted, deadline);
+        let declared = match wanted.waits() {
+            true => self.while_the_client_stays(declaring).await?,
+            false => self.meanwhile(declaring).await?,
+        };
         self.leases = declarant.leases;
         if declared.is_err() {
             self.give_back_leases();
@@ -139,14 +148,20 @@ struct Declarant {
     /// Who it is, in words for people.
     by: String,
     entry: Arc<ClientEntry>,
-    /// What it holds leases of.
+    /// Those of tokens that it holds.
     leases: Vec<Lease>,
+    /// Those under which it is about to take tokens.
+    acquired: Vec<Acquired>,
 }
 
 impl Declarant {
     /// Has all tokens of a value accepted.
-    async fn declare(&mut self, wanted: &Wanted, deadline: Instant) -> Declared {
+    async fn declare(&mut self, wanted: &Wanted, mut deadline: Instant) -> Declared {
         let mut obtained = wanted.brought();
+        if wanted.waits() {
+            self.lease_all(wanted, &mut obtained).await?;
+            deadline = self.takeover.deadline();
+        }
         for (scope, claim, terms) in wanted.claims() {
             let Identified { backend, cluster } = self.session;
             let declaration = Declaration {
@@ -154,7 +169,13 @@ impl Declarant {
                 ..Declaration::new(scope, claim, backend, cluster, &self.by)
             };
             let declared = match claim {
-                Claim::Lease(time) => self.lease(&declaration, time, terms).await,
+                Claim::Lease(time) => {
+                    match self.take_under_lease(&declaration, time, terms).await {
+                        Some(taken) => taken,
+                        // That it could not be had is only observed.
+                        None => continue,
+                    }
+                }
                 _ => self.takeover.declare(declaration, terms, deadline).await,
             };
             let error = match declared {
@@ -167,10 +188,7 @@ impl Declarant {
             };
             let rejection = rejection(Some((scope, claim)), error);
             let is_away = rejection.kind == RejectionKind::AuthorityUnavailable;
-            match terms.purpose {
-                Purpose::Admit => return Err(Box::new(rejection)),
-                Purpose::Observe | Purpose::ObserveUnregistered => obtained.observe(rejection),
-            }
+            observed(terms.purpose, rejection, &mut obtained)?;
             // The next scope would have no answer either. Where it is enforced, that is its refusal.
             if is_away && wanted.is_only_observed() {
                 break;
@@ -179,34 +197,92 @@ impl Declarant {
         Ok(obtained)
     }
 
-    /// The mark of a lease: of the one that the session holds, which is renewed, or of another.
+    /// Acquires all leases of a value before any token is declared, so that nothing has changed where one cannot be
+    /// had. All sessions ask for them in one order, so that none waits for another that waits for it.
+    async fn lease_all(
+        &mut self,
+        wanted: &Wanted,
+        obtained: &mut Obtained,
+    ) -> Result<(), Box<Rejection>> {
+        let leased = |(scope, claim, terms)| match claim {
+            Claim::Lease(time) => Some((scope, time, terms)),
+            _ => None,
+        };
+        let mut leases: Vec<(&Scope, LeaseTime, Terms)> =
+            wanted.claims().filter_map(leased).collect();
+        leases.sort_by_key(|(scope, ..)| *scope);
+        let waits = leases.iter().map(|(_, time, _)| time.duration()).min();
+        let until = Instant::now() + waits.unwrap_or_default().min(WAITS_MAX);
+        for (scope, time, Terms { purpose, .. }) in leases {
+            if let Err(error) = self.lease(scope, time, purpose, until).await {
+                let rejection = rejection(Some((scope, Claim::Lease(time))), error);
+                observed(purpose, rejection, obtained)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Renews the lease of a scope that the session has, or acquires it.
     async fn lease(
+        &mut self,
+        scope: &Scope,
+        time: LeaseTime,
+        purpose: Purpose,
+        until: Instant,
+    ) -> Result<(), DeclareError> {
+        if let Some(at) = self.leases.iter().position(|lease| lease.scope() == scope) {
+            let lease = self.leases.swap_remove(at);
+            let renewed = self.takeover.renew_lease(&lease, time).await;
+            if !matches!(renewed, Ok(Leased::NotHeld)) {
+                self.leases.push(lease);
+                return renewed.map(drop);
+            }
+        }
+        let entry = Arc::clone(&self.entry);
+        let lost = move || match purpose {
+            Purpose::Admit => entry.end(Cause::LeaseLost),
+            // Nobody is ended where that is only observed.
+            Purpose::Observe | Purpose::ObserveUnregistered => {}
+        };
+        let acquiring = self.takeover.acquire_lease(scope, purpose, until, lost);
+        self.acquired.push(acquiring.await?);
+        Ok(())
+    }
+
+    /// The token of a lease that the session holds, or the next one under one that was acquired. `None`: it has none.
+    async fn take_under_lease(
         &mut self,
         declaration: &Declaration,
         time: LeaseTime,
         terms: Terms,
-    ) -> Result<Mark, DeclareError> {
-        let own = |lease: &Lease| *lease.scope() == declaration.scope;
-        if let Some(at) = self.leases.iter().position(own) {
-            let lease = self.leases.swap_remove(at);
-            if lease.time() == time {
-                let (mark, renewed) = (
-                    lease.mark().clone(),
-                    self.takeover.renew_lease(&lease).await,
-                );
-                if !matches!(renewed, Ok(Leased::NotHeld)) {
-                    self.leases.push(lease);
-                    return renewed.map(|_| mark);
-                }
-            }
+    ) -> Option<Result<Mark, DeclareError>> {
+        let scope = &declaration.scope;
+        if let Some(lease) = self.leases.iter().find(|lease| lease.scope() == scope) {
+            return Some(Ok(lease.mark().clone()));
         }
-        let entry = Arc::clone(&self.entry);
-        let lost = move || entry.end(Cause::LeaseLost);
-        let lease = self.takeover.lease(declaration, time, terms, lost).await?;
-        let mark = lease.mark().clone();
-        self.leases.push(lease);
-        Ok(mark)
+        let mut acquired = self.acquired.iter();
+        let at = acquired.position(|acquired| acquired.scope() == scope)?;
+        let acquired = self.acquired.swap_remove(at);
+        let taking = self.takeover.take_under(acquired, declaration, time, terms);
+        Some(taking.await.map(|lease| {
+            let mark = lease.mark().clone();
+            self.leases.push(lease);
+            mark
+        }))
     }
+}
+
+/// A refusal, or where it is only observed its record.
+fn observed(
+    purpose: Purpose,
+    rejection: Rejection,
+    obtained: &mut Obtained,
+) -> Result<(), Box<Rejection>> {
+    match purpose {
+        Purpose::Admit => return Err(Box::new(rejection)),
+        Purpose::Observe | Purpose::ObserveUnregistered => obtained.observe(rejection),
+    }
+    Ok(())
 }
 
 fn rejection(claimed: Option<(&Scope, Claim)>, error: DeclareError) -> Rejection {
@@ -218,7 +294,9 @@ fn rejection(claimed: Option<(&Scope, Claim)>, error: DeclareError) -> Rejection
         (DeclareError::MarkIsLower { mark }, Some((scope, claim))) => {
             Rejection::nothing_to_follow(scope, claim, mark)
         }
-        (DeclareError::LeaseHeld, Some((scope, claim))) => Rejection::lease_held(scope, claim),
+        (DeclareError::LeaseHeld { unanswered }, Some((scope, claim))) => {
+            Rejection::lease_held(scope, claim, unanswered.as_deref())
+        }
         (DeclareError::OutOfBounds { mark, bound }, Some((scope, claim))) => {
             Rejection::out_of_bounds(scope, claim, mark, bound)
         }

@@ -214,6 +214,11 @@ impl Socket {
         self.tls.is_none() && self.wakeup.is_due_to(cx.waker()) && self.shared.stream.is_drained()
     }
 
+    /// Whether the other side has closed, as far as is known without reading.
+    pub(crate) fn is_closed_by_peer(&self) -> bool {
+        self.shared.stream.is_closed_by_peer()
+    }
+
     /// As [`Self::poll_read`], of what the network brings.
     fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll};
 
 use pgpalisade_sockets::Watched;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{self, RecvFlags, SendFlags};
 use socket2::SockRef;
 use tokio::io::Interest;
@@ -51,6 +52,16 @@ impl Stream {
     #[inline]
     pub(super) fn is_drained(&self) -> bool {
         self.try_read(|| Ok(())).is_err()
+    }
+
+    /// Whether the other side has said that it sends nothing more, whatever of what it has sent is still to be read.
+    /// <https://www.man7.org/linux/man-pages/man2/poll.2.html>
+    pub(super) fn is_closed_by_peer(&self) -> bool {
+        let asked = PollFlags::RDHUP;
+        let mut polled = [PollFd::new(self, asked)];
+        let ended = asked | PollFlags::HUP | PollFlags::ERR;
+        rustix::event::poll(&mut polled, Some(&Timespec::default())).is_ok()
+            && polled.iter().any(|fd| fd.revents().intersects(ended))
     }
 
     pub(super) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -207,9 +207,12 @@ pub enum DeclareError {
         /// What it went beyond.
         bound: Bound,
     },
-    /// Others have held the lease for as long as it was waited for. Nothing was registered, and no mark was raised.
-    #[error("the lease of the scope is held by another")]
-    LeaseHeld,
+    /// The lease could not be had for as long as it was waited for. Nothing was registered, and no mark was raised.
+    #[error("the lease of the scope could not be had")]
+    LeaseHeld {
+        /// What the authority last said, where it did not answer.
+        unanswered: Option<String>,
+    },
     /// The authority did not answer.
     #[error(transparent)]
     Authority(AuthorityError),

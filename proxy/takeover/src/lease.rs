@@ -2,31 +2,43 @@
 //!
 //! A lease says who is to take the next token, and no more: the fence is the token. So all that a late or lost lease
 //! costs is a takeover that need not have been.
+//!
+//! In the store a lease lives for [`LIVES`], whoever holds it, and the proxy renews it for its session: so whatever is
+//! killed or cut off, nobody waits for longer. How long a client may be silent is the proxy's to see.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use pgpalisade_authority::{Authority, LeaseId, LeaseStep, LeaseTime, Leased, Mark, Scope};
-use pgpalisade_authority::{Claim, Declaration};
-use pgpalisade_fence::Terms;
+use parking_lot::Mutex;
+use pgpalisade_authority::{
+    Authority, Claim, Declaration, LeaseId, LeaseStep, LeaseTime, Leased, Mark, Scope,
+};
+use pgpalisade_fence::{Purpose, Terms};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::error::DeclareError;
 use super::{Takeover, in_time};
 
+/// What a lease lives in the store without being renewed.
+const LIVES: Duration = Duration::from_secs(15);
 /// How often the first in the line looks whether the lease is free.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How many times a lease is renewed in its time.
-const RENEWALS: u32 = 6;
-/// Between two attempts to renew a lease.
+/// How many times a lease is renewed in its time. Two thirds of it are left for what makes a renewal fail.
+const RENEWALS: u32 = 3;
+/// Between two attempts at what the store does not answer.
 const RETRY: Duration = Duration::from_millis(200);
 /// How often the next token is taken anew because others have declared one meanwhile.
 const TAKES_MAX: u32 = 8;
+/// A lease is handed on within one proxy so often before those of other proxies have a chance.
+const HANDED_ON_MAX: u32 = 4;
+/// How long a proxy that stops waits for leases to be given back.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(1);
 
 /// The lines of this proxy, one for each scope whose lease is waited for or held. Only the first in a line asks the
 /// authority.
@@ -35,32 +47,56 @@ pub(super) struct Lines {
     lines: DashMap<Scope, Arc<Line>>,
     timeout: Duration,
     handle: Handle,
+    /// Leases that are being given back.
+    returns: TaskTracker,
 }
 
 #[derive(Default)]
 struct Line {
     /// The place at the front. It is handed on in the order in which it was asked for.
-    front: Mutex<()>,
+    front: tokio::sync::Mutex<()>,
     /// A session of this proxy has given the lease back.
     freed: Notify,
+    /// How often it was handed on in this proxy since the lease was another's.
+    handed_on: AtomicU32,
 }
 
-/// A candidacy for the lease of a scope. Dropped, it gives back what it holds.
-struct Candidacy {
+/// A place in the line of a scope.
+#[derive(Clone)]
+struct Place {
     lines: Arc<Lines>,
     line: Arc<Line>,
     scope: Scope,
     id: LeaseId,
-    time: Duration,
+}
+
+/// A candidacy for the lease of a scope. Dropped, it gives back what it holds.
+struct Candidacy {
+    place: Place,
+    wanted: Mutex<Wanted>,
+}
+
+/// For how long the client wants a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    WhileHeld,
+    /// Unless it says so again.
+    Until(Instant),
+    /// It has not said so in time.
+    NoMore,
+}
+
+/// A lease that was acquired for a session, under which no token was taken yet.
+pub struct Acquired {
+    candidacy: Arc<Candidacy>,
+    renewing: AbortOnDropHandle<()>,
 }
 
 /// The lease of a scope, held with the token that was taken under it. It is given back when this is dropped.
 pub struct Lease {
     candidacy: Arc<Candidacy>,
     mark: Mark,
-    time: LeaseTime,
-    /// Whoever renews it: the proxy, or the client.
-    _renewing: Option<AbortOnDropHandle<()>>,
+    _renewing: AbortOnDropHandle<()>,
 }
 
 impl fmt::Debug for Lease {
@@ -69,17 +105,19 @@ impl fmt::Debug for Lease {
     }
 }
 
+impl Acquired {
+    /// What it is of.
+    #[must_use]
+    pub fn scope(&self) -> &Scope {
+        &self.candidacy.place.scope
+    }
+}
+
 impl Lease {
     /// What it is of.
     #[must_use]
     pub fn scope(&self) -> &Scope {
-        &self.candidacy.scope
-    }
-
-    /// How long it lives, and who renews it.
-    #[must_use]
-    pub const fn time(&self) -> LeaseTime {
-        self.time
+        &self.candidacy.place.scope
     }
 
     /// The mark that was raised under it.
@@ -96,61 +134,80 @@ impl Lines {
             lines: DashMap::new(),
             timeout,
             handle: Handle::current(),
+            returns: TaskTracker::new(),
         })
     }
 
-    fn stand(self: &Arc<Self>, scope: &Scope, time: Duration) -> Candidacy {
+    fn stand(self: &Arc<Self>, scope: &Scope) -> Candidacy {
         let line = Arc::clone(&self.lines.entry(scope.clone()).or_default());
-        Candidacy {
+        let place = Place {
             lines: Arc::clone(self),
             line,
             scope: scope.clone(),
             id: LeaseId::random(),
-            time,
+        };
+        Candidacy {
+            place,
+            wanted: Mutex::new(Wanted::WhileHeld),
         }
+    }
+
+    /// Waits until all that were dropped are given back, where the store answers.
+    pub(super) async fn close(&self) {
+        self.returns.close();
+        let _late = tokio::time::timeout(GIVEN_BACK_WITHIN, self.returns.wait()).await;
     }
 }
 
-impl Candidacy {
-    /// Waits for the lease for as long as it would live. The time that it surely lives from.
-    async fn acquire(&self) -> Result<Instant, DeclareError> {
-        let until = Instant::now() + self.time;
-        let acquired = timeout_at(until, async {
+impl Place {
+    /// Waits for the lease until then, and asks for it once at least. The time that it surely lives from.
+    async fn acquire(&self, until: Instant) -> Result<Instant, DeclareError> {
+        let mut unanswered = None;
+        let acquiring = async {
             let _front = self.line.front.lock().await;
             loop {
                 let asked_at = Instant::now();
-                if self.step(LeaseStep::Acquire(self.time)).await? == Leased::Held {
-                    return Ok(asked_at);
+                match self.step(LeaseStep::Acquire(LIVES)).await {
+                    Ok(Leased::Held) => return Some(asked_at),
+                    Ok(Leased::NotHeld) => {
+                        self.line.handed_on.store(0, Ordering::Relaxed);
+                        unanswered = None;
+                    }
+                    Err(error) => unanswered = Some(error.to_string()),
+                }
+                if Instant::now() >= until {
+                    return None;
                 }
                 tokio::select! {
-                    () = self.line.freed.notified() => {}
+                    () = self.line.freed.notified() => self.let_others().await,
                     () = sleep(LOOK_EVERY) => {}
                 }
             }
-        });
-        acquired.await.unwrap_or(Err(DeclareError::LeaseHeld))
+        };
+        let within = until.max(Instant::now() + LOOK_EVERY);
+        let acquired = timeout_at(within, acquiring).await.ok().flatten();
+        acquired.ok_or(DeclareError::LeaseHeld { unanswered })
     }
 
-    /// Renews the lease for ever; ends where it is lost. A third of its time before its end it is taken for lost, so
-    /// that nobody else holds it by then.
-    async fn keep(self: Arc<Self>, mut asked_at: Instant) {
-        loop {
-            sleep_until(asked_at + self.time / RENEWALS).await;
-            let renewed = timeout_at(asked_at + self.time * 2 / 3, async {
-                loop {
-                    let asked_at = Instant::now();
-                    match self.step(LeaseStep::Renew(self.time)).await {
-                        Ok(Leased::Held) => return Some(asked_at),
-                        Ok(Leased::NotHeld) => return None,
-                        Err(_) => sleep(RETRY).await,
-                    }
-                }
-            });
-            match renewed.await {
-                Ok(Some(renewed_at)) => asked_at = renewed_at,
-                Ok(None) | Err(_) => return,
-            }
+    /// A chance for those who wait at other proxies, which are not told of a lease that was given back here.
+    async fn let_others(&self) {
+        let handed_on = self.line.handed_on.fetch_add(1, Ordering::Relaxed);
+        if handed_on % HANDED_ON_MAX == HANDED_ON_MAX - 1 {
+            sleep(LOOK_EVERY * 3 / 2).await;
         }
+    }
+
+    /// Tells the store until it has heard, or the lease has ended by itself.
+    async fn give_back(&self) {
+        let ends = Instant::now() + LIVES;
+        while let Err(error) = self.step(LeaseStep::Release).await {
+            tracing::debug!(%error, scope = %self.scope, "a lease is not given back yet");
+            if Instant::now() > ends {
+                break;
+            }
+            sleep(RETRY).await;
+        }
+        self.line.freed.notify_one();
     }
 
     async fn step(&self, step: LeaseStep) -> Result<Leased, DeclareError> {
@@ -160,85 +217,167 @@ impl Candidacy {
     }
 }
 
+impl Candidacy {
+    /// Renews the lease for as long as the client wants it, and calls `lost` where that cannot be done any more. A
+    /// third of its time before its end it is taken for lost, so that nobody else holds it by then.
+    async fn keep(self: Arc<Self>, mut asked_at: Instant, lost: impl FnOnce() + Send) {
+        loop {
+            let next = asked_at + LIVES / RENEWALS;
+            sleep_until(self.wanted_until().map_or(next, |until| until.min(next))).await;
+            if !self.is_wanted() {
+                return self.place.give_back().await;
+            }
+            if Instant::now() < next {
+                continue;
+            }
+            let renewed = timeout_at(asked_at + LIVES * 2 / 3, async {
+                loop {
+                    let asked_at = Instant::now();
+                    match self.place.step(LeaseStep::Renew(LIVES)).await {
+                        Ok(Leased::Held) => return Some(asked_at),
+                        Ok(Leased::NotHeld) => return None,
+                        Err(_) => sleep(RETRY).await,
+                    }
+                }
+            });
+            match renewed.await {
+                Ok(Some(renewed_at)) => asked_at = renewed_at,
+                Ok(None) | Err(_) => return lost(),
+            }
+        }
+    }
+
+    fn wanted_until(&self) -> Option<Instant> {
+        match *self.wanted.lock() {
+            Wanted::Until(until) => Some(until),
+            Wanted::WhileHeld | Wanted::NoMore => None,
+        }
+    }
+
+    /// Whether the client wants it still. Where it does not, it never will again.
+    fn is_wanted(&self) -> bool {
+        let mut wanted = self.wanted.lock();
+        if matches!(*wanted, Wanted::Until(until) if until <= Instant::now()) {
+            *wanted = Wanted::NoMore;
+        }
+        *wanted != Wanted::NoMore
+    }
+
+    /// The client wants it from now on for this time. Too late where it is being given back.
+    fn want(&self, time: LeaseTime) -> Leased {
+        let mut wanted = self.wanted.lock();
+        if *wanted == Wanted::NoMore {
+            return Leased::NotHeld;
+        }
+        *wanted = match time {
+            LeaseTime::WhileHeld => Wanted::WhileHeld,
+            LeaseTime::Asked(_) => Wanted::Until(Instant::now() + time.duration()),
+        };
+        Leased::Held
+    }
+}
+
 impl Drop for Candidacy {
     fn drop(&mut self) {
-        let (lines, line, id) = (Arc::clone(&self.lines), Arc::clone(&self.line), self.id);
-        let scope = self.scope.clone();
+        let place = self.place.clone();
+        let Lines {
+            handle, returns, ..
+        } = &*self.place.lines;
         // It may have been acquired without an answer.
-        self.lines.handle.spawn(async move {
-            let deadline = Instant::now() + lines.timeout;
-            let release = lines.authority.lease(&scope, id, LeaseStep::Release);
-            if let Err(error) = in_time(release, deadline).await {
-                tracing::debug!(%error, %scope, "a lease was not given back; it ends by itself");
-            }
-            line.freed.notify_one();
+        let giving_back = async move {
+            place.give_back().await;
             // This one's and the map's own.
             let unused = |_: &Scope, line: &Arc<Line>| Arc::strong_count(line) <= 2;
-            lines.lines.remove_if(&scope, unused);
-        });
+            place.lines.lines.remove_if(&place.scope, unused);
+        };
+        returns.spawn_on(giving_back, handle);
     }
 }
 
 impl Takeover {
-    /// Waits for the lease of a scope, for as long as it lives, and takes the next token under it. `lost` is called
-    /// where the proxy renews it and cannot do so any more.
+    /// Acquires the lease of a scope. Waits for it until then, in the line of this proxy; who is only observed does not
+    /// wait. `lost` is called where it cannot be renewed any more while it is held.
     ///
-    /// Errors: [`DeclareError::LeaseHeld`] where others hold it all the time, and those of [`Self::declare`].
-    pub async fn lease(
+    /// Errors: [`DeclareError::LeaseHeld`] where others have held it all the time, or the authority has not answered.
+    pub async fn acquire_lease(
         &self,
+        scope: &Scope,
+        purpose: Purpose,
+        until: Instant,
+        lost: impl FnOnce() + Send + 'static,
+    ) -> Result<Acquired, DeclareError> {
+        let lines = &self.inner.lines;
+        let (candidacy, until) = match purpose {
+            Purpose::Admit => (lines.stand(scope), until),
+            Purpose::Observe | Purpose::ObserveUnregistered => (lines.stand(scope), Instant::now()),
+        };
+        let candidacy = Arc::new(candidacy);
+        let waits = Arc::clone(&candidacy);
+        let waiting = lines
+            .handle
+            .spawn(async move { waits.place.acquire(until).await });
+        // Whoever goes away leaves the line.
+        let acquired = AbortOnDropHandle::new(waiting).await;
+        let asked_at = acquired.unwrap_or(Err(DeclareError::LeaseHeld { unanswered: None }))?;
+        let keeping = Arc::clone(&candidacy).keep(asked_at, lost);
+        Ok(Acquired {
+            candidacy,
+            renewing: AbortOnDropHandle::new(lines.handle.spawn(keeping)),
+        })
+    }
+
+    /// Takes the next token under a lease.
+    ///
+    /// Errors: those of [`Self::declare`].
+    pub async fn take_under(
+        &self,
+        acquired: Acquired,
         declaration: &Declaration,
         time: LeaseTime,
         terms: Terms,
-        lost: impl FnOnce() + Send + 'static,
     ) -> Result<Lease, DeclareError> {
-        let lines = &self.inner.lines;
-        let candidacy = Arc::new(lines.stand(&declaration.scope, time.duration()));
-        let waits = Arc::clone(&candidacy);
-        let waiting = lines.handle.spawn(async move { waits.acquire().await });
-        // Whoever goes away leaves the line.
-        let acquired = AbortOnDropHandle::new(waiting).await;
-        let asked_at = acquired.unwrap_or(Err(DeclareError::LeaseHeld))?;
-        let keeping = Arc::clone(&candidacy).keep(asked_at);
-        let keeping = lines.handle.spawn(async move {
-            keeping.await;
-            lost();
-        });
-        let renewing = AbortOnDropHandle::new(keeping);
-        let mark = self.take_under_lease(declaration, terms).await?;
-        let renewing = match time {
-            LeaseTime::WhileHeld => Some(renewing),
-            // It lives for its whole time from here on.
-            LeaseTime::Asked(_) => {
-                drop(renewing);
-                let renews = Arc::clone(&candidacy);
-                let renew = async move { renews.step(LeaseStep::Renew(renews.time)).await };
-                self.run(renew).await.map(|_| None)?
-            }
-        };
+        let mark = self.take_after_the_mark(declaration, terms).await?;
+        let Acquired {
+            candidacy,
+            renewing,
+        } = acquired;
+        let _just_acquired = candidacy.want(time);
         Ok(Lease {
             candidacy,
             mark,
-            time,
             _renewing: renewing,
         })
     }
 
-    /// Renews a lease that the client keeps. Whether it is held, and its token is still the mark.
+    /// The client says that it wants a lease that it has. Whether it is held, and its token is still the mark.
     ///
-    /// Errors: those of the authority.
-    pub async fn renew_lease(&self, lease: &Lease) -> Result<Leased, DeclareError> {
+    /// Errors: [`DeclareError::LeaseHeld`] where the authority does not answer; it is held all the same.
+    pub async fn renew_lease(
+        &self,
+        lease: &Lease,
+        time: LeaseTime,
+    ) -> Result<Leased, DeclareError> {
         let cell = self.inner.cells.find(lease.scope());
-        if cell.is_some_and(|cell| cell.mark_above(lease.mark.token).is_some()) {
+        let is_over = cell.is_some_and(|cell| cell.mark_above(lease.mark.token).is_some());
+        if is_over || lease.candidacy.want(time) == Leased::NotHeld {
             return Ok(Leased::NotHeld);
         }
-        let renews = Arc::clone(&lease.candidacy);
-        let renew = async move { renews.step(LeaseStep::Renew(renews.time)).await };
-        self.run(renew).await
+        let place = lease.candidacy.place.clone();
+        let renew = async move { place.step(LeaseStep::Renew(LIVES)).await };
+        let renewed = self.run(renew).await;
+        renewed.map_err(|error| DeclareError::LeaseHeld {
+            unanswered: Some(error.to_string()),
+        })
+    }
+
+    /// Waits until the leases of sessions that have ended are given back, for a second at most.
+    pub async fn give_back_leases(&self) {
+        self.inner.lines.close().await;
     }
 
     /// The token after the mark as it is once the lease is held: a session that has held it before, and slept since,
     /// takes none.
-    async fn take_under_lease(
+    async fn take_after_the_mark(
         &self,
         declaration: &Declaration,
         terms: Terms,

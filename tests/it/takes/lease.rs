@@ -120,16 +120,114 @@ fn with_the_token_the_lease_is_laid_down() {
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
+/// All leases of a value are had before any of its tokens is declared.
 #[test]
-fn a_refused_declaration_leaves_no_lease() {
+fn a_lease_that_cannot_be_had_changes_nothing() {
     let stage = stage();
     let mut other = stage.plain();
     other.ok("SET fencing.token = 'other=lease'");
     let mut wire = stage.plain();
-    let refused = wire.query("SET fencing.token = 'default=lease,other=lease:3s'");
-    assert_refused(&refused, "55P03");
-    assert_eq!(value(&mut wire, "SHOW fencing.mark"), "1");
-    assert_gets(&mut ask(&stage, LEASE), "2");
+    for refused in ["default=lease,other=lease:3s", "default=5,other=lease:3s"] {
+        let refused = wire.query(&format!("SET fencing.token = '{refused}'"));
+        assert_refused(&refused, "55P03");
+        assert_eq!(value(&mut wire, "SHOW fencing.mark"), "");
+    }
+    assert_gets(&mut ask(&stage, LEASE), "1");
+}
+
+/// What stands beside a lease in the value has as much time as without it.
+#[test]
+fn a_wait_is_not_at_the_cost_of_other_scopes() {
+    let stage = Stage::with_flags(SETUP, &[("--takeover-timeout", "1s")]);
+    let mut holder = stage.plain();
+    holder.ok(LEASE);
+    let mut next = ask(
+        &stage,
+        "SET fencing.token = 'default=lease,other=5,third=next'",
+    );
+    std::thread::sleep(Duration::from_secs(2));
+    drop(holder);
+    next.until_ready();
+    let held = value(&mut next, "SHOW fencing.token");
+    assert_eq!(held, "default=2,other=5,third=1");
+}
+
+#[test]
+fn two_that_want_the_same_leases_do_not_wait_for_each_other() {
+    let stage = stage();
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let value = ["a=lease,b=lease", "b=lease,a=lease"][number % 2];
+            let stage = &stage;
+            scope.spawn(move || {
+                stage.plain().ok(&format!("SET fencing.token = '{value}'"));
+            });
+        }
+    });
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+}
+
+/// Whoever goes while it waits leaves the line, and takes no token.
+#[test]
+fn who_has_gone_does_not_lead() {
+    let stage = stage();
+    let mut holder = stage.plain();
+    holder.ok(LEASE);
+    let mut waiting = (0..8).map(|_| ask(&stage, "SET fencing.token = 'lease:60s'"));
+    drop(waiting.by_ref().take(4).collect::<Vec<Wire>>());
+    let mut half_closed: Vec<Wire> = waiting.collect();
+    half_closed.iter_mut().for_each(Wire::shut_down_writing);
+    let others = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
+    wait_for("the end of their server processes", || {
+        // This one, the holder, and the control connection.
+        (stage.postgres.value(others).parse::<u32>().unwrap() <= 3).then_some(())
+    });
+    let mut next = ask(&stage, LEASE);
+    assert_waits(&mut next);
+    drop(holder);
+    assert_gets(&mut next, "2");
+}
+
+/// What is only observed waits for nothing, and nobody is ended.
+#[test]
+fn where_it_is_only_observed_nobody_waits() {
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let etcd = Etcd::start(1);
+    let mut options = Options::new(&postgres).variable("PGPALISADE_OBSERVE", "true");
+    options.store = Store::Url(etcd.authority());
+    let proxy = Proxy::start_with(options);
+    let stage = Stage { proxy, postgres };
+    let mut holder = stage.plain();
+    holder.ok(LEASE);
+    let mut other = stage.plain();
+    let begun = Instant::now();
+    other.ok(LEASE);
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(value(&mut other, "SHOW fencing.token"), "");
+    drop(etcd);
+    std::thread::sleep(LIVES);
+    assert_eq!(value(&mut holder, "SELECT 1"), "1");
+}
+
+/// Another time for a lease that is held is the same lease.
+#[test]
+fn a_lease_keeps_its_token_whatever_its_time() {
+    let stage = stage();
+    let mut holder = stage.plain();
+    holder.ok(LEASE);
+    let mut next = ask(&stage, LEASE);
+    assert_waits(&mut next);
+    for time in ["lease:3s", "lease", "lease:600s"] {
+        holder.ok(&format!("SET fencing.token = '{time}'"));
+        assert_holds(&mut holder, "1");
+    }
+    assert_waits(&mut next);
 }
 
 #[test]
@@ -151,7 +249,7 @@ fn who_has_waited_long_enough_is_told() {
         );
         for words in [
             "55P03: another session holds the lease of scope \"default\"",
-            "The session has waited for \"lease:3s\"",
+            "The session has waited for \"lease:3s\". Nothing was changed.",
             "To wait on, ask for the lease again.",
         ] {
             assert!(refused.contains(words), "{words}: {refused}");
@@ -248,24 +346,49 @@ fn only_the_first_in_the_line_asks() {
     assert_waits(second);
 }
 
-/// Over two proxies: one that was killed says nothing, and its lease lapses; one whose store is gone ends the session.
-#[test]
-fn a_lease_that_cannot_be_renewed_is_lost() {
-    let postgres = Postgres::start();
-    postgres.sql(SETUP);
-    let mut etcd = Etcd::start(1);
-    let mut options = Options::new(&postgres);
-    options.store = Store::Url(etcd.authority());
-    let mut first = Proxy::start_with(options.clone());
-    let second = Proxy::start_with(options);
-    let plain = |proxy: &Proxy| {
+/// Two proxies on one store.
+struct Pair {
+    first: Proxy,
+    second: Proxy,
+    etcd: Etcd,
+    _postgres: Postgres,
+}
+
+impl Pair {
+    fn start() -> Self {
+        let postgres = Postgres::start();
+        postgres.sql(SETUP);
+        let etcd = Etcd::start(1);
+        let mut options = Options::new(&postgres);
+        options.store = Store::Url(etcd.authority());
+        Self {
+            first: Proxy::start_with(options.clone()),
+            second: Proxy::start_with(options),
+            etcd,
+            _postgres: postgres,
+        }
+    }
+
+    fn plain(proxy: &Proxy) -> Wire {
         let user = [("user", "postgres"), ("database", "postgres")];
         Wire::login(&proxy.endpoint(), &user)
-    };
-    let mut holder = plain(&first);
-    holder.ok(LEASE);
-    let mut next = plain(&second);
-    first.kill();
+    }
+
+    fn kept(&self) -> String {
+        self.etcd
+            .ctl(&["get", "--prefix", "--keys-only", "/pgpalisade/scope-lease/"])
+    }
+}
+
+/// It lapses where the proxy was killed, and the session ends where its store is gone.
+#[test]
+fn a_lease_that_cannot_be_renewed_is_lost() {
+    let mut pair = Pair::start();
+    let mut holder = Pair::plain(&pair.first);
+    // In the store it lives no longer than any.
+    holder.ok("SET fencing.token = 'lease:3600s'");
+    let mut next = Pair::plain(&pair.second);
+    pair.first.kill();
     let begun = Instant::now();
     // It may be waited for once more: etcd ends a lease a little late.
     wait_for("the lease has lapsed", || {
@@ -274,7 +397,7 @@ fn a_lease_that_cannot_be_renewed_is_lost() {
     });
     assert!(begun.elapsed() < LIVES * 2, "{:?}", begun.elapsed());
     assert_holds(&mut next, "2");
-    etcd.kill(0);
+    pair.etcd.kill(0);
     let begun = Instant::now();
     let ended: Vec<Message> = next.until_closed();
     let text = assert_refused(&ended, "57P01");
@@ -283,4 +406,72 @@ fn a_lease_that_cannot_be_renewed_is_lost() {
         "{text}"
     );
     assert!(begun.elapsed() < LIVES, "before it could be another's");
+}
+
+/// A store that is away for a moment ends nobody who only waits.
+#[test]
+fn who_waits_outlasts_its_store() {
+    let mut pair = Pair::start();
+    let mut holder = Pair::plain(&pair.first);
+    holder.ok("SET fencing.token = 'lease:3s'");
+    let mut next = Pair::plain(&pair.second);
+    next.send(&Batch::new().query(LEASE));
+    assert_waits(&mut next);
+    pair.etcd.kill(0);
+    std::thread::sleep(Duration::from_secs(2));
+    pair.etcd.restart(0);
+    let answer = next.until_ready();
+    let codes: Vec<String> = answer
+        .iter()
+        .filter(|m| m.tag == b'E')
+        .map(Message::sqlstate)
+        .collect();
+    // It may not have become free in time; but the session goes on.
+    assert!(
+        codes.is_empty() || codes == ["55P03"],
+        "{}",
+        pretty(&answer)
+    );
+    assert_eq!(value(&mut next, "SELECT 1"), "1");
+}
+
+/// What a proxy that stops has of leases is given back, and nobody gets one of it any more.
+#[test]
+fn a_proxy_that_stops_leaves_no_lease() {
+    let mut pair = Pair::start();
+    let sessions: Vec<Wire> = (0..10)
+        .flat_map(|scope| [scope, scope])
+        .map(|scope| {
+            let mut wire = Pair::plain(&pair.first);
+            wire.send(&Batch::new().query(&format!("SET fencing.token = 's{scope}=lease:600s'")));
+            wire
+        })
+        .collect();
+    wait_for("all leases", || {
+        (pair.kept().split_whitespace().count() == 10).then_some(())
+    });
+    assert!(pair.first.terminate().success());
+    assert_eq!(pair.kept().trim(), "");
+    drop(sessions);
+}
+
+/// Those of one proxy do not hand a lease on among themselves for ever.
+#[test]
+fn the_other_proxy_has_its_turn() {
+    let pair = Pair::start();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let mut wire = Pair::plain(&pair.first);
+                    wire.query(LEASE);
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        let answer = Pair::plain(&pair.second).query(LEASE);
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(answer.iter().all(|m| m.tag != b'E'), "{}", pretty(&answer));
+    });
 }

@@ -33,7 +33,11 @@ impl Store {
                 Ok(Leased::NotHeld)
             }
             (Some(kv), _) if own(kv) => Ok(keep_alive(&self.members, kv.lease()).await?),
-            (None, LeaseStep::Acquire(time)) => self.acquire(key, holder, time).await,
+            // A key that does not end by itself is none of ours.
+            (found, LeaseStep::Acquire(time)) if found.is_none_or(|kv| kv.lease() == 0) => {
+                let revision = found.map_or(0, KeyValue::mod_revision);
+                self.acquire(key, revision, holder, time).await
+            }
             _ => Ok(Leased::NotHeld),
         }
     }
@@ -41,14 +45,15 @@ impl Store {
     async fn acquire(
         &self,
         key: Vec<u8>,
+        revision: i64,
         holder: LeaseId,
         time: Duration,
     ) -> Result<Leased, AuthorityError> {
         let lease = grant(&self.members, time).await?;
-        let absent = Compare::version(key.clone(), CompareOp::Equal, 0);
+        let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
         let held = PutOptions::new().with_lease(lease);
         let put = TxnOp::put(key.clone(), holder.to_string(), Some(held));
-        let stepped = self.step(vec![absent], vec![put], vec![TxnOp::get(key, None)]);
+        let stepped = self.step(vec![unchanged], vec![put], vec![TxnOp::get(key, None)]);
         let stepped = stepped.await?;
         // An answer may have been lost, and the step taken twice.
         let is_own = |kv: &KeyValue| kv.lease() == lease;

@@ -226,7 +226,9 @@ BEGIN
         INSERT INTO @schema@.leases AS l (scope, holder, until)
             VALUES (a_scope, a_holder, @schema@.now_us() + a_time_us)
             ON CONFLICT (scope) DO UPDATE SET holder = EXCLUDED.holder, until = @schema@.now_us() + a_time_us
-                WHERE l.holder = a_holder OR l.until <= @schema@.now_us();
+                -- One that would live much longer than any is none of ours, or the clock was set back.
+                WHERE l.holder = a_holder OR l.until <= @schema@.now_us()
+                    OR l.until > @schema@.now_us() + 4 * a_time_us;
     ELSE
         UPDATE @schema@.leases AS l SET until = @schema@.now_us() + a_time_us
             WHERE l.scope = a_scope AND l.holder = a_holder;

@@ -73,14 +73,23 @@ impl Rejection {
         )
     }
 
-    /// Another holds the lease.
+    /// The lease could not be had: another holds it, or the authority has not answered, which is why then.
     #[must_use]
-    pub fn lease_held(scope: &Scope, claim: Claim) -> Self {
-        let message = format!("another session holds the lease of scope \"{scope}\"");
-        let detail = format!(
-            "The session has waited for \"{claim}\" as long as a lease lives that nobody renews. Nothing was changed."
-        );
-        let hint = "Another process leads. To wait on, ask for the lease again.";
+    pub fn lease_held(scope: &Scope, claim: Claim, unanswered: Option<&str>) -> Self {
+        let (message, detail, hint) = match unanswered {
+            None => (
+                format!("another session holds the lease of scope \"{scope}\""),
+                format!("The session has waited for \"{claim}\". Nothing was changed."),
+                "Another process leads. To wait on, ask for the lease again.",
+            ),
+            Some(why) => (
+                format!(
+                    "the lease of scope \"{scope}\" could not be had: the token authority does not answer"
+                ),
+                format!("The session has asked for \"{claim}\": {why}. No token was declared."),
+                "Ask for the lease again.",
+            ),
+        };
         Self::new(RejectionKind::LeaseHeld, message, detail, hint).about(scope, None, None)
     }
 
