@@ -198,7 +198,26 @@ impl Collector for Traffic {
             let label = [("from", from)];
             ConstCounter::new(count).encode(family.encode_family(&label)?)?;
         }
-        Ok(())
+        let help = "Texts whose verdict was looked up, by what of them was known.";
+        let mut family = encoder.encode_descriptor("verdicts", help, None, kind)?;
+        for (known, count) in total.verdicts() {
+            let label = [("known", known)];
+            ConstCounter::new(count).encode(family.encode_family(&label)?)?;
+        }
+        let help = "Verdicts that are kept.";
+        gauge(
+            &mut encoder,
+            "verdicts_kept",
+            help,
+            total.verdicts_kept() as f64,
+        )?;
+        let help = "Memory of the verdicts that are kept.";
+        gauge(
+            &mut encoder,
+            "verdicts_kept_bytes",
+            help,
+            total.verdict_bytes() as f64,
+        )
     }
 }
 

@@ -22,6 +22,9 @@ const STACK_BYTES: usize = 2 * pgpalisade_policies::PARSER_STACK;
 /// Connections handed to a worker that it has not begun to serve.
 const QUEUE: usize = 1024;
 
+/// How often a worker shows how its cache of verdicts stands.
+const COUNTED_EVERY: Duration = Duration::from_secs(1);
+
 /// A connection that is being served.
 struct Counted(Arc<AtomicUsize>);
 
@@ -130,6 +133,13 @@ async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Ar
     // It ends with the thread.
     let sends = Rc::clone(&worker.sends);
     tokio::task::spawn_local(async move { sends.flush_after_each_turn().await });
+    let counted = Rc::clone(&worker);
+    tokio::task::spawn_local(async move {
+        loop {
+            counted.shared.timers.sleep(COUNTED_EVERY).await;
+            counted.tally.cached(&counted.verdicts.borrow().stats());
+        }
+    });
     let tracker = TaskTracker::new();
     loop {
         let accepted = tokio::select! {

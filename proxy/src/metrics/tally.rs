@@ -4,6 +4,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pgpalisade_policies::CacheStats;
+
 use crate::fence::Basis;
 
 /// The types of messages that have something executed:
@@ -32,6 +34,10 @@ impl Count {
         self.0.store(sum, Ordering::Relaxed);
     }
 
+    fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
     fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -47,6 +53,17 @@ pub(super) struct Tally {
     failed_transaction: Count,
     from_client: Count,
     from_server: Count,
+    verdicts: Verdicts,
+}
+
+/// What its cache of verdicts was asked for, and what is in it.
+#[derive(Debug, Default)]
+struct Verdicts {
+    by_text: Count,
+    by_form: Count,
+    not_found: Count,
+    entries: Count,
+    bytes: Count,
 }
 
 impl Tally {
@@ -83,6 +100,16 @@ impl WorkerTally {
         }
     }
 
+    /// How its cache of verdicts stands.
+    pub(crate) fn cached(&self, stats: &CacheStats) {
+        let verdicts = &self.tally.verdicts;
+        verdicts.by_text.set(stats.hits - stats.hits_by_form);
+        verdicts.by_form.set(stats.hits_by_form);
+        verdicts.not_found.set(stats.misses);
+        verdicts.entries.set(stats.entries as u64);
+        verdicts.bytes.set(stats.bytes as u64);
+    }
+
     /// So many bytes of a client have come.
     #[inline]
     pub(crate) fn received_from_client(&self, bytes: usize) {
@@ -115,6 +142,25 @@ impl<'a> Total<'a> {
             ("client", self.sum(|tally| &tally.from_client)),
             ("server", self.sum(|tally| &tally.from_server)),
         ]
+    }
+
+    /// Texts that a verdict was looked up for, each with how it was found.
+    pub(super) fn verdicts(&self) -> [(&'static str, u64); 3] {
+        [
+            ("text", self.sum(|tally| &tally.verdicts.by_text)),
+            ("form", self.sum(|tally| &tally.verdicts.by_form)),
+            ("no", self.sum(|tally| &tally.verdicts.not_found)),
+        ]
+    }
+
+    /// Verdicts that are kept.
+    pub(super) fn verdicts_kept(&self) -> u64 {
+        self.sum(|tally| &tally.verdicts.entries)
+    }
+
+    /// The memory that they take, in bytes.
+    pub(super) fn verdict_bytes(&self) -> u64 {
+        self.sum(|tally| &tally.verdicts.bytes)
     }
 
     fn sum(&self, of: impl Fn(&Tally) -> &Count) -> u64 {
