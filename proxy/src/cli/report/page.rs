@@ -130,8 +130,8 @@ fn overlaps(found: &Overlapped) -> String {
         return String::new();
     };
     let head = format!(
-        "{} times two writers without a token took turns in one scope, the longest for {} s. If one of them was to \
-         write alone, both believed to lead.",
+        "{}, the longest {} s: two writers without a token took turns in one scope. If one of them was to write \
+         alone, both believed to lead.",
         found.count,
         longest.duration().as_secs()
     );
