@@ -262,6 +262,7 @@ fn bounds(scopes: &[ScopeDraft], general: TokenBounds) -> BTreeMap<Box<str>, Tok
         let complete = TokenBounds {
             max_step: own.max_step.or(general.max_step),
             max_token: own.max_token.or(general.max_token),
+            numbers: own.numbers.or(general.numbers),
             prepared: own.prepared.or(general.prepared),
             max_scopes: None,
         };

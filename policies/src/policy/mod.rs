@@ -79,10 +79,22 @@ pub struct TokenBounds {
     pub max_step: Option<u64>,
     /// The highest token that is accepted; `None`: the highest that there is.
     pub max_token: Option<u64>,
+    /// Which numbers a session may bring; `None`: any.
+    pub numbers: Option<Numbers>,
     /// What a takeover does with prepared transactions; `None`: it reports them.
     pub prepared: Option<PreparedTransactions>,
     /// How many scopes there may be for this one to be made, where the policy does not name it.
     pub max_scopes: Option<u64>,
+}
+
+/// Which tokens a session may bring itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Numbers {
+    /// Those of its election.
+    #[default]
+    Any,
+    /// Those that were given out: to a session that has taken the next one.
+    Issued,
 }
 
 /// What a takeover does with the prepared transactions that it finds.

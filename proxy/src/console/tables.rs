@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pgpalisade_authority::{Scope, TakeoverEnd, TakeoverRecord, Token};
-use pgpalisade_policies::{Mode, PreparedTransactions};
+use pgpalisade_policies::{Mode, Numbers, PreparedTransactions};
 use tokio::time::Instant;
 
 use super::Facts;
@@ -60,6 +60,7 @@ pub(super) const TABLES: [Table; 9] = [
             text("mode"),
             number("max_step"),
             number("max_token"),
+            text("numbers"),
             text("prepared"),
         ],
         rows: Rows::Known(policy),
@@ -271,6 +272,10 @@ fn policy(facts: &Facts) -> Vec<Row> {
             },
             bounds.max_step.into(),
             bounds.max_token.into(),
+            match bounds.numbers.unwrap_or_default() {
+                Numbers::Any => "any".into(),
+                Numbers::Issued => "issued".into(),
+            },
             match bounds.prepared.unwrap_or_default() {
                 PreparedTransactions::Report => "report".into(),
                 PreparedTransactions::Refuse => "refuse".into(),

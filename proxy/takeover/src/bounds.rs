@@ -1,7 +1,7 @@
 //! How far a token may go: the guard against a poison token, which would lock out everybody who counts as usual.
 
 use pgpalisade_authority::{Claim, Declaration, Mark, Token};
-use pgpalisade_policies::TokenBounds;
+use pgpalisade_policies::{Numbers, TokenBounds};
 
 use super::error::DeclareError;
 use super::pace::{Pace, WINDOW};
@@ -33,6 +33,11 @@ pub(super) fn check_token(
     }
 }
 
+/// Whether a session may not bring this token unless it was given out.
+pub(super) fn has_to_be_issued(claim: Claim, bounds: TokenBounds) -> bool {
+    bounds.numbers == Some(Numbers::Issued) && !claim.is_take()
+}
+
 /// Refuses a scope that is new where there are enough, and a mark that rises too far in a short time, as far as this
 /// proxy knows.
 pub(super) fn check_growth(
@@ -44,6 +49,8 @@ pub(super) fn check_growth(
     let cell = cells.find(&declaration.scope);
     let mark = cell.and_then(|cell| cell.mark_detail());
     let bound = match &mark {
+        // None was given out. Of one that this proxy has not heard of yet, it hears soon.
+        None if has_to_be_issued(declaration.claim, bounds) => Some(Bound::Issued),
         None => {
             let count = cells.count() as u64;
             let most = bounds.max_scopes.filter(|most| count >= *most);
@@ -74,6 +81,7 @@ pub(super) fn too_far(mark: Mark, claim: Claim, bounds: TokenBounds) -> DeclareE
     let highest = bounds.max_token.unwrap_or(Token::MAX);
     let bound = match claim.is_take() && mark.token.get() >= highest {
         true => Bound::MaxToken(highest),
+        false if has_to_be_issued(claim, bounds) => Bound::Issued,
         // It judges by nothing else.
         false => Bound::MaxStep(bounds.max_step.unwrap_or_default()),
     };

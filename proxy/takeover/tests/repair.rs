@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 const NONE: TokenBounds = TokenBounds {
     max_step: None,
     max_token: None,
+    numbers: None,
     prepared: None,
     max_scopes: None,
 };

@@ -28,6 +28,7 @@ const UNKNOWN: &str = "\"every-scope\" or \"session-scope\"";
 const NUMBER: &str = "a whole number from 1";
 const NAMES: &str = "a name or a list of names, each with * for any characters";
 const DECLARE: &str = "\"session\", \"transaction\" or a list of scopes";
+const ISSUED: &str = "\"any\" or \"issued\"";
 const PREPARED: &str = "\"report\", \"refuse\" or \"roll-back\"";
 const DEFAULTS: &str = "what [defaults] says";
 const TOKENS: &str = "what [tokens] says";
@@ -35,7 +36,7 @@ const ANY: &str = "any";
 
 /// All keys that a policy file may have, in the order of the documentation.
 #[rustfmt::skip] // One key, one row: it is a table.
-pub const POLICY_KEYS: [PolicyKey; 34] = [
+pub const POLICY_KEYS: [PolicyKey; 36] = [
     key("defaults.writes", WRITES, "\"token\""),
     key("defaults.reads", READS, "\"allow\""),
     key("defaults.mode", MODE, "\"enforce\""),
@@ -46,6 +47,7 @@ pub const POLICY_KEYS: [PolicyKey; 34] = [
     key("defaults.declare", DECLARE, "\"session\", any scope"),
     key("tokens.max_step", NUMBER, "no limit"),
     key("tokens.max_token", NUMBER, "no limit"),
+    key("tokens.numbers", ISSUED, "\"any\""),
     key("tokens.scopes", "\"any\" or \"listed\"", "\"any\""),
     key("tokens.max_scopes", NUMBER, "10000"),
     key("tokens.prepared_transactions", PREPARED, "\"report\""),
@@ -53,6 +55,7 @@ pub const POLICY_KEYS: [PolicyKey; 34] = [
     key("scope.NAME.mode", MODE, DEFAULTS),
     key("scope.NAME.max_step", NUMBER, TOKENS),
     key("scope.NAME.max_token", NUMBER, TOKENS),
+    key("scope.NAME.numbers", ISSUED, TOKENS),
     key("scope.NAME.holders", "a table as session.match", "any session"),
     key("scope.NAME.prepared_transactions", PREPARED, TOKENS),
     key("session.match.user", NAMES, ANY),
@@ -114,12 +117,12 @@ mod tests {
     fn tables_have_their_keys() {
         let names = |table| names_in(table).collect::<Vec<_>>();
         assert_eq!(names(""), ["defaults", "tokens", "scope", "session"]);
-        assert_eq!(names("tokens").len(), 5);
+        assert_eq!(names("tokens").len(), 6);
         assert_eq!(
             names("session.match"),
             ["user", "database", "application_name", "cn", "network"]
         );
-        assert_eq!(names("scope.NAME").len(), 6);
+        assert_eq!(names("scope.NAME").len(), 7);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::remark::{Fault, Lines, PolicyErrors, Remark};
 use super::tables::TablePattern;
 use super::terms::{Reads, UnknownTables, Writes};
 use super::who::WhoPattern;
-use super::{Mode, Policy, PreparedTransactions, TokenBounds};
+use super::{Mode, Numbers, Policy, PreparedTransactions, TokenBounds};
 use crate::effects::Category;
 use reader::{Name, Reader};
 
@@ -49,6 +49,7 @@ const DECLARE: [(&str, DeclareFor); 2] = [
     ("transaction", DeclareFor::Transaction),
 ];
 const SCOPES: [(&str, Listing); 2] = [("any", Listing::Any), ("listed", Listing::Listed)];
+const NUMBERS: [(&str, Numbers); 2] = [("any", Numbers::Any), ("issued", Numbers::Issued)];
 const PREPARED: [(&str, PreparedTransactions); 3] = [
     ("report", PreparedTransactions::Report),
     ("refuse", PreparedTransactions::Refuse),
@@ -203,6 +204,10 @@ impl Reader<'_> {
         match &**key.get_ref() {
             "max_step" => bounds.max_step = self.number(name, value),
             "max_token" => bounds.max_token = self.number(name, value),
+            "numbers" => {
+                let word = self.word(name, value, &NUMBERS);
+                bounds.numbers = word.map(Spanned::into_inner);
+            }
             "prepared_transactions" => {
                 let word = self.word(name, value, &PREPARED);
                 bounds.prepared = word.map(Spanned::into_inner);

@@ -270,6 +270,7 @@ fn numbers_are_taken_as_toml_writes_them() {
     let bounds = |max_step, max_token| TokenBounds {
         max_step: Some(max_step),
         max_token: Some(max_token),
+        numbers: None,
         prepared: None,
         max_scopes: None,
     };
@@ -284,6 +285,20 @@ fn numbers_are_taken_as_toml_writes_them() {
         &["2:12: ", "out of range"],
     );
     refuse("[tokens]\nmax_step = -1\n", &["2:12: ", "out of range"]);
+}
+
+#[test]
+fn a_scope_may_want_only_numbers_that_were_issued() {
+    let text =
+        "[tokens]\nnumbers = \"issued\"\n[scope.a]\nnumbers = \"any\"\n[scope.b]\nmax_step = 5\n";
+    let policy = parse(text).unwrap();
+    let numbers = ["a", "b", "other"].map(|scope| policy.bounds(scope).numbers);
+    let issued = Some(Numbers::Issued);
+    assert_eq!(numbers, [Some(Numbers::Any), issued, issued]);
+    refuse(
+        "[tokens]\nnumbers = \"none\"\n",
+        &["2:11: ", "\"any\" or \"issued\""],
+    );
 }
 
 const WARNED: &str = "\

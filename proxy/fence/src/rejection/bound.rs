@@ -12,6 +12,8 @@ pub enum Bound {
     MaxStep(u64),
     /// The same, by several declarations within this time.
     Pace(u64, Duration),
+    /// Only those that were given out.
+    Issued,
     /// How many scopes there may be.
     MaxScopes(u64),
     /// The scope is the proxies' own.
@@ -28,6 +30,7 @@ impl fmt::Display for Bound {
                 "max_step allows all declarations of {} s together to raise the mark by {most}",
                 within.as_secs()
             ),
+            Self::Issued => f.write_str("numbers is \"issued\""),
             Self::MaxScopes(most) => write!(f, "there may be {most} scopes"),
             Self::Reserved => f.write_str("the scope is pgpalisade's own"),
         }

@@ -31,10 +31,23 @@ impl Rejection {
                 "The session's token is {token}, {at}, and max_step of scope \"{scope}\" allows one declaration to \
                     raise it by {most}. Nothing was changed."
             ),
+            Bound::Issued => format!(
+                "The session's token is {token}, {at}, and numbers of scope \"{scope}\" lets a session bring only a \
+                    token that pgpalisade has given to one. Nothing was changed."
+            ),
             bound @ (Bound::Pace(..) | Bound::MaxScopes(_) | Bound::Reserved) => format!(
                 "The session's token is {token}, {at}, and {bound} of scope \"{scope}\". Nothing was changed."
             ),
         };
+        if bound == Bound::Issued {
+            let hint = "Let pgpalisade give the token: SET fencing.token = 'lease', or 'after:' and the mark, or \
+                'next'. To bring the number of an election, an operator can set numbers = \"any\" in the policy.";
+            return Self::new(RejectionKind::InvalidToken, message, detail, hint).about(
+                scope,
+                Some(token),
+                mark,
+            );
+        }
         let hint = "Check where the token comes from: it is not the next one of this election. If the election has \
             really come this far, raise the bound in the policy; if the mark is wrong, an operator can set it with \
             \"pgpalisade scope repair\".";
