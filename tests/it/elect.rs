@@ -119,6 +119,17 @@ fn resume(candidate: &Candidate) {
     signal(candidate.process.pid(), Signal::CONT);
 }
 
+/// The leader of the first token is refused, and only that of the second one writes.
+#[track_caller]
+fn assert_fenced(stage: &Stage, deposed: &Candidate, [old, new]: [&str; 2]) {
+    deposed.wait_for("PF001");
+    let before = rows_of(stage, old);
+    wait_for("rows of the next", || {
+        (rows_of(stage, new) > 1).then_some(())
+    });
+    assert_eq!(rows_of(stage, old), before, "a deposed leader has written");
+}
+
 fn governed() -> Stage {
     let policy = pgpalisade_tests::policy::PolicyFile::new("[scope.jobs]\ntables = [\"*.jobs\"]\n");
     Stage::governed(SETUP, &policy)
@@ -206,12 +217,7 @@ fn an_advisory_lock_gives_the_next_token() {
     // Its session goes with it, and its command stays.
     first.process.signal(Signal::KILL);
     assert_eq!(token_of(&second), "2");
-    first.wait_for("PF001");
-    let before = rows_of(&stage, "1");
-    wait_for("rows of the next", || {
-        (rows_of(&stage, "2") > 1).then_some(())
-    });
-    assert_eq!(rows_of(&stage, "1"), before, "a deposed leader has written");
+    assert_fenced(&stage, &first, ["1", "2"]);
     // Whoever declares a higher token deposes the holder of the lock, too.
     let leader = [
         ("user", "postgres"),
@@ -241,12 +247,7 @@ fn a_lease_ends_where_its_holder_sleeps() {
     assert!(!second.output().contains("leads"), "{}", second.output());
     pause(&first);
     assert_eq!(token_of(&second), "2");
-    first.wait_for("PF001");
-    let before = rows_of(&stage, "1");
-    wait_for("rows of the next", || {
-        (rows_of(&stage, "2") > 1).then_some(())
-    });
-    assert_eq!(rows_of(&stage, "1"), before, "a deposed leader has written");
+    assert_fenced(&stage, &first, ["1", "2"]);
     resume(&first);
     first.wait_for("lost lease: ");
     first.wait_for("told to end");

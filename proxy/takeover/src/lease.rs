@@ -1,4 +1,4 @@
-//! Leases: the line of those who wait for one, and the one who holds it.
+//! Leases: who holds one, for as long as its session wants it. Who waits for one stands in a [`line`].
 //!
 //! A lease says who is to take the next token, and no more: the fence is the token. So all that a late or lost lease
 //! costs is a takeover that need not have been.
@@ -6,69 +6,31 @@
 //! In the store a lease lives for [`LIVES`], whoever holds it, and the proxy renews it for its session: so whatever is
 //! killed or cut off, nobody waits for longer. How long a client may be silent is the proxy's to see.
 
+mod line;
+
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use dashmap::DashMap;
 use parking_lot::Mutex;
-use pgpalisade_authority::{
-    Authority, Claim, Declaration, LeaseId, LeaseStep, LeaseTime, Leased, Mark, Scope,
-};
+use pgpalisade_authority::{Claim, Declaration, LeaseStep, LeaseTime, Leased, Mark, Scope};
 use pgpalisade_fence::{Purpose, Terms};
-use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::error::DeclareError;
 use super::{Takeover, in_time};
+pub(super) use line::Lines;
+use line::Place;
 
 /// What a lease lives in the store without being renewed.
 const LIVES: Duration = Duration::from_secs(15);
-/// How often the first in the line looks whether the lease is free.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How many times a lease is renewed in its time. Two thirds of it are left for what makes a renewal fail.
 const RENEWALS: u32 = 3;
 /// Between two attempts at what the store does not answer.
 const RETRY: Duration = Duration::from_millis(200);
 /// How often the next token is taken anew because others have declared one meanwhile.
 const TAKES_MAX: u32 = 8;
-/// A lease is handed on within one proxy so often before those of other proxies have a chance.
-const HANDED_ON_MAX: u32 = 4;
-/// How long a proxy that stops waits for leases to be given back.
-const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(1);
-
-/// The lines of this proxy, one for each scope whose lease is waited for or held. Only the first in a line asks the
-/// authority.
-pub(super) struct Lines {
-    authority: Arc<dyn Authority>,
-    lines: DashMap<Scope, Arc<Line>>,
-    timeout: Duration,
-    handle: Handle,
-    /// Leases that are being given back.
-    returns: TaskTracker,
-}
-
-#[derive(Default)]
-struct Line {
-    /// The place at the front. It is handed on in the order in which it was asked for.
-    front: tokio::sync::Mutex<()>,
-    /// A session of this proxy has given the lease back.
-    freed: Notify,
-    /// How often it was handed on in this proxy since the lease was another's.
-    handed_on: AtomicU32,
-}
-
-/// A place in the line of a scope.
-#[derive(Clone)]
-struct Place {
-    lines: Arc<Lines>,
-    line: Arc<Line>,
-    scope: Scope,
-    id: LeaseId,
-}
 
 /// A candidacy for the lease of a scope. Dropped, it gives back what it holds.
 struct Candidacy {
@@ -109,7 +71,7 @@ impl Acquired {
     /// What it is of.
     #[must_use]
     pub fn scope(&self) -> &Scope {
-        &self.candidacy.place.scope
+        self.candidacy.place.scope()
     }
 }
 
@@ -117,103 +79,13 @@ impl Lease {
     /// What it is of.
     #[must_use]
     pub fn scope(&self) -> &Scope {
-        &self.candidacy.place.scope
+        self.candidacy.place.scope()
     }
 
     /// The mark that was raised under it.
     #[must_use]
     pub const fn mark(&self) -> &Mark {
         &self.mark
-    }
-}
-
-impl Lines {
-    pub(super) fn new(authority: &Arc<dyn Authority>, timeout: Duration) -> Arc<Self> {
-        Arc::new(Self {
-            authority: Arc::clone(authority),
-            lines: DashMap::new(),
-            timeout,
-            handle: Handle::current(),
-            returns: TaskTracker::new(),
-        })
-    }
-
-    fn stand(self: &Arc<Self>, scope: &Scope) -> Candidacy {
-        let line = Arc::clone(&self.lines.entry(scope.clone()).or_default());
-        let place = Place {
-            lines: Arc::clone(self),
-            line,
-            scope: scope.clone(),
-            id: LeaseId::random(),
-        };
-        Candidacy {
-            place,
-            wanted: Mutex::new(Wanted::WhileHeld),
-        }
-    }
-
-    /// Waits until all that were dropped are given back, where the store answers.
-    pub(super) async fn close(&self) {
-        self.returns.close();
-        let _late = tokio::time::timeout(GIVEN_BACK_WITHIN, self.returns.wait()).await;
-    }
-}
-
-impl Place {
-    /// Waits for the lease until then, and asks for it once at least. The time that it surely lives from.
-    async fn acquire(&self, until: Instant) -> Result<Instant, DeclareError> {
-        let mut unanswered = None;
-        let acquiring = async {
-            let _front = self.line.front.lock().await;
-            loop {
-                let asked_at = Instant::now();
-                match self.step(LeaseStep::Acquire(LIVES)).await {
-                    Ok(Leased::Held) => return Some(asked_at),
-                    Ok(Leased::NotHeld) => {
-                        self.line.handed_on.store(0, Ordering::Relaxed);
-                        unanswered = None;
-                    }
-                    Err(error) => unanswered = Some(error.to_string()),
-                }
-                if Instant::now() >= until {
-                    return None;
-                }
-                tokio::select! {
-                    () = self.line.freed.notified() => self.let_others().await,
-                    () = sleep(LOOK_EVERY) => {}
-                }
-            }
-        };
-        let within = until.max(Instant::now() + LOOK_EVERY);
-        let acquired = timeout_at(within, acquiring).await.ok().flatten();
-        acquired.ok_or(DeclareError::LeaseHeld { unanswered })
-    }
-
-    /// A chance for those who wait at other proxies, which are not told of a lease that was given back here.
-    async fn let_others(&self) {
-        let handed_on = self.line.handed_on.fetch_add(1, Ordering::Relaxed);
-        if handed_on % HANDED_ON_MAX == HANDED_ON_MAX - 1 {
-            sleep(LOOK_EVERY * 3 / 2).await;
-        }
-    }
-
-    /// Tells the store until it has heard, or the lease has ended by itself.
-    async fn give_back(&self) {
-        let ends = Instant::now() + LIVES;
-        while let Err(error) = self.step(LeaseStep::Release).await {
-            tracing::debug!(%error, scope = %self.scope, "a lease is not given back yet");
-            if Instant::now() > ends {
-                break;
-            }
-            sleep(RETRY).await;
-        }
-        self.line.freed.notify_one();
-    }
-
-    async fn step(&self, step: LeaseStep) -> Result<Leased, DeclareError> {
-        let deadline = Instant::now() + self.lines.timeout;
-        let step = self.lines.authority.lease(&self.scope, self.id, step);
-        in_time(step, deadline).await
     }
 }
 
@@ -279,18 +151,7 @@ impl Candidacy {
 
 impl Drop for Candidacy {
     fn drop(&mut self) {
-        let place = self.place.clone();
-        let Lines {
-            handle, returns, ..
-        } = &*self.place.lines;
-        // It may have been acquired without an answer.
-        let giving_back = async move {
-            place.give_back().await;
-            // This one's and the map's own.
-            let unused = |_: &Scope, line: &Arc<Line>| Arc::strong_count(line) <= 2;
-            place.lines.lines.remove_if(&place.scope, unused);
-        };
-        returns.spawn_on(giving_back, handle);
+        self.place.leave();
     }
 }
 
@@ -307,14 +168,17 @@ impl Takeover {
         lost: impl FnOnce() + Send + 'static,
     ) -> Result<Acquired, DeclareError> {
         let lines = &self.inner.lines;
-        let (candidacy, until) = match purpose {
-            Purpose::Admit => (lines.stand(scope), until),
-            Purpose::Observe | Purpose::ObserveUnregistered => (lines.stand(scope), Instant::now()),
+        let until = match purpose {
+            Purpose::Admit => until,
+            Purpose::Observe | Purpose::ObserveUnregistered => Instant::now(),
         };
-        let candidacy = Arc::new(candidacy);
+        let candidacy = Arc::new(Candidacy {
+            place: lines.stand(scope),
+            wanted: Mutex::new(Wanted::WhileHeld),
+        });
         let waits = Arc::clone(&candidacy);
         let waiting = lines
-            .handle
+            .handle()
             .spawn(async move { waits.place.acquire(until).await });
         // Whoever goes away leaves the line.
         let acquired = AbortOnDropHandle::new(waiting).await;
@@ -322,7 +186,7 @@ impl Takeover {
         let keeping = Arc::clone(&candidacy).keep(asked_at, lost);
         Ok(Acquired {
             candidacy,
-            renewing: AbortOnDropHandle::new(lines.handle.spawn(keeping)),
+            renewing: AbortOnDropHandle::new(lines.handle().spawn(keeping)),
         })
     }
 

@@ -35,12 +35,17 @@ fn assert_waits(wire: &mut Wire) {
     wire.set_patience(PATIENCE);
 }
 
+#[track_caller]
+fn assert_accepted(answer: &[Message]) {
+    assert!(answer.iter().all(|m| m.tag != b'E'), "{}", pretty(answer));
+}
+
 /// It gets the lease soon, with this token.
 #[track_caller]
 fn assert_gets(wire: &mut Wire, token: &str) {
     let begun = Instant::now();
     let answer = wire.until_ready();
-    assert!(answer.iter().all(|m| m.tag != b'E'), "{}", pretty(&answer));
+    assert_accepted(&answer);
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     assert_holds(wire, token);
 }
@@ -116,7 +121,7 @@ fn with_the_token_the_lease_is_laid_down() {
     drop(holder);
     let begun = Instant::now();
     let answer = next.until_ready();
-    assert!(answer.iter().all(|m| m.tag != b'E'), "{}", pretty(&answer));
+    assert_accepted(&answer);
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
@@ -472,6 +477,6 @@ fn the_other_proxy_has_its_turn() {
         std::thread::sleep(Duration::from_secs(1));
         let answer = Pair::plain(&pair.second).query(LEASE);
         over.store(true, std::sync::atomic::Ordering::Relaxed);
-        assert!(answer.iter().all(|m| m.tag != b'E'), "{}", pretty(&answer));
+        assert_accepted(&answer);
     });
 }
