@@ -316,6 +316,8 @@ fn fencing_show(what: &str) -> Option<FencingShow> {
         Some(FencingShow::Mark)
     } else if is("status") {
         Some(FencingShow::Status)
+    } else if is("history") {
+        Some(FencingShow::History)
     } else {
         None
     }

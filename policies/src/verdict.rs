@@ -84,6 +84,8 @@ pub enum FencingShow {
     Mark,
     /// `SHOW fencing.status`
     Status,
+    /// `SHOW fencing.history`
+    History,
 }
 
 /// A setting that tells which access mode is in force. What SHOW says of it may be the proxy's doing.

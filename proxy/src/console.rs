@@ -13,6 +13,7 @@ mod refusals;
 mod session;
 mod table;
 mod tables;
+mod takeovers;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,6 +38,7 @@ use link::Link;
 use login::{Access, Operator, Refused, Rights};
 use session::Session;
 use table::{Rows, object};
+pub(crate) use takeovers::as_json as takeovers_as_json;
 
 /// The only database.
 const DATABASE: &str = "pgpalisade";

@@ -74,6 +74,8 @@ impl Scene {
         );
         let answer = self.plain.query("INSERT INTO jobs DEFAULT VALUES");
         assert_eq!(answer[0].sqlstate(), "PF002", "{}", pretty(&answer));
+        let answer = self.plain.query("SHOW fencing.history");
+        assert_eq!(answer[0].sqlstate(), "PF004", "{}", pretty(&answer));
         let away = self.writes();
         println!(
             "writes of a bound session in {COUNTED:?}: {before} before, {away} while it is away"

@@ -3,6 +3,7 @@
 mod disasters;
 mod faults;
 mod hidden;
+mod history;
 mod race;
 mod register;
 mod stale;

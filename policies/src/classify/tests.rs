@@ -873,6 +873,7 @@ fn names_below_fencing_are_ours() {
     let shown = |name: &str| Mistake::ShowOnly(name.into());
     check_mistake("SET fencing.mark = 1", shown("fencing.mark"));
     check_mistake("RESET fencing.status", shown("fencing.status"));
+    check_mistake("SET fencing.history = ''", shown("fencing.history"));
     check_controls("SET my.fencing = 1", &[]);
     check_controls("SET fencing = 1", &[]);
 }
@@ -977,6 +978,7 @@ fn show_fencing() {
         ("SHOW Fencing.Scope", FencingShow::Scope),
         ("show \"FENCING.mark\"", FencingShow::Mark),
         ("show U&\"fencing.\\0073tatus\"", FencingShow::Status),
+        ("show fencing.history", FencingShow::History),
     ] {
         check_controls(text, &[Control::ShowFencing(show)]);
         check(text, Read);

@@ -135,6 +135,17 @@ impl Rejection {
         rejection.about_any(scope)
     }
 
+    /// The authority did not tell how the last takeovers went.
+    #[must_use]
+    pub fn history_unavailable(why: &dyn fmt::Display) -> Self {
+        Self::new(
+            RejectionKind::AuthorityUnavailable,
+            "cannot read the history of takeovers: the token authority is not available".to_owned(),
+            format!("{why}."),
+            "Try again. Whether the session may write does not depend on it.",
+        )
+    }
+
     /// The same, for a session that cannot go on under its older token.
     #[must_use]
     pub fn ending_the_session(self) -> Self {

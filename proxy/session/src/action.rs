@@ -4,6 +4,7 @@ use pgpalisade_policies::Lexing;
 
 use super::access::Adjustment;
 use super::endings::Ending;
+use super::in_flight::Request;
 use super::tokens::Wanted;
 use crate::fence::Permit;
 use crate::fence::traceparent::Traceparent;
@@ -41,6 +42,8 @@ pub enum Prerequisite {
     Verdict(Box<Unread>),
     /// The server has said where it looks for names without a schema.
     SearchPath,
+    /// The authority has told how the last takeovers of [the session's scopes](super::Session::scopes) went.
+    History,
     /// The access mode of the open transaction, or of those to come, is another.
     Access(Adjustment),
     /// These tokens are accepted for the session. Where a transaction is open that began read-only, it is lifted
@@ -116,6 +119,16 @@ pub enum Refused {
     InPipeline,
     /// CopyData, CopyDone: the COPY fails.
     CopyData,
+}
+
+impl Refused {
+    /// Of the request that a text is sent with.
+    pub(super) const fn of(request: Request) -> Self {
+        match request {
+            Request::Execute => Self::InPipeline,
+            _ => Self::Whole,
+        }
+    }
 }
 
 /// A message that waits for its tokens.

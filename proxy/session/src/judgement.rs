@@ -232,10 +232,7 @@ impl Session {
         let Admitted { permit, observed } = match self.situation().decide(verdict) {
             Ok(admitted) => admitted,
             Err(unmet) => {
-                let refused = match request {
-                    Request::Execute => Refused::InPipeline,
-                    _ => Refused::Whole,
-                };
+                let refused = Refused::of(request);
                 let lift = match &unmet {
                     Unmet::Declare(value) => self.lift_first(value, request),
                     Unmet::Refuse(_) | Unmet::AskSearchPath(_) => None,
@@ -243,7 +240,7 @@ impl Session {
                 return self.meet(unmet, refused, Some(judged), lift);
             }
         };
-        if let Some(prerequisite) = self.before_sending(verdict, request) {
+        if let Some(prerequisite) = self.before_sending(judged, request) {
             return Action::Need(prerequisite);
         }
         if let Some(rejection) = observed {
@@ -258,7 +255,8 @@ impl Session {
 
     /// What a text needs that may pass: a session that may write where it declares a token, read-only mode where it
     /// could hide a write, and for SHOW what the proxy alone knows.
-    fn before_sending(&mut self, verdict: &Verdict, request: Request) -> Option<Prerequisite> {
+    fn before_sending(&mut self, judged: &Judged<'_>, request: Request) -> Option<Prerequisite> {
+        let verdict = judged.verdict;
         if verdict.any_control(sets_token) && self.declares_to_write(verdict) {
             match self.adjustment_before_binding(request) {
                 // Nothing has to be known of it: should it fail, the session ends.
@@ -274,6 +272,9 @@ impl Session {
             }
         }
         if let Some(prerequisite) = self.lower_first(verdict) {
+            return Some(prerequisite);
+        }
+        if let Some(prerequisite) = self.ask_history_first(judged, request) {
             return Some(prerequisite);
         }
         self.publish_first(verdict)
@@ -358,15 +359,33 @@ impl Session {
         })
     }
 
-    /// SHOW of a setting that only the proxy knows: the server must have it first.
-    pub(super) fn publish_first(&mut self, verdict: &Verdict) -> Option<Prerequisite> {
-        if !shows_settings(verdict) || self.is_failed() {
+    /// SHOW of how the last takeovers went: the authority has to tell it.
+    fn ask_history_first(&mut self, judged: &Judged<'_>, request: Request) -> Option<Prerequisite> {
+        let prepared = self.prepared.as_ref();
+        let is_known = prepared.is_some_and(|done| done.history.is_some());
+        if !judged.verdict.any_control(shows_history) || is_known || self.is_failed() {
             return None;
         }
         if !self.server.ledger.is_empty() {
             return Some(Prerequisite::Replies);
         }
-        self.publish_settings();
+        self.prepared().waiting = Some(Waiting {
+            refused: Refused::of(request),
+            statement: Some(judged.for_the_record()),
+        });
+        Some(Prerequisite::History)
+    }
+
+    /// SHOW of a setting that only the proxy knows: the server must have it first.
+    pub(super) fn publish_first(&mut self, verdict: &Verdict) -> Option<Prerequisite> {
+        let shows = |control: &Control| matches!(control, Control::ShowFencing(_));
+        if !verdict.any_control(shows) || self.is_failed() {
+            return None;
+        }
+        if !self.server.ledger.is_empty() {
+            return Some(Prerequisite::Replies);
+        }
+        self.publish_settings(verdict);
         None
     }
 }
@@ -413,13 +432,6 @@ const fn sets_token(control: &Control) -> bool {
     )
 }
 
-fn shows_settings(verdict: &Verdict) -> bool {
-    verdict.any_control(|control| {
-        matches!(
-            control,
-            Control::ShowFencing(
-                FencingShow::Token | FencingShow::Scope | FencingShow::Mark | FencingShow::Status
-            )
-        )
-    })
+pub(super) const fn shows_history(control: &Control) -> bool {
+    matches!(control, Control::ShowFencing(FencingShow::History))
 }

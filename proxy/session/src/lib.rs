@@ -179,6 +179,8 @@ struct Prepared {
     lift: Lift,
     /// The tokens that were accepted for it, as a value of `fencing.token`.
     tokens: Option<Box<str>>,
+    /// How the last takeovers went, as `fencing.history`.
+    history: Option<Box<str>>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -2,24 +2,44 @@
 
 use std::fmt::Write as _;
 
-use pgpalisade_policies::Lifetime;
+use pgpalisade_authority::Scope;
+use pgpalisade_policies::{Lifetime, Verdict};
 
+use super::judgement::shows_history;
 use super::token_text::KnowsToken;
 use super::{Session, injected, variables};
 use crate::fence::{HeldToken, TokenStatus};
 
 impl Session {
     /// Has the server learn what a SHOW behind it will ask for. Everything that was sent before is answered.
-    pub(super) fn publish_settings(&mut self) {
-        for (name, value) in self.settings_to_show() {
+    pub(super) fn publish_settings(&mut self, verdict: &Verdict) {
+        for (name, value) in self.settings_to_show(verdict) {
             let sql = injected::setting(name, &value, Lifetime::Session);
             self.execute_own(&sql, None);
         }
         self.server.token_text.known = KnowsToken::Yes;
     }
 
+    /// The scopes of the tokens that are in force; without a token the one that a bare number is for.
+    #[must_use]
+    pub fn scopes(&self) -> Vec<Scope> {
+        let client = &self.client;
+        match client.variables.token() {
+            Some(held) => {
+                let cells = held.bindings().iter().map(|binding| &binding.cell);
+                cells.map(|cell| cell.scope().clone()).collect()
+            }
+            None => vec![variables::scope(&client.fence, &client.variables).clone()],
+        }
+    }
+
+    /// The authority has told how the last takeovers of the session's scopes went.
+    pub fn on_history(&mut self, history: String) {
+        self.prepared().history = Some(history.into());
+    }
+
     /// What SHOW is to find. `fencing.token` is the server's own once it was set there.
-    fn settings_to_show(&self) -> Vec<(&'static str, String)> {
+    fn settings_to_show(&self, verdict: &Verdict) -> Vec<(&'static str, String)> {
         let client = &self.client;
         let scope = variables::scope(&client.fence, &client.variables);
         let (mut mark, mut status) = (String::new(), String::new());
@@ -41,6 +61,14 @@ impl Session {
             }
         }
         let mut values = vec![("fencing.mark", mark), ("fencing.status", status)];
+        if verdict.any_control(shows_history) {
+            let history = self
+                .prepared
+                .as_ref()
+                .and_then(|done| done.history.as_deref());
+            // A Parse has none yet: there the server has to know no more than the name.
+            values.push(("fencing.history", history.unwrap_or_default().to_owned()));
+        }
         if client.variables.scope().is_none() {
             values.push(("fencing.scope", scope.to_string()));
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pgpalisade_authority::{Scope, TakeoverEnd, TakeoverRecord, Token};
+use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Mode, Numbers, PreparedTransactions};
 use tokio::time::Instant;
 
@@ -12,6 +12,7 @@ use super::Facts;
 use super::command::{ORDERS, all_tables};
 use super::refusals::{overlaps, rejections};
 use super::table::{Answer, Cell, Row, Rows, Table, number, text};
+use super::takeovers;
 use crate::client_table::{ClientEntry, Encryption};
 use crate::fence::HeldTokens;
 use crate::fence::mark_cache::CachedMark;
@@ -20,7 +21,7 @@ use crate::rejection_log::rfc3339;
 use crate::takeover::cluster_lock::Proxy;
 
 /// How long SHOW AUTHORITY waits for an answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// In the order of SHOW HELP.
 pub(super) const TABLES: [Table; 9] = [
@@ -139,19 +140,8 @@ pub(super) const TABLES: [Table; 9] = [
     Table {
         name: "TAKEOVERS",
         help: "how the last takeovers went, the newest first",
-        columns: &[
-            text("scope"),
-            number("from"),
-            number("to"),
-            text("raised_at"),
-            text("raised_by"),
-            text("outcome"),
-            number("sessions"),
-            number("transactions"),
-            number("took_us"),
-            text("why"),
-        ],
-        rows: Rows::Asked(takeovers),
+        columns: &takeovers::COLUMNS,
+        rows: Rows::Asked(takeovers::takeovers),
     },
 ];
 
@@ -316,37 +306,8 @@ fn proxies(facts: &Facts) -> Answer<'_> {
     })
 }
 
-fn takeovers(facts: &Facts) -> Answer<'_> {
-    Box::pin(async {
-        let deadline = Instant::now() + ANSWER_WITHIN;
-        let all = facts.takeover.history(deadline).await;
-        let row = |(scope, record): (Scope, TakeoverRecord)| {
-            let (outcome, why) = match record.end {
-                TakeoverEnd::Complete => ("complete", None),
-                TakeoverEnd::Incomplete(why) => ("incomplete", Some(why)),
-                TakeoverEnd::Observed => ("observed", None),
-            };
-            let work = record.work;
-            vec![
-                scope.as_str().into(),
-                record.from.map(Token::get).into(),
-                record.to.get().into(),
-                moment(record.raised_at).map(time).into(),
-                shown(&record.raised_by),
-                outcome.into(),
-                work.sessions.into(),
-                work.transactions.into(),
-                work.took_us.into(),
-                why.as_deref().map(shown).into(),
-            ]
-        };
-        let all = all.map_err(|error| error.to_string())?;
-        Ok(all.into_iter().map(row).collect())
-    })
-}
-
 /// Microseconds since the Unix epoch, where they are a time.
-fn moment(us: i64) -> Option<SystemTime> {
+pub(super) fn moment(us: i64) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(us).ok()?))
 }
 

@@ -10,6 +10,8 @@ use pgpalisade_policies::Access;
 
 use super::token_grant::Grant;
 use super::{End, Relay};
+use crate::console::takeovers_as_json;
+use crate::rejection::Rejection;
 use crate::session::Adjusted;
 use crate::session::access::Adjustment;
 use crate::session::action::{Prerequisite, Unread};
@@ -33,6 +35,17 @@ impl Relay {
                 self.session.ask_search_path();
                 self.await_replies().await
             }
+            Prerequisite::History => {
+                let takeover = self.worker.shared.takeover.clone();
+                let asking = takeover.history_of(self.session.scopes(), takeover.deadline());
+                match self.meanwhile(asking).await? {
+                    Ok(takeovers) => self.session.on_history(takeovers_as_json(takeovers)),
+                    Err(error) => {
+                        self.refuse_front(Box::new(Rejection::history_unavailable(&error)));
+                    }
+                }
+                Ok(())
+            }
             Prerequisite::Access(adjustment) => {
                 if self.adjust(adjustment).await? == Adjusted::Refused {
                     self.client.discard_front();
@@ -44,16 +57,19 @@ impl Relay {
                     Grant::Accepted => {}
                     // Another policy may let pass what was to be refused.
                     Grant::Refused(_) if self.follow_policy() => {}
-                    Grant::Refused(rejection) => {
-                        self.session.refuse_waiting(rejection);
-                        self.put_output();
-                        self.client.discard_front();
-                    }
+                    Grant::Refused(rejection) => self.refuse_front(rejection),
                     Grant::Answered => self.client.discard_front(),
                 }
                 Ok(())
             }
         }
+    }
+
+    /// Refuses the message at the front of the client's bytes, which has waited.
+    fn refuse_front(&mut self, rejection: Box<Rejection>) {
+        self.session.refuse_waiting(rejection);
+        self.put_output();
+        self.client.discard_front();
     }
 
     /// Waits until everything that was sent has been answered, or the server waits for the data of a COPY.

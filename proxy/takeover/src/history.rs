@@ -1,5 +1,6 @@
 //! How takeovers went: the authority keeps it for people, and nobody waits for that.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,6 +143,20 @@ impl Noted {
             }
         }
     }
+}
+
+/// The takeovers of some scopes, the newest first.
+pub(super) async fn of(
+    authority: &Arc<dyn Authority>,
+    scopes: &[Scope],
+    deadline: Instant,
+) -> Result<Vec<(Scope, TakeoverRecord)>, DeclareError> {
+    let mut all = Vec::new();
+    for scope in scopes {
+        all.extend(in_time(authority.takeovers(Some(scope)), deadline).await?);
+    }
+    all.sort_by_key(|(_, record)| Reverse(record.raised_at));
+    Ok(all)
 }
 
 /// What was read, or why it could not be.

@@ -246,6 +246,19 @@ impl Takeover {
         self.run(ask).await
     }
 
+    /// How the last takeovers of these scopes went, the newest first.
+    ///
+    /// Errors: those of the authority; it has time until the deadline.
+    pub async fn history_of(
+        &self,
+        scopes: Vec<Scope>,
+        deadline: Instant,
+    ) -> Result<Vec<(Scope, TakeoverRecord)>, DeclareError> {
+        let inner = Arc::clone(&self.inner);
+        self.run(async move { history::of(&inner.authority, &scopes, deadline).await })
+            .await
+    }
+
     /// Every proxy that is connected to the cluster, this one among them.
     ///
     /// Errors: [`DeclareError::Control`]; it has time until the deadline.

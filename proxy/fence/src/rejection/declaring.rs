@@ -144,14 +144,15 @@ impl Rejection {
     /// Something that looks like a declaration, or asks for a setting of ours, and is neither.
     #[must_use]
     pub fn mistake(mistake: &Mistake) -> Self {
-        const OURS: [&str; 4] = [
+        const OURS: [&str; 5] = [
             "fencing.token",
             "fencing.scope",
             "fencing.mark",
             "fencing.status",
+            "fencing.history",
         ];
         const SETTINGS: &str = "Settings below fencing. are pgpalisade's: fencing.token and fencing.scope can be set \
-            and shown, fencing.mark and fencing.status can be shown.";
+            and shown, fencing.mark, fencing.status and fencing.history can be shown.";
         const LITERAL: &str = "Write SET fencing.token = 34, or SELECT set_config('fencing.token', '34', false) as the \
             whole statement. Put the number into the text: a parameter such as $1 is not in it.";
         let (message, detail, hint) = match mistake {

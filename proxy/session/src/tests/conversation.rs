@@ -78,6 +78,7 @@ const MOVING: &[&str] = &[
     "SET transaction_read_only = off",
     "SET transaction_read_only = on",
     "SHOW fencing.status",
+    "SHOW fencing.history",
     "PREPARE s AS INSERT INTO t VALUES (1)",
     "EXECUTE r",
     "EXECUTE s",

@@ -181,6 +181,7 @@ impl<'a> Driver<'a> {
                 self.session.ask_search_path();
                 self.await_replies();
             }
+            Prerequisite::History => self.session.on_history("[]".to_owned()),
             Prerequisite::Access(adjustment) => {
                 if self.adjust(adjustment) == Adjusted::Refused {
                     return Front::Answered;

@@ -216,6 +216,7 @@ fn satisfy(session: &mut super::super::Session, prerequisite: Prerequisite) {
             session.on_verdict(classify(&unread.text, unread.lexing).into())
         }
         Prerequisite::SearchPath => session.ask_search_path(),
+        Prerequisite::History => session.on_history("[]".to_owned()),
         Prerequisite::Access(adjustment) => {
             session.begin_adjustment(adjustment);
             let _ = session.end_adjustment();

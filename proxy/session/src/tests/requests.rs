@@ -105,6 +105,7 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("Q:ends,sets", query("COMMIT; SET fencing.token = '9'")),
         ("Q:show", query("SHOW fencing.status")),
+        ("Q:history", query("SHOW fencing.history")),
         ("Q:execute", query("EXECUTE w")),
         ("Q:empty", query("")),
         ("Q:malformed", malformed(b'Q')),
@@ -320,6 +321,7 @@ Q:next       declare  +no      fails    wait     +no      +no      drop     end 
 Q:next,reads !no      +no      fails    wait     +no      +no      drop     end      wait     wait
 Q:ends,sets  declare  declare  declare  wait     declare  declare  drop     end      wait     wait
 Q:show       +free    +free    fails    wait     +free    +free    drop     end      wait     wait
+Q:history    history  history  fails    wait     history  history  drop     end      wait     wait
 Q:execute    token    token    fails    wait     token    token    drop     end      wait     wait
 Q:empty      token    token    token    token    token    token    drop     token    token    wait
 Q:malformed  free     free     free     free     free     free     drop     free     free     wait
@@ -377,6 +379,7 @@ Q:next       declare  lift+declare fails    wait     lift+declare lift+declare d
 Q:next,reads !no      +no      fails    wait     +no      +no      drop     -        wait     wait
 Q:ends,sets  declare  lift+declare declare  wait     lift+declare lift+declare drop     -        wait     wait
 Q:show       +free    +free    fails    wait     +free    +free    drop     -        wait     wait
+Q:history    history  history  fails    wait     history  history  drop     -        wait     wait
 Q:execute    !no      +no      fails    wait     +no      +no      drop     -        wait     wait
 Q:empty      free     free     free     free     free     free     drop     -        wait     wait
 Q:malformed  free     free     free     free     free     free     drop     -        wait     wait
@@ -434,6 +437,7 @@ Q:next       ro       +no      fails    wait     +no      +no      drop     end 
 Q:next,reads ro       +no      fails    wait     +no      +no      drop     end      wait     wait
 Q:ends,sets  ro       +no      declare  wait     +no      +no      drop     end      wait     wait
 Q:show       ro       +free    fails    wait     +free    +free    drop     end      wait     wait
+Q:history    ro       history  fails    wait     history  history  drop     end      wait     wait
 Q:execute    ro       +no      fails    wait     +no      +no      drop     end      wait     wait
 Q:empty      ro       free     free     free     free     free     drop     end      wait     wait
 Q:malformed  ro       free     free     free     free     free     drop     end      wait     wait

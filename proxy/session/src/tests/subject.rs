@@ -256,6 +256,7 @@ pub(super) fn word(action: &Action, subject: &Subject) -> String {
             Prerequisite::Replies => "wait",
             Prerequisite::Verdict(..) => "classify",
             Prerequisite::SearchPath => "path",
+            Prerequisite::History => "history",
             Prerequisite::Access(Adjustment::SetReadWrite) => "lift",
             Prerequisite::Access(Adjustment::SetReadOnly) => "lower",
             Prerequisite::Access(Adjustment::Default(Access::ReadOnly)) => "ro",
