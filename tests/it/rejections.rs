@@ -41,12 +41,15 @@ fn a_log_that_is_rotated_loses_nothing() {
         let refused = wire.query(&format!("INSERT INTO jobs_{number} VALUES (1)"));
         assert_eq!(refused[0].sqlstate(), "PF002");
     };
+    let next = || serde_json::from_str(&lines.recv_timeout(PATIENCE).unwrap()).unwrap();
     let (mut number, mut followed) = (0, Vec::new());
     for round in 0..ROUNDS {
         for _ in 0..EACH {
             refuse(&mut wire, number);
             number += 1;
         }
+        // Whoever follows has opened the file by now.
+        followed.push(next());
         std::fs::rename(&log, log.with_extension(format!("{round}"))).unwrap();
         // What comes now may go to the old file, or the new one.
         for _ in 0..EACH {
@@ -57,8 +60,7 @@ fn a_log_that_is_rotated_loses_nothing() {
         wait_for("the new file", || log.exists().then_some(()));
         // Whoever follows looks five times a second: two rotations in that time are more than it sees.
         while followed.len() < number {
-            let line = lines.recv_timeout(PATIENCE).unwrap();
-            followed.push(serde_json::from_str(&line).unwrap());
+            followed.push(next());
         }
     }
     let names = |lines: Vec<Value>| -> Vec<String> {
