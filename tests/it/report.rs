@@ -35,19 +35,31 @@ fn a_report_says_what_a_real_proxy_refused() {
         &stage,
         &[("application_name", "leader"), ("fencing.token", "jobs=33")],
     );
+    let mut busy = session(&stage, &[("fencing.token", "jobs=33")]);
+    busy.ok("BEGIN");
     let mut new = session(&stage, &[("fencing.token", "jobs=34")]);
     new.ok("SELECT 1");
-    assert_eq!(old.query("SELECT 1")[0].sqlstate(), "PF001");
+    for ended in [&mut old, &mut busy] {
+        assert_eq!(ended.query("SELECT 1")[0].sqlstate(), "PF001");
+    }
+    assert_eq!(
+        worker.query("SET fencing.token = 'jobs=33'")[0].sqlstate(),
+        "PF001"
+    );
     wait_for("the records", || {
-        (stage.proxy.rejections().len() == 5).then_some(())
+        (stage.proxy.rejections().len() == 7).then_some(())
     });
 
     let output = report(&stage, &["--json"]);
     assert!(output.status.success(), "{output:?}");
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json["read"]["records"], 5, "{json:#}");
+    assert_eq!(json["read"]["records"], 7, "{json:#}");
     assert_eq!(json["read"]["foreign_lines"], 0);
-    assert_eq!(json["total"]["refused"], 5);
+    assert_eq!(json["total"]["refused"], 7);
+    let account = serde_json::json!([
+        {"scope": "jobs", "mark": 34, "idle": 1, "rolled_back": 1, "unknown": 0, "refused": 1},
+    ]);
+    assert_eq!(json["deposed"], account);
     let shapes: Vec<(&str, u64)> = json["statements"]["rows"]
         .as_array()
         .unwrap()
@@ -61,6 +73,7 @@ fn a_report_says_what_a_real_proxy_refused() {
         .collect();
     let expect = [
         ("insert into jobs values (?)", 3),
+        ("set fencing.token = ?", 1),
         ("update jobs set note = ? where id in (?)", 1),
     ];
     assert_eq!(shapes, expect);

@@ -19,7 +19,7 @@ const DEPOSED: &str = "This process is no longer the leader. Stop acting as lead
     declaring again.";
 
 pub use bound::Bound;
-pub use kind::{Enforcement, RejectionKind};
+pub use kind::{Enforcement, OpenTransaction, RejectionKind};
 pub use needs::Needs;
 
 /// A refusal with everything that the client and the log are told.
@@ -41,6 +41,8 @@ pub struct Rejection {
     pub mark: Option<Mark>,
     /// What it was to do that needs a token; `None` where it is not for want of one.
     pub needs: Option<Class>,
+    /// What became of the transaction that a takeover has found; `None` where it has ended no session.
+    pub transaction: Option<OpenTransaction>,
 }
 
 impl Rejection {
@@ -55,6 +57,7 @@ impl Rejection {
             token: None,
             mark: None,
             needs: None,
+            transaction: None,
         }
     }
 
@@ -330,26 +333,40 @@ impl Rejection {
 
     /// The session was ended by a takeover; nothing of its open work is committed.
     #[must_use]
-    pub fn session_ended(scope: &Scope, token: Token, mark: Mark) -> Self {
+    pub fn session_ended(
+        scope: &Scope,
+        token: Token,
+        mark: Mark,
+        transaction: OpenTransaction,
+    ) -> Self {
         let message = format!(
             "terminating connection: fencing token {token} is stale, scope \"{scope}\" is at {}",
             mark.token
         );
-        let detail = format!(
-            "{} What this session had not committed is rolled back.",
-            raised(scope, token, &mark)
-        );
-        let hint = DEPOSED;
-        Self::new(RejectionKind::SessionEnded, message, detail, hint).about(
-            scope,
-            Some(token),
-            Some(mark),
-        )
+        let fate = match transaction {
+            OpenTransaction::None => "No transaction was open.",
+            OpenTransaction::RolledBack => "Its transaction is rolled back.",
+            OpenTransaction::Unknown => return Self::outcome_unknown(scope, token, mark),
+        };
+        let detail = format!("{} {fate}", raised(scope, token, &mark));
+        Self {
+            transaction: Some(transaction),
+            ..Self::new(RejectionKind::SessionEnded, message, detail, DEPOSED)
+        }
+        .about(scope, Some(token), Some(mark))
+    }
+
+    /// The same in observe mode, where no session is ended.
+    #[must_use]
+    pub fn session_would_end(scope: &Scope, token: Token, mark: Mark) -> Self {
+        Self {
+            transaction: None,
+            ..Self::session_ended(scope, token, mark, OpenTransaction::None)
+        }
     }
 
     /// The session was ended by a takeover while work was in flight that may have been committed.
-    #[must_use]
-    pub fn outcome_unknown(scope: &Scope, token: Token, mark: Mark) -> Self {
+    fn outcome_unknown(scope: &Scope, token: Token, mark: Mark) -> Self {
         let message = format!(
             "terminating connection: fencing token {token} is stale, and it is not known \
                 whether the last statement was committed"
@@ -357,11 +374,11 @@ impl Rejection {
         let detail = raised(scope, token, &mark);
         let hint = "It was committed before the newer leader was admitted, or not at all. Read \
             the data to find out.";
-        Self::new(RejectionKind::OutcomeUnknown, message, detail, hint).about(
-            scope,
-            Some(token),
-            Some(mark),
-        )
+        Self {
+            transaction: Some(OpenTransaction::Unknown),
+            ..Self::new(RejectionKind::OutcomeUnknown, message, detail, hint)
+        }
+        .about(scope, Some(token), Some(mark))
     }
 
     /// Appends the ErrorResponse.

@@ -7,7 +7,7 @@ use super::in_flight::{InFlight, Origin};
 use super::{CommittedMidway, Session, command_tag};
 use crate::fence::HeldToken;
 use crate::rejection::Rejection;
-use crate::rejection::{Enforcement, RejectionKind};
+use crate::rejection::{Enforcement, OpenTransaction, RejectionKind};
 use crate::wire::WireError;
 use crate::wire::encode::{self, ErrorFields, Severity};
 
@@ -131,17 +131,17 @@ impl Session {
             }));
         }
         let (scope, token, mark) = self.ended_by_takeover()?;
-        Some(self.end_by_takeover(&match self.is_answered() {
+        let transaction = match self.is_answered() {
             // The socket just died: whether the last statement was committed, nobody here knows.
-            false => Rejection::outcome_unknown(&scope, token, mark),
-            true => Rejection::session_ended(&scope, token, mark),
-        }))
+            false => OpenTransaction::Unknown,
+            true => self.loses(),
+        };
+        Some(self.end_by_takeover(&Rejection::session_ended(&scope, token, mark, transaction)))
     }
 
     /// Another server has become the primary, so nothing of this session may go on.
     pub fn end_with_its_server(&mut self) -> Ending {
-        let is_clients = |entry: &InFlight| entry.origin == Origin::Client;
-        let rejection = match self.server.ledger.iter().any(is_clients) {
+        let rejection = match self.has_in_flight() {
             true => Rejection::lost_with_its_server(),
             false => Rejection::ended_with_its_server(),
         };
@@ -161,10 +161,25 @@ impl Session {
         let server = &self.server;
         let certain = server.committed_midway == CommittedMidway::No
             && !server.ledger.iter().any(may_have_committed);
-        Some(self.end_by_takeover(&match certain {
-            true => Rejection::session_ended(&scope, token, mark),
-            false => Rejection::outcome_unknown(&scope, token, mark),
-        }))
+        let transaction = match certain {
+            true => self.loses(),
+            false => OpenTransaction::Unknown,
+        };
+        Some(self.end_by_takeover(&Rejection::session_ended(&scope, token, mark, transaction)))
+    }
+
+    /// Whether anything of the client has yet to be answered.
+    fn has_in_flight(&self) -> bool {
+        let is_clients = |entry: &InFlight| entry.origin == Origin::Client;
+        self.server.ledger.iter().any(is_clients)
+    }
+
+    /// What a certain end takes from it.
+    fn loses(&self) -> OpenTransaction {
+        match self.is_inside() || self.has_in_flight() {
+            true => OpenTransaction::RolledBack,
+            false => OpenTransaction::None,
+        }
     }
 
     fn end_by_takeover(&mut self, rejection: &Rejection) -> Ending {

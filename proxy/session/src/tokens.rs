@@ -364,7 +364,7 @@ impl Session {
         let observed = self.client.fence.mode(Some(&scope)) == Mode::Observe;
         let last = &mut self.client.observed_end;
         if observed && last.replace(mark.clone()).as_ref() != Some(&mark) {
-            let rejection = Rejection::session_ended(&scope, token, mark);
+            let rejection = Rejection::session_would_end(&scope, token, mark);
             self.record(&rejection, Enforcement::Observed, None);
         }
     }

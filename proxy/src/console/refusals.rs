@@ -7,7 +7,7 @@ use super::table::{Cell, Row};
 use super::tables::{shown, time, yes};
 use crate::fence::statement_text::StatementText;
 use crate::fence::traceparent::Traceparent;
-use crate::rejection::Enforcement;
+use crate::rejection::{Enforcement, OpenTransaction};
 use crate::rejection_log::RejectionRecord;
 use crate::rejection_log::overlaps::{Overlap, Writer};
 
@@ -44,6 +44,7 @@ pub(super) fn rejections(facts: &Facts) -> Vec<Row> {
                 .map(|parent| shown(Traceparent::as_str(parent)))
                 .into(),
             record.needs_as_str().into(),
+            record.transaction.map(OpenTransaction::as_str).into(),
             record.reason.as_deref().map(shown).into(),
             yes(record.enforced == Enforcement::Refused).into(),
             record.count.into(),

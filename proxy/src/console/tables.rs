@@ -101,6 +101,7 @@ pub(super) const TABLES: [Table; 9] = [
             text("statement"),
             text("traceparent"),
             text("needs"),
+            text("transaction"),
             text("reason"),
             text("enforced"),
             number("count"),

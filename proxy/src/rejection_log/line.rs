@@ -46,6 +46,8 @@ pub(crate) struct Record {
     pub(crate) reason: Option<String>,
     /// `read` or `write`, where there was no token for it.
     pub(crate) needs: Option<String>,
+    /// What became of the transaction of a session that was ended.
+    pub(crate) transaction: Option<String>,
     pub(crate) enforced: Enforcement,
     /// How many refusals it stands for.
     pub(crate) count: u64,
@@ -124,6 +126,8 @@ struct Fields {
     reason: Option<String>,
     #[serde(default, deserialize_with = "name")]
     needs: Option<String>,
+    #[serde(default, deserialize_with = "name")]
+    transaction: Option<String>,
     enforced: Option<bool>,
     count: Option<u64>,
 }
@@ -181,6 +185,7 @@ pub(crate) fn parse(line: &[u8]) -> Line {
             statement: fields.statement,
             reason: fields.reason,
             needs: fields.needs,
+            transaction: fields.transaction,
             // Before there was an observe mode, all were.
             enforced: match fields.enforced {
                 Some(false) => Enforcement::Observed,

@@ -12,7 +12,7 @@ use crate::client_addr::ClientAddr;
 use crate::fence::readable::escaped;
 use crate::fence::statement_text::{Literals, StatementText, boundary_at_most};
 use crate::fence::traceparent::Traceparent;
-use crate::rejection::{Enforcement, Rejection, RejectionKind};
+use crate::rejection::{Enforcement, OpenTransaction, Rejection, RejectionKind};
 use crate::session::action::JudgedText;
 
 /// Longest name in a record. PostgreSQL's own names have at most 63 bytes; a client may send more before it is told so.
@@ -50,6 +50,8 @@ pub(crate) struct RejectionRecord {
     pub reason: Option<String>,
     /// What was to be done that needs a token, where there was none.
     pub needs: Option<Class>,
+    /// What became of the transaction of a session that was ended.
+    pub transaction: Option<OpenTransaction>,
     /// Whether it was carried out.
     pub enforced: Enforcement,
     /// How many refusals it stands for: more than one, where they repeat and are not recorded each.
@@ -138,6 +140,7 @@ impl RejectionRecord {
             raised_by: mark.map(|mark| clip(&mark.raised_by).to_owned()),
             session: session.clipped(),
             needs: rejection.needs,
+            transaction: rejection.transaction,
             enforced: enforcement,
             statement,
             reason: reason(rejection).map(|reason| clip_to(reason, MAX_REASON).to_owned()),
@@ -170,6 +173,7 @@ impl RejectionRecord {
             (&session.common_name, session.client_addr.ip()),
             &self.statement.class,
             self.statement.text.as_ref().map(StatementText::as_str),
+            self.transaction,
         )
     }
 }
@@ -194,7 +198,7 @@ impl Serialize for RejectionRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let session = &self.session;
         let statement = &self.statement;
-        let mut line = serializer.serialize_struct("RejectionRecord", 21)?;
+        let mut line = serializer.serialize_struct("RejectionRecord", 22)?;
         line.serialize_field("time", &rfc3339(self.time))?;
         line.serialize_field("kind", self.kind.as_str())?;
         line.serialize_field("sqlstate", self.kind.sqlstate())?;
@@ -219,6 +223,8 @@ impl Serialize for RejectionRecord {
             &statement.traceparent.as_ref().map(Traceparent::as_str),
         )?;
         line.serialize_field("needs", &self.needs_as_str())?;
+        let transaction = self.transaction.map(OpenTransaction::as_str);
+        line.serialize_field("transaction", &transaction)?;
         line.serialize_field("reason", &self.reason)?;
         line.serialize_field("enforced", &(self.enforced == Enforcement::Refused))?;
         line.serialize_field("count", &self.count)?;

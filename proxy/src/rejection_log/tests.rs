@@ -46,6 +46,7 @@ fn record(token: u64) -> RejectionRecord {
         ),
         reason: None,
         needs: None,
+        transaction: None,
         enforced: Enforcement::Refused,
         count: 1,
     }
@@ -89,7 +90,8 @@ fn a_record_is_one_json_line() {
         "user": "app", "database": "shop\n", "application_name": null, "client_addr": "10.0.0.1:5000",
         "backend_pid": 77, "authenticated": true,
         "statement_class": "write", "statement": "INSERT INTO t VALUES (?)",
-        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "needs": null, "reason": null,
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "needs": null, "transaction": null,
+        "reason": null,
         "enforced": true, "count": 1,
     });
     assert_eq!(lines(&line), [expect]);

@@ -9,7 +9,7 @@ use super::{SETUP, assert_refused, take_over};
 
 fn history(session: &mut Wire) -> Vec<Value> {
     let rows = session.rows("SHOW fencing.history");
-    serde_json::from_str(&rows[0][0]).expect("a JSON array")
+    serde_json::from_str(&rows[0][0]).unwrap_or_else(|error| panic!("{error}: {rows:?}"))
 }
 
 /// The history once it has so many takeovers: they are noted behind their answers.

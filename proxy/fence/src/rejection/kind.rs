@@ -77,6 +77,28 @@ impl RejectionKind {
     }
 }
 
+/// What became of the transaction that a session had open when a takeover ended it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OpenTransaction {
+    /// None was open.
+    None,
+    /// Nothing of it was committed.
+    RolledBack,
+    /// It was being committed when the session ended.
+    Unknown,
+}
+
+impl OpenTransaction {
+    /// The name in records.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::RolledBack => "rolled_back",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// Whether a refusal was carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enforcement {

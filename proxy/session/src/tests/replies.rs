@@ -317,6 +317,43 @@ fn the_end_by_an_administrator() {
     }
 }
 
+/// The record says what a takeover has taken from the session.
+#[test]
+fn what_a_deposed_session_had_open_is_recorded() {
+    use crate::rejection::OpenTransaction::{None, RolledBack, Unknown};
+    let fatal = error_body("FATAL", "57P01", "terminating connection");
+    let write = query("INSERT INTO t VALUES (1)");
+    let begun = |subject: &mut Subject| subject.run(&query("BEGIN"), "BEGIN", b'T');
+    let nothing = |_: &mut Subject| {};
+    let sent = |subject: &mut Subject| subject.send(&write);
+    let may_commit = |subject: &mut Subject| subject.send(&query("COMMIT; BEGIN"));
+    let half = |subject: &mut Subject| subject.send(&parse("", "SELECT 1"));
+    let cases: [(&str, &dyn Fn(&mut Subject), _, _); 5] = [
+        ("idle", &nothing, None, None),
+        ("in a block", &begun, RolledBack, RolledBack),
+        ("in a statement", &sent, RolledBack, Unknown),
+        ("in a pipeline", &half, RolledBack, Unknown),
+        ("in a commit", &may_commit, Unknown, Unknown),
+    ];
+    for (name, reach, told, without_a_word) in cases {
+        let end = |says: &dyn Fn(&mut Subject)| {
+            let mut subject = subject(Current, &[]);
+            reach(&mut subject);
+            subject.depose();
+            says(&mut subject);
+            let refusals = &subject.session.output().refusals;
+            refusals
+                .iter()
+                .map(|one| one.rejection.transaction)
+                .collect::<Vec<_>>()
+        };
+        let terminates = |subject: &mut Subject| drop(subject.session.on_terminated(&fatal));
+        let closes = |subject: &mut Subject| drop(subject.session.on_server_closed());
+        assert_eq!(end(&terminates), [Some(told)], "{name}");
+        assert_eq!(end(&closes), [Some(without_a_word)], "{name}");
+    }
+}
+
 #[test]
 fn a_server_that_closes_without_a_word() {
     let text = query("INSERT INTO t VALUES (1)");

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::cli::text::{plain, shown, table};
 use crate::rejection_log::overlaps::Overlap;
 use crate::rejection_log::report::{
-    Count, Finding, First, Name, Overlapped, Row, Shape, Summary, Top, Verdict,
+    Count, Deposed, Finding, First, Name, Overlapped, Row, Shape, Summary, Top, Verdict,
 };
 
 /// Where lines of words are broken.
@@ -27,6 +27,7 @@ pub(super) fn page(summary: &Summary) -> String {
             text.push_str(&names(name, section));
         }
         text.push_str(&statements(summary));
+        text.push_str(&deposed(&summary.deposed));
         text.push_str(&overlaps(&summary.overlaps));
     }
     text.push_str(&verdict(&summary.verdict));
@@ -122,6 +123,44 @@ fn statements(summary: &Summary) -> String {
         }
     }
     format!("\nSTATEMENTS\n{text}")
+}
+
+/// Nothing where there are none.
+fn deposed(found: &[Deposed]) -> String {
+    if found.is_empty() {
+        return String::new();
+    }
+    let head = "What became of the work of leaders when a higher token was declared: sessions that had no transaction \
+                open, whose transaction was rolled back, or of which nobody knows whether it was committed; and what \
+                was refused since.";
+    let row = |Deposed { takeover, account }: &Deposed| {
+        let counts = [
+            account.idle,
+            account.rolled_back,
+            account.unknown,
+            account.refused,
+        ];
+        let [idle, rolled_back, unknown, refused] = counts.map(|count| count.to_string());
+        let mark = takeover.mark.to_string();
+        [
+            mark,
+            takeover.scope.clone(),
+            idle,
+            rolled_back,
+            unknown,
+            refused,
+        ]
+    };
+    let rows: Vec<_> = found.iter().map(row).collect();
+    let columns = [
+        "MARK",
+        "SCOPE",
+        "IDLE",
+        "ROLLED BACK",
+        "UNKNOWN",
+        "REFUSED SINCE",
+    ];
+    format!("\nDEPOSED\n{}{}", wrapped(head, ""), table(columns, &rows))
 }
 
 /// Nothing where there are none.

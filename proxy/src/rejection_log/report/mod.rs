@@ -2,6 +2,7 @@
 //!
 //! A log may be larger than memory: it is read once, line by line, and what is counted has limits.
 
+mod deposed;
 mod shape;
 mod tally;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use crate::rejection::Enforcement;
 use tally::Tally;
 use verdict::Who;
 
+pub(crate) use deposed::Deposed;
 pub(crate) use tally::{Count, Row, Top};
 pub(crate) use verdict::{Finding, Verdict};
 
@@ -71,6 +73,7 @@ pub(crate) struct Report {
     without_statement: u64,
     who: Tally<Who>,
     overlaps: Overlaps,
+    deposed: deposed::Accounts,
 }
 
 /// Why something was refused.
@@ -136,6 +139,7 @@ impl Report {
             without_statement: 0,
             who: Tally::new(NAMES),
             overlaps: Overlaps::default(),
+            deposed: deposed::Accounts::default(),
         }
     }
 
@@ -190,6 +194,7 @@ impl Report {
 
     fn count(&mut self, record: Record) {
         self.note_overlap(&record);
+        self.deposed.note(&record);
         let one = Count::new(record.count, record.time, record.enforced);
         self.total.add(&one);
         let kind = Kind {
@@ -263,6 +268,7 @@ impl Report {
                 without_statement: self.without_statement,
             },
             overlaps: self.overlapped(top),
+            deposed: self.deposed.list(top),
             verdict: verdict::reach(&self.who, &self.understood, &self.total, top),
         }
     }
@@ -311,6 +317,8 @@ pub(crate) struct Summary {
     pub statements: Statements,
     /// Who has written beside whom.
     pub overlaps: Overlapped,
+    /// What became of the work of deposed leaders, by takeover, the last ones first.
+    pub deposed: Vec<Deposed>,
     /// What follows from it.
     pub verdict: Verdict,
 }

@@ -357,3 +357,39 @@ fn a_record_stands_for_as_many_as_it_says() {
         (4_991, most + 1)
     );
 }
+
+#[test]
+fn the_work_of_deposed_leaders_is_accounted_for() {
+    let ended = |transaction: &str, more: Value| {
+        let kind = match transaction {
+            "unknown" => "outcome_unknown",
+            _ => "session_ended",
+        };
+        let mut line = json!({"kind": kind, "transaction": transaction, "mark": 34, "token": 33, "enforced": true});
+        line.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        line
+    };
+    let stale =
+        json!({"kind": "stale_token", "mark": 34, "token": 33, "enforced": true, "count": 7});
+    let later = json!({"mark": 35, "time": "2026-11-21T04:00:00Z"});
+    let text = log(&[
+        ended("none", json!({})),
+        ended("none", json!({})),
+        ended("rolled_back", json!({})),
+        ended("unknown", json!({})),
+        stale.clone(),
+        ended("rolled_back", later),
+        // Nobody was deposed by these.
+        ended("none", json!({"enforced": false})),
+        json!({"kind": "outcome_unknown", "scope": null, "enforced": true}),
+        json!({}),
+    ]);
+    let found = serde_json::to_value(summary(&text).deposed).unwrap();
+    let expect = json!([
+        {"scope": "default", "mark": 35, "idle": 0, "rolled_back": 1, "unknown": 0, "refused": 0},
+        {"scope": "default", "mark": 34, "idle": 2, "rolled_back": 1, "unknown": 1, "refused": 7},
+    ]);
+    assert_eq!(found, expect);
+}
