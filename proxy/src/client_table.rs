@@ -49,6 +49,16 @@ impl ClientState {
         }
     }
 
+    /// Whether it has a transaction open, or a statement under way.
+    pub(crate) const fn is_busy(self) -> bool {
+        match self {
+            Self::LoggingIn | Self::Streaming | Self::Session(Activity::Idle) => false,
+            Self::Session(
+                Activity::Active | Activity::InTransaction | Activity::InFailedTransaction,
+            ) => true,
+        }
+    }
+
     /// The words of `pg_stat_activity`, where it has some.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {

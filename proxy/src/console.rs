@@ -22,6 +22,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::accounts::Accounts;
@@ -30,6 +31,7 @@ use crate::config::{Hosts, ShownKey};
 use crate::fence::Fence;
 use crate::listener::{Accepted, Listener};
 use crate::metrics::Metrics;
+use crate::pause::{Pause, Traffic};
 use crate::rejection_log::RejectionLog;
 use crate::takeover::Takeover;
 use crate::wire::encode::Severity;
@@ -57,6 +59,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// For all files that RELOAD reads.
 const RELOAD_WITHIN: Duration = Duration::from_secs(30);
+
+/// For all open transactions that PAUSE waits for.
+const PAUSED_WITHIN: Duration = Duration::from_secs(60);
+/// How often it looks.
+const PAUSED_LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// When the proxy is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +112,8 @@ pub(crate) struct Facts {
     pub(crate) upstream: Hosts,
     /// The store, without passwords.
     pub(crate) authority: String,
+    /// Whether operators hold sessions up.
+    pub(crate) pause: Pause,
 }
 
 impl Facts {
@@ -300,7 +309,45 @@ impl Console {
                     "SHOW CLIENTS shows the ids of those who are connected.",
                 )),
             },
+            Command::Pause => self.pause().await,
+            Command::Resume => {
+                let resuming = self.facts.pause.order(Traffic::Flows);
+                let resumed = tokio::time::timeout(PAUSED_WITHIN, resuming).await;
+                resumed.map_err(|_| stuck())
+            }
             Command::Shutdown(stop) => self.orders.stop.send(stop).await.map_err(|_| ending()),
+        }
+    }
+
+    /// Nothing begins from then on; answers once nothing is open any more.
+    async fn pause(&self) -> Result<(), Failure> {
+        let until = Instant::now() + PAUSED_WITHIN;
+        let pausing = self.facts.pause.order(Traffic::Held);
+        let paused = tokio::time::timeout_at(until, pausing).await;
+        paused.map_err(|_| stuck())?;
+        loop {
+            let clients = self.facts.clients.all();
+            let busy = clients.iter().filter(|client| client.state().is_busy());
+            let busy = busy.count();
+            if self.facts.pause.traffic() == Traffic::Flows {
+                let hint = "SHOW DATABASES says in its column paused how it stands.";
+                return Err(Failure::new(
+                    "57014",
+                    "another operator lets all go on",
+                    hint,
+                ));
+            }
+            if busy == 0 {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                return Err(Failure::new(
+                    "55006",
+                    format!("nothing begins any more, but {busy} sessions have not come to an end"),
+                    "SHOW SESSIONS shows them. PAUSE waits again, KILL ends one, RESUME lets all go on.",
+                ));
+            }
+            tokio::time::sleep(PAUSED_LOOK_EVERY).await;
         }
     }
 
@@ -332,6 +379,15 @@ impl Console {
             .await
             .map_err(late)?
     }
+}
+
+/// A worker that does not answer serves nobody either.
+fn stuck() -> Failure {
+    Failure::new(
+        "58000",
+        "a worker thread does not answer",
+        "The log of pgpalisade may say why.",
+    )
 }
 
 fn ending() -> Failure {

@@ -40,6 +40,7 @@ mod login;
 mod metrics;
 mod overflow;
 mod passthrough;
+mod pause;
 mod policy_file;
 mod rejection_log;
 mod relay;

@@ -272,6 +272,7 @@ async fn establish(
     } else {
         Access::ReadOnly
     };
+    worker.gate.is_open().await;
     let mut server = upstream::connect(worker).await?;
     let packet = request.packet_for_server(startup)?;
     server.socket.write_all(&packet).await?;

@@ -176,6 +176,10 @@ impl Relay {
     }
 
     async fn serve(&mut self) -> Result<Infallible, End> {
+        if self.worker.gate.is_shut() {
+            let worker = Rc::clone(&self.worker);
+            self.while_the_client_stays(worker.gate.is_open()).await?;
+        }
         let mut need = self.on_kept_client_bytes()?;
         loop {
             need = match need {
@@ -211,8 +215,7 @@ impl Relay {
                 if self.is_to_stop() {
                     return Poll::Ready(Err(self.end_for_shutdown()));
                 }
-                self.shown
-                    .publish(self.session.activity(), self.session.tokens());
+                self.publish();
                 if !self.leases.is_empty() && self.session.is_answered() {
                     self.give_back_leases();
                 }
@@ -220,8 +223,16 @@ impl Relay {
             }
         }
         self.check_end(cx)?;
+        self.publish();
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Shows what the session does.
+    #[inline]
+    fn publish(&mut self) {
+        let (activity, tokens) = (self.session.activity(), self.session.tokens());
+        self.shown.publish(activity, tokens);
     }
 
     #[inline]

@@ -24,6 +24,7 @@ use crate::handover::{Handover, Predecessor, Successor};
 use crate::http::{HttpError, HttpServer, Sources};
 use crate::listener::Listener;
 use crate::metrics::Metrics;
+use crate::pause::Pause;
 use crate::policy_file::Reloads;
 use crate::rejection_log::RejectionLog;
 use crate::store::{self, Store, StoreError};
@@ -120,9 +121,8 @@ pub(crate) async fn serve(
         store::open(&config.takeover.authority, config.takeover.timeout).await?;
     let takeover = start_takeover(&config, authority, lock).await?;
     let cells = Arc::clone(takeover.cells());
-    let fence = Fence::new(policy, Arc::clone(&cells), config.policy.mode)?;
-    let (fences, fence) = watch::channel(Arc::new(fence));
-    follow_reloads(&config, &cells, fences, (signals.reload, shutdown.clone()));
+    let reloads = (signals.reload, shutdown.clone());
+    let fence = start_fence(&config, policy, &cells, reloads)?;
     let timers = Timers::of_this_runtime();
     let shared = Shared {
         fence,
@@ -136,6 +136,7 @@ pub(crate) async fn serve(
         certificates,
         logins,
         clients: config.clients,
+        pause: Pause::default(),
         batching: allowed_batching(config.batching),
         timers,
         drain: CancellationToken::new(),
@@ -206,6 +207,7 @@ fn facts(console: &ConsoleParts, authority: &AuthorityLocation, shared: &Shared)
         settings: console.settings.clone(),
         upstream: shared.servers.upstream.clone(),
         authority: authority.to_string(),
+        pause: shared.pause.clone(),
     })
 }
 
@@ -231,13 +233,15 @@ async fn settle(arrivals: &Arrivals, shutdown: &CancellationToken) {
     }
 }
 
-/// Has the policy file read again whenever that is asked for.
-fn follow_reloads(
+/// The decision that is in force, and has the policy file read again whenever that is asked for.
+fn start_fence(
     config: &Config,
+    policy: Policy,
     cells: &Arc<MarkCache>,
-    fences: watch::Sender<Arc<Fence>>,
     (asked, shutdown): (mpsc::Receiver<PolicyReloaded>, CancellationToken),
-) {
+) -> Result<watch::Receiver<Arc<Fence>>, ServeError> {
+    let fence = Fence::new(policy, Arc::clone(cells), config.policy.mode)?;
+    let (fences, fence) = watch::channel(Arc::new(fence));
     let reloads = config.policy.file.clone().map(|path| Reloads {
         path,
         cells: Arc::clone(cells),
@@ -249,6 +253,7 @@ fn follow_reloads(
         Some(reloads) => drop(tokio::spawn(reloads.run(asked, shutdown))),
         None => drop(asked),
     }
+    Ok(fence)
 }
 
 fn start_workers(count: NonZeroUsize, shared: &Shared) -> Result<Vec<WorkerHandle>, ServeError> {

@@ -18,6 +18,7 @@ use crate::collected::Budget;
 use crate::config::{Batching, Clients, Hosts};
 use crate::fence::{Fence, SessionFence};
 use crate::metrics::{Metrics, WorkerTally};
+use crate::pause::{Gate, Pause};
 use crate::rejection::{Enforcement, Rejection};
 use crate::rejection_log::{RecordedStatement, RejectionLog, RejectionRecord, SessionLabel};
 use crate::takeover::Takeover;
@@ -67,6 +68,8 @@ pub(crate) struct Shared {
     pub arrivals: Arrivals,
     /// What clients may do, and for how long.
     pub clients: Clients,
+    /// Whether operators hold them up.
+    pub pause: Pause,
     /// How many sends go to the system in one call.
     pub batching: Batching,
     /// What measures these times.
@@ -104,6 +107,8 @@ pub(crate) struct Worker {
     pub drain: CancellationToken,
     /// Sessions end as soon as they are idle.
     pub stopping: Cell<bool>,
+    /// Shut while operators hold sessions up.
+    pub gate: Gate,
 }
 
 impl Worker {
@@ -124,6 +129,7 @@ impl Worker {
             close_timeout: Duration::from_secs(5),
             drain: CancellationToken::new(),
             stopping: Cell::new(false),
+            gate: Gate::new(),
             shared,
         }
     }

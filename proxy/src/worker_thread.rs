@@ -133,6 +133,8 @@ async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Ar
     // It ends with the thread.
     let sends = Rc::clone(&worker.sends);
     tokio::task::spawn_local(async move { sends.flush_after_each_turn().await });
+    let (gated, orders) = (Rc::clone(&worker), worker.shared.pause.orders());
+    tokio::task::spawn_local(async move { gated.gate.obey(orders).await });
     let counted = Rc::clone(&worker);
     tokio::task::spawn_local(async move {
         loop {

@@ -3,6 +3,7 @@
 mod drivers;
 mod hostile;
 mod orders;
+mod pause;
 mod show;
 
 use std::fs::Permissions;

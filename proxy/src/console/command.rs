@@ -9,13 +9,15 @@ pub(super) enum Command {
     Show(&'static Table),
     Reload,
     Kill(u64),
+    Pause,
+    Resume,
     Shutdown(Stop),
     /// A setting that a driver makes when it connects, of how values look. They look as they do.
     Set,
 }
 
 /// What is no SHOW, for SHOW HELP.
-pub(super) const ORDERS: [(&str, &str); 4] = [
+pub(super) const ORDERS: [(&str, &str); 6] = [
     (
         "RELOAD",
         "reads the policy file and the files for TLS and users again",
@@ -24,6 +26,11 @@ pub(super) const ORDERS: [(&str, &str); 4] = [
         "KILL id",
         "ends the connection of a client, by its id in SHOW CLIENTS",
     ),
+    (
+        "PAUSE",
+        "lets no session begin anything, and is answered when nothing is open",
+    ),
+    ("RESUME", "lets them go on"),
     (
         "SHUTDOWN",
         "ends the proxy as SIGTERM does: open transactions have shutdown.grace",
@@ -66,15 +73,7 @@ const SQL: [&str; 18] = [
 ];
 
 /// What pgbouncer knows, and a proxy that lends no connections has nothing to do for.
-const POOLING: [&str; 7] = [
-    "disable",
-    "enable",
-    "pause",
-    "reconnect",
-    "resume",
-    "suspend",
-    "wait_close",
-];
+const POOLING: [&str; 5] = ["disable", "enable", "reconnect", "suspend", "wait_close"];
 
 const HELP: &str = "SHOW HELP lists the commands.";
 
@@ -104,6 +103,13 @@ impl Command {
                     "SHOW CLIENTS shows it in its column id.",
                 )),
             },
+            ["pause"] => Ok(Self::Pause),
+            ["resume"] => Ok(Self::Resume),
+            ["pause" | "resume", ..] => Err(Failure::new(
+                "0A000",
+                "PAUSE and RESUME are for all databases",
+                "Write them without a name.",
+            )),
             ["shutdown"] => Ok(Self::Shutdown(Stop::Now)),
             ["shutdown", "wait_for_clients"] => Ok(Self::Shutdown(Stop::WhenClientsHaveLeft)),
             ["set", setting, "to" | "=", value] => set(setting, value),
@@ -142,6 +148,8 @@ impl Command {
             Self::Show(_) => "SHOW",
             Self::Reload => "RELOAD",
             Self::Kill(_) => "KILL",
+            Self::Pause => "PAUSE",
+            Self::Resume => "RESUME",
             Self::Shutdown(_) => "SHUTDOWN",
             Self::Set => "SET",
         }
@@ -230,6 +238,7 @@ mod tests {
             ("SHOW LISTS;show\tConfig", &["SHOW LISTS", "SHOW CONFIG"]),
             ("KILL 12", &["KILL 12"]),
             ("kill_client '12';", &["KILL 12"]),
+            ("pause; RESUME", &["PAUSE", "RESUME"]),
             ("SHUTDOWN", &["SHUTDOWN Now"]),
             (
                 "shutdown wait_for_clients",
@@ -254,7 +263,8 @@ mod tests {
             ("RELOAD now", "42601"),
             ("BEGIN", "0A000"),
             ("select 1", "0A000"),
-            ("PAUSE", "0A000"),
+            ("PAUSE app", "0A000"),
+            ("RECONNECT", "0A000"),
             ("SET fencing.token = 1", "0A000"),
             ("SET client_encoding = latin1", "22023"),
             ("\u{feff}SHOW VERSION", "42601"),

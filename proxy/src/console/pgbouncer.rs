@@ -12,6 +12,7 @@ use crate::client_table::{ClientEntry, ClientState, Encryption, Facts as ClientF
 use crate::config::{ShownKey, UpstreamAddr};
 use crate::fence::readable::without_controls;
 use crate::metrics::memory;
+use crate::pause::Traffic;
 
 /// In the order of SHOW HELP.
 pub(super) const TABLES: [Table; 9] = [
@@ -261,6 +262,10 @@ fn pools(facts: &Facts) -> Vec<Row> {
 
 fn databases(facts: &Facts) -> Vec<Row> {
     let (host, port) = primary(facts);
+    let paused = match facts.pause.traffic() {
+        Traffic::Flows => 0,
+        Traffic::Held => 1,
+    };
     let mut sessions: BTreeMap<String, usize> = BTreeMap::new();
     for ((database, _), count) in counted(facts) {
         *sessions.entry(database).or_default() += count;
@@ -274,7 +279,7 @@ fn databases(facts: &Facts) -> Vec<Row> {
             Cell::Null,
             POOL_MODE.into(),
             count.into(),
-            Cell::Number(0),
+            Cell::Number(paused),
             Cell::Number(0),
         ]
     };

@@ -1,10 +1,13 @@
 //! Reading the client: the session decides each of its messages, and what it lets pass goes on to the server.
 
+use std::future::Future as _;
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
+use tokio::sync::futures::OwnedNotified;
 
 use super::{End, Relay, Side, behind, keep};
 use crate::collected::Collecting;
@@ -27,6 +30,8 @@ pub(super) struct ClientSide {
     discard: usize,
     /// Room for the message at the front, while more of it must arrive.
     collecting: Collecting,
+    /// Wakes the task when the gate opens.
+    opening: Option<Pin<Box<OwnedNotified>>>,
 }
 
 /// How far the client's bytes are done with, and what the next message needs.
@@ -44,6 +49,7 @@ impl ClientSide {
             kept,
             discard: 0,
             collecting: Collecting::default(),
+            opening: None,
         }
     }
 
@@ -78,10 +84,23 @@ impl Relay {
         if !self.server.upstream.has_room() || !self.session.has_room() {
             return Ok(Ok(Side::Unasked));
         }
+        if self.worker.gate.is_shut() && self.session.is_idle() {
+            return Ok(Ok(self.await_gate(cx)));
+        }
         match self.client.socket.is_awaited(cx) {
             true => self.await_client(cx).map(Ok),
             false => self.read_client(cx),
         }
+    }
+
+    /// The client may begin nothing.
+    #[cold]
+    fn await_gate(&mut self, cx: &mut Context<'_>) -> Side {
+        let mut opening = Box::pin(self.worker.gate.opening());
+        // Where it opens at once, the task is woken by that.
+        let _ = opening.as_mut().poll(cx);
+        self.client.opening = Some(opening);
+        Side::Drained
     }
 
     /// The client has sent nothing more.

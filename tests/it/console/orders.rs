@@ -39,6 +39,8 @@ fn who_may_only_read_gives_no_orders() {
         "RELOAD",
         "KILL 1",
         "KILL_CLIENT 1",
+        "PAUSE",
+        "RESUME",
         "SHUTDOWN",
         "SHUTDOWN WAIT_FOR_CLIENTS",
     ] {

@@ -28,7 +28,14 @@ fn every_table_of_the_help_can_be_shown() {
     for table in tables {
         show(&mut operator, table);
     }
-    for order in ["RELOAD", "KILL id", "SHUTDOWN", "SHUTDOWN WAIT_FOR_CLIENTS"] {
+    for order in [
+        "RELOAD",
+        "KILL id",
+        "PAUSE",
+        "RESUME",
+        "SHUTDOWN",
+        "SHUTDOWN WAIT_FOR_CLIENTS",
+    ] {
         assert!(commands.contains(&order), "{commands:?}");
     }
 }

@@ -1,0 +1,154 @@
+//! PAUSE and RESUME: what begins, what goes on, and who waits.
+
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
+
+use super::{Scene, on_a_socket};
+
+/// Far longer than an answer takes.
+const SILENCE: Duration = Duration::from_millis(300);
+
+fn paused(scene: &Scene) -> bool {
+    let databases = scene.show("DATABASES");
+    databases.first().is_some_and(|row| row["paused"] == "1")
+}
+
+/// PAUSE by an operator of its own, until it is in force.
+fn pause(scene: &Scene) -> JoinHandle<Vec<Message>> {
+    let mut operator = scene.operator();
+    let answer = thread::spawn(move || operator.query("PAUSE"));
+    wait_for("the pause", || paused(scene).then_some(()));
+    answer
+}
+
+#[track_caller]
+fn assert_done(answer: JoinHandle<Vec<Message>>) {
+    let answer = answer.join().unwrap();
+    assert_eq!(answer[0].tag, b'C', "{}", pretty(&answer));
+}
+
+/// Nothing has come by now.
+#[track_caller]
+fn assert_silent(session: &mut Wire) {
+    session.set_patience(SILENCE);
+    let came = session.try_read();
+    assert!(came.is_err(), "{came:?}");
+    session.set_patience(Duration::from_secs(30));
+}
+
+fn insert(number: u32) -> Batch {
+    Batch::new().query(&format!("INSERT INTO jobs VALUES ({number})"))
+}
+
+fn jobs(scene: &Scene) -> String {
+    let all = "SELECT string_agg(id::text, ',' ORDER BY id) FROM jobs";
+    scene.stage.postgres.value(all)
+}
+
+#[test]
+fn nothing_begins_and_what_has_begun_goes_on() {
+    let scene = Scene::new(on_a_socket);
+    let mut idle = scene.stage.leader("1");
+    let mut busy = scene.stage.leader("1");
+    busy.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    let answer = pause(&scene);
+    idle.send(&insert(3));
+    let endpoint = scene.stage.proxy.endpoint();
+    let session = [("user", "postgres"), ("database", "postgres")];
+    let login = thread::spawn(move || drop(Wire::login(&endpoint, &session)));
+    busy.ok("INSERT INTO jobs VALUES (2)");
+    assert_silent(&mut idle);
+    assert!(!answer.is_finished(), "a transaction is open");
+    busy.ok("COMMIT");
+    assert_done(answer);
+    busy.send(&insert(4));
+    assert_silent(&mut busy);
+    assert!(!login.is_finished());
+    assert_eq!(jobs(&scene), "1,2");
+    let active = "SELECT count(*) FROM pg_stat_activity \
+                  WHERE backend_type = 'client backend' AND state <> 'idle' AND pid <> pg_backend_pid()";
+    assert_eq!(scene.stage.postgres.value(active), "0");
+    scene.operator().ok("RESUME");
+    for session in [&mut idle, &mut busy] {
+        assert_eq!(session.until_ready()[0].tag, b'C');
+    }
+    login.join().unwrap();
+    assert_eq!(jobs(&scene), "1,2,3,4");
+    assert!(!paused(&scene));
+}
+
+/// Who sends ahead is not idle before all of it was answered.
+#[test]
+fn what_was_sent_ahead_is_answered() {
+    let scene = Scene::new(on_a_socket);
+    let mut leader = scene.stage.leader("1");
+    leader.send(&Batch::new().query("SELECT pg_sleep(0.5)").then(&insert(1)));
+    wait_for("the statement", || {
+        (scene.show("SESSIONS")[0]["state"] == "active").then_some(())
+    });
+    assert_done(pause(&scene));
+    assert_eq!(jobs(&scene), "1");
+    leader.until_ready();
+    leader.until_ready();
+}
+
+#[test]
+fn another_operator_resumes() {
+    let scene = Scene::new(on_a_socket);
+    let mut leader = scene.stage.leader("1");
+    leader.ok("BEGIN");
+    let answer = pause(&scene);
+    scene.operator().ok("RESUME");
+    let answer = answer.join().unwrap();
+    assert_eq!(answer[0].sqlstate(), "57014", "{}", pretty(&answer));
+    leader.ok("COMMIT");
+    leader.ok("INSERT INTO jobs VALUES (1)");
+}
+
+/// Neither a takeover, nor an operator, nor the end of the proxy waits for those who wait.
+#[test]
+fn who_waits_can_be_ended() {
+    let mut scene = Scene::new(on_a_socket);
+    let mut killed = scene.stage.leader("1");
+    let id = scene.show("CLIENTS")[0]["id"].clone();
+    let mut left = scene.stage.leader("1");
+    assert_done(pause(&scene));
+    for session in [&mut killed, &mut left] {
+        session.send(&insert(1));
+    }
+    let ended = |mut session: Wire| {
+        let answer = session.until_closed();
+        assert_eq!(answer[0].sqlstate(), "57P01", "{}", pretty(&answer));
+    };
+    scene
+        .operator()
+        .ok(&format!("KILL {}", id.as_str().unwrap()));
+    ended(killed);
+    // One that waits to log in, too.
+    let mut waits = Wire::connect(&scene.stage.proxy.endpoint());
+    waits.startup(196_608, &[("user", "postgres"), ("database", "postgres")]);
+    assert!(scene.stage.proxy.terminate().success());
+    ended(left);
+    assert_eq!(jobs(&scene), "NULL");
+}
+
+/// A session that a takeover through another proxy ends while it waits is told so.
+#[test]
+fn a_deposed_session_does_not_write_behind_the_pause() {
+    let scene = Scene::new(on_a_socket);
+    let mut old = scene.stage.leader("1");
+    assert_done(pause(&scene));
+    old.send(&insert(1));
+    assert_silent(&mut old);
+    let pid = old.backend_pid();
+    let terminated = format!("SELECT pg_terminate_backend({pid})");
+    assert_eq!(scene.stage.postgres.value(&terminated), "t");
+    let answer = old.until_closed();
+    assert_eq!(answer[0].sqlstate(), "57P01", "{}", pretty(&answer));
+    scene.operator().ok("RESUME");
+    scene.stage.leader("2").ok("INSERT INTO jobs VALUES (2)");
+    assert_eq!(jobs(&scene), "2");
+}
