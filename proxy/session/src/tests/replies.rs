@@ -328,7 +328,8 @@ fn what_a_deposed_session_had_open_is_recorded() {
     let sent = |subject: &mut Subject| subject.send(&write);
     let may_commit = |subject: &mut Subject| subject.send(&query("COMMIT; BEGIN"));
     let half = |subject: &mut Subject| subject.send(&parse("", "SELECT 1"));
-    let cases: [(&str, &dyn Fn(&mut Subject), _, _); 5] = [
+    type Reach<'a> = &'a dyn Fn(&mut Subject);
+    let cases: [(&str, Reach<'_>, _, _); 5] = [
         ("idle", &nothing, None, None),
         ("in a block", &begun, RolledBack, RolledBack),
         ("in a statement", &sent, RolledBack, Unknown),
