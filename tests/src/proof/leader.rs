@@ -26,8 +26,8 @@ pub struct Task {
     pub leader: u32,
     /// What it leads.
     pub scope: String,
-    /// Its fencing token. None: it takes the next one of its scope.
-    pub token: Option<u64>,
+    /// Where its fencing token comes from.
+    pub number: Number,
     /// Where the proxies are.
     pub proxies: Vec<SocketAddr>,
     /// PostgreSQL's own socket, for looking at its log past everything that can be cut.
@@ -44,6 +44,17 @@ pub struct Task {
     pub lifetime: Duration,
     /// How long it waits for the answer to a declaration.
     pub patience: Duration,
+}
+
+/// Where a leader's token comes from.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Number {
+    /// Its election gives one.
+    Given(u64),
+    /// It takes the next one of its scope.
+    Taken,
+    /// `pgpalisade elect` starts it with one, once it has the lease of its scope through this proxy.
+    Elected(SocketAddr),
 }
 
 /// A stale leader that asks again is refused again; this often is enough.
@@ -67,7 +78,7 @@ pub fn lead(task: &Task) {
     let recorder = Recorder::open(&task.history).expect("open the history");
     let mut leader = Leader {
         task,
-        token: task.token.unwrap_or_default(),
+        token: 0,
         recorder,
         ids: AtomicU64::new(1),
         rows: AtomicU64::new(1),
@@ -75,16 +86,15 @@ pub fn lead(task: &Task) {
         refusals: Mutex::new(0),
     };
     let mut random = StdRng::seed_from_u64(task.seed);
-    let first = match task.token {
-        Some(token) => {
-            leader.recorder.record(&Event::Leader {
-                leader: task.leader,
-                scope: task.scope.clone(),
-                token,
-            });
-            leader.take_over(&mut random)
+    let first = match task.number {
+        Number::Given(token) => leader.lead_with(token, &mut random),
+        Number::Taken => leader.take(&mut random),
+        Number::Elected(_) => {
+            let token = std::env::var("FENCING_TOKEN").expect("the token of the term");
+            let token = token.parse().expect("a token is a number");
+            leader.record_take(token);
+            leader.lead_with(token, &mut random)
         }
-        None => leader.take(&mut random),
     };
     let Some(first) = first else {
         return;
@@ -123,6 +133,29 @@ impl Leader<'_> {
         if answer.sqlstate() == Some("PF001") {
             *self.refusals.lock().expect("refusals") += 1;
         }
+    }
+
+    fn lead_with(&mut self, token: u64, random: &mut StdRng) -> Option<Client> {
+        self.token = token;
+        self.recorder.record(&Event::Leader {
+            leader: self.task.leader,
+            scope: self.task.scope.clone(),
+            token,
+        });
+        self.take_over(random)
+    }
+
+    /// Its election has taken a token for it, which nobody else may have.
+    fn record_take(&self, token: u64) {
+        let id = self.declarer().next_id();
+        self.recorder.record(&Event::Take {
+            id,
+            at: now(),
+            scope: self.task.scope.clone(),
+            after: None,
+        });
+        let token = Some(token);
+        self.recorder.record(&Event::Taken { id, token });
     }
 
     /// A lock without a number: every candidate believes that it holds it, and takes the next token.

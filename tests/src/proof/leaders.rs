@@ -1,14 +1,18 @@
 //! The client processes of a run: elected, started, broken by the nemesis, and ended.
 
+use std::collections::VecDeque;
+use std::io::Read;
+use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::machine::{self, Signal};
+use crate::proxy::binary;
 
-use super::leader::Task;
+use super::leader::{Number, Task};
 
 /// The argument by which the binary becomes a leader.
 pub const LEAD: &str = "lead";
@@ -19,7 +23,28 @@ pub struct Leaders {
     binary: PathBuf,
     /// `None` once the run has ended: whoever was elected a moment before comes too late.
     running: Mutex<Option<Vec<Running>>>,
+    /// Leaders that may have outlived the process of their election, the last ones.
+    left_behind: Mutex<VecDeque<LeftBehind>>,
     failed: Mutex<Vec<String>>,
+}
+
+/// So many may have outlived the process of their election.
+const LEFT_MAX: usize = 16;
+
+/// What a leader reads whose election has ended, and what it could write.
+#[derive(Debug)]
+struct LeftBehind {
+    input: ChildStdin,
+    output: ChildStdout,
+}
+
+impl LeftBehind {
+    /// It ends with its input, and its output then.
+    fn end(self) {
+        let Self { input, mut output } = self;
+        drop(input);
+        let _nothing = output.read_to_end(&mut Vec::new());
+    }
 }
 
 #[derive(Debug)]
@@ -35,6 +60,7 @@ impl Leaders {
         Self {
             binary: machine::profile_dir().join("pgpalisade-proof"),
             running: Mutex::new(Some(Vec::new())),
+            left_behind: Mutex::default(),
             failed: Mutex::default(),
         }
     }
@@ -47,12 +73,20 @@ impl Leaders {
             return;
         };
         let task_text = serde_json::to_string(task).expect("a task is JSON");
-        let child = Command::new(&self.binary)
-            .args([LEAD, &task_text])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("start a leader");
+        let mut command = match task.number {
+            Number::Elected(proxy) => elect(&task.scope, proxy),
+            Number::Given(_) | Number::Taken => Command::new(&self.binary),
+        };
+        if let Number::Elected(_) = task.number {
+            command
+                .arg(&self.binary)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null());
+        } else {
+            command.stdout(Stdio::null());
+        }
+        let command = command.args([LEAD, &task_text]).stdin(Stdio::piped());
+        let child = command.spawn().expect("start a leader");
         running.push(Running {
             leader: task.leader,
             scope: task.scope.clone(),
@@ -68,19 +102,32 @@ impl Leaders {
         };
         running.retain_mut(|leader| {
             let ended = leader.child.try_wait().expect("look at a leader");
-            if let Some(status) = ended
-                && !status.success()
-                && status.signal() != Some(Signal::KILL.as_raw())
-            {
+            let Some(status) = ended else { return true };
+            if !is_expected(status) {
                 let text = format!("leader {} ended with {status}", leader.leader);
                 self.failed.lock().expect("failed leaders").push(text);
             }
-            ended.is_none()
+            self.leave(&mut leader.child);
+            false
         });
         running
             .iter()
             .filter(|leader| leader.scope == scope)
             .count()
+    }
+
+    /// The process of an election has ended. What it has started may go on.
+    fn leave(&self, child: &mut Child) {
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return;
+        };
+        let mut left = self.left_behind.lock().expect("what is left");
+        left.push_back(LeftBehind { input, output });
+        if left.len() > LEFT_MAX
+            && let Some(oldest) = left.pop_front()
+        {
+            oldest.end();
+        }
     }
 
     /// Sends a signal to one of those that run, and says to which.
@@ -108,9 +155,31 @@ impl Leaders {
         for mut leader in running.into_iter().flatten() {
             machine::signal(leader.child.id(), Signal::KILL);
             machine::reap(&mut leader.child, Duration::from_secs(10));
+            self.leave(&mut leader.child);
         }
+        let left = std::mem::take(&mut *self.left_behind.lock().expect("what is left"));
+        left.into_iter().for_each(LeftBehind::end);
         std::mem::take(&mut self.failed.lock().expect("failed leaders"))
     }
+}
+
+/// The start of a command line that becomes a leader once it has the lease of a scope, and that does not end where it is
+/// asked to: so it goes on writing for as long as it lives.
+fn elect(scope: &str, proxy: SocketAddr) -> Command {
+    let mut command = Command::new(binary());
+    let proxied = format!("postgres://postgres@{proxy}/postgres");
+    command.args(["elect", scope, "--with", "lease", "--proxied", &proxied]);
+    command.args(["--ttl", "3s", "--grace", "2s", "--once", "--"]);
+    command.args(["sh", "-c", "trap '' TERM; exec \"$0\" \"$@\""]);
+    command
+}
+
+/// Whether a leader has ended by itself or by the nemesis, or its election has: 75 says that its lease was lost, 137
+/// that the leader was killed.
+fn is_expected(status: ExitStatus) -> bool {
+    status.success()
+        || status.signal() == Some(Signal::KILL.as_raw())
+        || matches!(status.code(), Some(75 | 137))
 }
 
 impl Default for Leaders {
@@ -138,7 +207,7 @@ mod tests {
         let task = |leader| Task {
             leader,
             scope: "alpha".to_owned(),
-            token: Some(1),
+            number: Number::Given(1),
             proxies: Vec::new(),
             direct: PathBuf::new(),
             history: dir.path().join(format!("leader-{leader}.jsonl")),

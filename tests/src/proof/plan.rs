@@ -96,6 +96,9 @@ impl Faults {
 /// The scope whose leaders take their tokens, where there is a proxy that gives them.
 pub(super) const TAKEN: &str = "taken";
 
+/// The scope whose leaders `pgpalisade elect` starts, each while it has the lease, where there is a proxy.
+pub(super) const ELECTED: &str = "elected";
+
 const SCOPES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 
 impl Plan {

@@ -17,10 +17,10 @@ use super::checker::{self, Report};
 use super::cluster::Cluster;
 use super::declaration::{Declarer, Reach};
 use super::history::{self, Event, Recorder};
-use super::leader::{self, Task};
+use super::leader::{self, Number, Task};
 use super::leaders::Leaders;
 use super::nemesis::Nemesis;
-use super::plan::{Plan, Route, TAKEN};
+use super::plan::{ELECTED, Plan, Route, TAKEN};
 use super::row_writers::{self, Election};
 use super::stop::Stop;
 use super::truth::Decoder;
@@ -139,6 +139,7 @@ impl Run<'_> {
             }
             if self.plan.scopes > 0 && self.plan.route != Route::Direct {
                 scope.spawn(|| self.elect(TAKEN, self.plan.seed ^ (7 << 48)));
+                scope.spawn(|| self.elect(ELECTED, self.plan.seed ^ (8 << 48)));
             }
             for number in [1, 2] {
                 let (election, seed) = (&election, self.plan.seed ^ (u64::from(number) << 56));
@@ -186,13 +187,20 @@ impl Run<'_> {
             }
             let _not_quiet = self.quiet.read().expect("elections");
             let numbers = self.elected.get(scope);
-            let token = numbers.map(|last| last.fetch_add(1, Ordering::Relaxed) + 1);
+            let proxies = self.cluster.addresses();
+            let number = match numbers {
+                Some(last) => Number::Given(last.fetch_add(1, Ordering::Relaxed) + 1),
+                None if scope == ELECTED => {
+                    Number::Elected(proxies[random.random_range(0..proxies.len())])
+                }
+                None => Number::Taken,
+            };
             let leader = self.next_leader.fetch_add(1, Ordering::Relaxed);
             self.leaders.start(&Task {
                 leader,
                 scope: scope.to_owned(),
-                token,
-                proxies: self.cluster.addresses().to_vec(),
+                number,
+                proxies: proxies.to_vec(),
                 direct: self.socket(),
                 history: self.dir.join(format!("leader-{leader}.jsonl")),
                 seed,

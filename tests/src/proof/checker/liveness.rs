@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::proof::history::{Answer, FaultKind, POISON, Target};
+use crate::proof::plan::ELECTED;
 
 use super::indexed::{Declaration, Fault, History};
 use super::report::{Rule, Violation};
@@ -65,6 +66,10 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
         let Some(who) = history.leaders.get(&leader) else {
             continue;
         };
+        if who.scope == ELECTED {
+            // A candidate that loses its session, or the answer, takes again, and no event tells of that.
+            continue;
+        }
         let tried = highest.get(who.scope).copied().unwrap_or_default();
         if tried <= who.token && !history.has_seen_exemption(leader) {
             violations.push(Violation {

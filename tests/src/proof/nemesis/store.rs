@@ -10,7 +10,7 @@ use super::{Backup, Lane, RESTART_WITHIN, start_again};
 use crate::machine;
 use crate::proof::cutter::{Flow, Link};
 use crate::proof::history::{BESIDE, Event, Exemption, FaultKind, Target, now};
-use crate::proof::plan::TAKEN;
+use crate::proof::plan::{ELECTED, TAKEN};
 use crate::proof::store::RunningStore;
 use crate::proxy::{Options, Proxy};
 use crate::wire::Endpoint;
@@ -172,7 +172,7 @@ impl<'a> Lane<'a> {
 
     /// Says that two authorities were there from then to now.
     fn exempt_all(&self, since: (u64, u64)) {
-        let names = self.all.plan.scope_names().iter().chain([&TAKEN]);
+        let names = self.all.plan.scope_names().iter().chain([&TAKEN, &ELECTED]);
         names.for_each(|name| self.exempt(name, Exemption::TwoAuthorities, since));
     }
 
