@@ -154,3 +154,10 @@ fn a_row_with_an_expiry() {
     let start = |name| Candidate::start(name, "row_lease.py", &[&direct], &stage.proxy.endpoint());
     assert_eq!(who_sleeps_is_refused(&stage, start), [1, 2]);
 }
+
+#[test]
+fn a_scheduler_with_a_pool() {
+    let stage = stage();
+    let start = |name| Candidate::start(name, "apscheduler_pool.py", &[], &stage.proxy.endpoint());
+    assert_eq!(who_sleeps_is_refused(&stage, start), [1, 2]);
+}
