@@ -2,7 +2,7 @@
 //!
 //! - `plan`: how much is measured. `record`: one measured value; all of them are the CSV file.
 //! - `ways`: the targets, started by the harness of the tests. `process`: their CPU time and memory.
-//! - `pgbench`: the load. `transactions`, `flatness`, `takeover`: what is measured.
+//! - `pgbench`: the load. `transactions`, `flatness`, `takeover`, `fences`: what is measured.
 //! - `table`, `chart`: what is made of the records.
 //!
 //! A run that cannot go on ends with a panic that says why, as the harness itself does.
@@ -14,6 +14,7 @@
 )]
 
 mod chart;
+mod fences;
 mod flatness;
 mod pgbench;
 mod plan;
@@ -95,6 +96,7 @@ fn measure(measurement: Measurement, plan: &Plan) -> Vec<Record> {
         Measurement::Sessions => flatness::sessions(plan),
         Measurement::Scopes => flatness::scopes(plan),
         Measurement::Takeover => takeover::takeover(plan),
+        Measurement::Fences => fences::fences(plan),
     }
 }
 

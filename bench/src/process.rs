@@ -16,6 +16,17 @@ pub(crate) fn cpu_time(pid: u32) -> Duration {
     })
 }
 
+/// CPU time of a process and of all children that it has waited for, in ticks of the kernel.
+pub(crate) fn cpu_time_with_children(pid: u32) -> Duration {
+    read(pid, "CPU time", |process| {
+        let stat = process.stat()?;
+        let children = (stat.cutime + stat.cstime).cast_unsigned();
+        let ticks = stat.utime + stat.stime + children;
+        let millis = ticks * 1000 / procfs::ticks_per_second();
+        Ok(Duration::from_millis(millis))
+    })
+}
+
 /// Resident memory, in KiB.
 pub(crate) fn resident_kib(pid: u32) -> u64 {
     read(pid, "memory", |process| {

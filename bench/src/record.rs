@@ -39,6 +39,8 @@ pub(crate) enum Measurement {
     Scopes,
     /// A newer token, over old sessions with open transactions
     Takeover,
+    /// Writes without a fence, with one that is built by hand, and through the proxy
+    Fences,
 }
 
 /// A way to PostgreSQL.
@@ -103,6 +105,15 @@ pub(crate) enum Figure {
     /// From sending SET to its answer; directly, from telling PostgreSQL to end sessions until they are gone.
     #[serde(rename = "ms")]
     Takeover,
+    /// User and system time of PostgreSQL and of the target, for each write.
+    #[serde(rename = "servers' CPU us")]
+    ServersCpu,
+    /// Bytes in PostgreSQL's log, for each write.
+    #[serde(rename = "WAL bytes")]
+    Wal,
+    /// Rows locked by several transactions at once, for each write: each is written down.
+    #[serde(rename = "multixacts")]
+    Multixacts,
 }
 
 impl Figure {
@@ -116,6 +127,9 @@ impl Figure {
             Self::Tail => "p99 us",
             Self::Memory => "KiB",
             Self::Takeover => "ms",
+            Self::ServersCpu => "servers' CPU us",
+            Self::Wal => "WAL bytes",
+            Self::Multixacts => "multixacts",
         }
     }
 }

@@ -79,6 +79,7 @@ fn label((measurement, variant, number, figure): Key<'_>) -> String {
         Measurement::Sessions => of("idle session"),
         Measurement::Scopes => format!("writes with {}", of("scope")),
         Measurement::Takeover => format!("takeover over {}, {variant}", of("session")),
+        Measurement::Fences => format!("write, {variant}, {}", of("client")),
     };
     format!("{what}: {}", figure.name())
 }
@@ -105,7 +106,7 @@ fn cell(records: &[Record], wanted: Key<'_>, target: Target) -> String {
     });
     let ratios: Vec<f64> = ratios.filter(|_| target != base).collect();
     match (wanted.3, median(&ratios)) {
-        (Figure::Median | Figure::Tail | Figure::Memory, _) => middle,
+        (Figure::Median | Figure::Tail | Figure::Memory | Figure::Multixacts, _) => middle,
         (_, Some(ratio)) => format!("{middle} ({ratio:.2})"),
         (Figure::Cpu, None) if target != base && values.len() > 1 => {
             let least = values.iter().copied().fold(f64::INFINITY, f64::min);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Instant;
 
-use pgpalisade_tests::machine::repository;
+use pgpalisade_tests::machine;
 use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::programs::{program, stdout};
 use pgpalisade_tests::wire::{Batch, Wire, pretty};
@@ -82,7 +82,7 @@ pub(crate) fn copy(plan: &Plan) -> Vec<Record> {
     let ways = Ways::open(16);
     let rows = plan.megabytes as usize * 1_000_000 / ROW;
     let line = "x".repeat(ROW - 1);
-    let dir = tempfile::tempdir_in(repository().join("target")).expect("a directory for the rows");
+    let dir = tempfile::tempdir_in(machine::profile_dir()).expect("a directory for the rows");
     let file = dir.path().join("rows");
     fs::write(&file, format!("{line}\n").repeat(rows)).expect("write the rows");
     ways.postgres

@@ -68,6 +68,9 @@ fn everything() {
     check(&found, "sessions", "CPU us", &["pgpalisade"]);
     check(&found, "scopes", "CPU us", &["pgpalisade"]);
     check(&found, "takeover", "ms", &["direct", "pgpalisade"]);
+    for figure in ["servers' CPU us", "WAL bytes", "multixacts"] {
+        check(&found, "fences", figure, &["direct", "pgpalisade"]);
+    }
 
     let table = std::fs::read_to_string(dir.path().join("overhead-table.md")).unwrap();
     assert!(printed.ends_with(&table), "{printed}");

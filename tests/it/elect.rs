@@ -334,12 +334,12 @@ fn whoever_cannot_renew_its_lease_steps_down() {
     waits.wait_for("leads at last");
 }
 
-/// The line of the guide, as it stands there.
+/// The line of the page, as it stands there.
 #[test]
 fn a_lock_of_etcdctl_has_a_number() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));
-    let guide = std::fs::read_to_string(repository().join("docs/guide.md")).unwrap();
-    let line = guide
+    let page = std::fs::read_to_string(repository().join("docs/elections.md")).unwrap();
+    let line = page
         .lines()
         .find(|line| line.starts_with("etcdctl lock "))
         .unwrap();

@@ -37,6 +37,7 @@ mod policy_file;
 mod probes;
 mod programs;
 mod proxy_protocol;
+mod recipes;
 mod rejection_states;
 mod rejections;
 mod report;

@@ -125,31 +125,9 @@ impl Etcd {
 
     /// Stops a member's time: it answers nothing, and its sockets stay open.
     pub fn pause(&self, index: usize) {
-        self.signal(index, Signal::STOP);
-        self.wait_until_stopped(index);
-    }
-
-    /// Each of its threads stops when it is next to run, which takes a moment on a busy machine.
-    fn wait_until_stopped(&self, index: usize) {
-        let Some(process) = &self.members[index].process else {
-            return;
-        };
-        let pid = process.pid();
-        machine::wait_for("etcd to stop", || {
-            let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-            let is_stopped = threads.all(|thread| {
-                let stat = thread
-                    .ok()
-                    .and_then(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
-                // Behind the name, which stands in brackets, comes the state.
-                let state = stat.and_then(|stat| {
-                    stat.rsplit_once(") ")
-                        .map(|(_, rest)| rest.starts_with('T'))
-                });
-                state.unwrap_or(true)
-            });
-            is_stopped.then_some(())
-        });
+        if let Some(process) = &self.members[index].process {
+            machine::pause(process.pid());
+        }
     }
 
     /// Lets a paused member go on.

@@ -68,6 +68,27 @@ pub fn signal(pid: u32, signal: Signal) {
     let _gone_already = rustix::process::kill_process(pid, signal);
 }
 
+/// Stops a process where it is (SIGSTOP), and waits until each of its threads has stopped, which takes a moment on a
+/// busy machine. SIGCONT lets it go on.
+pub fn pause(pid: u32) {
+    signal(pid, Signal::STOP);
+    wait_for("a process to stop", || {
+        let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        let is_stopped = threads.all(|thread| {
+            let stat = thread
+                .ok()
+                .and_then(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+            // Behind the name, which stands in brackets, comes the state.
+            let state = stat.and_then(|stat| {
+                stat.rsplit_once(") ")
+                    .map(|(_, rest)| rest.starts_with('T'))
+            });
+            state.unwrap_or(true)
+        });
+        is_stopped.then_some(())
+    });
+}
+
 /// Waits until the child has ended, and kills it by its id where it does not within `bound`.
 pub fn reap(child: &mut Child, bound: Duration) -> ExitStatus {
     let ended = wait_at_most(bound, || child.try_wait().expect("wait for a child"));

@@ -1,0 +1,145 @@
+//! What a write costs with a fence that one builds oneself, and through the proxy: also in PostgreSQL itself.
+
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::postgres::Postgres;
+
+use crate::pgbench::{self, Load};
+use crate::plan::{Cell, Plan, in_turn};
+use crate::process;
+use crate::record::{Figure, Measurement, Record, Target};
+use crate::ways::{Way, server};
+
+const SETUP: &str = "CREATE TABLE ledger (amount int);
+CREATE TABLE guarded (amount int);
+CREATE TABLE epoch (number bigint);
+INSERT INTO epoch VALUES (34);
+CREATE FUNCTION check_epoch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    PERFORM FROM epoch WHERE number = 34 FOR SHARE;
+    IF NOT FOUND THEN RAISE 'deposed'; END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER check_epoch BEFORE INSERT ON guarded EXECUTE FUNCTION check_epoch();";
+
+/// Who sees to it that only the leader writes, and its transaction. The writes of a connection that holds an advisory
+/// lock are those of the first one.
+const FENCES: [(&str, Target, &str); 4] = [
+    ("plain", Target::Direct, "INSERT INTO ledger VALUES (1);"),
+    (
+        "plain",
+        Target::Pgpalisade,
+        "INSERT INTO ledger VALUES (1);",
+    ),
+    (
+        "epoch row",
+        Target::Direct,
+        "SELECT FROM epoch WHERE number = 34 FOR SHARE;\nINSERT INTO ledger VALUES (1);",
+    ),
+    ("trigger", Target::Direct, "INSERT INTO guarded VALUES (1);"),
+];
+
+/// From the end of a session until its process was waited for.
+const REAPED: Duration = Duration::from_millis(100);
+
+/// Measures transactions of one INSERT.
+pub(crate) fn fences(plan: &Plan) -> Vec<Record> {
+    let clients_max = plan.clients.iter().copied().max().unwrap_or_default();
+    // Whole pages would be in the log after each checkpoint, whoever writes.
+    let postgres = server(2 * clients_max, &["full_page_writes=off"]);
+    postgres.sql(SETUP);
+    let direct = Way::open(Target::Direct, &postgres, clients_max);
+    let proxied = Way::open(Target::Pgpalisade, &postgres, clients_max);
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let mut records = Vec::new();
+    for round in 1..=plan.rounds {
+        // With more the cores are divided, and nothing else changes.
+        for &clients in plan.clients.iter().take(2) {
+            eprintln!(
+                "fences: round {round} of {}, {clients} clients",
+                plan.rounds
+            );
+            for &(variant, target, statements) in in_turn(&FENCES, round) {
+                let way = match target {
+                    Target::Pgpalisade => &proxied,
+                    _ => &direct,
+                };
+                let cell = Cell {
+                    measurement: Measurement::Fences,
+                    variant,
+                    number: clients,
+                    round,
+                };
+                let load = Load {
+                    protocol: "prepared",
+                    clients,
+                    script: Some(script(dir.path(), statements)),
+                    options: way.options(),
+                    window: plan.window,
+                };
+                records.extend(cell.records(target, run(&postgres, way, &load)));
+            }
+        }
+    }
+    records
+}
+
+fn script(dir: &Path, statements: &str) -> std::path::PathBuf {
+    let script = dir.join("script");
+    fs::write(&script, format!("BEGIN;\n{statements}\nCOMMIT;\n")).expect("write a script");
+    script
+}
+
+/// Throughput and latency, and for each write what PostgreSQL and the proxy have used. Logins are in that.
+fn run(postgres: &Postgres, way: &Way, load: &Load) -> Vec<(Figure, f64)> {
+    postgres.sql("TRUNCATE ledger, guarded");
+    let before = Used::so_far(postgres, way);
+    let mut figures = pgbench::run(way, load);
+    figures.retain(|(figure, _)| [Figure::Rate, Figure::Median].contains(figure));
+    wait_for("the sessions to end", || {
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'";
+        (postgres.value(sessions) == "0").then(|| sleep(REAPED))
+    });
+    let after = Used::so_far(postgres, way);
+    let writes = "SELECT (SELECT count(*) FROM ledger) + (SELECT count(*) FROM guarded)";
+    let writes = number(postgres, writes);
+    let cpu = (after.cpu - before.cpu).as_secs_f64() * 1e6;
+    figures.extend([
+        (Figure::ServersCpu, cpu / writes),
+        (Figure::Wal, (after.wal - before.wal) / writes),
+        (
+            Figure::Multixacts,
+            (after.multixacts - before.multixacts) / writes,
+        ),
+    ]);
+    figures
+}
+
+/// What PostgreSQL and the proxy have used.
+struct Used {
+    cpu: Duration,
+    wal: f64,
+    multixacts: f64,
+}
+
+impl Used {
+    fn so_far(postgres: &Postgres, way: &Way) -> Self {
+        let proxy = way.pid().map(process::cpu_time).unwrap_or_default();
+        let wal = "SELECT pg_current_wal_insert_lsn() - '0/0'";
+        let wal = number(postgres, wal);
+        postgres.sql("CHECKPOINT");
+        let multixacts = "SELECT next_multixact_id FROM pg_control_checkpoint()";
+        Self {
+            cpu: process::cpu_time_with_children(postgres.pid()) + proxy,
+            wal,
+            multixacts: number(postgres, multixacts),
+        }
+    }
+}
+
+fn number(postgres: &Postgres, sql: &str) -> f64 {
+    postgres.value(sql).parse().expect("a number")
+}

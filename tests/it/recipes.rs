@@ -1,0 +1,163 @@
+//! The programs in `examples/`, as they stand there, with the real services that elect them: a leader that slept is
+//! refused.
+
+mod kubernetes;
+mod redis;
+mod zookeeper;
+
+use std::process::Command;
+use std::time::Duration;
+
+use pgpalisade_harness::child::{Farewell, Running};
+use pgpalisade_tests::machine::{Signal, pause, repository, signal, wait_for};
+use pgpalisade_tests::programs::connect_by_environment;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::Endpoint;
+use tempfile::TempDir;
+
+/// The elections want no farewell: what a leader leaves behind must expire.
+const KILL: Farewell = &[(Signal::KILL, Duration::from_secs(10))];
+
+/// A server, a proxy, and the table of the page that the examples write into.
+fn stage() -> Stage {
+    let page = std::fs::read_to_string(repository().join("docs/elections.md")).unwrap();
+    let mut lines = page.lines();
+    let table = lines.by_ref().find(|l| l.starts_with("CREATE TABLE jobs"));
+    let mut sql = table.unwrap().to_owned();
+    while !sql.ends_with(';') {
+        sql.push_str(lines.next().unwrap());
+    }
+    // The order in which rows were written, and by whom.
+    Stage::with(&format!(
+        "{sql} ALTER TABLE jobs ADD written bigserial, \
+         ADD worker text DEFAULT current_setting('application_name')"
+    ))
+}
+
+/// A program of `examples/` that campaigns.
+struct Candidate {
+    name: &'static str,
+    process: Running,
+    dir: TempDir,
+}
+
+impl Candidate {
+    fn start(name: &'static str, program: &str, arguments: &[&str], proxy: &Endpoint) -> Self {
+        let mut command = python(&repository().join("examples").join(program));
+        connect_by_environment(&mut command, proxy);
+        command.args(arguments).env("PGAPPNAME", name);
+        Self::spawn(name, command)
+    }
+
+    fn spawn(name: &'static str, mut command: Command) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let process = Running::spawn(&mut command, dir.path().join("log"), KILL).unwrap();
+        Self { name, process, dir }
+    }
+
+    #[track_caller]
+    fn says(&self, words: &str) -> String {
+        wait_for(words, || {
+            let output = self.process.output();
+            let (_, behind) = output.split_once(words)?;
+            Some(behind.split_once('\n')?.0.trim().to_owned())
+        })
+    }
+
+    /// The token that it leads with, once it does.
+    #[track_caller]
+    fn token(&self) -> u64 {
+        self.says("leads with token").parse().unwrap()
+    }
+
+    /// How many rows it has written, once there are two.
+    #[track_caller]
+    fn rows(&self, stage: &Stage) -> u64 {
+        let count = format!("SELECT count(*) FROM jobs WHERE worker = '{}'", self.name);
+        wait_for("rows", || {
+            let rows = stage.postgres.value(&count).parse().unwrap();
+            (rows > 1).then_some(rows)
+        })
+    }
+
+    /// Stops it in the middle of a transaction.
+    fn pause(&self, stage: &Stage) {
+        let state = format!(
+            "SELECT true FROM pg_stat_activity \
+             WHERE application_name = '{}' AND state = 'idle in transaction'",
+            self.name
+        );
+        let is_inside = || stage.postgres.value(&state) == "t";
+        wait_for("a transaction to stop in", || {
+            is_inside().then(|| pause(self.process.pid()))?;
+            if !is_inside() {
+                self.resume();
+            }
+            is_inside().then_some(())
+        });
+    }
+
+    fn resume(&self) {
+        signal(self.process.pid(), Signal::CONT);
+    }
+}
+
+impl Drop for Candidate {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("--- {}\n{}", self.name, self.process.output());
+        }
+        let _removed_with_it = &self.dir;
+    }
+}
+
+/// Debian's Python, which finds Debian's packages, with a program.
+fn python(program: &std::path::Path) -> Command {
+    let mut command = Command::new("/usr/bin/python3");
+    command
+        .arg(program)
+        .env("PYTHONUNBUFFERED", "1")
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// The first one is stopped in a transaction until the second one has taken over, and is refused when it goes on.
+/// Their tokens.
+fn who_sleeps_is_refused(stage: &Stage, start: impl Fn(&'static str) -> Candidate) -> [u64; 2] {
+    let first = start("first");
+    let old = first.token();
+    first.rows(stage);
+    first.pause(stage);
+    let second = start("second");
+    let new = second.token();
+    assert!(old < new, "{old}, then {new}");
+    let before = first.rows(stage);
+    second.rows(stage);
+    first.resume();
+    first.says("PF001");
+    assert_eq!(first.rows(stage), before, "a deposed leader has written");
+    assert_only_allowed_rows(stage);
+    [old, new]
+}
+
+/// Each row was written under the token that was the highest then.
+fn assert_only_allowed_rows(stage: &Stage) {
+    let late =
+        "SELECT count(*) FROM jobs a JOIN jobs b ON a.written < b.written AND a.token > b.token";
+    assert_eq!(stage.postgres.value(late), "0");
+}
+
+#[test]
+fn a_row_with_an_expiry() {
+    let stage = stage();
+    let direct = stage.postgres.admin_dsn();
+    let start = |name| Candidate::start(name, "row_lease.py", &[&direct], &stage.proxy.endpoint());
+    assert_eq!(who_sleeps_is_refused(&stage, start), [1, 2]);
+}
+
+#[test]
+fn a_scheduler_with_a_pool() {
+    let stage = stage();
+    let start = |name| Candidate::start(name, "apscheduler_pool.py", &[], &stage.proxy.endpoint());
+    assert_eq!(who_sleeps_is_refused(&stage, start), [1, 2]);
+}
