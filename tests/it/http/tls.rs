@@ -192,9 +192,10 @@ fn silent_clients_and_plain_ones_are_closed() {
     let asked = Instant::now();
     let answer = http.get_tls(&authority.client(), "/metrics", HOST).unwrap();
     assert_eq!(answer.status, 200);
-    assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+    // The oldest has given way, long before its time was over.
     let first = crowd[0].read(&mut [0; 1]);
     assert!(closed(&first), "{first:?}");
+    assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
     for last in crowd.iter_mut().rev().take(2) {
         let read = last.read_to_end(&mut Vec::new());
         assert!(read.is_ok() || closed(&read), "{read:?}");
