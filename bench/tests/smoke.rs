@@ -3,7 +3,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    clippy::panic,
     reason = "a helper of tests that cannot go on fails them"
 )]
 
