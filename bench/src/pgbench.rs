@@ -18,6 +18,9 @@ use crate::ways::Way;
 /// From the first transactions until the caches are warm and all clients run.
 const WARM_UP: Duration = Duration::from_millis(300);
 
+/// pgbench logs in one client after the other, and a busy machine takes its time for each.
+const LOGIN_MAX: Duration = Duration::from_millis(200);
+
 /// What pgbench is to do.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
@@ -88,13 +91,15 @@ impl Pgbench {
         }
         let process = command.spawn().expect("start pgbench");
         let mut pgbench = Self { process, dir };
-        machine::wait_for("transactions", || {
+        let bound = machine::PATIENCE + load.clients * LOGIN_MAX;
+        let begun = machine::wait_at_most(bound, || {
             let ended = pgbench.process.try_wait().expect("look at pgbench");
             assert!(ended.is_none(), "pgbench: {}", pgbench.said());
             fs::metadata(pgbench.log())
                 .is_ok_and(|log| log.len() > 0)
                 .then_some(())
         });
+        assert!(begun.is_some(), "waited {bound:?} for transactions");
         pgbench
     }
 
