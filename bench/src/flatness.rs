@@ -25,7 +25,7 @@ const ACTIVE: u32 = 16;
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// Each session of PostgreSQL maps all of them.
-const FEW_BUFFERS: &str = "shared_buffers=16MB";
+pub(crate) const FEW_BUFFERS: &str = "shared_buffers=16MB";
 
 /// Idle sessions behind a proxy, and a PostgreSQL of their own. Dropped from the first to the last.
 struct Crowd {
@@ -106,6 +106,7 @@ fn cost(
     window: Duration,
 ) -> Option<(Figure, f64)> {
     let load = Load {
+        rate: None,
         protocol: "prepared",
         clients: ACTIVE,
         script,

@@ -4,6 +4,7 @@
 //! - `ways`: the targets, started by the harness of the tests. `process`: their CPU time and memory.
 //! - `pgbench`: the load. `transactions`, `flatness`, `takeover`, `fences`: what is measured.
 //! - `table`, `chart`: what is made of the records.
+//! - `soak`: minutes under load with everything observed, by itself.
 //!
 //! A run that cannot go on ends with a panic that says why, as the harness itself does.
 
@@ -20,6 +21,7 @@ mod pgbench;
 mod plan;
 mod process;
 mod record;
+mod soak;
 mod table;
 mod takeover;
 mod transactions;
@@ -56,6 +58,9 @@ struct Flags {
     /// What is measured
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Measurement::value_variants().to_vec())]
     only: Vec<Measurement>,
+    /// Instead of all that: 5,000 idle sessions and 500 active ones for ten minutes, watched in turns; prints a table
+    #[arg(long, conflicts_with_all = ["only", "out"])]
+    soak: bool,
     /// Where overhead.csv, overhead.svg and the table, overhead-table.md, are put [default: target/bench]
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
@@ -64,16 +69,20 @@ struct Flags {
 fn main() -> Result<(), Box<dyn Error>> {
     let flags = Flags::parse();
     let plan = flags.size.plan();
-    let out = flags
-        .out
-        .unwrap_or_else(|| repository().join("target/bench"));
-    fs::create_dir_all(&out)?;
     raise_open_files();
     if cfg!(debug_assertions) {
         eprintln!(
             "This is a debug build: its figures are good for nothing but trying the program."
         );
     }
+    if flags.soak {
+        print!("{}\n\n{}", machine()?, soak::soak(&plan.soak));
+        return Ok(());
+    }
+    let out = flags
+        .out
+        .unwrap_or_else(|| repository().join("target/bench"));
+    fs::create_dir_all(&out)?;
     let mut records = Vec::new();
     for measurement in flags.only {
         records.extend(measure(measurement, &plan));

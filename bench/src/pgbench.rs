@@ -1,14 +1,15 @@
 //! pgbench as the source of load: how many transactions are done within a window, and what they cost the target.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pgpalisade_tests::machine::{self, Signal};
 use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::programs::{program, stdout};
+use tempfile::TempDir;
 
 use crate::process;
 use crate::record::Figure;
@@ -16,6 +17,9 @@ use crate::ways::Way;
 
 /// From the first transactions until the caches are warm and all clients run.
 const WARM_UP: Duration = Duration::from_millis(300);
+
+/// pgbench logs in one client after the other, and a busy machine takes its time for each.
+const LOGIN_MAX: Duration = Duration::from_millis(200);
 
 /// What pgbench is to do.
 #[derive(Clone, Debug)]
@@ -28,6 +32,8 @@ pub(crate) struct Load {
     pub(crate) script: Option<PathBuf>,
     /// `PGOPTIONS` of the sessions.
     pub(crate) options: String,
+    /// Transactions in a second, of all clients together. Without it: as many as they can.
+    pub(crate) rate: Option<u32>,
     /// For how long the transactions are counted.
     pub(crate) window: Duration,
 }
@@ -46,63 +52,88 @@ pub(crate) fn initialise(postgres: &Postgres, scale: u32) {
 /// The window begins when all clients have long been logged in, so that no login is in it. pgbench logs the moment when
 /// each transaction was done. Those of the window are counted.
 pub(crate) fn run(way: &Way, load: &Load) -> Vec<(Figure, f64)> {
-    let dir = tempfile::tempdir().expect("a scratch directory");
-    let errors = dir.path().join("errors");
-    let mut command = program("pgbench", way.endpoint());
-    command
-        .args([
-            "-n",
-            "-T",
-            "3600",
-            "-M",
-            load.protocol,
-            "-c",
-            &load.clients.to_string(),
-        ])
-        .args(["--log", "--log-prefix"])
-        .arg(dir.path().join("log"))
-        .env("PGOPTIONS", &load.options)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(File::create(&errors).expect("a file"));
-    match &load.script {
-        Some(script) => command.arg("-f").arg(script),
-        None => command.arg("-S"),
-    };
-    let mut pgbench = command.spawn().expect("start pgbench");
-    let log = dir.path().join(format!("log.{}", pgbench.id()));
-    machine::wait_for("transactions", || {
-        if pgbench.try_wait().expect("look at pgbench").is_some() {
-            panic!(
-                "pgbench: {}",
-                fs::read_to_string(&errors).unwrap_or_default()
-            );
-        }
-        fs::metadata(&log)
-            .is_ok_and(|log| log.len() > 0)
-            .then_some(())
-    });
+    let pgbench = Pgbench::start(way, load);
     sleep(WARM_UP);
     let from = Moment::now(way);
     sleep(load.window);
     let to = Moment::now(way);
-    // Its own timer ends it so, too.
-    machine::signal(pgbench.id(), Signal::ALARM);
-    let status = machine::reap(&mut pgbench, machine::PATIENCE);
-    let said = fs::read_to_string(&errors).unwrap_or_default();
-    assert!(status.success(), "pgbench: {status}: {said}");
+    let log = pgbench.end();
     figures(&log, &from, &to)
+}
+
+/// A pgbench that runs until it is told to end.
+#[derive(Debug)]
+pub(crate) struct Pgbench {
+    process: Child,
+    dir: TempDir,
+}
+
+impl Pgbench {
+    /// Starts it, and waits for the first transactions.
+    pub(crate) fn start(way: &Way, load: &Load) -> Self {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let mut command = program("pgbench", way.endpoint());
+        command
+            .args(["-n", "-T", "3600", "-M", load.protocol])
+            .args(["-c", &load.clients.to_string()])
+            .args(["--log", "--log-prefix"])
+            .arg(dir.path().join("log"))
+            .env("PGOPTIONS", &load.options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(errors(&dir)).expect("a file"));
+        match &load.script {
+            Some(script) => command.arg("-f").arg(script),
+            None => command.arg("-S"),
+        };
+        if let Some(rate) = load.rate {
+            command.arg(format!("--rate={rate}"));
+        }
+        let process = command.spawn().expect("start pgbench");
+        let mut pgbench = Self { process, dir };
+        let bound = machine::PATIENCE + load.clients * LOGIN_MAX;
+        let begun = machine::wait_at_most(bound, || {
+            let ended = pgbench.process.try_wait().expect("look at pgbench");
+            assert!(ended.is_none(), "pgbench: {}", pgbench.said());
+            fs::metadata(pgbench.log())
+                .is_ok_and(|log| log.len() > 0)
+                .then_some(())
+        });
+        assert!(begun.is_some(), "waited {bound:?} for transactions");
+        pgbench
+    }
+
+    /// Ends it, and says what it has logged.
+    pub(crate) fn end(mut self) -> String {
+        // Its own timer ends it so, too.
+        machine::signal(self.process.id(), Signal::ALARM);
+        let status = machine::reap(&mut self.process, machine::PATIENCE);
+        assert!(status.success(), "pgbench: {status}: {}", self.said());
+        fs::read_to_string(self.log()).expect("read pgbench's log")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.path().join(format!("log.{}", self.process.id()))
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(errors(&self.dir)).unwrap_or_default()
+    }
+}
+
+fn errors(dir: &TempDir) -> PathBuf {
+    dir.path().join("errors")
 }
 
 /// A moment, and the CPU time that the target has used until then.
 #[derive(Debug)]
-struct Moment {
+pub(crate) struct Moment {
     micros: u64,
     cpu: Option<Duration>,
 }
 
 impl Moment {
-    fn now(way: &Way) -> Self {
+    pub(crate) fn now(way: &Way) -> Self {
         let cpu = way.pid().map(process::cpu_time);
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -112,9 +143,9 @@ impl Moment {
     }
 }
 
-fn figures(log: &Path, from: &Moment, to: &Moment) -> Vec<(Figure, f64)> {
-    let text = fs::read_to_string(log).expect("read pgbench's log");
-    let mut latencies: Vec<f64> = text
+/// What was between two moments, by pgbench's log.
+pub(crate) fn figures(log: &str, from: &Moment, to: &Moment) -> Vec<(Figure, f64)> {
+    let mut latencies: Vec<f64> = log
         .lines()
         .filter_map(transaction)
         .filter(|(end, _)| (from.micros..to.micros).contains(end))
@@ -152,8 +183,6 @@ mod tests {
 
     #[test]
     fn only_what_ends_within_the_window_counts() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = dir.path().join("log");
         let lines = [
             "0 1 900 0 10 999999",
             "0 2 400 0 11 0",
@@ -162,12 +191,11 @@ mod tests {
             "1 2 700 0 13 0",
             "1 3",
         ];
-        fs::write(&log, lines.join("\n")).unwrap();
         let at = |seconds: u64, cpu: u64| Moment {
             micros: seconds * 1_000_000,
             cpu: Some(Duration::from_micros(cpu)),
         };
-        let found = figures(&log, &at(11, 1_000), &at(13, 1_060));
+        let found = figures(&lines.join("\n"), &at(11, 1_000), &at(13, 1_060));
         let expect = [
             (Figure::Rate, 1.5),
             (Figure::Median, 200.0),

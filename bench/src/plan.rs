@@ -38,6 +38,23 @@ pub(crate) struct Plan {
     pub(crate) takeovers: u32,
     /// Sessions that a takeover ends.
     pub(crate) old_sessions: &'static [u32],
+    /// What is asked for by itself: it is no part of a run.
+    pub(crate) soak: Soak,
+}
+
+/// How much a soak is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Soak {
+    /// Sessions that do nothing.
+    pub(crate) idle: u32,
+    /// Sessions of pgbench.
+    pub(crate) active: u32,
+    /// Their transactions in a second, all together: fewer than there could be, so that latency is not a queue.
+    pub(crate) rate: u32,
+    /// How often the phases follow each other.
+    pub(crate) cycles: u32,
+    /// One phase.
+    pub(crate) phase: Duration,
 }
 
 impl Size {
@@ -53,6 +70,13 @@ impl Size {
             scopes: &[1, 1_000, 100_000],
             takeovers: 30,
             old_sessions: &[0, 1, 20, 100],
+            soak: Soak {
+                idle: 5_000,
+                active: 500,
+                rate: 500,
+                cycles: 10,
+                phase: Duration::from_secs(15),
+            },
         };
         match self {
             Self::Full => full,
@@ -60,6 +84,13 @@ impl Size {
                 rounds: 5,
                 window: Duration::from_millis(500),
                 takeovers: 10,
+                soak: Soak {
+                    idle: 1_000,
+                    active: 100,
+                    cycles: 4,
+                    phase: Duration::from_secs(5),
+                    ..full.soak
+                },
                 ..full
             },
             Self::Smoke => Plan {
@@ -72,6 +103,13 @@ impl Size {
                 scopes: &[1, 10],
                 takeovers: 1,
                 old_sessions: &[0, 1],
+                soak: Soak {
+                    idle: 5,
+                    active: 2,
+                    rate: 50,
+                    cycles: 1,
+                    phase: Duration::from_secs(2),
+                },
             },
         }
     }

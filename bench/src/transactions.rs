@@ -63,6 +63,7 @@ pub(crate) fn transactions(plan: &Plan) -> Vec<Record> {
                 };
                 for way in in_turn(&ways.ways, round) {
                     let load = Load {
+                        rate: None,
                         protocol,
                         clients,
                         script: None,
@@ -158,7 +159,8 @@ pub(crate) fn refusals(plan: &Plan) -> Vec<Record> {
     records
 }
 
-fn refused(client: &mut Wire) {
+/// Reads the answer to a write without a token.
+pub(crate) fn refused(client: &mut Wire) {
     let answer = client.until_ready();
     let is_refusal = answer
         .first()

@@ -94,3 +94,36 @@ fn one_measurement_alone() {
     assert!(found.keys().all(|key| key.0 == "refusals"), "{found:#?}");
     assert!(!dir.path().join("overhead.svg").exists());
 }
+
+#[test]
+fn a_soak_has_all_phases() {
+    let output = Command::new(env!("CARGO_BIN_EXE_pgpalisade-bench"))
+        .args(["--size", "smoke", "--soak"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    for (phase, retries, watches) in [
+        ("quiet", false, false),
+        ("watched", false, true),
+        ("storm", true, false),
+        ("storm, watched", true, true),
+    ] {
+        let rows = printed.lines().filter(|line| line.ends_with(" |"));
+        let mut rows = rows.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
+        let row = rows.find(|row| row.len() == 12 && row[2] == phase);
+        let row = row.unwrap_or_else(|| panic!("no {phase:?} in:\n{printed}"));
+        // Latency, throughput and memory.
+        for column in [3, 4, 5, 7] {
+            let value: f64 = row[column].parse().unwrap();
+            assert!(value.is_finite() && value > 0.0, "{row:?}");
+        }
+        let [refusals, scrapes, pictures] = [8, 9, 10].map(|column| row[column] != "0");
+        assert_eq!(
+            [refusals, scrapes, pictures],
+            [retries, watches, watches],
+            "{row:?}"
+        );
+    }
+}

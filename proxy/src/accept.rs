@@ -124,7 +124,7 @@ mod tests {
 
     /// Where to connect, the only worker, and its queue, which has room for one connection.
     async fn stuck() -> (SocketAddr, Arc<Vec<WorkerHandle>>, mpsc::Receiver<Accepted>) {
-        let certificates = Certificates::of(ClientTls::Off, SslSettings::default()).unwrap();
+        let certificates = Certificates::of(ClientTls::Off, None, SslSettings::default()).unwrap();
         let overflow = Arc::new(Overflow::new(
             Arc::new(certificates),
             Metrics::new(Arc::default()),

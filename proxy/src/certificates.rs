@@ -1,9 +1,9 @@
-//! TLS of both legs, with the files as they were read last: at the start, and on SIGHUP.
+//! TLS of both legs and of HTTP, with the files as they were read last: at the start, and on SIGHUP.
 
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use pgpalisade_tls::{Acceptor, Connector, FileError, SslSettings};
+use pgpalisade_tls::{ALPN, ALPN_HTTP, AcceptFiles, Acceptor, Connector, FileError, SslSettings};
 
 use crate::config::{ClientCertificates, ClientTls, Config, Plain};
 
@@ -18,19 +18,22 @@ pub(crate) struct ClientLeg {
     pub(crate) certificates: ClientCertificates,
 }
 
-/// Both legs, of one reading of the files.
+/// All of it, of one reading of the files.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     /// Towards clients.
     pub(crate) client: Option<ClientLeg>,
+    /// Towards those who ask over HTTP.
+    pub(crate) http: Option<Acceptor>,
     /// Towards PostgreSQL.
     pub(crate) upstream: Connector,
 }
 
-/// What logins use. A session that has begun keeps what it began with.
+/// What logins and requests use. A connection that has begun keeps what it began with.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     client: ClientTls,
+    http: Option<AcceptFiles>,
     upstream: SslSettings,
     loaded: RwLock<Arc<Loaded>>,
 }
@@ -42,14 +45,25 @@ impl Certificates {
     ///
     /// What is wrong with them.
     pub(crate) fn load(config: &Config) -> Result<Self, FileError> {
-        Self::of(config.clients.tls.clone(), config.upstream.ssl.clone())
+        let http = config.http.as_ref().and_then(|http| http.tls.clone());
+        Self::of(
+            config.clients.tls.clone(),
+            http,
+            config.upstream.ssl.clone(),
+        )
     }
 
     /// As [`Self::load`].
-    pub(crate) fn of(client: ClientTls, upstream: SslSettings) -> Result<Self, FileError> {
-        let loaded = RwLock::new(Arc::new(Loaded::read(&client, &upstream)?));
+    pub(crate) fn of(
+        client: ClientTls,
+        http: Option<AcceptFiles>,
+        upstream: SslSettings,
+    ) -> Result<Self, FileError> {
+        let loaded = Loaded::read(&client, http.as_ref(), &upstream)?;
+        let loaded = RwLock::new(Arc::new(loaded));
         Ok(Self {
             client,
+            http,
             upstream,
             loaded,
         })
@@ -66,10 +80,12 @@ impl Certificates {
     ///
     /// What is wrong with them.
     pub(crate) fn reload(&self) -> Result<(), FileError> {
-        if self.client == ClientTls::Off && self.upstream == SslSettings::default() {
+        let is_clear = self.client == ClientTls::Off && self.http.is_none();
+        if is_clear && self.upstream == SslSettings::default() {
             return Ok(());
         }
-        let loaded = Loaded::read(&self.client, &self.upstream).inspect_err(|error| {
+        let loaded = Loaded::read(&self.client, self.http.as_ref(), &self.upstream);
+        let loaded = loaded.inspect_err(|error| {
             tracing::error!(%error, "the files for TLS are not valid: the old ones stay in force");
         })?;
         *self.loaded.write() = Arc::new(loaded);
@@ -79,7 +95,11 @@ impl Certificates {
 }
 
 impl Loaded {
-    fn read(client: &ClientTls, upstream: &SslSettings) -> Result<Self, FileError> {
+    fn read(
+        client: &ClientTls,
+        http: Option<&AcceptFiles>,
+        upstream: &SslSettings,
+    ) -> Result<Self, FileError> {
         let client = match client {
             ClientTls::Off => None,
             ClientTls::On {
@@ -87,13 +107,16 @@ impl Loaded {
                 plain,
                 certificates,
             } => Some(ClientLeg {
-                acceptor: Acceptor::load(files)?,
+                acceptor: Acceptor::load(files, ALPN)?,
                 plain: *plain,
                 certificates: *certificates,
             }),
         };
         Ok(Self {
             client,
+            http: http
+                .map(|files| Acceptor::load(files, ALPN_HTTP))
+                .transpose()?,
             upstream: Connector::load(upstream)?,
         })
     }

@@ -21,22 +21,26 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::certificates::Certificates;
 use crate::config::HttpAddr;
 use crate::console::Facts;
 use crate::timers::Timers;
-use access::Access;
 pub(crate) use access::TokenError;
+use access::{Access, Peer};
 use answers::{Answers, EVENTS};
 use events::Pictures;
 use readiness::Readiness;
 
 /// Connections at one time.
 const CONNECTIONS_MAX: usize = 64;
+/// For the handshake of TLS, where there is TLS.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 /// For the head of a request.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
 /// For all of it, with the answer.
@@ -71,6 +75,8 @@ pub(crate) enum HttpError {
 pub(crate) struct Sources {
     /// What the console shows, too: what is counted, and whether there is a primary and an authority.
     pub facts: Arc<Facts>,
+    /// The files for TLS, as they were read last.
+    pub certificates: Arc<Certificates>,
     /// The main runtime, which has to live.
     pub timers: Timers,
     /// Cancelled when the proxy begins to stop.
@@ -91,7 +97,7 @@ impl HttpServer {
     ///
     /// [`HttpError`].
     pub(crate) fn start(config: &HttpAddr, sources: Sources) -> Result<Self, HttpError> {
-        let access = Access::new(config.token_file.as_deref())?;
+        let access = Access::new(config)?;
         let address = config.address;
         let listen = || {
             let listener = StdListener::bind(address)?;
@@ -110,6 +116,10 @@ impl HttpServer {
             pictures: Pictures::default(),
             main: sources.timers,
         });
+        let serving = Serving {
+            answers,
+            certificates: sources.certificates,
+        };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -118,7 +128,7 @@ impl HttpServer {
         let until = end.clone();
         let thread = std::thread::Builder::new()
             .name(String::from("http"))
-            .spawn(move || run(&runtime, listener, &answers, &until))
+            .spawn(move || run(&runtime, listener, &serving, &until))
             .map_err(HttpError::Thread)?;
         tracing::info!(%address, "metrics and health are served over HTTP");
         Ok(Self {
@@ -141,21 +151,23 @@ impl Drop for HttpServer {
     }
 }
 
-fn run(
-    runtime: &Runtime,
-    listener: StdListener,
-    answers: &Arc<Answers>,
-    until: &CancellationToken,
-) {
+/// What connections are served with.
+#[derive(Clone)]
+struct Serving {
+    answers: Arc<Answers>,
+    certificates: Arc<Certificates>,
+}
+
+fn run(runtime: &Runtime, listener: StdListener, serving: &Serving, until: &CancellationToken) {
     runtime.block_on(async {
         tokio::select! {
-            () = serve(listener, answers) => {}
+            () = serve(listener, serving) => {}
             () = until.cancelled() => {}
         }
     });
 }
 
-async fn serve(listener: StdListener, answers: &Arc<Answers>) {
+async fn serve(listener: StdListener, serving: &Serving) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "there is no HTTP"),
@@ -170,7 +182,7 @@ async fn serve(listener: StdListener, answers: &Arc<Answers>) {
                 {
                     oldest.abort();
                 }
-                let connection = tokio::spawn(converse(stream, Arc::clone(answers)));
+                let connection = tokio::spawn(begin(stream, serving.clone()));
                 open.push_back(connection.abort_handle());
             }
             Err(error) => {
@@ -181,8 +193,27 @@ async fn serve(listener: StdListener, answers: &Arc<Answers>) {
     }
 }
 
+/// The handshake, where there is TLS, and what follows.
+async fn begin(stream: TcpStream, serving: Serving) {
+    let Serving {
+        answers,
+        certificates,
+    } = serving;
+    let Some(acceptor) = certificates.current().http.clone() else {
+        return converse(stream, Peer::Unknown, answers).await;
+    };
+    match tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
+        Ok(Ok((stream, certificate))) => {
+            let peer = certificate.map_or(Peer::Unknown, |_| Peer::Certified);
+            converse(stream, peer, answers).await;
+        }
+        Ok(Err(error)) => tracing::debug!(%error, "TLS over HTTP"),
+        Err(_) => tracing::debug!("TLS over HTTP took too long"),
+    }
+}
+
 /// One request and its answer: a connection that is kept would only hold a place.
-async fn converse(stream: TcpStream, answers: Arc<Answers>) {
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, peer: Peer, answers: Arc<Answers>) {
     let (bytes, fields) = HEAD_MAX;
     let mut protocol = http1::Builder::new();
     protocol
@@ -195,7 +226,7 @@ async fn converse(stream: TcpStream, answers: Arc<Answers>) {
     let answer = service_fn(|request| {
         watches.store(request.uri().path() == EVENTS, Ordering::Relaxed);
         let answers = Arc::clone(&answers);
-        async move { answers.to(&request).await }
+        async move { answers.to(&request, peer).await }
     });
     let mut conversation = pin!(protocol.serve_connection(TokioIo::new(stream), answer));
     let mut ended = tokio::time::timeout(ANSWERED_WITHIN, &mut conversation).await;

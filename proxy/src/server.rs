@@ -144,7 +144,7 @@ pub(crate) async fn serve(
     };
     let workers = Arc::new(start_workers(config.workers, &shared)?);
     let facts = facts(&signals.console, &config.takeover.authority, &shared);
-    let start_http = || start_http(config.http.as_ref(), &facts, &shared.timers, &closing);
+    let start_http = || start_http(config.http.as_ref(), &facts, &shared, &closing);
     let http = take_over(predecessor, &listeners, start_http).await?;
     // The last one is the console's.
     let console = config.console.as_ref().and_then(|_| listeners.pop());
@@ -266,13 +266,14 @@ fn start_workers(count: NonZeroUsize, shared: &Shared) -> Result<Vec<WorkerHandl
 fn start_http(
     config: Option<&HttpAddr>,
     facts: &Arc<Facts>,
-    timers: &Timers,
+    shared: &Shared,
     closing: &CancellationToken,
 ) -> Result<Option<HttpServer>, HttpError> {
     let start = |config| {
         let sources = Sources {
             facts: Arc::clone(facts),
-            timers: timers.clone(),
+            certificates: Arc::clone(&shared.certificates),
+            timers: shared.timers.clone(),
             shutdown: closing.clone(),
         };
         HttpServer::start(config, sources)

@@ -19,10 +19,10 @@
 
 mod page;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use page::{Block, Page, Run};
@@ -180,17 +180,25 @@ fn configuration_blocks_are_taken() {
     let users = authority.path("userlist.txt");
     std::fs::write(&users, format!("\"app\" \"{VERIFIER}\"\n")).expect("write a users file");
     std::fs::set_permissions(&users, Permissions::from_mode(0o600)).expect("close the users file");
-    let files = BTreeMap::from([
-        ("--auth-file", users.display().to_string()),
-        ("--console", scratch.path().display().to_string()),
-        ("--console-auth-file", users.display().to_string()),
-        ("--tls-certificate", pair.certificate.display().to_string()),
-        ("--tls-key", pair.key.display().to_string()),
+    let text = |path: &Path| path.display().to_string();
+    let (certificate, key) = (text(&pair.certificate), text(&pair.key));
+    let client_ca = text(&authority.certificate());
+    let here = [
+        ("auth_file", "--auth-file", text(&users)),
+        ("console", "--console", text(scratch.path())),
+        ("console_auth_file", "--console-auth-file", text(&users)),
+        ("http", "--http", "127.0.0.1:0".to_owned()),
         (
-            "--tls-client-ca",
-            authority.certificate().display().to_string(),
+            "http_certificate",
+            "--http-certificate",
+            certificate.clone(),
         ),
-    ]);
+        ("http_key", "--http-key", key.clone()),
+        ("http_client_ca", "--http-client-ca", client_ca.clone()),
+        ("certificate", "--tls-certificate", certificate),
+        ("key", "--tls-key", key),
+        ("client_ca", "--tls-client-ca", client_ca),
+    ];
     let mut taken = 0;
     for page in page::all() {
         for block in page
@@ -202,20 +210,13 @@ fn configuration_blocks_are_taken() {
             let file = scratch.path().join(format!("{taken}.toml"));
             std::fs::write(&file, &block.text).expect("write the configuration");
             let mut options = Options::new(&postgres).flag("--config", &file.display().to_string());
-            for (flag, key) in [
-                ("--auth-file", "auth_file"),
-                ("--console", "console"),
-                ("--console-auth-file", "console_auth_file"),
-                ("--tls-certificate", "certificate"),
-                ("--tls-key", "key"),
-                ("--tls-client-ca", "client_ca"),
-            ] {
+            for (key, flag, value) in &here {
                 let is_set = block
                     .text
                     .lines()
                     .any(|line| line.starts_with(&format!("{key} =")));
                 if is_set {
-                    options = options.flag(flag, &files[flag]);
+                    options = options.flag(flag, value);
                 }
             }
             // Panics with what the proxy said when it does not begin to listen.

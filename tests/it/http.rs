@@ -1,5 +1,7 @@
 //! Health over HTTP, who may ask, and clients that are slow, silent or hostile.
 
+mod tls;
+
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -253,7 +255,7 @@ fn other_machines_need_a_token() {
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("set http_token_file, or listen on 127.0.0.1:6434"),
+        said.contains("set http_token_file, or http_client_ca, or listen on 127.0.0.1:6434"),
         "{said}"
     );
 }

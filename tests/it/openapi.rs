@@ -12,6 +12,7 @@ use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::postgres::{Postgres, scratch_dir};
 use pgpalisade_tests::proxy::{Options, Proxy, Store};
 use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::tls::Authority;
 use pgpalisade_tests::wire::Wire;
 use serde_json::Value;
 
@@ -228,6 +229,7 @@ fn answers_are_as_described() {
         description.check(&path, 404, &http.get(&format!("{path}s")));
     }
     without_the_token(&mut description, &stage.postgres);
+    without_a_certificate(&mut description, &stage.postgres);
     stage.postgres.crash();
     wait_for("the end of the control connection", || {
         (http.get("/readyz").status == 503).then_some(())
@@ -261,6 +263,30 @@ fn without_the_token(description: &mut Description, postgres: &Postgres) {
         let needs_none = matches!(&*path, "/healthz" | "/readyz");
         let status = if needs_none { 200 } else { 401 };
         description.check(&path, status, &http.get(&path));
+    }
+}
+
+/// A third one, which wants a certificate.
+fn without_a_certificate(description: &mut Description, postgres: &Postgres) {
+    let authority = Authority::new();
+    let pair = authority.issue_local("proxy");
+    let http = Http::free();
+    let options = options(http, postgres)
+        .flag(
+            "--http-certificate",
+            &pair.certificate.display().to_string(),
+        )
+        .flag("--http-key", &pair.key.display().to_string())
+        .flag(
+            "--http-client-ca",
+            &authority.certificate().display().to_string(),
+        );
+    let _proxy = Proxy::start_with(options);
+    for path in description.paths() {
+        let needs_none = matches!(&*path, "/healthz" | "/readyz");
+        let status = if needs_none { 200 } else { 403 };
+        let answer = http.get_tls(&authority.client(), &path, "Host: localhost\r\n");
+        description.check(&path, status, &answer.unwrap());
     }
 }
 

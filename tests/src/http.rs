@@ -5,9 +5,12 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use rustls::{ClientConnection, StreamOwned};
+
 use crate::machine::{self, PATIENCE};
 use crate::postgres::Postgres;
 use crate::proxy::{Options, Proxy};
+use crate::tls_client::TlsClient;
 
 /// Where a proxy answers.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +27,19 @@ pub struct Answer {
     pub head: String,
     /// The body.
     pub body: String,
+}
+
+impl Answer {
+    #[track_caller]
+    fn parse(text: &str) -> Self {
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).expect("a status");
+        Self {
+            status: status.parse().expect("a number"),
+            head: head.to_ascii_lowercase(),
+            body: body.to_owned(),
+        }
+    }
 }
 
 impl Http {
@@ -70,14 +86,28 @@ impl Http {
     #[track_caller]
     pub fn ask(self, method: &str, path: &str, fields: &str) -> Answer {
         let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
-        let text = self.send(&request).expect("an answer");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
-        let status = head.split(' ').nth(1).expect("a status");
-        Answer {
-            status: status.parse().expect("a number"),
-            head: head.to_ascii_lowercase(),
-            body: body.to_owned(),
-        }
+        Answer::parse(&self.send(&request).expect("an answer"))
+    }
+
+    /// A connection over TLS on which a request was sent, with these fields. Whether the proxy likes what it was shown
+    /// turns out when it is read.
+    pub fn open_tls(
+        self,
+        client: &TlsClient,
+        path: &str,
+        fields: &str,
+    ) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+        let mut stream = StreamOwned::new(client.connection(), self.connect()?);
+        write!(stream, "GET {path} HTTP/1.1\r\n{fields}\r\n")?;
+        Ok(stream)
+    }
+
+    /// The answer to such a request, with its end: TLS tells when a part is missing.
+    pub fn get_tls(self, client: &TlsClient, path: &str, fields: &str) -> io::Result<Answer> {
+        let mut answer = String::new();
+        self.open_tls(client, path, fields)?
+            .read_to_string(&mut answer)?;
+        Ok(Answer::parse(&answer))
     }
 
     /// The answer to a plain request.

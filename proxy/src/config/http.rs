@@ -1,7 +1,9 @@
-//! Where the proxy answers over HTTP: the keys `http` and `http_token_file`, which have to fit each other.
+//! Where the proxy answers over HTTP, and to whom: the keys that begin with `http`, which have to fit each other.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+
+use pgpalisade_tls::AcceptFiles;
 
 use super::address::parse_listen;
 use super::key::Key;
@@ -11,19 +13,25 @@ use super::values::Values;
 /// Where, and to whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HttpAddr {
-    /// Port 0 lets the system choose.
+    /// Port 0 lets the system choose. Of this machine, where requests have to show nothing.
     pub address: SocketAddr,
-    /// The file of the token that has to be shown. Without it, an address of this machine.
+    /// The file of the token that admits.
     pub token_file: Option<PathBuf>,
+    /// TLS, and who signs the certificates that admit.
+    pub tls: Option<AcceptFiles>,
 }
 
 impl HttpAddr {
-    /// Both keys together: `Some(None)` where there is no HTTP.
+    /// All keys of HTTP together: `Some(None)` where there is none.
     #[expect(clippy::option_option, reason = "no good value, and none at all")]
     pub(super) fn read(values: &mut Values<'_>) -> Option<Option<Self>> {
         let address = values.last(Key::Http, address);
         let token_file = values.last(Key::HttpTokenFile, path);
-        let together = fit(address, token_file);
+        let certificate = values.last(Key::HttpCertificate, path);
+        let key = values.last(Key::HttpKeyFile, path);
+        let client_ca = values.last(Key::HttpClientCa, path);
+        let together =
+            tls(certificate, key, client_ca).and_then(|tls| fit(address, token_file, tls));
         together.map_err(|message| values.refuse(message)).ok()
     }
 }
@@ -33,23 +41,52 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     parse_listen(text).map_err(example)
 }
 
+fn tls(
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    client_ca: Option<PathBuf>,
+) -> Result<Option<AcceptFiles>, String> {
+    match (certificate, key, client_ca) {
+        (Some(certificate), Some(key), client_ca) => Ok(Some(AcceptFiles {
+            certificate,
+            key,
+            client_ca,
+        })),
+        (None, None, None) => Ok(None),
+        (None, None, Some(_)) => Err(String::from(
+            "http_client_ca needs http_certificate and http_key: clients show a certificate where there is TLS",
+        )),
+        _ => Err(String::from(
+            "http_certificate and http_key are needed together: the certificate for HTTP and its private key",
+        )),
+    }
+}
+
 fn fit(
     address: Option<SocketAddr>,
     token_file: Option<PathBuf>,
+    tls: Option<AcceptFiles>,
 ) -> Result<Option<HttpAddr>, String> {
-    match (address, token_file) {
-        (None, None) => Ok(None),
-        (None, Some(_)) => Err(String::from(
-            "http_token_file is set, and http is not: write where to listen, such as http = \"127.0.0.1:6434\"",
+    let client_ca = tls.as_ref().and_then(|files| files.client_ca.as_ref());
+    let is_asked = token_file.is_some() || client_ca.is_some();
+    match address {
+        None if token_file.is_none() && tls.is_none() => Ok(None),
+        None => Err(format!(
+            "{} is set, and http is not: write where to listen, such as http = \"127.0.0.1:6434\"",
+            match tls {
+                Some(_) => "http_certificate",
+                None => "http_token_file",
+            }
         )),
-        (Some(address), None) if !address.ip().is_loopback() => Err(format!(
+        Some(address) if !address.ip().is_loopback() && !is_asked => Err(format!(
             "http listens on {address}, which other machines may reach, and anybody there could read it: set \
-             http_token_file, or listen on 127.0.0.1:{}",
+             http_token_file, or http_client_ca, or listen on 127.0.0.1:{}",
             address.port()
         )),
-        (Some(address), token_file) => Ok(Some(HttpAddr {
+        Some(address) => Ok(Some(HttpAddr {
             address,
             token_file,
+            tls,
         })),
     }
 }
@@ -58,24 +95,65 @@ fn fit(
 mod tests {
     use super::*;
 
+    /// The keys are the address, the token file, and the certificate, key and CA.
+    fn finished(keys: [Option<&str>; 5]) -> Result<Option<HttpAddr>, String> {
+        let address = keys[0].map(|text| text.parse().unwrap());
+        let [_, token_file, certificate, key, client_ca] = keys.map(|key| key.map(PathBuf::from));
+        fit(address, token_file, tls(certificate, key, client_ca)?)
+    }
+
     #[test]
-    fn without_a_token_only_this_machine_may_ask() {
-        let fit = |address: Option<&str>, file: Option<&str>| {
-            fit(
-                address.map(|text| text.parse().unwrap()),
-                file.map(PathBuf::from),
-            )
-        };
-        assert_eq!(fit(None, None), Ok(None));
+    fn who_has_to_show_nothing_is_on_this_machine() {
+        let (token, files) = (Some("/token"), [Some("/crt"), Some("/key")]);
+        let [crt, key] = files;
+        assert_eq!(finished([None; 5]), Ok(None));
         for local in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1"] {
-            assert!(fit(Some(local), None).is_ok(), "{local}");
+            for crt_and_key in [[None; 2], files] {
+                let [crt, key] = crt_and_key;
+                let local = [Some(local), None, crt, key, None];
+                assert!(finished(local).is_ok(), "{local:?}");
+            }
         }
         for open in ["0.0.0.0:1", "10.0.0.1:1", "[::]:1", "[::ffff:127.0.0.1]:1"] {
-            let error = fit(Some(open), None).unwrap_err();
-            assert!(error.contains("set http_token_file"), "{error}");
-            assert!(fit(Some(open), Some("/token")).is_ok(), "{open}");
+            let open = Some(open);
+            for nothing in [[open, None, None, None, None], [open, None, crt, key, None]] {
+                let error = finished(nothing).unwrap_err();
+                let ways = "set http_token_file, or http_client_ca, or listen on 127.0.0.1:1";
+                assert!(error.contains(ways), "{error}");
+            }
+            for shown in [
+                [open, token, None, None, None],
+                [open, token, crt, key, None],
+                [open, None, crt, key, Some("/ca")],
+                [open, token, crt, key, Some("/ca")],
+            ] {
+                assert!(finished(shown).is_ok(), "{shown:?}");
+            }
         }
-        let error = fit(None, Some("/token")).unwrap_err();
-        assert!(error.contains("http is not"), "{error}");
+    }
+
+    #[test]
+    fn keys_have_to_fit() {
+        let (address, token) = (Some("127.0.0.1:1"), Some("/token"));
+        let (crt, key, ca) = (Some("/crt"), Some("/key"), Some("/ca"));
+        for (keys, part) in [
+            (
+                [None, token, None, None, None],
+                "http_token_file is set, and http is not",
+            ),
+            (
+                [None, None, crt, key, None],
+                "http_certificate is set, and http is not",
+            ),
+            ([address, None, crt, None, None], "are needed together"),
+            ([address, token, None, key, ca], "are needed together"),
+            (
+                [address, token, None, None, ca],
+                "http_client_ca needs http_certificate",
+            ),
+        ] {
+            let error = finished(keys).unwrap_err();
+            assert!(error.contains(part), "{keys:?}: {error}");
+        }
     }
 }

@@ -47,6 +47,12 @@ pub(crate) enum Key {
     Http,
     /// File of the token for it.
     HttpTokenFile,
+    /// Certificate that those who ask see.
+    HttpCertificate,
+    /// Its private key.
+    HttpKeyFile,
+    /// Who signs the certificates that admit.
+    HttpClientCa,
     /// Address of the console.
     Console,
     /// Users of it.
@@ -121,7 +127,7 @@ const LIMITS: &str = "Limits";
 
 /// All keys with their descriptions, in the order of the help.
 #[rustfmt::skip] // One key, one row of aligned fields: it is a table.
-pub(crate) const KEYS: [(Key, KeySpec); 34] = [
+pub(crate) const KEYS: [(Key, KeySpec); 37] = [
     (Key::Listen, KeySpec {
         name: "listen", flag: "listen", env: "PGPALISADE_LISTEN", value_name: "ADDRESS", shape: Shape::List,
         default: Some("127.0.0.1:6432"), heading: ADDRESSES,
@@ -266,14 +272,33 @@ pub(crate) const KEYS: [(Key, KeySpec); 34] = [
         name: "http", flag: "http", env: "PGPALISADE_HTTP", value_name: "ADDRESS",
         shape: Shape::Text, default: None, heading: RECORD,
         help: "IP:PORT that answers HTTP: /metrics for Prometheus, /healthz and /readyz for probes, and tables",
-        more: "Without http_token_file it has to be an address of this machine, such as 127.0.0.1:6434.",
+        more: "Without http_token_file or http_client_ca it has to be an address of this machine, such as \
+               127.0.0.1:6434.",
     }),
     (Key::HttpTokenFile, KeySpec {
         name: "http_token_file", flag: "http-token-file", env: "PGPALISADE_HTTP_TOKEN_FILE", value_name: "FILE",
         shape: Shape::Text, default: None, heading: RECORD,
-        help: "File with the bearer token that a request has to show",
+        help: "File with the bearer token that admits a request",
         more: "One line of at least 16 characters, which others may not read. It is read at each request, so a new \
                token counts at once. Without the token, probes are told the status and nothing else.",
+    }),
+    (Key::HttpCertificate, KeySpec {
+        name: "http_certificate", flag: "http-certificate", env: "PGPALISADE_HTTP_CERTIFICATE", value_name: "FILE",
+        shape: Shape::Text, default: None, heading: RECORD,
+        help: "Certificate for HTTP, in PEM format, with those between it and its root; with it there is TLS only",
+        more: "SIGHUP reads all files for TLS again; if one of them has an error, the old ones stay in force.",
+    }),
+    (Key::HttpKeyFile, KeySpec {
+        name: "http_key", flag: "http-key", env: "PGPALISADE_HTTP_KEY", value_name: "FILE",
+        shape: Shape::Text, default: None, heading: RECORD,
+        help: "Its private key, as tls.key",
+        more: "",
+    }),
+    (Key::HttpClientCa, KeySpec {
+        name: "http_client_ca", flag: "http-client-ca", env: "PGPALISADE_HTTP_CLIENT_CA", value_name: "FILE",
+        shape: Shape::Text, default: None, heading: RECORD,
+        help: "Who signs certificates of clients, in PEM format: each of these admits, as the token does",
+        more: "",
     }),
     (Key::Console, KeySpec {
         name: "console", flag: "console", env: "PGPALISADE_CONSOLE", value_name: "ADDRESS",

@@ -1,4 +1,4 @@
-//! Who may ask: whoever has the token, or, where there is none, whoever is on this machine.
+//! Who may ask: whoever has the token, or a certificate; where nothing is asked for, whoever is on this machine.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,7 +10,7 @@ use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HOST};
 use subtle::ConstantTimeEq as _;
 
-use crate::config::Secret;
+use crate::config::{HttpAddr, Secret};
 
 /// A token may have so many bytes.
 const TOKEN_MAX: u64 = 4096;
@@ -41,38 +41,77 @@ pub(super) enum Access {
     Local,
     /// Who has the token that stands in the file at that moment, so that another one counts at once.
     Token(PathBuf),
+    /// Who has a certificate, or the token, where there is a file for it.
+    Certificate {
+        /// The file of the token.
+        or_token: Option<PathBuf>,
+    },
+}
+
+/// What a client has shown in the handshake of TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// Nothing.
+    Unknown,
+    /// A valid certificate: without a CA nobody is asked for one.
+    Certified,
+}
+
+/// Whether the sender of a request may be told more than a status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rights {
+    None,
+    Read,
 }
 
 impl Access {
-    pub(super) fn new(file: Option<&Path>) -> Result<Self, TokenError> {
-        let Some(path) = file else {
-            return Ok(Self::Local);
-        };
-        read(path)?;
-        Ok(Self::Token(path.to_owned()))
+    pub(super) fn new(config: &HttpAddr) -> Result<Self, TokenError> {
+        let file = config.token_file.clone();
+        if let Some(path) = &file {
+            read(path)?;
+        }
+        let client_ca = config.tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
+        Ok(match (client_ca, file) {
+            (None, None) => Self::Local,
+            (None, Some(path)) => Self::Token(path),
+            (Some(_), or_token) => Self::Certificate { or_token },
+        })
     }
 
     /// Whether a request is meant for this proxy, and not sent by a page of the Web whose name has become this address
     /// (DNS rebinding): such a page has no token, but may be on this machine.
+    ///
+    /// A browser shows its certificate without being told to, but not before the proxy's own has proved to be for the
+    /// name that the page came from: under another name it sends nothing. So the Host is not compared then, which also
+    /// would refuse a Prometheus that finds its targets by address (`server_name`).
     pub(super) fn is_meant(&self, fields: &HeaderMap) -> bool {
         match self {
             Self::Local => names_this_machine(fields),
-            Self::Token(_) => true,
+            Self::Token(_) | Self::Certificate { .. } => true,
         }
     }
 
-    /// Whether the sender of these fields may have an answer.
-    pub(super) fn admits(&self, fields: &HeaderMap) -> bool {
-        let Self::Token(path) = self else {
-            return true;
+    /// What the sender of these fields may have.
+    pub(super) fn rights(&self, peer: Peer, fields: &HeaderMap) -> Rights {
+        let token_file = match (self, peer) {
+            (Self::Local, _) | (Self::Certificate { .. }, Peer::Certified) => return Rights::Read,
+            (Self::Token(path), _) => path,
+            (Self::Certificate { or_token }, Peer::Unknown) => match or_token {
+                Some(path) => path,
+                None => return Rights::None,
+            },
         };
-        match read(path) {
+        let admits = match read(token_file) {
             Ok(token) => shown(fields)
                 .is_some_and(|shown| bool::from(shown.ct_eq(token.expose().as_bytes()))),
             Err(error) => {
-                tracing::error!(%error, "nobody is answered over HTTP");
+                tracing::error!(%error, "no token is accepted over HTTP");
                 false
             }
+        };
+        match admits {
+            true => Rights::Read,
+            false => Rights::None,
         }
     }
 }
@@ -125,8 +164,17 @@ mod tests {
     use std::fs::{self, Permissions};
 
     use hyper::header::HeaderValue;
+    use pgpalisade_tls::AcceptFiles;
 
     use super::*;
+
+    fn config(token_file: &Path) -> HttpAddr {
+        HttpAddr {
+            address: ([127, 0, 0, 1], 6434).into(),
+            token_file: Some(token_file.to_owned()),
+            tls: None,
+        }
+    }
 
     fn fields(values: &[&str]) -> HeaderMap {
         let mut fields = HeaderMap::new();
@@ -145,9 +193,10 @@ mod tests {
             fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
         };
         write("0123456789abcdef\n");
-        let access = Access::new(Some(&file)).unwrap();
+        let access = Access::new(&config(&file)).unwrap();
+        let admits = |fields: &HeaderMap| access.rights(Peer::Unknown, fields) == Rights::Read;
         for right in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef"] {
-            assert!(access.admits(&fields(&[right])), "{right}");
+            assert!(admits(&fields(&[right])), "{right}");
         }
         for wrong in [
             &[][..],
@@ -159,16 +208,70 @@ mod tests {
             &["0123456789abcdef"],
             &["Bearer 0123456789abcdef", "Bearer 0123456789abcdef"],
         ] {
-            assert!(!access.admits(&fields(wrong)), "{wrong:?}");
+            assert!(!admits(&fields(wrong)), "{wrong:?}");
         }
         write("another-token-of-mine");
-        assert!(access.admits(&fields(&["Bearer another-token-of-mine"])));
-        assert!(!access.admits(&fields(&["Bearer 0123456789abcdef"])));
+        assert!(admits(&fields(&["Bearer another-token-of-mine"])));
+        assert!(!admits(&fields(&["Bearer 0123456789abcdef"])));
         // What nobody can read, nobody can show.
         write("");
-        assert!(!access.admits(&fields(&["Bearer "])));
+        assert!(!admits(&fields(&["Bearer "])));
         fs::remove_file(&file).unwrap();
-        assert!(!access.admits(&fields(&["Bearer another-token-of-mine"])));
+        assert!(!admits(&fields(&["Bearer another-token-of-mine"])));
+    }
+
+    #[test]
+    fn a_certificate_admits_where_a_ca_is_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        fs::write(&file, "0123456789abcdef").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        let (none, token) = (fields(&[]), fields(&["Bearer 0123456789abcdef"]));
+        let mut config = config(&file);
+        for (with_token, client_ca, admitted) in [
+            // Nobody is asked for one without a CA, and what is not asked for counts for nothing.
+            (
+                true,
+                None,
+                [
+                    (Peer::Certified, &none, false),
+                    (Peer::Unknown, &token, true),
+                ],
+            ),
+            (
+                false,
+                Some("/ca"),
+                [
+                    (Peer::Certified, &none, true),
+                    (Peer::Unknown, &token, false),
+                ],
+            ),
+            (
+                true,
+                Some("/ca"),
+                [
+                    (Peer::Certified, &none, true),
+                    (Peer::Unknown, &token, true),
+                ],
+            ),
+        ] {
+            config.token_file = with_token.then(|| file.clone());
+            config.tls = Some(AcceptFiles {
+                certificate: "/crt".into(),
+                key: "/key".into(),
+                client_ca: client_ca.map(PathBuf::from),
+            });
+            let access = Access::new(&config).unwrap();
+            for (peer, fields, expect) in admitted {
+                let rights = access.rights(peer, fields);
+                assert_eq!(
+                    rights == Rights::Read,
+                    expect,
+                    "{access:?} {peer:?} {fields:?}"
+                );
+            }
+            assert_eq!(access.rights(Peer::Unknown, &none), Rights::None);
+        }
     }
 
     #[test]
@@ -210,7 +313,7 @@ mod tests {
         let error = |text: &str, mode: u32| {
             fs::write(&file, text).unwrap();
             fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
-            Access::new(Some(&file)).unwrap_err().to_string()
+            Access::new(&config(&file)).unwrap_err().to_string()
         };
         let token = "0123456789abcdef";
         assert!(error(token, 0o644).contains("chmod o-rwx"));

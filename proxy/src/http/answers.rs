@@ -8,15 +8,15 @@ use http_body_util::channel::Channel;
 use http_body_util::{Either, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
-    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue,
+    REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Method, Request, Response, StatusCode};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 
-use super::access::Access;
+use super::access::{Access, Peer, Rights};
 use super::events::{self, Pictures};
 use super::readiness::Readiness;
 use crate::console::Facts;
@@ -28,6 +28,8 @@ const ALIVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Where the dashboard hears what there is.
 pub(super) const EVENTS: &str = "/api/v1/events";
+/// <https://fetch.spec.whatwg.org/#cross-origin-resource-policy-header>
+const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 /// A page may ask nobody but this proxy, nor be shown inside of another one.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                            base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -46,32 +48,18 @@ pub(super) struct Answers {
     pub(super) main: Timers,
 }
 
-/// Whether the sender of a request may be told more than a status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rights {
-    None,
-    Read,
-}
-
 impl Answers {
     pub(super) async fn to(
         self: &Arc<Self>,
         request: &Request<Incoming>,
+        peer: Peer,
     ) -> Result<Response<Body>, Infallible> {
-        let rights = match self.access.admits(request.headers()) {
-            true => Rights::Read,
-            false => Rights::None,
-        };
+        let rights = self.access.rights(peer, request.headers());
         let path = request.uri().path();
-        // A probe of a load balancer has no token: it sees the status, and nothing else. Nor has a browser one, before
-        // the page has asked for it.
-        let is_page = matches!(path, "/" | "/dashboard.css" | "/dashboard.js");
-        let is_probe = matches!(path, "/healthz" | "/readyz");
-        if rights == Rights::None && !is_probe && !is_page {
-            let mut answer = plain(StatusCode::UNAUTHORIZED, "a bearer token is needed\n");
-            let scheme = HeaderValue::from_static("Bearer");
-            answer.headers_mut().insert(WWW_AUTHENTICATE, scheme);
-            return Ok(answer);
+        if rights == Rights::None
+            && let Some(refusal) = refusal(&self.access, path)
+        {
+            return Ok(refusal);
         }
         let answer = match path {
             _ if !matches!(*request.method(), Method::GET | Method::HEAD) => {
@@ -91,7 +79,7 @@ impl Answers {
             "/readyz" => self.ready(rights).await,
             _ => match path.strip_prefix("/api/v1/") {
                 Some(_) if !self.access.is_meant(request.headers()) => not_meant(),
-                Some("events") => self.events(request),
+                Some("events") => self.events(request, peer),
                 Some(table) => self.table(table).await,
                 None => nothing_there(),
             },
@@ -99,10 +87,13 @@ impl Answers {
         Ok(answer)
     }
 
-    fn events(self: &Arc<Self>, request: &Request<Incoming>) -> Response<Body> {
+    fn events(self: &Arc<Self>, request: &Request<Incoming>, peer: Peer) -> Response<Body> {
         let body = match *request.method() {
             Method::HEAD => Either::Left(Full::default()),
-            _ => Either::Right(events::body(Arc::clone(self), request.headers().clone())),
+            _ => {
+                let fields = request.headers().clone();
+                Either::Right(events::body(Arc::clone(self), peer, fields))
+            }
         };
         headed(StatusCode::OK, "text/event-stream", body)
     }
@@ -156,6 +147,28 @@ impl Answers {
     }
 }
 
+/// What who may not read is told, where it is anything else.
+fn refusal(access: &Access, path: &str) -> Option<Response<Body>> {
+    let what_is_needed = match (access, path) {
+        // A probe of a load balancer has nothing to show: it sees the status, and nothing else.
+        (_, "/healthz" | "/readyz") | (Access::Local, _) => return None,
+        (Access::Certificate { or_token: None }, _) => {
+            return Some(plain(
+                StatusCode::FORBIDDEN,
+                "a client certificate is needed: http_client_ca says who signs it\n",
+            ));
+        }
+        // Nor has a browser a token, before the page has asked for it.
+        (_, "/" | "/dashboard.css" | "/dashboard.js") => return None,
+        (Access::Token(_), _) => "a bearer token is needed\n",
+        (Access::Certificate { .. }, _) => "a bearer token or a client certificate is needed\n",
+    };
+    let mut answer = plain(StatusCode::UNAUTHORIZED, what_is_needed);
+    let scheme = HeaderValue::from_static("Bearer");
+    answer.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+    Some(answer)
+}
+
 /// Names of users and their statements are in tables, so no page of the Web may read them in a browser on this
 /// machine.
 fn not_meant() -> Response<Body> {
@@ -203,5 +216,7 @@ fn headed(status: StatusCode, content_type: &'static str, body: Body) -> Respons
     let fields = response.headers_mut();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // A browser shows its certificate for whatever page has it ask: no page but our own gets at an answer.
+    fields.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
     response
 }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
+use super::access::{Peer, Rights};
 use super::answers::Answers;
 
 /// Time between two pictures, at least.
@@ -100,18 +101,27 @@ fn shortened(name: &str, mut rows: Vec<Value>) -> Value {
     .into()
 }
 
-/// A body that shows what there is, until whoever reads it goes, or may not read it any more by these fields of the
-/// request.
-pub(super) fn body(answers: Arc<Answers>, fields: HeaderMap) -> Channel<Bytes, Infallible> {
+/// A body that shows what there is, until whoever reads it goes, or may not read it any more by what was shown: in the
+/// handshake, and in these fields of the request.
+pub(super) fn body(
+    answers: Arc<Answers>,
+    peer: Peer,
+    fields: HeaderMap,
+) -> Channel<Bytes, Infallible> {
     let (sender, body) = Channel::new(1);
-    tokio::spawn(send(sender, answers, fields));
+    tokio::spawn(send(sender, answers, peer, fields));
     body
 }
 
-async fn send(mut to: Sender<Bytes, Infallible>, answers: Arc<Answers>, fields: HeaderMap) {
+async fn send(
+    mut to: Sender<Bytes, Infallible>,
+    answers: Arc<Answers>,
+    peer: Peer,
+    fields: HeaderMap,
+) {
     let mut sent = Bytes::new();
     let mut sent_at = Instant::now();
-    while answers.access.admits(&fields) {
+    while answers.access.rights(peer, &fields) == Rights::Read {
         let Picture {
             content, made_at, ..
         } = answers.pictures.latest(&answers).await;

@@ -1,15 +1,18 @@
 //! TLS towards those who connect to us.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
 
 use crate::files::{self, FileError};
+use crate::provider;
 use crate::session::{Session, TlsError};
-use crate::{ALPN, provider};
 
 /// The files of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,12 +33,12 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Reads the files.
+    /// Reads the files, for a protocol by its name for ALPN.
     ///
     /// # Errors
     ///
     /// What is wrong with them.
-    pub fn load(files: &AcceptFiles) -> Result<Self, FileError> {
+    pub fn load(files: &AcceptFiles, protocol: &[u8]) -> Result<Self, FileError> {
         let chain = files::certificates(&files.certificate)?;
         let key = files::key(&files.key)?;
         let certificate = chain.first().cloned().unwrap_or_else(|| Vec::new().into());
@@ -57,7 +60,7 @@ impl Acceptor {
                     path: files.certificate.clone(),
                     source,
                 })?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = vec![protocol.to_vec()];
         // As PostgreSQL: every session is authenticated anew, by the files that are in force.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
@@ -74,6 +77,29 @@ impl Acceptor {
     /// Where the library refuses its settings.
     pub fn session(&self) -> Result<Session, TlsError> {
         Session::accepting(Arc::clone(&self.config))
+    }
+
+    /// The handshake with a client that has connected, for as long as it takes, and the client's own certificate, in
+    /// DER, where it has shown one that is valid.
+    ///
+    /// # Errors
+    ///
+    /// The client broke the protocol, or is not to be trusted; the stream's own.
+    pub async fn accept<S>(
+        &self,
+        stream: S,
+    ) -> io::Result<(
+        impl AsyncRead + AsyncWrite + Unpin + use<S>,
+        Option<CertificateDer<'static>>,
+    )>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let acceptor = TlsAcceptor::from(Arc::clone(&self.config));
+        let stream = acceptor.accept(stream).await?;
+        let (_, session) = stream.get_ref();
+        let shown = session.peer_certificates().and_then(<[_]>::first).cloned();
+        Ok((stream, shown))
     }
 
     /// The certificate that it shows, in DER.

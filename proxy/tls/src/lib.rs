@@ -26,6 +26,9 @@ use rustls::crypto::CryptoProvider;
 /// The protocol's name for ALPN: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-SSL>.
 pub const ALPN: &[u8] = b"postgresql";
 
+/// The other protocol that the proxy has a listener for: <https://www.rfc-editor.org/rfc/rfc7301#section-6>.
+pub const ALPN_HTTP: &[u8] = b"http/1.1";
+
 /// SSLRequest: its length and its code. The server answers with one byte: `S`, or `N` where it has no TLS.
 pub const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 

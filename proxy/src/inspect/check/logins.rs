@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use pgpalisade_logins::kind;
-use pgpalisade_tls::{Acceptor, Connector};
+use pgpalisade_tls::{ALPN, Acceptor, Connector};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
@@ -189,7 +189,7 @@ async fn look(config: &Config, user: &str, database: &str) -> Result<Legs, Strin
     let shown = match &config.clients.tls {
         ClientTls::Off => None,
         ClientTls::On { files, .. } => {
-            let acceptor = Acceptor::load(files).map_err(|error| error.to_string())?;
+            let acceptor = Acceptor::load(files, ALPN).map_err(|error| error.to_string())?;
             Some(acceptor.certificate().to_vec())
         }
     };

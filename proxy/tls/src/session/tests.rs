@@ -4,7 +4,7 @@ use std::fs::{Permissions, set_permissions, write};
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::{AcceptFiles, Acceptor, Connector, SslMode, SslSettings};
+use crate::{ALPN, AcceptFiles, Acceptor, Connector, SslMode, SslSettings};
 
 fn acceptor() -> Acceptor {
     let dir = tempfile::tempdir().unwrap();
@@ -17,7 +17,7 @@ fn acceptor() -> Acceptor {
     write(&files.certificate, made.cert.pem()).unwrap();
     write(&files.key, made.signing_key.serialize_pem()).unwrap();
     set_permissions(&files.key, Permissions::from_mode(0o600)).unwrap();
-    Acceptor::load(&files).unwrap()
+    Acceptor::load(&files, ALPN).unwrap()
 }
 
 /// A client and a server behind their handshake.
