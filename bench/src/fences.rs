@@ -77,6 +77,7 @@ pub(crate) fn fences(plan: &Plan) -> Vec<Record> {
                     protocol: "prepared",
                     clients,
                     script: Some(script(dir.path(), statements)),
+                    rate: None,
                     options: way.options(),
                     window: plan.window,
                 };
