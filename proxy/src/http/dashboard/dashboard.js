@@ -68,8 +68,12 @@ const CELLS = {
   },
 };
 
+function isRight(kind) {
+  return ["number", "alarm", "took"].includes(kind);
+}
+
 function cell(value, kind) {
-  if (value === null || value === undefined) return element("td", "\u2013", "none");
+  if (value === null || value === undefined) return element("td", "\u2013", isRight(kind) ? "none number" : "none");
   return (CELLS[kind] ?? ((text) => element("td", text)))(value);
 }
 
@@ -99,7 +103,7 @@ function showTable(name) {
   count.textContent = all ? `${total}` : `${kept.length} of ${total}`;
   const head = element("tr");
   head.append(...columns.map(([, title, kind]) => {
-    const made = element("th", title, ["number", "alarm", "took"].includes(kind) ? "number" : undefined);
+    const made = element("th", title, isRight(kind) ? "number" : undefined);
     made.scope = "col";
     return made;
   }));
