@@ -1,0 +1,171 @@
+//! Takeovers on a real PostgreSQL: old sessions end and commit nothing, and what cannot be confirmed is
+//! refused.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+#[expect(unreachable_pub, reason = "shared by the test binaries of this crate")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod control;
+mod ends;
+mod incomplete;
+mod refused;
+mod register;
+mod unanswered;
+
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use pgpalisade_authority::{
+    Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
+    Enrolled, IfStale, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired,
+    Scope, TakeoverEnd, TakeoverRecord, Token, Watch,
+};
+use pgpalisade_policies::TokenBounds;
+use pgpalisade_takeover::{
+    BackendFault, DeclareError, Identified, Purpose, StartError, StoreLock, Takeover,
+    TakeoverOptions, Terms, Trace,
+};
+use pgpalisade_tests::machine::Signal;
+use support::Postgres;
+use tokio_postgres::Client;
+use tokio_util::sync::CancellationToken;
+
+fn token(value: u64) -> Token {
+    Token::new(value).unwrap()
+}
+
+fn options(postgres: &Postgres) -> TakeoverOptions {
+    TakeoverOptions::new(postgres.config("postgres"), "test".to_owned())
+}
+
+fn store(postgres: &Postgres) -> Arc<Embedded> {
+    Arc::new(Embedded::open(&postgres.dir().join("authority")).unwrap())
+}
+
+async fn start(options: TakeoverOptions, store: &Arc<Embedded>) -> Result<Takeover, StartError> {
+    Takeover::start(options, Arc::clone(store) as _, CancellationToken::new()).await
+}
+
+async fn declare(takeover: &Takeover, value: u64, backend: Backend) -> Result<Mark, DeclareError> {
+    declare_for(takeover, value, identified(takeover, backend)).await
+}
+
+async fn declare_for(
+    takeover: &Takeover,
+    value: u64,
+    session: Identified,
+) -> Result<Mark, DeclareError> {
+    takeover
+        .declare(
+            Declaration::new(
+                &Scope::default(),
+                token(value),
+                session.backend,
+                session.cluster,
+                "a test",
+            ),
+            Terms {
+                purpose: Purpose::Admit,
+                bounds: TokenBounds::default(),
+            },
+            takeover.deadline(),
+        )
+        .await
+}
+
+/// A session on the cluster that the proxy is connected to.
+fn identified(takeover: &Takeover, backend: Backend) -> Identified {
+    let cluster = takeover.cluster().unwrap();
+    Identified { backend, cluster }
+}
+
+/// As a session with this pid that has left a trace.
+async fn found(takeover: &Takeover, pid: i32, trace: Trace) -> Result<Backend, DeclareError> {
+    let found = takeover.identify(pid, trace, takeover.deadline()).await;
+    found.map(|found| found.backend)
+}
+
+async fn identify(takeover: &Takeover, session: &Client) -> Result<Backend, DeclareError> {
+    let (pid, trace) = (pid(session).await, Trace::random());
+    session.batch_execute(trace.text()).await.unwrap();
+    found(takeover, pid, trace).await
+}
+
+async fn pid(client: &Client) -> i32 {
+    client
+        .query_one("SELECT pg_backend_pid()", &[])
+        .await
+        .unwrap()
+        .get(0)
+}
+
+/// A session of `user` that has declared a token.
+async fn declared(
+    postgres: &Postgres,
+    takeover: &Takeover,
+    user: &str,
+    value: u64,
+) -> (Client, Backend) {
+    let client = postgres.connect(user).await;
+    let backend = identify(takeover, &client).await.unwrap();
+    declare(takeover, value, backend).await.unwrap();
+    (client, backend)
+}
+
+async fn registered(store: &Embedded) -> Vec<Backend> {
+    let mut all: Vec<Backend> = store
+        .sessions()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|(_, r)| r.backend)
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+async fn count(client: &Client, sql: &str) -> i64 {
+    client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+/// Waits until `sql` counts to `expect`.
+async fn eventually(client: &Client, sql: &str, expect: i64) {
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while count(client, sql).await != expect {
+        assert!(Instant::now() < give_up, "{sql} is not {expect}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn eventually_registered(store: &Embedded, expect: &[Backend]) {
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while registered(store).await != expect {
+        assert!(
+            Instant::now() < give_up,
+            "{:?} is not {expect:?}",
+            registered(store).await
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// What is kept of the takeover by this token, the last one, once it has ended like this.
+async fn kept(
+    takeover: &Takeover,
+    to: u64,
+    is_so: impl Fn(&TakeoverEnd) -> bool,
+) -> TakeoverRecord {
+    let give_up = Instant::now() + Duration::from_secs(10);
+    loop {
+        let all = takeover.history(takeover.deadline());
+        match all.await.unwrap().into_iter().next() {
+            Some((_, last)) if last.to == token(to) && is_so(&last.end) => return last,
+            other => assert!(Instant::now() < give_up, "{other:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,186 @@
+//! Who is refused, and what the refusal names.
+
+use super::*;
+
+#[tokio::test]
+async fn a_pid_with_another_start_is_another_session() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(options(&postgres), &store).await.unwrap();
+    let bystander = postgres.connect("postgres").await;
+    let live = identify(&takeover, &bystander).await.unwrap();
+    // As if an old session had had the pid before.
+    let former = Backend {
+        started_us: live.started_us - 1,
+        ..live
+    };
+    declare(&takeover, 1, former).await.unwrap();
+    let (_new, new) = declared(&postgres, &takeover, "postgres", 2).await;
+    assert_eq!(pid(&bystander).await, live.pid, "the bystander was ended");
+    assert_eq!(
+        registered(&store).await,
+        [new],
+        "the former session is gone"
+    );
+}
+
+#[tokio::test]
+async fn missing_rights_are_named_with_the_grant() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let admin = postgres.connect("postgres").await;
+    let weak = || TakeoverOptions {
+        control: postgres.config("Weak").into(),
+        ..options(&postgres)
+    };
+    admin
+        .batch_execute("CREATE ROLE \"Weak\" LOGIN")
+        .await
+        .unwrap();
+    let error = start(weak(), &store).await.unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, StartError::Rights { .. }), "{text}");
+    let grant = text.split_once("superuser: ").unwrap().1.to_owned();
+    assert_eq!(
+        grant,
+        "GRANT pg_signal_backend, pg_read_all_stats TO \"Weak\""
+    );
+    admin
+        .batch_execute("GRANT pg_signal_backend TO \"Weak\"")
+        .await
+        .unwrap();
+    let text = start(weak(), &store).await.unwrap_err().to_string();
+    assert!(text.contains("GRANT pg_read_all_stats TO"), "{text}");
+    admin.batch_execute(&grant).await.unwrap();
+    let takeover = start(weak(), &store).await.unwrap();
+    // The rights suffice for ordinary roles.
+    admin.batch_execute("CREATE ROLE app LOGIN").await.unwrap();
+    let (old, _) = declared(&postgres, &takeover, "app", 1).await;
+    declared(&postgres, &takeover, "app", 2).await;
+    assert!(old.batch_execute("SELECT 1").await.is_err());
+    // They do not for superusers.
+    let (old, left) = declared(&postgres, &takeover, "postgres", 2).await;
+    let client = postgres.connect("app").await;
+    let new = identify(&takeover, &client).await.unwrap();
+    let began = Instant::now();
+    match declare(&takeover, 3, new).await.unwrap_err() {
+        DeclareError::Incomplete {
+            left: found, why, ..
+        } => {
+            assert!(found.contains(&left), "{found:?}");
+            assert!(why.contains("superuser"), "{why}");
+        }
+        other => panic!("{other}"),
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "a refusal does not wait"
+    );
+    old.batch_execute("SELECT 1").await.unwrap();
+}
+
+#[tokio::test]
+async fn hidden_and_unknown_backends_are_refused() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let admin = postgres.connect("postgres").await;
+    let grants = "CREATE ROLE c LOGIN; GRANT pg_signal_backend, pg_read_all_stats TO c";
+    admin.batch_execute(grants).await.unwrap();
+    let reap_every = Duration::from_millis(50);
+    let control = TakeoverOptions {
+        control: postgres.config("c").into(),
+        reap_every,
+        ..options(&postgres)
+    };
+    let takeover = start(control, &store).await.unwrap();
+    let fault = |error: DeclareError| match error {
+        DeclareError::Backend { why, .. } => why,
+        other => panic!("{other}"),
+    };
+    // A pooler shows pids of its own.
+    let unknown = found(&takeover, i32::MAX, Trace::random()).await;
+    let unknown = unknown.unwrap_err();
+    assert!(unknown.to_string().contains("pooler"), "{unknown}");
+    assert_eq!(fault(unknown), BackendFault::Unknown);
+    // The pid is there, but it is not of the session that has left the trace.
+    let other = found(&takeover, pid(&admin).await, Trace::random()).await;
+    assert_eq!(fault(other.unwrap_err()), BackendFault::Other);
+    let quiet = postgres.connect("postgres").await;
+    quiet
+        .batch_execute("SET track_activities = off")
+        .await
+        .unwrap();
+    let untracked = identify(&takeover, &quiet).await.unwrap_err();
+    assert!(
+        untracked.to_string().contains("track_activities"),
+        "{untracked}"
+    );
+    assert_eq!(fault(untracked), BackendFault::Untracked);
+    let (client, backend) = declared(&postgres, &takeover, "postgres", 1).await;
+    admin
+        .batch_execute("REVOKE pg_read_all_stats FROM c")
+        .await
+        .unwrap();
+    let hidden = identify(&takeover, &client).await.unwrap_err();
+    assert!(hidden.to_string().contains("pg_read_all_stats"), "{hidden}");
+    assert_eq!(fault(hidden), BackendFault::Hidden);
+    // What is hidden is not gone: the reaper leaves it.
+    tokio::time::sleep(reap_every * 10).await;
+    assert_eq!(registered(&store).await, [backend]);
+}
+
+#[tokio::test]
+async fn a_second_authority_is_refused_and_both_are_named() {
+    let postgres = Postgres::start(&[]).await;
+    let first = store(&postgres);
+    let second = Arc::new(Embedded::open(&postgres.dir().join("second")).unwrap());
+    let admin = postgres.connect("postgres").await;
+    admin.batch_execute("CREATE DATABASE other").await.unwrap();
+    let impatient = |store_lock| TakeoverOptions {
+        lock_wait: Duration::from_millis(300),
+        store_lock,
+        ..options(&postgres)
+    };
+    for kind in [StoreLock::Exclusive, StoreLock::Shared] {
+        let takeover = start(impatient(kind), &first).await.unwrap();
+        for database in ["postgres", "other"] {
+            let mut elsewhere = impatient(kind);
+            elsewhere.control.config.dbname(database);
+            let error = start(elsewhere.clone(), &second).await.unwrap_err();
+            let text = error.to_string();
+            assert!(matches!(error, StartError::OtherAuthority { .. }), "{text}");
+            assert!(text.contains(&second.identity().to_string()), "{text}");
+            assert!(
+                text.contains(&format!("{:08x}", first.identity().short())),
+                "{text}"
+            );
+            assert!(text.contains("pgpalisade control"), "{text}");
+            // The same store: a second proxy is welcome only where the store is shared.
+            match (kind, start(elsewhere, &first).await) {
+                (StoreLock::Exclusive, Err(StartError::Taken { holder, .. })) => {
+                    assert_eq!(
+                        holder.application_name.as_deref(),
+                        Some("pgpalisade control")
+                    );
+                }
+                (StoreLock::Shared, Ok(_)) => {}
+                (_, other) => panic!("{kind:?} {database}: {other:?}"),
+            }
+        }
+        drop(takeover);
+        let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+        eventually(&admin, locks, 0).await;
+    }
+    // One that goes away in time is waited for.
+    let takeover = start(impatient(StoreLock::Exclusive), &first)
+        .await
+        .unwrap();
+    let waiting = tokio::spawn({
+        let (options, second) = (options(&postgres), Arc::clone(&second));
+        async move { start(options, &second).await }
+    });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!waiting.is_finished());
+    drop(takeover);
+    waiting.await.unwrap().unwrap();
+}

@@ -1,0 +1,106 @@
+//! What stays on the register, and what leaves it.
+
+use super::*;
+
+#[tokio::test]
+async fn the_reaper_removes_only_what_is_gone() {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let reap_every = Duration::from_millis(100);
+    let takeover = start(
+        TakeoverOptions {
+            reap_every,
+            ..options(&postgres)
+        },
+        &store,
+    )
+    .await
+    .unwrap();
+    let (_alive, alive) = declared(&postgres, &takeover, "postgres", 1).await;
+    let (gone, gone_backend) = declared(&postgres, &takeover, "postgres", 1).await;
+    let reused = Backend {
+        started_us: alive.started_us + 1,
+        ..alive
+    };
+    declare(&takeover, 1, reused).await.unwrap();
+    assert!(registered(&store).await.contains(&gone_backend));
+    drop(gone);
+    eventually_registered(&store, &[alive]).await;
+    tokio::time::sleep(reap_every * 5).await;
+    assert_eq!(registered(&store).await, [alive]);
+}
+
+/// A store that is restored to a copy without a session is found out also where no proxy was started since: the epoch
+/// rises after a session has joined, and stays where none has.
+#[tokio::test]
+async fn the_epoch_rises_once_sessions_have_joined() {
+    let postgres = Postgres::start(&[]).await;
+    let (store, admin) = (store(&postgres), postgres.connect("postgres").await);
+    let reap_every = Duration::from_millis(50);
+    let options = TakeoverOptions {
+        reap_every,
+        ..options(&postgres)
+    };
+    let takeover = start(options.clone(), &store).await.unwrap();
+    let epoch = async || {
+        let kept = store.mark(&Scope::epoch()).await.unwrap().unwrap();
+        let seen = "SELECT token FROM pgpalisade.mark WHERE scope = 'pgpalisade.epoch'";
+        (kept.token.get(), count(&admin, seen).await)
+    };
+    assert_eq!(epoch().await, (1, 1));
+    let (_session, session) = declared(&postgres, &takeover, "postgres", 1).await;
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while epoch().await != (2, 2) {
+        assert!(Instant::now() < give_up, "{:?}", epoch().await);
+        tokio::time::sleep(reap_every).await;
+    }
+    tokio::time::sleep(reap_every * 5).await;
+    assert_eq!(epoch().await, (2, 2));
+    assert_eq!(registered(&store).await, [session]);
+    drop(takeover);
+    let _takeover = start(options, &store).await.unwrap();
+    assert_eq!(epoch().await, (3, 3));
+}
+
+/// Everything of the proxy goes without a word; the server session of its client stays. The next raise,
+/// after a start on
+/// the same file, ends it.
+#[tokio::test]
+async fn sessions_of_a_killed_proxy_are_ended_by_the_next_takeover() {
+    let postgres = Postgres::start(&[]).await;
+    let first = store(&postgres);
+    let takeover = start(options(&postgres), &first).await.unwrap();
+    let (old, old_backend) = declared(&postgres, &takeover, "postgres", 1).await;
+    old.batch_execute("CREATE TABLE t (id int)").await.unwrap();
+    old.batch_execute("BEGIN; INSERT INTO t VALUES (1)")
+        .await
+        .unwrap();
+    drop((takeover, first));
+    let give_up = Instant::now() + Duration::from_secs(10);
+    let second = loop {
+        match Embedded::open(&postgres.dir().join("authority")) {
+            Ok(store) => break Arc::new(store),
+            Err(error) => assert!(Instant::now() < give_up, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    let takeover = start(options(&postgres), &second).await.unwrap();
+    assert_eq!(
+        registered(&second).await,
+        [old_backend],
+        "the start removes only what is gone"
+    );
+    assert_eq!(
+        takeover.cells().cell(&Scope::default()).mark(),
+        Some(token(1)),
+        "from the store"
+    );
+    let (new, new_backend) = declared(&postgres, &takeover, "postgres", 2).await;
+    assert!(old.batch_execute("COMMIT").await.is_err());
+    assert_eq!(
+        count(&new, "SELECT count(*) FROM pg_tables WHERE tablename = 't'").await,
+        1
+    );
+    assert_eq!(count(&new, "SELECT count(*) FROM t").await, 0);
+    assert_eq!(registered(&second).await, [new_backend]);
+}
