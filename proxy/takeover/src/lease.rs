@@ -15,7 +15,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pgpalisade_authority::{Claim, Declaration, LeaseStep, LeaseTime, Leased, Mark, Scope};
 use pgpalisade_fence::{Purpose, Terms};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::error::DeclareError;
@@ -36,6 +37,8 @@ const TAKES_MAX: u32 = 8;
 struct Candidacy {
     place: Place,
     wanted: Mutex<Wanted>,
+    /// It is wanted for another time.
+    changed: Notify,
 }
 
 /// For how long the client wants a lease.
@@ -95,7 +98,9 @@ impl Candidacy {
     async fn keep(self: Arc<Self>, mut asked_at: Instant, lost: impl FnOnce() + Send) {
         loop {
             let next = asked_at + LIVES / RENEWALS;
-            sleep_until(self.wanted_until().map_or(next, |until| until.min(next))).await;
+            let wake = self.wanted_until().map_or(next, |until| until.min(next));
+            // Also where its time is asked for anew meanwhile, and is over sooner.
+            let _ = timeout_at(wake, self.changed.notified()).await;
             if !self.is_wanted() {
                 return self.place.give_back().await;
             }
@@ -145,6 +150,7 @@ impl Candidacy {
             LeaseTime::WhileHeld => Wanted::WhileHeld,
             LeaseTime::Asked(_) => Wanted::Until(Instant::now() + time.duration()),
         };
+        self.changed.notify_one();
         Leased::Held
     }
 }
@@ -175,6 +181,7 @@ impl Takeover {
         let candidacy = Arc::new(Candidacy {
             place: lines.stand(scope),
             wanted: Mutex::new(Wanted::WhileHeld),
+            changed: Notify::new(),
         });
         let waits = Arc::clone(&candidacy);
         let waiting = lines

@@ -306,6 +306,21 @@ fn a_lease_with_a_time_is_the_clients_to_renew() {
     assert_refused(&ended, "PF001");
 }
 
+/// Whenever it is asked for: a candidate that waits a second longer has it.
+#[test]
+fn a_lease_ends_with_its_time() {
+    let stage = stage();
+    for (asked_before, token) in [(false, 1), (true, 3)] {
+        let mut holder = stage.plain();
+        if asked_before {
+            holder.ok(LEASE);
+        }
+        holder.ok("SET fencing.token = 'lease:3s'");
+        assert_holds(&mut holder, &token.to_string());
+        stage.plain().ok("SET fencing.token = 'lease:4s'");
+    }
+}
+
 /// The proxy renews, so a client that says nothing keeps its lease beyond its time.
 #[test]
 fn a_lease_without_a_time_is_the_proxys_to_renew() {
