@@ -2,7 +2,8 @@
 //!
 //! - `plan`: how much is measured. `record`: one measured value; all of them are the CSV file.
 //! - `ways`: the targets, started by the harness of the tests. `process`: their CPU time and memory.
-//! - `pgbench`: the load. `transactions`, `flatness`, `takeover`, `fences`: what is measured.
+//! - `pgbench`: the load. `transactions`, `flatness`, `takeover`, `handover`, `fences`: what is
+//!   measured.
 //! - `table`, `chart`: what is made of the records.
 //! - `soak`: minutes under load with everything observed, by itself.
 //!
@@ -17,6 +18,7 @@
 mod chart;
 mod fences;
 mod flatness;
+mod handover;
 mod pgbench;
 mod plan;
 mod process;
@@ -105,6 +107,7 @@ fn measure(measurement: Measurement, plan: &Plan) -> Vec<Record> {
         Measurement::Sessions => flatness::sessions(plan),
         Measurement::Scopes => flatness::scopes(plan),
         Measurement::Takeover => takeover::takeover(plan),
+        Measurement::Handover => handover::handover(plan),
         Measurement::Fences => fences::fences(plan),
     }
 }

@@ -39,6 +39,8 @@ pub(crate) enum Measurement {
     Scopes,
     /// A newer token, over old sessions with open transactions
     Takeover,
+    /// The lease of a leader that ends, to the first write of the next one
+    Handover,
     /// Writes without a fence, with one that is built by hand, and through the proxy
     Fences,
 }
@@ -102,7 +104,8 @@ pub(crate) enum Figure {
     /// Resident memory of the target's process, for each idle session.
     #[serde(rename = "KiB")]
     Memory,
-    /// From sending SET to its answer; directly, from telling PostgreSQL to end sessions until they are gone.
+    /// From sending SET to its answer; directly, from telling PostgreSQL to end sessions until they are gone. From the
+    /// end of a leader to the first write of the next.
     #[serde(rename = "ms")]
     Takeover,
     /// User and system time of PostgreSQL and of the target, for each write.

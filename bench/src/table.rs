@@ -79,6 +79,7 @@ fn label((measurement, variant, number, figure): Key<'_>) -> String {
         Measurement::Sessions => of("idle session"),
         Measurement::Scopes => format!("writes with {}", of("scope")),
         Measurement::Takeover => format!("takeover over {}, {variant}", of("session")),
+        Measurement::Handover => format!("lease to the next leader's first write, {variant}"),
         Measurement::Fences => format!("write, {variant}, {}", of("client")),
     };
     format!("{what}: {}", figure.name())

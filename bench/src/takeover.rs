@@ -9,23 +9,28 @@ use pgpalisade_tests::machine;
 use pgpalisade_tests::postgres::{Auth, END_ALONE, Postgres};
 use pgpalisade_tests::proxy::{Options, Proxy, Store};
 use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Message, Wire, pretty};
+use pgpalisade_tests::wire::{Endpoint, Message, Wire, pretty};
 
 use crate::plan::{Cell, Plan};
 use crate::record::{Figure, Measurement, Record, Target};
 
 const WRITE: &str = "BEGIN; INSERT INTO jobs (who) VALUES (1)";
-const USER: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
+pub(crate) const USER: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 
 /// The proxy removes the records of ended sessions in the background. The next round is not to meet that.
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Where the proxy keeps marks and sessions.
 #[derive(Clone, Copy, Debug)]
-enum StoreKind {
+pub(crate) enum StoreKind {
     Embedded,
     Etcd,
     Postgres,
+}
+
+impl StoreKind {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [Self::Embedded, Self::Etcd, Self::Postgres];
 }
 
 impl fmt::Display for StoreKind {
@@ -39,7 +44,7 @@ impl fmt::Display for StoreKind {
 }
 
 /// The servers of one store. Dropped from the first to the last, so that the proxy sees none of the others go.
-struct Stage {
+pub(crate) struct Stage {
     proxy: Proxy,
     postgres: Postgres,
     _store: RunningStore,
@@ -57,7 +62,7 @@ enum RunningStore {
 /// Measures takeovers with each store.
 pub(crate) fn takeover(plan: &Plan) -> Vec<Record> {
     let mut records = Vec::new();
-    for kind in [StoreKind::Embedded, StoreKind::Etcd, StoreKind::Postgres] {
+    for kind in StoreKind::ALL {
         let most = plan.old_sessions.iter().copied().max().unwrap_or_default();
         let mut stage = Stage::start(kind, most);
         for &number in plan.old_sessions {
@@ -86,7 +91,8 @@ pub(crate) fn takeover(plan: &Plan) -> Vec<Record> {
 }
 
 impl Stage {
-    fn start(kind: StoreKind, sessions_max: u32) -> Self {
+    /// Starts them, with room for so many sessions.
+    pub(crate) fn start(kind: StoreKind, sessions_max: u32) -> Self {
         let postgres = durable(sessions_max);
         postgres.sql("CREATE TABLE jobs (who int)");
         let mut options = Options::new(&postgres);
@@ -113,6 +119,16 @@ impl Stage {
             _store: store,
             token: 1,
         }
+    }
+
+    /// Where clients connect.
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        self.proxy.endpoint()
+    }
+
+    /// Empties the table.
+    pub(crate) fn forget_rows(&self) {
+        self.postgres.sql("TRUNCATE jobs");
     }
 
     /// From sending SET with the next token to its answer, over sessions with an open write transaction each.

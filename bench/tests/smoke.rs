@@ -68,6 +68,7 @@ fn everything() {
     check(&found, "sessions", "CPU us", &["pgpalisade"]);
     check(&found, "scopes", "CPU us", &["pgpalisade"]);
     check(&found, "takeover", "ms", &["direct", "pgpalisade"]);
+    check(&found, "handover", "ms", &["pgpalisade"]);
     for figure in ["servers' CPU us", "WAL bytes", "multixacts"] {
         check(&found, "fences", figure, &["direct", "pgpalisade"]);
     }

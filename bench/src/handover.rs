@@ -1,0 +1,106 @@
+//! How long a scope is without a leader when its lease changes hands: from the end of the one to the first write of the
+//! next, who stands in line.
+
+use std::fmt;
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
+
+use pgpalisade_tests::wire::{Endpoint, Wire};
+
+use crate::plan::{Cell, Plan};
+use crate::record::{Figure, Measurement, Record, Target};
+use crate::takeover::{Stage, StoreKind, USER};
+
+/// The next one has asked by then, and waits.
+const IN_LINE: Duration = Duration::from_millis(300);
+
+/// A leader that sleeps costs as long as its lease lives: so few of them show it.
+const PAUSED_ROUNDS: u32 = 3;
+
+/// How a leader ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// It gives its lease back.
+    Released,
+    /// Its process is gone, and its connection with it.
+    Killed,
+    /// It does not say again that it wants the lease, which is for 3 s.
+    Paused,
+}
+
+impl End {
+    const ALL: [Self; 3] = [Self::Released, Self::Killed, Self::Paused];
+
+    /// What the leader asks for.
+    const fn lease(self) -> &'static str {
+        match self {
+            Self::Released | Self::Killed => "SET fencing.token = 'lease'",
+            Self::Paused => "SET fencing.token = 'lease:3s'",
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Released => "released",
+            Self::Killed => "killed",
+            Self::Paused => "paused, 3 s",
+        })
+    }
+}
+
+/// Measures handovers with each store.
+pub(crate) fn handover(plan: &Plan) -> Vec<Record> {
+    let mut records = Vec::new();
+    for kind in StoreKind::ALL {
+        let stage = Stage::start(kind, 2);
+        for end in End::ALL {
+            let rounds = match end {
+                End::Released | End::Killed => plan.takeovers,
+                End::Paused => plan.takeovers.min(PAUSED_ROUNDS),
+            };
+            eprintln!("handover: {kind}, {end}, {rounds} rounds");
+            for round in 1..=rounds {
+                let cell = Cell {
+                    measurement: Measurement::Handover,
+                    variant: &format!("{kind}, {end}"),
+                    number: 1,
+                    round,
+                };
+                let took = round_of(&stage.endpoint(), end);
+                let millis = [(Figure::Takeover, took.as_secs_f64() * 1e3)];
+                records.extend(cell.records(Target::Pgpalisade, millis));
+                stage.forget_rows();
+            }
+        }
+    }
+    records
+}
+
+fn round_of(endpoint: &Endpoint, end: End) -> Duration {
+    let mut leader = Wire::login(endpoint, &USER);
+    let mut next = Wire::login(endpoint, &USER);
+    leader.ok(end.lease());
+    let mut begin = Instant::now();
+    let writing = spawn(move || {
+        next.ok(End::Released.lease());
+        next.ok("INSERT INTO jobs (who) VALUES (3)");
+        Instant::now()
+    });
+    match end {
+        End::Released => {
+            sleep(IN_LINE);
+            begin = Instant::now();
+            leader.ok("RESET fencing.token");
+        }
+        End::Killed => {
+            sleep(IN_LINE);
+            begin = Instant::now();
+            drop(leader);
+        }
+        End::Paused => {}
+    }
+    let written = writing.join().expect("the next leader writes");
+    written.saturating_duration_since(begin)
+}
