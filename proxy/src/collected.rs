@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use crate::timers::Timers;
 
@@ -81,6 +81,13 @@ impl Collecting {
         }
     }
 
+    /// Its client was not read: the time begins anew.
+    pub(crate) fn restart(&mut self) {
+        if let Some((share, late)) = &mut self.0 {
+            late.as_mut().reset(Instant::now() + share.of.within);
+        }
+    }
+
     /// Whether the message takes too long. To be asked while its client is waited for; wakes the task when it does.
     #[inline]
     pub(crate) fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
@@ -111,6 +118,8 @@ mod tests {
         tokio::time::sleep(within).await;
         assert!(one.is_late(&mut context));
         assert!(!small.is_late(&mut context));
+        one.restart();
+        assert!(!one.is_late(&mut context));
         one.done();
         assert!(two.may_wait(60 * 1024, &budget, &timers));
         assert!(!one.may_wait(60 * 1024, &budget, &timers));

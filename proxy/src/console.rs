@@ -310,34 +310,26 @@ impl Console {
                 )),
             },
             Command::Pause => self.pause().await,
-            Command::Resume => {
-                let resuming = self.facts.pause.order(Traffic::Flows);
-                let resumed = tokio::time::timeout(PAUSED_WITHIN, resuming).await;
-                resumed.map_err(|_| stuck())
-            }
+            Command::Resume => self.resume().await,
             Command::Shutdown(stop) => self.orders.stop.send(stop).await.map_err(|_| ending()),
         }
     }
 
     /// Nothing begins from then on; answers once nothing is open any more.
     async fn pause(&self) -> Result<(), Failure> {
-        let until = Instant::now() + PAUSED_WITHIN;
-        let pausing = self.facts.pause.order(Traffic::Held);
-        let paused = tokio::time::timeout_at(until, pausing).await;
-        paused.map_err(|_| stuck())?;
+        let (pause, until) = (&self.facts.pause, Instant::now() + PAUSED_WITHIN);
+        pause.order(Traffic::Held);
         loop {
+            let obeyed = tokio::time::timeout_at(until, pause.obeyed()).await;
+            let order = obeyed.map_err(|_| stuck())?;
+            if order.traffic == Traffic::Flows {
+                return Err(overtaken("another operator lets all go on"));
+            }
+            // Behind the look at the gates, and before the look whether they are shut still.
             let clients = self.facts.clients.all();
             let busy = clients.iter().filter(|client| client.state().is_busy());
             let busy = busy.count();
-            if self.facts.pause.traffic() == Traffic::Flows {
-                let hint = "SHOW DATABASES says in its column paused how it stands.";
-                return Err(Failure::new(
-                    "57014",
-                    "another operator lets all go on",
-                    hint,
-                ));
-            }
-            if busy == 0 {
+            if busy == 0 && pause.is_last(&order) {
                 return Ok(());
             }
             if Instant::now() >= until {
@@ -348,6 +340,15 @@ impl Console {
                 ));
             }
             tokio::time::sleep(PAUSED_LOOK_EVERY).await;
+        }
+    }
+
+    async fn resume(&self) -> Result<(), Failure> {
+        self.facts.pause.order(Traffic::Flows);
+        let obeyed = tokio::time::timeout(PAUSED_WITHIN, self.facts.pause.obeyed()).await;
+        match obeyed.map_err(|_| stuck())?.traffic {
+            Traffic::Flows => Ok(()),
+            Traffic::Held => Err(overtaken("another operator holds all up")),
         }
     }
 
@@ -379,6 +380,12 @@ impl Console {
             .await
             .map_err(late)?
     }
+}
+
+/// Another operator has said otherwise meanwhile.
+fn overtaken(how: &str) -> Failure {
+    let hint = "SHOW DATABASES says in its column paused how it stands.";
+    Failure::new("57014", how, hint)
 }
 
 /// A worker that does not answer serves nobody either.

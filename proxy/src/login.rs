@@ -30,6 +30,7 @@ use crate::client_addr::ClientAddr;
 use crate::client_table::{ClientEntry, ClientState, Encryption, Publisher};
 use crate::listener::{Accepted, ClientStream};
 use crate::passthrough::{Ends, Passthrough};
+use crate::pause;
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::relay::{NotBegun, Relay, Sockets};
@@ -272,7 +273,14 @@ async fn establish(
     } else {
         Access::ReadOnly
     };
-    worker.gate.is_open().await;
+    // As long as its client stays.
+    while worker.gate.is_shut() {
+        let opens = worker.gate.is_open();
+        let _ = worker.shared.timers.timeout(pause::LOOK_EVERY, opens).await;
+        if client.is_closed_by_peer() {
+            return Err(LoginError::ClientLeft);
+        }
+    }
     let mut server = upstream::connect(worker).await?;
     let packet = request.packet_for_server(startup)?;
     server.socket.write_all(&packet).await?;

@@ -5,9 +5,12 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, Semaphore, watch};
+
+/// How often it is looked whether a client that waits for its end is still there.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Whether sessions that are idle are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +24,7 @@ pub(crate) enum Traffic {
 /// What workers are told.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
-    traffic: Traffic,
+    pub(crate) traffic: Traffic,
     /// Has a permit for each worker that obeys.
     obeyed: Arc<Semaphore>,
 }
@@ -49,13 +52,33 @@ impl Pause {
         self.0.borrow().traffic
     }
 
-    /// Has all workers obey, and waits until they do, or another order is given.
-    pub(crate) async fn order(&self, traffic: Traffic) {
-        let order = Order::new(traffic);
-        let obeyed = Arc::clone(&order.obeyed);
-        let workers = u32::try_from(self.0.receiver_count()).unwrap_or(u32::MAX);
-        self.0.send_replace(order).obeyed.close();
-        let _all_or_closed = obeyed.acquire_many(workers).await;
+    /// Tells all workers. Where it is what they were told last, nothing changes.
+    pub(crate) fn order(&self, traffic: Traffic) {
+        self.0.send_if_modified(|order| {
+            let is_new = order.traffic != traffic;
+            if is_new {
+                // Nobody waits for this one any more.
+                order.obeyed.close();
+                *order = Order::new(traffic);
+            }
+            is_new
+        });
+    }
+
+    /// Waits until all workers obey the last order, and says which that is.
+    pub(crate) async fn obeyed(&self) -> Order {
+        loop {
+            let order = self.0.borrow().clone();
+            let workers = u32::try_from(self.0.receiver_count()).unwrap_or(u32::MAX);
+            if order.obeyed.acquire_many(workers).await.is_ok() {
+                return order;
+            }
+        }
+    }
+
+    /// Whether no other order was given since.
+    pub(crate) fn is_last(&self, order: &Order) -> bool {
+        Arc::ptr_eq(&self.0.borrow().obeyed, &order.obeyed)
     }
 
     /// For one worker.
@@ -68,7 +91,7 @@ impl Pause {
 #[derive(Debug)]
 pub(crate) struct Gate {
     traffic: Cell<Traffic>,
-    opening: Arc<Notify>,
+    opening: Notify,
 }
 
 impl Gate {
@@ -76,7 +99,7 @@ impl Gate {
     pub(crate) fn new() -> Self {
         Self {
             traffic: Cell::new(Traffic::Flows),
-            opening: Arc::default(),
+            opening: Notify::new(),
         }
     }
 
@@ -101,15 +124,61 @@ impl Gate {
         }
     }
 
-    /// Wakes who polls it when the gate opens.
-    pub(crate) fn opening(&self) -> OwnedNotified {
-        Arc::clone(&self.opening).notified_owned()
-    }
-
     /// Waits until it is open.
     pub(crate) async fn is_open(&self) {
         while self.is_shut() {
-            self.opening().await;
+            self.opening.notified().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether somebody who waits for the workers goes on.
+    async fn is_obeyed(pause: &Pause) -> bool {
+        let soon = Duration::from_millis(50);
+        tokio::time::timeout(soon, pause.obeyed()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn an_order_is_obeyed_when_all_workers_do() {
+        let pause = Pause::default();
+        let gates = [Gate::new(), Gate::new()];
+        let [one, other] = [(); 2].map(|()| pause.orders());
+        pause.order(Traffic::Held);
+        assert!(!is_obeyed(&pause).await);
+        let obey = async { tokio::join!(gates[0].obey(one), gates[1].obey(other)) };
+        let order = async {
+            assert!(is_obeyed(&pause).await);
+            assert!(gates.iter().all(Gate::is_shut));
+            pause.order(Traffic::Flows);
+            assert!(is_obeyed(&pause).await);
+            assert!(!gates.iter().any(Gate::is_shut));
+        };
+        tokio::select! {
+            _ = obey => unreachable!("workers live as long as the orders"),
+            () = order => {}
+        }
+    }
+
+    /// Nobody is told that all is quiet by the order of somebody else.
+    #[tokio::test]
+    async fn who_is_overtaken_waits_for_the_last_order() {
+        let pause = Pause::default();
+        let (gate, busy) = (Gate::new(), pause.orders());
+        let waits = pause.obeyed();
+        pause.order(Traffic::Held);
+        let held = pause.0.borrow().clone();
+        for traffic in [Traffic::Held, Traffic::Flows, Traffic::Held] {
+            pause.order(traffic);
+            assert!(!is_obeyed(&pause).await);
+        }
+        assert!(!pause.is_last(&held));
+        tokio::select! {
+            () = gate.obey(busy) => unreachable!("a worker lives as long as the orders"),
+            last = waits => assert!(pause.is_last(&last)),
         }
     }
 }

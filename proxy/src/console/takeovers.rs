@@ -1,5 +1,7 @@
 //! How the last takeovers went: SHOW TAKEOVERS, and `fencing.history` in a session.
 
+use std::fmt::Write as _;
+
 use pgpalisade_authority::{Scope, TakeoverEnd, TakeoverRecord, Token};
 use tokio::time::Instant;
 
@@ -51,9 +53,40 @@ fn takeover((scope, record): (Scope, TakeoverRecord)) -> Row {
     ]
 }
 
-/// Takeovers as a JSON array, each on a line of its own.
+/// Takeovers as a JSON array, each on a line of its own, in ASCII: PostgreSQL reads it in whatever encoding the session
+/// has.
 pub(crate) fn as_json(all: Vec<(Scope, TakeoverRecord)>) -> String {
     let line = |record| object(&COLUMNS, takeover(record)).to_string();
     let lines: Vec<String> = all.into_iter().map(line).collect();
-    format!("[{}]", lines.join(",\n "))
+    in_ascii(&format!("[{}]", lines.join(",\n ")))
+}
+
+/// JSON in which whatever is beyond ASCII is escaped: RFC 8259, 7.
+fn in_ascii(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character.is_ascii() {
+            text.push(character);
+        } else {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                // Writing to a String cannot fail.
+                let _ = write!(text, "\\u{unit:04x}");
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_beyond_ascii_are_escaped() {
+        let json = serde_json::json!({"by": "é\u{1F600}\"\\'"}).to_string();
+        let text = in_ascii(&json);
+        assert_eq!(text, r#"{"by":"\u00e9\ud83d\ude00\"\\'"}"#);
+        let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read["by"], "é\u{1F600}\"\\'");
+    }
 }

@@ -1,17 +1,17 @@
 //! Reading the client: the session decides each of its messages, and what it lets pass goes on to the server.
 
-use std::future::Future as _;
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use tokio::sync::futures::OwnedNotified;
 
 use super::{End, Relay, Side, behind, keep};
 use crate::collected::Collecting;
 use crate::fence::Permit;
+use crate::pause;
 use crate::session::action::{Action, Prerequisite};
 use crate::session::frame::Frame;
 use crate::transport::{Outbox, Socket, Stall};
@@ -30,8 +30,8 @@ pub(super) struct ClientSide {
     discard: usize,
     /// Room for the message at the front, while more of it must arrive.
     collecting: Collecting,
-    /// Wakes the task when the gate opens.
-    opening: Option<Pin<Box<OwnedNotified>>>,
+    /// Wakes the task when the gate opens, and to look whether the client is there.
+    look: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 /// How far the client's bytes are done with, and what the next message needs.
@@ -49,7 +49,7 @@ impl ClientSide {
             kept,
             discard: 0,
             collecting: Collecting::default(),
-            opening: None,
+            look: None,
         }
     }
 
@@ -85,7 +85,7 @@ impl Relay {
             return Ok(Ok(Side::Unasked));
         }
         if self.worker.gate.is_shut() && self.session.is_idle() {
-            return Ok(Ok(self.await_gate(cx)));
+            return self.await_gate(cx).map(Ok);
         }
         match self.client.socket.is_awaited(cx) {
             true => self.await_client(cx).map(Ok),
@@ -93,14 +93,22 @@ impl Relay {
         }
     }
 
-    /// The client may begin nothing.
+    /// The client may begin nothing. One that goes away meanwhile has begun nothing, whatever it has sent.
     #[cold]
-    fn await_gate(&mut self, cx: &mut Context<'_>) -> Side {
-        let mut opening = Box::pin(self.worker.gate.opening());
-        // Where it opens at once, the task is woken by that.
-        let _ = opening.as_mut().poll(cx);
-        self.client.opening = Some(opening);
-        Side::Drained
+    fn await_gate(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
+        if self.client.socket.is_closed_by_peer() {
+            return Err(End::ClientLeft);
+        }
+        self.client.collecting.restart();
+        let (worker, timers) = (Rc::clone(&self.worker), self.worker.shared.timers.clone());
+        let mut look = Box::pin(async move {
+            let opens = worker.gate.is_open();
+            let _ = timers.timeout(pause::LOOK_EVERY, opens).await;
+        });
+        // Where that is over at once, the task is woken by what has shut the gate.
+        let _ = look.as_mut().poll(cx);
+        self.client.look = Some(look);
+        Ok(Side::Drained)
     }
 
     /// The client has sent nothing more.

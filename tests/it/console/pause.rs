@@ -152,3 +152,64 @@ fn a_deposed_session_does_not_write_behind_the_pause() {
     scene.stage.leader("2").ok("INSERT INTO jobs VALUES (2)");
     assert_eq!(jobs(&scene), "2");
 }
+
+/// Neither its place nor its lease is kept for a client that is gone, and the proxy ends with the last one.
+#[test]
+fn who_leaves_meanwhile_is_let_go() {
+    let scene = Scene::new(on_a_socket);
+    let mut holder = scene.stage.plain();
+    holder.ok("SET fencing.token = 'lease'");
+    let clients = [scene.stage.plain(), scene.stage.plain()];
+    assert_done(pause(&scene));
+    let endpoint = scene.stage.proxy.endpoint();
+    let mut waits = Wire::connect(&endpoint);
+    waits.startup(196_608, &[("user", "postgres"), ("database", "postgres")]);
+    holder.send(&insert(1).terminate());
+    drop((holder, clients, waits));
+    wait_for("all to be gone", || {
+        scene.show("CLIENTS").is_empty().then_some(())
+    });
+    assert_eq!(jobs(&scene), "NULL", "it had begun nothing");
+    let next = thread::spawn(move || {
+        let session = [("user", "postgres"), ("database", "postgres")];
+        Wire::login(&endpoint, &session).ok("SET fencing.token = 'lease'");
+    });
+    scene.operator().ok("RESUME");
+    next.join().unwrap();
+    let last = scene.stage.plain();
+    assert_done(pause(&scene));
+    scene.operator().ok("SHUTDOWN WAIT_FOR_CLIENTS");
+    drop(last);
+    wait_for("its end", || {
+        scene.stage.proxy.output().contains("stopped").then_some(())
+    });
+}
+
+/// A message that has not arrived whole has its time anew.
+#[test]
+fn half_a_message_waits_too() {
+    let scene = Scene::new(on_a_socket);
+    let mut session = scene.stage.plain();
+    let text = format!("SELECT length('{}')", "x".repeat(300_000));
+    let message = Batch::new().query(&text);
+    let (front, rest) = message.bytes().split_at(150_000);
+    session.send_bytes(front);
+    assert_done(pause(&scene));
+    session.send_bytes(rest);
+    assert_silent(&mut session);
+    scene.operator().ok("RESUME");
+    assert_eq!(session.until_ready()[1].row(), ["300000"]);
+}
+
+/// Both wait for the workers, whoever of them has asked first.
+#[test]
+fn two_operators_pause() {
+    let scene = Scene::new(on_a_socket);
+    let mut leader = scene.stage.leader("1");
+    leader.ok("BEGIN");
+    let answers = [pause(&scene), pause(&scene)];
+    thread::sleep(SILENCE);
+    assert!(!answers.iter().any(JoinHandle::is_finished));
+    leader.ok("COMMIT");
+    answers.into_iter().for_each(assert_done);
+}

@@ -97,3 +97,32 @@ fn a_failed_transaction_tells_nothing() {
     let answer = session.query("SHOW fencing.history");
     assert_refused(&answer, "25P02", b'E');
 }
+
+/// PostgreSQL reads what it is told in the session's encoding, whatever a name is made of.
+#[test]
+fn names_of_all_alphabets_are_told() {
+    let stage = Stage::with(SETUP);
+    let name = "調度\u{1F600}京\"\\' --";
+    let leader = [
+        ("user", "postgres"),
+        ("database", "postgres"),
+        ("application_name", name),
+        ("fencing.token", "33"),
+    ];
+    let _leader = Wire::login(&stage.proxy.endpoint(), &leader);
+    let mut session = stage.plain();
+    let told = history_of(&mut session, 1);
+    let by = told[0]["raised_by"].as_str().unwrap();
+    assert!(by.contains(name), "{by}");
+    let read = "SELECT current_setting('fencing.history')::json -> 0 ->> 'raised_by' LIKE '%調度%'";
+    session.rows("SHOW fencing.history");
+    assert_eq!(session.rows(read), [["t"]]);
+    for encoding in [
+        "SJIS", "GBK", "GB18030", "BIG5", "UHC", "JOHAB", "EUC_JP", "LATIN1",
+    ] {
+        session.ok(&format!(
+            "SET client_encoding = '{encoding}'; SET backslash_quote = on"
+        ));
+        assert_eq!(history(&mut session), told, "{encoding}");
+    }
+}
