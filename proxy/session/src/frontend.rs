@@ -249,6 +249,7 @@ impl Session {
     pub(super) fn malformed(&mut self, tag: FrontendTag) -> Action {
         let request = match tag {
             FrontendTag::Query => Request::MalformedQuery,
+            FrontendTag::Flush => Request::MalformedFlush,
             _ => Request::Malformed,
         };
         self.client.pipeline = match request.ends_cycle() {

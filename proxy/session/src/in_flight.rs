@@ -40,6 +40,8 @@ pub enum Request {
     MalformedQuery,
     /// A message of an extended-query pipeline that PostgreSQL refuses for its layout: completed by an error alone.
     Malformed,
+    /// A Flush with a body, which PostgreSQL refuses too, unless it reads the data of a COPY: then it ignores any Flush.
+    MalformedFlush,
     /// CopyDone or CopyFail: has no reply, but ends the time in which the server ignores Sync.
     CopyEnd,
 }
@@ -54,6 +56,7 @@ impl Request {
                 | Self::Describe
                 | Self::Execute
                 | Self::Malformed
+                | Self::MalformedFlush
         )
     }
 

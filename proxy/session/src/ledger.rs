@@ -98,7 +98,7 @@ impl Ledger {
     #[inline(always)]
     pub fn push(&mut self, mut entry: InFlight) {
         match (self.mode, entry.request) {
-            (Mode::CopyIn, Request::Sync) => return,
+            (Mode::CopyIn, Request::Sync | Request::MalformedFlush) => return,
             (Mode::CopyIn, Request::CopyEnd) => {
                 self.mode = Mode::Normal;
                 return;
@@ -209,7 +209,7 @@ impl Ledger {
     }
 
     fn on_copy_in(&mut self) {
-        // The server drops every Sync that stands between the command and the end of its data.
+        // The server drops every Sync and Flush that stands between the command and the end of its data.
         let mut at = 1;
         while let Some(entry) = self.in_flight.get(at) {
             match entry.request {
@@ -217,7 +217,7 @@ impl Ledger {
                     self.take(at);
                     return;
                 }
-                Request::Sync => self.take(at),
+                Request::Sync | Request::MalformedFlush => self.take(at),
                 _ => at += 1,
             }
         }

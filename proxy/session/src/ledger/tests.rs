@@ -45,6 +45,7 @@ fn request(letter: char) -> InFlight {
         'c' => InFlight::client(Request::CopyEnd, None),
         'm' => InFlight::client(Request::Malformed, None),
         'q' => InFlight::client(Request::MalformedQuery, None),
+        'h' => InFlight::client(Request::MalformedFlush, None),
         'p' => InFlight::proxy(Request::Parse),
         's' => InFlight::proxy(Request::Sync),
         'x' => InFlight {
@@ -71,6 +72,7 @@ fn letter(entry: &InFlight) -> char {
         (Request::CopyEnd, _) => 'c',
         (Request::Malformed, _) => 'm',
         (Request::MalformedQuery, _) => 'q',
+        (Request::MalformedFlush, _) => 'h',
     }
 }
 
@@ -448,6 +450,21 @@ fn copy_in_of_the_extended_protocol() {
         Now("E", CopyIn),
         Sent("cS"),
         Relayed("CZ"),
+        Now("", Normal),
+    ]);
+    // So is a Flush with a body, which is refused where nothing is copied.
+    check(&[
+        Sent("Eh"),
+        Relayed("G"),
+        Now("E", CopyIn),
+        Sent("hScS"),
+        Now("ES", Normal),
+        Relayed("CZ"),
+        Now("", Normal),
+        Sent("hS"),
+        Relayed("E"),
+        Now("S", Normal),
+        Relayed("Z"),
         Now("", Normal),
     ]);
     // It fails: with the Sync behind the data on its way, and without.
