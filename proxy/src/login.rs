@@ -248,6 +248,18 @@ fn access_mode(asked: Access, startup: Access, authenticated: &Authenticated) ->
     access
 }
 
+/// Waits until sessions may begin, for as long as the client stays.
+async fn await_gate(worker: &Worker, client: &Socket) -> Result<(), LoginError> {
+    while worker.gate.is_shut() {
+        let opens = worker.gate.is_open();
+        let _ = worker.shared.timers.timeout(pause::LOOK_EVERY, opens).await;
+        if client.is_closed_by_peer() {
+            return Err(LoginError::ClientLeft);
+        }
+    }
+    Ok(())
+}
+
 /// Has PostgreSQL authenticate a client, and the tokens of its startup packet accepted.
 async fn establish(
     worker: &Worker,
@@ -273,14 +285,7 @@ async fn establish(
     } else {
         Access::ReadOnly
     };
-    // As long as its client stays.
-    while worker.gate.is_shut() {
-        let opens = worker.gate.is_open();
-        let _ = worker.shared.timers.timeout(pause::LOOK_EVERY, opens).await;
-        if client.is_closed_by_peer() {
-            return Err(LoginError::ClientLeft);
-        }
-    }
+    await_gate(worker, client).await?;
     let mut server = upstream::connect(worker).await?;
     let packet = request.packet_for_server(startup)?;
     server.socket.write_all(&packet).await?;
