@@ -142,7 +142,7 @@ impl Candidacy {
             return Leased::NotHeld;
         }
         *wanted = match time {
-            LeaseTime::WhileHeld => Wanted::WhileHeld,
+            LeaseTime::WhileHeld | LeaseTime::NoWait => Wanted::WhileHeld,
             LeaseTime::Asked(_) => Wanted::Until(Instant::now() + time.duration()),
         };
         Leased::Held

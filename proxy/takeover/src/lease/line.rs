@@ -93,9 +93,13 @@ impl Place {
 
     /// Waits for the lease until then, and asks for it once at least. The time that it surely lives from.
     pub(super) async fn acquire(&self, until: Instant) -> Result<Instant, DeclareError> {
-        let mut unanswered = None;
+        let held = |unanswered| DeclareError::LeaseHeld { unanswered };
+        let within = until.max(Instant::now() + LOOK_EVERY);
+        let front = timeout_at(within, self.line.front.lock()).await;
+        let _front = front.map_err(|_| held(None))?;
+        // Nobody knows whose it is where the authority has not answered once.
+        let mut unanswered = Some("no answer in time".to_owned());
         let acquiring = async {
-            let _front = self.line.front.lock().await;
             loop {
                 let asked_at = Instant::now();
                 match self.step(LeaseStep::Acquire(LIVES)).await {
@@ -115,9 +119,9 @@ impl Place {
                 }
             }
         };
-        let within = until.max(Instant::now() + LOOK_EVERY);
+        let within = within.max(Instant::now() + self.lines.timeout);
         let acquired = timeout_at(within, acquiring).await.ok().flatten();
-        acquired.ok_or(DeclareError::LeaseHeld { unanswered })
+        acquired.ok_or_else(|| held(unanswered))
     }
 
     /// A chance for those who wait at other proxies, which are not told of a lease that was given back here.
