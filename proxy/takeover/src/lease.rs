@@ -7,13 +7,14 @@
 //! killed or cut off, nobody waits for longer. How long a client may be silent is the proxy's to see.
 
 mod line;
+mod vacancy;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pgpalisade_authority::{Claim, Declaration, LeaseStep, LeaseTime, Leased, Mark, Scope};
+use pgpalisade_authority::{Claim, Declaration, LeaseStep, LeaseTime, Leased, Mark, Scope, Token};
 use pgpalisade_fence::{Purpose, Terms};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
@@ -22,6 +23,7 @@ use super::error::DeclareError;
 use super::{Takeover, in_time};
 pub(super) use line::Lines;
 use line::Place;
+use vacancy::Held;
 
 /// What a lease lives in the store without being renewed.
 const LIVES: Duration = Duration::from_secs(15);
@@ -36,6 +38,8 @@ const TAKES_MAX: u32 = 8;
 struct Candidacy {
     place: Place,
     wanted: Mutex<Wanted>,
+    /// Taken under it.
+    token: OnceLock<Token>,
 }
 
 /// For how long the client wants a lease.
@@ -51,6 +55,8 @@ enum Wanted {
 /// A lease that was acquired for a session, under which no token was taken yet.
 pub struct Acquired {
     candidacy: Arc<Candidacy>,
+    /// When it was last another's, where this one has waited.
+    others_at: Option<Instant>,
     renewing: AbortOnDropHandle<()>,
 }
 
@@ -93,10 +99,12 @@ impl Candidacy {
     /// Renews the lease for as long as the client wants it, and calls `lost` where that cannot be done any more. A
     /// third of its time before its end it is taken for lost, so that nobody else holds it by then.
     async fn keep(self: Arc<Self>, mut asked_at: Instant, lost: impl FnOnce() + Send) {
+        let held = Held::new(Arc::clone(&self));
         loop {
             let next = asked_at + LIVES / RENEWALS;
             sleep_until(self.wanted_until().map_or(next, |until| until.min(next))).await;
             if !self.is_wanted() {
+                drop(held);
                 return self.place.give_back().await;
             }
             if Instant::now() < next {
@@ -112,7 +120,9 @@ impl Candidacy {
                     }
                 }
             });
-            match renewed.await {
+            let renewed = renewed.await;
+            held.renewed(next.elapsed());
+            match renewed {
                 Ok(Some(renewed_at)) => asked_at = renewed_at,
                 Ok(None) | Err(_) => return lost(),
             }
@@ -175,6 +185,7 @@ impl Takeover {
         let candidacy = Arc::new(Candidacy {
             place: lines.stand(scope),
             wanted: Mutex::new(Wanted::WhileHeld),
+            token: OnceLock::new(),
         });
         let waits = Arc::clone(&candidacy);
         let waiting = lines
@@ -182,10 +193,11 @@ impl Takeover {
             .spawn(async move { waits.place.acquire(until).await });
         // Whoever goes away leaves the line.
         let acquired = AbortOnDropHandle::new(waiting).await;
-        let asked_at = acquired.unwrap_or(Err(DeclareError::LeaseHeld { unanswered: None }))?;
-        let keeping = Arc::clone(&candidacy).keep(asked_at, lost);
+        let turn = acquired.unwrap_or(Err(DeclareError::LeaseHeld { unanswered: None }))?;
+        let keeping = Arc::clone(&candidacy).keep(turn.asked_at, lost);
         Ok(Acquired {
             candidacy,
+            others_at: turn.others_at,
             renewing: AbortOnDropHandle::new(lines.handle().spawn(keeping)),
         })
     }
@@ -203,8 +215,12 @@ impl Takeover {
         let mark = self.take_after_the_mark(declaration, terms).await?;
         let Acquired {
             candidacy,
+            others_at,
             renewing,
         } = acquired;
+        let vacancies = &self.inner.lines.vacancies;
+        vacancies.over(candidacy.place.scope(), mark.token, others_at);
+        let _first = candidacy.token.set(mark.token);
         let _just_acquired = candidacy.want(time);
         Ok(Lease {
             candidacy,
