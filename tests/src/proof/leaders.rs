@@ -163,7 +163,7 @@ impl Leaders {
     }
 }
 
-/// The start of a command line that becomes a leader once it has the lease of a scope, and that does not end where it is
+/// The start of a command line that becomes a leader once it has the lease of a scope, and does not end where it is
 /// asked to: so it goes on writing for as long as it lives.
 fn elect(scope: &str, proxy: SocketAddr) -> Command {
     let mut command = Command::new(binary());
