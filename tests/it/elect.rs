@@ -1,6 +1,7 @@
 //! `pgpalisade elect`: a command that runs while its process leads, under the token of its term.
 
 mod loss;
+mod no_wait;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;

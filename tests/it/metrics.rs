@@ -1,6 +1,7 @@
 //! Metrics: the numbers rise by what was done, the names are those of the page, and Prometheus' own tool likes them.
 
 mod grafana;
+mod leases;
 
 use std::collections::BTreeSet;
 use std::io::Write as _;

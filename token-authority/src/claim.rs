@@ -53,7 +53,8 @@ impl From<Token> for Claim {
 impl FromStr for Claim {
     type Err = TokenError;
 
-    /// `34`, `after:33`, `next`, `lease` or `lease:15s`, and nothing else. `after:0` is for a scope without a mark.
+    /// `34`, `after:33`, `next`, `lease`, `lease:15s` or `lease:nowait`, and nothing else. `after:0` is for a scope
+    /// without a mark.
     fn from_str(text: &str) -> Result<Self, TokenError> {
         if text == NEXT {
             return Ok(Self::Next);
@@ -164,7 +165,15 @@ mod tests {
 
     #[test]
     fn claims_are_shown_as_they_are_read() {
-        for text in ["34", "next", "after:33", "after:0", "lease", "lease:15s"] {
+        for text in [
+            "34",
+            "next",
+            "after:33",
+            "after:0",
+            "lease",
+            "lease:15s",
+            "lease:nowait",
+        ] {
             assert_eq!(text.parse::<Claim>().unwrap().to_string(), text);
         }
     }

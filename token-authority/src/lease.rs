@@ -11,6 +11,8 @@ use crate::TokenError;
 const LEASE: &str = "lease";
 /// Between it and its time.
 const COLON: char = ':';
+/// In the place of its time.
+const NO_WAIT: &str = "nowait";
 
 /// How long a lease lives that nobody renews, and who renews it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub enum LeaseTime {
     WhileHeld,
     /// The client, by asking for it again within so many seconds.
     Asked(u16),
+    /// As [`Self::WhileHeld`], for a client that does not wait for one that another holds.
+    NoWait,
 }
 
 impl LeaseTime {
@@ -31,18 +35,31 @@ impl LeaseTime {
     #[must_use]
     pub fn duration(self) -> Duration {
         match self {
-            Self::WhileHeld => Self::WHILE_HELD,
+            Self::WhileHeld | Self::NoWait => Self::WHILE_HELD,
             Self::Asked(seconds) => Duration::from_secs(seconds.into()),
         }
     }
 
-    /// Reads `lease`, or `lease:15s`; `None` where it is another word.
+    /// How long whoever asks would wait for it.
+    #[must_use]
+    pub fn patience(self) -> Duration {
+        match self {
+            Self::WhileHeld | Self::Asked(_) => self.duration(),
+            Self::NoWait => Duration::ZERO,
+        }
+    }
+
+    /// Reads `lease`, `lease:15s` or `lease:nowait`; `None` where it is another word.
     pub(crate) fn read(text: &str) -> Option<Result<Self, TokenError>> {
         let time = text.strip_prefix(LEASE)?;
         if time.is_empty() {
             return Some(Ok(Self::WhileHeld));
         }
-        let seconds = time.strip_prefix(COLON)?.strip_suffix('s');
+        let time = time.strip_prefix(COLON)?;
+        if time == NO_WAIT {
+            return Some(Ok(Self::NoWait));
+        }
+        let seconds = time.strip_suffix('s');
         let digits = seconds.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
         let seconds = digits.and_then(|digits| u16::from_str(digits).ok());
         let seconds = seconds.filter(|seconds| Self::SECONDS.contains(seconds));
@@ -55,6 +72,7 @@ impl fmt::Display for LeaseTime {
         match self {
             Self::WhileHeld => f.write_str(LEASE),
             Self::Asked(seconds) => write!(f, "{LEASE}{COLON}{seconds}s"),
+            Self::NoWait => write!(f, "{LEASE}{COLON}{NO_WAIT}"),
         }
     }
 }
@@ -115,6 +133,7 @@ mod tests {
     fn times_are_read_strictly() {
         let read = |text: &str| LeaseTime::read(text);
         assert_eq!(read("lease"), Some(Ok(LeaseTime::WhileHeld)));
+        assert_eq!(read("lease:nowait"), Some(Ok(LeaseTime::NoWait)));
         for seconds in [3, 15, 3600] {
             let text = format!("lease:{seconds}s");
             let time = LeaseTime::Asked(seconds);
@@ -129,6 +148,8 @@ mod tests {
             "lease:+15s",
             "lease:65551s",
             "lease: 15s",
+            "lease:no",
+            "lease:nowaits",
         ] {
             assert_eq!(read(text), Some(Err(TokenError::LeaseTime)), "{text}");
         }

@@ -32,7 +32,9 @@ pub enum TokenError {
     #[error("a token is at most 9223372036854775807")]
     TooLarge,
     /// The time of a lease.
-    #[error("a lease is written lease, or lease:15s with whole seconds from 3 to 3600")]
+    #[error(
+        "a lease is written lease, lease:nowait, or lease:15s with whole seconds from 3 to 3600"
+    )]
     LeaseTime,
 }
 

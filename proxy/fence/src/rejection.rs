@@ -19,6 +19,7 @@ const DEPOSED: &str = "This process is no longer the leader. Stop acting as lead
     declaring again.";
 
 pub use bound::Bound;
+pub use declaring::LEASE_IS_ANOTHERS;
 pub use kind::{Enforcement, OpenTransaction, RejectionKind};
 pub use needs::Needs;
 

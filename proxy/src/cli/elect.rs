@@ -9,7 +9,7 @@ use pgpalisade_tls::Login;
 
 use super::{Failure, failed, runtime, tell};
 use crate::config::{Environment, Secret, parse_dsn, parse_time, show_time};
-use crate::elect::{self, AfterLoss, ElectError, Event, Lock, LockSpec, Plan};
+use crate::elect::{self, ElectError, Event, Lock, LockSpec, Plan, Runs};
 use crate::session::startup_options;
 
 /// What the session that holds the lock is called in `pg_stat_activity`.
@@ -30,7 +30,8 @@ const GRACE_MAX: Duration = Duration::from_secs(3600);
 /// refused by the proxy as soon as the next one has declared its token.
 ///
 /// Ends with the code of the command (128 and the number of a signal that has ended it), with 75 if leadership was lost
-/// and --once is given, with 126 or 127 if the command cannot be run, with 2 if the command line is wrong.
+/// and --once or --no-wait is given, with 69 if another leads and --no-wait is given (1: nobody knows), with 126 or 127
+/// if the command cannot be run, with 2 if the command line is wrong.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Locks:\n  \
@@ -62,6 +63,9 @@ pub(super) struct ElectArgs {
     /// End where leadership was lost, with 75
     #[arg(long)]
     once: bool,
+    /// Do not wait: where another leads now, end at once, with 69. Implies --once
+    #[arg(long)]
+    no_wait: bool,
     /// What runs while this process leads
     #[arg(value_name = "COMMAND", required = true, last = true)]
     command: Vec<OsString>,
@@ -80,6 +84,8 @@ pub(super) fn run(args: &ElectArgs) -> Result<(), Failure> {
             let code = match &error {
                 ElectError::Signals(_) => return Err(failed(error)),
                 ElectError::Command { error, .. } => not_run(error),
+                ElectError::NotNow(_) if error.is_held() => elect::HELD,
+                ElectError::NotNow(_) => return Err(failed(error)),
             };
             tell(&format!("pgpalisade: {error}"));
             Err(Failure::Code(code))
@@ -134,9 +140,10 @@ fn plan(args: &ElectArgs) -> Result<Plan, String> {
         program: command.next().unwrap_or_default(),
         arguments: command.collect(),
         grace: args.grace,
-        after_loss: match args.once {
-            true => AfterLoss::Exit,
-            false => AfterLoss::Campaign,
+        runs: match (args.no_wait, args.once) {
+            (true, _) => Runs::Now,
+            (false, true) => Runs::Once,
+            (false, false) => Runs::EachTerm,
         },
     })
 }
@@ -154,6 +161,7 @@ fn login(dsn: Option<&str>) -> Result<Secret<Login>, String> {
 fn say(args: &ElectArgs, event: &Event<'_>) {
     let (scope, lock) = (&args.scope, &args.with);
     tell(&match event {
+        Event::Campaigns if args.no_wait => return,
         Event::Campaigns => format!("pgpalisade: waiting for {lock}"),
         Event::Failed(error, pause) => {
             let pause = show_time(*pause);

@@ -7,7 +7,7 @@ use pgpalisade_authority::etcd::{self, OpenError, Options, Standing};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::lease::{LATE, Lease};
-use super::lock::LockError;
+use super::lock::{LockError, Patience};
 
 /// How often a candidate looks where it stands.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -46,8 +46,15 @@ impl Candidate {
         })
     }
 
-    pub(super) async fn elected(&mut self) -> Result<Token, LockError> {
-        let token = self.candidate.join(&host_and_process()).await?;
+    pub(super) async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
+        let about = host_and_process();
+        let token = match patience {
+            Patience::Waits => self.candidate.join(&about).await?,
+            Patience::NoWait => {
+                let alone = self.candidate.join_alone(&about).await?;
+                alone.ok_or_else(|| LockError::Held("there are candidates in etcd".to_owned()))?
+            }
+        };
         let turn = async {
             loop {
                 // One that does not answer is heard of when the lease cannot be renewed.

@@ -106,6 +106,18 @@ pub(crate) enum LockError {
     /// The lease was lost while others led.
     #[error("the candidacy was lost: {0}")]
     Lost(String),
+    /// Another holds it, and it is not to be waited for.
+    #[error("another leads: {0}")]
+    Held(String),
+}
+
+/// What a candidate does while another holds the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// It stands in the line.
+    Waits,
+    /// It gives up, and never was in the line.
+    NoWait,
 }
 
 /// Somebody who waits for the lock, or holds it.
@@ -125,11 +137,11 @@ impl Candidate {
         })
     }
 
-    /// Waits, for as long as others lead, and gives the token of the term that begins.
-    pub(super) async fn elected(&mut self) -> Result<Token, LockError> {
+    /// Waits, for as long as others lead and it is to, and gives the token of the term that begins.
+    pub(super) async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
         match self {
-            Self::Etcd(candidate) => candidate.elected().await,
-            Self::Proxied(candidate) => candidate.elected().await,
+            Self::Etcd(candidate) => candidate.elected(patience).await,
+            Self::Proxied(candidate) => candidate.elected(patience).await,
         }
     }
 

@@ -19,13 +19,15 @@ use rustix::process::Signal;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use leader::Leader;
-use lock::{Candidate, LockError};
+use lock::{Candidate, LockError, Patience};
 use signals::{Caught, Signals};
 
 pub(crate) use lock::{Lock, LockSpec};
 
 /// The exit code where leadership was lost and that is to be the end: EX_TEMPFAIL of `sysexits.h`.
 pub(crate) const LOST: u8 = 75;
+/// The exit code where another leads and that is not to be waited for: EX_UNAVAILABLE.
+pub(crate) const HELD: u8 = 69;
 
 /// Between two attempts to lead: doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -44,16 +46,27 @@ pub(crate) struct Plan {
     pub(crate) arguments: Vec<OsString>,
     /// How long it has to end after a SIGTERM.
     pub(crate) grace: Duration,
-    pub(crate) after_loss: AfterLoss,
+    pub(crate) runs: Runs,
 }
 
-/// What comes after leadership was lost.
+/// How often the command is to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AfterLoss {
-    /// Another candidacy.
-    Campaign,
-    /// The end.
-    Exit,
+pub(crate) enum Runs {
+    /// Once in each term: after a lost one comes another candidacy.
+    EachTerm,
+    /// In one term, which is waited for.
+    Once,
+    /// Now, or not at all.
+    Now,
+}
+
+impl Runs {
+    const fn patience(self) -> Patience {
+        match self {
+            Self::EachTerm | Self::Once => Patience::Waits,
+            Self::Now => Patience::NoWait,
+        }
+    }
 }
 
 /// What happens, for people.
@@ -79,6 +92,16 @@ pub(crate) enum ElectError {
     /// There is no such program, or it may not be run. As in a shell the exit code is 127, or 126.
     #[error("cannot run {program:?}: {error}")]
     Command { program: OsString, error: io::Error },
+    /// Another leads, or nobody knows who does, and that is not to be waited for.
+    #[error("the command has not run: {0}")]
+    NotNow(LockError),
+}
+
+impl ElectError {
+    /// Whether all is well: another leads.
+    pub(crate) const fn is_held(&self) -> bool {
+        matches!(self, Self::NotNow(LockError::Held(_)))
+    }
 }
 
 /// How a term has ended.
@@ -97,12 +120,13 @@ pub(crate) async fn run(plan: &Plan, say: &mut dyn FnMut(Event<'_>)) -> Result<u
     let mut pause = FIRST_PAUSE;
     loop {
         say(Event::Campaigns);
-        let stood = match stand(&plan.lock, &mut signals).await {
+        let stood = match stand(plan, &mut signals).await {
             Ok(stood) => stood,
             Err(caught) => return Ok(caught.exit_code()),
         };
         let (mut candidate, token) = match stood {
             Ok(elected) => elected,
+            Err(error) if plan.runs == Runs::Now => return Err(ElectError::NotNow(error)),
             Err(error) => {
                 say(Event::Failed(&error, pause));
                 match rest(&mut pause, &mut signals).await {
@@ -117,7 +141,7 @@ pub(crate) async fn run(plan: &Plan, say: &mut dyn FnMut(Event<'_>)) -> Result<u
         match ended? {
             Ended::ByItself(code) => return Ok(code),
             Ended::LostAndCaught(caught) => return Ok(caught.exit_code()),
-            Ended::Lost if plan.after_loss == AfterLoss::Exit => return Ok(LOST),
+            Ended::Lost if plan.runs != Runs::EachTerm => return Ok(LOST),
             Ended::Lost => {}
         }
         // Two that take the lead from each other all the time would do nothing else.
@@ -140,15 +164,15 @@ async fn rest(pause: &mut Duration, signals: &mut Signals) -> Option<Caught> {
     }
 }
 
-/// Becomes a candidate, and waits for as long as others lead, unless a signal says that this process is to end.
+/// Becomes a candidate, and waits for its turn, unless a signal says that this process is to end.
 async fn stand(
-    lock: &Lock,
+    plan: &Plan,
     signals: &mut Signals,
 ) -> Result<Result<(Candidate, Token), LockError>, Caught> {
     let registered = tokio::select! {
         biased;
         caught = signals.ending() => return Err(caught),
-        registered = Candidate::register(lock) => registered,
+        registered = Candidate::register(&plan.lock) => registered,
     };
     let mut candidate = match registered {
         Ok(candidate) => candidate,
@@ -157,7 +181,7 @@ async fn stand(
     let elected = tokio::select! {
         biased;
         caught = signals.ending() => Err(caught),
-        elected = candidate.elected() => Ok(elected),
+        elected = candidate.elected(plan.runs.patience()) => Ok(elected),
     };
     match elected {
         Ok(Ok(token)) => Ok(Ok((candidate, token))),

@@ -15,9 +15,10 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::lease::{LATE, Lease};
-use super::lock::LockError;
+use super::lock::{LockError, Patience};
 use crate::config::Secret;
 use crate::fence::TokenValue;
+use crate::rejection::LEASE_IS_ANOTHERS;
 
 /// How often a candidate looks whether an advisory lock is free.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(500);
@@ -66,16 +67,15 @@ struct Session {
 
 /// Why a statement has no answer.
 enum Unasked {
-    /// Others hold the lease.
-    Held,
+    /// Others hold the lease, or nobody knows who does.
+    NotHad(LockError),
     Failed(LockError),
 }
 
 impl From<Unasked> for LockError {
     fn from(unasked: Unasked) -> Self {
         match unasked {
-            Unasked::Held => Self::Session("others hold the lease".to_owned()),
-            Unasked::Failed(error) => error,
+            Unasked::NotHad(error) | Unasked::Failed(error) => error,
         }
     }
 }
@@ -93,25 +93,32 @@ impl Candidate {
         })
     }
 
-    pub(super) async fn elected(&mut self) -> Result<Token, LockError> {
-        match self.kind {
-            Kind::AdvisoryLock(id) => {
+    pub(super) async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
+        match (self.kind, patience) {
+            (Kind::AdvisoryLock(id), _) => {
                 // One that waits inside of PostgreSQL would keep VACUUM from removing anything for as long as others
                 // lead.
                 let attempt = format!("SELECT pg_catalog.pg_try_advisory_lock({id})");
                 while self.session.ask(&attempt).await?.as_deref() != Some("t") {
+                    if patience == Patience::NoWait {
+                        return Err(LockError::Held("its session has the lock".to_owned()));
+                    }
                     sleep(ATTEMPT_EVERY).await;
                 }
                 self.session.claim(Claim::Next).await?;
             }
             // The proxy answers once the lease is free, or has not become free for as long as it would live.
-            Kind::Lease(time) => loop {
+            (Kind::Lease(time), Patience::Waits) => loop {
                 match self.session.claim(Claim::Lease(time)).await {
                     Ok(()) => break,
-                    Err(Unasked::Held) => {}
+                    Err(Unasked::NotHad(_)) => {}
                     Err(Unasked::Failed(error)) => return Err(error),
                 }
             },
+            // Its time it gets with the first renewal, below.
+            (Kind::Lease(_), Patience::NoWait) => {
+                self.session.claim(Claim::Lease(LeaseTime::NoWait)).await?;
+            }
         }
         let token = self.session.token().await?;
         self.token = Some(token);
@@ -210,7 +217,13 @@ impl Session {
         })?;
         match answer {
             Ok(rows) => Ok(first_value(&rows)),
-            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Err(Unasked::Held),
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+                let words = words(&error);
+                Err(Unasked::NotHad(match words.contains(LEASE_IS_ANOTHERS) {
+                    true => LockError::Held(words),
+                    false => LockError::Session(words),
+                }))
+            }
             Err(error) => Err(Unasked::Failed(failed(&error))),
         }
     }

@@ -211,7 +211,7 @@ impl Declarant {
         let mut leases: Vec<(&Scope, LeaseTime, Terms)> =
             wanted.claims().filter_map(leased).collect();
         leases.sort_by_key(|(scope, ..)| *scope);
-        let waits = leases.iter().map(|(_, time, _)| time.duration()).min();
+        let waits = leases.iter().map(|(_, time, _)| time.patience()).min();
         let until = Instant::now() + waits.unwrap_or_default().min(WAITS_MAX);
         for (scope, time, Terms { purpose, .. }) in leases {
             if let Err(error) = self.lease(scope, time, purpose, until).await {

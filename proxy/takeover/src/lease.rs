@@ -7,13 +7,14 @@
 //! killed or cut off, nobody waits for longer. How long a client may be silent is the proxy's to see.
 
 mod line;
+mod vacancy;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pgpalisade_authority::{Claim, Declaration, LeaseStep, LeaseTime, Leased, Mark, Scope};
+use pgpalisade_authority::{Claim, Declaration, LeaseStep, LeaseTime, Leased, Mark, Scope, Token};
 use pgpalisade_fence::{Purpose, Terms};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -23,6 +24,7 @@ use super::error::DeclareError;
 use super::{Takeover, in_time};
 pub(super) use line::Lines;
 use line::Place;
+use vacancy::Held;
 
 /// What a lease lives in the store without being renewed.
 const LIVES: Duration = Duration::from_secs(15);
@@ -39,6 +41,8 @@ struct Candidacy {
     wanted: Mutex<Wanted>,
     /// It is wanted for another time.
     changed: Notify,
+    /// Taken under it.
+    token: OnceLock<Token>,
 }
 
 /// For how long the client wants a lease.
@@ -54,6 +58,8 @@ enum Wanted {
 /// A lease that was acquired for a session, under which no token was taken yet.
 pub struct Acquired {
     candidacy: Arc<Candidacy>,
+    /// When it was last another's, where this one has waited.
+    others_at: Option<Instant>,
     renewing: AbortOnDropHandle<()>,
 }
 
@@ -96,12 +102,14 @@ impl Candidacy {
     /// Renews the lease for as long as the client wants it, and calls `lost` where that cannot be done any more. A
     /// third of its time before its end it is taken for lost, so that nobody else holds it by then.
     async fn keep(self: Arc<Self>, mut asked_at: Instant, lost: impl FnOnce() + Send) {
+        let held = Held::new(Arc::clone(&self));
         loop {
             let next = asked_at + LIVES / RENEWALS;
             let wake = self.wanted_until().map_or(next, |until| until.min(next));
             // Also where its time is asked for anew meanwhile, and is over sooner.
             let _ = timeout_at(wake, self.changed.notified()).await;
             if !self.is_wanted() {
+                drop(held);
                 return self.place.give_back().await;
             }
             if Instant::now() < next {
@@ -117,7 +125,9 @@ impl Candidacy {
                     }
                 }
             });
-            match renewed.await {
+            let renewed = renewed.await;
+            held.renewed(next.elapsed());
+            match renewed {
                 Ok(Some(renewed_at)) => asked_at = renewed_at,
                 Ok(None) | Err(_) => return lost(),
             }
@@ -147,7 +157,7 @@ impl Candidacy {
             return Leased::NotHeld;
         }
         *wanted = match time {
-            LeaseTime::WhileHeld => Wanted::WhileHeld,
+            LeaseTime::WhileHeld | LeaseTime::NoWait => Wanted::WhileHeld,
             LeaseTime::Asked(_) => Wanted::Until(Instant::now() + time.duration()),
         };
         self.changed.notify_one();
@@ -182,6 +192,7 @@ impl Takeover {
             place: lines.stand(scope),
             wanted: Mutex::new(Wanted::WhileHeld),
             changed: Notify::new(),
+            token: OnceLock::new(),
         });
         let waits = Arc::clone(&candidacy);
         let waiting = lines
@@ -189,10 +200,11 @@ impl Takeover {
             .spawn(async move { waits.place.acquire(until).await });
         // Whoever goes away leaves the line.
         let acquired = AbortOnDropHandle::new(waiting).await;
-        let asked_at = acquired.unwrap_or(Err(DeclareError::LeaseHeld { unanswered: None }))?;
-        let keeping = Arc::clone(&candidacy).keep(asked_at, lost);
+        let turn = acquired.unwrap_or(Err(DeclareError::LeaseHeld { unanswered: None }))?;
+        let keeping = Arc::clone(&candidacy).keep(turn.asked_at, lost);
         Ok(Acquired {
             candidacy,
+            others_at: turn.others_at,
             renewing: AbortOnDropHandle::new(lines.handle().spawn(keeping)),
         })
     }
@@ -210,8 +222,12 @@ impl Takeover {
         let mark = self.take_after_the_mark(declaration, terms).await?;
         let Acquired {
             candidacy,
+            others_at,
             renewing,
         } = acquired;
+        let vacancies = &self.inner.lines.vacancies;
+        vacancies.over(candidacy.place.scope(), mark.token, others_at);
+        let _first = candidacy.token.set(mark.token);
         let _just_acquired = candidacy.want(time);
         Ok(Lease {
             candidacy,

@@ -157,7 +157,7 @@ impl Takeover {
         let releases = Arc::new(Releases::default());
         let notes = Notes::start(&authority, timeout, tasks.clone());
         tokio::spawn(Arc::clone(&releases).run(Arc::clone(&authority), timeout, tasks));
-        let lines = Lines::new(&authority, timeout);
+        let lines = Lines::new(&authority, timeout, &meters);
         let barriers = Barriers::new(&control, &authority, &meters, notes);
         let inner = Inner {
             handle: Handle::current(),

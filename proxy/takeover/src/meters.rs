@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
@@ -15,6 +16,14 @@ const TAKEOVER_SECONDS: [f64; 13] = [
 /// Seconds of an answer of the authority.
 const ANSWER_SECONDS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
+];
+
+/// Seconds from when a lease is to be renewed until it is: at 5 its session is ended.
+const RENEWAL_SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 4.0, 5.0];
+
+/// Seconds without a leader.
+const VACANT_SECONDS: [f64; 11] = [
+    0.01, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 600.0, 3600.0,
 ];
 
 /// What the authority is asked for.
@@ -34,6 +43,10 @@ pub struct Meters {
     pub(super) incomplete: Counter,
     pub(super) sessions_ended: Counter,
     pub(super) control_lost: Counter,
+    /// Leases that sessions of this proxy hold.
+    pub(super) leases: Gauge,
+    pub(super) lease_renewed: Histogram,
+    pub(super) lease_vacant: Histogram,
     answers: Family<Operation, Histogram>,
     errors: Family<Operation, Counter>,
 }
@@ -51,6 +64,9 @@ impl Default for Meters {
             incomplete: Counter::default(),
             sessions_ended: Counter::default(),
             control_lost: Counter::default(),
+            leases: Gauge::default(),
+            lease_renewed: Histogram::new(RENEWAL_SECONDS),
+            lease_vacant: Histogram::new(VACANT_SECONDS),
             answers: Family::new_with_constructor(|| Histogram::new(ANSWER_SECONDS)),
             errors,
         }
@@ -85,6 +101,23 @@ impl Meters {
             "control_connection_lost",
             "How often the control connection was lost",
             self.control_lost.clone(),
+        );
+        registry.register(
+            "leases_held",
+            "Leases that sessions of this proxy hold",
+            self.leases.clone(),
+        );
+        registry.register_with_unit(
+            "lease_renewal",
+            "Time from when a lease was to be renewed until it was; after 5 s its session is ended",
+            Unit::Seconds,
+            self.lease_renewed.clone(),
+        );
+        registry.register_with_unit(
+            "lease_vacant",
+            "Time from the end of a lease, as far as this proxy knows it, to the next token under it",
+            Unit::Seconds,
+            self.lease_vacant.clone(),
         );
         registry.register_with_unit(
             "authority_answer",

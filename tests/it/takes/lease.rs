@@ -254,7 +254,7 @@ fn who_has_waited_long_enough_is_told() {
         );
         for words in [
             "55P03: another session holds the lease of scope \"default\"",
-            "The session has waited for \"lease:3s\". Nothing was changed.",
+            "The session has asked for \"lease:3s\". Nothing was changed.",
             "To wait on, ask for the lease again.",
         ] {
             assert!(refused.contains(words), "{words}: {refused}");
@@ -285,6 +285,41 @@ fn who_has_waited_long_enough_is_told() {
         .map(|(kind, _)| kind)
         .collect();
     assert!(kinds.contains(&"lease_held".to_owned()), "{kinds:?}");
+}
+
+#[test]
+fn who_does_not_wait_is_told_at_once() {
+    const NO_WAIT: &str = "SET fencing.token = 'lease:nowait'";
+    let stage = stage();
+    let mut holder = stage.plain();
+    holder.ok(NO_WAIT);
+    assert_holds(&mut holder, "1");
+    // Said again it is the same.
+    holder.ok(NO_WAIT);
+    let mut wire = stage.plain();
+    let begun = Instant::now();
+    for statement in [
+        NO_WAIT,
+        "SET fencing.token = 'default=lease,other=lease:nowait'",
+    ] {
+        assert_refused(&wire.query(statement), "55P03");
+    }
+    assert!(
+        begun.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        begun.elapsed()
+    );
+    // It stays held for as long as its session wants it.
+    std::thread::sleep(LIVES + Duration::from_secs(1));
+    assert_refused(&wire.query(NO_WAIT), "55P03");
+    holder.ok("RESET fencing.token");
+    wait_for("the lease", || {
+        wire.query(NO_WAIT)
+            .iter()
+            .all(|m| m.tag != b'E')
+            .then_some(())
+    });
+    assert_holds(&mut wire, "2");
 }
 
 /// A holder that is to say so again keeps it by that, and loses it without.

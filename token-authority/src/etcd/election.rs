@@ -64,11 +64,28 @@ impl Candidate {
     ///
     /// etcd does not answer, or refuses, or has ended the lease.
     pub async fn join(&self, about: &str) -> Result<Token, OpenError> {
+        let absent = Compare::version(self.key(), CompareOp::Equal, 0);
+        let joined = self.put(about, absent).await?;
+        joined.ok_or_else(|| self.explain(Fault::damaged("its key is gone")))
+    }
+
+    /// Joins the line where nobody stands in it, in one step. `None`: somebody does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::join`].
+    pub async fn join_alone(&self, about: &str) -> Result<Option<Token>, OpenError> {
+        // Compared with every key of the line: true where there is none.
+        let line = Compare::create_revision(format!("{}/", self.election), CompareOp::Equal, 0);
+        self.put(about, line.with_prefix()).await
+    }
+
+    /// Puts its key, on this condition. `None`: it is not there.
+    async fn put(&self, about: &str, condition: Compare) -> Result<Option<Token>, OpenError> {
         let key = self.key();
-        let absent = Compare::version(key.clone(), CompareOp::Equal, 0);
         let options = PutOptions::new().with_lease(self.lease);
         let txn = Txn::new()
-            .when(vec![absent])
+            .when(vec![condition])
             .and_then(vec![TxnOp::put(key.clone(), about, Some(options))])
             .or_else(vec![TxnOp::get(key, None)]);
         let answer = self.members.call(|client| {
@@ -79,10 +96,16 @@ impl Candidate {
         let made = match answer.succeeded() {
             true => answer.header().map(|header| header.revision()),
             // The answer was lost, and it is asked again.
-            false => found(answer.op_responses().first()).map(|key| key.create_revision()),
+            false => match found(answer.op_responses().first()) {
+                Some(key) => Some(key.create_revision()),
+                None => return Ok(None),
+            },
         };
         let token = made.and_then(|made| Token::new(u64::try_from(made).ok()?).ok());
-        token.ok_or_else(|| self.explain(Fault::damaged("its key has no revision")))
+        match token {
+            Some(token) => Ok(Some(token)),
+            None => Err(self.explain(Fault::damaged("its key has no revision"))),
+        }
     }
 
     /// Looks where it stands.

@@ -8,6 +8,9 @@ use pgpalisade_policies::{MayNotDeclare, Mistake, nearest};
 use super::RejectionKind;
 use super::{Bound, Rejection, raised_to};
 
+/// How the message begins where another session has the lease. Whoever asks may also be told that nobody knows.
+pub const LEASE_IS_ANOTHERS: &str = "another session holds the lease";
+
 impl Rejection {
     /// The token is further than the policy allows.
     #[must_use]
@@ -91,8 +94,8 @@ impl Rejection {
     pub fn lease_held(scope: &Scope, claim: Claim, unanswered: Option<&str>) -> Self {
         let (message, detail, hint) = match unanswered {
             None => (
-                format!("another session holds the lease of scope \"{scope}\""),
-                format!("The session has waited for \"{claim}\". Nothing was changed."),
+                format!("{LEASE_IS_ANOTHERS} of scope \"{scope}\""),
+                format!("The session has asked for \"{claim}\". Nothing was changed."),
                 "Another process leads. To wait on, ask for the lease again.",
             ),
             Some(why) => (

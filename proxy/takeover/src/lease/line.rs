@@ -13,6 +13,8 @@ use tokio_util::task::TaskTracker;
 
 use super::super::error::DeclareError;
 use super::super::in_time;
+use super::super::meters::Meters;
+use super::vacancy::Vacancies;
 use super::{LIVES, RETRY};
 
 /// How often the first in the line looks whether the lease is free.
@@ -31,6 +33,8 @@ pub(in super::super) struct Lines {
     handle: Handle,
     /// Leases that are being given back.
     returns: TaskTracker,
+    /// How long nobody has held them.
+    pub(super) vacancies: Vacancies,
 }
 
 #[derive(Default)]
@@ -52,14 +56,27 @@ pub(super) struct Place {
     id: LeaseId,
 }
 
+/// A turn that has come.
+pub(super) struct Turn {
+    /// When the lease was asked for: it surely lives from then on.
+    pub(super) asked_at: Instant,
+    /// When it was last another's, where it was waited for.
+    pub(super) others_at: Option<Instant>,
+}
+
 impl Lines {
-    pub(in super::super) fn new(authority: &Arc<dyn Authority>, timeout: Duration) -> Arc<Self> {
+    pub(in super::super) fn new(
+        authority: &Arc<dyn Authority>,
+        timeout: Duration,
+        meters: &Meters,
+    ) -> Arc<Self> {
         Arc::new(Self {
             authority: Arc::clone(authority),
             lines: DashMap::new(),
             timeout,
             handle: Handle::current(),
             returns: TaskTracker::new(),
+            vacancies: Vacancies::new(meters),
         })
     }
 
@@ -91,18 +108,34 @@ impl Place {
         &self.scope
     }
 
-    /// Waits for the lease until then, and asks for it once at least. The time that it surely lives from.
-    pub(super) async fn acquire(&self, until: Instant) -> Result<Instant, DeclareError> {
-        let mut unanswered = None;
+    /// What is measured of its lease.
+    pub(super) fn vacancies(&self) -> &Vacancies {
+        &self.lines.vacancies
+    }
+
+    /// Waits for the lease until then, and asks for it once at least.
+    pub(super) async fn acquire(&self, until: Instant) -> Result<Turn, DeclareError> {
+        let held = |unanswered| DeclareError::LeaseHeld { unanswered };
+        let within = until.max(Instant::now() + LOOK_EVERY);
+        let front = timeout_at(within, self.line.front.lock()).await;
+        let _front = front.map_err(|_| held(None))?;
+        // Nobody knows whose it is where the authority has not answered once.
+        let mut unanswered = Some("no answer in time".to_owned());
+        let mut others_at = None;
         let acquiring = async {
-            let _front = self.line.front.lock().await;
             loop {
                 let asked_at = Instant::now();
                 match self.step(LeaseStep::Acquire(LIVES)).await {
-                    Ok(Leased::Held) => return Some(asked_at),
+                    Ok(Leased::Held) => {
+                        return Some(Turn {
+                            asked_at,
+                            others_at,
+                        });
+                    }
                     Ok(Leased::NotHeld) => {
                         self.line.handed_on.store(0, Ordering::Relaxed);
                         unanswered = None;
+                        others_at = Some(Instant::now());
                     }
                     Err(error) => unanswered = Some(error.to_string()),
                 }
@@ -115,9 +148,9 @@ impl Place {
                 }
             }
         };
-        let within = until.max(Instant::now() + LOOK_EVERY);
+        let within = within.max(Instant::now() + self.lines.timeout);
         let acquired = timeout_at(within, acquiring).await.ok().flatten();
-        acquired.ok_or(DeclareError::LeaseHeld { unanswered })
+        acquired.ok_or_else(|| held(unanswered))
     }
 
     /// A chance for those who wait at other proxies, which are not told of a lease that was given back here.

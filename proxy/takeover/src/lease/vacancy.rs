@@ -1,0 +1,122 @@
+//! What is measured of leases: how many are held, how late they are renewed, how long nobody has held them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pgpalisade_authority::{Scope, Token};
+use tokio::time::Instant;
+
+use super::super::meters::Meters;
+use super::Candidacy;
+
+/// Scopes of which it is known when their lease has ended. The others are not measured.
+const ENDED_MAX: usize = 1000;
+
+/// Leases that have ended at this proxy, each with the token that was taken under it.
+pub(in super::super) struct Vacancies {
+    meters: Meters,
+    ended: Mutex<HashMap<Scope, (Instant, Token)>>,
+}
+
+impl Vacancies {
+    pub(super) fn new(meters: &Meters) -> Self {
+        Self {
+            meters: meters.clone(),
+            ended: Mutex::default(),
+        }
+    }
+
+    fn ended(&self, scope: &Scope, token: Token) {
+        let mut ended = self.ended.lock();
+        if ended.len() < ENDED_MAX || ended.contains_key(scope) {
+            ended.insert(scope.clone(), (Instant::now(), token));
+        }
+    }
+
+    /// This token was taken under a lease, which was last another's at this time, where it was waited for.
+    pub(super) fn over(&self, scope: &Scope, token: Token, others_at: Option<Instant>) {
+        let ended = self.ended.lock().remove(scope);
+        if let Some(since) = vacant_since(ended, token, others_at) {
+            let vacant = since.elapsed();
+            self.meters.lease_vacant.observe(vacant.as_secs_f64());
+        }
+    }
+}
+
+/// From when on nobody has led, where a lease has ended here, and when it was last another's.
+fn vacant_since(
+    ended: Option<(Instant, Token)>,
+    token: Token,
+    others_at: Option<Instant>,
+) -> Option<Instant> {
+    // Unless another has led since.
+    let own = ended.filter(|(_, last)| last.next() == Some(token));
+    own.map(|(at, _)| at).or(others_at)
+}
+
+/// A lease that is held, for as long as this lives.
+pub(super) struct Held(Arc<Candidacy>);
+
+impl Held {
+    pub(super) fn new(candidacy: Arc<Candidacy>) -> Self {
+        candidacy.place.vacancies().meters.leases.inc();
+        Self(candidacy)
+    }
+
+    /// It was renewed this long after it was to be, or is lost by now.
+    pub(super) fn renewed(&self, took: Duration) {
+        let meters = &self.0.place.vacancies().meters;
+        meters.lease_renewed.observe(took.as_secs_f64());
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let place = &self.0.place;
+        place.vacancies().meters.leases.dec();
+        if let Some(token) = self.0.token.get() {
+            place.vacancies().ended(place.scope(), *token);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(value: u64) -> Token {
+        Token::new(value).unwrap()
+    }
+
+    #[test]
+    fn only_time_without_any_leader_is_measured() {
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        // Which lease has ended here, and when; the next token; when it was last another's; since when nobody led.
+        for (ended, next, others_at, since) in [
+            (Some((10, 1)), 2, None, Some(10)),
+            // The store has heard of it a little later.
+            (Some((10, 1)), 2, Some(11), Some(10)),
+            // Another has led since.
+            (Some((10, 1)), 3, None, None),
+            (Some((10, 1)), 3, Some(20), Some(20)),
+            (None, 2, Some(20), Some(20)),
+            (None, 1, None, None),
+        ] {
+            let own = ended.map(|(seconds, last)| (at(seconds), token(last)));
+            let found = vacant_since(own, token(next), others_at.map(at));
+            assert_eq!(found, since.map(at), "{ended:?} {next} {others_at:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_clients_make_up_fill_no_memory() {
+        let vacancies = Vacancies::new(&Meters::default());
+        for number in 0..ENDED_MAX + 10 {
+            vacancies.ended(&Scope::new(&format!("s{number}")).unwrap(), token(1));
+        }
+        assert_eq!(vacancies.ended.lock().len(), ENDED_MAX);
+    }
+}

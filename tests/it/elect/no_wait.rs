@@ -1,0 +1,124 @@
+//! `--no-wait`: where another leads the command does not run at all.
+
+use std::time::{Duration, Instant};
+
+use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::machine::{Signal, wait_for};
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy, Store};
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::Endpoint;
+
+use super::{Candidate, etcd_arguments, pause, token_of};
+
+/// What follows `elect` for each kind of lock.
+fn locks(etcd: &str) -> [Vec<&str>; 3] {
+    [
+        vec!["jobs", "--with", "lease"],
+        vec!["jobs", "--with", "advisory-lock:42"],
+        etcd_arguments(etcd, &[]),
+    ]
+}
+
+fn now(arguments: &[&str], script: &str, proxy: &Endpoint) -> Candidate {
+    Candidate::start(&[arguments, &["--no-wait"]].concat(), script, proxy)
+}
+
+#[track_caller]
+fn assert_held(arguments: &[&str], proxy: &Endpoint) {
+    let mut late = now(arguments, "echo never", proxy);
+    assert_eq!(late.exit_code(), 69, "{}", late.output());
+    late.wait_for("the command has not run: another leads: ");
+    let output = late.output();
+    assert!(!output.contains("never") && !output.contains("waiting"));
+}
+
+#[test]
+fn it_runs_where_nobody_leads_and_not_behind_another() {
+    let (stage, etcd) = (Stage::start(), Etcd::start(1));
+    let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
+    for lock in locks(&urls) {
+        println!("{lock:?}");
+        let mut leader = now(&lock, "sleep 60", &proxy);
+        let token = token_of(&leader);
+        assert_held(&lock, &proxy);
+        // Nor behind one who waits.
+        let mut waits = Candidate::start(&lock, "sleep 60", &proxy);
+        waits.wait_for("waiting for");
+        assert_held(&lock, &proxy);
+        assert!(!leader.output().contains("lost"), "{}", leader.output());
+        for candidate in [&mut waits, &mut leader] {
+            candidate.process.signal(Signal::TERM);
+            candidate.exit_code();
+        }
+        // Its lock is free a moment after it has ended.
+        let next = wait_for("a free lock", || {
+            let mut next = now(&lock, "exit 7", &proxy);
+            let code = next.exit_code();
+            assert!([7, 69].contains(&code), "{code}: {}", next.output());
+            (code == 7).then_some(next)
+        });
+        assert_ne!(token_of(&next), token);
+    }
+}
+
+/// Of those that come at one time one leads: never two, and never none.
+#[test]
+fn of_many_at_once_one_runs() {
+    let (stage, etcd) = (Stage::start(), Etcd::start(1));
+    let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
+    for lock in locks(&urls) {
+        let mut all: Vec<Candidate> = (0..6).map(|_| now(&lock, "sleep 8", &proxy)).collect();
+        let mut codes: Vec<i32> = all.iter_mut().map(Candidate::exit_code).collect();
+        codes.sort_unstable();
+        assert_eq!(codes, [0, 69, 69, 69, 69, 69], "{lock:?}");
+    }
+}
+
+#[test]
+fn its_lease_ends_where_it_sleeps() {
+    let stage = Stage::start();
+    let proxy = stage.proxy.endpoint();
+    let arguments = ["jobs", "--with", "lease", "--ttl", "3s"];
+    let mut sleeper = now(&arguments, "sleep 60", &proxy);
+    assert_eq!(token_of(&sleeper), "1");
+    let next = Candidate::start(&arguments, "sleep 60", &proxy);
+    // Longer than it lives: it is renewed.
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(!next.output().contains("leads"), "{}", next.output());
+    pause(&sleeper);
+    assert_eq!(token_of(&next), "2");
+    sleeper.process.signal(Signal::CONT);
+    assert_eq!(sleeper.exit_code(), 75, "{}", sleeper.output());
+}
+
+/// Not to know who leads is a failure, and not the same as that another does.
+#[test]
+fn where_nobody_knows_who_leads_it_fails() {
+    let mut etcd = Etcd::start(1);
+    let urls = etcd.urls().join(",");
+    let postgres = Postgres::start();
+    let mut options = Options::new(&postgres);
+    options.store = Store::Url(etcd.authority());
+    let proxy = Proxy::start_with(options);
+    etcd.kill(0);
+    let begun = Instant::now();
+    for (lock, words) in [
+        (
+            &["jobs", "--with", "lease"][..],
+            "the token authority does not answer",
+        ),
+        (&etcd_arguments(&urls, &[]), "etcd"),
+        (&["jobs", "--with", "advisory-lock:1"], "authority"),
+    ] {
+        let mut candidate = now(lock, "echo never", &proxy.endpoint());
+        assert_eq!(candidate.exit_code(), 1, "{}", candidate.output());
+        wait_for(words, || candidate.output().contains(words).then_some(()));
+        assert!(!candidate.output().contains("never"));
+    }
+    assert!(
+        begun.elapsed() < Duration::from_secs(60),
+        "{:?}",
+        begun.elapsed()
+    );
+}
