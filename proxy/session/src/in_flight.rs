@@ -40,7 +40,7 @@ pub enum Request {
     MalformedQuery,
     /// A message of an extended-query pipeline that PostgreSQL refuses for its layout: completed by an error alone.
     Malformed,
-    /// A Flush with a body, which PostgreSQL refuses too, unless it reads the data of a COPY: then it ignores any Flush.
+    /// A Flush with a body: PostgreSQL refuses it, unless it reads the data of a COPY: then it ignores any Flush.
     MalformedFlush,
     /// CopyDone or CopyFail: has no reply, but ends the time in which the server ignores Sync.
     CopyEnd,
