@@ -3,6 +3,7 @@
 //! What comes with every message is counted by each worker for itself ([`tally`]) and summed when it is read. What
 //! comes with a connection or a refusal is counted by all in one place.
 
+mod added_time;
 mod process;
 mod rejections;
 mod scopes;
@@ -23,6 +24,8 @@ use prometheus_client::registry::Registry;
 use crate::fence::mark_cache::MarkCache;
 use crate::rejection::{Enforcement, Rejection};
 use crate::takeover::Takeover;
+use added_time::AddedTime;
+pub(crate) use added_time::Clock;
 use process::Process;
 pub(crate) use process::memory;
 use rejections::Rejections;
@@ -49,6 +52,7 @@ pub(crate) struct Metrics {
     sessions: Counter,
     ended: Family<Label, Counter>,
     rejections: Arc<Rejections>,
+    added: AddedTime,
 }
 
 /// A few sums since the proxy was started.
@@ -84,7 +88,13 @@ impl Metrics {
             refused: Family::default(),
             sessions: Counter::default(),
             ended: Family::default(),
+            added: AddedTime::default(),
         }
+    }
+
+    /// For the worker on this thread.
+    pub(crate) fn clock(&self) -> Clock {
+        Clock::new(self.added.clone())
     }
 
     /// For the worker on this thread, which is the only one that counts with it.
@@ -172,6 +182,7 @@ impl Metrics {
         ours.register_collector(Box::new(Arc::clone(&self.rejections)));
         ours.register_collector(Box::new(Scopes(Arc::clone(&self.cells))));
         ours.register_collector(Box::new(Standing(takeover.clone())));
+        self.added.register(ours);
         takeover.meters().register(ours);
         registry
     }

@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::client_table::{Cause, ClientState, Publisher};
 use crate::rejection::Rejection;
@@ -187,8 +187,10 @@ impl Relay {
                 Some(prerequisite) => {
                     let waits = ClientState::Session(Activity::Active);
                     self.shown.entry().set_state(waits);
+                    let since = Instant::now();
                     // In a box, for it is large, and most sessions are in none at most times.
                     Box::pin(self.prepare(prerequisite)).await?;
+                    self.worker.clock.prepared(since);
                     self.on_kept_client_bytes()?
                 }
             };

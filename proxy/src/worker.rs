@@ -17,7 +17,7 @@ use crate::client_table::ClientTable;
 use crate::collected::Budget;
 use crate::config::{Batching, Clients, Hosts};
 use crate::fence::{Fence, SessionFence};
-use crate::metrics::{Metrics, WorkerTally};
+use crate::metrics::{Clock, Metrics, WorkerTally};
 use crate::pause::{Gate, Pause};
 use crate::rejection::{Enforcement, Rejection};
 use crate::rejection_log::{RecordedStatement, RejectionLog, RejectionRecord, SessionLabel};
@@ -93,6 +93,8 @@ pub(crate) struct Worker {
     pub verdicts: RefCell<VerdictCache>,
     /// What this worker counts.
     pub tally: WorkerTally,
+    /// Measures the time that it adds.
+    pub clock: Clock,
     /// The buffer that all connections read into.
     pub scratch: RefCell<Scratch>,
     /// What the connections have to send.
@@ -119,6 +121,7 @@ impl Worker {
             fences: RefCell::new(shared.fence.clone()),
             verdicts: RefCell::new(VerdictCache::new(VERDICT_CACHE_BYTES)),
             tally: shared.metrics.worker(),
+            clock: shared.metrics.clock(),
             scratch: RefCell::new(Scratch::default()),
             sends: Rc::new(SendBatch::new(shared.batching)),
             collected: Budget::new(COLLECTED_BYTES, COLLECTED_WITHIN),

@@ -162,6 +162,28 @@ fn verdicts_are_counted_by_what_was_known() {
 }
 
 #[test]
+fn the_time_that_is_added_is_measured() {
+    let (http, stage) = stage();
+    let of = |name: &str, part: &str| {
+        let series = format!("pgpalisade_{name}_seconds_{part}");
+        http.metrics().of(&series)
+    };
+    let mut session = stage.plain();
+    let before = ["decision", "preparation"].map(|name| of(name, "count"));
+    for _ in 0..64 {
+        session.ok("SELECT 1");
+    }
+    session.ok("SET fencing.token = 33");
+    session.ok("SELECT 1");
+    let after = ["decision", "preparation"].map(|name| of(name, "count"));
+    assert!(
+        after[0] > before[0] && after[1] > before[1],
+        "{before:?} {after:?}"
+    );
+    assert!(of("preparation", "sum") > of("decision", "sum"));
+}
+
+#[test]
 fn what_is_only_observed_is_counted_apart() {
     let postgres = Postgres::start();
     postgres.sql(SETUP);

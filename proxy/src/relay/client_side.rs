@@ -129,6 +129,7 @@ impl Relay {
             Poll::Ready(closed) => return Err(client_end(closed)),
         };
         worker.tally.received_from_client(read);
+        let came = worker.clock.read();
         let bytes = scratch.front(read);
         let need = if self.client.kept.is_empty() {
             let done = self.on_client_bytes(bytes)?;
@@ -138,6 +139,7 @@ impl Relay {
             self.client.kept.extend_from_slice(bytes);
             self.on_kept_client_bytes()?
         };
+        worker.clock.decided(came);
         Ok(need.map_or(Ok(Side::Read), Err))
     }
 

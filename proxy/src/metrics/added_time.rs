@@ -1,0 +1,103 @@
+//! The time that the proxy adds to what clients ask for. Networks and PostgreSQL are not in it.
+
+use std::cell::Cell;
+use std::time::Instant;
+
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Of so many reads of clients one is timed: a look at the clock costs as much as a hundredth of a transaction.
+const SAMPLED: u32 = 64;
+
+/// Seconds for what takes no more than thinking.
+const DECISION_SECONDS: [f64; 10] = [
+    1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 1e-3, 1e-2, 1e-1,
+];
+
+/// Seconds for what waits for others.
+const PREPARATION_SECONDS: [f64; 12] = [
+    1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0, 5.0,
+];
+
+/// What all workers have measured. Clones measure together.
+#[derive(Debug, Clone)]
+pub(super) struct AddedTime {
+    decision: Histogram,
+    preparation: Histogram,
+}
+
+impl Default for AddedTime {
+    fn default() -> Self {
+        Self {
+            decision: Histogram::new(DECISION_SECONDS),
+            preparation: Histogram::new(PREPARATION_SECONDS),
+        }
+    }
+}
+
+impl AddedTime {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register_with_unit(
+            "decision",
+            "Time from reading what a client has sent until it is passed on, of one in 64 reads",
+            Unit::Seconds,
+            self.decision.clone(),
+        );
+        registry.register_with_unit(
+            "preparation",
+            "Time that messages of clients have waited for what had to come first",
+            Unit::Seconds,
+            self.preparation.clone(),
+        );
+    }
+}
+
+/// The clock of one worker.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    added: AddedTime,
+    reads: Cell<u32>,
+}
+
+impl Clock {
+    pub(super) const fn new(added: AddedTime) -> Self {
+        Self {
+            added,
+            reads: Cell::new(0),
+        }
+    }
+
+    /// A client's bytes have come. The time, where these are measured.
+    #[inline]
+    pub(crate) fn read(&self) -> Option<Instant> {
+        let reads = self.reads.get().wrapping_add(1);
+        self.reads.set(reads);
+        reads.is_multiple_of(SAMPLED).then(Instant::now)
+    }
+
+    /// They are passed on, as far as they could be.
+    #[inline]
+    pub(crate) fn decided(&self, read: Option<Instant>) {
+        if let Some(read) = read {
+            self.added.decision.observe(read.elapsed().as_secs_f64());
+        }
+    }
+
+    /// What had to come first has come, for a message that has waited from then on.
+    pub(crate) fn prepared(&self, since: Instant) {
+        let waited = since.elapsed().as_secs_f64();
+        self.added.preparation.observe(waited);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_in_so_many_reads_is_timed() {
+        let clock = Clock::new(AddedTime::default());
+        let timed = (0..10 * SAMPLED).filter(|_| clock.read().is_some());
+        assert_eq!(timed.count(), 10);
+    }
+}
