@@ -139,6 +139,7 @@ fn satisfy(session: &mut Session, prerequisite: Prerequisite) {
             session.on_verdict(Arc::new(classify(&unread.text, unread.lexing)))
         }
         Prerequisite::SearchPath => session.ask_search_path(),
+        Prerequisite::History => session.on_history("[]".to_owned()),
         Prerequisite::Access(adjustment) => {
             session.begin_adjustment(adjustment);
             let _ = session.end_adjustment();
