@@ -8,6 +8,7 @@
 mod command;
 mod link;
 mod login;
+mod pausing;
 mod pgbouncer;
 mod refusals;
 mod session;
@@ -22,7 +23,6 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::accounts::Accounts;
@@ -31,7 +31,7 @@ use crate::config::{Hosts, ShownKey};
 use crate::fence::Fence;
 use crate::listener::{Accepted, Listener};
 use crate::metrics::Metrics;
-use crate::pause::{Pause, Traffic};
+use crate::pause::Pause;
 use crate::rejection_log::RejectionLog;
 use crate::takeover::Takeover;
 use crate::wire::encode::Severity;
@@ -59,11 +59,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// For all files that RELOAD reads.
 const RELOAD_WITHIN: Duration = Duration::from_secs(30);
-
-/// For all open transactions that PAUSE waits for.
-const PAUSED_WITHIN: Duration = Duration::from_secs(60);
-/// How often it looks.
-const PAUSED_LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// When the proxy is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -315,43 +310,6 @@ impl Console {
         }
     }
 
-    /// Nothing begins from then on; answers once nothing is open any more.
-    async fn pause(&self) -> Result<(), Failure> {
-        let (pause, until) = (&self.facts.pause, Instant::now() + PAUSED_WITHIN);
-        pause.order(Traffic::Held);
-        loop {
-            let obeyed = tokio::time::timeout_at(until, pause.obeyed()).await;
-            let order = obeyed.map_err(|_| stuck())?;
-            if order.traffic == Traffic::Flows {
-                return Err(overtaken("another operator lets all go on"));
-            }
-            // Behind the look at the gates, and before the look whether they are shut still.
-            let clients = self.facts.clients.all();
-            let busy = clients.iter().filter(|client| client.state().is_busy());
-            let busy = busy.count();
-            if busy == 0 && pause.is_last(&order) {
-                return Ok(());
-            }
-            if Instant::now() >= until {
-                return Err(Failure::new(
-                    "55006",
-                    format!("nothing begins any more, but {busy} sessions have not come to an end"),
-                    "SHOW SESSIONS shows them. PAUSE waits again, KILL ends one, RESUME lets all go on.",
-                ));
-            }
-            tokio::time::sleep(PAUSED_LOOK_EVERY).await;
-        }
-    }
-
-    async fn resume(&self) -> Result<(), Failure> {
-        self.facts.pause.order(Traffic::Flows);
-        let obeyed = tokio::time::timeout(PAUSED_WITHIN, self.facts.pause.obeyed()).await;
-        match obeyed.map_err(|_| stuck())?.traffic {
-            Traffic::Flows => Ok(()),
-            Traffic::Held => Err(overtaken("another operator holds all up")),
-        }
-    }
-
     async fn reload(&self) -> Result<(), Failure> {
         let (done, is_done) = oneshot::channel();
         let reloading = async {
@@ -380,21 +338,6 @@ impl Console {
             .await
             .map_err(late)?
     }
-}
-
-/// Another operator has said otherwise meanwhile.
-fn overtaken(how: &str) -> Failure {
-    let hint = "SHOW DATABASES says in its column paused how it stands.";
-    Failure::new("57014", how, hint)
-}
-
-/// A worker that does not answer serves nobody either.
-fn stuck() -> Failure {
-    Failure::new(
-        "58000",
-        "a worker thread does not answer",
-        "The log of pgpalisade may say why.",
-    )
 }
 
 fn ending() -> Failure {

@@ -1,0 +1,57 @@
+//! What a session is told that a takeover has ended.
+
+use pgpalisade_authority::{Mark, Scope, Token};
+
+use super::{DEPOSED, OpenTransaction, Rejection, RejectionKind, raised};
+
+impl Rejection {
+    /// The session was ended by a takeover; nothing of its open work is committed.
+    #[must_use]
+    pub fn session_ended(
+        scope: &Scope,
+        token: Token,
+        mark: Mark,
+        transaction: OpenTransaction,
+    ) -> Self {
+        let message = format!(
+            "terminating connection: fencing token {token} is stale, scope \"{scope}\" is at {}",
+            mark.token
+        );
+        let fate = match transaction {
+            OpenTransaction::None => "No transaction was open.",
+            OpenTransaction::RolledBack => "Its transaction is rolled back.",
+            OpenTransaction::Unknown => return Self::outcome_unknown(scope, token, mark),
+        };
+        let detail = format!("{} {fate}", raised(scope, token, &mark));
+        Self {
+            transaction: Some(transaction),
+            ..Self::new(RejectionKind::SessionEnded, message, detail, DEPOSED)
+        }
+        .about(scope, Some(token), Some(mark))
+    }
+
+    /// The same in observe mode, where no session is ended.
+    #[must_use]
+    pub fn session_would_end(scope: &Scope, token: Token, mark: Mark) -> Self {
+        Self {
+            transaction: None,
+            ..Self::session_ended(scope, token, mark, OpenTransaction::None)
+        }
+    }
+
+    /// The session was ended by a takeover while work was in flight that may have been committed.
+    fn outcome_unknown(scope: &Scope, token: Token, mark: Mark) -> Self {
+        let message = format!(
+            "terminating connection: fencing token {token} is stale, and it is not known \
+                whether the last statement was committed"
+        );
+        let detail = raised(scope, token, &mark);
+        let hint = "It was committed before the newer leader was admitted, or not at all. Read \
+            the data to find out.";
+        Self {
+            transaction: Some(OpenTransaction::Unknown),
+            ..Self::new(RejectionKind::OutcomeUnknown, message, detail, hint)
+        }
+        .about(scope, Some(token), Some(mark))
+    }
+}

@@ -1,0 +1,68 @@
+//! PAUSE and RESUME, as operators give them.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Console, Failure};
+use crate::pause::Traffic;
+
+/// For all open transactions that PAUSE waits for.
+const PAUSED_WITHIN: Duration = Duration::from_secs(60);
+/// How often it looks.
+const PAUSED_LOOK_EVERY: Duration = Duration::from_millis(50);
+
+impl Console {
+    /// Nothing begins from then on; answers once nothing is open any more.
+    pub(super) async fn pause(&self) -> Result<(), Failure> {
+        let (pause, until) = (&self.facts.pause, Instant::now() + PAUSED_WITHIN);
+        pause.order(Traffic::Held);
+        loop {
+            let obeyed = tokio::time::timeout_at(until, pause.obeyed()).await;
+            let order = obeyed.map_err(|_| stuck())?;
+            if order.traffic == Traffic::Flows {
+                return Err(overtaken("another operator lets all go on"));
+            }
+            // Behind the look at the gates, and before the look whether they are shut still.
+            let clients = self.facts.clients.all();
+            let busy = clients.iter().filter(|client| client.state().is_busy());
+            let busy = busy.count();
+            if busy == 0 && pause.is_last(&order) {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                return Err(Failure::new(
+                    "55006",
+                    format!("nothing begins any more, but {busy} sessions have not come to an end"),
+                    "SHOW SESSIONS shows them. PAUSE waits again, KILL ends one, RESUME lets all go on.",
+                ));
+            }
+            tokio::time::sleep(PAUSED_LOOK_EVERY).await;
+        }
+    }
+
+    /// All goes on.
+    pub(super) async fn resume(&self) -> Result<(), Failure> {
+        self.facts.pause.order(Traffic::Flows);
+        let obeyed = tokio::time::timeout(PAUSED_WITHIN, self.facts.pause.obeyed()).await;
+        match obeyed.map_err(|_| stuck())?.traffic {
+            Traffic::Flows => Ok(()),
+            Traffic::Held => Err(overtaken("another operator holds all up")),
+        }
+    }
+}
+
+/// Another operator has said otherwise meanwhile.
+fn overtaken(how: &str) -> Failure {
+    let hint = "SHOW DATABASES says in its column paused how it stands.";
+    Failure::new("57014", how, hint)
+}
+
+/// A worker that does not answer serves nobody either.
+fn stuck() -> Failure {
+    Failure::new(
+        "58000",
+        "a worker thread does not answer",
+        "The log of pgpalisade may say why.",
+    )
+}
