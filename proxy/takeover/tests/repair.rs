@@ -16,10 +16,10 @@ use pgpalisade_authority::{
 };
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
-    Bound, DeclareError, Identified, Purpose, RepairError, RepairOptions, RepairReport,
-    ScopeRepair, StartError, StoreLock, Takeover, TakeoverOptions, Terms, Trace, WitnessMode, Work,
+    Bound, DeclareError, Identified, RepairError, RepairOptions, RepairReport, ScopeRepair,
+    StartError, StoreLock, Takeover, TakeoverOptions, Trace, WitnessMode, Work,
 };
-use support::Postgres;
+use support::{Postgres, declare};
 use tokio::sync::mpsc;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
@@ -56,30 +56,6 @@ async fn session(postgres: &Postgres, takeover: &Takeover, user: &str) -> (Clien
     client.batch_execute(trace.text()).await.unwrap();
     let found = takeover.identify(pid.unwrap().get(0), trace, takeover.deadline());
     (client, found.await.unwrap())
-}
-
-async fn declare(
-    takeover: &Takeover,
-    value: u64,
-    session: Identified,
-    bounds: TokenBounds,
-) -> Result<Mark, DeclareError> {
-    takeover
-        .declare(
-            Declaration::new(
-                &Scope::default(),
-                token(value),
-                session.backend,
-                session.cluster,
-                "a test",
-            ),
-            Terms {
-                purpose: Purpose::Admit,
-                bounds,
-            },
-            takeover.deadline(),
-        )
-        .await
 }
 
 fn options(postgres: &Postgres, user: &str) -> RepairOptions {

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use pgpalisade_authority::{Declaration, Mark, Scope, Token};
+use pgpalisade_policies::TokenBounds;
+use pgpalisade_takeover::{DeclareError, Identified, Purpose, Takeover, Terms};
 use pgpalisade_tests::machine;
 use pgpalisade_tests::postgres::{Auth, scratch_dir};
 use tokio_postgres::{Client, Config, NoTls};
@@ -48,4 +51,27 @@ impl Postgres {
     pub fn signal(&self, signal: machine::Signal, pid: i32) {
         machine::signal(pid.cast_unsigned(), signal);
     }
+}
+
+/// As a session that declares a token of the default scope.
+pub async fn declare(
+    takeover: &Takeover,
+    value: u64,
+    session: Identified,
+    bounds: TokenBounds,
+) -> Result<Mark, DeclareError> {
+    let declaration = Declaration::new(
+        &Scope::default(),
+        Token::new(value).unwrap(),
+        session.backend,
+        session.cluster,
+        "a test",
+    );
+    let terms = Terms {
+        purpose: Purpose::Admit,
+        bounds,
+    };
+    takeover
+        .declare(declaration, terms, takeover.deadline())
+        .await
 }

@@ -26,8 +26,7 @@ use pgpalisade_authority::{
 };
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
-    BackendFault, DeclareError, Identified, Purpose, StartError, StoreLock, Takeover,
-    TakeoverOptions, Terms, Trace,
+    BackendFault, DeclareError, Identified, StartError, StoreLock, Takeover, TakeoverOptions, Trace,
 };
 use pgpalisade_tests::machine::Signal;
 use support::Postgres;
@@ -59,22 +58,7 @@ async fn declare_for(
     value: u64,
     session: Identified,
 ) -> Result<Mark, DeclareError> {
-    takeover
-        .declare(
-            Declaration::new(
-                &Scope::default(),
-                token(value),
-                session.backend,
-                session.cluster,
-                "a test",
-            ),
-            Terms {
-                purpose: Purpose::Admit,
-                bounds: TokenBounds::default(),
-            },
-            takeover.deadline(),
-        )
-        .await
+    support::declare(takeover, value, session, TokenBounds::default()).await
 }
 
 /// A session on the cluster that the proxy is connected to.
