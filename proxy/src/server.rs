@@ -31,7 +31,7 @@ use crate::store::{self, Store, StoreError};
 use crate::takeover::{BarrierKind, StartError, StoreLock, Takeover, TakeoverOptions};
 use crate::timers::Timers;
 use crate::transport::allowed_batching;
-use crate::worker::{Servers, Shared};
+use crate::worker::{Ending, Servers, Shared};
 use crate::worker_thread::WorkerHandle;
 
 /// Who has connected just before the listeners were handed over has this long for a first transaction.
@@ -139,8 +139,7 @@ pub(crate) async fn serve(
         pause: Pause::default(),
         batching: allowed_batching(config.batching),
         timers,
-        drain: CancellationToken::new(),
-        abort: CancellationToken::new(),
+        ending: Ending::default(),
     };
     let workers = Arc::new(start_workers(config.workers, &shared)?);
     let facts = facts(&signals.console, &config.takeover.authority, &shared);
@@ -367,7 +366,7 @@ fn log_start(config: &Config, takeover: &Takeover) {
 }
 
 async fn stop(workers: Arc<Vec<WorkerHandle>>, shared: &Shared, grace: Duration) {
-    shared.drain.cancel();
+    shared.ending.drain.cancel();
     let open: usize = workers.iter().map(WorkerHandle::connections).sum();
     tracing::info!(connections = open, within = ?grace, "waiting for open transactions");
     // The listeners have ended, so nobody else holds the workers.
@@ -382,7 +381,7 @@ async fn stop(workers: Arc<Vec<WorkerHandle>>, shared: &Shared, grace: Duration)
     tokio::pin!(all_ended);
     if tokio::time::timeout(grace, &mut all_ended).await.is_err() {
         tracing::warn!("some transactions did not end in time: ending their sessions");
-        shared.abort.cancel();
+        shared.ending.abort.cancel();
         all_ended.await;
     }
 }

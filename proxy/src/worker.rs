@@ -74,6 +74,13 @@ pub(crate) struct Shared {
     pub batching: Batching,
     /// What measures these times.
     pub timers: Timers,
+    /// How all of them are ended.
+    pub ending: Ending,
+}
+
+/// The two steps in which the connections of a process end.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ending {
     /// Ends new logins and idle sessions.
     pub drain: CancellationToken,
     /// Ends everything at once.

@@ -146,7 +146,7 @@ async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Ar
     loop {
         let accepted = tokio::select! {
             accepted = jobs.recv() => accepted,
-            () = worker.shared.drain.cancelled() => None,
+            () = worker.shared.ending.drain.cancelled() => None,
         };
         let Some(accepted) = accepted else { break };
         let (worker, sessions) = (Rc::clone(&worker), tracker.clone());
@@ -171,6 +171,6 @@ async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Ar
     tracker.close();
     tokio::select! {
         () = tracker.wait() => {}
-        () = worker.shared.abort.cancelled() => {}
+        () = worker.shared.ending.abort.cancelled() => {}
     }
 }
