@@ -219,6 +219,11 @@ impl ClientEntry {
         self.facts.lock().tokens = tokens;
     }
 
+    /// The tokens in force.
+    pub(crate) fn tokens(&self) -> Option<Arc<HeldTokens>> {
+        self.facts.lock().tokens.clone()
+    }
+
     /// What is known of it now.
     pub(crate) fn facts(&self) -> Facts {
         self.facts.lock().clone()

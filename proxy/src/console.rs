@@ -39,7 +39,7 @@ use command::Command;
 use link::Link;
 use login::{Access, Operator, Refused, Rights};
 use session::Session;
-use table::{Rows, object};
+use table::{RowIter, Rows, object};
 pub(crate) use takeovers::as_json as takeovers_as_json;
 
 /// The only database.
@@ -114,19 +114,22 @@ pub(crate) struct Facts {
 impl Facts {
     /// The rows of a table as JSON, where it is one of those that HTTP shows: its name in small letters. An error says
     /// why it cannot be read now.
-    pub(crate) async fn rows(&self, name: &str) -> Option<Result<Vec<Value>, String>> {
+    pub(crate) async fn rows(
+        &self,
+        name: &str,
+    ) -> Option<Result<impl ExactSizeIterator<Item = Value> + use<>, String>> {
         let is_shown = matches!(
             name,
             "scopes" | "sessions" | "rejections" | "overlaps" | "proxies" | "takeovers"
         );
         let mut tables = tables::TABLES.iter().filter(|_| is_shown);
         let table = tables.find(|table| table.name.eq_ignore_ascii_case(name))?;
-        let rows = match table.rows {
-            Rows::Known(read) => Ok(read(self)),
-            Rows::Asked(ask) => ask(self).await,
+        let rows: Result<RowIter, String> = match table.rows {
+            Rows::Known(read) => Ok(Box::new(read(self).into_iter())),
+            Rows::Many(read) => Ok(read(self)),
+            Rows::Asked(ask) => ask(self).await.map(|rows| Box::new(rows.into_iter()) as _),
         };
-        let object = |row| object(table.columns, row);
-        Some(rows.map(|rows| rows.into_iter().map(object).collect()))
+        Some(rows.map(|rows| rows.map(|row| object(table.columns, row))))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Facts;
-use super::table::{Cell, Row};
+use super::table::{Cell, Row, RowIter, rows};
 use super::tables::{shown, time, yes};
 use crate::fence::statement_text::StatementText;
 use crate::fence::traceparent::Traceparent;
@@ -11,7 +11,7 @@ use crate::rejection::{Enforcement, OpenTransaction};
 use crate::rejection_log::RejectionRecord;
 use crate::rejection_log::overlaps::{Overlap, Writer};
 
-pub(super) fn rejections(facts: &Facts) -> Vec<Row> {
+pub(super) fn rejections(facts: &Facts) -> RowIter {
     let row = |record: Arc<RejectionRecord>| {
         let (session, statement) = (&record.session, &record.statement);
         vec![
@@ -50,7 +50,7 @@ pub(super) fn rejections(facts: &Facts) -> Vec<Row> {
             record.count.into(),
         ]
     };
-    facts.rejections.recent().into_iter().map(row).collect()
+    rows(facts.rejections.recent(), row)
 }
 
 pub(super) fn overlaps(facts: &Facts) -> Vec<Row> {

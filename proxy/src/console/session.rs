@@ -193,15 +193,15 @@ impl Session {
     /// On a thread where nothing waits for it: tables may be long.
     async fn rows(&self, table: &'static Table) -> Result<Vec<Row>, Failure> {
         let console = Arc::clone(&self.console);
-        let read = match table.rows {
+        let reading = match table.rows {
             Rows::Asked(ask) => {
                 let hint = "SHOW AUTHORITY says what stands in the way.";
                 let unanswered = |why: String| Failure::new("08006", &why, hint);
                 return ask(&console.facts).await.map_err(unanswered);
             }
-            Rows::Known(read) => read,
+            Rows::Known(read) => tokio::task::spawn_blocking(move || read(&console.facts)),
+            Rows::Many(read) => tokio::task::spawn_blocking(move || read(&console.facts).collect()),
         };
-        let reading = tokio::task::spawn_blocking(move || read(&console.facts));
         let failed = |error: tokio::task::JoinError| {
             tracing::error!(%error, table = table.name, "the console");
             Failure::new(

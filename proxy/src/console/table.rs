@@ -99,12 +99,22 @@ pub(super) struct Table {
 pub(super) enum Rows {
     /// Reads what is known.
     Known(fn(&Facts) -> Vec<Row>),
+    /// The same, of what there may be much of.
+    Many(fn(&Facts) -> RowIter),
     /// Asks somebody, in a bounded time.
     Asked(for<'a> fn(&'a Facts) -> Answer<'a>),
 }
 
 /// Rows that are still to come, or why there are none.
 pub(super) type Answer<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, String>> + Send + 'a>>;
+
+/// Rows that are made as they are read, so that whoever shows the first of many does not pay for all.
+pub(super) type RowIter = Box<dyn ExactSizeIterator<Item = Row> + Send>;
+
+/// A row of each.
+pub(super) fn rows<T: Send + 'static>(of: Vec<T>, row: fn(T) -> Row) -> RowIter {
+    Box::new(of.into_iter().map(row))
+}
 
 /// How values are written: as text, or as PostgreSQL keeps them.
 const BINARY: i16 = 1;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::Facts;
 use super::command::{ORDERS, all_tables};
 use super::refusals::{overlaps, rejections};
-use super::table::{Answer, Cell, Row, Rows, Table, number, text};
+use super::table::{Answer, Cell, Row, RowIter, Rows, Table, number, rows, text};
 use super::takeovers;
 use crate::client_table::{ClientEntry, Encryption};
 use crate::fence::HeldTokens;
@@ -106,7 +106,7 @@ pub(super) const TABLES: [Table; 9] = [
             text("enforced"),
             number("count"),
         ],
-        rows: Rows::Known(rejections),
+        rows: Rows::Many(rejections),
     },
     Table {
         name: "SCOPES",
@@ -119,7 +119,7 @@ pub(super) const TABLES: [Table; 9] = [
             number("sessions"),
             number("stale_sessions"),
         ],
-        rows: Rows::Known(scopes),
+        rows: Rows::Many(scopes),
     },
     Table {
         name: "SESSIONS",
@@ -136,7 +136,7 @@ pub(super) const TABLES: [Table; 9] = [
             text("tokens"),
             number("backend_pid"),
         ],
-        rows: Rows::Known(sessions),
+        rows: Rows::Many(sessions),
     },
     Table {
         name: "TAKEOVERS",
@@ -181,8 +181,8 @@ fn tokens(held: &HeldTokens) -> String {
     each.collect::<Vec<_>>().join(",")
 }
 
-fn sessions(facts: &Facts) -> Vec<Row> {
-    let row = |entry: &ClientEntry| {
+fn sessions(facts: &Facts) -> RowIter {
+    let row = |entry: Arc<ClientEntry>| {
         let client = entry.facts();
         let label = client.label.as_deref();
         vec![
@@ -204,7 +204,7 @@ fn sessions(facts: &Facts) -> Vec<Row> {
                 .into(),
         ]
     };
-    facts.clients.all().iter().map(|entry| row(entry)).collect()
+    rows(facts.clients.all(), row)
 }
 
 /// How many sessions hold a current token of a scope, and a stale one.
@@ -213,7 +213,7 @@ type Holders = HashMap<Scope, (usize, usize)>;
 fn holders(facts: &Facts) -> Holders {
     let mut holders = Holders::new();
     for entry in facts.clients.all() {
-        let Some(tokens) = entry.facts().tokens else {
+        let Some(tokens) = entry.tokens() else {
             continue;
         };
         for held in tokens.bindings() {
@@ -227,9 +227,9 @@ fn holders(facts: &Facts) -> Holders {
     holders
 }
 
-fn scopes(facts: &Facts) -> Vec<Row> {
+fn scopes(facts: &Facts) -> RowIter {
     let holders = holders(facts);
-    let row = |cell: &Arc<CachedMark>| {
+    let row = move |cell: Arc<CachedMark>| {
         let (scope, mark) = (cell.scope(), cell.mark_detail());
         let (current, stale) = holders.get(scope).copied().unwrap_or_default();
         let raised_at = mark.as_ref().and_then(|mark| {
@@ -247,7 +247,7 @@ fn scopes(facts: &Facts) -> Vec<Row> {
     };
     let mut cells = facts.takeover.cells().all();
     cells.sort_by(|a, b| a.scope().cmp(b.scope()));
-    cells.iter().map(row).collect()
+    Box::new(cells.into_iter().map(row))
 }
 
 fn policy(facts: &Facts) -> Vec<Row> {

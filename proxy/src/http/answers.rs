@@ -106,7 +106,7 @@ impl Answers {
     async fn table(&self, name: &str) -> Response<Body> {
         match self.facts.rows(name).await {
             Some(Ok(rows)) => {
-                let json = Value::from(rows).to_string();
+                let json = rows.collect::<Value>().to_string();
                 respond(StatusCode::OK, "application/json", json)
             }
             Some(Err(why)) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),

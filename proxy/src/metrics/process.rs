@@ -1,8 +1,7 @@
 //! What the process itself takes, under the names that Prometheus has for it in every program.
 
-use std::fmt;
-use std::fs;
 use std::time::SystemTime;
+use std::{fmt, fs, io};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -63,6 +62,15 @@ pub(crate) fn memory() -> Option<(f64, f64)> {
     Some((stat.resident_bytes, stat.virtual_bytes))
 }
 
+/// How many files and sockets are open. Linux 6.2 and later say it; before, the size is 0, and each has to be counted,
+/// which takes 10 ms where there are 10,000. <https://docs.kernel.org/filesystems/proc.html>
+fn open_files() -> io::Result<u64> {
+    match fs::metadata("/proc/self/fd")?.len() {
+        0 => Ok(fs::read_dir("/proc/self/fd")?.count() as u64),
+        open => Ok(open),
+    }
+}
+
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let version = [("version", env!("CARGO_PKG_VERSION"))];
@@ -92,14 +100,9 @@ impl Collector for Process {
             )?;
             gauge(encoder, "process_threads", "Threads.", stat.threads)?;
         }
-        if let Ok(open) = fs::read_dir("/proc/self/fd") {
-            let open = open.count() as f64;
-            gauge(
-                &mut encoder,
-                "process_open_fds",
-                "Open files and sockets.",
-                open,
-            )?;
+        if let Ok(open) = open_files() {
+            let help = "Open files and sockets.";
+            gauge(&mut encoder, "process_open_fds", help, open as f64)?;
         }
         if let Some(most) = getrlimit(Resource::Nofile).current {
             let help = "Files and sockets that may be open.";
@@ -129,6 +132,7 @@ mod tests {
         assert_eq!((stat.threads, stat.virtual_bytes), (9.0, 4096.0));
         assert_eq!(stat.resident_bytes, 3.0 * rustix::param::page_size() as f64);
         assert!(Stat::parse("42 (a").is_none());
+        assert!(open_files().unwrap() > 2);
         let own = Stat::read().unwrap();
         assert!(own.resident_bytes > 1e6 && own.threads >= 1.0);
     }
