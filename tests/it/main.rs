@@ -9,6 +9,7 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod audit;
 mod authority_down;
 mod bench;
 mod codes;

@@ -5,6 +5,7 @@ mod kubernetes;
 mod redis;
 mod zookeeper;
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -43,7 +44,11 @@ struct Candidate {
 
 impl Candidate {
     fn start(name: &'static str, program: &str, arguments: &[&str], proxy: &Endpoint) -> Self {
-        let mut command = python(&repository().join("examples").join(program));
+        let program = repository().join("examples").join(program);
+        let mut command = match program.extension() {
+            Some(extension) if extension == "js" => node(&program),
+            _ => python(&program),
+        };
         connect_by_environment(&mut command, proxy);
         command.args(arguments).env("PGAPPNAME", name);
         Self::spawn(name, command)
@@ -112,12 +117,30 @@ impl Drop for Candidate {
 }
 
 /// Debian's Python, which finds Debian's packages, with a program.
-fn python(program: &std::path::Path) -> Command {
+fn python(program: &Path) -> Command {
     let mut command = Command::new("/usr/bin/python3");
     command
         .arg(program)
         .env("PYTHONUNBUFFERED", "1")
         .env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// Node, with the packages that the examples name.
+fn node(program: &Path) -> Command {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("examples");
+    std::fs::create_dir_all(&home).unwrap();
+    for file in ["package.json", "package-lock.json"] {
+        std::fs::copy(repository().join("examples").join(file), home.join(file)).unwrap();
+    }
+    let mut install = Command::new("npm");
+    install.args(["ci", "--ignore-scripts"]).current_dir(&home);
+    let installed = install.output().unwrap();
+    assert!(installed.status.success(), "{installed:?}");
+    let mut command = Command::new("node");
+    command
+        .arg(program)
+        .env("NODE_PATH", home.join("node_modules"));
     command
 }
 
@@ -159,5 +182,12 @@ fn a_row_with_an_expiry() {
 fn a_scheduler_with_a_pool() {
     let stage = stage();
     let start = |name| Candidate::start(name, "apscheduler_pool.py", &[], &stage.proxy.endpoint());
+    assert_eq!(who_sleeps_is_refused(&stage, start), [1, 2]);
+}
+
+#[test]
+fn a_worker_of_node() {
+    let stage = stage();
+    let start = |name| Candidate::start(name, "worker.js", &[], &stage.proxy.endpoint());
     assert_eq!(who_sleeps_is_refused(&stage, start), [1, 2]);
 }
