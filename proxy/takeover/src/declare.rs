@@ -34,7 +34,7 @@ impl Inner {
         terms: Terms,
         deadline: Instant,
     ) -> Result<Mark, DeclareError> {
-        let declaration = self.on_terms(declaration, terms);
+        let declaration = self.on_terms(declaration, &terms);
         let Terms { purpose, bounds } = terms;
         self.epoch.note_joining();
         // The watch may tell of it before the answer comes.
@@ -42,7 +42,12 @@ impl Inner {
         let before = before.and_then(|cell| cell.mark());
         let declared = in_time(self.authority.declare(&declaration), deadline).await?;
         let claim = declaration.claim;
-        let Declaration { scope, cluster, .. } = declaration;
+        let Declaration {
+            scope,
+            cluster,
+            election,
+            ..
+        } = declaration;
         match declared {
             Declared::Stale { mark } => {
                 self.cells.note(&scope, &mark);
@@ -50,13 +55,23 @@ impl Inner {
             }
             Declared::TooFar { mark } => {
                 self.cells.note(&scope, &mark);
-                Err(bounds::too_far(mark, claim, bounds))
+                Err(bounds::too_far(mark, claim, &bounds))
             }
             Declared::MarkIsLower { mark } => {
                 if let Some(mark) = &mark {
                     self.cells.note(&scope, mark);
                 }
                 Err(DeclareError::MarkIsLower { mark })
+            }
+            Declared::NotElected { leader, mark } => {
+                if let Some(mark) = &mark {
+                    self.cells.note(&scope, mark);
+                }
+                Err(DeclareError::NotElected {
+                    election: election.unwrap_or_default(),
+                    leader,
+                    mark,
+                })
             }
             Declared::OtherCluster { recorded } => Err(self.on_other_cluster(cluster, recorded)),
             Declared::Accepted {
@@ -81,7 +96,7 @@ impl Inner {
                 let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Complete);
                 if outcome == Outcome::Current && lower.is_empty() {
                     self.barriers.notes().push_found_complete(&scope, record);
-                    self.meet_prepared(bounds, &scope, &mark, deadline).await?;
+                    self.meet_prepared(&bounds, &scope, &mark, deadline).await?;
                     // A takeover that was completed before: its token binds without the control connection.
                     self.witness.record_later(scope, mark.clone(), deadline);
                     return Ok(mark);
@@ -89,7 +104,7 @@ impl Inner {
                 let barrier = barrier_of(scope, &mark, cluster);
                 let passed = self.barriers.pass(&barrier, &lower, record, deadline);
                 passed.await?;
-                self.meet_prepared(bounds, &barrier.scope, &mark, deadline)
+                self.meet_prepared(&bounds, &barrier.scope, &mark, deadline)
                     .await?;
                 self.report_prepared();
                 self.witness.record(&barrier.scope, &mark, deadline).await?;
@@ -99,17 +114,18 @@ impl Inner {
     }
 
     /// The declaration as the authority is to judge it.
-    fn on_terms(&self, mut declaration: Declaration, terms: Terms) -> Declaration {
+    fn on_terms(&self, mut declaration: Declaration, terms: &Terms) -> Declaration {
         if terms.purpose == Purpose::ObserveUnregistered {
             declaration.backend = NOBODY;
         }
         declaration.by = format!("{} via {}", declaration.by, self.declared_by);
-        declaration.max_step = match bounds::has_to_be_issued(declaration.claim, terms.bounds) {
+        declaration.max_step = match bounds::has_to_be_issued(declaration.claim, &terms.bounds) {
             true => Some(0),
             false => terms.bounds.max_step,
         };
         declaration.max_token = terms.bounds.max_token;
         declaration.if_stale = if_stale(terms.purpose);
+        declaration.election = terms.bounds.election().cloned();
         declaration
     }
 
@@ -123,7 +139,7 @@ impl Inner {
     /// What the policy says about prepared transactions that are older than the mark.
     async fn meet_prepared(
         &self,
-        bounds: TokenBounds,
+        bounds: &TokenBounds,
         scope: &Scope,
         mark: &Mark,
         deadline: Instant,
