@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::{
-    Authority, Declaration, Declared, Etcd, Following, IfStale, Outcome, Scope, Token,
+    Authority, AuthorityError, Declaration, Declared, Embedded, Etcd, Following, IfStale, Outcome,
+    Scope, Token,
 };
 use pgpalisade_tests::etcd;
 use pgpalisade_tests::held_relay::{Direction, HeldRelay};
 use pgpalisade_tests::machine::PATIENCE;
+use pgpalisade_tests::postgres::Postgres;
 use tokio::time::{sleep, timeout};
 
 use crate::stage::{CLUSTER, backend, connect, connect_to, declare, scope, token};
@@ -180,4 +182,25 @@ async fn whoever_leads_is_told() {
     let f = etcd.stands(ELECTION, "f");
     etcd.leaves(ELECTION, "d");
     heard(&mut following, Some(f)).await;
+}
+
+/// A store that holds no elections lets nobody in who names one.
+#[tokio::test]
+async fn without_elections_nobody_is_accepted() {
+    let dir = tempfile::tempdir().unwrap();
+    let postgres = Postgres::start();
+    let dsn = postgres.admin_dsn().parse().unwrap();
+    let stores: [Box<dyn Authority>; 2] = [
+        Box::new(Embedded::open(&dir.path().join("store")).unwrap()),
+        Box::new(pgpalisade_authority::Postgres::connect(&dsn).await.unwrap()),
+    ];
+    for store in stores {
+        store.enrol(CLUSTER).await.unwrap();
+        let s = scope("jobs");
+        let refused = store.declare(&elected(&s, 5, 1)).await;
+        let is_away = matches!(&refused, Err(AuthorityError::Unavailable(why)) if why.contains("holds no elections"));
+        assert!(is_away, "{refused:?}");
+        assert_eq!(store.marks().await.unwrap(), []);
+        assert!(store.follow(ELECTION).is_none());
+    }
 }
