@@ -1,8 +1,8 @@
 //! A declaration, from the step of the authority to the session that may write.
 
 use pgpalisade_authority::{
-    AuthorityError, Backend, Cluster, Declaration, Declared, IfStale, Mark, Outcome, Scope,
-    TakeoverEnd, TakeoverRecord, Token,
+    AuthorityError, Backend, Cluster, Declaration, Declared, IfStale, Mark, Outcome, Registered,
+    Scope, TakeoverEnd, TakeoverRecord, Token,
 };
 use pgpalisade_fence::{Purpose, Terms};
 use pgpalisade_policies::TokenBounds;
@@ -26,6 +26,17 @@ pub(super) const NOBODY: Backend = Backend {
     pid: 0,
     started_us: 0,
 };
+
+/// A declaration that the authority has accepted.
+struct Accepted {
+    scope: Scope,
+    cluster: Cluster,
+    /// The mark that was known before.
+    before: Option<Token>,
+    mark: Mark,
+    outcome: Outcome,
+    lower: Vec<Registered>,
+}
 
 impl Inner {
     pub(super) async fn declare(
@@ -79,38 +90,65 @@ impl Inner {
                 outcome,
                 lower,
             } => {
-                let from = before.filter(|_| outcome == Outcome::Raised);
-                if outcome == Outcome::Raised {
-                    self.tell_raise(&scope, from, &mark, lower.len());
-                }
-                // From here on the old sessions of this proxy are refused; the barrier ends them all.
-                self.cells.note(&scope, &mark);
-                if purpose != Purpose::Admit {
-                    if outcome == Outcome::Raised {
-                        let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Observed);
-                        self.barriers.notes().push(&scope, record);
-                    }
-                    self.witness.record_later(scope, mark.clone(), deadline);
-                    return Ok(mark);
-                }
-                let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Complete);
-                if outcome == Outcome::Current && lower.is_empty() {
-                    self.barriers.notes().push_found_complete(&scope, record);
-                    self.meet_prepared(&bounds, &scope, &mark, deadline).await?;
-                    // A takeover that was completed before: its token binds without the control connection.
-                    self.witness.record_later(scope, mark.clone(), deadline);
-                    return Ok(mark);
-                }
-                let barrier = barrier_of(scope, &mark, cluster);
-                let passed = self.barriers.pass(&barrier, &lower, record, deadline);
-                passed.await?;
-                self.meet_prepared(&bounds, &barrier.scope, &mark, deadline)
-                    .await?;
-                self.report_prepared();
-                self.witness.record(&barrier.scope, &mark, deadline).await?;
-                self.check_incarnation(&barrier.scope, mark)
+                let accepted = Accepted {
+                    scope,
+                    cluster,
+                    before,
+                    mark,
+                    outcome,
+                    lower,
+                };
+                self.accepted(accepted, purpose, &bounds, deadline).await
             }
         }
+    }
+
+    /// The step was taken: ends the lower sessions, where that is what the declaration is for.
+    async fn accepted(
+        &self,
+        accepted: Accepted,
+        purpose: Purpose,
+        bounds: &TokenBounds,
+        deadline: Instant,
+    ) -> Result<Mark, DeclareError> {
+        let Accepted {
+            scope,
+            cluster,
+            before,
+            mark,
+            outcome,
+            lower,
+        } = accepted;
+        let from = before.filter(|_| outcome == Outcome::Raised);
+        if outcome == Outcome::Raised {
+            self.tell_raise(&scope, from, &mark, lower.len());
+        }
+        // From here on the old sessions of this proxy are refused; the barrier ends them all.
+        self.cells.note(&scope, &mark);
+        if purpose != Purpose::Admit {
+            if outcome == Outcome::Raised {
+                let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Observed);
+                self.barriers.notes().push(&scope, record);
+            }
+            self.witness.record_later(scope, mark.clone(), deadline);
+            return Ok(mark);
+        }
+        let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Complete);
+        if outcome == Outcome::Current && lower.is_empty() {
+            self.barriers.notes().push_found_complete(&scope, record);
+            self.meet_prepared(bounds, &scope, &mark, deadline).await?;
+            // A takeover that was completed before: its token binds without the control connection.
+            self.witness.record_later(scope, mark.clone(), deadline);
+            return Ok(mark);
+        }
+        let barrier = barrier_of(scope, &mark, cluster);
+        let passed = self.barriers.pass(&barrier, &lower, record, deadline);
+        passed.await?;
+        self.meet_prepared(bounds, &barrier.scope, &mark, deadline)
+            .await?;
+        self.report_prepared();
+        self.witness.record(&barrier.scope, &mark, deadline).await?;
+        self.check_incarnation(&barrier.scope, mark)
     }
 
     /// The declaration as the authority is to judge it.

@@ -38,9 +38,9 @@
 //! - A take, which is for the token after the mark, is such a step too: the token is counted from the mark that is
 //!   compared. The mark says which take has raised it, so one whose answer was lost is not counted on from itself.
 //!
-//! A declaration may name an election: then the step is taken only if the key that leads is still there, as it was when
-//! it was made. Which key that is, and that its number is the token, was read before, in a step. It leads for as long as
-//! it is there, for every key that comes later has a higher number.
+//! A declaration may name an election: then the step is taken only if the key that leads is still there, as it was
+//! when it was made. Which key that is, and that its number is the token, was read before, in a step. It leads for as
+//! long as it is there, for every key that comes later has a higher number.
 //!
 //! # Removing, and marking as drained
 //!
