@@ -31,6 +31,7 @@ mod config;
 mod console;
 pub mod demo;
 mod elect;
+mod elections;
 mod handover;
 mod http;
 mod inspect;

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Mode, POLICY_BYTES_MAX, Policy, Remark};
+use pgpalisade_policies::{ElectedScope, Mode, POLICY_BYTES_MAX, Policy, Remark};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::config::AuthorityLocation;
 use crate::fence::Fence;
 use crate::fence::mark_cache::MarkCache;
 
@@ -20,6 +21,34 @@ pub(crate) struct PolicyFileErrors {
     pub path: PathBuf,
     /// What is wrong, from its top.
     pub remarks: Vec<Remark>,
+}
+
+/// Reads a policy file for a proxy with this store of marks.
+///
+/// # Errors
+///
+/// Those of [`read`], and elections that the store does not hold.
+pub(crate) fn read_for(
+    path: &Path,
+    authority: &AuthorityLocation,
+) -> Result<Policy, PolicyFileErrors> {
+    let policy = read(path)?;
+    if matches!(authority, AuthorityLocation::Etcd(_)) || policy.elected().is_empty() {
+        return Ok(policy);
+    }
+    let remark = |elected: &ElectedScope| Remark {
+        line: elected.line,
+        column: elected.column,
+        message: format!(
+            "scope {:?} has the number of an election of etcd, and this proxy keeps its marks in {authority} (use \
+             authority = \"etcd:...\", with the etcd that holds the election, or another source of numbers)",
+            elected.scope
+        ),
+    };
+    Err(PolicyFileErrors {
+        path: path.to_path_buf(),
+        remarks: policy.elected().iter().map(remark).collect(),
+    })
 }
 
 /// Reads a policy file.
@@ -83,6 +112,7 @@ pub(crate) struct Reloads {
     pub(crate) path: PathBuf,
     pub(crate) cells: Arc<MarkCache>,
     pub(crate) overall: Mode,
+    pub(crate) authority: AuthorityLocation,
     pub(crate) fences: watch::Sender<Arc<Fence>>,
 }
 
@@ -106,9 +136,9 @@ impl Reloads {
     }
 
     async fn reload(&self) -> Result<(), String> {
-        let file = self.path.clone();
+        let (file, authority) = (self.path.clone(), self.authority.clone());
         // A file may be slow: nobody who logs in waits for it.
-        let read = tokio::task::spawn_blocking(move || read(&file)).await;
+        let read = tokio::task::spawn_blocking(move || read_for(&file, &authority)).await;
         let path = self.path.display();
         let loaded = match read {
             Ok(read) => read.map_err(|errors| errors.to_string()),

@@ -18,8 +18,8 @@ use crate::classification::Classification;
 use crate::client_table::ClientTable;
 use crate::config::{AuthorityLocation, Barrier, Clients, Config, HttpAddr, ListenAddr};
 use crate::console::{ConsoleParts, Facts, OpenConsole};
+use crate::elections;
 use crate::fence::Fence;
-use crate::fence::mark_cache::MarkCache;
 use crate::handover::{Handover, Predecessor, Successor};
 use crate::http::{HttpError, HttpServer, Sources};
 use crate::listener::Listener;
@@ -122,7 +122,7 @@ pub(crate) async fn serve(
     let takeover = start_takeover(&config, authority, lock).await?;
     let cells = Arc::clone(takeover.cells());
     let reloads = (signals.reload, shutdown.clone());
-    let fence = start_fence(&config, policy, &cells, reloads)?;
+    let fence = start_fence(&config, policy, &takeover, reloads)?;
     let timers = Timers::of_this_runtime();
     let shared = Shared {
         fence,
@@ -232,21 +232,26 @@ async fn settle(arrivals: &Arrivals, shutdown: &CancellationToken) {
     }
 }
 
-/// The decision that is in force, and has the policy file read again whenever that is asked for.
+/// The decision that is in force, with the elections that it names. Has the policy file read again whenever that is
+/// asked for.
 fn start_fence(
     config: &Config,
     policy: Policy,
-    cells: &Arc<MarkCache>,
+    takeover: &Takeover,
     (asked, shutdown): (mpsc::Receiver<PolicyReloaded>, CancellationToken),
 ) -> Result<watch::Receiver<Arc<Fence>>, ServeError> {
+    let cells = takeover.cells();
     let fence = Fence::new(policy, Arc::clone(cells), config.policy.mode)?;
     let (fences, fence) = watch::channel(Arc::new(fence));
     let reloads = config.policy.file.clone().map(|path| Reloads {
         path,
         cells: Arc::clone(cells),
         overall: config.policy.mode,
+        authority: config.takeover.authority.clone(),
         fences,
     });
+    let following = elections::follow(takeover.clone(), fence.clone(), shutdown.clone());
+    drop(tokio::spawn(following));
     // Without one, whoever asks for it is not left waiting.
     match reloads {
         Some(reloads) => drop(tokio::spawn(reloads.run(asked, shutdown))),

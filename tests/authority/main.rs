@@ -10,6 +10,7 @@
 
 mod amounts;
 mod conformance;
+mod elected;
 mod faults;
 mod going_back;
 mod opening;

@@ -18,6 +18,7 @@ mod crowd;
 mod dashboard;
 mod dropped_parameters;
 mod elect;
+mod elected;
 mod fencing;
 mod garbage;
 mod hosts;

@@ -190,6 +190,23 @@ impl Etcd {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// Puts a candidate at the end of an election's line, as `etcdctl elect` does, and gives its number.
+    pub fn stands(&self, election: &str, candidate: &str) -> u64 {
+        let key = format!("{election}/{candidate}");
+        self.ctl(&["put", &key, candidate]);
+        let answer = self.ctl(&["get", &key, "-w", "json"]);
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+        answer["kvs"][0]["create_revision"]
+            .as_u64()
+            .expect("a revision")
+    }
+
+    /// Takes a candidate away, as the end of its lease does.
+    pub fn leaves(&self, election: &str, candidate: &str) {
+        let gone = self.ctl(&["del", &format!("{election}/{candidate}")]);
+        assert_eq!(gone.trim(), "1", "{candidate} does not stand in {election}");
+    }
+
     /// The revision of the store, as these members have it.
     pub fn revision(&self, members: &[usize]) -> i64 {
         let answer = self.ctl_at(members, &["get", "ready", "-w", "json"]);

@@ -1,9 +1,10 @@
 //! The contract of a store of marks: what every authority must do, and how it may fail.
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::{
     Backend, Claim, Cluster, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest,
@@ -43,6 +44,10 @@ pub trait Authority: Send + Sync + 'static {
     /// The token of a take is the one after the mark as it is in this very step. A take that names another mark changes
     /// nothing: [`Declared::Stale`] where the mark is above it, [`Declared::MarkIsLower`] where it is below. One that
     /// has raised the mark already, by its [`TakeId`], is [`Outcome::Current`].
+    ///
+    /// Where it names an election, a token that would be accepted so far is accepted only if it is the number of the
+    /// leader in this very step: else nothing changes, [`Declared::NotElected`]. A store that holds no elections
+    /// accepts none that names one.
     ///
     /// The token counts as one of the scope's present incarnation. A session that is registered in the scope at a
     /// lower rank moves up and is not in its own `lower`. It never moves down.
@@ -101,6 +106,14 @@ pub trait Authority: Send + Sync + 'static {
     /// happened while the store could not be reached is told once it can be. Ends when the store is closed.
     fn watch(&self) -> Watch;
 
+    /// Follows an election that is held in this store: who leads, from now on. `None`: it holds no elections.
+    ///
+    /// For speed, never for safety, as [`Self::watch`]. What it tells may be over by the time that it is heard. To be
+    /// called inside a runtime; ends with the receiver, or where the store accepts nothing any more.
+    fn follow(&self, _election: &str) -> Option<Following> {
+        None
+    }
+
     /// For an operator, when no proxy serves: records the cluster, and brings marks up to these where they are lower,
     /// by their rank, or missing. No mark falls, no session is registered, and a scope whose mark rises is not drained.
     ///
@@ -116,6 +129,9 @@ pub trait Authority: Send + Sync + 'static {
 
 /// Changes of a store, as they become known. It is to be read all the time: a store may leave out what does not fit.
 pub type Watch = mpsc::Receiver<Change>;
+
+/// The number of who leads an election; `None` where nobody does, or it is not known yet.
+pub type Following = watch::Receiver<Option<Token>>;
 
 /// Something that has changed in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,6 +175,8 @@ pub struct Declaration {
     pub max_token: Option<u64>,
     /// What becomes of the session where the token is below the mark.
     pub if_stale: IfStale,
+    /// The election whose leader's number the token must be, besides all else.
+    pub election: Option<Arc<str>>,
 }
 
 impl Declaration {
@@ -180,6 +198,17 @@ impl Declaration {
             max_step: None,
             max_token: None,
             if_stale: IfStale::Refuse,
+            election: None,
+        }
+    }
+
+    /// Refuses it in a store that holds no elections, where it names one.
+    pub(crate) fn names_no_election(&self) -> Answer<()> {
+        match &self.election {
+            None => Ok(()),
+            Some(election) => Err(AuthorityError::Unavailable(format!(
+                "this store holds no elections, so nobody knows who leads {election:?}"
+            ))),
         }
     }
 
@@ -217,6 +246,13 @@ pub enum Declared {
     },
     /// The mark is below the one that a take names, or there is none. Nothing has changed.
     MarkIsLower {
+        /// The mark, where there is one.
+        mark: Option<Mark>,
+    },
+    /// The token is not below the mark, and not the number of who leads the election. Nothing has changed.
+    NotElected {
+        /// The number of who leads it, if anybody does.
+        leader: Option<Token>,
         /// The mark, where there is one.
         mark: Option<Mark>,
     },

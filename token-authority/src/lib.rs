@@ -24,7 +24,7 @@ mod watchers;
 
 pub use authority::{
     Answer, Authority, AuthorityError, AuthorityId, Change, Declaration, Declared, Drained,
-    Enrolled, IfStale, Outcome, Watch,
+    Enrolled, Following, IfStale, Outcome, Watch,
 };
 pub use claim::{Claim, TakeId};
 pub use cluster::Cluster;

@@ -12,7 +12,9 @@ use super::remark::Lines;
 use super::tables::Listed;
 use super::terms::{By, Follows, Reads, Said, SessionRule, Terms, Writes};
 use super::warn::warnings;
-use super::{DEFAULT_SCOPE, Mode, Modes, Policy, Rule, ScopeId, TokenBounds};
+use super::{
+    DEFAULT_SCOPE, ElectedScope, Mode, Modes, Numbers, Policy, Rule, ScopeId, TokenBounds,
+};
 use crate::effects::Category;
 
 /// How many scopes sessions may make that the policy does not name: a store with a small quota holds so many.
@@ -55,9 +57,10 @@ impl Policy {
             tables: Tables::new(listed),
             table_scopes: scopes.with_tables,
             modes: scopes.modes,
-            bounds: bounds(&draft.scopes, draft.tokens),
-            default_bounds: draft.tokens,
+            bounds: bounds(&draft.scopes, &draft.tokens),
+            default_bounds: draft.tokens.clone(),
             max_scopes: draft.max_scopes.unwrap_or(MAX_SCOPES),
+            elected: elected(&draft.scopes, lines),
             declarers: declarers(draft, lines),
             defaults: Arc::new(defaults),
             rules: patterns.zip(rules).map(rule).collect(),
@@ -256,20 +259,45 @@ fn declares(
     }
 }
 
-fn bounds(scopes: &[ScopeDraft], general: TokenBounds) -> BTreeMap<Box<str>, TokenBounds> {
+fn bounds(scopes: &[ScopeDraft], general: &TokenBounds) -> BTreeMap<Box<str>, TokenBounds> {
     let own = scopes.iter().filter_map(|scope| {
-        let own = scope.bounds;
+        let own = &scope.bounds;
+        let election = scope.election.as_ref();
+        let election = election.map(|election| Numbers::Election(Arc::clone(election.get_ref())));
+        // The number of an election jumps with all that etcd does, and it is compared exactly.
+        let limits = match election {
+            Some(_) => (None, None),
+            None => (
+                own.max_step.or(general.max_step),
+                own.max_token.or(general.max_token),
+            ),
+        };
         let complete = TokenBounds {
-            max_step: own.max_step.or(general.max_step),
-            max_token: own.max_token.or(general.max_token),
-            numbers: own.numbers.or(general.numbers),
+            max_step: limits.0,
+            max_token: limits.1,
+            numbers: election.or_else(|| own.numbers.clone().or_else(|| general.numbers.clone())),
             prepared: own.prepared.or(general.prepared),
             max_scopes: None,
         };
         let name = scope.name.get_ref().clone();
-        (own != TokenBounds::default()).then_some((name, complete))
+        let has_own = scope.election.is_some() || *own != TokenBounds::default();
+        has_own.then_some((name, complete))
     });
     own.collect()
+}
+
+fn elected(scopes: &[ScopeDraft], lines: &Lines<'_>) -> Vec<ElectedScope> {
+    let elected = scopes.iter().filter_map(|scope| {
+        let election = scope.election.as_ref()?;
+        let at = lines.remark(&election.span(), "");
+        Some(ElectedScope {
+            scope: scope.name.get_ref().clone(),
+            election: Arc::clone(election.get_ref()),
+            line: at.line,
+            column: at.column,
+        })
+    });
+    elected.collect()
 }
 
 /// The scopes of a policy.

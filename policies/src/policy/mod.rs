@@ -73,7 +73,7 @@ pub enum Mode {
 }
 
 /// How far one declaration may go, and what it does with what is in its way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenBounds {
     /// How far one declaration may raise a mark that there is; `None`: as far as it likes.
     pub max_step: Option<u64>,
@@ -87,14 +87,40 @@ pub struct TokenBounds {
     pub max_scopes: Option<u64>,
 }
 
+impl TokenBounds {
+    /// The election whose number is the token; `None`: it comes from elsewhere.
+    #[must_use]
+    pub const fn election(&self) -> Option<&Arc<str>> {
+        match &self.numbers {
+            Some(Numbers::Election(election)) => Some(election),
+            Some(Numbers::Any | Numbers::Issued) | None => None,
+        }
+    }
+}
+
 /// Which tokens a session may bring itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Numbers {
     /// Those of its election.
     #[default]
     Any,
     /// Those that were given out: to a session that has taken the next one.
     Issued,
+    /// The number of who leads this election of etcd, and no other.
+    Election(Arc<str>),
+}
+
+/// A scope whose token is the number of an election.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ElectedScope {
+    /// The scope.
+    pub scope: Box<str>,
+    /// The election.
+    pub election: Arc<str>,
+    /// Where the file says so: the line, from 1.
+    pub line: u32,
+    /// The character in the line, from 1.
+    pub column: u32,
 }
 
 /// What a takeover does with the prepared transactions that it finds.
@@ -124,6 +150,7 @@ pub struct Policy {
     bounds: BTreeMap<Box<str>, TokenBounds>,
     default_bounds: TokenBounds,
     max_scopes: u64,
+    elected: Vec<ElectedScope>,
     declarers: Declarers,
     defaults: Arc<Terms>,
     rules: Vec<Rule>,
@@ -187,12 +214,18 @@ impl Policy {
     /// What limits the tokens of a scope, also of one that it does not name.
     #[must_use]
     pub fn bounds(&self, scope: &str) -> TokenBounds {
-        let own = self.bounds.get(scope).copied();
+        let own = self.bounds.get(scope).unwrap_or(&self.default_bounds);
         let most = self.max_scopes.saturating_add(self.scopes.len() as u64);
         TokenBounds {
             max_scopes: (!self.names(scope)).then_some(most),
-            ..own.unwrap_or(self.default_bounds)
+            ..own.clone()
         }
+    }
+
+    /// The scopes whose tokens are the numbers of elections, in the order of the file.
+    #[must_use]
+    pub fn elected(&self) -> &[ElectedScope] {
+        &self.elected
     }
 
     /// What is legal in its file but may surprise, from the top.

@@ -36,7 +36,7 @@ pub enum Purpose {
 }
 
 /// How one token is to be accepted.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
     /// What for.
     pub purpose: Purpose,

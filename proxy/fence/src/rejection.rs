@@ -2,6 +2,7 @@
 
 mod bound;
 mod declaring;
+mod elected;
 mod ending;
 mod kind;
 mod needs;

@@ -32,7 +32,7 @@ pub type Declared = Result<Obtained, Box<Rejection>>;
 #[derive(Debug, Clone)]
 pub struct Obtained {
     /// In the order of the value. A take that was refused, where that is only observed, has none.
-    tokens: Vec<(Scope, Option<Token>, Terms)>,
+    tokens: Vec<(Scope, Option<Token>, Purpose)>,
     /// The refusals that were only observed.
     observed: Vec<Rejection>,
 }
@@ -55,12 +55,12 @@ impl Obtained {
     /// nothing is `None`.
     fn holding(&self, fence: &Fence, session: Option<Identified>) -> Option<Arc<HeldTokens>> {
         let tokens = self.tokens.iter();
-        let bindings = tokens.filter_map(|(scope, token, terms)| {
+        let bindings = tokens.filter_map(|(scope, token, purpose)| {
             Some(HeldToken {
                 cell: fence.cell(scope),
                 token: (*token)?,
                 timeline: session.map_or(u32::MAX, |session| session.cluster.timeline),
-                footing: match terms.purpose {
+                footing: match purpose {
                     Purpose::Admit => GrantMode::Enforced,
                     Purpose::Observe | Purpose::ObserveUnregistered => GrantMode::Observed,
                 },
@@ -102,9 +102,9 @@ impl Wanted {
     }
 
     /// What it claims, one by one.
-    pub fn claims(&self) -> impl Iterator<Item = (&Scope, Claim, Terms)> {
+    pub fn claims(&self) -> impl Iterator<Item = (&Scope, Claim, &Terms)> {
         let claims = self.value.claims().iter().zip(&self.terms);
-        claims.map(|((scope, claim), terms)| (scope, *claim, *terms))
+        claims.map(|((scope, claim), terms)| (scope, *claim, terms))
     }
 
     /// The tokens that it brings itself. What it takes is yet to be known.
@@ -115,7 +115,7 @@ impl Wanted {
                 Claim::Token(token) => Some(token),
                 Claim::After(_) | Claim::Next | Claim::Lease(_) => None,
             };
-            (scope.clone(), brought, terms)
+            (scope.clone(), brought, terms.purpose)
         });
         Obtained {
             tokens: tokens.collect(),

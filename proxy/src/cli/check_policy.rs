@@ -35,6 +35,8 @@ struct Report {
     /// The first is that of sessions that name none.
     scopes: Vec<String>,
     rules: Vec<Rule>,
+    /// They count only in a proxy whose marks are in etcd.
+    elections: Vec<Election>,
 }
 
 #[derive(Serialize)]
@@ -42,6 +44,13 @@ struct Told {
     line: u32,
     column: u32,
     message: String,
+}
+
+#[derive(Serialize)]
+struct Election {
+    scope: String,
+    election: String,
+    line: u32,
 }
 
 #[derive(Serialize)]
@@ -84,6 +93,7 @@ fn report(path: &Path, passed: bool, read: &Result<Policy, PolicyFileErrors>) ->
     };
     let policy = read.as_ref().ok();
     let rules = policy.into_iter().flat_map(Policy::rules);
+    let elected = policy.into_iter().flat_map(Policy::elected);
     Report {
         passed,
         file: path.display().to_string(),
@@ -106,6 +116,13 @@ fn report(path: &Path, passed: bool, read: &Result<Policy, PolicyFileErrors>) ->
                 line: rule.line,
             })
             .collect(),
+        elections: elected
+            .map(|elected| Election {
+                scope: elected.scope.to_string(),
+                election: elected.election.to_string(),
+                line: elected.line,
+            })
+            .collect(),
     }
 }
 
@@ -121,6 +138,14 @@ fn summarize(path: &Path, policy: &Policy) -> io::Result<()> {
             rule.number,
             plain(name),
             rule.line
+        )?;
+    }
+    for elected in policy.elected() {
+        writeln!(
+            stdout,
+            "election  {} for scope {}, of the etcd that keeps the marks",
+            plain(&elected.election),
+            plain(&elected.scope)
         )?;
     }
     for warning in policy.warnings() {

@@ -119,8 +119,9 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
 }
 
 fn policy(config: &Config) -> Result<Policy, Failure> {
+    let read = |path| policy_file::read_for(path, &config.takeover.authority);
     let file = config.policy.file.as_deref();
-    let policy = file.map_or_else(|| Ok(Policy::default()), policy_file::read);
+    let policy = file.map_or_else(|| Ok(Policy::default()), read);
     policy.map_err(|errors| Failure::Usage(errors.to_string()))
 }
 

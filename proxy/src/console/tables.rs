@@ -266,6 +266,7 @@ fn policy(facts: &Facts) -> Vec<Row> {
             match bounds.numbers.unwrap_or_default() {
                 Numbers::Any => "any".into(),
                 Numbers::Issued => "issued".into(),
+                Numbers::Election(election) => format!("election {election}").into(),
             },
             match bounds.prepared.unwrap_or_default() {
                 PreparedTransactions::Report => "report".into(),

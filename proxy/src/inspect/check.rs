@@ -73,13 +73,17 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
 fn who_may_declare(config: &Config) -> Verdict {
     const POOLERS: &str = "behind a pooler in transaction or statement mode a session-level SET is unsafe unless the \
                            policy says declare = \"transaction\"";
-    let policy = match config.policy.file.as_deref().map(policy_file::read) {
+    let read = |path| policy_file::read_for(path, &config.takeover.authority);
+    let policy = match config.policy.file.as_deref().map(read) {
         None => Policy::default(),
         Some(Ok(policy)) => policy,
         Some(Err(errors)) => {
             let first = errors.to_string();
             let first = first.lines().next().unwrap_or_default().to_owned();
-            return Verdict::fail(first, "\"pgpalisade check --policy FILE\" lists all errors");
+            return Verdict::fail(
+                first,
+                "\"pgpalisade check --policy FILE\" lists all errors of the file itself",
+            );
         }
     };
     Verdict::ok(match policy.says_who_may_declare() {

@@ -170,13 +170,19 @@ impl Declarant {
             };
             let declared = match claim {
                 Claim::Lease(time) => {
-                    match self.take_under_lease(&declaration, time, terms).await {
+                    match self
+                        .take_under_lease(&declaration, time, terms.clone())
+                        .await
+                    {
                         Some(taken) => taken,
                         // That it could not be had is only observed.
                         None => continue,
                     }
                 }
-                _ => self.takeover.declare(declaration, terms, deadline).await,
+                _ => {
+                    let terms = terms.clone();
+                    self.takeover.declare(declaration, terms, deadline).await
+                }
             };
             let error = match declared {
                 Ok(mark) if claim.is_take() => {
@@ -208,15 +214,15 @@ impl Declarant {
             Claim::Lease(time) => Some((scope, time, terms)),
             _ => None,
         };
-        let mut leases: Vec<(&Scope, LeaseTime, Terms)> =
+        let mut leases: Vec<(&Scope, LeaseTime, &Terms)> =
             wanted.claims().filter_map(leased).collect();
         leases.sort_by_key(|(scope, ..)| *scope);
         let waits = leases.iter().map(|(_, time, _)| time.patience()).min();
         let until = Instant::now() + waits.unwrap_or_default().min(WAITS_MAX);
-        for (scope, time, Terms { purpose, .. }) in leases {
-            if let Err(error) = self.lease(scope, time, purpose, until).await {
+        for (scope, time, terms) in leases {
+            if let Err(error) = self.lease(scope, time, terms, until).await {
                 let rejection = rejection(Some((scope, Claim::Lease(time))), error);
-                observed(purpose, rejection, obtained)?;
+                observed(terms.purpose, rejection, obtained)?;
             }
         }
         Ok(())
@@ -227,9 +233,11 @@ impl Declarant {
         &mut self,
         scope: &Scope,
         time: LeaseTime,
-        purpose: Purpose,
+        terms: &Terms,
         until: Instant,
     ) -> Result<(), DeclareError> {
+        self.takeover.check_claim(Claim::Lease(time), terms)?;
+        let purpose = terms.purpose;
         if let Some(at) = self.leases.iter().position(|lease| lease.scope() == scope) {
             let lease = self.leases.swap_remove(at);
             let renewed = self.takeover.renew_lease(&lease, time).await;
@@ -300,6 +308,17 @@ fn rejection(claimed: Option<(&Scope, Claim)>, error: DeclareError) -> Rejection
         (DeclareError::OutOfBounds { mark, bound }, Some((scope, claim))) => {
             Rejection::out_of_bounds(scope, claim, mark, bound)
         }
+        (DeclareError::NotTaken { election }, Some((scope, claim))) => {
+            Rejection::not_taken(scope, claim, &election)
+        }
+        (
+            DeclareError::NotElected {
+                election,
+                leader,
+                mark,
+            },
+            Some((scope, claim)),
+        ) => Rejection::not_elected(scope, claim, &election, leader, mark),
         (error @ DeclareError::Authority(_), _) => Rejection::authority_unavailable(scope, &error),
         (error @ DeclareError::WrongCluster { .. }, _) => Rejection::wrong_cluster(scope, &error),
         (error @ DeclareError::Prepared { .. }, Some((scope, _))) => {

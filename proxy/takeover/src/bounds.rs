@@ -1,5 +1,7 @@
 //! How far a token may go: the guard against a poison token, which would lock out everybody who counts as usual.
 
+use std::sync::Arc;
+
 use pgpalisade_authority::{Claim, Declaration, Mark, Token};
 use pgpalisade_policies::{Numbers, TokenBounds};
 
@@ -14,9 +16,10 @@ use pgpalisade_fence::rejection::Bound;
 /// poison token itself is no step at all.
 pub(super) fn check_token(
     declaration: &Declaration,
-    bounds: TokenBounds,
+    bounds: &TokenBounds,
     cell: Option<&CachedMark>,
 ) -> Result<(), DeclareError> {
+    check_claim(declaration.claim, bounds)?;
     match bounds.max_token {
         _ if declaration.scope.is_epoch() => Err(DeclareError::OutOfBounds {
             mark: None,
@@ -33,8 +36,18 @@ pub(super) fn check_token(
     }
 }
 
+/// Refuses to take a token where that is the number of an election.
+pub(super) fn check_claim(claim: Claim, bounds: &TokenBounds) -> Result<(), DeclareError> {
+    match bounds.election() {
+        Some(election) if claim.is_take() => Err(DeclareError::NotTaken {
+            election: Arc::clone(election),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Whether a session may not bring this token unless it was given out.
-pub(super) fn has_to_be_issued(claim: Claim, bounds: TokenBounds) -> bool {
+pub(super) fn has_to_be_issued(claim: Claim, bounds: &TokenBounds) -> bool {
     bounds.numbers == Some(Numbers::Issued) && !claim.is_take()
 }
 
@@ -42,7 +55,7 @@ pub(super) fn has_to_be_issued(claim: Claim, bounds: TokenBounds) -> bool {
 /// proxy knows.
 pub(super) fn check_growth(
     declaration: &Declaration,
-    bounds: TokenBounds,
+    bounds: &TokenBounds,
     cells: &MarkCache,
     pace: &Pace,
 ) -> Result<(), DeclareError> {
@@ -77,7 +90,7 @@ pub(super) fn check_growth(
 }
 
 /// The authority has refused the step from this mark.
-pub(super) fn too_far(mark: Mark, claim: Claim, bounds: TokenBounds) -> DeclareError {
+pub(super) fn too_far(mark: Mark, claim: Claim, bounds: &TokenBounds) -> DeclareError {
     let highest = bounds.max_token.unwrap_or(Token::MAX);
     let bound = match claim.is_take() && mark.token.get() >= highest {
         true => Bound::MaxToken(highest),

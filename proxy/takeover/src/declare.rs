@@ -1,8 +1,8 @@
 //! A declaration, from the step of the authority to the session that may write.
 
 use pgpalisade_authority::{
-    AuthorityError, Backend, Cluster, Declaration, Declared, IfStale, Mark, Outcome, Scope,
-    TakeoverEnd, TakeoverRecord, Token,
+    AuthorityError, Backend, Cluster, Declaration, Declared, IfStale, Mark, Outcome, Registered,
+    Scope, TakeoverEnd, TakeoverRecord, Token,
 };
 use pgpalisade_fence::{Purpose, Terms};
 use pgpalisade_policies::TokenBounds;
@@ -27,6 +27,17 @@ pub(super) const NOBODY: Backend = Backend {
     started_us: 0,
 };
 
+/// A declaration that the authority has accepted.
+struct Accepted {
+    scope: Scope,
+    cluster: Cluster,
+    /// The mark that was known before.
+    before: Option<Token>,
+    mark: Mark,
+    outcome: Outcome,
+    lower: Vec<Registered>,
+}
+
 impl Inner {
     pub(super) async fn declare(
         &self,
@@ -34,7 +45,7 @@ impl Inner {
         terms: Terms,
         deadline: Instant,
     ) -> Result<Mark, DeclareError> {
-        let declaration = self.on_terms(declaration, terms);
+        let declaration = self.on_terms(declaration, &terms);
         let Terms { purpose, bounds } = terms;
         self.epoch.note_joining();
         // The watch may tell of it before the answer comes.
@@ -42,7 +53,12 @@ impl Inner {
         let before = before.and_then(|cell| cell.mark());
         let declared = in_time(self.authority.declare(&declaration), deadline).await?;
         let claim = declaration.claim;
-        let Declaration { scope, cluster, .. } = declaration;
+        let Declaration {
+            scope,
+            cluster,
+            election,
+            ..
+        } = declaration;
         match declared {
             Declared::Stale { mark } => {
                 self.cells.note(&scope, &mark);
@@ -50,7 +66,7 @@ impl Inner {
             }
             Declared::TooFar { mark } => {
                 self.cells.note(&scope, &mark);
-                Err(bounds::too_far(mark, claim, bounds))
+                Err(bounds::too_far(mark, claim, &bounds))
             }
             Declared::MarkIsLower { mark } => {
                 if let Some(mark) = &mark {
@@ -58,58 +74,96 @@ impl Inner {
                 }
                 Err(DeclareError::MarkIsLower { mark })
             }
+            Declared::NotElected { leader, mark } => {
+                if let Some(mark) = &mark {
+                    self.cells.note(&scope, mark);
+                }
+                Err(DeclareError::NotElected {
+                    election: election.unwrap_or_default(),
+                    leader,
+                    mark,
+                })
+            }
             Declared::OtherCluster { recorded } => Err(self.on_other_cluster(cluster, recorded)),
             Declared::Accepted {
                 mark,
                 outcome,
                 lower,
             } => {
-                let from = before.filter(|_| outcome == Outcome::Raised);
-                if outcome == Outcome::Raised {
-                    self.tell_raise(&scope, from, &mark, lower.len());
-                }
-                // From here on the old sessions of this proxy are refused; the barrier ends them all.
-                self.cells.note(&scope, &mark);
-                if purpose != Purpose::Admit {
-                    if outcome == Outcome::Raised {
-                        let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Observed);
-                        self.barriers.notes().push(&scope, record);
-                    }
-                    self.witness.record_later(scope, mark.clone(), deadline);
-                    return Ok(mark);
-                }
-                let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Complete);
-                if outcome == Outcome::Current && lower.is_empty() {
-                    self.barriers.notes().push_found_complete(&scope, record);
-                    self.meet_prepared(bounds, &scope, &mark, deadline).await?;
-                    // A takeover that was completed before: its token binds without the control connection.
-                    self.witness.record_later(scope, mark.clone(), deadline);
-                    return Ok(mark);
-                }
-                let barrier = barrier_of(scope, &mark, cluster);
-                let passed = self.barriers.pass(&barrier, &lower, record, deadline);
-                passed.await?;
-                self.meet_prepared(bounds, &barrier.scope, &mark, deadline)
-                    .await?;
-                self.report_prepared();
-                self.witness.record(&barrier.scope, &mark, deadline).await?;
-                self.check_incarnation(&barrier.scope, mark)
+                let accepted = Accepted {
+                    scope,
+                    cluster,
+                    before,
+                    mark,
+                    outcome,
+                    lower,
+                };
+                self.accepted(accepted, purpose, &bounds, deadline).await
             }
         }
     }
 
+    /// The step was taken: ends the lower sessions, where that is what the declaration is for.
+    async fn accepted(
+        &self,
+        accepted: Accepted,
+        purpose: Purpose,
+        bounds: &TokenBounds,
+        deadline: Instant,
+    ) -> Result<Mark, DeclareError> {
+        let Accepted {
+            scope,
+            cluster,
+            before,
+            mark,
+            outcome,
+            lower,
+        } = accepted;
+        let from = before.filter(|_| outcome == Outcome::Raised);
+        if outcome == Outcome::Raised {
+            self.tell_raise(&scope, from, &mark, lower.len());
+        }
+        // From here on the old sessions of this proxy are refused; the barrier ends them all.
+        self.cells.note(&scope, &mark);
+        if purpose != Purpose::Admit {
+            if outcome == Outcome::Raised {
+                let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Observed);
+                self.barriers.notes().push(&scope, record);
+            }
+            self.witness.record_later(scope, mark.clone(), deadline);
+            return Ok(mark);
+        }
+        let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Complete);
+        if outcome == Outcome::Current && lower.is_empty() {
+            self.barriers.notes().push_found_complete(&scope, record);
+            self.meet_prepared(bounds, &scope, &mark, deadline).await?;
+            // A takeover that was completed before: its token binds without the control connection.
+            self.witness.record_later(scope, mark.clone(), deadline);
+            return Ok(mark);
+        }
+        let barrier = barrier_of(scope, &mark, cluster);
+        let passed = self.barriers.pass(&barrier, &lower, record, deadline);
+        passed.await?;
+        self.meet_prepared(bounds, &barrier.scope, &mark, deadline)
+            .await?;
+        self.report_prepared();
+        self.witness.record(&barrier.scope, &mark, deadline).await?;
+        self.check_incarnation(&barrier.scope, mark)
+    }
+
     /// The declaration as the authority is to judge it.
-    fn on_terms(&self, mut declaration: Declaration, terms: Terms) -> Declaration {
+    fn on_terms(&self, mut declaration: Declaration, terms: &Terms) -> Declaration {
         if terms.purpose == Purpose::ObserveUnregistered {
             declaration.backend = NOBODY;
         }
         declaration.by = format!("{} via {}", declaration.by, self.declared_by);
-        declaration.max_step = match bounds::has_to_be_issued(declaration.claim, terms.bounds) {
+        declaration.max_step = match bounds::has_to_be_issued(declaration.claim, &terms.bounds) {
             true => Some(0),
             false => terms.bounds.max_step,
         };
         declaration.max_token = terms.bounds.max_token;
         declaration.if_stale = if_stale(terms.purpose);
+        declaration.election = terms.bounds.election().cloned();
         declaration
     }
 
@@ -123,7 +177,7 @@ impl Inner {
     /// What the policy says about prepared transactions that are older than the mark.
     async fn meet_prepared(
         &self,
-        bounds: TokenBounds,
+        bounds: &TokenBounds,
         scope: &Scope,
         mark: &Mark,
         deadline: Instant,

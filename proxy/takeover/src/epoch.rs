@@ -84,6 +84,7 @@ impl Epoch {
             }
             Declared::OtherCluster { .. }
             | Declared::TooFar { .. }
+            | Declared::NotElected { .. }
             | Declared::MarkIsLower { .. } => {
                 let why = "another cluster is on record".to_owned();
                 Err(DeclareError::Authority(AuthorityError::Unavailable(why)))

@@ -213,6 +213,22 @@ pub enum DeclareError {
         /// What the authority last said, where it did not answer.
         unanswered: Option<String>,
     },
+    /// The token is not the number of who leads the election. Nothing was registered, and no mark was raised.
+    #[error("the token is not the number of the leader of election {election:?}")]
+    NotElected {
+        /// The election.
+        election: Arc<str>,
+        /// The number of who leads it, if anybody does.
+        leader: Option<Token>,
+        /// The mark, where there is one.
+        mark: Option<Mark>,
+    },
+    /// The token is the number of an election, and none that can be taken. Nothing has changed.
+    #[error("the token is the number of election {election:?}, and cannot be taken")]
+    NotTaken {
+        /// The election.
+        election: Arc<str>,
+    },
     /// The authority did not answer.
     #[error(transparent)]
     Authority(AuthorityError),

@@ -280,7 +280,7 @@ impl Takeover {
                 ..declaration.clone()
             };
             takes += 1;
-            match self.declare(take, terms, deadline).await {
+            match self.declare(take, terms.clone(), deadline).await {
                 Err(DeclareError::Stale { .. } | DeclareError::MarkIsLower { .. })
                     if takes < TAKES_MAX => {}
                 declared => return declared,

@@ -7,6 +7,7 @@ pub mod cluster_lock;
 mod confirm;
 pub mod control;
 mod declare;
+mod elected;
 mod epoch;
 pub mod error;
 mod history;
@@ -50,6 +51,7 @@ use barrier::Barriers;
 use confirm::Confirmer;
 pub use control::Primary;
 use control::{Control, Plan};
+pub use elected::{Elected, Elections};
 use epoch::Epoch;
 use history::{LastRead, Notes};
 pub use hosts::Place;
@@ -299,7 +301,7 @@ impl Takeover {
         deadline: Instant,
     ) -> Result<Mark, DeclareError> {
         let cell = self.inner.cells.find(&declaration.scope);
-        bounds::check_token(&declaration, terms.bounds, cell.as_deref())?;
+        bounds::check_token(&declaration, &terms.bounds, cell.as_deref())?;
         // The cache only rejects. What it rejects is looked up soon after: it may be behind a repair. One that is only
         // observed goes on all the same, so the authority has to know of it.
         if terms.purpose != Purpose::Observe
@@ -309,7 +311,7 @@ impl Takeover {
             return Err(DeclareError::Stale { mark });
         }
         let (cells, pace) = (&self.inner.cells, &self.inner.pace);
-        bounds::check_growth(&declaration, terms.bounds, cells, pace)?;
+        bounds::check_growth(&declaration, &terms.bounds, cells, pace)?;
         let inner = Arc::clone(&self.inner);
         self.run(async move { inner.declare(declaration, terms, deadline).await })
             .await

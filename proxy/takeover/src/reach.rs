@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use pgpalisade_authority::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Cluster, Declaration, Declared,
-    Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired,
-    Scope, TakeoverRecord, Watch,
+    Drained, Enrolled, Following, LeaseId, LeaseStep, Leased, Mark, Rank, Registered,
+    RepairRequest, Repaired, Scope, TakeoverRecord, Watch,
 };
 use tokio::time::Instant;
 
@@ -169,6 +169,10 @@ impl Authority for Reach {
 
     fn watch(&self) -> Watch {
         self.authority.watch()
+    }
+
+    fn follow(&self, election: &str) -> Option<Following> {
+        self.authority.follow(election)
     }
 
     async fn recover(

@@ -192,17 +192,17 @@ async fn a_token_out_of_bounds_changes_nothing() {
         max_token: Some(1_000),
         ..NONE
     };
-    let refused = declare(&takeover, 1_001, a, most).await;
+    let refused = declare(&takeover, 1_001, a, most.clone()).await;
     assert_eq!(out_of_bounds(refused), (None, Bound::MaxToken(1_000)));
     assert_eq!(store.mark(&Scope::default()).await.unwrap(), None);
     assert_eq!(backends(store.as_ref()).await, vec![]);
-    declare(&takeover, 1_000, a, most).await.unwrap();
+    declare(&takeover, 1_000, a, most.clone()).await.unwrap();
     let step = TokenBounds {
         max_step: Some(10),
         ..NONE
     };
     for value in [1_011, Token::MAX] {
-        let refused = declare(&takeover, value, b, step).await;
+        let refused = declare(&takeover, value, b, step.clone()).await;
         assert_eq!(out_of_bounds(refused), (Some(1_000), Bound::MaxStep(10)));
         let mark = store.mark(&Scope::default()).await.unwrap().unwrap();
         assert_eq!(mark.token, token(1_000));
@@ -232,7 +232,7 @@ async fn the_step_is_counted_from_the_repaired_mark_at_once() {
         max_step: Some(10),
         ..NONE
     };
-    let refused = declare(&takeover, Token::MAX, b, step).await;
+    let refused = declare(&takeover, Token::MAX, b, step.clone()).await;
     assert_eq!(out_of_bounds(refused), (Some(34), Bound::MaxStep(10)));
     // The refusal has told the cache.
     declare(&takeover, 35, b, step).await.unwrap();

@@ -184,6 +184,7 @@ fn mark(answer: &Declared) -> &Mark {
         Declared::Accepted { mark, .. } | Declared::Stale { mark } => mark,
         Declared::OtherCluster { recorded } => panic!("refused, {recorded:?} is on record"),
         Declared::TooFar { mark } => panic!("too far above {mark:?}, without a bound"),
+        Declared::NotElected { .. } => panic!("no election was named"),
         Declared::MarkIsLower { mark } => panic!("{mark:?} is lower than a mark that none named"),
     }
 }

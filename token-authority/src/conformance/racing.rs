@@ -96,7 +96,9 @@ async fn declare_until_refused(store: Arc<dyn Authority>, race: Arc<Race>) -> Ve
             answer if late => panic!("the cluster before, after the enrolment: {answer:?}"),
             Declared::Accepted { lower, .. } => accepted.push(lower),
             Declared::Stale { .. } => {}
-            answer @ (Declared::TooFar { .. } | Declared::MarkIsLower { .. }) => {
+            answer @ (Declared::TooFar { .. }
+            | Declared::MarkIsLower { .. }
+            | Declared::NotElected { .. }) => {
                 panic!("{answer:?} without a bound")
             }
         }

@@ -114,6 +114,7 @@ impl Authority for Embedded {
     }
 
     async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
+        declaration.names_no_election()?;
         let own = declaration.clone();
         let step = move |tables: &mut Tables<'_>| tables.declare(&own, now_us());
         let declared = self.call(step).await?;

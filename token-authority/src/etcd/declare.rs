@@ -2,6 +2,7 @@
 
 use etcd_client::{Compare, CompareOp, GetResponse, Txn, TxnOp, TxnOpResponse};
 
+use super::follow::Leader;
 use super::keys::{self, Keys};
 use super::marks::Known;
 use super::scope_step::{Conflicts, Tried};
@@ -74,6 +75,15 @@ fn not_drained(row: &MarkRow) -> MarkRow {
     }
 }
 
+/// Where who declares stands in the election that the declaration names.
+enum Elected {
+    /// It names none, or is refused without it.
+    NotAsked,
+    Leads(Leader),
+    /// Another one leads, or nobody.
+    LeadsNot(Option<Token>),
+}
+
 impl Store {
     /// See [`crate::Authority::declare`].
     pub(super) async fn declare(
@@ -86,16 +96,51 @@ impl Store {
         loop {
             let row = known.as_ref().map(|known| known.row.clone());
             let judged = MarkRow::judge(row, declaration, now_us());
-            let then = operations(&judged, &self.keys, declaration);
-            let cluster = declaration.cluster;
-            let tried = self.step_on(scope, cluster, known.as_ref(), then).await?;
-            known = match tried {
-                Tried::Taken(stepped) => return self.declared(declaration, judged, stepped).await,
-                Tried::OtherCluster(recorded) => return Ok(Declared::OtherCluster { recorded }),
-                Tried::Conflict(known) => known,
+            let elected = self.elected(declaration, &judged).await?;
+            let (condition, then) = match &elected {
+                Elected::NotAsked => (None, operations(&judged, &self.keys, declaration)),
+                Elected::Leads(leader) => {
+                    let then = operations(&judged, &self.keys, declaration);
+                    (Some(leader.leads()), then)
+                }
+                Elected::LeadsNot(_) => (None, vec![touch(&self.keys)]),
+            };
+            let (cluster, before) = (declaration.cluster, known.as_ref());
+            let tried = self
+                .step_on(scope, cluster, before, condition, then)
+                .await?;
+            known = match (tried, elected) {
+                (Tried::Taken(_), Elected::LeadsNot(leader)) => {
+                    let mark = known.map(|known| known.row.mark());
+                    return Ok(Declared::NotElected { leader, mark });
+                }
+                (Tried::Taken(stepped), _) => {
+                    return self.declared(declaration, judged, stepped).await;
+                }
+                (Tried::OtherCluster(recorded), _) => {
+                    return Ok(Declared::OtherCluster { recorded });
+                }
+                (Tried::Conflict(known), _) => known,
             };
             conflicts.again(scope).await?;
         }
+    }
+
+    /// Whether whom the mark would accept leads the election that the declaration names.
+    async fn elected(
+        &self,
+        declaration: &Declaration,
+        judged: &Judged,
+    ) -> Result<Elected, AuthorityError> {
+        let (Some(election), Judged::Raise(row) | Judged::Join(row)) =
+            (&declaration.election, judged)
+        else {
+            return Ok(Elected::NotAsked);
+        };
+        Ok(match self.leader(election).await?.1 {
+            Some(leader) if leader.number() == row.token => Elected::Leads(leader),
+            other => Elected::LeadsNot(other.map(|leader| leader.number())),
+        })
     }
 
     /// The answer to a declaration whose step was taken.

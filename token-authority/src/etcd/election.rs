@@ -114,16 +114,8 @@ impl Candidate {
     ///
     /// etcd does not answer, or refuses.
     pub async fn standing(&self) -> Result<Standing, OpenError> {
-        let first = GetOptions::new()
-            .with_prefix()
-            .with_sort(SortTarget::Create, SortOrder::Ascend)
-            .with_limit(1)
-            .with_keys_only();
         let own = GetOptions::new().with_keys_only();
-        let looks = vec![
-            TxnOp::get(self.key(), Some(own)),
-            TxnOp::get(format!("{}/", self.election), Some(first)),
-        ];
+        let looks = vec![TxnOp::get(self.key(), Some(own)), first_of(&self.election)];
         let txn = Txn::new().and_then(looks);
         let answer = self.members.call(|client| {
             let txn = txn.clone();
@@ -166,6 +158,16 @@ impl Candidate {
     fn explain(&self, fault: Fault) -> OpenError {
         explain(fault, &self.election)
     }
+}
+
+/// Reads the first key in the line of an election.
+pub(super) fn first_of(election: &str) -> TxnOp {
+    let first = GetOptions::new()
+        .with_prefix()
+        .with_sort(SortTarget::Create, SortOrder::Ascend)
+        .with_limit(1)
+        .with_keys_only();
+    TxnOp::get(format!("{election}/"), Some(first))
 }
 
 fn explain(fault: Fault, election: &str) -> OpenError {

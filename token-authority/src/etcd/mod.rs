@@ -38,6 +38,10 @@
 //! - A take, which is for the token after the mark, is such a step too: the token is counted from the mark that is
 //!   compared. The mark says which take has raised it, so one whose answer was lost is not counted on from itself.
 //!
+//! A declaration may name an election: then the step is taken only if the key that leads is still there, as it was
+//! when it was made. Which key that is, and that its number is the token, was read before, in a step. It leads for as
+//! long as it is there, for every key that comes later has a higher number.
+//!
 //! # Removing, and marking as drained
 //!
 //! A scope can have thousands of sessions, and a step about a hundred operations. So `drained` works in batches,
@@ -81,6 +85,7 @@ mod clusters;
 mod declare;
 mod election;
 mod fault;
+mod follow;
 mod history;
 mod keys;
 mod lease;
@@ -108,7 +113,7 @@ pub use status::{Endpoint, Member, Role};
 
 use crate::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
-    LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired, Scope,
+    Following, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired, Scope,
     TakeoverRecord, Watch,
 };
 use open::Missing;
@@ -247,5 +252,10 @@ impl Authority for Etcd {
 
     fn watch(&self) -> Watch {
         self.store().watchers.watch()
+    }
+
+    fn follow(&self, election: &str) -> Option<Following> {
+        let store = Arc::clone(&self.inner.store);
+        Some(store.follow(election))
     }
 }

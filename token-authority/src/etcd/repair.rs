@@ -59,7 +59,9 @@ impl Store {
             };
             then.push(page_of(&self.keys.sessions_of(scope)));
             let cluster = request.cluster;
-            let tried = self.step_on(scope, cluster, known.as_ref(), then).await?;
+            let tried = self
+                .step_on(scope, cluster, known.as_ref(), None, then)
+                .await?;
             known = match tried {
                 Tried::Taken(stepped) => return self.repaired(scope, plan, stepped).await,
                 Tried::OtherCluster(recorded) => return Ok(Repaired::OtherCluster { recorded }),

@@ -42,24 +42,26 @@ pub(super) enum Tried {
     Taken(Stepped),
     /// Not taken: another cluster is on record.
     OtherCluster(Option<Cluster>),
-    /// Not taken: this is the mark by now.
+    /// Not taken: this is the mark by now, or the condition does not hold.
     Conflict(Option<Known>),
 }
 
 impl Store {
-    /// Takes a step if the cluster on record and the mark of the scope are still these.
+    /// Takes a step if the cluster on record and the mark of the scope are still these, and on one more condition.
     pub(super) async fn step_on(
         &self,
         scope: &Scope,
         cluster: Cluster,
         known: Option<&Known>,
+        condition: Option<Compare>,
         then: Vec<TxnOp>,
     ) -> Result<Tried, AuthorityError> {
         let written = keys::write_cluster(cluster);
-        let when = vec![
+        let mut when = vec![
             Compare::value(self.keys.cluster(), CompareOp::Equal, written),
             self.mark_is(scope, known),
         ];
+        when.extend(condition);
         let otherwise = vec![
             TxnOp::get(self.keys.cluster(), None),
             TxnOp::get(self.keys.mark(scope), None),

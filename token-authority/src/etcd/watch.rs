@@ -19,13 +19,33 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Why a stream has ended.
-enum Ended {
+pub(super) enum Ended {
     /// It broke. The next one goes on where it was.
     Broken(Fault),
     /// What comes next has been compacted: all marks are to be read.
     Compacted,
     /// Nothing is accepted from this store any more.
     Over(AuthorityError),
+}
+
+/// The pause between two streams.
+pub(super) struct Pause(Duration);
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(PAUSE)
+    }
+}
+
+impl Pause {
+    /// Waits after a stream that was begun then.
+    pub(super) async fn after(&mut self, began: Instant) {
+        self.0 = match began.elapsed() > PAUSE_MAX {
+            true => PAUSE,
+            false => PAUSE_MAX.min(self.0 * 2),
+        };
+        sleep(self.0).await;
+    }
 }
 
 impl From<AuthorityError> for Ended {
@@ -40,7 +60,7 @@ impl From<AuthorityError> for Ended {
 impl Store {
     /// Tells what changes after `seen`, a revision, for ever. Ends when the store has gone back.
     pub(super) async fn run_watch(&self, mut seen: i64) {
-        let mut pause = PAUSE;
+        let mut pause = Pause::default();
         loop {
             let began = Instant::now();
             let ended = match self.stream(&mut seen).await {
@@ -60,12 +80,7 @@ impl Store {
                     tracing::warn!(%error, "etcd: the watch cannot read on");
                 }
             }
-            pause = if began.elapsed() > PAUSE_MAX {
-                PAUSE
-            } else {
-                PAUSE_MAX.min(pause * 2)
-            };
-            sleep(pause).await;
+            pause.after(began).await;
         }
     }
 
@@ -75,26 +90,13 @@ impl Store {
         if let Err(error) = self.sync(Vec::new()).await {
             return error.into();
         }
-        let (index, client) = match self.members.current().await {
-            Ok(member) => member,
-            Err(fault) => return Ended::Broken(fault),
-        };
         let range = self.keys.watched();
         let options = WatchOptions::new()
             .with_range(range.to)
             .with_start_revision(*seen + 1);
-        let mut watch = client.watch_client();
-        let opening = timeout(ATTEMPT_TIMEOUT, watch.watch(range.from, Some(options))).await;
-        let mut stream = match opening {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => {
-                self.members.leave(index);
-                return Ended::Broken(error.into());
-            }
-            Err(_) => {
-                self.members.leave(index);
-                return Ended::Broken(Fault::new(Kind::Unavailable, "no watch in time"));
-            }
+        let (index, mut stream) = match self.open_watch(range.from, options).await {
+            Ok(opened) => opened,
+            Err(fault) => return Ended::Broken(fault),
         };
         loop {
             let ended = match next(&mut stream).await {
@@ -110,8 +112,26 @@ impl Store {
         }
     }
 
-    /// Takes in one message of the stream.
-    async fn hear(&self, message: &WatchResponse, seen: &mut i64) -> Result<(), Ended> {
+    /// A stream, and the index of its member for [`super::members::Members::leave`].
+    pub(super) async fn open_watch(
+        &self,
+        from: Vec<u8>,
+        options: WatchOptions,
+    ) -> Result<(usize, WatchStream), Fault> {
+        let (index, client) = self.members.current().await?;
+        let mut watch = client.watch_client();
+        let opening = timeout(ATTEMPT_TIMEOUT, watch.watch(from, Some(options))).await;
+        let fault = match opening {
+            Ok(Ok(stream)) => return Ok((index, stream)),
+            Ok(Err(error)) => error.into(),
+            Err(_) => Fault::new(Kind::Unavailable, "no watch in time"),
+        };
+        self.members.leave(index);
+        Err(fault)
+    }
+
+    /// What a message says of the stream itself.
+    pub(super) fn goes_on(&self, message: &WatchResponse) -> Result<(), Ended> {
         self.history.check(message.header(), Floor::None)?;
         if message.compact_revision() > 0 {
             return Err(Ended::Compacted);
@@ -120,6 +140,12 @@ impl Store {
             let why = format!("the watch was cancelled: {}", message.cancel_reason());
             return Err(Ended::Broken(Fault::new(Kind::Unavailable, why)));
         }
+        Ok(())
+    }
+
+    /// Takes in one message of the stream.
+    async fn hear(&self, message: &WatchResponse, seen: &mut i64) -> Result<(), Ended> {
+        self.goes_on(message)?;
         for event in message.events() {
             let Some(kv) = event.kv() else { continue };
             if let Err(error) = self.hear_event(event.event_type(), kv).await {
@@ -179,7 +205,7 @@ impl Store {
 }
 
 /// The next message. Where none comes, etcd is asked for one.
-async fn next(stream: &mut WatchStream) -> Result<WatchResponse, Fault> {
+pub(super) async fn next(stream: &mut WatchStream) -> Result<WatchResponse, Fault> {
     let ended = || Fault::new(Kind::Unavailable, "the watch has ended");
     match timeout(SILENCE, stream.message()).await {
         Ok(message) => return message?.ok_or_else(ended),

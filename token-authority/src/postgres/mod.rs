@@ -237,6 +237,7 @@ impl Authority for Postgres {
     }
 
     async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
+        declaration.names_no_election()?;
         let declaration = declaration.clone();
         self.step(1, |reply| Job::Declare(Declare { declaration, reply }))
             .await

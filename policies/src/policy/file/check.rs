@@ -16,6 +16,7 @@ pub(super) fn check(draft: &Draft, reader: &mut Reader<'_>) {
         contradictions("session", &rule.section, reader);
     }
     scopes_of_the_same_tables(&draft.scopes, reader);
+    super::election::check(&draft.scopes, reader);
     names_of_two_rules(&draft.rules, reader);
     let listed = draft.scopes_may_be.as_ref().map(Spanned::get_ref);
     if listed == Some(&Listing::Listed) {

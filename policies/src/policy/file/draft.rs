@@ -1,5 +1,7 @@
 //! What a policy file says, read but not yet worked out.
 
+use std::sync::Arc;
+
 use toml::Spanned;
 
 use crate::effects::Category;
@@ -58,6 +60,8 @@ pub(in crate::policy) struct ScopeDraft {
     pub(in crate::policy) tables: Vec<Spanned<TablePattern>>,
     pub(in crate::policy) mode: Option<Spanned<Mode>>,
     pub(in crate::policy) bounds: TokenBounds,
+    /// The one whose number is the token.
+    pub(in crate::policy) election: Option<Spanned<Arc<str>>>,
     pub(in crate::policy) holders: Option<Spanned<WhoPattern>>,
 }
 

@@ -28,7 +28,8 @@ const UNKNOWN: &str = "\"every-scope\" or \"session-scope\"";
 const NUMBER: &str = "a whole number from 1";
 const NAMES: &str = "a name or a list of names, each with * for any characters";
 const DECLARE: &str = "\"session\", \"transaction\" or a list of scopes";
-const ISSUED: &str = "\"any\" or \"issued\"";
+const ISSUED: &str = "\"any\" or \"issued\"; an election below [scope.NAME]";
+const ELECTED: &str = "\"any\", \"issued\" or { etcd_election = \"...\" }";
 const PREPARED: &str = "\"report\", \"refuse\" or \"roll-back\"";
 const DEFAULTS: &str = "what [defaults] says";
 const TOKENS: &str = "what [tokens] says";
@@ -36,7 +37,7 @@ const ANY: &str = "any";
 
 /// All keys that a policy file may have, in the order of the documentation.
 #[rustfmt::skip] // One key, one row: it is a table.
-pub const POLICY_KEYS: [PolicyKey; 36] = [
+pub const POLICY_KEYS: [PolicyKey; 37] = [
     key("defaults.writes", WRITES, "\"token\""),
     key("defaults.reads", READS, "\"allow\""),
     key("defaults.mode", MODE, "\"enforce\""),
@@ -55,7 +56,8 @@ pub const POLICY_KEYS: [PolicyKey; 36] = [
     key("scope.NAME.mode", MODE, DEFAULTS),
     key("scope.NAME.max_step", NUMBER, TOKENS),
     key("scope.NAME.max_token", NUMBER, TOKENS),
-    key("scope.NAME.numbers", ISSUED, TOKENS),
+    key("scope.NAME.numbers", ELECTED, TOKENS),
+    key("scope.NAME.numbers.etcd_election", "the name of an election", "must be there"),
     key("scope.NAME.holders", "a table as session.match", "any session"),
     key("scope.NAME.prepared_transactions", PREPARED, TOKENS),
     key("session.match.user", NAMES, ANY),

@@ -2,6 +2,7 @@
 
 mod check;
 mod draft;
+mod election;
 mod key;
 mod reader;
 #[cfg(test)]
@@ -250,6 +251,7 @@ impl Reader<'_> {
             tables: Vec::new(),
             mode: None,
             bounds: TokenBounds::default(),
+            election: None,
             holders: None,
         };
         for (key, value) in from_the_top(table) {
@@ -263,6 +265,9 @@ impl Reader<'_> {
                     scope.tables = self.list(name("scope.NAME.tables"), value, TablePattern::parse);
                 }
                 "mode" => scope.mode = self.word(name("scope.NAME.mode"), value, &MODES),
+                "numbers" if matches!(value.get_ref(), DeValue::Table(_)) => {
+                    scope.election = self.election(&written_key, value);
+                }
                 "holders" => {
                     let mut who = WhoPattern::default();
                     self.who(&written_key, value, &mut who);

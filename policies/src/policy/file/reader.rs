@@ -77,7 +77,7 @@ impl Reader<'_> {
     }
 
     /// One of a few words.
-    pub(super) fn word<T: Copy>(
+    pub(super) fn word<T: Clone>(
         &mut self,
         name: Name<'_>,
         value: &Value<'_>,
@@ -96,7 +96,7 @@ impl Reader<'_> {
             let fault = Fault::new(format!("{text:?} is none of its values"), to_do);
             self.fault(&value.span(), name, &fault);
         }
-        found.map(|(_, meaning)| Spanned::new(value.span(), *meaning))
+        found.map(|(_, meaning)| Spanned::new(value.span(), meaning.clone()))
     }
 
     /// A text that `parse` takes.

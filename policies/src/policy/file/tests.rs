@@ -293,11 +293,79 @@ fn a_scope_may_want_only_numbers_that_were_issued() {
         "[tokens]\nnumbers = \"issued\"\n[scope.a]\nnumbers = \"any\"\n[scope.b]\nmax_step = 5\n";
     let policy = parse(text).unwrap();
     let numbers = ["a", "b", "other"].map(|scope| policy.bounds(scope).numbers);
-    let issued = Some(Numbers::Issued);
-    assert_eq!(numbers, [Some(Numbers::Any), issued, issued]);
+    let issued = || Some(Numbers::Issued);
+    assert_eq!(numbers, [Some(Numbers::Any), issued(), issued()]);
     refuse(
         "[tokens]\nnumbers = \"none\"\n",
         &["2:11: ", "\"any\" or \"issued\""],
+    );
+}
+
+#[test]
+fn a_scope_may_take_the_number_of_an_election() {
+    let text = "[tokens]\nmax_step = 5\nmax_token = 9\n[scope.a]\nnumbers = { etcd_election = \"/e\" }\n\
+                [scope.b]\nmax_step = 7\n";
+    let policy = parse(text).unwrap();
+    let [a, b] = ["a", "b"].map(|scope| policy.bounds(scope));
+    assert_eq!(a.election().map(|name| &**name), Some("/e"));
+    // Its numbers jump.
+    assert_eq!((a.max_step, a.max_token), (None, None));
+    assert_eq!(
+        (b.max_step, b.max_token, b.election()),
+        (Some(7), Some(9), None)
+    );
+    let elected = policy.elected().iter();
+    let elected: Vec<_> = elected
+        .map(|elected| {
+            (
+                &*elected.scope,
+                &*elected.election,
+                elected.line,
+                elected.column,
+            )
+        })
+        .collect();
+    assert_eq!(elected, [("a", "/e", 5, 29)]);
+    for (numbers, parts) in [
+        (
+            "{ etcd_election = \"\" }",
+            ["2:29: ", "scope.a.numbers.etcd_election: is not the name"],
+        ),
+        (
+            "{ etcd_election = 3 }",
+            ["2:29: ", "is a number (write the name of an election)"],
+        ),
+        (
+            "{ etcd_electoin = \"/e\" }",
+            ["2:13: ", "did you mean \"etcd_election\"?"],
+        ),
+        (
+            "{}",
+            ["2:11: ", "scope.a.numbers is empty (write { etcd_election"],
+        ),
+        ("\"/e\"", ["2:11: ", "{ etcd_election = "]),
+        (
+            "{ etcd_election = \"/e\" }\nmax_step = 5",
+            ["2:29: ", "its own max_step"],
+        ),
+        (
+            "{ etcd_election = \"/e\" }\nmax_token = 5",
+            ["2:29: ", "its own max_step or max_token"],
+        ),
+    ] {
+        refuse(&format!("[scope.a]\nnumbers = {numbers}\n"), &parts);
+    }
+    // One leader, one scope: it says whose marks follow it.
+    let general = "[tokens]\nnumbers = { etcd_election = \"/e\" }\n";
+    refuse(general, &["2:11: ", "an election below [scope.NAME]"]);
+    let many = |count| {
+        let scope = |n| format!("[scope.s{n}]\nnumbers = {{ etcd_election = \"/e\" }}\n");
+        (0..count).map(scope).collect::<String>()
+    };
+    parse(&many(100)).unwrap();
+    refuse(
+        &many(101),
+        &["202:29: ", "more than 100 scopes have an election"],
     );
 }
 

@@ -1,0 +1,98 @@
+//! Refusals where the token of a scope is the number of an election.
+
+use pgpalisade_authority::{Claim, Mark, Scope, Token};
+
+use super::{DEPOSED, Rejection, RejectionKind};
+
+impl Rejection {
+    /// The token is not the number of who leads the election.
+    #[must_use]
+    pub fn not_elected(
+        scope: &Scope,
+        claim: Claim,
+        election: &str,
+        leader: Option<Token>,
+        mark: Option<Mark>,
+    ) -> Self {
+        let token = claim.token();
+        let shown = token.map_or_else(|| claim.to_string(), |token| token.to_string());
+        let (kind, message, hint) = match leader {
+            None => (
+                RejectionKind::StaleToken,
+                format!("fencing token {shown} is stale: nobody leads election \"{election}\""),
+                DEPOSED,
+            ),
+            Some(leader) if token < Some(leader) => (
+                RejectionKind::StaleToken,
+                format!("fencing token {shown} is stale: election \"{election}\" is at {leader}"),
+                DEPOSED,
+            ),
+            Some(leader) => (
+                RejectionKind::InvalidToken,
+                format!(
+                    "fencing token {shown} has not won election \"{election}\": its leader has {leader}"
+                ),
+                "Wait until the own key leads in the election, and declare its create revision then.",
+            ),
+        };
+        let at = mark.as_ref().map_or_else(
+            || "it has no mark yet".to_owned(),
+            |mark| format!("its mark is {}", mark.rank()),
+        );
+        let detail = format!(
+            "The session's token is {shown}, and numbers of scope \"{scope}\" lets in only the number of who leads \
+                this election of etcd; {at}. Nothing was changed."
+        );
+        Self::new(kind, message, detail, hint).about(scope, token, mark)
+    }
+
+    /// The token is the number of an election, and was to be taken.
+    #[must_use]
+    pub fn not_taken(scope: &Scope, claim: Claim, election: &str) -> Self {
+        let message = format!(
+            "the fencing token of scope \"{scope}\" cannot be taken: election \"{election}\" gives it"
+        );
+        let detail = format!(
+            "The session claims \"{claim}\", and numbers of scope \"{scope}\" lets in only the number of who leads \
+                this election of etcd. Nothing was changed."
+        );
+        let hint = format!(
+            "Stand in the election, and declare the create revision of the own key once it leads: SET fencing.token = \
+                '{scope}=<number>'."
+        );
+        Self::new(RejectionKind::InvalidToken, message, detail, &hint).about(
+            scope,
+            claim.token(),
+            None,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_behind_is_stale_and_who_is_ahead_has_not_won() {
+        let (scope, token) = (Scope::default(), |value| Token::new(value).unwrap());
+        for (leader, sqlstate, words) in [
+            (None, "PF001", "is stale: nobody leads election \"/e\""),
+            (Some(35), "PF001", "is stale: election \"/e\" is at 35"),
+            (
+                Some(33),
+                "PF003",
+                "has not won election \"/e\": its leader has 33",
+            ),
+        ] {
+            let claim = Claim::Token(token(34));
+            let refused = Rejection::not_elected(&scope, claim, "/e", leader.map(token), None);
+            assert_eq!(refused.kind.sqlstate(), sqlstate);
+            assert!(refused.message.contains(words), "{}", refused.message);
+            assert!(
+                refused.detail.contains("it has no mark yet"),
+                "{}",
+                refused.detail
+            );
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Has the scopes that the policy in force names follow their elections.
+
+use std::sync::Arc;
+
+use pgpalisade_authority::Scope;
+use pgpalisade_policies::{ElectedScope, Mode};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::fence::{Fence, Purpose, Terms};
+use crate::takeover::{Elected, Elections, Takeover};
+
+/// Follows the elections of whatever policy is in force, until the proxy ends.
+pub(crate) async fn follow(
+    takeover: Takeover,
+    mut fence: watch::Receiver<Arc<Fence>>,
+    shutdown: CancellationToken,
+) {
+    let mut elections = Elections::new(takeover);
+    loop {
+        let wanted = elected(&fence.borrow_and_update());
+        elections.follow(wanted);
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            changed = fence.changed() => if changed.is_err() {
+                // Nothing reads a policy again. This one stays in force.
+                return shutdown.cancelled().await;
+            },
+        }
+    }
+}
+
+fn elected(fence: &Fence) -> Vec<Elected> {
+    let policy = fence.policy();
+    let elected = |elected: &ElectedScope| {
+        Some(Elected {
+            // The file was checked.
+            scope: Scope::new(&elected.scope).ok()?,
+            terms: Terms {
+                purpose: match fence.mode_of_scope(&elected.scope) {
+                    Mode::Enforce => Purpose::Admit,
+                    Mode::Observe => Purpose::ObserveUnregistered,
+                },
+                bounds: policy.bounds(&elected.scope),
+            },
+        })
+    };
+    policy.elected().iter().filter_map(elected).collect()
+}

@@ -1,0 +1,317 @@
+//! Scopes whose token is the number of an election of etcd: only its leader declares, and the proxy follows it.
+
+mod faults;
+
+use std::time::{Duration, Instant};
+
+use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::policy::PolicyFile;
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy, Store, subcommand};
+use pgpalisade_tests::stage::{Stage, leader};
+use pgpalisade_tests::wire::{PROTOCOL_3_0, Wire, pretty};
+
+const SETUP: &str = "CREATE TABLE jobs (id int)";
+const ELECTION: &str = "/elections/jobs";
+const POLICY: &str =
+    "[scope.jobs]\ntables = [\"*.jobs\"]\nnumbers = { etcd_election = \"/elections/jobs\" }\n";
+/// Within this time an old leader is ended. It is a matter of milliseconds, on a machine that does nothing else.
+const SOON: Duration = Duration::from_secs(10);
+
+/// A proxy that keeps its marks in an etcd which holds the election, too. It is dropped first.
+struct Scene {
+    proxy: Proxy,
+    postgres: Postgres,
+    etcd: Etcd,
+    policy: PolicyFile,
+}
+
+impl Scene {
+    fn start(policy: &str) -> Self {
+        let (postgres, etcd) = (Postgres::start(), Etcd::start(1));
+        postgres.sql(SETUP);
+        let policy = PolicyFile::new(policy);
+        let proxy = Self::proxy(&postgres, &etcd, &policy);
+        Self {
+            proxy,
+            postgres,
+            etcd,
+            policy,
+        }
+    }
+
+    fn proxy(postgres: &Postgres, etcd: &Etcd, policy: &PolicyFile) -> Proxy {
+        let path = policy.path().display().to_string();
+        let mut options = Options::new(postgres).flag("--policy", &path);
+        options.store = Store::Url(etcd.authority());
+        Proxy::start_with(options)
+    }
+
+    fn stands(&self, candidate: &str) -> u64 {
+        self.etcd.stands(ELECTION, candidate)
+    }
+
+    fn leaves(&self, candidate: &str) {
+        self.etcd.leaves(ELECTION, candidate);
+    }
+
+    fn plain(&self) -> Wire {
+        let session = [("user", "postgres"), ("database", "postgres")];
+        Wire::login(&self.proxy.endpoint(), &session)
+    }
+
+    /// A session of the leader with this number, which has written and not committed.
+    fn writing(&self, number: u64) -> Wire {
+        let mut wire = leader(&self.proxy.endpoint(), &format!("jobs={number}"));
+        wire.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+        wire
+    }
+
+    fn rows(&self) -> String {
+        self.postgres.value("SELECT count(*) FROM jobs")
+    }
+
+    /// Waits until the mark is this number, though nobody declares it.
+    #[track_caller]
+    fn reaches(&self, number: u64) {
+        let mut wire = self.plain();
+        wire.ok("SET fencing.scope = 'jobs'");
+        wait_for("the mark to rise", || {
+            let mark = wire.rows("SHOW fencing.mark").concat().concat();
+            (mark == number.to_string()).then_some(())
+        });
+    }
+}
+
+/// The declaration is refused with this, and this is said.
+#[track_caller]
+fn assert_refused(wire: &mut Wire, value: &str, sqlstate: &str, words: &str) {
+    let answer = wire.query(&format!("SET fencing.token = 'jobs={value}'"));
+    let error = answer.iter().find(|message| message.tag == b'E');
+    let code = error.map(|error| error.sqlstate());
+    assert_eq!(code.as_deref(), Some(sqlstate), "{}", pretty(&answer));
+    let told = pretty(&answer);
+    assert!(told.contains(words), "{words}: {told}");
+}
+
+/// The session is ended with PF001, without having said anything more.
+#[track_caller]
+fn assert_ended(mut wire: Wire) {
+    let told = pretty(&wire.until_closed());
+    assert!(told.contains("PF001"), "{told}");
+}
+
+#[test]
+fn only_the_number_of_the_leader_counts() {
+    let scene = Scene::start(POLICY);
+    let mut wire = scene.plain();
+    assert_refused(
+        &mut wire,
+        "5",
+        "PF001",
+        "nobody leads election \"/elections/jobs\"",
+    );
+    let (a, b) = (scene.stands("a"), scene.stands("b"));
+    let ahead = "has not won election \"/elections/jobs\": its leader has";
+    for number in [b, b + 1000, i64::MAX.unsigned_abs()] {
+        assert_refused(&mut wire, &number.to_string(), "PF003", ahead);
+    }
+    assert_refused(&mut wire, &(a - 1).to_string(), "PF001", "is stale");
+    scene.reaches(a);
+    for take in [
+        "next",
+        "lease",
+        "lease:nowait",
+        "lease:60s",
+        &format!("after:{a}"),
+    ] {
+        assert_refused(
+            &mut wire,
+            take,
+            "PF003",
+            "cannot be taken: election \"/elections/jobs\" gives it",
+        );
+    }
+    let mut login = Wire::connect(&scene.proxy.endpoint());
+    let candidate = format!("jobs={b}");
+    let session = [
+        ("user", "postgres"),
+        ("database", "postgres"),
+        ("fencing.token", &candidate),
+    ];
+    login.startup(PROTOCOL_3_0, &session);
+    let told = pretty(&login.until_closed());
+    assert!(told.contains("PF003") && told.contains("FATAL"), "{told}");
+    wire.ok(&format!("SET fencing.token = 'jobs={a}'"));
+    wire.ok("INSERT INTO jobs VALUES (1)");
+    assert_eq!(scene.rows(), "1");
+    // No other scope has to do with it.
+    scene.plain().ok("SET fencing.token = 'other=lease'");
+    scene.plain().ok("SET fencing.token = 7");
+}
+
+/// The next leader never connects.
+#[test]
+fn an_old_leader_is_ended_as_soon_as_another_is_elected() {
+    let scene = Scene::start(POLICY);
+    let (a, b) = (scene.stands("a"), scene.stands("b"));
+    let old = scene.writing(a);
+    let begun = Instant::now();
+    scene.leaves("a");
+    assert_ended(old);
+    let took = begun.elapsed();
+    println!("the old leader was ended {took:?} after its key was deleted");
+    assert!(took < SOON, "{took:?}");
+    assert_eq!(scene.rows(), "0");
+    scene.reaches(b);
+    assert_refused(
+        &mut scene.plain(),
+        &a.to_string(),
+        "PF001",
+        "is stale: scope \"jobs\" is at",
+    );
+    let told = pretty(
+        &scene
+            .plain()
+            .query(&format!("SET fencing.token = 'jobs={a}'")),
+    );
+    assert!(
+        told.contains("by election /elections/jobs via pgpalisade"),
+        "{told}"
+    );
+    let mut new = leader(&scene.proxy.endpoint(), &format!("jobs={b}"));
+    new.ok("INSERT INTO jobs VALUES (2)");
+}
+
+/// A leader that is gone changes nothing as long as nobody follows it: marks do not fall.
+#[test]
+fn without_a_successor_nobody_is_ended() {
+    let scene = Scene::start(POLICY);
+    let a = scene.stands("a");
+    let mut old = scene.writing(a);
+    scene.leaves("a");
+    assert_refused(&mut scene.plain(), &a.to_string(), "PF001", "nobody leads");
+    old.ok("COMMIT");
+    old.ok("BEGIN; INSERT INTO jobs VALUES (2)");
+    let b = scene.stands("b");
+    assert_ended(old);
+    scene.reaches(b);
+    assert_eq!(scene.rows(), "1");
+}
+
+/// Each proxy follows, and all of them together end the sessions of all.
+#[test]
+fn two_proxies_follow_one_election() {
+    let scene = Scene::start(POLICY);
+    let second = Scene::proxy(&scene.postgres, &scene.etcd, &scene.policy);
+    let (a, b) = (scene.stands("a"), scene.stands("b"));
+    let beside = leader(&second.endpoint(), &format!("jobs={a}"));
+    let old = scene.writing(a);
+    scene.leaves("a");
+    // A proxy that has not heard of the mark when the other one ends its session has PostgreSQL's words: 57P01.
+    for mut ended in [old, beside] {
+        let told = pretty(&ended.until_closed());
+        assert!(told.contains("FATAL"), "{told}");
+    }
+    assert_eq!(scene.rows(), "0");
+    for proxy in [&second, &scene.proxy] {
+        leader(&proxy.endpoint(), &format!("jobs={b}")).ok("INSERT INTO jobs VALUES (2)");
+    }
+}
+
+#[test]
+fn a_reload_begins_and_ends_it() {
+    let scene = Scene::start("[scope.jobs]\ntables = [\"*.jobs\"]\n");
+    let a = scene.stands("a");
+    let old = scene.writing(1);
+    scene.policy.reload(&scene.proxy, POLICY);
+    assert_ended(old);
+    scene.reaches(a);
+    // Another election, with a leader already.
+    let other = scene.etcd.stands("/elections/other", "x");
+    let old = scene.writing(a);
+    scene
+        .policy
+        .reload(&scene.proxy, &POLICY.replace("/jobs", "/other"));
+    assert_ended(old);
+    scene.reaches(other);
+    scene.leaves("a");
+    let b = scene.stands("b");
+    assert_refused(
+        &mut scene.plain(),
+        &b.to_string(),
+        "PF003",
+        "has not won election \"/elections/other\"",
+    );
+    // And none at all: nobody is followed any more.
+    scene
+        .policy
+        .reload(&scene.proxy, "[scope.jobs]\ntables = [\"*.jobs\"]\n");
+    let mut wire = scene.writing(other + 1);
+    scene.etcd.leaves("/elections/other", "x");
+    scene.etcd.stands("/elections/other", "y");
+    scene.plain().ok("SET fencing.token = 'default=1'");
+    wire.ok("COMMIT");
+    assert_eq!(scene.rows(), "1");
+}
+
+/// Where it is only observed the mark rises, and nobody is ended or refused.
+#[test]
+fn what_is_observed_ends_nobody() {
+    let observed = format!("{POLICY}mode = \"observe\"\n");
+    let scene = Scene::start(&observed);
+    let (a, b) = (scene.stands("a"), scene.stands("b"));
+    let mut old = scene.writing(a);
+    scene.plain().ok(&format!("SET fencing.token = 'jobs={b}'"));
+    scene.plain().ok("SET fencing.token = 'jobs=lease'");
+    scene.leaves("a");
+    scene.reaches(b);
+    old.ok("COMMIT");
+    assert_eq!(scene.rows(), "1");
+    // Enforced, the takeover is made up for.
+    scene.policy.reload(&scene.proxy, POLICY);
+    assert_ended(old);
+}
+
+/// The numbers of an election are those of the etcd that keeps the marks.
+#[test]
+fn another_store_is_refused() {
+    let policy = PolicyFile::new("");
+    let mut stage = Stage::governed(SETUP, &policy);
+    policy.reload(&stage.proxy, POLICY);
+    // The log writes it as JSON.
+    let words =
+        "has the number of an election of etcd, and this proxy keeps its marks in embedded:";
+    let place = "policy.toml:3:29: ";
+    let output = stage.proxy.output();
+    assert!(
+        output.contains(words)
+            && output.contains(place)
+            && output.contains("the old policy stays in force"),
+        "{output}"
+    );
+    let flag = format!("--policy={}", policy.path().display());
+    let check = stage
+        .proxy
+        .subcommand("check")
+        .env("PGPALISADE_POLICY", policy.path())
+        .output();
+    let check = String::from_utf8_lossy(&check.unwrap().stdout).into_owned();
+    assert!(
+        check.contains("scope \"jobs\" has the number of an election"),
+        "{check}"
+    );
+    stage.proxy.terminate();
+    let said = stage.proxy.try_restart(SOON).unwrap_err();
+    assert!(said.contains(words), "{said}");
+    // The file alone is good.
+    let told = subcommand("check").arg(flag).output().unwrap();
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(
+        told.contains("election  /elections/jobs for scope jobs, of the etcd that keeps the marks"),
+        "{told}"
+    );
+    policy.write("");
+    stage.proxy.restart();
+}

@@ -1,0 +1,99 @@
+//! What becomes of it where etcd is away, and where the proxy has missed what happened.
+
+use pgpalisade_tests::stage::leader;
+use pgpalisade_tests::wire::pretty;
+
+use super::{POLICY, Scene, assert_ended, assert_refused};
+
+/// Bound sessions go on, nobody else is let in; and after that the election is followed again.
+#[test]
+fn etcd_is_away_and_comes_back() {
+    let mut scene = Scene::start(POLICY);
+    let a = scene.stands("a");
+    let mut old = scene.writing(a);
+    old.ok("COMMIT");
+    scene.etcd.kill(0);
+    assert_refused(
+        &mut scene.plain(),
+        &a.to_string(),
+        "PF004",
+        "the token authority is not available",
+    );
+    old.ok("INSERT INTO jobs VALUES (2)");
+    scene.etcd.restart(0);
+    scene.etcd.wait_until_ready();
+    old.ok("BEGIN; INSERT INTO jobs VALUES (3)");
+    let b = scene.stands("b");
+    scene.leaves("a");
+    let now = scene.etcd.revision(&[0]).to_string();
+    scene.etcd.ctl(&["compact", &now]);
+    assert_ended(old);
+    assert_eq!(scene.rows(), "2");
+    leader(&scene.proxy.endpoint(), &format!("jobs={b}")).ok("INSERT INTO jobs VALUES (4)");
+}
+
+/// It slept while another one was elected, and what it had not heard is compacted.
+#[test]
+fn a_proxy_that_slept_makes_up_for_it() {
+    let scene = Scene::start(POLICY);
+    let a = scene.stands("a");
+    let old = scene.writing(a);
+    scene.proxy.pause();
+    scene.leaves("a");
+    let b = scene.stands("b");
+    let now = scene.etcd.revision(&[0]).to_string();
+    scene.etcd.ctl(&["compact", &now]);
+    scene.proxy.resume();
+    assert_ended(old);
+    scene.reaches(b);
+}
+
+/// A proxy that starts has heard nothing, and ends whom it finds.
+#[test]
+fn a_proxy_that_starts_later_ends_the_old_leader() {
+    let scene = Scene::start(POLICY);
+    let (a, b) = (scene.stands("a"), scene.stands("b"));
+    let mut old = scene.writing(a);
+    let lives = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE pid = {}",
+        old.backend_pid()
+    );
+    // The server process of a proxy that stands still lives on.
+    scene.proxy.pause();
+    assert_eq!(scene.postgres.value(&lives), "1");
+    scene.leaves("a");
+    let second = Scene::proxy(&scene.postgres, &scene.etcd, &scene.policy);
+    pgpalisade_tests::machine::wait_for("the old leader's process to end", || {
+        (scene.postgres.value(&lives) == "0").then_some(())
+    });
+    leader(&second.endpoint(), &format!("jobs={b}")).ok("INSERT INTO jobs VALUES (1)");
+    scene.proxy.resume();
+    // It had not heard of the new mark: PostgreSQL's own words, then.
+    let told = pretty(&old.until_closed());
+    assert!(told.contains("FATAL"), "{told}");
+}
+
+/// After a restore an election may be below the mark: its leader is refused, and so nobody is let in who should not be.
+#[test]
+fn a_number_below_the_mark_raises_nothing() {
+    let scene = Scene::start("[scope.jobs]\ntables = [\"*.jobs\"]\n");
+    let mut wire = scene.plain();
+    wire.ok("SET fencing.token = 'jobs=1000000'");
+    let a = scene.stands("a");
+    scene.policy.reload(&scene.proxy, POLICY);
+    pgpalisade_tests::machine::wait_for("a word about it", || {
+        let output = scene.proxy.output();
+        output
+            .contains("the leader's number is below the mark")
+            .then_some(())
+    });
+    assert_refused(
+        &mut scene.plain(),
+        &a.to_string(),
+        "PF001",
+        "scope \"jobs\" is at 1000000",
+    );
+    // Whoever declares the mark itself is no leader of the election either, but a session that holds it goes on.
+    assert_refused(&mut scene.plain(), "1000000", "PF003", "has not won");
+    wire.ok("INSERT INTO jobs VALUES (1)");
+}
