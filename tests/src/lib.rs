@@ -2,7 +2,8 @@
 //!
 //! What starts and ends processes is in `proxy/harness`, which `pgpalisade demo` is made of too. In reading order:
 //! - [`machine`]: free ports, directories, waiting with a bound, signals.
-//! - [`postgres`]: a private PostgreSQL on a free port, unprivileged, removed when dropped.
+//! - [`postgres`]: a private PostgreSQL on a free port, unprivileged, removed when dropped; [`postgres::patroni`]: two
+//!   that Patroni keeps.
 //! - [`etcd`]: private etcd clusters, to pause, kill and restart.
 //! - [`pooler`]: a pgbouncer, where none belongs.
 //! - [`proxy`]: the binary `pgpalisade serve` in front of it.

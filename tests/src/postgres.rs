@@ -1,6 +1,7 @@
 //! A private PostgreSQL: its own data directory, port and socket, unprivileged, removed when dropped.
 
 mod clock;
+pub mod patroni;
 mod program;
 mod replica;
 
