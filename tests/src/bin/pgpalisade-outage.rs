@@ -4,7 +4,6 @@
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
-    clippy::panic,
     reason = "a helper of tests that cannot go on fails them"
 )]
 
@@ -39,7 +38,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two writes.
 const PAUSE: Duration = Duration::from_millis(20);
 
-const EVENTS: [(&str, fn(&mut Patroni, usize)); 3] = [
+/// What happens to the primary of this number, and its name.
+type Event = (&'static str, fn(&mut Patroni, usize));
+
+const EVENTS: [Event; 3] = [
     ("`patronictl switchover`", |servers, _| servers.switchover()),
     (
         "the primary and its Patroni are killed",
@@ -147,11 +149,7 @@ fn main() {
 }
 
 /// The seconds without a write of each way.
-fn measure(
-    servers: &mut Patroni,
-    event: (&str, fn(&mut Patroni, usize)),
-    ways: &[Way; 3],
-) -> [f64; 3] {
+fn measure(servers: &mut Patroni, event: Event, ways: &[Way; 3]) -> [f64; 3] {
     let primary = servers.wait_until_whole();
     let begin = Instant::now();
     event.1(servers, primary);

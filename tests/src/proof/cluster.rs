@@ -48,7 +48,7 @@ enum Servers {
         postgres: Mutex<Postgres>,
     },
     Pair {
-        servers: Mutex<Patroni>,
+        servers: Mutex<Box<Patroni>>,
         /// Where the log stood before anything was written.
         first: u64,
         /// What leads to the primary where no proxy does.
@@ -64,7 +64,7 @@ impl Servers {
             let first = "SELECT pg_current_wal_insert_lsn() - '0/0'";
             let first = servers.admin("postgres").rows(first).concat().concat();
             return Self::Pair {
-                servers: Mutex::new(servers),
+                servers: Mutex::new(Box::new(servers)),
                 first: first.parse().expect("a position"),
                 balancer: None,
             };
@@ -237,7 +237,7 @@ impl Cluster {
     }
 
     /// The two servers that Patroni keeps, where there are two. Locked while they are not whole.
-    pub fn pair(&self) -> Option<&Mutex<Patroni>> {
+    pub fn pair(&self) -> Option<&Mutex<Box<Patroni>>> {
         match &self.servers {
             Servers::One { .. } => None,
             Servers::Pair { servers, .. } => Some(servers),

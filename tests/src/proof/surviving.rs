@@ -66,9 +66,12 @@ fn history(log: &Path, newest: &str, first: u64) -> Vec<Timeline> {
             continue;
         };
         if end >= begin {
-            let end = Some(end);
-            timelines.push(Timeline { number, begin, end });
-            begin = end.unwrap_or(begin);
+            timelines.push(Timeline {
+                number,
+                begin,
+                end: Some(end),
+            });
+            begin = end;
         }
     }
     let number = u32::from_str_radix(newest, 16).expect("the name of a log file");

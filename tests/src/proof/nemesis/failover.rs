@@ -19,7 +19,7 @@ const WAYS: [FaultKind; 4] = [
 
 impl Lane<'_> {
     /// Each begins when both servers are whole, and ends when they are whole again.
-    pub(super) fn fail_over(mut self, servers: &Mutex<Patroni>) {
+    pub(super) fn fail_over(mut self, servers: &Mutex<Box<Patroni>>) {
         let first = self.random.random_range(0..WAYS.len());
         let mut ways = WAYS.iter().cycle().skip(first);
         while self.waits(1_000..8_000) {
