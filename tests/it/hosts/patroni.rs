@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use pgpalisade_tests::postgres::patroni::Patroni;
+use pgpalisade_tests::patroni::Patroni;
 use pgpalisade_tests::proof::client::Client;
 use pgpalisade_tests::proof::history::Answer;
 use pgpalisade_tests::proof::stop::Stop;

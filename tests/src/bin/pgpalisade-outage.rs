@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use pgpalisade_tests::machine;
-use pgpalisade_tests::postgres::patroni::{LOOP_WAIT, Patroni, RETRY_TIMEOUT, TTL, WHOLE_WITHIN};
+use pgpalisade_tests::patroni::{LOOP_WAIT, Patroni, RETRY_TIMEOUT, TTL, WHOLE_WITHIN};
 use pgpalisade_tests::postgres::scratch_dir;
 use pgpalisade_tests::proof::client::Client;
 use pgpalisade_tests::proof::history::Answer;

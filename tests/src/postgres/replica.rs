@@ -109,14 +109,14 @@ pub struct Frozen {
 
 impl Frozen {
     /// Stops these processes.
-    pub(super) fn new(pids: impl IntoIterator<Item = u32>) -> Self {
+    pub(crate) fn new(pids: impl IntoIterator<Item = u32>) -> Self {
         let mut frozen = Self { pids: Vec::new() };
         frozen.stop(pids);
         frozen
     }
 
     /// Stops these too.
-    pub(super) fn stop(&mut self, pids: impl IntoIterator<Item = u32>) {
+    pub(crate) fn stop(&mut self, pids: impl IntoIterator<Item = u32>) {
         for pid in pids {
             machine::signal(pid, Signal::STOP);
             self.pids.push(pid);

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard};
 use pgpalisade_harness::child::Running;
 use tempfile::TempDir;
 
+use crate::patroni::Patroni;
 use crate::policy::PolicyFile;
-use crate::postgres::patroni::Patroni;
 use crate::postgres::{Auth, Postgres, scratch_dir};
 use crate::proxy::{Options, Proxy};
 use crate::wire::{Endpoint, Wire};

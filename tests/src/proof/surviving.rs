@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use crate::patroni::Patroni;
 use crate::postgres::bin;
-use crate::postgres::patroni::Patroni;
 
 use super::history::{Event, Recorder, Row};
 

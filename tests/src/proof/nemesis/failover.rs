@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use crate::postgres::patroni::{LOOP_WAIT, Patroni};
+use crate::patroni::{LOOP_WAIT, Patroni};
 use crate::proof::history::{FaultKind, Target, now};
 
 use super::Lane;

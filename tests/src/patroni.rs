@@ -11,10 +11,9 @@ use pgpalisade_harness::child::{Farewell, Running};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::program::{bin, copy_tree, scratch_dir, template, unprivileged};
-use super::{Frozen, Turn};
 use crate::etcd::Etcd;
 use crate::machine::{self, Signal};
+use crate::postgres::{Frozen, Turn, bin, copy_tree, scratch_dir, template, unprivileged};
 use crate::programs;
 use crate::proxy::{Options, Store};
 use crate::wire::{Endpoint, Wire};
