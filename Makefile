@@ -7,12 +7,13 @@ ARGS ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
 BINARY := $(abspath $(TARGET_DIR))/debug/pgpalisade
 PROOF := $(abspath $(TARGET_DIR))/debug/pgpalisade-proof
+OUTAGE := $(abspath $(TARGET_DIR))/debug/pgpalisade-outage
 MEDIATION := $(abspath $(TARGET_DIR))/debug/pgpalisade-mediation
 RELEASE := $(abspath $(TARGET_DIR))/release/pgpalisade
 BENCH := $(abspath $(TARGET_DIR))/release/pgpalisade-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof mediation release release-profiled deb bench bench-micro check fuzz-build build packages
+.PHONY: help demo test proof outage mediation release release-profiled deb bench bench-micro check fuzz-build build packages
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -37,6 +38,10 @@ test: build ## The same set-up, then every test, the code blocks of the docs amo
 proof: export PGPALISADE_BIN := $(BINARY)
 proof: build ## The guarantee under faults, 30 minutes (ARGS='--minutes 5 --seed 7 --store postgres')
 	@"$(PROOF)" $(ARGS)
+
+outage: export PGPALISADE_BIN := $(BINARY)
+outage: build ## How long nobody can write while Patroni fails over, 15 minutes (ARGS='--rounds 1')
+	@"$(OUTAGE)" $(ARGS)
 
 mediation: export PGPALISADE_BIN := $(BINARY)
 mediation: build ## Conversations at random, the database as the judge, 60 minutes (ARGS='--minutes 5 --seed 7')

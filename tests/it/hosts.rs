@@ -3,6 +3,7 @@
 
 mod failover;
 mod names;
+mod patroni;
 
 use std::time::{Duration, Instant};
 

@@ -3,6 +3,7 @@
 //! What starts and ends processes is in `proxy/harness`, which `pgpalisade demo` is made of too. In reading order:
 //! - [`machine`]: free ports, directories, waiting with a bound, signals.
 //! - [`postgres`]: a private PostgreSQL on a free port, unprivileged, removed when dropped.
+//! - [`patroni`]: two that Patroni keeps.
 //! - [`etcd`]: private etcd clusters, to pause, kill and restart.
 //! - [`pooler`]: a pgbouncer, where none belongs.
 //! - [`proxy`]: the binary `pgpalisade serve` in front of it.
@@ -32,6 +33,7 @@ pub mod held_relay;
 pub mod http;
 pub mod machine;
 pub mod mediation;
+pub mod patroni;
 pub mod policy;
 pub mod pooler;
 pub mod postgres;

@@ -89,6 +89,20 @@ pub fn pause(pid: u32) {
     });
 }
 
+/// The processes that this one has started, and that are still there.
+pub fn children(pid: u32) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").expect("the processes");
+    let numbers = all.flatten().map(|entry| entry.file_name());
+    let numbers = numbers.filter_map(|name| name.to_str()?.parse().ok());
+    let is_child = |own: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{own}/stat")).unwrap_or_default();
+        // Behind the name, which stands in brackets, come the state and the parent.
+        let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
+        fields.and_then(|fields| fields.split(' ').nth(1)) == Some(&pid.to_string())
+    };
+    numbers.filter(is_child).collect()
+}
+
 /// Waits until the child has ended, and kills it by its id where it does not within `bound`.
 pub fn reap(child: &mut Child, bound: Duration) -> ExitStatus {
     let ended = wait_at_most(bound, || child.try_wait().expect("wait for a child"));

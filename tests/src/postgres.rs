@@ -14,8 +14,9 @@ use tempfile::TempDir;
 use crate::machine::{self, Signal};
 use crate::wire::{Endpoint, Wire};
 
+use program::programs;
 pub use program::{bin, scratch_dir, unprivileged};
-use program::{copy_tree, programs, template};
+pub(crate) use program::{copy_tree, template};
 pub use replica::Frozen;
 
 /// Ends the sessions of application `alone` by SQL alone, and waits until they are gone. It looks every 5 ms.
@@ -262,10 +263,10 @@ struct Turns {
 
 /// Counted as long as a server runs.
 #[derive(Debug)]
-struct Turn(());
+pub(crate) struct Turn(());
 
 impl Turn {
-    fn take() -> Self {
+    pub(crate) fn take() -> Self {
         let mut turns = TURNS.lock().expect("turns");
         while turns.closed {
             turns = TURN_ENDED.wait(turns).expect("turns");

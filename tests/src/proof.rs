@@ -8,7 +8,7 @@
 //!   does, [`client`] how; [`leaders`]: those that run.
 //! - [`row_writers`]: two leaders that share one row.
 //! - [`nemesis`]: what breaks things, until the [`stop`].
-//! - [`truth`]: what PostgreSQL has committed, and in which order.
+//! - [`truth`]: what PostgreSQL has committed, and in which order; [`surviving`]: the same behind failovers.
 //!
 //! The seed fixes every choice and the order of choices in each thread. How threads and processes fall together
 //! is left to the machine, so that two runs with one seed are alike, not equal.
@@ -28,5 +28,6 @@ pub mod run;
 pub mod shapes;
 pub mod stop;
 pub mod store;
+pub mod surviving;
 mod take;
 pub mod truth;

@@ -32,7 +32,7 @@ struct Arguments {
     /// Where the proxies keep their marks: etcd (three members), postgres (a server of its own) or embedded.
     #[arg(long, default_value = "etcd", value_parser = store)]
     store: StoreKind,
-    /// What is broken: all, partitions, store or operators.
+    /// What is broken: all, partitions, store, operators, or failovers (of two servers that Patroni keeps).
     #[arg(long, default_value = "all", value_parser = faults)]
     faults: Faults,
     /// How many proxies. Without it two, or one if the store is its own.

@@ -35,7 +35,7 @@ pub fn scratch_dir() -> TempDir {
     dir
 }
 
-pub(super) fn copy_tree(from: &Path, to: &Path) {
+pub(crate) fn copy_tree(from: &Path, to: &Path) {
     let status = Command::new("cp")
         .arg("-a")
         .arg(from)
@@ -51,7 +51,7 @@ pub(super) fn copy_tree(from: &Path, to: &Path) {
 }
 
 /// A data directory as `initdb` leaves it, made once and kept under `target/tmp`, since copying is much faster.
-pub(super) fn template() -> PathBuf {
+pub(crate) fn template() -> PathBuf {
     static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
     TEMPLATE.get_or_init(make_template).clone()
 }

@@ -59,12 +59,8 @@ impl Postgres {
     pub fn freeze(&self) -> Frozen {
         let workers = self.sql("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()");
         let workers = workers.concat();
-        let mut pids: Vec<u32> = workers.iter().filter_map(|pid| pid.parse().ok()).collect();
-        pids.push(self.pid());
-        for pid in &pids {
-            machine::signal(*pid, Signal::STOP);
-        }
-        Frozen { pids }
+        let workers = workers.iter().filter_map(|pid| pid.parse().ok());
+        Frozen::new(workers.chain([self.pid()]))
     }
 
     /// Confirms nothing from now on that this replica does not have, as a store needs it that fails over.
@@ -109,6 +105,23 @@ impl Postgres {
 #[derive(Debug)]
 pub struct Frozen {
     pids: Vec<u32>,
+}
+
+impl Frozen {
+    /// Stops these processes.
+    pub(crate) fn new(pids: impl IntoIterator<Item = u32>) -> Self {
+        let mut frozen = Self { pids: Vec::new() };
+        frozen.stop(pids);
+        frozen
+    }
+
+    /// Stops these too.
+    pub(crate) fn stop(&mut self, pids: impl IntoIterator<Item = u32>) {
+        for pid in pids {
+            machine::signal(pid, Signal::STOP);
+            self.pids.push(pid);
+        }
+    }
 }
 
 impl Drop for Frozen {

@@ -5,16 +5,20 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
+use pgpalisade_harness::child::Running;
+use tempfile::TempDir;
+
+use crate::patroni::Patroni;
 use crate::policy::PolicyFile;
-use crate::postgres::{Auth, Postgres};
+use crate::postgres::{Auth, Postgres, scratch_dir};
 use crate::proxy::{Options, Proxy};
 use crate::wire::{Endpoint, Wire};
 
 use super::cutter::{Link, Network};
-use super::history::Target;
-use super::plan::{Plan, Route};
+use super::history::{Recorder, Target};
+use super::plan::{Faults, Plan, Route};
 use super::store::RunningStore;
-use super::{row_writers, shapes, truth};
+use super::{row_writers, shapes, surviving, truth};
 
 /// What is confirmed must survive a crash; and a crash must not take longer than it has to.
 const SERVER_SETTINGS: [&str; 5] = [
@@ -34,19 +38,57 @@ pub struct Cluster {
     addresses: Vec<SocketAddr>,
     store: Option<Mutex<RunningStore>>,
     network: Network,
-    socket: Endpoint,
-    postgres: Mutex<Postgres>,
+    servers: Servers,
+}
+
+#[derive(Debug)]
+enum Servers {
+    One {
+        socket: Endpoint,
+        postgres: Mutex<Postgres>,
+    },
+    Pair {
+        servers: Mutex<Box<Patroni>>,
+        /// Where the log stood before anything was written.
+        first: u64,
+        /// What leads to the primary where no proxy does.
+        balancer: Option<(Running, TempDir)>,
+    },
+}
+
+impl Servers {
+    fn start(plan: &Plan) -> Self {
+        if plan.faults == Faults::Failovers {
+            let servers = Patroni::start();
+            set_up(&|database| servers.admin(database));
+            let first = "SELECT pg_current_wal_insert_lsn() - '0/0'";
+            let first = servers.admin("postgres").rows(first).concat().concat();
+            return Self::Pair {
+                servers: Mutex::new(Box::new(servers)),
+                first: first.parse().expect("a position"),
+                balancer: None,
+            };
+        }
+        let postgres = Postgres::start_with_clock(Auth::Trust, &SERVER_SETTINGS);
+        let socket = postgres.socket();
+        set_up(&|database| Wire::login(&socket, &[("user", "postgres"), ("database", database)]));
+        postgres.sql(truth::SETUP);
+        Self::One {
+            socket,
+            postgres: Mutex::new(postgres),
+        }
+    }
+}
+
+fn set_up(admin: &dyn Fn(&str) -> Wire) {
+    admin("postgres").ok(shapes::SETUP);
+    admin("postgres").ok(&format!("CREATE DATABASE {}", row_writers::DATABASE));
+    admin(row_writers::DATABASE).ok(row_writers::SETUP);
 }
 
 impl Cluster {
     /// Starts what the plan says.
     pub fn start(plan: &Plan) -> Self {
-        let postgres = Postgres::start_with_clock(Auth::Trust, &SERVER_SETTINGS);
-        postgres.sql(shapes::SETUP);
-        postgres.sql(&format!("CREATE DATABASE {}", row_writers::DATABASE));
-        let shared_row = [("user", "postgres"), ("database", row_writers::DATABASE)];
-        Wire::login(&postgres.socket(), &shared_row).ok(row_writers::SETUP);
-        postgres.sql(truth::SETUP);
         let mut cluster = Self {
             proxies: Vec::new(),
             policies: Vec::new(),
@@ -54,8 +96,7 @@ impl Cluster {
             addresses: Vec::new(),
             store: None,
             network: Network::new(),
-            socket: postgres.socket(),
-            postgres: Mutex::new(postgres),
+            servers: Servers::start(plan),
         };
         match plan.route {
             Route::Direct => cluster.lead_to_postgres(plan),
@@ -72,32 +113,53 @@ impl Cluster {
 
     /// The same places for clients, without a proxy behind them.
     fn lead_to_postgres(&mut self, plan: &Plan) {
-        let server = self.postgres().tcp();
+        let server = match &mut self.servers {
+            Servers::One { postgres, .. } => postgres.get_mut().expect("postgres").tcp(),
+            Servers::Pair {
+                servers, balancer, ..
+            } => {
+                let dir = scratch_dir();
+                let (haproxy, endpoint) = servers.get_mut().expect("servers").haproxy(dir.path());
+                *balancer = Some((haproxy, dir));
+                endpoint
+            }
+        };
         for number in 0..plan.proxies {
             self.add_client_link(number, server.clone());
         }
     }
 
     fn start_proxy(&mut self, plan: &Plan, store: &RunningStore, number: usize) {
-        let server = self.postgres().tcp();
-        let upstream = self.network.link(server.clone());
-        let control = self.network.link(server);
+        let mut options = match &self.servers {
+            Servers::One { postgres, .. } => {
+                let postgres = postgres.lock().expect("postgres");
+                let upstream = self.network.link(postgres.tcp());
+                let control = self.network.link(postgres.tcp());
+                let mut options = Options::new(&postgres);
+                options.upstream = format!("postgres://{}", upstream.address());
+                options.control = format!(
+                    "host=127.0.0.1 port={} user=postgres dbname=postgres",
+                    control.address().port()
+                );
+                self.links.push((Target::UpstreamLink(number), upstream));
+                self.links.push((Target::ControlLink(number), control));
+                options
+            }
+            // A login may wait for a primary. A declaration may not take longer for that.
+            Servers::Pair { servers, .. } => {
+                let options = servers.lock().expect("servers").options();
+                options.flag("--login-timeout", "1s")
+            }
+        };
         let (marks, store_links) = store.reach(&self.network);
         let takeover = format!("{}ms", plan.takeover_timeout.as_millis());
         let policy = PolicyFile::new(&plan.policy("enforce"));
-        let mut options = Options::new(&self.postgres())
+        options = options
             .flag("--takeover-timeout", &takeover)
             .flag("--policy", &policy.path().display().to_string());
-        options.upstream = format!("postgres://{}", upstream.address());
-        options.control = format!(
-            "host=127.0.0.1 port={} user=postgres dbname=postgres",
-            control.address().port()
-        );
         options.store = marks;
         let proxy = Proxy::start_with(options);
         self.add_client_link(number, proxy.endpoint());
-        self.links.push((Target::UpstreamLink(number), upstream));
-        self.links.push((Target::ControlLink(number), control));
         for link in store_links {
             self.links.push((Target::StoreLink(number), link));
         }
@@ -128,7 +190,7 @@ impl Cluster {
         }
     }
 
-    /// Writes what the proxies said to files in `dir`: `proxy-0.log` and so on.
+    /// Writes what proxies and servers said to files in `dir`: `proxy-0.log` and so on.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -137,7 +199,12 @@ impl Cluster {
             let output = proxy.lock().expect("a proxy").output();
             std::fs::write(dir.join(format!("proxy-{number}.log")), output)?;
         }
-        std::fs::write(dir.join("postgres.log"), self.postgres().log())
+        let Some(servers) = self.pair() else {
+            return std::fs::write(dir.join("postgres.log"), self.postgres().log());
+        };
+        let servers = servers.lock().expect("servers");
+        std::fs::write(dir.join("postgres-a.log"), servers.log(0))?;
+        std::fs::write(dir.join("postgres-b.log"), servers.log(1))
     }
 
     /// Everything that can be cut.
@@ -151,12 +218,46 @@ impl Cluster {
     }
 
     /// PostgreSQL's own socket, past everything that can be cut.
+    ///
+    /// # Panics
+    /// When there are two servers, as in all that follows.
     pub fn socket(&self) -> &Endpoint {
-        &self.socket
+        match &self.servers {
+            Servers::One { socket, .. } => socket,
+            Servers::Pair { .. } => panic!("two servers have no common socket"),
+        }
     }
 
     /// The server. Locked while it is down.
     pub fn postgres(&self) -> MutexGuard<'_, Postgres> {
-        self.postgres.lock().expect("postgres")
+        match &self.servers {
+            Servers::One { postgres, .. } => postgres.lock().expect("postgres"),
+            Servers::Pair { .. } => panic!("there are two servers"),
+        }
+    }
+
+    /// The two servers that Patroni keeps, where there are two. Locked while they are not whole.
+    pub fn pair(&self) -> Option<&Mutex<Box<Patroni>>> {
+        match &self.servers {
+            Servers::One { .. } => None,
+            Servers::Pair { servers, .. } => Some(servers),
+        }
+    }
+
+    /// Writes down what the pair has committed, where there is one. Nobody may write any more.
+    pub fn record_survivors(&self, recorder: &Recorder) {
+        if let Servers::Pair { servers, first, .. } = &self.servers {
+            surviving::record(&servers.lock().expect("servers"), *first, recorder);
+        }
+    }
+
+    /// A superuser's session of a database, straight to the primary, past everything that can be cut.
+    pub fn admin(&self, database: &str) -> Wire {
+        match &self.servers {
+            Servers::One { socket, .. } => {
+                Wire::login(socket, &[("user", "postgres"), ("database", database)])
+            }
+            Servers::Pair { servers, .. } => servers.lock().expect("servers").admin(database),
+        }
     }
 }

@@ -83,6 +83,9 @@ pub enum Event {
         id: u64,
         /// The end of what was flushed.
         lsn: u64,
+        /// Of which timeline, where a failover may begin a new one. Then the snapshot came before.
+        #[serde(default)]
+        timeline: Option<u32>,
     },
     /// What the first snapshot of a new holder had of all lower tokens.
     Snapshot {
@@ -121,6 +124,12 @@ pub enum Event {
         lsn: u64,
         /// What it inserted.
         rows: Vec<Row>,
+    },
+    /// The history of the primary at the end: each timeline with the position that it ended at. What stands behind
+    /// that, or on another timeline, was lost in a failover.
+    Survived {
+        /// The first one first.
+        timelines: Vec<(u32, u64)>,
     },
     /// What is in the table at the end.
     Table {
@@ -284,6 +293,10 @@ pub enum FaultKind {
     ClockStep,
     /// The synchronous standby of a PostgreSQL store is promoted, and has its address.
     Failover,
+    /// Patroni is asked to let the other server be the primary.
+    Switchover,
+    /// PostgreSQL's first process is killed alone; its Patroni sees to it.
+    KillPostmaster,
     /// A proxy with another store serves the cluster, while the control connections of the others are away.
     SecondAuthority,
 }

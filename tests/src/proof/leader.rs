@@ -2,7 +2,7 @@
 //! sessions until it is told that it is stale. It never stops by itself before its time is over.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -30,8 +30,9 @@ pub struct Task {
     pub number: Number,
     /// Where the proxies are.
     pub proxies: Vec<SocketAddr>,
-    /// PostgreSQL's own socket, for looking at its log past everything that can be cut.
-    pub direct: PathBuf,
+    /// PostgreSQL's own socket, for looking at its log past everything that can be cut. None where a failover may lead
+    /// to another server.
+    pub direct: Option<PathBuf>,
     /// Where its events go.
     pub history: PathBuf,
     /// What its choices come from.
@@ -59,6 +60,10 @@ pub enum Number {
 
 /// A stale leader that asks again is refused again; this often is enough.
 const REFUSALS_MAX: usize = 3;
+
+/// Where the log of a session's server stands, and on which timeline.
+const STANDS: &str = ", pg_current_wal_flush_lsn() - '0/0', \
+    ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int";
 
 struct Leader<'a> {
     task: &'a Task,
@@ -186,11 +191,22 @@ impl Leader<'_> {
     fn look(&self, accepted: Accepted, random: &mut StdRng) -> Option<Client> {
         let Accepted { mut client, id } = accepted;
         let position_first = random.random_bool(0.5);
+        let position = || {
+            if let Some(direct) = &self.task.direct {
+                self.position(id, direct);
+            }
+        };
         if position_first {
-            self.position(id);
+            position();
         }
+        // Behind a failover only the session itself leads to the server that it has seen. The position comes last: it
+        // has everything that the snapshot has.
+        let stands = match self.task.direct {
+            Some(_) => "",
+            None => STANDS,
+        };
         let sql = format!(
-            "SELECT count(*), coalesce(bit_xor(id), 0) FROM writes WHERE scope = '{}' AND token < {}",
+            "SELECT count(*), coalesce(bit_xor(id), 0){stands} FROM writes WHERE scope = '{}' AND token < {}",
             self.task.scope, self.token
         );
         let reply = client.query(&sql);
@@ -199,23 +215,28 @@ impl Leader<'_> {
             let at = now();
             self.recorder.record(&Event::Snapshot { id, at, seen });
         }
+        if let Some([_, _, lsn, timeline]) = reply.rows.first().map(Vec::as_slice) {
+            let (lsn, timeline) = (lsn.parse().expect("a position"), timeline.parse().ok());
+            self.recorder.record(&Event::Position { id, lsn, timeline });
+        }
         if !position_first {
-            self.position(id);
+            position();
         }
         // One that was fenced meanwhile still tries to write: that is its part.
         Some(client)
     }
 
     /// Where PostgreSQL's log stands. It may be down; later is as true, only less sharp.
-    fn position(&self, id: u64) {
-        let direct = Endpoint::Unix(self.task.direct.clone());
+    fn position(&self, id: u64, direct: &Path) {
+        let direct = Endpoint::Unix(direct.to_owned());
         while Instant::now() < self.end {
             let lsn = Client::login(&direct, &[], self.task.patience).map(|mut client| {
                 let reply = client.query("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn");
                 reply.value().and_then(|lsn| lsn.parse().ok())
             });
             if let Ok(Some(lsn)) = lsn {
-                self.recorder.record(&Event::Position { id, lsn });
+                let timeline = None;
+                self.recorder.record(&Event::Position { id, lsn, timeline });
                 return;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -289,7 +310,7 @@ pub(super) fn pause(random: &mut StdRng, milliseconds: std::ops::Range<u64>) {
 
 /// The tally in the first row of an answer.
 pub(super) fn tally(rows: &[Vec<String>]) -> Option<Tally> {
-    let [rows, fold] = rows.first()?.as_slice() else {
+    let [rows, fold, ..] = rows.first()?.as_slice() else {
         return None;
     };
     Some(Tally {

@@ -209,7 +209,7 @@ mod tests {
             scope: "alpha".to_owned(),
             number: Number::Given(1),
             proxies: Vec::new(),
-            direct: PathBuf::new(),
+            direct: None,
             history: dir.path().join(format!("leader-{leader}.jsonl")),
             seed: 1,
             sessions: 1,

@@ -2,6 +2,7 @@
 //! it, waits, and makes it whole again. What a lane does comes from the seed; how the lanes fall together is
 //! left to time. What an operator does needs everything whole but the clients: then no lane breaks anything else.
 
+mod failover;
 mod links;
 mod operator;
 mod store;
@@ -93,6 +94,9 @@ impl<'a> Nemesis<'a> {
         let is_operated = matches!(plan.faults, Faults::All | Faults::Operators);
         if is_operated && self.cluster.store().is_some() {
             lane(Box::new(Lane::operate));
+        }
+        if let Some(servers) = self.cluster.pair() {
+            lane(Box::new(move |lane| lane.fail_over(servers)));
         }
         if plan.faults != Faults::All {
             return;

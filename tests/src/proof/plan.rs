@@ -56,11 +56,19 @@ pub enum Faults {
     Store,
     /// Clients, and what operators do, one thing right after the other.
     Operators,
+    /// Clients, proxies, and the primary of two servers that Patroni keeps.
+    Failovers,
 }
 
 impl Faults {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::All, Self::Partitions, Self::Store, Self::Operators];
+    pub const ALL: [Self; 5] = [
+        Self::All,
+        Self::Partitions,
+        Self::Store,
+        Self::Operators,
+        Self::Failovers,
+    ];
 
     /// What the command line calls it.
     pub fn name(self) -> &'static str {
@@ -69,6 +77,7 @@ impl Faults {
             Self::Partitions => "partitions",
             Self::Store => "store",
             Self::Operators => "operators",
+            Self::Failovers => "failovers",
         }
     }
 
@@ -77,7 +86,7 @@ impl Faults {
     pub(super) fn again(self) -> f64 {
         match self {
             Self::Store => 0.2,
-            Self::All | Self::Partitions | Self::Operators => 0.0,
+            Self::All | Self::Partitions | Self::Operators | Self::Failovers => 0.0,
         }
     }
 
@@ -87,8 +96,9 @@ impl Faults {
             (Self::All, _) => true,
             (Self::Partitions, target) => !matches!(target, Target::Leader(_)),
             (Self::Store, Target::StoreLink(_))
-            | (Self::Operators, Target::ClientLink(_) | Target::Leader(_)) => true,
-            (Self::Store | Self::Operators, _) => false,
+            | (Self::Operators, Target::ClientLink(_) | Target::Leader(_))
+            | (Self::Failovers, Target::Proxy(_) | Target::Leader(_)) => true,
+            (Self::Store | Self::Operators | Self::Failovers, _) => false,
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::wire::{Endpoint, Wire};
+use crate::wire::Endpoint;
 
 use super::checker::{self, Report};
 use super::cluster::Cluster;
@@ -93,11 +93,17 @@ pub fn run(plan: &Plan, dir: &Path) -> Outcome {
         commits: AtomicU64::new(0),
         stop: Stop::default(),
     };
-    let mut decoder = Decoder::new(cluster.socket().clone(), &recorder, &run.commits);
-    run.break_and_write(&mut decoder);
+    let mut decoder = cluster.pair().is_none().then(|| {
+        let socket = cluster.socket().clone();
+        Decoder::new(socket, &recorder, &run.commits)
+    });
+    run.break_and_write(decoder.as_mut());
     run.serves_again();
     run.end_sessions();
-    decoder.finish();
+    match &mut decoder {
+        Some(decoder) => decoder.finish(),
+        None => cluster.record_survivors(&recorder),
+    }
     run.look_at_the_end();
     let elected = run.next_leader.load(Ordering::Relaxed);
     cluster.keep_logs(dir).expect("keep the logs");
@@ -114,7 +120,7 @@ pub fn run(plan: &Plan, dir: &Path) -> Outcome {
 
 impl Run<'_> {
     /// Everything at once, for as long as the plan says. Nothing is broken any more when it returns.
-    fn break_and_write(&self, decoder: &mut Decoder<'_>) {
+    fn break_and_write(&self, decoder: Option<&mut Decoder<'_>>) {
         let election = Election::new(
             self.cluster.addresses(),
             self.plan.patience(),
@@ -133,7 +139,9 @@ impl Run<'_> {
             stop: &self.stop,
         };
         let failed = std::thread::scope(|scope| {
-            scope.spawn(|| decoder.follow(&self.stop));
+            if let Some(decoder) = decoder {
+                scope.spawn(|| decoder.follow(&self.stop));
+            }
             for (number, name) in (0..).zip(self.plan.scope_names()) {
                 scope.spawn(move || self.elect(name, self.plan.seed ^ (number << 48)));
             }
@@ -212,9 +220,12 @@ impl Run<'_> {
         }
     }
 
-    fn socket(&self) -> PathBuf {
+    fn socket(&self) -> Option<PathBuf> {
+        if self.cluster.pair().is_some() {
+            return None;
+        }
         match self.cluster.socket() {
-            Endpoint::Unix(path) => path.clone(),
+            Endpoint::Unix(path) => Some(path.clone()),
             Endpoint::Tcp(address) => panic!("{address} is no unix socket"),
         }
     }
@@ -244,20 +255,19 @@ impl Run<'_> {
     /// any more.
     fn end_sessions(&self) {
         let others = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
-        let postgres = self.cluster.postgres();
-        postgres.sql(&format!(
+        let mut admin = self.cluster.admin("postgres");
+        admin.rows(&format!(
             "SELECT pg_terminate_backend(pid, 5000) {others} AND application_name NOT LIKE 'pgpalisade%'"
         ));
     }
 
     /// What is there in the end.
     fn look_at_the_end(&self) {
-        let postgres = self.cluster.postgres();
-        let rows = postgres.sql("SELECT count(*), coalesce(bit_xor(id), 0) FROM writes");
+        let mut admin = self.cluster.admin("postgres");
+        let rows = admin.rows("SELECT count(*), coalesce(bit_xor(id), 0) FROM writes");
         let rows = leader::tally(&rows).expect("a tally");
         self.recorder.record(&Event::Table { rows });
-        let shared_row = [("user", "postgres"), ("database", row_writers::DATABASE)];
-        let mut wire = Wire::login(self.cluster.socket(), &shared_row);
+        let mut wire = self.cluster.admin(row_writers::DATABASE);
         let text = wire.rows("SELECT entries FROM shared").concat().concat();
         self.recorder.record(&Event::SharedRow {
             entries: row_writers::entries(&text),

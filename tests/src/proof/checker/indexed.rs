@@ -91,6 +91,9 @@ pub(super) struct History<'a> {
     pub(super) shared_row: Option<&'a [(u32, u64)]>,
     pub(super) faults: Vec<Fault>,
     pub(super) exempt: Exempt<'a>,
+    timelines: &'a [(u32, u64)],
+    /// Declarations of which nothing is known but the answer.
+    lost: HashSet<u64>,
     /// The times of each leader's first and last request.
     lives: HashMap<u32, (u64, u64)>,
     /// Events that belong to a leader or a request that is not there.
@@ -111,7 +114,17 @@ impl<'a> History<'a> {
         for event in events {
             history.take_answers(event);
         }
+        for id in &history.lost {
+            if let Some(declaration) = history.declarations.get_mut(id) {
+                declaration.snapshot = None;
+            }
+        }
         history
+    }
+
+    fn survives(&self, timeline: u32, lsn: u64) -> bool {
+        let mut all = self.timelines.iter();
+        all.any(|(own, end)| *own == timeline && lsn <= *end)
     }
 
     fn take_leaders(&mut self, event: &'a Event) {
@@ -121,6 +134,7 @@ impl<'a> History<'a> {
                 slack_ms,
                 ..
             } => self.limit_ns = Some((takeover_timeout_ms + slack_ms) * 1_000_000),
+            Event::Survived { timelines } => self.timelines = timelines,
             Event::Leader {
                 leader,
                 scope,
@@ -232,10 +246,15 @@ impl<'a> History<'a> {
                 Some(take) => take.token = *token,
                 None => self.orphans.push(event),
             },
-            Event::Position { id, lsn } => match self.declarations.get_mut(id) {
-                Some(declaration) => declaration.position = Some(*lsn),
-                None => self.orphans.push(event),
-            },
+            Event::Position { id, lsn, timeline } => {
+                let survives = timeline.is_none_or(|own| self.survives(own, *lsn));
+                match self.declarations.get_mut(id) {
+                    Some(declaration) if survives => declaration.position = Some(*lsn),
+                    // What it saw may be lost, and its position is one of another log.
+                    Some(_) => _ = self.lost.insert(*id),
+                    None => self.orphans.push(event),
+                }
+            }
             Event::Snapshot { id, at, seen } => match self.declarations.get_mut(id) {
                 Some(declaration) => declaration.snapshot = Some((*at, *seen)),
                 None => self.orphans.push(event),
@@ -325,6 +344,7 @@ impl<'a> History<'a> {
             declarations: self.declarations.len(),
             writes: self.writes.len(),
             commits: self.commits,
+            lost: self.lost.len(),
             appended: self.shared_row.map_or(0, <[_]>::len),
             ..Counts::default()
         };

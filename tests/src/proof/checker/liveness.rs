@@ -195,8 +195,8 @@ fn stands_in_the_way(fault: &Fault, declaration: &Declaration<'_>) -> bool {
         }
         Target::Leader(leader) => leader == declaration.leader,
         Target::Backend(pid) => declaration.pid.is_none_or(|own| own == pid),
-        Target::Postgres | Target::Member(_) | Target::ControlLink(_) | Target::StoreLink(_) => {
-            false
-        }
+        // With the whole server stops the session's own process.
+        Target::Postgres => fault.kind == FaultKind::Pause,
+        Target::Member(_) | Target::ControlLink(_) | Target::StoreLink(_) => false,
     }
 }

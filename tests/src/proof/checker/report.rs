@@ -44,6 +44,8 @@ pub struct Counts {
     pub acknowledged: usize,
     /// Different tokens among them.
     pub takeovers: usize,
+    /// Those that were acknowledged where a failover has lost what they saw.
+    pub lost: usize,
     /// Tokens that were taken, not brought.
     pub taken: usize,
     /// The longest time to the answer of a declaration, without the times in which a fault stood in its way, in
@@ -96,6 +98,13 @@ impl fmt::Display for Report {
         writeln!(f, "  acknowledged {}", counts.acknowledged)?;
         let (takeovers, taken) = (counts.takeovers, counts.taken);
         writeln!(f, "  takeovers    {takeovers}, {taken} of them by a take")?;
+        if counts.lost > 0 {
+            writeln!(
+                f,
+                "  lost         {} on a timeline that has ended",
+                counts.lost
+            )?;
+        }
         writeln!(f, "  slowest      {} ms", counts.slowest_ms)?;
         writeln!(f, "writes         {}", counts.writes)?;
         writeln!(f, "  confirmed    {}", counts.confirmed)?;

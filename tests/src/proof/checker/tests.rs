@@ -98,6 +98,7 @@ fn good() -> Vec<Event> {
         Event::Position {
             id: 100,
             lsn: 1_000,
+            timeline: None,
         },
         Event::Snapshot {
             id: 100,
@@ -115,6 +116,7 @@ fn good() -> Vec<Event> {
         Event::Position {
             id: 200,
             lsn: 2_000,
+            timeline: None,
         },
         Event::Snapshot {
             id: 200,
@@ -540,12 +542,46 @@ fn what_was_exempt_counts_for_nothing() {
         events.extend([
             declare(at, 202, 2),
             declared(at + 10, 202, Answer::Ok),
-            Event::Position { id: 202, lsn },
+            Event::Position {
+                id: 202,
+                lsn,
+                timeline: None,
+            },
         ]);
         violated(&events)
     };
     assert_eq!(again(410), [Rule::G1]);
     assert_eq!(again(395), []);
+}
+
+/// The new holder has seen a row that a failover has lost.
+#[test]
+fn what_was_seen_on_a_lost_timeline_counts_for_nothing() {
+    let seen = |lsn, timelines: &[(u32, u64)]| {
+        let mut events = with(|event| match event {
+            Event::Position { id: 200, .. } => Some(Event::Position {
+                id: 200,
+                lsn,
+                timeline: Some(1),
+            }),
+            Event::Snapshot { id: 200, at, .. } => Some(Event::Snapshot {
+                id: 200,
+                at: *at,
+                seen: tally(&[11, 12, 13, 19]),
+            }),
+            _ => None,
+        });
+        let timelines = timelines.to_vec();
+        events.push(Event::Survived { timelines });
+        violated(&events)
+    };
+    assert_eq!(seen(2_000, &[(1, 1_999), (2, u64::MAX)]), []);
+    assert_eq!(seen(2_000, &[(2, u64::MAX)]), []);
+    assert_eq!(seen(2_000, &[(1, 2_000), (2, u64::MAX)]), [Rule::G2]);
+    assert_eq!(
+        seen(1_150, &[(1, 2_000), (2, u64::MAX)]),
+        [Rule::G1, Rule::G2]
+    );
 }
 
 /// 1 to 3 are taken in a scope of their own; the answer to the second take was lost, and the last was refused.

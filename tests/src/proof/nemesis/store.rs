@@ -188,7 +188,10 @@ impl<'a> Lane<'a> {
             return;
         };
         let (id, lsn) = (accepted.id, self.position());
-        self.all.recorder.record(&Event::Position { id, lsn });
+        let timeline = None;
+        self.all
+            .recorder
+            .record(&Event::Position { id, lsn, timeline });
         let pause = self.milliseconds(500..2_500);
         self.all.stop.sleep(pause);
     }
