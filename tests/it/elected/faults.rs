@@ -1,5 +1,6 @@
 //! What becomes of it where etcd is away, and where the proxy has missed what happened.
 
+use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::stage::leader;
 use pgpalisade_tests::wire::pretty;
 
@@ -63,7 +64,7 @@ fn a_proxy_that_starts_later_ends_the_old_leader() {
     assert_eq!(scene.postgres.value(&lives), "1");
     scene.leaves("a");
     let second = Scene::proxy(&scene.postgres, &scene.etcd, &scene.policy);
-    pgpalisade_tests::machine::wait_for("the old leader's process to end", || {
+    wait_for("the old leader's process to end", || {
         (scene.postgres.value(&lives) == "0").then_some(())
     });
     leader(&second.endpoint(), &format!("jobs={b}")).ok("INSERT INTO jobs VALUES (1)");
@@ -81,7 +82,7 @@ fn a_number_below_the_mark_raises_nothing() {
     wire.ok("SET fencing.token = 'jobs=1000000'");
     let a = scene.stands("a");
     scene.policy.reload(&scene.proxy, POLICY);
-    pgpalisade_tests::machine::wait_for("a word about it", || {
+    wait_for("a word about it", || {
         let output = scene.proxy.output();
         output
             .contains("the leader's number is below the mark")
@@ -96,4 +97,18 @@ fn a_number_below_the_mark_raises_nothing() {
     // Whoever declares the mark itself is no leader of the election either, but a session that holds it goes on.
     assert_refused(&mut scene.plain(), "1000000", "PF003", "has not won");
     wire.ok("INSERT INTO jobs VALUES (1)");
+}
+
+/// Whoever reads the log learns that an old leader would not be ended now.
+#[test]
+fn what_cannot_be_followed_is_said() {
+    let mut scene = Scene::start(POLICY);
+    scene.stands("a");
+    scene.etcd.kill(0);
+    let says = |scene: &Scene, words: &str| {
+        wait_for(words, || scene.proxy.output().contains(words).then_some(()));
+    };
+    says(&scene, "the election cannot be followed");
+    scene.etcd.restart(0);
+    says(&scene, "the election is followed again");
 }

@@ -4,6 +4,7 @@
 //! made is the leader's number. So a leader leads until its key is deleted, and only then another one is decided.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, Event, EventType, WatchOptions};
 use tokio::sync::watch;
@@ -13,6 +14,9 @@ use super::election::first_of;
 use super::store::{Store, found, unexpected};
 use super::watch::{Ended, Pause, next};
 use crate::{AuthorityError, Following, Token};
+
+/// An absence that is shorter is not told: a member of etcd that ends, an election of etcd's own.
+const TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// The key that leads an election.
 #[derive(Debug)]
@@ -31,6 +35,28 @@ impl Leader {
     /// True for as long as it leads.
     pub(super) fn leads(&self) -> Compare {
         Compare::create_revision(self.key.clone(), CompareOp::Equal, self.made)
+    }
+}
+
+/// How long nobody has followed an election.
+#[derive(Debug, Default)]
+struct Absence {
+    since: Option<Instant>,
+    is_told: bool,
+}
+
+impl Absence {
+    /// It goes on. Whether that is to be told now: once, when it is no short one any more.
+    fn is_to_be_told(&mut self) -> bool {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let is_news = !self.is_told && since.elapsed() >= TOLD_AFTER;
+        self.is_told |= is_news;
+        is_news
+    }
+
+    /// It is over. Whether it was told.
+    fn ends(&mut self) -> bool {
+        std::mem::take(self).is_told
     }
 }
 
@@ -71,9 +97,15 @@ impl Store {
     /// Tells who leads, for ever. Ends when the store has gone back.
     async fn run_follow(&self, election: &str, told: &watch::Sender<Option<Token>>) {
         let mut pause = Pause::default();
+        let mut absence = Absence::default();
         loop {
             let began = Instant::now();
-            match self.follow_once(election, told).await {
+            match self.follow_once(election, told, &mut absence).await {
+                Ended::Broken(fault) if absence.is_to_be_told() => tracing::warn!(
+                    error = fault.text,
+                    election,
+                    "etcd: the election cannot be followed: no leader is ended before the next one declares"
+                ),
                 Ended::Broken(fault) => {
                     tracing::debug!(error = fault.text, election, "etcd: it is followed anew");
                 }
@@ -91,7 +123,12 @@ impl Store {
     }
 
     /// Reads who leads, and follows one stream until it ends.
-    async fn follow_once(&self, election: &str, told: &watch::Sender<Option<Token>>) -> Ended {
+    async fn follow_once(
+        &self,
+        election: &str,
+        told: &watch::Sender<Option<Token>>,
+        absence: &mut Absence,
+    ) -> Ended {
         let (mut revision, mut leader) = match self.leader(election).await {
             Ok(read) => read,
             Err(error) => return error.into(),
@@ -105,6 +142,9 @@ impl Store {
             Ok(opened) => opened,
             Err(fault) => return Ended::Broken(fault),
         };
+        if absence.ends() {
+            tracing::info!(election, "etcd: the election is followed again");
+        }
         loop {
             let message = match next(&mut stream).await {
                 Ok(message) => message,
