@@ -16,9 +16,13 @@ const TABLE: &str = r#""Its own".outbox"#;
 const AT_ONCE: [&str; 2] = ["--clocks-within", "0s"];
 
 fn audit(stage: &Stage, arguments: &[&str]) -> (Option<i32>, String) {
+    audit_as("postgres", stage, arguments)
+}
+
+fn audit_as(user: &str, stage: &Stage, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = subcommand("audit");
     connect_by_environment(&mut command, &stage.proxy.endpoint());
-    command.arg(TABLE).args(arguments);
+    command.env("PGUSER", user).arg(TABLE).args(arguments);
     let Output {
         status,
         stdout,
@@ -58,7 +62,7 @@ fn who_has_written_around_the_proxy_is_found() {
     let (code, said) = audit(&stage, &AT_ONCE);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("outbox: 0 of 2 rows since"), "{said}");
-    assert!(said.contains("1 older rows are not judged."), "{said}");
+    assert!(said.contains("1 rows are not judged"), "{said}");
 
     let around =
         format!("INSERT INTO {TABLE} (item, token) VALUES ('around', 33), ('nobody', NULL)");
@@ -123,4 +127,54 @@ fn nothing_is_judged_by_what_was_only_observed() {
     let (code, said) = audit(&stage, &AT_ONCE);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("No completed takeover"), "{said}");
+}
+
+/// Functions and operators of others that fit better than PostgreSQL's own, and times that are none.
+const HOSTILE: &str = r#"
+    CREATE SCHEMA evil;
+    CREATE FUNCTION evil.late(bigint, interval) RETURNS interval LANGUAGE sql AS $$ SELECT interval '1000 years' $$;
+    CREATE OPERATOR evil.* (LEFTARG = bigint, RIGHTARG = interval, FUNCTION = evil.late);
+    CREATE FUNCTION evil.none(bigint, bigint) RETURNS bigint LANGUAGE sql AS $$ SELECT 0::bigint $$;
+    CREATE AGGREGATE evil.count(bigint) (SFUNC = evil.none, STYPE = bigint, INITCOND = 0);
+    ALTER DATABASE postgres SET search_path = "$user", public, evil;
+    INSERT INTO "Its own".outbox VALUES ('never', 1, 'infinity'), ('ever', 1, '-infinity')"#;
+
+#[test]
+fn who_owns_the_table_cannot_change_what_is_found() {
+    let stage = Stage::with(SETUP);
+    lead(&stage, 33);
+    lead(&stage, 34);
+    stage.postgres.sql(HOSTILE);
+    let around = format!("INSERT INTO {TABLE} (item, token) VALUES ('around', 33)");
+    stage.postgres.sql(&around);
+    let (code, said) = audit(&stage, &AT_ONCE);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("outbox: 1 of 3 rows since"), "{said}");
+    assert!(said.contains("2 rows are not judged"), "{said}");
+
+    stage.postgres.sql(&format!(
+        "CREATE ROLE auditor LOGIN; GRANT USAGE ON SCHEMA \"Its own\" TO auditor; GRANT SELECT ON {TABLE} TO auditor; \
+         ALTER TABLE {TABLE} ENABLE ROW LEVEL SECURITY"
+    ));
+    let (code, said) = audit_as("auditor", &stage, &AT_ONCE);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("row-level security"), "{said}");
+}
+
+/// What a time without a zone means depends on who has written it.
+#[test]
+fn a_time_without_a_zone_is_refused() {
+    let stage = Stage::with(SETUP);
+    stage.postgres.sql(&format!(
+        "ALTER TABLE {TABLE} ADD local timestamp, ADD exact numeric"
+    ));
+    lead(&stage, 33);
+    for (flag, column) in [("--time", "local"), ("--token", "exact")] {
+        let (code, said) = audit(&stage, &[flag, column]);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(
+            said.contains(&format!("column \"{column}\" is of type")),
+            "{said}"
+        );
+    }
 }

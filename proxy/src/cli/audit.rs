@@ -25,10 +25,10 @@ const APPLICATION_NAME: &str = "pgpalisade audit";
 pub(super) struct AuditArgs {
     /// The table, with its schema where the search path does not have it
     table: String,
-    /// The column with the token: a whole number
+    /// The column with the token, an integer
     #[arg(long, value_name = "COLUMN", default_value = "token")]
     token: String,
-    /// The column with the time of the write: best with DEFAULT clock_timestamp()
+    /// The column with the time of the write, a timestamptz: best with DEFAULT clock_timestamp()
     #[arg(long, value_name = "COLUMN", default_value = "written_at")]
     time: String,
     /// What the token is for: the scope of the policy
@@ -37,7 +37,7 @@ pub(super) struct AuditArgs {
     /// The database through pgpalisade; the rest comes from PGHOST and the like
     #[arg(long, value_name = "DSN")]
     proxied: Option<String>,
-    /// How far the clocks of database and authority may be apart
+    /// How far the clocks of the database and of the proxies may be apart
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
     clocks_within: Duration,
     /// Rows that are shown
@@ -85,11 +85,15 @@ fn describe(found: &Audit, of: &AuditedTable) -> String {
         let _ = writeln!(text, "{} of these rows have no token.", found.without_token);
     }
     if found.not_judged > 0 {
-        let _ = writeln!(text, "{} older rows are not judged.", found.not_judged);
+        let _ = writeln!(
+            text,
+            "{} rows are not judged: they are older, or have no time.",
+            found.not_judged
+        );
     }
     if found.late > 0 {
         text.push_str(
-            "\nSuch a row has not come through pgpalisade: who led before had been deposed.\n\n",
+            "\nWhoever wrote such a row had been deposed, and came around pgpalisade, or where it only observes.\n\n",
         );
         text.push_str(&table(
             ["WRITTEN", "TOKEN", "MARK", "SINCE", "ROW"],
