@@ -411,7 +411,7 @@ fn the_server_process_that_does_not_end_is_named() {
     });
     assert!(output.contains("BEGIN; SELECT ?"), "{output}");
     // With the reason, in the log and in the record.
-    let record = wait_for("the record", || stage.proxy.rejections().into_iter().next());
+    let record = &stage.proxy.first_rejections(1)[0];
     assert_eq!(record["sqlstate"], "PF006");
     let reason = record["reason"].as_str().unwrap();
     assert!(reason.contains(&named), "{reason}");

@@ -1,6 +1,5 @@
 //! A pooler between the proxy and PostgreSQL that drops the parameter by which a session begins read-only.
 
-use pgpalisade_tests::machine;
 use pgpalisade_tests::pooler::Pooler;
 use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::proxy::{Options, Proxy};
@@ -29,8 +28,6 @@ fn a_session_whose_read_only_mode_was_dropped_is_refused() {
     let (sqlstate, hint) = login(&proxy).expect("it is refused");
     assert_eq!(sqlstate, "PF006");
     assert!(hint.contains("a pooler in between"), "{hint}");
-    let logged = machine::wait_for("the refusal to be recorded", || {
-        proxy.rejections().into_iter().next()
-    });
+    let logged = &proxy.first_rejections(1)[0];
     assert_eq!(logged["sqlstate"], "PF006", "{logged}");
 }

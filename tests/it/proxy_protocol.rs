@@ -77,9 +77,7 @@ fn the_address_of_a_trusted_load_balancer_is_the_clients() {
     // The load balancer's own, and one that does not say whose: from where it comes.
     assert_eq!(write(&proxy, &binary(0x20, 0x11, &v4)), "PF002");
     assert_eq!(write(&proxy, b"PROXY UNKNOWN\r\n"), "PF002");
-    let records = wait_for("three rejections", || {
-        Some(proxy.rejections()).filter(|records| records.len() >= 3)
-    });
+    let records = proxy.first_rejections(3);
     assert_eq!(records[0]["client_addr"], "10.1.2.4:5000");
     let own = records[1]["client_addr"].as_str().unwrap();
     assert!(own.starts_with("127.0.0.1:"), "{own}");
@@ -137,9 +135,7 @@ fn haproxy_tells_where_a_client_is() {
         let mut wire = Wire::login_tls(&endpoint, &authority.client(), &TRUSTED);
         let answer = wire.query("CREATE TEMP TABLE t ()");
         assert_eq!(answer[0].sqlstate(), "PF002");
-        let records = wait_for("the rejection", || {
-            Some(proxy.rejections()).filter(|records| records.len() > before)
-        });
+        let records = proxy.first_rejections(before + 1);
         // The client's own port, which only haproxy sees.
         let address = records.last().unwrap()["client_addr"]
             .as_str()

@@ -126,9 +126,7 @@ fn the_trace_of_a_statement_is_kept() {
     let refused = wire.extended(&traced);
     assert!(refused.iter().any(|message| message.tag == b'E'));
     assert_eq!(wire.query(forged)[0].sqlstate(), "PF002");
-    let records = wait_for("the records", || {
-        Some(stage.proxy.rejections()).filter(|records| records.len() == 4)
-    });
+    let records = stage.proxy.first_rejections(4);
     let traces: Vec<&Value> = records
         .iter()
         .map(|record| &record["traceparent"])
@@ -179,9 +177,7 @@ fn nobody_writes_lines_or_steers_terminals_through_the_logs() {
         unknown.startup(196_608, &[("user", HOSTILE), ("database", HOSTILE)]);
         let refused = unknown.until_closed();
         assert!(refused.iter().any(|message| message.sqlstate() == "3D000"));
-        let records = wait_for("the records", || {
-            Some(stage.proxy.rejections()).filter(|records| records.len() == 3)
-        });
+        let records = stage.proxy.first_rejections(3);
         assert_eq!(records[0]["user"], HOSTILE);
         assert!(records[0]["statement"].as_str().unwrap().contains("forged"));
         drop(wire);

@@ -2,7 +2,6 @@
 
 use std::process::Output;
 
-use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::proxy::subcommand;
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::Wire;
@@ -46,9 +45,7 @@ fn a_report_says_what_a_real_proxy_refused() {
         worker.query("SET fencing.token = 'jobs=33'")[0].sqlstate(),
         "PF001"
     );
-    wait_for("the records", || {
-        (stage.proxy.rejections().len() == 7).then_some(())
-    });
+    let _seven = stage.proxy.first_rejections(7);
 
     let output = report(&stage, &["--json"]);
     assert!(output.status.success(), "{output:?}");

@@ -4,7 +4,6 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::postgres::{Postgres, scratch_dir};
 use pgpalisade_tests::programs::{feed, program, stdout};
@@ -113,9 +112,7 @@ fn its_clients_are_in_no_network_and_need_no_tls() {
     let mut wire = Wire::login(&scene.endpoint(), &TRUSTED);
     let answer = wire.query("CREATE TABLE t ()");
     assert_eq!(answer[0].sqlstate(), "PF002");
-    let records = wait_for("the rejection", || {
-        Some(proxy.rejections()).filter(|records| !records.is_empty())
-    });
+    let records = proxy.first_rejections(1);
     assert_eq!(records[0]["client_addr"], "[local]");
     // Who raised a mark is told in the same words.
     wire.ok("SET fencing.token = 1");

@@ -205,6 +205,14 @@ impl Proxy {
             .collect()
     }
 
+    /// The rejections logged, once there are at least `count`: they are written behind the answer to the client.
+    #[track_caller]
+    pub fn first_rejections(&self, count: usize) -> Vec<serde_json::Value> {
+        machine::wait_for("the rejections to be logged", || {
+            Some(self.rejections()).filter(|records| records.len() >= count)
+        })
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.process.as_ref().expect("the proxy runs").pid()

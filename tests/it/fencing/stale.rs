@@ -421,9 +421,7 @@ fn the_error_says_what_to_do_and_the_log_has_it() {
         "a HINT"
     );
     let _refused = plain.query("INSERT INTO jobs VALUES (1, 'a secret')");
-    let records = wait_for("two records", || {
-        Some(stage.proxy.rejections()).filter(|records| records.len() >= 2)
-    });
+    let records = stage.proxy.first_rejections(2);
     let text = |record: usize, key: &str| match &records[record][key] {
         serde_json::Value::String(text) => text.clone(),
         other => other.to_string(),
