@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `file` | reads the TOML text: every error at once, with its place |
 //! | `compile` | works out of it what the sessions ask |
+//! | `needed_scopes` | which scopes' tokens the terms of a session ask for |
 //! | `glob`, `tables`, `network`, `who` | patterns, and what they match |
 //! | `listing` | which scopes list a table: as fast with many as with few |
 //! | `terms`, `session` | what holds for a session |
@@ -19,6 +20,7 @@ mod declare;
 mod file;
 mod glob;
 mod listing;
+mod needed_scopes;
 mod network;
 mod remark;
 mod requirement;
