@@ -1,7 +1,9 @@
 //! Members that hang, die or are cut off: declarations go on, or fail within a bound, and nothing is lost.
 
+use std::net::TcpListener;
 use std::time::Duration;
 
+use pgpalisade_authority::etcd::{Candidate, Options};
 use pgpalisade_authority::{
     Authority, AuthorityError, Declared, Drained, Etcd, Mark, Registered, TakeoverEnd,
     TakeoverRecord,
@@ -11,7 +13,7 @@ use pgpalisade_tests::held_relay::{Direction, HeldRelay};
 use pgpalisade_tests::machine;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::stage::{CLUSTER, backend, connect, connect_to, declare, lower, scope, timed, token};
 
@@ -82,6 +84,30 @@ async fn a_first_endpoint_that_hangs_costs_one_attempt_once() {
         assert!(took < Duration::from_secs(2), "{took:?}");
         etcd.resume(in_use);
     }
+}
+
+/// What etcd does while it elects a leader, or waits for its disk: the answer is late, and the others are silent.
+#[tokio::test]
+async fn a_late_answer_counts_when_the_others_are_silent() {
+    let etcd = etcd::Etcd::start(1);
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let silent = listeners.each_ref().map(|one| one.local_addr().unwrap());
+    let urls = format!(
+        "http://{},http://{},{}",
+        silent[0],
+        silent[1],
+        etcd.urls()[0]
+    );
+    let options = urls.parse::<Options>().unwrap();
+    etcd.pause(0);
+    let register = Candidate::register(&options, "/elections/late", Duration::from_secs(60));
+    let wakes = async {
+        sleep(Duration::from_millis(2_600)).await;
+        etcd.resume(0);
+    };
+    let (registered, took) = timed("a lease", async { tokio::join!(register, wakes).0 }).await;
+    registered.expect("an answer");
+    assert!(took < BOUND, "{took:?}");
 }
 
 #[tokio::test]

@@ -22,18 +22,19 @@ fn depose(etcd: &Etcd) {
 fn one_member_that_hangs_deposes_nobody() {
     let (stage, etcd) = (Stage::start(), Etcd::start(3));
     let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
-    // Half of it is there to be renewed in, and etcd's own election takes 2 s.
-    let arguments = etcd_arguments(&urls, &["--ttl", "8s"]);
+    // A candidate is sure of its lease for 8 s, and asks for it anew after 2 s. etcd's own election takes 2 s, and as
+    // long again where its members vote for themselves.
+    let arguments = etcd_arguments(&urls, &["--ttl", "12s"]);
     let leader = Candidate::start(&arguments, "sleep 60", &proxy);
     token_of(&leader);
     let next = Candidate::start(&arguments, "sleep 60", &proxy);
     next.wait_for("waiting for");
     for member in 0..3 {
         etcd.pause(member);
-        // Longer than a candidate waits that cannot renew its lease, and not longer than the lease: an etcd that wakes
-        // and still takes itself for the leader ends those that seem to have run out
+        // Longer than a candidate waits that cannot renew its lease. And shorter than what is left of a lease when the
+        // member is stopped: one that wakes and still takes itself for the leader ends those that seem to have run out
         // (<https://github.com/etcd-io/etcd/issues/15247>).
-        std::thread::sleep(Duration::from_millis(6_500));
+        std::thread::sleep(Duration::from_millis(8_200));
         etcd.resume(member);
         etcd.wait_until_ready();
     }

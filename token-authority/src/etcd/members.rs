@@ -2,8 +2,8 @@
 //!
 //! One client with several endpoints would spread the calls over all of them, also over one that hangs. So each
 //! endpoint has a client of its own. All calls go to the same one until it fails or does not answer in time, then
-//! to the next. An attempt that timed out may have been taken by etcd all the same: whatever is called here must
-//! bear being repeated.
+//! to the next. One that is only slow may still answer: its attempt goes on beside the others, and what is called here
+//! must bear being taken twice.
 
 use std::fmt;
 use std::future::Future;
@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -21,7 +22,7 @@ use super::fault::{Fault, Kind};
 /// The longest that a call takes, with all its attempts. Less than the 5 s that a takeover has by default, so that
 /// the client hears the reason; more than etcd needs to elect a leader (about 2 s).
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long one endpoint may take to answer before the next is asked. Twice as long in every new round.
+/// How long one endpoint may take to answer before the next is asked.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(800);
 /// Between two rounds over all endpoints.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -91,7 +92,9 @@ impl Members {
         }
     }
 
-    /// One answer from whichever endpoint gives one within [`CALL_TIMEOUT`].
+    /// The first answer that an endpoint gives within [`CALL_TIMEOUT`].
+    ///
+    /// One that is silent is not waited for, nor given up: the next is asked beside it.
     pub(super) async fn call<T, F, A>(&self, ask: F) -> Result<T, Fault>
     where
         F: Fn(Client) -> A + Send + Sync,
@@ -101,14 +104,19 @@ impl Members {
         let end = Instant::now() + CALL_TIMEOUT;
         let mut said: Vec<Option<String>> = vec![None; self.members.len()];
         let mut kind = Kind::Unavailable;
-        for attempt in 0_u32.. {
+        let mut asked = FuturesUnordered::new();
+        for attempt in 1_u32.. {
             let index = self.current.load(Ordering::Relaxed);
-            let round = attempt.checked_div(self.count()).unwrap_or_default();
-            let patience = ATTEMPT_TIMEOUT.saturating_mul(1 << round.min(2));
-            let until = end.min(Instant::now() + patience);
-            let fault = match self.attempt(index, until, &ask).await {
-                Ok(answer) => return Ok(answer),
-                Err(fault) => fault,
+            let ask = &ask;
+            asked.push(async move { (index, self.attempt(index, end, ask).await) });
+            let until = end.min(Instant::now() + ATTEMPT_TIMEOUT);
+            let (index, fault) = match timeout_at(until, asked.next()).await {
+                Ok(Some((_, Ok(answer)))) => return Ok(answer),
+                Ok(Some((index, Err(fault)))) => (index, fault),
+                Ok(None) | Err(_) => {
+                    self.forget(index);
+                    (index, silent(ATTEMPT_TIMEOUT))
+                }
             };
             if !matches!(fault.kind, Kind::Unavailable | Kind::Denied | Kind::Foreign) {
                 return Err(fault);
@@ -118,7 +126,7 @@ impl Members {
                 *said = Some(fault.text);
             }
             self.leave(index);
-            let all_asked = (attempt + 1).is_multiple_of(self.count());
+            let all_asked = attempt.is_multiple_of(self.count());
             // Wrong rights do not mend by waiting; another endpoint may be another etcd.
             if all_asked && kind != Kind::Unavailable {
                 break;
@@ -207,6 +215,13 @@ impl Members {
         match connecting.join_next().await {
             Some(Ok(client)) => Ok(member.put(client?)),
             _ => Err(Fault::new(Kind::Unavailable, "the runtime has ended")),
+        }
+    }
+
+    /// Lets the next attempt connect anew, for this connection may lead nowhere.
+    fn forget(&self, index: usize) {
+        if let Some(member) = self.members.get(index) {
+            member.slot.lock().client = None;
         }
     }
 
