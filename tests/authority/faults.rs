@@ -170,7 +170,7 @@ async fn a_connection_that_leads_nowhere() {
     declare(&other, &s, 7, 3).await.unwrap();
     store.forget(&[backend(1), backend(2)]).await.unwrap();
     relay.release(Direction::ToServer);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    sleep(Duration::from_millis(300)).await;
     assert_eq!(store.marks().await.unwrap()[0].1.token, token(7));
     let sessions = store.sessions().await.unwrap();
     let left: Vec<_> = sessions
