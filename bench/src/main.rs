@@ -2,8 +2,7 @@
 //!
 //! - `plan`: how much is measured. `record`: one measured value; all of them are the CSV file.
 //! - `ways`: the targets, started by the harness of the tests. `process`: their CPU time and memory.
-//! - `pgbench`: the load. `transactions`, `flatness`, `takeover`, `handover`, `fences`: what is
-//!   measured.
+//! - `pgbench`: the load. `transactions`, `flatness`, `takeover`, `handover`, `tls`, `fences`: what is measured.
 //! - `table`, `chart`: what is made of the records.
 //! - `soak`: minutes under load with everything observed, by itself.
 //!
@@ -26,6 +25,7 @@ mod record;
 mod soak;
 mod table;
 mod takeover;
+mod tls;
 mod transactions;
 mod ways;
 
@@ -108,6 +108,7 @@ fn measure(measurement: Measurement, plan: &Plan) -> Vec<Record> {
         Measurement::Scopes => flatness::scopes(plan),
         Measurement::Takeover => takeover::takeover(plan),
         Measurement::Handover => handover::handover(plan),
+        Measurement::Tls => tls::tls(plan),
         Measurement::Fences => fences::fences(plan),
     }
 }

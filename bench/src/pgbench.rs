@@ -16,7 +16,7 @@ use crate::record::Figure;
 use crate::ways::Way;
 
 /// From the first transactions until the caches are warm and all clients run.
-const WARM_UP: Duration = Duration::from_millis(300);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
 
 /// pgbench logs in one client after the other, and a busy machine takes its time for each.
 const LOGIN_MAX: Duration = Duration::from_millis(200);
@@ -135,19 +135,32 @@ pub(crate) struct Moment {
 impl Moment {
     pub(crate) fn now(way: &Way) -> Self {
         let cpu = way.pid().map(process::cpu_time);
-        let since = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .expect("after 1970");
-        let micros = u64::try_from(since.as_micros()).expect("before the year 500,000");
-        Self { micros, cpu }
+        Self {
+            micros: micros(),
+            cpu,
+        }
     }
+}
+
+/// Microseconds since 1970.
+pub(crate) fn micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let micros = since.expect("after 1970").as_micros();
+    u64::try_from(micros).expect("before the year 500,000")
 }
 
 /// What was between two moments, by pgbench's log.
 pub(crate) fn figures(log: &str, from: &Moment, to: &Moment) -> Vec<(Figure, f64)> {
-    let mut latencies: Vec<f64> = log
-        .lines()
-        .filter_map(transaction)
+    summary(log.lines().filter_map(transaction), from, to)
+}
+
+/// What was between two moments, by the end and the latency of each transaction, in microseconds.
+pub(crate) fn summary(
+    transactions: impl Iterator<Item = (u64, f64)>,
+    from: &Moment,
+    to: &Moment,
+) -> Vec<(Figure, f64)> {
+    let mut latencies: Vec<f64> = transactions
         .filter(|(end, _)| (from.micros..to.micros).contains(end))
         .map(|(_, latency)| latency)
         .collect();

@@ -24,7 +24,7 @@ pub(crate) struct Plan {
     pub(crate) rounds: u32,
     /// For how long transactions are counted in a round.
     pub(crate) window: Duration,
-    /// Clients of `pgbench -S`.
+    /// Clients of `pgbench -S`. With TLS the second number only.
     pub(crate) clients: &'static [u32],
     /// Data of one COPY.
     pub(crate) megabytes: u32,

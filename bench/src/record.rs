@@ -41,6 +41,8 @@ pub(crate) enum Measurement {
     Takeover,
     /// The lease of a leader that ends, to the first write of the next one
     Handover,
+    /// SELECTs with TLS on no leg, on the client's, and on both
+    Tls,
     /// Writes without a fence, with one that is built by hand, and through the proxy
     Fences,
 }

@@ -73,7 +73,7 @@ fn label((measurement, variant, number, figure): Key<'_>) -> String {
         n => format!("{n} {what}s"),
     };
     let what = match measurement {
-        Measurement::Transactions => format!("{}, {variant}", of("client")),
+        Measurement::Transactions | Measurement::Tls => format!("{}, {variant}", of("client")),
         Measurement::Copy => format!("COPY {variant}, {number} MB"),
         Measurement::Refusals => format!("refused writes, {}", of("session")),
         Measurement::Sessions => of("idle session"),
@@ -86,7 +86,8 @@ fn label((measurement, variant, number, figure): Key<'_>) -> String {
 }
 
 /// The median of the rounds. Behind it in brackets the median of its ratios, round by round: of CPU time to the bare
-/// relay's, of what depends on PostgreSQL to the direct way's. CPU time without a relay has half of its spread there.
+/// relay's, with TLS to pgbouncer's; of what depends on PostgreSQL to the direct way's. CPU time without either has
+/// half of its spread there.
 fn cell(records: &[Record], wanted: Key<'_>, target: Target) -> String {
     let of = |target: Target| {
         records
@@ -97,8 +98,10 @@ fn cell(records: &[Record], wanted: Key<'_>, target: Target) -> String {
     let Some(middle) = median(&values).map(number) else {
         return "-".to_owned();
     };
-    let base = match wanted.3 {
-        Figure::Cpu => Target::Relay,
+    let base = match (wanted.0, wanted.3) {
+        // What a bare relay carries it does not encrypt.
+        (Measurement::Tls, Figure::Cpu) => Target::Pgbouncer,
+        (_, Figure::Cpu) => Target::Relay,
         _ => Target::Direct,
     };
     let ratios = of(target).filter_map(|record| {

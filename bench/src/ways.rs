@@ -38,6 +38,19 @@ enum Process {
     Other(Other),
 }
 
+/// What the settings of a way say of TLS. The default is: nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Encryption {
+    /// What follows the URL of pgpalisade's `upstream`.
+    pub(crate) upstream: &'static str,
+    /// Flags of pgpalisade with their values.
+    pub(crate) flags: Vec<(&'static str, String)>,
+    /// Lines of pgbouncer's settings.
+    pub(crate) pgbouncer: String,
+    /// Words behind haproxy's `bind`.
+    pub(crate) haproxy: String,
+}
+
 /// A PostgreSQL that keeps nothing safe and does nothing at its own time, for so many sessions at once.
 pub(crate) fn server(sessions_max: u32, settings: &[&str]) -> Postgres {
     let connections = format!("max_connections={}", sessions_max + CONNECTIONS_MORE);
@@ -57,8 +70,18 @@ pub(crate) fn server(sessions_max: u32, settings: &[&str]) -> Postgres {
 }
 
 impl Way {
-    /// Opens a way for at most so many sessions, with more flags for pgpalisade.
+    /// Opens a way for at most so many sessions.
     pub(crate) fn open(target: Target, postgres: &Postgres, sessions_max: u32) -> Self {
+        Self::encrypted(target, postgres, sessions_max, &Encryption::default())
+    }
+
+    /// The same with TLS.
+    pub(crate) fn encrypted(
+        target: Target,
+        postgres: &Postgres,
+        sessions_max: u32,
+        tls: &Encryption,
+    ) -> Self {
         let sessions_max = sessions_max + CONNECTIONS_MORE;
         let server = format!("127.0.0.1:{}", postgres.port());
         match target {
@@ -68,18 +91,24 @@ impl Way {
                 process: Process::None,
             },
             Target::Pgpalisade => {
-                let options = Options::new(postgres);
+                let mut options = Options::new(postgres);
+                options.upstream += tls.upstream;
+                for (flag, value) in &tls.flags {
+                    options = options.flag(flag, value);
+                }
                 Self::pgpalisade(options.flag("--connections-max", &sessions_max.to_string()))
             }
             Target::Pgbouncer => {
-                let pooler = Pooler::of_sessions(postgres, sessions_max);
+                let pooler = Pooler::of_sessions(postgres, sessions_max, &tls.pgbouncer);
                 Self {
                     target,
                     endpoint: tcp(pooler.port()),
                     process: Process::Pgbouncer(pooler),
                 }
             }
-            Target::Haproxy => Self::other(target, Other::haproxy(&server, sessions_max)),
+            Target::Haproxy => {
+                Self::other(target, Other::haproxy(&server, sessions_max, &tls.haproxy))
+            }
             Target::Relay => Self::other(target, Other::relay(&server)),
         }
     }
@@ -128,11 +157,17 @@ impl Way {
 
     /// A session, with the token where there is a fence.
     pub(crate) fn login(&self) -> Wire {
+        self.login_over(Wire::connect(&self.endpoint))
+    }
+
+    /// The same over a connection that is there.
+    pub(crate) fn login_over(&self, mut wire: Wire) -> Wire {
         let mut parameters = vec![("user", "postgres"), ("database", "postgres")];
         if self.target == Target::Pgpalisade {
             parameters.push(("fencing.token", TOKEN));
         }
-        Wire::login(&self.endpoint, &parameters)
+        wire.log_in(&parameters);
+        wire
     }
 }
 
@@ -153,12 +188,12 @@ struct Other {
 
 impl Other {
     /// Threads, buffers and polling are at their defaults.
-    fn haproxy(server: &str, sessions_max: u32) -> Self {
+    fn haproxy(server: &str, sessions_max: u32, tls: &str) -> Self {
         Self::start(|dir, port| {
             let settings = format!(
                 "global\n    maxconn {sessions_max}\n\
                  defaults\n    mode tcp\n    timeout connect 30s\n    timeout client 1d\n    timeout server 1d\n\
-                 frontend clients\n    bind 127.0.0.1:{port}\n    default_backend servers\n\
+                 frontend clients\n    bind 127.0.0.1:{port} {tls}\n    default_backend servers\n\
                  backend servers\n    server postgres {server}\n"
             );
             haproxy(dir, &settings)

@@ -69,6 +69,13 @@ fn everything() {
     check(&found, "scopes", "CPU us", &["pgpalisade"]);
     check(&found, "takeover", "ms", &["direct", "pgpalisade"]);
     check(&found, "handover", "ms", &["pgpalisade"]);
+    check(&found, "tls", "per second", &ALL);
+    check(&found, "tls", "CPU us", &PROXIES);
+    // Two protocols with TLS on no leg, on one, and on both; it is not the relay's own.
+    for (target, cells) in [("pgpalisade", 6), ("haproxy", 6), ("relay", 4)] {
+        let key = ["tls", "CPU us", target].map(str::to_owned);
+        assert_eq!(found.get(&key.into()), Some(&cells), "{target}");
+    }
     for figure in ["servers' CPU us", "WAL bytes", "multixacts"] {
         check(&found, "fences", figure, &["direct", "pgpalisade"]);
     }

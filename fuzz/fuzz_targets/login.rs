@@ -8,8 +8,8 @@ use libfuzzer_sys::fuzz_target;
 use pgpalisade_logins::scram::server::{Offered, Refusal};
 use pgpalisade_logins::scram::{Leg, nonce};
 use pgpalisade_logins::{
-    Account, Channel, Credentials, Mocks, Password, Readers, ServerLogin, Step, UsersFile, Verifier,
-    end_point,
+    Account, Channel, Credentials, Mocks, Password, Readers, ServerLogin, Shapes, Step, UsersFile,
+    Verifier, end_point,
 };
 
 /// Of the password `pencil`: <https://www.rfc-editor.org/rfc/rfc7677#section-3>.
@@ -41,7 +41,7 @@ fn client(leg: Leg, first: &[u8], second: &[u8]) {
         challenged.prove(second).map(drop)
     };
     let known = exchange(Account::Known(verifier));
-    let unknown = exchange(Mocks::new([7; 32]).of(b"nobody"));
+    let unknown = exchange(Mocks::new([7; 32], Shapes::default()).of(b"nobody"));
     assert!(known.is_err(), "a proof was guessed");
     assert_eq!(known, unknown, "who exists is shown");
     assert!(!matches!(known, Err(Refusal::Proof)) || second.len() > 40);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use pgpalisade_logins::{Account, Mocks, UsersFile, UsersFileError};
+use pgpalisade_logins::{Account, Mocks, Shapes, UsersFile, UsersFileError};
 use pgpalisade_tls::Login;
 
 use crate::config::{Auth, Secret, VerifierSource};
@@ -44,7 +44,11 @@ enum Source {
         path: PathBuf,
         loaded: RwLock<Arc<UsersFile>>,
     },
-    Query(Box<AuthQuery>),
+    Query {
+        query: Box<AuthQuery>,
+        /// Of the verifiers that it has found.
+        seen: RwLock<Shapes>,
+    },
 }
 
 /// What is wrong with a users file.
@@ -89,9 +93,10 @@ impl Logins {
             Auth::Relay => return Ok(Self::Relayed),
             Auth::Password => return Ok(Self::Password),
             Auth::Scram(VerifierSource::File(path)) => Accounts::of_file(path)?,
-            Auth::Scram(VerifierSource::Query(sql)) => Accounts::new(Source::Query(Box::new(
-                AuthQuery::new(login, sql.clone(), timers),
-            ))),
+            Auth::Scram(VerifierSource::Query(sql)) => Accounts::new(Source::Query {
+                query: Box::new(AuthQuery::new(login, sql.clone(), timers)),
+                seen: RwLock::default(),
+            }),
         };
         Ok(Self::Scram(Arc::new(accounts)))
     }
@@ -152,20 +157,25 @@ impl Accounts {
     ///
     /// Where PostgreSQL cannot be asked.
     pub(crate) async fn of(&self, user: &[u8]) -> Result<Account, LookupError> {
-        let mut mocks = Mocks::new(*self.secret.expose());
         // No name that is not a text is in a file, or can be asked for.
         let name = std::str::from_utf8(user).ok();
-        let verifier = match &self.source {
+        let (verifier, shapes) = match &self.source {
             Source::File { loaded, .. } => {
                 let file = Arc::clone(&loaded.read());
-                if let Some(first) = file.first() {
-                    mocks.resemble(first);
-                }
-                name.and_then(|name| file.verifier(name)).cloned()
+                let verifier = name.and_then(|name| file.verifier(name));
+                (verifier.cloned(), file.shapes().clone())
             }
-            Source::Query(query) => query.verifier(name.unwrap_or_default()).await?,
+            Source::Query { query, seen } => {
+                let verifier = query.verifier(name.unwrap_or_default()).await?;
+                if let Some(verifier) = &verifier
+                    && seen.read().lacks(verifier)
+                {
+                    seen.write().add(verifier);
+                }
+                (verifier, seen.read().clone())
+            }
         };
-        let mock = mocks.of(user);
+        let mock = Mocks::new(*self.secret.expose(), shapes).of(user);
         Ok(verifier.map_or(mock, Account::Known))
     }
 }

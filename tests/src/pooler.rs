@@ -35,14 +35,14 @@ impl Pooler {
     }
 
     /// Starts one that gives a server connection to each session, reaches the server by TCP as a proxy does, and logs
-    /// nothing about sessions.
+    /// nothing about sessions; with more lines of settings.
     ///
     /// # Panics
     /// As [`Self::start`].
-    pub fn of_sessions(postgres: &Postgres, sessions_max: u32) -> Self {
+    pub fn of_sessions(postgres: &Postgres, sessions_max: u32, more: &str) -> Self {
         let settings = format!(
             "pool_mode = session\nmax_client_conn = {sessions_max}\ndefault_pool_size = {sessions_max}\n\
-             log_connections = 0\nlog_disconnections = 0\nlog_pooler_errors = 0\nlog_stats = 0\n"
+             log_connections = 0\nlog_disconnections = 0\nlog_pooler_errors = 0\nlog_stats = 0\n{more}"
         );
         Self::launch(postgres, "127.0.0.1", &settings)
     }

@@ -1,8 +1,8 @@
 //! Certificates for servers, proxies and clients.
 
-use std::fs::{Permissions, set_permissions, write};
+use std::fs::{Permissions, metadata, read, set_permissions, write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
@@ -92,17 +92,23 @@ impl Authority {
 
     /// Settings of a PostgreSQL that shows a certificate.
     pub fn settings(&self, pair: &Pair) -> Vec<String> {
-        // It runs as another user than we do, who has to own its key.
-        let key = pair.key.with_extension("server-key");
-        std::fs::copy(&pair.key, &key).expect("copy a key");
-        let owner = std::fs::metadata(self.dir.path()).expect("the directory");
-        chown(&key, Some(owner.uid()), Some(owner.gid())).expect("give a key away");
+        let key = self.lend(&[&pair.key], pair.key.with_extension("server-key"));
         vec![
             "ssl=on".to_owned(),
             format!("ssl_cert_file={}", pair.certificate.display()),
             format!("ssl_key_file={}", key.display()),
             format!("ssl_ca_file={}", self.certificate().display()),
         ]
+    }
+
+    /// These files, one behind the other, for a server: it runs as another user than we do, who has to own its key.
+    pub fn lend(&self, files: &[&Path], lent: PathBuf) -> PathBuf {
+        let texts = files.iter().map(|file| read(file).expect("a PEM file"));
+        write(&lent, texts.collect::<Vec<_>>().concat()).expect("write a copy");
+        set_permissions(&lent, Permissions::from_mode(0o600)).expect("close the copy");
+        let owner = metadata(self.dir.path()).expect("the directory");
+        chown(&lent, Some(owner.uid()), Some(owner.gid())).expect("give a copy away");
+        lent
     }
 
     /// A client that trusts this authority.

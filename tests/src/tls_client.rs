@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::crypto::ring;
+use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -26,11 +26,22 @@ pub struct TlsClient {
 impl TlsClient {
     /// Trusts an authority, and shows a certificate where it has one.
     pub fn new(authority: &Path, own: Option<&Pair>) -> Self {
+        Self::with(ring::default_provider(), authority, own)
+    }
+
+    /// The same without a certificate, for TLS 1.3 with `TLS_AES_256_GCM_SHA384` only: nothing else can be agreed on.
+    pub fn pinned(authority: &Path) -> Self {
+        let mut provider = ring::default_provider();
+        provider.cipher_suites = vec![ring::cipher_suite::TLS13_AES_256_GCM_SHA384];
+        Self::with(provider, authority, None)
+    }
+
+    fn with(provider: CryptoProvider, authority: &Path, own: Option<&Pair>) -> Self {
         let mut roots = RootCertStore::empty();
         for root in CertificateDer::pem_file_iter(authority).expect("a file of certificates") {
             roots.add(root.expect("a certificate")).expect("a root");
         }
-        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = ClientConfig::builder_with_provider(Arc::new(provider));
         let builder = builder
             .with_safe_default_protocol_versions()
             .expect("versions");

@@ -160,8 +160,12 @@ impl Wire {
         wire
     }
 
+    /// Starts a session as somebody who is trusted.
+    ///
+    /// # Panics
+    /// As [`Self::login`].
     #[track_caller]
-    fn log_in(&mut self, parameters: &[(&str, &str)]) {
+    pub fn log_in(&mut self, parameters: &[(&str, &str)]) {
         self.startup(PROTOCOL_3_0, parameters);
         let answer = self.until_ready();
         let last = answer.last().map(|message| message.tag);

@@ -13,7 +13,7 @@ mod verifier;
 pub use password::{Password, PasswordError};
 pub use to_server::{Channel, Credentials, Readers, ServerLogin, ServerLoginError, Step};
 pub use users_file::{UsersFile, UsersFileError};
-pub use verifier::{Account, Mocks, Verifier, VerifierError};
+pub use verifier::{Account, Mocks, Shapes, Verifier, VerifierError};
 
 /// Kinds of authentication messages:
 /// <https://www.postgresql.org/docs/current/protocol-message-formats.html>.

@@ -5,14 +5,13 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::verifier::{Verifier, VerifierError};
+use crate::verifier::{Shapes, Verifier, VerifierError};
 
 /// Users with their verifiers.
 #[derive(Default)]
 pub struct UsersFile {
     users: HashMap<String, Verifier>,
-    /// Of the first line.
-    first: Option<Verifier>,
+    shapes: Shapes,
 }
 
 /// What is wrong with a line. It quotes nothing but the user.
@@ -80,7 +79,7 @@ impl UsersFile {
             if file.users.contains_key(&user) {
                 return Err(UsersFileError::Twice { line: number, user });
             }
-            file.first.get_or_insert_with(|| verifier.clone());
+            file.shapes.add(&verifier);
             file.users.insert(user, verifier);
         }
         match file.users.is_empty() {
@@ -95,10 +94,10 @@ impl UsersFile {
         self.users.get(user)
     }
 
-    /// What the first user has: who does not exist is to look like one who does.
+    /// How they look: who does not exist is to look like one who does.
     #[must_use]
-    pub const fn first(&self) -> Option<&Verifier> {
-        self.first.as_ref()
+    pub const fn shapes(&self) -> &Shapes {
+        &self.shapes
     }
 
     /// How many users there are.
@@ -153,7 +152,9 @@ mod tests {
         assert_eq!(file.len(), 2);
         assert!(file.verifier("app").is_some() && file.verifier("a \"b\"").is_some());
         assert!(file.verifier("App").is_none() && file.verifier("").is_none());
-        assert_eq!(file.first(), file.verifier("app"));
+        let mut shapes = Shapes::default();
+        shapes.add(file.verifier("app").unwrap());
+        assert_eq!(file.shapes(), &shapes);
         assert!(!format!("{file:?}").contains("app"));
     }
 

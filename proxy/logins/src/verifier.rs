@@ -1,5 +1,6 @@
 //! What PostgreSQL keeps of a password (`pg_authid.rolpassword`), and what stands for it where there is none.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -14,6 +15,9 @@ const ITERATIONS: u32 = 4096;
 
 /// PostgreSQL's own.
 const SALT_LEN: usize = 16;
+
+/// More shapes of verifiers are not kept: roles may have set their own.
+const SHAPES_MAX: usize = 16;
 
 /// A SCRAM verifier. It is no password, but whoever has it can try passwords.
 #[derive(Clone, PartialEq, Eq)]
@@ -99,11 +103,38 @@ impl Account {
     }
 }
 
-/// Makes verifiers for those who have none. For one name it is always the same.
+/// What every client is shown of the verifiers that there are: iteration counts, and lengths of salts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shapes(BTreeSet<(u32, usize)>);
+
+impl Shapes {
+    /// Takes note of a true one. Whether that was new.
+    pub fn add(&mut self, verifier: &Verifier) -> bool {
+        self.lacks(verifier) && self.0.insert(shape(verifier))
+    }
+
+    /// Whether it would be new.
+    #[must_use]
+    pub fn lacks(&self, verifier: &Verifier) -> bool {
+        self.0.len() < SHAPES_MAX && !self.0.contains(&shape(verifier))
+    }
+
+    /// One of them, or PostgreSQL's own where none is known.
+    fn choose(&self, number: u8) -> (u32, usize) {
+        let index = usize::from(number) % self.0.len().max(1);
+        let chosen = self.0.iter().nth(index).copied();
+        chosen.unwrap_or((ITERATIONS, SALT_LEN))
+    }
+}
+
+fn shape(verifier: &Verifier) -> (u32, usize) {
+    (verifier.iterations, verifier.salt.len().min(KEY_LEN))
+}
+
+/// Makes verifiers for those who have none. For one name it is always the same, as long as the shapes are.
 pub struct Mocks {
     secret: Zeroizing<[u8; KEY_LEN]>,
-    iterations: u32,
-    salt_len: usize,
+    shapes: Shapes,
 }
 
 impl fmt::Debug for Mocks {
@@ -113,31 +144,26 @@ impl fmt::Debug for Mocks {
 }
 
 impl Mocks {
-    /// Of a secret of this process.
+    /// Of a secret of this process. Each looks like one of these shapes.
     #[must_use]
-    pub fn new(secret: [u8; KEY_LEN]) -> Self {
+    pub fn new(secret: [u8; KEY_LEN], shapes: Shapes) -> Self {
         Self {
             secret: Zeroizing::new(secret),
-            iterations: ITERATIONS,
-            salt_len: SALT_LEN,
+            shapes,
         }
-    }
-
-    /// Makes them look like a true one.
-    pub fn resemble(&mut self, verifier: &Verifier) {
-        self.iterations = verifier.iterations;
-        self.salt_len = verifier.salt.len().min(KEY_LEN);
     }
 
     /// Stands for somebody without a verifier.
     #[must_use]
     pub fn of(&self, user: &[u8]) -> Account {
         let derive = |what: &[u8]| Key(hmac(&self.secret, &[what, user]));
+        let [number, ..] = derive(b"shape").0;
+        let (iterations, salt_len) = self.shapes.choose(number);
         let mut salt = derive(b"salt").0.to_vec();
-        salt.truncate(self.salt_len);
+        salt.truncate(salt_len);
         Account::Unknown(Verifier {
             salt,
-            iterations: self.iterations,
+            iterations,
             stored_key: derive(b"stored"),
             server_key: derive(b"server"),
         })
@@ -181,21 +207,47 @@ mod tests {
         }
     }
 
-    #[test]
-    fn who_does_not_exist_looks_the_same_each_time() {
-        let mut mocks = Mocks::new([7; KEY_LEN]);
-        let of = |mocks: &Mocks, user: &[u8]| match mocks.of(user) {
+    fn mock(secret: u8, shapes: &Shapes, user: &[u8]) -> Verifier {
+        match Mocks::new([secret; KEY_LEN], shapes.clone()).of(user) {
             Account::Unknown(verifier) => verifier,
             Account::Known(_) => unreachable!(),
-        };
-        let first = of(&mocks, b"nobody");
-        assert_eq!(first, of(&mocks, b"nobody"));
+        }
+    }
+
+    fn of_shape(iterations: u32, salt: &str) -> Verifier {
+        let text = format!("SCRAM-SHA-256${iterations}:{salt}${STORED}:{SERVER}");
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn who_does_not_exist_looks_the_same_each_time() {
+        let mut shapes = Shapes::default();
+        let first = mock(7, &shapes, b"nobody");
+        assert_eq!(first, mock(7, &shapes, b"nobody"));
         assert_eq!((first.iterations, first.salt.len()), (4096, 16));
-        assert_ne!(first.salt, of(&mocks, b"somebody").salt);
-        assert_ne!(first.salt, of(&Mocks::new([8; KEY_LEN]), b"nobody").salt);
-        let text = format!("SCRAM-SHA-256$15000:W22ZaA==${STORED}:{SERVER}");
-        mocks.resemble(&text.parse().unwrap());
-        let alike = of(&mocks, b"nobody");
+        assert_ne!(first.salt, mock(7, &shapes, b"somebody").salt);
+        assert_ne!(first.salt, mock(8, &shapes, b"nobody").salt);
+        assert!(shapes.add(&of_shape(15000, "W22ZaA==")));
+        let alike = mock(7, &shapes, b"nobody");
         assert_eq!((alike.iterations, alike.salt.len()), (15000, 4));
+        assert_eq!(first.salt[..4], alike.salt);
+    }
+
+    /// No shape that a true verifier has is a sign of one: some who do not exist have it too.
+    #[test]
+    fn who_does_not_exist_has_every_shape() {
+        let (mut shapes, mut expect) = (Shapes::default(), BTreeSet::new());
+        for (iterations, salt) in [(4096, "W22ZaA=="), (4096, "W22Z"), (15000, "W22Z")] {
+            let verifier = of_shape(iterations, salt);
+            expect.insert(shape(&verifier));
+            assert!(shapes.add(&verifier) && !shapes.add(&verifier));
+        }
+        let users = (0..200).map(|number| format!("nobody{number}"));
+        let shown: BTreeSet<_> = users
+            .map(|user| shape(&mock(7, &shapes, user.as_bytes())))
+            .collect();
+        assert_eq!(shown, expect);
+        let added = (1..100).filter(|&count| shapes.add(&of_shape(count, "W22Z")));
+        assert_eq!(added.count(), SHAPES_MAX - expect.len());
     }
 }

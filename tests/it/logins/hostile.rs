@@ -9,6 +9,7 @@ use pgpalisade_tests::proxy::{Options, Proxy};
 use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty, tags};
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 
+use super::sources::{OF_PG_AUTHID, by_query};
 use super::{PASSWORD, Stage, Way};
 
 /// A client that has sent its startup packet, and what it was offered.
@@ -261,17 +262,36 @@ fn channel_binding_to_something_else() {
     assert_eq!(client.offered, "SCRAM-SHA-256\0\0");
 }
 
+/// The salt and the iteration count that a user is shown, and the length of the nonce.
+fn challenge(way: &Way, user: &str) -> (usize, String) {
+    let mut client = Client::clear(way, user);
+    let text = client.challenge("SCRAM-SHA-256", b"n,,n=,r=x");
+    let text = String::from_utf8(text).unwrap();
+    let (nonce, rest) = text.split_once(",s=").unwrap();
+    (nonce.len(), rest.to_owned())
+}
+
+/// Whoever a query does not find looks like those whom it has found.
+#[test]
+fn who_exists_is_not_shown_by_a_query() {
+    let stage = Stage::new(Auth::Scram);
+    let of_app = stage.postgres.value(
+        "SELECT replace(rolpassword, '$4096:', '$10000:') FROM pg_authid WHERE rolname = 'app'",
+    );
+    let alter = format!("ALTER ROLE app PASSWORD '{of_app}'");
+    stage.postgres.sql(&alter);
+    let way = by_query(stage, "postgres", OF_PG_AUTHID);
+    let [app, nobody] = ["app", "nobody"].map(|user| challenge(&way, user));
+    assert!(app.1.ends_with(",i=10000"), "{app:?}");
+    assert!(nobody.1.ends_with(",i=10000"), "{nobody:?}");
+    assert_eq!((app.0, app.1.len()), (nobody.0, nobody.1.len()));
+}
+
 /// The challenge of a user is the same each time, as PostgreSQL's is, and looks alike for those who do not exist.
 #[test]
 fn who_exists_is_not_shown() {
     let way = Stage::new(Auth::Scram).scram("require");
-    let challenge = |user: &str| {
-        let mut client = Client::clear(&way, user);
-        let text = client.challenge("SCRAM-SHA-256", b"n,,n=,r=x");
-        let text = String::from_utf8(text).unwrap();
-        let (nonce, rest) = text.split_once(",s=").unwrap();
-        (nonce.len(), rest.to_owned())
-    };
+    let challenge = |user| challenge(&way, user);
     for user in ["app", "nobody", "\u{e9}"] {
         assert_eq!(challenge(user), challenge(user), "{user}");
     }

@@ -10,7 +10,7 @@ use pgpalisade_tests::proxy::Proxy;
 
 use super::{PASSWORD, Stage, Way, refused};
 
-const OF_PG_AUTHID: &str = "SELECT rolname, CASE WHEN rolvaliduntil < now() THEN NULL ELSE rolpassword END \
+pub(super) const OF_PG_AUTHID: &str = "SELECT rolname, CASE WHEN rolvaliduntil < now() THEN NULL ELSE rolpassword END \
                             FROM pg_authid WHERE rolname = $1 AND rolcanlogin";
 
 impl Way {
@@ -128,7 +128,7 @@ fn a_login_that_has_expired() {
     way.denied("app", PASSWORD, "role \"app\" is not permitted to log in");
 }
 
-fn by_query(stage: Stage, control: &str, query: &str) -> Way {
+pub(super) fn by_query(stage: Stage, control: &str, query: &str) -> Way {
     let flags = [("--auth", "scram"), ("--auth-query", query)];
     let mut options = stage.options("require", &flags);
     options.control = options

@@ -6,7 +6,7 @@ use postgres_protocol::password::scram_sha_256;
 use super::client::{Begun, Choice, ServerFault};
 use super::server::{Challenged, Offered, Refusal, mechanisms};
 use super::*;
-use crate::verifier::{Account, Mocks, Verifier};
+use crate::verifier::{Account, Mocks, Shapes, Verifier};
 
 /// <https://www.rfc-editor.org/rfc/rfc7677#section-3>: password `pencil`.
 const RFC: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:\
@@ -123,7 +123,10 @@ fn what_is_offered() {
 
 #[track_caller]
 fn first(leg: &Leg, body: &[u8], expect: &Refusal) {
-    for account in [known(RFC), Mocks::new([7; KEY_LEN]).of(b"nobody")] {
+    for account in [
+        known(RFC),
+        Mocks::new([7; KEY_LEN], Shapes::default()).of(b"nobody"),
+    ] {
         let refused = offered(account, leg.clone()).challenge(body);
         assert_eq!(&refused.unwrap_err(), expect, "{}", body.escape_ascii());
     }
@@ -280,7 +283,7 @@ fn another_certificate() {
 /// Nobody gets in, whatever the proof: also with the keys of the mock itself.
 #[test]
 fn who_does_not_exist() {
-    let account = Mocks::new([7; KEY_LEN]).of(b"nobody");
+    let account = Mocks::new([7; KEY_LEN], Shapes::default()).of(b"nobody");
     let Account::Unknown(mock) = account.clone() else {
         unreachable!();
     };
