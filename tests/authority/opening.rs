@@ -85,29 +85,8 @@ async fn users_and_passwords() {
             ..Setup::default()
         },
     );
-    // etcdctl of other versions makes the role root by itself, with the user.
-    if !etcd.ctl(&["role", "list"]).contains("root") {
-        etcd.ctl(&["role", "add", "root"]);
-    }
-    for arguments in [
-        ["user", "add", "root:r"].as_slice(),
-        &["user", "grant-role", "root", "root"],
-        &["user", "add", "pgpalisade:s%cret"],
-        &["user", "add", "nobody:n"],
-        &["role", "add", "marks"],
-        &[
-            "role",
-            "grant-permission",
-            "marks",
-            "readwrite",
-            "/pgpalisade/",
-            "--prefix",
-        ],
-        &["user", "grant-role", "pgpalisade", "marks"],
-        &["auth", "enable"],
-    ] {
-        etcd.ctl(arguments);
-    }
+    etcd.ctl(&["user", "add", "nobody:n"]);
+    etcd.require_logins();
     let port = etcd.urls()[0].rsplit_once(':').unwrap().1.to_owned();
     let address = format!("127.0.0.1:{port}");
     for (text, secret) in [
@@ -122,13 +101,7 @@ async fn users_and_passwords() {
         assert!(matches!(error, OpenError::Denied { .. }), "{error:?}");
         assert!(!format!("{error} {error:?}").contains(secret), "{error}");
     }
-    let file = etcd.dir().join("password");
-    std::fs::write(&file, "s%cret\n").unwrap();
-    let text = format!(
-        "etcd:http://{address}?user=pgpalisade&password_file={}",
-        file.display()
-    );
-    let store = connect_to(&text).await;
+    let store = connect_to(&etcd.authority_with_login()).await;
     store.enrol(CLUSTER).await.unwrap();
     let s = scope("auth");
     declare(&store, &s, 1, 1).await.unwrap();

@@ -16,7 +16,7 @@ use pgpalisade_tests::proxy::subcommand;
 use serde_json::Value;
 
 /// The ids of all checks, in the order in which they run.
-const IDS: [&str; 19] = [
+const IDS: [&str; 20] = [
     "config",
     "declare",
     "upstream",
@@ -31,6 +31,7 @@ const IDS: [&str; 19] = [
     "prepared",
     "witness",
     "authority",
+    "elections",
     "cluster",
     "proxies",
     "marks",

@@ -93,6 +93,34 @@ impl Etcd {
         format!("etcd:{}", self.urls().join(","))
     }
 
+    /// Asks for a login from now on: `root:r` may do all, `pgpalisade:s%cret` may use the keys of the marks.
+    pub fn require_logins(&self) {
+        // etcdctl of other versions makes the role root by itself, with the user.
+        if !self.ctl(&["role", "list"]).contains("root") {
+            self.ctl(&["role", "add", "root"]);
+        }
+        let rights = ["marks", "readwrite", "/pgpalisade/", "--prefix"];
+        for arguments in [
+            ["user", "add", "root:r"].as_slice(),
+            &["user", "grant-role", "root", "root"],
+            &["user", "add", "pgpalisade:s%cret"],
+            &["role", "add", "marks"],
+            &[&["role", "grant-permission"], rights.as_slice()].concat(),
+            &["user", "grant-role", "pgpalisade", "marks"],
+            &["auth", "enable"],
+        ] {
+            self.ctl(arguments);
+        }
+    }
+
+    /// What stands behind `--authority` for the user `pgpalisade` then.
+    pub fn authority_with_login(&self) -> String {
+        let file = self.dir().join("password");
+        std::fs::write(&file, "s%cret\n").expect("write a file");
+        let file = file.display();
+        format!("{}?user=pgpalisade&password_file={file}", self.authority())
+    }
+
     /// The URLs for clients.
     pub fn urls(&self) -> Vec<String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };

@@ -1,6 +1,7 @@
 //! The checks, one after the other.
 
 mod authority;
+mod elections;
 mod logins;
 mod postgres;
 
@@ -44,7 +45,14 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let within = step_within(config);
     let report = &mut Report { tell };
     report.add(Check::Config, Verdict::ok("every value is valid"));
-    report.add(Check::Declare, who_may_declare(config));
+    let policy = policy(config);
+    report.add(
+        Check::Declare,
+        match &policy {
+            Ok(policy) => who_may_declare(policy),
+            Err(verdict) => verdict.clone(),
+        },
+    );
     report.add(Check::Upstream, upstream(config, within).await);
     report.add(Check::Logins, logins::check(config, within).await);
     let Survey { chosen, hosts } = hosts::survey(config, within).await;
@@ -61,6 +69,9 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     // After the witness, which never is ahead of an authority that remembers.
     let store = store::look(&config.takeover.authority, protected, within).await;
     report.add(Check::Authority, store.verdict);
+    let elected = policy.as_ref().map_or(&[][..], Policy::elected);
+    let elections = elections::check(&config.takeover.authority, elected, within).await;
+    report.add(Check::Elections, elections);
     match &control {
         Some(control) => {
             authority::checks(control, &store.held, witnessed.as_ref(), report).await;
@@ -69,23 +80,27 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     }
 }
 
+/// The policy, or what is wrong with it.
+fn policy(config: &Config) -> Result<Policy, Verdict> {
+    let read = |path| policy_file::read_for(path, &config.takeover.authority);
+    let policy = config
+        .policy
+        .file
+        .as_deref()
+        .map_or(Ok(Policy::default()), read);
+    policy.map_err(|errors| {
+        let first = errors.to_string();
+        Verdict::fail(
+            first.lines().next().unwrap_or_default(),
+            "\"pgpalisade check --policy FILE\" lists all errors of the file itself",
+        )
+    })
+}
+
 /// Nothing shows a pooler in front of the proxy, so this is said in any case.
-fn who_may_declare(config: &Config) -> Verdict {
+fn who_may_declare(policy: &Policy) -> Verdict {
     const POOLERS: &str = "behind a pooler in transaction or statement mode a session-level SET is unsafe unless the \
                            policy says declare = \"transaction\"";
-    let read = |path| policy_file::read_for(path, &config.takeover.authority);
-    let policy = match config.policy.file.as_deref().map(read) {
-        None => Policy::default(),
-        Some(Ok(policy)) => policy,
-        Some(Err(errors)) => {
-            let first = errors.to_string();
-            let first = first.lines().next().unwrap_or_default().to_owned();
-            return Verdict::fail(
-                first,
-                "\"pgpalisade check --policy FILE\" lists all errors of the file itself",
-            );
-        }
-    };
     Verdict::ok(match policy.says_who_may_declare() {
         true => format!("the policy says who may declare; {POOLERS}"),
         false => format!(

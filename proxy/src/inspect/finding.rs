@@ -35,6 +35,7 @@ pub(crate) enum Check {
     Prepared,
     Witness,
     Authority,
+    Elections,
     Cluster,
     Proxies,
     Marks,

@@ -6,6 +6,7 @@ use pgpalisade_authority::{
     Authority, Backend, Cluster, Declaration, Declared, Embedded, Scope, Token,
 };
 use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::proxy::{Options, Proxy, Store};
 use pgpalisade_tests::stage::leader;
@@ -318,4 +319,51 @@ fn a_store_in_etcd() {
         .expect("authority", "fail", "", "no new token")
         .expect("marks", "skip", "cannot be read", "")
         .expect_bad(&["authority"]);
+}
+
+#[test]
+fn elections_that_give_tokens() {
+    const ELECTION: &str = "/elections/jobs";
+    let (postgres, etcd) = (Postgres::start(), Etcd::start(1));
+    let (_dir, store) = fresh_store();
+    let policy = PolicyFile::new(&format!(
+        "[scope.jobs]\ntables = [\"*.jobs\"]\nnumbers = {{ etcd_election = \"{ELECTION}\" }}\n"
+    ));
+    let policy = policy.path().display().to_string();
+    let settings = Settings::new(&postgres, &store).authority(etcd.authority());
+    let without = settings.check();
+    without.expect("elections", "skip", "no scope", "");
+    // By itself "check --policy" asks no server.
+    let config = etcd.dir().join("pgpalisade.toml");
+    std::fs::write(&config, format!("policy = \"{policy}\"\n")).unwrap();
+    let settings = settings
+        .flag("--config")
+        .flag(&config.display().to_string());
+    settings
+        .check()
+        .expect("elections", "skip", "there is no store yet", "");
+    let mut options = Options::new(&postgres).flag("--policy", &policy);
+    options.store = Store::Url(etcd.authority());
+    drop(Proxy::start_with(options));
+    settings.check().expect(
+        "elections",
+        "ok",
+        "scope jobs: nobody leads /elections/jobs",
+        "",
+    );
+    let number = etcd.stands(ELECTION, "a");
+    settings
+        .check()
+        .expect("elections", "ok", &format!("{number} leads"), "");
+    etcd.require_logins();
+    settings
+        .authority(etcd.authority_with_login())
+        .check()
+        .expect("authority", "ok", "", "")
+        .expect(
+            "elections",
+            "fail",
+            "permission denied",
+            "read all keys below",
+        );
 }

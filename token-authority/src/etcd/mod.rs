@@ -114,7 +114,7 @@ pub use status::{Endpoint, Member, Role};
 use crate::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
     Following, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired, Scope,
-    TakeoverRecord, Watch,
+    TakeoverRecord, Token, Watch,
 };
 use open::Missing;
 use store::Store;
@@ -172,6 +172,14 @@ impl Etcd {
     /// Every endpoint, in the order given, as it is now. Takes about a second at most.
     pub async fn endpoints(&self) -> Vec<Endpoint> {
         self.inner.store.endpoints().await
+    }
+
+    /// The number of who leads an election now. Takes as long as any other request.
+    ///
+    /// Errors: etcd does not answer, or its rights forbid to read the election.
+    pub async fn leader(&self, election: &str) -> Answer<Option<Token>> {
+        let (_, leader) = self.store().leader(election).await?;
+        Ok(leader.map(|leader| leader.number()))
     }
 
     fn store(&self) -> &Store {

@@ -1,0 +1,63 @@
+//! The check of the elections whose numbers are tokens.
+
+use std::time::Duration;
+
+use pgpalisade_authority::Etcd;
+use pgpalisade_policies::ElectedScope;
+use tokio::time::timeout;
+
+use super::super::finding::Verdict;
+use crate::config::AuthorityLocation;
+
+/// Elections that are named in one line.
+const NAMED: usize = 5;
+
+const NEEDED: &str = "let etcd's user of the proxy read all keys below it: until then every token of the scope is \
+                      refused";
+
+/// Reads who leads each of them.
+pub(super) async fn check(
+    location: &AuthorityLocation,
+    elected: &[ElectedScope],
+    within: Duration,
+) -> Verdict {
+    // A policy that names some is refused with any other store.
+    let AuthorityLocation::Etcd(options) = location else {
+        return Verdict::skip("no scope has its tokens from an election");
+    };
+    if elected.is_empty() {
+        return Verdict::skip("no scope has its tokens from an election");
+    }
+    let reading = timeout(within * 2, async {
+        match Etcd::find(options.as_ref().clone()).await {
+            Ok(Some(store)) => leaders(&store, elected).await,
+            Ok(None) => Verdict::skip("not looked at: there is no store yet"),
+            Err(_) => Verdict::skip("not looked at: the store cannot be read"),
+        }
+    });
+    let silent = |_| Verdict::fail("they were not read in time", NEEDED);
+    reading.await.unwrap_or_else(silent)
+}
+
+async fn leaders(store: &Etcd, elected: &[ElectedScope]) -> Verdict {
+    let mut seen = Vec::new();
+    for ElectedScope {
+        scope, election, ..
+    } in elected
+    {
+        match store.leader(election).await {
+            Ok(Some(number)) => seen.push(format!("scope {scope}: {number} leads {election}")),
+            Ok(None) => seen.push(format!("scope {scope}: nobody leads {election}")),
+            Err(error) => {
+                let seen = format!("scope {scope}: {election} cannot be read: {error}");
+                return Verdict::fail(seen, NEEDED);
+            }
+        }
+    }
+    let more = seen.len().saturating_sub(NAMED);
+    if more > 0 {
+        seen.truncate(NAMED);
+        seen.push(format!("{more} more"));
+    }
+    Verdict::ok(seen.join("; "))
+}
