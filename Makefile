@@ -58,7 +58,7 @@ deb: release ## A Debian package of it: target/pgpalisade_VERSION_ARCHITECTURE.d
 
 # `PGPALISADE_BIN=target/profiled/pgpalisade make bench` measures another binary.
 bench: export PGPALISADE_BIN := $(or $(PGPALISADE_BIN),$(RELEASE))
-bench: release ## Measure the proxy beside its peers, half an hour (ARGS='--size quick': a quarter of an hour)
+bench: release ## Measure the proxy beside its peers, 40 minutes (ARGS='--size quick': a quarter of an hour)
 	$(CARGO) build --release --locked --bins --package pgpalisade-bench
 	@"$(BENCH)" $(ARGS)
 

@@ -9,7 +9,7 @@ use crate::record::{Figure, Measurement, Record, Target};
 /// How long a run takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Size {
-    /// Nine rounds, half an hour
+    /// Nine rounds, 40 minutes
     Full,
     /// Five shorter rounds, a quarter of an hour
     Quick,
