@@ -1,6 +1,7 @@
 //! Locks without a number: the proxy takes the token after the mark, and PostgreSQL has its number.
 
 mod lease;
+mod lock_delay;
 mod race;
 mod unanswered;
 

@@ -271,6 +271,7 @@ fn bounds(scopes: &[ScopeDraft], general: &TokenBounds) -> BTreeMap<Box<str>, To
             max_token: limits.1,
             numbers: election.or_else(|| own.numbers.clone().or_else(|| general.numbers.clone())),
             prepared: own.prepared.or(general.prepared),
+            lock_delay: own.lock_delay.or(general.lock_delay),
             max_scopes: None,
         };
         let name = scope.name.get_ref().clone();

@@ -34,6 +34,7 @@ mod who;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use decide::Decision;
 pub use declare::MayNotDeclare;
@@ -85,6 +86,8 @@ pub struct TokenBounds {
     pub numbers: Option<Numbers>,
     /// What a takeover does with prepared transactions; `None`: it reports them.
     pub prepared: Option<PreparedTransactions>,
+    /// How much longer a lease is nobody's whose holder has vanished; `None`: no longer.
+    pub lock_delay: Option<Duration>,
     /// How many scopes there may be for this one to be made, where the policy does not name it.
     pub max_scopes: Option<u64>,
 }

@@ -14,6 +14,7 @@ use crate::fence::Permit;
 use crate::pause;
 use crate::session::action::{Action, Prerequisite};
 use crate::session::frame::Frame;
+use crate::takeover::Lease;
 use crate::transport::{Outbox, Socket, Stall};
 use crate::wire::frontend;
 use crate::wire::header::{self, Header};
@@ -195,6 +196,7 @@ impl Relay {
                 }
                 Action::Terminate => {
                     self.pass_on(bytes, &mut sent, at)?;
+                    self.leases.drain(..).for_each(Lease::give_back);
                     return Err(End::ClientLeft);
                 }
                 Action::End(ending) => {

@@ -113,10 +113,13 @@ impl Relay {
     /// Gives back the leases whose tokens are not in force.
     pub(super) fn give_back_leases(&mut self) {
         let tokens = self.session.tokens();
-        self.leases.retain(|lease| {
+        let is_over = |lease: &mut Lease| {
             let held = tokens.and_then(|tokens| tokens.binding_of(lease.scope()));
-            held.is_some_and(|held| held.token == lease.mark().token)
-        });
+            held.is_none_or(|held| held.token != lease.mark().token)
+        };
+        self.leases
+            .extract_if(.., is_over)
+            .for_each(Lease::give_back);
     }
 
     fn granted(&mut self, outcome: Result<(), Denied>) -> Result<Grant, End> {
@@ -237,7 +240,6 @@ impl Declarant {
         until: Instant,
     ) -> Result<(), DeclareError> {
         self.takeover.check_claim(Claim::Lease(time), terms)?;
-        let purpose = terms.purpose;
         if let Some(at) = self.leases.iter().position(|lease| lease.scope() == scope) {
             let lease = self.leases.swap_remove(at);
             let renewed = self.takeover.renew_lease(&lease, time).await;
@@ -246,13 +248,13 @@ impl Declarant {
                 return renewed.map(drop);
             }
         }
-        let entry = Arc::clone(&self.entry);
+        let (entry, purpose) = (Arc::clone(&self.entry), terms.purpose);
         let lost = move || match purpose {
             Purpose::Admit => entry.end(Cause::LeaseLost),
             // Nobody is ended where that is only observed.
             Purpose::Observe | Purpose::ObserveUnregistered => {}
         };
-        let acquiring = self.takeover.acquire_lease(scope, purpose, until, lost);
+        let acquiring = self.takeover.acquire_lease(scope, terms, until, lost);
         self.acquired.push(acquiring.await?);
         Ok(())
     }

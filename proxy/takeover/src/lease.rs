@@ -4,7 +4,8 @@
 //! costs is a takeover that need not have been.
 //!
 //! In the store a lease lives for [`LIVES`], whoever holds it, and the proxy renews it for its session: so whatever is
-//! killed or cut off, nobody waits for longer. How long a client may be silent is the proxy's to see.
+//! killed or cut off, nobody waits for longer. How long a client may be silent is the proxy's to see. Where the policy
+//! has a lock delay it lives for so much longer, and only who says so gives it back: others wait until it has run out.
 
 mod line;
 mod vacancy;
@@ -14,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pgpalisade_authority::{Claim, Declaration, LeaseStep, LeaseTime, Leased, Mark, Scope, Token};
+use pgpalisade_authority::{Claim, Declaration, LeaseTime, Leased, Mark, Scope, Token};
 use pgpalisade_fence::{Purpose, Terms};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -35,7 +36,7 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How often the next token is taken anew because others have declared one meanwhile.
 const TAKES_MAX: u32 = 8;
 
-/// A candidacy for the lease of a scope. Dropped, it gives back what it holds.
+/// A candidacy for the lease of a scope. Dropped, it gives back what it holds, unless there is a lock delay.
 struct Candidacy {
     place: Place,
     wanted: Mutex<Wanted>,
@@ -53,6 +54,8 @@ enum Wanted {
     Until(Instant),
     /// It has not said so in time.
     NoMore,
+    /// It has given it back.
+    GivenBack,
 }
 
 /// A lease that was acquired for a session, under which no token was taken yet.
@@ -63,7 +66,8 @@ pub struct Acquired {
     renewing: AbortOnDropHandle<()>,
 }
 
-/// The lease of a scope, held with the token that was taken under it. It is given back when this is dropped.
+/// The lease of a scope, held with the token that was taken under it. It is given back when this is dropped, or has run
+/// out where there is a lock delay: for that is whose holder has vanished.
 pub struct Lease {
     candidacy: Arc<Candidacy>,
     mark: Mark,
@@ -96,6 +100,11 @@ impl Lease {
     pub const fn mark(&self) -> &Mark {
         &self.mark
     }
+
+    /// Gives it back at once: its holder has said that it works under it no more.
+    pub fn give_back(self) {
+        *self.candidacy.wanted.lock() = Wanted::GivenBack;
+    }
 }
 
 impl Candidacy {
@@ -110,7 +119,10 @@ impl Candidacy {
             let _ = timeout_at(wake, self.changed.notified()).await;
             if !self.is_wanted() {
                 drop(held);
-                return self.place.give_back().await;
+                match self.place.delays() {
+                    true => return,
+                    false => return self.place.give_back().await,
+                }
             }
             if Instant::now() < next {
                 continue;
@@ -118,7 +130,7 @@ impl Candidacy {
             let renewed = timeout_at(asked_at + LIVES * 2 / 3, async {
                 loop {
                     let asked_at = Instant::now();
-                    match self.place.step(LeaseStep::Renew(LIVES)).await {
+                    match self.place.renew().await {
                         Ok(Leased::Held) => return Some(asked_at),
                         Ok(Leased::NotHeld) => return None,
                         Err(_) => sleep(RETRY).await,
@@ -137,7 +149,7 @@ impl Candidacy {
     fn wanted_until(&self) -> Option<Instant> {
         match *self.wanted.lock() {
             Wanted::Until(until) => Some(until),
-            Wanted::WhileHeld | Wanted::NoMore => None,
+            Wanted::WhileHeld | Wanted::NoMore | Wanted::GivenBack => None,
         }
     }
 
@@ -147,13 +159,13 @@ impl Candidacy {
         if matches!(*wanted, Wanted::Until(until) if until <= Instant::now()) {
             *wanted = Wanted::NoMore;
         }
-        *wanted != Wanted::NoMore
+        !matches!(*wanted, Wanted::NoMore | Wanted::GivenBack)
     }
 
     /// The client wants it from now on for this time. Too late where it is being given back.
     fn want(&self, time: LeaseTime) -> Leased {
         let mut wanted = self.wanted.lock();
-        if *wanted == Wanted::NoMore {
+        if matches!(*wanted, Wanted::NoMore | Wanted::GivenBack) {
             return Leased::NotHeld;
         }
         *wanted = match time {
@@ -167,7 +179,13 @@ impl Candidacy {
 
 impl Drop for Candidacy {
     fn drop(&mut self) {
-        self.place.leave();
+        // Who has taken no token under it has done nothing.
+        let has_vanished =
+            self.token.get().is_some() && *self.wanted.get_mut() != Wanted::GivenBack;
+        match has_vanished && self.place.delays() {
+            true => self.place.vanish(),
+            false => self.place.leave(),
+        }
     }
 }
 
@@ -179,17 +197,17 @@ impl Takeover {
     pub async fn acquire_lease(
         &self,
         scope: &Scope,
-        purpose: Purpose,
+        terms: &Terms,
         until: Instant,
         lost: impl FnOnce() + Send + 'static,
     ) -> Result<Acquired, DeclareError> {
         let lines = &self.inner.lines;
-        let until = match purpose {
+        let until = match terms.purpose {
             Purpose::Admit => until,
             Purpose::Observe | Purpose::ObserveUnregistered => Instant::now(),
         };
         let candidacy = Arc::new(Candidacy {
-            place: lines.stand(scope),
+            place: lines.stand(scope, terms.bounds.lock_delay.unwrap_or_default()),
             wanted: Mutex::new(Wanted::WhileHeld),
             changed: Notify::new(),
             token: OnceLock::new(),
@@ -250,7 +268,7 @@ impl Takeover {
             return Ok(Leased::NotHeld);
         }
         let place = lease.candidacy.place.clone();
-        let renew = async move { place.step(LeaseStep::Renew(LIVES)).await };
+        let renew = async move { place.renew().await };
         let renewed = self.run(renew).await;
         renewed.map_err(|error| DeclareError::LeaseHeld {
             unanswered: Some(error.to_string()),

@@ -29,6 +29,7 @@ const NONE: TokenBounds = TokenBounds {
     max_token: None,
     numbers: None,
     prepared: None,
+    lock_delay: None,
     max_scopes: None,
 };
 

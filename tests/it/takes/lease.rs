@@ -16,7 +16,7 @@ const LEASE: &str = "SET fencing.token = 'lease'";
 /// What a lease that the proxy renews lives without being renewed.
 const LIVES: Duration = Duration::from_secs(15);
 /// Nothing that is handed on takes so long, and nothing that has to lapse is so quick.
-const SOON: Duration = Duration::from_secs(8);
+pub(super) const SOON: Duration = Duration::from_secs(8);
 
 /// Has a session wait in the line.
 fn ask(stage: &Stage, sql: &str) -> Wire {
@@ -402,19 +402,26 @@ fn only_the_first_in_the_line_asks() {
 }
 
 /// Two proxies on one store.
-struct Pair {
-    first: Proxy,
-    second: Proxy,
+pub(super) struct Pair {
+    pub(super) first: Proxy,
+    pub(super) second: Proxy,
     etcd: Etcd,
     _postgres: Postgres,
 }
 
 impl Pair {
     fn start() -> Self {
+        Self::with_flags(&[])
+    }
+
+    pub(super) fn with_flags(flags: &[(&str, &str)]) -> Self {
         let postgres = Postgres::start();
         postgres.sql(SETUP);
         let etcd = Etcd::start(1);
         let mut options = Options::new(&postgres);
+        for (flag, value) in flags {
+            options = options.flag(flag, value);
+        }
         options.store = Store::Url(etcd.authority());
         Self {
             first: Proxy::start_with(options.clone()),
@@ -424,7 +431,7 @@ impl Pair {
         }
     }
 
-    fn plain(proxy: &Proxy) -> Wire {
+    pub(super) fn plain(proxy: &Proxy) -> Wire {
         let user = [("user", "postgres"), ("database", "postgres")];
         Wire::login(&proxy.endpoint(), &user)
     }

@@ -31,13 +31,14 @@ const DECLARE: &str = "\"session\", \"transaction\" or a list of scopes";
 const ISSUED: &str = "\"any\" or \"issued\"; an election below [scope.NAME]";
 const ELECTED: &str = "\"any\", \"issued\" or { etcd_election = \"...\" }";
 const PREPARED: &str = "\"report\", \"refuse\" or \"roll-back\"";
+const SECONDS: &str = "seconds, as \"30s\"";
 const DEFAULTS: &str = "what [defaults] says";
 const TOKENS: &str = "what [tokens] says";
 const ANY: &str = "any";
 
 /// All keys that a policy file may have, in the order of the documentation.
 #[rustfmt::skip] // One key, one row: it is a table.
-pub const POLICY_KEYS: [PolicyKey; 37] = [
+pub const POLICY_KEYS: [PolicyKey; 39] = [
     key("defaults.writes", WRITES, "\"token\""),
     key("defaults.reads", READS, "\"allow\""),
     key("defaults.mode", MODE, "\"enforce\""),
@@ -52,6 +53,7 @@ pub const POLICY_KEYS: [PolicyKey; 37] = [
     key("tokens.scopes", "\"any\" or \"listed\"", "\"any\""),
     key("tokens.max_scopes", NUMBER, "10000"),
     key("tokens.prepared_transactions", PREPARED, "\"report\""),
+    key("tokens.lock_delay", SECONDS, "none"),
     key("scope.NAME.tables", "a pattern schema.table or a list of them", "none"),
     key("scope.NAME.mode", MODE, DEFAULTS),
     key("scope.NAME.max_step", NUMBER, TOKENS),
@@ -60,6 +62,7 @@ pub const POLICY_KEYS: [PolicyKey; 37] = [
     key("scope.NAME.numbers.etcd_election", "the name of an election", "must be there"),
     key("scope.NAME.holders", "a table as session.match", "any session"),
     key("scope.NAME.prepared_transactions", PREPARED, TOKENS),
+    key("scope.NAME.lock_delay", SECONDS, TOKENS),
     key("session.match.user", NAMES, ANY),
     key("session.match.database", NAMES, ANY),
     key("session.match.application_name", NAMES, ANY),
@@ -119,12 +122,12 @@ mod tests {
     fn tables_have_their_keys() {
         let names = |table| names_in(table).collect::<Vec<_>>();
         assert_eq!(names(""), ["defaults", "tokens", "scope", "session"]);
-        assert_eq!(names("tokens").len(), 6);
+        assert_eq!(names("tokens").len(), 7);
         assert_eq!(
             names("session.match"),
             ["user", "database", "application_name", "cn", "network"]
         );
-        assert_eq!(names("scope.NAME").len(), 7);
+        assert_eq!(names("scope.NAME").len(), 8);
     }
 
     #[test]

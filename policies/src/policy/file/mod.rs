@@ -213,6 +213,7 @@ impl Reader<'_> {
                 let word = self.word(name, value, &PREPARED);
                 bounds.prepared = word.map(Spanned::into_inner);
             }
+            "lock_delay" => bounds.lock_delay = self.seconds(name, value),
             _ => self.unknown(table, written, key),
         }
     }

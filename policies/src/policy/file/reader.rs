@@ -1,7 +1,8 @@
 //! Reads the values of a policy file, each with its type. Keeps going after an error.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
+use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -11,6 +12,9 @@ use crate::policy::remark::{Fault, Lines, Remark};
 
 /// Tokens are positive 64-bit integers with a sign: PostgreSQL's `int8`.
 const NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
+
+/// Times, in seconds.
+const SECONDS: RangeInclusive<u64> = 1..=3600;
 
 /// A text that is read, and what was found wrong with it.
 pub(super) struct Reader<'a> {
@@ -170,6 +174,22 @@ impl Reader<'_> {
             self.fault(&value.span(), name, &fault);
         }
         good
+    }
+
+    /// A time as [`SECONDS`], with its unit.
+    pub(super) fn seconds(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<Duration> {
+        let time = self.text(name, value, |text| {
+            let seconds = text.strip_suffix('s');
+            let seconds = seconds.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+            let seconds = seconds.and_then(|digits| digits.parse().ok());
+            let seconds = seconds.filter(|seconds| SECONDS.contains(seconds));
+            let (least, most) = SECONDS.into_inner();
+            seconds.map(Duration::from_secs).ok_or_else(|| {
+                let to_do = format!("write seconds, from \"{least}s\" to \"{most}s\"");
+                Fault::new(format!("{text:?} is no time"), to_do)
+            })
+        });
+        time.map(Spanned::into_inner)
     }
 
     /// The name of a scope, as the authority takes it.

@@ -1,6 +1,8 @@
 //! Every error at once, each with its place; nothing that a file says can make the parser panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+use std::time::Duration;
+
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -272,6 +274,7 @@ fn numbers_are_taken_as_toml_writes_them() {
         max_token: Some(max_token),
         numbers: None,
         prepared: None,
+        lock_delay: None,
         max_scopes: None,
     };
     let other = TokenBounds {
@@ -285,6 +288,19 @@ fn numbers_are_taken_as_toml_writes_them() {
         &["2:12: ", "out of range"],
     );
     refuse("[tokens]\nmax_step = -1\n", &["2:12: ", "out of range"]);
+}
+
+#[test]
+fn a_lock_delay_has_seconds() {
+    let text = "[tokens]\nlock_delay = \"30s\"\n[scope.a]\nlock_delay = \"3600s\"\n[scope.b]\nmax_step = 5\n";
+    let policy = parse(text).unwrap();
+    let delays = ["a", "b", "other"].map(|scope| policy.bounds(scope).lock_delay);
+    assert_eq!(delays, [3600, 30, 30].map(|s| Some(Duration::from_secs(s))));
+    for wrong in ["30", "0s", "3601s", "+5s", "5 s", "5m", "s", ""] {
+        let text = format!("[tokens]\nlock_delay = \"{wrong}\"\n");
+        refuse(&text, &["2:14: ", "is no time", "from \"1s\" to \"3600s\""]);
+    }
+    refuse("[tokens]\nlock_delay = 30\n", &["2:14: ", "\"30s\""]);
 }
 
 #[test]

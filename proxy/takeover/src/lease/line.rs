@@ -54,6 +54,8 @@ pub(super) struct Place {
     line: Arc<Line>,
     scope: Scope,
     id: LeaseId,
+    /// How much longer the lease lives in the store.
+    delay: Duration,
 }
 
 /// A turn that has come.
@@ -80,13 +82,14 @@ impl Lines {
         })
     }
 
-    /// A new place at the end of a scope's line.
-    pub(super) fn stand(self: &Arc<Self>, scope: &Scope) -> Place {
+    /// A new place at the end of a scope's line, which has this lock delay.
+    pub(super) fn stand(self: &Arc<Self>, scope: &Scope, delay: Duration) -> Place {
         Place {
             lines: Arc::clone(self),
             line: Arc::clone(&self.lines.entry(scope.clone()).or_default()),
             scope: scope.clone(),
             id: LeaseId::random(),
+            delay,
         }
     }
 
@@ -125,7 +128,7 @@ impl Place {
         let acquiring = async {
             loop {
                 let asked_at = Instant::now();
-                match self.step(LeaseStep::Acquire(LIVES)).await {
+                match self.step(LeaseStep::Acquire(LIVES + self.delay)).await {
                     Ok(Leased::Held) => {
                         return Some(Turn {
                             asked_at,
@@ -174,10 +177,27 @@ impl Place {
         self.line.freed.notify_one();
     }
 
-    pub(super) async fn step(&self, step: LeaseStep) -> Result<Leased, DeclareError> {
+    /// Renews the lease where it is held.
+    pub(super) async fn renew(&self) -> Result<Leased, DeclareError> {
+        self.step(LeaseStep::Renew(LIVES + self.delay)).await
+    }
+
+    async fn step(&self, step: LeaseStep) -> Result<Leased, DeclareError> {
         let deadline = Instant::now() + self.lines.timeout;
         let step = self.lines.authority.lease(&self.scope, self.id, step);
         in_time(step, deadline).await
+    }
+
+    /// Whether the lease of a holder that has vanished is nobody's for a while.
+    pub(super) const fn delays(&self) -> bool {
+        !self.delay.is_zero()
+    }
+
+    /// Leaves what it has to run out.
+    pub(super) fn vanish(&self) {
+        // This one's and the map's own.
+        let unused = |_: &Scope, line: &Arc<Line>| Arc::strong_count(line) <= 2;
+        self.lines.lines.remove_if(&self.scope, unused);
     }
 
     /// Gives back what it has, in a task of its own. It may have been acquired without an answer.
@@ -185,9 +205,7 @@ impl Place {
         let place = self.clone();
         let giving_back = async move {
             place.give_back().await;
-            // This one's and the map's own.
-            let unused = |_: &Scope, line: &Arc<Line>| Arc::strong_count(line) <= 2;
-            place.lines.lines.remove_if(&place.scope, unused);
+            place.vanish();
         };
         let Lines {
             handle, returns, ..
