@@ -2,7 +2,7 @@
 
 mod auth_query;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,8 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use pgpalisade_logins::{Account, Mocks, Shapes, UsersFile, UsersFileError};
-use pgpalisade_tls::Login;
 
-use crate::config::{Auth, Secret, VerifierSource};
+use crate::config::{Auth, ClientTls, Config, Secret, VerifierSource};
 use crate::timers::Timers;
 use auth_query::AuthQuery;
 pub(crate) use auth_query::LookupError;
@@ -79,24 +78,23 @@ pub(crate) enum FileError {
 }
 
 impl Logins {
-    /// Reads the users file, where there is one. PostgreSQL is asked, with `login`, when somebody logs in.
+    /// Reads the users file, where there is one. PostgreSQL is asked, over a connection like the control connection,
+    /// when somebody logs in.
     ///
     /// # Errors
     ///
     /// What is wrong with the file.
-    pub(crate) fn load(
-        auth: &Auth,
-        login: &Secret<Login>,
-        timers: Timers,
-    ) -> Result<Self, FileError> {
-        let accounts = match auth {
+    pub(crate) fn load(config: &Config, timers: Timers) -> Result<Self, FileError> {
+        let tls = &config.clients.tls;
+        let accounts = match &config.clients.auth {
             Auth::Relay => return Ok(Self::Relayed),
             Auth::Password => return Ok(Self::Password),
-            Auth::Scram(VerifierSource::File(path)) => Accounts::of_file(path)?,
-            Auth::Scram(VerifierSource::Query(sql)) => Accounts::new(Source::Query {
-                query: Box::new(AuthQuery::new(login, sql.clone(), timers)),
-                seen: RwLock::default(),
-            }),
+            Auth::Scram(VerifierSource::File(path)) => Accounts::of_file(path, tls)?,
+            Auth::Scram(VerifierSource::Query(sql)) => {
+                let query = Box::new(AuthQuery::new(&config.control, sql.clone(), timers));
+                let seen = RwLock::default();
+                Accounts::new(Source::Query { query, seen }, tls)
+            }
         };
         Ok(Self::Scram(Arc::new(accounts)))
     }
@@ -115,8 +113,13 @@ impl Logins {
 }
 
 impl Accounts {
-    fn new(source: Source) -> Self {
-        let secret = Secret::new(rand::random());
+    /// Who does not exist is to be shown the same by the next process, and by another one with the same certificate.
+    fn new(source: Source, tls: &ClientTls) -> Self {
+        let key = match tls {
+            ClientTls::On { files, .. } => fs::read(&files.key).ok(),
+            ClientTls::Off => None,
+        };
+        let secret = Secret::new(key.map_or_else(rand::random, Mocks::secret_of));
         Self { source, secret }
     }
 
@@ -125,11 +128,9 @@ impl Accounts {
     /// # Errors
     ///
     /// What is wrong with it.
-    pub(crate) fn of_file(path: &Path) -> Result<Self, FileError> {
-        Ok(Self::new(Source::File {
-            loaded: RwLock::new(Arc::new(read(path)?)),
-            path: path.to_owned(),
-        }))
+    pub(crate) fn of_file(path: &Path, tls: &ClientTls) -> Result<Self, FileError> {
+        let (loaded, path) = (RwLock::new(Arc::new(read(path)?)), path.to_owned());
+        Ok(Self::new(Source::File { path, loaded }, tls))
     }
 
     /// Reads the users file again, where there is one. If it is not sound, the old one stays in force.

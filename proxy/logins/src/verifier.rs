@@ -16,6 +16,9 @@ const ITERATIONS: u32 = 4096;
 /// PostgreSQL's own.
 const SALT_LEN: usize = 16;
 
+/// Tells what is derived from a key apart from all else that it is for.
+const MOCKS: [u8; KEY_LEN] = *b"pgpalisade: mock verifiers, v. 1";
+
 /// More shapes of verifiers are not kept: roles may have set their own.
 const SHAPES_MAX: usize = 16;
 
@@ -144,7 +147,14 @@ impl fmt::Debug for Mocks {
 }
 
 impl Mocks {
-    /// Of a secret of this process. Each looks like one of these shapes.
+    /// The secret that comes of a private key, as it is kept in a file: the same in each process that has it. As
+    /// HKDF-Extract has it: <https://www.rfc-editor.org/rfc/rfc5869#section-2.2>.
+    #[must_use]
+    pub fn secret_of(private_key: Vec<u8>) -> [u8; KEY_LEN] {
+        hmac(&MOCKS, &[&Zeroizing::new(private_key)])
+    }
+
+    /// Of a secret. Each looks like one of these shapes.
     #[must_use]
     pub fn new(secret: [u8; KEY_LEN], shapes: Shapes) -> Self {
         Self {

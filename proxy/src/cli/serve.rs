@@ -59,7 +59,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let certificates = Arc::new(Certificates::load(&config).map_err(failed)?);
     let runtime = runtime()?;
     let timers = Timers::new(runtime.handle().clone());
-    let logins = Logins::load(&config.clients.auth, &config.control, timers).map_err(failed)?;
+    let logins = Logins::load(&config, timers).map_err(failed)?;
     let users = console_users(&config).map_err(failed)?;
     let (policies, policy_reloads) = mpsc::channel(1);
     let (orders, reloads, stops) = Orders::new();
@@ -140,7 +140,8 @@ fn console_users(config: &Config) -> Result<Users, FileError> {
     let Some(console) = &config.console else {
         return Ok(Users::default());
     };
-    let accounts = console.auth_file.as_deref().map(Accounts::of_file);
+    let read = |file| Accounts::of_file(file, &config.clients.tls);
+    let accounts = console.auth_file.as_deref().map(read);
     Ok(Users {
         accounts: accounts.transpose()?.map(Arc::new),
         admins: console.admins.clone(),

@@ -144,7 +144,7 @@ fn judge(auth: &Auth, user: &str, legs: Legs) -> Verdict {
 /// Whether verifiers can be had, where they are needed.
 async fn verifiers(config: &Config, user: &str) -> Result<(), String> {
     let timers = Timers::of_this_runtime();
-    let logins = Logins::load(&config.clients.auth, &config.control, timers);
+    let logins = Logins::load(config, timers);
     match logins.map_err(|error| error.to_string())? {
         Logins::Scram(accounts) => accounts
             .of(user.as_bytes())
