@@ -2,6 +2,7 @@
 
 mod loss;
 mod no_wait;
+mod zookeeper;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -378,10 +379,26 @@ fn what_does_not_fit_is_said() {
             &["jobs", "--with", "etcd:/a"][..],
             "--with etcd:KEY needs etcd's address",
         ),
+        (
+            &["jobs", "--with", "zookeeper:/a"],
+            "--with zookeeper:PATH needs ZooKeeper's address",
+        ),
+        (
+            &[
+                "jobs",
+                "--with",
+                "zookeeper:/a",
+                "--zookeeper",
+                "h",
+                "--proxied",
+                "host=h",
+            ],
+            "--proxied is for --with lease and advisory-lock:ID",
+        ),
         (&["jobs", "--with", "advisory-lock:x"], "advisory-lock:42"),
         (
             &["jobs", "--with", "redis:x"],
-            "write lease, etcd:KEY or advisory-lock:NUMBER",
+            "write lease, etcd:KEY, zookeeper:PATH or advisory-lock:NUMBER",
         ),
         (
             &["jobs", "--with", "advisory-lock:1", "--etcd", "http://h"],

@@ -5,6 +5,7 @@
 //! - [`postgres`]: a private PostgreSQL on a free port, unprivileged, removed when dropped.
 //! - [`patroni`]: two that Patroni keeps.
 //! - [`etcd`]: private etcd clusters, to pause, kill and restart.
+//! - [`zookeeper`]: the same of ZooKeeper.
 //! - [`pooler`]: a pgbouncer, where none belongs.
 //! - [`proxy`]: the binary `pgpalisade serve` in front of it.
 //! - [`stage`]: both together, which is what most tests want.
@@ -44,3 +45,4 @@ pub mod stage;
 pub mod tls;
 pub mod tls_client;
 pub mod wire;
+pub mod zookeeper;

@@ -9,7 +9,7 @@ use pgpalisade_tls::Login;
 
 use super::{Failure, failed, runtime, tell};
 use crate::config::{Environment, Secret, parse_dsn, parse_time, show_time};
-use crate::elect::{self, ElectError, Event, Lock, LockSpec, Plan, Runs};
+use crate::elect::{self, ElectError, Event, Lock, LockSpec, Plan, Runs, Servers};
 use crate::session::startup_options;
 
 /// What the session that holds the lock is called in `pg_stat_activity`.
@@ -37,6 +37,7 @@ const GRACE_MAX: Duration = Duration::from_secs(3600);
 Locks:\n  \
     lease             a lease of the scope, kept by the proxy's authority; the token is the scope's next one\n  \
     etcd:KEY          an election in etcd, as of \"etcdctl elect KEY\"; the token is the candidacy's revision\n  \
+    zookeeper:PATH    an election in ZooKeeper, as of kazoo's Lock and Election; the token is the node's czxid\n  \
     advisory-lock:ID  pg_advisory_lock(ID) of the database behind the proxy; the token is the scope's next one\n\n\
 Examples:\n  \
     pgpalisade elect jobs --with lease --proxied postgres://app@db:6432/app -- ./scheduler\n  \
@@ -45,12 +46,15 @@ Examples:\n  \
 pub(super) struct ElectArgs {
     /// What the token is for: the scope of the policy, or "default"
     scope: Scope,
-    /// Whose holder leads: lease, etcd:KEY or advisory-lock:ID
+    /// Whose holder leads: lease, etcd:KEY, zookeeper:PATH or advisory-lock:ID
     #[arg(long, value_name = "LOCK")]
     with: LockSpec,
     /// etcd, for etcd:KEY: http://host:2379, several with commas; ?ca=, cert=, key=, user=, password_file= behind it
     #[arg(long, value_name = "URLS")]
     etcd: Option<etcd::Options>,
+    /// ZooKeeper, for zookeeper:PATH: host:2181, several with commas
+    #[arg(long, value_name = "SERVERS")]
+    zookeeper: Option<Servers>,
     /// The database through pgpalisade, for lease and advisory-lock:ID; the rest comes from PGHOST and the like
     #[arg(long, value_name = "DSN")]
     proxied: Option<String>,
@@ -101,29 +105,59 @@ fn not_run(error: &std::io::Error) -> u8 {
     }
 }
 
+/// Which options are for which locks: the others are not to be ignored.
+fn check_options(args: &ElectArgs) -> Result<(), String> {
+    let (with_etcd, with_zookeeper) = (
+        matches!(args.with, LockSpec::Etcd(_)),
+        matches!(args.with, LockSpec::ZooKeeper(_)),
+    );
+    let proxied = !with_etcd && !with_zookeeper;
+    for (option, given, fits, locks) in [
+        ("--etcd", args.etcd.is_some(), with_etcd, "etcd:KEY"),
+        (
+            "--zookeeper",
+            args.zookeeper.is_some(),
+            with_zookeeper,
+            "zookeeper:PATH",
+        ),
+        (
+            "--proxied",
+            args.proxied.is_some(),
+            proxied,
+            "lease and advisory-lock:ID",
+        ),
+    ] {
+        if given && !fits {
+            return Err(format!("{option} is for --with {locks}: leave it out"));
+        }
+    }
+    Ok(())
+}
+
+fn lock(args: &ElectArgs) -> Result<Lock, String> {
+    check_options(args)?;
+    let (dsn, scope, ttl) = (args.proxied.as_deref(), args.scope.clone(), args.ttl);
+    Ok(match &args.with {
+        LockSpec::Lease => Lock::lease(login(dsn)?, scope, ttl),
+        LockSpec::AdvisoryLock(id) => Lock::advisory(login(dsn)?, *id, scope, ttl),
+        LockSpec::Etcd(key) => {
+            let etcd = args.etcd.clone();
+            let etcd =
+                etcd.ok_or("--with etcd:KEY needs etcd's address: --etcd http://10.0.0.1:2379")?;
+            Lock::etcd(etcd, key.clone(), ttl)
+        }
+        LockSpec::ZooKeeper(path) => {
+            let servers = args.zookeeper.clone();
+            let servers = servers.ok_or(
+                "--with zookeeper:PATH needs ZooKeeper's address: --zookeeper 10.0.0.1:2181",
+            )?;
+            Lock::zookeeper(servers, path.clone(), ttl)
+        }
+    })
+}
+
 fn plan(args: &ElectArgs) -> Result<Plan, String> {
-    let lock = match (&args.with, &args.etcd, &args.proxied) {
-        (LockSpec::Etcd(key), Some(etcd), None) => Lock::etcd(etcd.clone(), key.clone(), args.ttl),
-        (LockSpec::Lease, None, dsn) => {
-            Lock::lease(login(dsn.as_deref())?, args.scope.clone(), args.ttl)
-        }
-        (LockSpec::AdvisoryLock(id), None, dsn) => {
-            Lock::advisory(login(dsn.as_deref())?, *id, args.scope.clone(), args.ttl)
-        }
-        (LockSpec::Etcd(_), None, _) => {
-            return Err(
-                "--with etcd:KEY needs etcd's address: --etcd http://10.0.0.1:2379".to_owned(),
-            );
-        }
-        (LockSpec::Etcd(_), Some(_), Some(_)) => {
-            return Err(
-                "--proxied is for --with lease and advisory-lock:ID: leave it out".to_owned(),
-            );
-        }
-        (LockSpec::Lease | LockSpec::AdvisoryLock(_), Some(_), _) => {
-            return Err("--etcd is for --with etcd:KEY: leave it out".to_owned());
-        }
-    };
+    let lock = lock(args)?;
     let options = std::env::var_os("PGOPTIONS").unwrap_or_default();
     let settings = startup_options::from_switches(options.as_encoded_bytes());
     if startup_options::last(&settings, "fencing.token").is_some() {

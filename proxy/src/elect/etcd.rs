@@ -6,6 +6,7 @@ use pgpalisade_authority::Token;
 use pgpalisade_authority::etcd::{self, OpenError, Options, Standing};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::host_and_process;
 use super::lease::{LATE, Lease};
 use super::lock::{LockError, Patience};
 
@@ -100,11 +101,4 @@ impl Candidate {
         // Where it is not heard, the lease ends by itself.
         let _expires = timeout(GOODBYE, self.candidate.resign()).await;
     }
-}
-
-/// Who leads, for people who look into etcd.
-fn host_and_process() -> String {
-    let host = rustix::system::uname();
-    let host = host.nodename().to_string_lossy();
-    format!("{host} (pgpalisade elect, process {})", std::process::id())
 }

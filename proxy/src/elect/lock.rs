@@ -8,6 +8,7 @@ use pgpalisade_tls::Login;
 
 use super::etcd::{self, EtcdElection};
 use super::proxied::{self, Kind, ProxiedLock};
+use super::zookeeper::{self, ElectionPath, Servers, ZooKeeperElection, ZooKeeperError};
 use crate::config::Secret;
 
 /// What is written after `--with`.
@@ -17,6 +18,8 @@ pub(crate) enum LockSpec {
     Lease,
     /// `etcd:KEY`.
     Etcd(String),
+    /// `zookeeper:PATH`.
+    ZooKeeper(ElectionPath),
     /// `advisory-lock:ID`.
     AdvisoryLock(i64),
 }
@@ -32,10 +35,11 @@ impl std::str::FromStr for LockSpec {
                 Err("name the election's key: etcd:/elections/jobs".to_owned())
             }
             "etcd" => Ok(Self::Etcd(name.to_owned())),
+            "zookeeper" => name.parse().map(Self::ZooKeeper),
             "advisory-lock" => name.parse().map(Self::AdvisoryLock).map_err(|_| {
                 "name the lock by a number, as pg_advisory_lock does: advisory-lock:42".to_owned()
             }),
-            _ => Err("write lease, etcd:KEY or advisory-lock:NUMBER".to_owned()),
+            _ => Err("write lease, etcd:KEY, zookeeper:PATH or advisory-lock:NUMBER".to_owned()),
         }
     }
 }
@@ -45,6 +49,7 @@ impl fmt::Display for LockSpec {
         match self {
             Self::Lease => f.write_str("lease"),
             Self::Etcd(key) => write!(f, "etcd:{key}"),
+            Self::ZooKeeper(path) => write!(f, "zookeeper:{path}"),
             Self::AdvisoryLock(id) => write!(f, "advisory-lock:{id}"),
         }
     }
@@ -54,6 +59,7 @@ impl fmt::Display for LockSpec {
 #[derive(Debug)]
 pub(crate) enum Lock {
     Etcd(EtcdElection),
+    ZooKeeper(ZooKeeperElection),
     Proxied(ProxiedLock),
 }
 
@@ -61,6 +67,11 @@ impl Lock {
     /// An election in etcd. Whoever does not renew its lease for this long has lost it.
     pub(crate) const fn etcd(options: authority_etcd::Options, key: String, ttl: Duration) -> Self {
         Self::Etcd(EtcdElection { options, key, ttl })
+    }
+
+    /// An election in ZooKeeper, whose sessions end where nothing is heard of them for this long.
+    pub(crate) const fn zookeeper(servers: Servers, path: ElectionPath, ttl: Duration) -> Self {
+        Self::ZooKeeper(ZooKeeperElection { servers, path, ttl })
     }
 
     /// An advisory lock of the database behind the proxy, held by a session through it. A session that does not answer
@@ -97,6 +108,9 @@ pub(crate) enum LockError {
     /// etcd does not answer, or refuses, or a file for it cannot be read.
     #[error(transparent)]
     Etcd(#[from] authority_etcd::OpenError),
+    /// ZooKeeper does not answer, or refuses.
+    #[error("ZooKeeper: {0}")]
+    ZooKeeper(#[from] ZooKeeperError),
     /// The session that holds the lock cannot be had.
     #[error("the session through the proxy: {0}")]
     Session(String),
@@ -123,6 +137,7 @@ pub(super) enum Patience {
 /// Somebody who waits for the lock, or holds it.
 pub(super) enum Candidate {
     Etcd(Box<etcd::Candidate>),
+    ZooKeeper(Box<zookeeper::Candidate>),
     Proxied(Box<proxied::Candidate>),
 }
 
@@ -133,6 +148,9 @@ impl Candidate {
             Lock::Etcd(election) => {
                 Self::Etcd(Box::new(etcd::Candidate::register(election).await?))
             }
+            Lock::ZooKeeper(election) => {
+                Self::ZooKeeper(Box::new(zookeeper::Candidate::register(election).await?))
+            }
             Lock::Proxied(lock) => Self::Proxied(Box::new(proxied::Candidate::log_in(lock).await?)),
         })
     }
@@ -141,6 +159,7 @@ impl Candidate {
     pub(super) async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
         match self {
             Self::Etcd(candidate) => candidate.elected(patience).await,
+            Self::ZooKeeper(candidate) => candidate.elected(patience).await,
             Self::Proxied(candidate) => candidate.elected(patience).await,
         }
     }
@@ -149,6 +168,7 @@ impl Candidate {
     pub(super) async fn lost(&mut self) -> String {
         match self {
             Self::Etcd(candidate) => candidate.lost().await,
+            Self::ZooKeeper(candidate) => candidate.lost().await,
             Self::Proxied(candidate) => candidate.lost().await,
         }
     }
@@ -157,6 +177,7 @@ impl Candidate {
     pub(super) async fn leads(&self) -> bool {
         match self {
             Self::Etcd(candidate) => candidate.leads().await,
+            Self::ZooKeeper(candidate) => candidate.leads().await,
             Self::Proxied(candidate) => candidate.leads().await,
         }
     }
@@ -165,6 +186,7 @@ impl Candidate {
     pub(super) async fn resign(self) {
         match self {
             Self::Etcd(candidate) => candidate.resign().await,
+            Self::ZooKeeper(candidate) => candidate.resign().await,
             Self::Proxied(candidate) => candidate.resign().await,
         }
     }
@@ -180,12 +202,16 @@ mod tests {
         assert_eq!(read("etcd:/jobs"), Ok(LockSpec::Etcd("/jobs".to_owned())));
         assert_eq!(read("lease"), Ok(LockSpec::Lease));
         assert_eq!(read("etcd:a:b"), Ok(LockSpec::Etcd("a:b".to_owned())));
+        let path = "/jobs".parse().unwrap();
+        assert_eq!(read("zookeeper:/jobs"), Ok(LockSpec::ZooKeeper(path)));
         assert_eq!(read("advisory-lock:42"), Ok(LockSpec::AdvisoryLock(42)));
         assert_eq!(read("advisory-lock:-1"), Ok(LockSpec::AdvisoryLock(-1)));
         for text in [
             "",
             "etcd",
             "etcd:",
+            "zookeeper",
+            "zookeeper:jobs",
             "advisory-lock",
             "advisory-lock:x",
             "lease:",

@@ -9,6 +9,7 @@ mod lease;
 mod lock;
 mod proxied;
 mod signals;
+mod zookeeper;
 
 use std::ffi::OsString;
 use std::io;
@@ -23,6 +24,7 @@ use lock::{Candidate, LockError, Patience};
 use signals::{Caught, Signals};
 
 pub(crate) use lock::{Lock, LockSpec};
+pub(crate) use zookeeper::Servers;
 
 /// The exit code where leadership was lost and that is to be the end: EX_TEMPFAIL of `sysexits.h`.
 pub(crate) const LOST: u8 = 75;
@@ -240,4 +242,11 @@ async fn lead(
         }
     }
     Ok(told.map_or(Ended::Lost, Ended::LostAndCaught))
+}
+
+/// Who leads, for people who look into the election's store.
+fn host_and_process() -> String {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    format!("{host} (pgpalisade elect, process {})", std::process::id())
 }

@@ -8,15 +8,17 @@ use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::proxy::{Options, Proxy, Store};
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::Endpoint;
+use pgpalisade_tests::zookeeper::ZooKeeper;
 
-use super::{Candidate, etcd_arguments, pause, token_of};
+use super::{Candidate, etcd_arguments, pause, token_of, zookeeper};
 
 /// What follows `elect` for each kind of lock.
-fn locks(etcd: &str) -> [Vec<&str>; 3] {
+fn locks<'a>(etcd: &'a str, zookeeper: &'a str) -> [Vec<&'a str>; 4] {
     [
         vec!["jobs", "--with", "lease"],
         vec!["jobs", "--with", "advisory-lock:42"],
         etcd_arguments(etcd, &[]),
+        zookeeper::arguments(zookeeper, &[]),
     ]
 }
 
@@ -37,7 +39,8 @@ fn assert_held(arguments: &[&str], proxy: &Endpoint) {
 fn it_runs_where_nobody_leads_and_not_behind_another() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));
     let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
-    for lock in locks(&urls) {
+    let zookeeper = ZooKeeper::start(1);
+    for lock in locks(&urls, &zookeeper.hosts()) {
         println!("{lock:?}");
         let mut leader = now(&lock, "sleep 60", &proxy);
         let token = token_of(&leader);
@@ -67,7 +70,8 @@ fn it_runs_where_nobody_leads_and_not_behind_another() {
 fn of_many_at_once_one_runs() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));
     let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
-    for lock in locks(&urls) {
+    let zookeeper = ZooKeeper::start(1);
+    for lock in locks(&urls, &zookeeper.hosts()) {
         let mut all: Vec<Candidate> = (0..6).map(|_| now(&lock, "sleep 8", &proxy)).collect();
         let mut codes: Vec<i32> = all.iter_mut().map(Candidate::exit_code).collect();
         codes.sort_unstable();
@@ -109,6 +113,10 @@ fn where_nobody_knows_who_leads_it_fails() {
             "the token authority does not answer",
         ),
         (&etcd_arguments(&urls, &[]), "etcd"),
+        (
+            &zookeeper::arguments("127.0.0.1:1", &[]),
+            "ZooKeeper: no connection",
+        ),
         (&["jobs", "--with", "advisory-lock:1"], "authority"),
     ] {
         let mut candidate = now(lock, "echo never", &proxy.endpoint());
