@@ -1,4 +1,4 @@
-//! Records of ZooKeeper's protocol in their encoding, Jute: numbers are big-endian, and bytes stand behind their length.
+//! Records of ZooKeeper's protocol in their encoding, Jute: numbers are big-endian, bytes stand behind their length.
 //!
 //! As much of it as a candidate needs. Source:
 //! <https://github.com/apache/zookeeper/blob/release-3.8.0/zookeeper-jute/src/main/resources/zookeeper.jute>.

@@ -1,7 +1,7 @@
 //! A candidate in an election of ZooKeeper: its recipe for a lock, with the nodes that kazoo makes.
 //!
-//! Candidates are nodes with a number, below one path. The lowest leads, and each waits only for the one in front of it.
-//! The token is the `czxid` of the own node. Sources:
+//! Candidates are nodes with a number, below one path. The lowest leads, and each waits only for the one in front of
+//! it. The token is the `czxid` of the own node. Sources:
 //! <https://zookeeper.apache.org/doc/r3.8.0/recipes.html#sc_leaderElection>,
 //! <https://github.com/python-zk/kazoo/blob/2.9.0/kazoo/recipe/lock.py>.
 
