@@ -7,9 +7,10 @@ use std::time::Duration;
 use pgpalisade_authority::{Scope, etcd};
 use pgpalisade_tls::Login;
 
+use super::text::plain;
 use super::{Failure, failed, runtime, tell};
 use crate::config::{Environment, Secret, parse_dsn, parse_time, show_time};
-use crate::elect::{self, ElectError, Event, Lock, LockSpec, Plan, Runs, Servers};
+use crate::elect::{self, Cluster, ElectError, Event, Lock, LockSpec, Plan, Runs, Servers};
 use crate::session::startup_options;
 
 /// What the session that holds the lock is called in `pg_stat_activity`.
@@ -38,6 +39,7 @@ Locks:\n  \
     lease             a lease of the scope, kept by the proxy's authority; the token is the scope's next one\n  \
     etcd:KEY          an election in etcd, as of \"etcdctl elect KEY\"; the token is the candidacy's revision\n  \
     zookeeper:PATH    an election in ZooKeeper, as of kazoo's Lock and Election; the token is the node's czxid\n  \
+    kubernetes:NS/NAME  a Lease of Kubernetes, as of client-go; the token is the scope's next one\n  \
     advisory-lock:ID  pg_advisory_lock(ID) of the database behind the proxy; the token is the scope's next one\n\n\
 Examples:\n  \
     pgpalisade elect jobs --with lease --proxied postgres://app@db:6432/app -- ./scheduler\n  \
@@ -46,7 +48,7 @@ Examples:\n  \
 pub(super) struct ElectArgs {
     /// What the token is for: the scope of the policy, or "default"
     scope: Scope,
-    /// Whose holder leads: lease, etcd:KEY, zookeeper:PATH or advisory-lock:ID
+    /// Whose holder leads: lease, etcd:KEY, zookeeper:PATH, kubernetes:NAMESPACE/NAME or advisory-lock:ID
     #[arg(long, value_name = "LOCK")]
     with: LockSpec,
     /// etcd, for etcd:KEY: http://host:2379, several with commas; ?ca=, cert=, key=, user=, password_file= behind it
@@ -55,7 +57,11 @@ pub(super) struct ElectArgs {
     /// ZooKeeper, for zookeeper:PATH: host:2181, several with commas
     #[arg(long, value_name = "SERVERS")]
     zookeeper: Option<Servers>,
-    /// The database through pgpalisade, for lease and advisory-lock:ID; the rest comes from PGHOST and the like
+    /// Kubernetes, for kubernetes:NAMESPACE/NAME: https://host:6443; ?ca=, token_file=, cert=, key= behind it; in a pod
+    /// what its service account says
+    #[arg(long, value_name = "URL")]
+    kubernetes: Option<Cluster>,
+    /// The database through pgpalisade, for lease, kubernetes and advisory-lock; the rest comes from PGHOST and the like
     #[arg(long, value_name = "DSN")]
     proxied: Option<String>,
     /// A leader that is not heard of for so long has lost the lock, 3s to 1h
@@ -91,7 +97,7 @@ pub(super) fn run(args: &ElectArgs) -> Result<(), Failure> {
                 ElectError::NotNow(_) if error.is_held() => elect::HELD,
                 ElectError::NotNow(_) => return Err(failed(error)),
             };
-            tell(&format!("pgpalisade: {error}"));
+            tell(&format!("pgpalisade: {}", plain(&error.to_string())));
             Err(Failure::Code(code))
         }
     }
@@ -107,11 +113,9 @@ fn not_run(error: &std::io::Error) -> u8 {
 
 /// Which options are for which locks: the others are not to be ignored.
 fn check_options(args: &ElectArgs) -> Result<(), String> {
-    let (with_etcd, with_zookeeper) = (
-        matches!(args.with, LockSpec::Etcd(_)),
-        matches!(args.with, LockSpec::ZooKeeper(_)),
-    );
-    let proxied = !with_etcd && !with_zookeeper;
+    let with = &args.with;
+    let with_etcd = matches!(with, LockSpec::Etcd(_));
+    let with_zookeeper = matches!(with, LockSpec::ZooKeeper(_));
     for (option, given, fits, locks) in [
         ("--etcd", args.etcd.is_some(), with_etcd, "etcd:KEY"),
         (
@@ -121,10 +125,16 @@ fn check_options(args: &ElectArgs) -> Result<(), String> {
             "zookeeper:PATH",
         ),
         (
+            "--kubernetes",
+            args.kubernetes.is_some(),
+            matches!(with, LockSpec::Kubernetes(_)),
+            "kubernetes:NAMESPACE/NAME",
+        ),
+        (
             "--proxied",
             args.proxied.is_some(),
-            proxied,
-            "lease and advisory-lock:ID",
+            !with_etcd && !with_zookeeper,
+            "lease, kubernetes:NAMESPACE/NAME and advisory-lock:ID",
         ),
     ] {
         if given && !fits {
@@ -152,6 +162,15 @@ fn lock(args: &ElectArgs) -> Result<Lock, String> {
                 "--with zookeeper:PATH needs ZooKeeper's address: --zookeeper 10.0.0.1:2181",
             )?;
             Lock::zookeeper(servers, path.clone(), ttl)
+        }
+        LockSpec::Kubernetes(lease) => {
+            let cluster = args.kubernetes.clone();
+            let cluster = cluster.or_else(|| Cluster::of_this_pod(&Environment::of_this_process()));
+            let cluster = cluster.ok_or(
+                "this is no pod: --with kubernetes:NAMESPACE/NAME needs the API's address: \
+                 --kubernetes 'https://10.0.0.1:6443?ca=FILE&token_file=FILE'",
+            )?;
+            Lock::kubernetes(cluster, lease.clone(), login(dsn)?, scope, ttl)
         }
     })
 }
@@ -198,14 +217,14 @@ fn say(args: &ElectArgs, event: &Event<'_>) {
         Event::Campaigns if args.no_wait => return,
         Event::Campaigns => format!("pgpalisade: waiting for {lock}"),
         Event::Failed(error, pause) => {
-            let pause = show_time(*pause);
+            let (error, pause) = (plain(&error.to_string()), show_time(*pause));
             format!("pgpalisade: {error}; trying again in {pause}")
         }
         Event::Leads(token) => {
             format!("pgpalisade: leads scope \"{scope}\" with fencing token {token}")
         }
         Event::Lost(why) => {
-            let grace = show_time(args.grace);
+            let (why, grace) = (plain(why), show_time(args.grace));
             format!("pgpalisade: lost {lock}: {why}; the command has {grace} to end")
         }
         Event::Kills => "pgpalisade: the command has not ended in time and is killed".to_owned(),

@@ -234,7 +234,7 @@ fn unix(path: &str, port: u16) -> Result<UpstreamAddr, String> {
 }
 
 /// Undoes `%2F` and the like (RFC 3986, section 2.1).
-fn percent_decode(text: &str) -> Result<String, String> {
+pub(crate) fn percent_decode(text: &str) -> Result<String, String> {
     let bad = || String::from("has a % that does not begin two hexadecimal digits of UTF-8");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

@@ -24,7 +24,7 @@ mod tests;
 mod tls;
 mod values;
 
-pub(crate) use address::{Hosts, UpstreamAddr};
+pub(crate) use address::{Hosts, UpstreamAddr, percent_decode};
 pub(crate) use auth::{Auth, VerifierSource};
 pub(crate) use authority::AuthorityLocation;
 pub(crate) use control::{first_address as address_of, parse_for_client as parse_dsn};

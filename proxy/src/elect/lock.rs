@@ -7,6 +7,7 @@ use pgpalisade_authority::{LeaseTime, Scope, Token, etcd as authority_etcd};
 use pgpalisade_tls::Login;
 
 use super::etcd::{self, EtcdElection};
+use super::kubernetes::{self, Cluster, KubernetesElection, KubernetesError, LeaseName};
 use super::proxied::{self, Kind, ProxiedLock};
 use super::zookeeper::{self, ElectionPath, Servers, ZooKeeperElection, ZooKeeperError};
 use crate::config::Secret;
@@ -20,6 +21,8 @@ pub(crate) enum LockSpec {
     Etcd(String),
     /// `zookeeper:PATH`.
     ZooKeeper(ElectionPath),
+    /// `kubernetes:NAMESPACE/NAME`.
+    Kubernetes(LeaseName),
     /// `advisory-lock:ID`.
     AdvisoryLock(i64),
 }
@@ -36,10 +39,13 @@ impl std::str::FromStr for LockSpec {
             }
             "etcd" => Ok(Self::Etcd(name.to_owned())),
             "zookeeper" => name.parse().map(Self::ZooKeeper),
+            "kubernetes" => name.parse().map(Self::Kubernetes),
             "advisory-lock" => name.parse().map(Self::AdvisoryLock).map_err(|_| {
                 "name the lock by a number, as pg_advisory_lock does: advisory-lock:42".to_owned()
             }),
-            _ => Err("write lease, etcd:KEY, zookeeper:PATH or advisory-lock:NUMBER".to_owned()),
+            _ => Err(
+                "write lease, etcd:KEY, zookeeper:PATH, kubernetes:NAMESPACE/NAME or advisory-lock:NUMBER".to_owned(),
+            ),
         }
     }
 }
@@ -50,6 +56,7 @@ impl fmt::Display for LockSpec {
             Self::Lease => f.write_str("lease"),
             Self::Etcd(key) => write!(f, "etcd:{key}"),
             Self::ZooKeeper(path) => write!(f, "zookeeper:{path}"),
+            Self::Kubernetes(lease) => write!(f, "kubernetes:{lease}"),
             Self::AdvisoryLock(id) => write!(f, "advisory-lock:{id}"),
         }
     }
@@ -60,6 +67,7 @@ impl fmt::Display for LockSpec {
 pub(crate) enum Lock {
     Etcd(EtcdElection),
     ZooKeeper(ZooKeeperElection),
+    Kubernetes(KubernetesElection),
     Proxied(ProxiedLock),
 }
 
@@ -72,6 +80,24 @@ impl Lock {
     /// An election in ZooKeeper, whose sessions end where nothing is heard of them for this long.
     pub(crate) const fn zookeeper(servers: Servers, path: ElectionPath, ttl: Duration) -> Self {
         Self::ZooKeeper(ZooKeeperElection { servers, path, ttl })
+    }
+
+    /// A Lease of Kubernetes, which is free if it was not renewed for this long. Its holder takes its token through the
+    /// proxy.
+    pub(crate) const fn kubernetes(
+        cluster: Cluster,
+        lease: LeaseName,
+        login: Secret<Login>,
+        scope: Scope,
+        ttl: Duration,
+    ) -> Self {
+        Self::Kubernetes(KubernetesElection {
+            cluster,
+            lease,
+            ttl,
+            login,
+            scope,
+        })
     }
 
     /// An advisory lock of the database behind the proxy, held by a session through it. A session that does not answer
@@ -111,7 +137,10 @@ pub(crate) enum LockError {
     /// ZooKeeper does not answer, or refuses.
     #[error("ZooKeeper: {0}")]
     ZooKeeper(#[from] ZooKeeperError),
-    /// The session that holds the lock cannot be had.
+    /// Kubernetes does not answer, or refuses, or a file for it cannot be read.
+    #[error("Kubernetes: {0}")]
+    Kubernetes(#[from] KubernetesError),
+    /// The session that holds the lock, or takes the token, cannot be had.
     #[error("the session through the proxy: {0}")]
     Session(String),
     /// Nobody has answered in time.
@@ -138,6 +167,7 @@ pub(super) enum Patience {
 pub(super) enum Candidate {
     Etcd(Box<etcd::Candidate>),
     ZooKeeper(Box<zookeeper::Candidate>),
+    Kubernetes(Box<kubernetes::Candidate>),
     Proxied(Box<proxied::Candidate>),
 }
 
@@ -151,6 +181,9 @@ impl Candidate {
             Lock::ZooKeeper(election) => {
                 Self::ZooKeeper(Box::new(zookeeper::Candidate::register(election).await?))
             }
+            Lock::Kubernetes(election) => {
+                Self::Kubernetes(Box::new(kubernetes::Candidate::register(election)?))
+            }
             Lock::Proxied(lock) => Self::Proxied(Box::new(proxied::Candidate::log_in(lock).await?)),
         })
     }
@@ -160,6 +193,7 @@ impl Candidate {
         match self {
             Self::Etcd(candidate) => candidate.elected(patience).await,
             Self::ZooKeeper(candidate) => candidate.elected(patience).await,
+            Self::Kubernetes(candidate) => candidate.elected(patience).await,
             Self::Proxied(candidate) => candidate.elected(patience).await,
         }
     }
@@ -169,6 +203,7 @@ impl Candidate {
         match self {
             Self::Etcd(candidate) => candidate.lost().await,
             Self::ZooKeeper(candidate) => candidate.lost().await,
+            Self::Kubernetes(candidate) => candidate.lost().await,
             Self::Proxied(candidate) => candidate.lost().await,
         }
     }
@@ -178,6 +213,7 @@ impl Candidate {
         match self {
             Self::Etcd(candidate) => candidate.leads().await,
             Self::ZooKeeper(candidate) => candidate.leads().await,
+            Self::Kubernetes(candidate) => candidate.leads().await,
             Self::Proxied(candidate) => candidate.leads().await,
         }
     }
@@ -187,6 +223,7 @@ impl Candidate {
         match self {
             Self::Etcd(candidate) => candidate.resign().await,
             Self::ZooKeeper(candidate) => candidate.resign().await,
+            Self::Kubernetes(candidate) => candidate.resign().await,
             Self::Proxied(candidate) => candidate.resign().await,
         }
     }
@@ -204,6 +241,11 @@ mod tests {
         assert_eq!(read("etcd:a:b"), Ok(LockSpec::Etcd("a:b".to_owned())));
         let path = "/jobs".parse().unwrap();
         assert_eq!(read("zookeeper:/jobs"), Ok(LockSpec::ZooKeeper(path)));
+        let lease = "default/jobs".parse().unwrap();
+        assert_eq!(
+            read("kubernetes:default/jobs"),
+            Ok(LockSpec::Kubernetes(lease))
+        );
         assert_eq!(read("advisory-lock:42"), Ok(LockSpec::AdvisoryLock(42)));
         assert_eq!(read("advisory-lock:-1"), Ok(LockSpec::AdvisoryLock(-1)));
         for text in [
@@ -212,6 +254,7 @@ mod tests {
             "etcd:",
             "zookeeper",
             "zookeeper:jobs",
+            "kubernetes:jobs",
             "advisory-lock",
             "advisory-lock:x",
             "lease:",

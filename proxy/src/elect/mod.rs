@@ -4,10 +4,12 @@
 //! keeps a leader that slept from writing is the token, which the proxy compares.
 
 mod etcd;
+mod kubernetes;
 mod leader;
 mod lease;
 mod lock;
 mod proxied;
+mod session;
 mod signals;
 mod zookeeper;
 
@@ -23,6 +25,7 @@ use leader::Leader;
 use lock::{Candidate, LockError, Patience};
 use signals::{Caught, Signals};
 
+pub(crate) use kubernetes::Cluster;
 pub(crate) use lock::{Lock, LockSpec};
 pub(crate) use zookeeper::Servers;
 

@@ -4,26 +4,20 @@
 //! its session lives; a lease also ends where it is not renewed in time, as by a process that was stopped. Source:
 //! <https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS>
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use pgpalisade_authority::{Claim, LeaseTime, Leased, Scope, Token};
-use pgpalisade_tls::{ConnectError, Login};
-use tokio::task::JoinHandle;
+use pgpalisade_tls::Login;
 use tokio::time::{Instant, sleep, timeout};
-use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, SimpleQueryMessage};
+use tokio_postgres::Client;
 
 use super::lease::{LATE, Lease};
 use super::lock::{LockError, Patience};
+use super::session::{SHOW_TOKEN, Session, Unasked, failed, first_value, own_token, words};
 use crate::config::Secret;
-use crate::fence::TokenValue;
-use crate::rejection::LEASE_IS_ANOTHERS;
 
 /// How often a candidate looks whether an advisory lock is free.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(500);
-/// What a session gets to say goodbye.
-const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Which lock.
 #[derive(Debug)]
@@ -56,34 +50,10 @@ pub(super) struct Candidate {
     token: Option<Token>,
 }
 
-/// A session through the proxy.
-struct Session {
-    client: Client,
-    /// Ends with the session, and says how.
-    driver: JoinHandle<Result<(), tokio_postgres::Error>>,
-    scope: Scope,
-    answers_within: Duration,
-}
-
-/// Why a statement has no answer.
-enum Unasked {
-    /// Others hold the lease, or nobody knows who does.
-    NotHad(LockError),
-    Failed(LockError),
-}
-
-impl From<Unasked> for LockError {
-    fn from(unasked: Unasked) -> Self {
-        match unasked {
-            Unasked::NotHad(error) | Unasked::Failed(error) => error,
-        }
-    }
-}
-
 impl Candidate {
     pub(super) async fn log_in(lock: &ProxiedLock) -> Result<Self, LockError> {
         Ok(Self {
-            session: Session::log_in(lock).await?,
+            session: Session::log_in(&lock.login, &lock.scope, lock.ttl).await?,
             kind: lock.kind,
             lease: Lease {
                 ttl: lock.ttl,
@@ -112,7 +82,7 @@ impl Candidate {
                 match self.session.claim(Claim::Lease(time)).await {
                     Ok(()) => break,
                     Err(Unasked::NotHad(_)) => {}
-                    Err(Unasked::Failed(error)) => return Err(error),
+                    Err(error) => return Err(error.into()),
                 }
             },
             // Its time it gets with the first renewal, below.
@@ -161,13 +131,7 @@ impl Candidate {
 
     /// The lock goes with its session.
     pub(super) async fn resign(self) {
-        let Session { client, driver, .. } = self.session;
-        drop(client);
-        let abort = driver.abort_handle();
-        // What has ended may have told so before, and is not asked again.
-        if !driver.is_finished() && timeout(GOODBYE, driver).await.is_err() {
-            abort.abort();
-        }
+        self.session.end().await;
     }
 
     async fn renew(&self) -> Result<Leased, LockError> {
@@ -175,61 +139,6 @@ impl Candidate {
         renew(client, self.kind, scope, self.token).await
     }
 }
-
-impl Session {
-    async fn log_in(lock: &ProxiedLock) -> Result<Self, LockError> {
-        let within = lock.ttl;
-        let login = timeout(within, lock.login.expose().connect()).await;
-        let login = login.map_err(|_| LockError::Silent("the proxy", within))?;
-        let (client, connection) = login.map_err(|error| match error {
-            ConnectError::Server(error) => failed(&error),
-            ConnectError::Files(error) => LockError::Session(error.to_string()),
-        })?;
-        Ok(Self {
-            client,
-            driver: tokio::spawn(connection),
-            scope: lock.scope.clone(),
-            answers_within: within,
-        })
-    }
-
-    /// Has the session declare a token that the proxy finds.
-    async fn claim(&self, claim: Claim) -> Result<(), Unasked> {
-        let claim = format!("SET fencing.token = '{}={claim}'", self.scope);
-        self.ask(&claim).await.map(drop)
-    }
-
-    /// The token that it holds.
-    async fn token(&self) -> Result<Token, LockError> {
-        let shown = self.ask(SHOW).await?.unwrap_or_default();
-        own_token(&shown, &self.scope).ok_or_else(|| {
-            LockError::Session(
-                "no token was given: what answers there is no pgpalisade, or only observes this scope".to_owned(),
-            )
-        })
-    }
-
-    /// The first value of the answer, where there is one. A lease is waited for as long as it lives.
-    async fn ask(&self, sql: &str) -> Result<Option<String>, Unasked> {
-        let answer = timeout(self.answers_within * 2, self.client.simple_query(sql)).await;
-        let answer = answer.map_err(|_| {
-            Unasked::Failed(LockError::Silent("the proxy", self.answers_within * 2))
-        })?;
-        match answer {
-            Ok(rows) => Ok(first_value(&rows)),
-            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
-                let words = words(&error);
-                Err(Unasked::NotHad(match words.contains(LEASE_IS_ANOTHERS) {
-                    true => LockError::Held(words),
-                    false => LockError::Session(words),
-                }))
-            }
-            Err(error) => Err(Unasked::Failed(failed(&error))),
-        }
-    }
-}
-
-const SHOW: &str = "SHOW fencing.token";
 
 /// Has the lock renewed, where it has a time, and looks whether the session is still that of the term.
 async fn renew(
@@ -253,44 +162,11 @@ async fn renew(
             ))
             .await?;
             // Had it ended meanwhile, the session would have another token now.
-            let shown = first_value(&ask(SHOW).await?).unwrap_or_default();
+            let shown = first_value(&ask(SHOW_TOKEN).await?).unwrap_or_default();
             Ok(match own_token(&shown, scope) == token {
                 true => Leased::Held,
                 false => Leased::NotHeld,
             })
         }
-    }
-}
-
-fn first_value(rows: &[SimpleQueryMessage]) -> Option<String> {
-    rows.iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-        _ => None,
-    })
-}
-
-/// The token of a scope in what `SHOW fencing.token` shows.
-fn own_token(shown: &str, scope: &Scope) -> Option<Token> {
-    let value = TokenValue::parse(shown, scope).ok().flatten()?;
-    let own = value.claims().iter().find(|(named, _)| named == scope);
-    match own {
-        Some((_, Claim::Token(token))) => Some(*token),
-        _ => None,
-    }
-}
-
-fn failed(error: &tokio_postgres::Error) -> LockError {
-    LockError::Session(words(error))
-}
-
-/// What the server says, or what is wrong with the way to it.
-fn words(error: &tokio_postgres::Error) -> String {
-    if let Some(said) = error.as_db_error() {
-        let hint = said.hint().map(|hint| format!(" ({hint})"));
-        return format!("{}{}", said.message(), hint.unwrap_or_default());
-    }
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
     }
 }

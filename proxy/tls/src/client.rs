@@ -156,6 +156,18 @@ impl Connector {
         }
     }
 
+    /// Encrypts a connection to a server that does not have to be asked for it, as one of HTTPS.
+    ///
+    /// # Errors
+    ///
+    /// The server is not to be trusted; the stream's own.
+    pub async fn encrypt_at_once<S>(&self, stream: S, host: &str) -> io::Result<Stream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.for_host(host).connect(stream).await
+    }
+
     /// For a connection to a server that is called so.
     #[must_use]
     pub fn for_host(&self, host: &str) -> ForHost {

@@ -36,6 +36,15 @@ impl Connector {
         Ok(Self { mode, config })
     }
 
+    /// The same for another protocol, as ALPN calls it, than PostgreSQL's.
+    #[must_use]
+    pub fn with_protocol(mut self, protocol: &[u8]) -> Self {
+        if let Some(config) = &mut self.config {
+            Arc::make_mut(config).alpn_protocols = vec![protocol.to_vec()];
+        }
+        self
+    }
+
     /// What was asked for.
     #[must_use]
     pub const fn mode(&self) -> SslMode {

@@ -1,0 +1,416 @@
+//! The API of Kubernetes, as far as one Lease needs it, with a connection for each request.
+//!
+//! Which server of it answers does not matter then, nor whether the last one is gone. Source:
+//! <https://kubernetes.io/docs/reference/using-api/api-concepts/>.
+
+use std::fmt;
+use std::io;
+use std::net::Ipv6Addr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use pgpalisade_tls::{ALPN_HTTP, Connector, FileError, Root, SslMode, SslSettings};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::LeaseName;
+use super::resource::Resource;
+use crate::config::{Environment, percent_decode};
+
+const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
+/// Nothing that the API says of a Lease is longer.
+const ANSWER_MAX: usize = 1024 * 1024;
+/// As much of an error's text is shown, in characters.
+const WORDS_MAX: usize = 300;
+/// A server gets at least so long.
+const LEAST_PATIENCE: Duration = Duration::from_millis(500);
+/// What a pod is given:
+/// <https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/#directly-accessing-the-rest-api>.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// Why Kubernetes has not done it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KubernetesError {
+    #[error("no connection: {0}")]
+    Io(#[from] io::Error),
+    #[error("no answer: {0}")]
+    Http(#[from] hyper::Error),
+    #[error(transparent)]
+    Tls(#[from] FileError),
+    #[error("cannot read the token in {}: {source}", path.display())]
+    Token { path: PathBuf, source: io::Error },
+    #[error("the token in {} is none", .0.display())]
+    NoToken(PathBuf),
+    #[error("no answer in time")]
+    Silent,
+    #[error("what answers there is no Kubernetes, or an answer is too long")]
+    Garbled,
+    #[error("somebody else has changed the Lease")]
+    Conflict,
+    #[error("it refuses, with status {}{}: {words}", status.as_u16(), hint(*status))]
+    Refused { status: StatusCode, words: String },
+}
+
+impl KubernetesError {
+    /// Whether another attempt would be no better.
+    pub(super) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Refused { status, .. } => {
+                status.is_client_error() && *status != StatusCode::TOO_MANY_REQUESTS
+            }
+            Self::Tls(_) | Self::Token { .. } | Self::NoToken(_) | Self::Garbled => true,
+            Self::Io(_) | Self::Http(_) | Self::Silent | Self::Conflict => false,
+        }
+    }
+}
+
+/// What to do, where that is known.
+fn hint(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => " (it does not know the token or certificate)",
+        StatusCode::FORBIDDEN => " (allow get, create and update on leases of coordination.k8s.io)",
+        _ => "",
+    }
+}
+
+/// Where the API answers, and what it needs: `https://host[:port][?ca=FILE&token_file=FILE&cert=FILE&key=FILE]`. In
+/// values `%41` stands for `A`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cluster {
+    host: String,
+    port: u16,
+    /// None: `http://`, as `kubectl proxy` answers.
+    tls: Option<SslSettings>,
+    /// Read for each request, since Kubernetes changes what is in it.
+    token_file: Option<PathBuf>,
+}
+
+const WRITE: &str = "write https://10.0.0.1:6443?ca=FILE&token_file=FILE, or http://127.0.0.1:8001 for kubectl proxy";
+
+impl FromStr for Cluster {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (url, query) = text.split_once('?').unwrap_or((text, ""));
+        let (is_https, address) = match (url.strip_prefix("https://"), url.strip_prefix("http://"))
+        {
+            (Some(address), _) => (true, address),
+            (None, Some(address)) => (false, address),
+            (None, None) => return Err(format!("it does not begin with https://: {WRITE}")),
+        };
+        let address = address.strip_suffix('/').unwrap_or(address);
+        let port = if is_https { HTTPS_PORT } else { HTTP_PORT };
+        let (host, port) = host_and_port(address, port)
+            .ok_or_else(|| format!("{address:?} is no host with a port: {WRITE}"))?;
+        let [ca, token_file, cert, key] = files(query)?;
+        let certificate = match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => return Err("cert and key belong together: write both, or neither".to_owned()),
+        };
+        let no_tls = ca.is_none() && token_file.is_none() && certificate.is_none();
+        match is_https {
+            false if !no_tls => Err("ca, token_file, cert and key are for https://".to_owned()),
+            _ => Ok(Self {
+                host,
+                port,
+                tls: is_https.then(|| verified(ca, certificate)),
+                token_file,
+            }),
+        }
+    }
+}
+
+impl Cluster {
+    /// The one whose pod this process runs in.
+    pub(crate) fn of_this_pod(environment: &Environment) -> Option<Self> {
+        let host = environment.get("KUBERNETES_SERVICE_HOST")?;
+        let port = environment.get("KUBERNETES_SERVICE_PORT")?;
+        let file = |name: &str| Path::new(SERVICE_ACCOUNT).join(name);
+        Some(Self {
+            host: host.to_owned(),
+            port: port.parse().ok()?,
+            tls: Some(verified(Some(file("ca.crt")), None)),
+            token_file: Some(file("token")),
+        })
+    }
+}
+
+impl fmt::Display for Cluster {
+    /// As a `Host` has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.parse::<Ipv6Addr>() {
+            Ok(host) => write!(f, "[{host}]:{}", self.port),
+            Err(_) => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+fn verified(ca: Option<PathBuf>, certificate: Option<(PathBuf, PathBuf)>) -> SslSettings {
+    SslSettings {
+        mode: SslMode::VerifyFull,
+        root: Some(ca.map_or(Root::System, Root::File)),
+        certificate,
+    }
+}
+
+fn host_and_port(address: &str, default: u16) -> Option<(String, u16)> {
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
+        _ => (address, default),
+    };
+    if let Some(host) = host.strip_prefix('[') {
+        let host = host.strip_suffix(']')?;
+        return host
+            .parse::<Ipv6Addr>()
+            .is_ok()
+            .then(|| (host.to_owned(), port));
+    }
+    let named = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.' || c == '_';
+    let is_named = !host.is_empty() && host.chars().all(named);
+    is_named.then(|| (host.to_owned(), port))
+}
+
+/// The files that are named behind the `?`: ca, token_file, cert, key.
+fn files(query: &str) -> Result<[Option<PathBuf>; 4], String> {
+    const NAMES: [&str; 4] = ["ca", "token_file", "cert", "key"];
+    let mut files = [const { None }; 4];
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let place = NAMES
+            .iter()
+            .zip(&mut files)
+            .find(|(known, _)| **known == name);
+        let Some((_, place)) = place else {
+            return Err(format!(
+                "{name:?} is no option: there are ca, token_file, cert and key"
+            ));
+        };
+        let value = percent_decode(value).map_err(|why| format!("{name} {why}"))?;
+        if value.is_empty() || place.replace(value.into()).is_some() {
+            return Err(format!("write {name} once, with a file"));
+        }
+    }
+    Ok(files)
+}
+
+/// The API, for one Lease.
+pub(super) struct Api {
+    cluster: Cluster,
+    connector: Option<Connector>,
+    /// Of all Leases of the namespace.
+    collection: String,
+    name: String,
+    answers_within: Duration,
+}
+
+impl Api {
+    /// Reads the certificates. Each request is answered within this time, or has failed.
+    pub(super) fn new(
+        cluster: &Cluster,
+        lease: &LeaseName,
+        answers_within: Duration,
+    ) -> Result<Self, KubernetesError> {
+        let connector = match &cluster.tls {
+            Some(tls) => Some(Connector::load(tls)?.with_protocol(ALPN_HTTP)),
+            None => None,
+        };
+        let LeaseName { namespace, name } = lease;
+        Ok(Self {
+            cluster: cluster.clone(),
+            connector,
+            collection: format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"),
+            name: name.clone(),
+            answers_within: answers_within.max(LEAST_PATIENCE),
+        })
+    }
+
+    /// The Lease, where there is one.
+    pub(super) async fn get(&self) -> Result<Option<Resource>, KubernetesError> {
+        let path = format!("{}/{}", self.collection, self.name);
+        match self.ask(Method::GET, path, None).await {
+            Ok(lease) => {
+                let lease = Resource::read(lease).ok_or(KubernetesError::Garbled)?;
+                Ok(Some(lease))
+            }
+            Err(KubernetesError::Refused { status, .. }) if status == StatusCode::NOT_FOUND => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the Lease, held by this candidate, unless there is one now.
+    pub(super) async fn create(
+        &self,
+        identity: &str,
+        ttl: Duration,
+    ) -> Result<bool, KubernetesError> {
+        let lease = Resource::new(&self.name, identity, ttl);
+        self.write(Method::POST, self.collection.clone(), lease)
+            .await
+    }
+
+    /// Writes the Lease, unless somebody has changed it since it was read.
+    pub(super) async fn update(&self, lease: Resource) -> Result<bool, KubernetesError> {
+        let path = format!("{}/{}", self.collection, self.name);
+        self.write(Method::PUT, path, lease).await
+    }
+
+    async fn write(
+        &self,
+        method: Method,
+        path: String,
+        lease: Resource,
+    ) -> Result<bool, KubernetesError> {
+        match self.ask(method, path, Some(lease.into_value())).await {
+            Ok(_) => Ok(true),
+            Err(KubernetesError::Refused { status, .. }) if status == StatusCode::CONFLICT => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: String,
+        body: Option<Value>,
+    ) -> Result<Value, KubernetesError> {
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, self.cluster.to_string())
+            .header(ACCEPT, "application/json")
+            .header(CONTENT_TYPE, "application/json")
+            .header(CONNECTION, "close")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|_| KubernetesError::Garbled)?;
+        if let Some(path) = &self.cluster.token_file {
+            request.headers_mut().insert(AUTHORIZATION, token(path)?);
+        }
+        let answered = timeout(self.answers_within, self.send(request)).await;
+        answered.map_err(|_| KubernetesError::Silent)?
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Value, KubernetesError> {
+        let Cluster { host, port, .. } = &self.cluster;
+        let stream = TcpStream::connect((host.as_str(), *port)).await?;
+        stream.set_nodelay(true)?;
+        match &self.connector {
+            Some(connector) => {
+                converse(connector.encrypt_at_once(stream, host).await?, request).await
+            }
+            None => converse(stream, request).await,
+        }
+    }
+}
+
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Full<Bytes>>,
+) -> Result<Value, KubernetesError> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let _driven = AbortOnDropHandle::new(tokio::spawn(connection));
+    let answer = sender.send_request(request).await?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
+    let body = body.map_err(|_| KubernetesError::Garbled)?.to_bytes();
+    let body = serde_json::from_slice::<Value>(&body);
+    if status.is_success() {
+        return body.map_err(|_| KubernetesError::Garbled);
+    }
+    let body = body.unwrap_or_default();
+    let words = body.get("message").and_then(Value::as_str);
+    Err(KubernetesError::Refused {
+        status,
+        words: words.map_or("it says no more".to_owned(), |words| {
+            words.chars().take(WORDS_MAX).collect()
+        }),
+    })
+}
+
+/// What says who asks.
+fn token(path: &Path) -> Result<HeaderValue, KubernetesError> {
+    let token = std::fs::read_to_string(path).map_err(|source| KubernetesError::Token {
+        path: path.to_owned(),
+        source,
+    })?;
+    let no_token = || KubernetesError::NoToken(path.to_owned());
+    let token = token.trim();
+    if token.is_empty() {
+        return Err(no_token());
+    }
+    let mut token = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| no_token())?;
+    token.set_sensitive(true);
+    Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clusters_are_read_strictly() {
+        let read = |text: &str| text.parse::<Cluster>();
+        let outside = read("https://[::1]:6443/?ca=/a%20b&token_file=/t&cert=/c&key=/k").unwrap();
+        let tls = outside.tls.as_ref().unwrap();
+        assert_eq!(outside.to_string(), "[::1]:6443");
+        assert_eq!(tls.mode, SslMode::VerifyFull);
+        assert_eq!(tls.root, Some(Root::File("/a b".into())));
+        assert_eq!(tls.certificate, Some(("/c".into(), "/k".into())));
+        assert_eq!(outside.token_file, Some("/t".into()));
+        assert_eq!(
+            read("https://k").unwrap().tls.unwrap().root,
+            Some(Root::System)
+        );
+        assert_eq!(read("https://k").unwrap().to_string(), "k:443");
+        let proxied = read("http://127.0.0.1:8001").unwrap();
+        assert_eq!((proxied.tls, proxied.token_file), (None, None));
+        for text in [
+            "",
+            "k:6443",
+            "https://",
+            "https://k/api",
+            "https://u:p@k",
+            "https://k:x",
+            "https://[k]",
+            "https://k?ca=",
+            "https://k?ca=/a&ca=/b",
+            "https://k?token=x",
+            "https://k?cert=/c",
+            "http://k?token_file=/t",
+        ] {
+            assert!(read(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_is_told_where_it_is() {
+        let pod = |variables: &[(&str, &str)]| {
+            let variables = variables
+                .iter()
+                .map(|&(name, value)| (name.into(), value.into()));
+            Cluster::of_this_pod(&Environment::from_pairs(variables))
+        };
+        let host = ("KUBERNETES_SERVICE_HOST", "fd00::1");
+        let found = pod(&[host, ("KUBERNETES_SERVICE_PORT", "443")]).unwrap();
+        assert_eq!(found.to_string(), "[fd00::1]:443");
+        assert!(found.token_file.is_some() && found.tls.is_some());
+        assert_eq!(pod(&[host]), None);
+        assert_eq!(pod(&[]), None);
+    }
+}

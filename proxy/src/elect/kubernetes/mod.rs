@@ -1,0 +1,280 @@
+//! A candidate for a Lease of Kubernetes, by the rules of client-go, so that it stands in one line with its candidates.
+//!
+//! A Lease is another's until it has not changed for as long as it says it lives, by the own clock. An update carries
+//! the version that was read, so one of two candidates gets it. `leaseTransitions` is no token, as it starts again with
+//! a deleted Lease: the leader takes the next number of its scope instead. Sources:
+//! <https://github.com/kubernetes/client-go/blob/v0.31.0/tools/leaderelection/leaderelection.go>,
+//! <https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/lease-v1/>.
+
+mod api;
+mod resource;
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use pgpalisade_authority::{Claim, Leased, Scope, Token};
+use pgpalisade_tls::Login;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::lease::{LATE, Lease};
+use super::lock::{LockError, Patience};
+use super::session::{Session, Unasked};
+use crate::config::Secret;
+use api::Api;
+use resource::{Resource, Seen};
+
+pub(crate) use api::{Cluster, KubernetesError};
+
+/// How often a candidate looks whether the Lease is free, at most: as client-go does.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How many looks a candidate has, at least, while a Lease lives.
+const LOOKS: u32 = 6;
+/// For giving the Lease back.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// The name of a Lease: `NAMESPACE/NAME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LeaseName {
+    namespace: String,
+    name: String,
+}
+
+impl FromStr for LeaseName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (namespace, name) = text.split_once('/').unwrap_or_default();
+        match is_label(namespace) && name.len() <= 253 && name.split('.').all(is_label) {
+            true => Ok(Self {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            }),
+            false => Err("name the Lease and its namespace: kubernetes:default/jobs".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for LeaseName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// <https://kubernetes.io/docs/concepts/overview/working-with-objects/names/>
+fn is_label(text: &str) -> bool {
+    let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let in_bounds = (1..=63).contains(&text.len());
+    in_bounds && text.chars().all(inside) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// Which election.
+#[derive(Debug)]
+pub(crate) struct KubernetesElection {
+    pub(super) cluster: Cluster,
+    pub(super) lease: LeaseName,
+    /// How long the Lease lives without being renewed. Whole seconds.
+    pub(super) ttl: Duration,
+    /// Through the proxy, where the leader takes its number.
+    pub(super) login: Secret<Login>,
+    /// What the number is for.
+    pub(super) scope: Scope,
+}
+
+/// A candidate, which renews the Lease while it leads.
+pub(super) struct Candidate {
+    holder: Holder,
+    login: Secret<Login>,
+    scope: Scope,
+    lease: Lease,
+    /// What the others' Lease said when it was read last.
+    seen: Option<Seen>,
+}
+
+/// Who holds the Lease, or wants to.
+struct Holder {
+    api: Api,
+    /// Nobody else has it: two with one identity would lead together.
+    identity: String,
+    ttl: Duration,
+}
+
+impl Candidate {
+    pub(super) fn register(election: &KubernetesElection) -> Result<Self, KubernetesError> {
+        let ttl = election.ttl;
+        let host = rustix::system::uname();
+        let host = host.nodename().to_string_lossy();
+        Ok(Self {
+            holder: Holder {
+                api: Api::new(&election.cluster, &election.lease, ttl / 3)?,
+                identity: format!("{host}_{:032x}", rand::random::<u128>()),
+                ttl,
+            },
+            login: election.login.clone(),
+            scope: election.scope.clone(),
+            lease: Lease {
+                ttl,
+                asked_at: Instant::now(),
+            },
+            seen: None,
+        })
+    }
+
+    pub(super) async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
+        self.lease.asked_at = self.turn(patience).await?;
+        let Self {
+            holder,
+            login,
+            scope,
+            lease,
+            ..
+        } = self;
+        let token = tokio::select! {
+            token = take(holder, login, scope) => token?,
+            why = lease.lost(async || holder.renew().await) => return Err(LockError::Lost(why)),
+        };
+        match lease.is_sure() {
+            true => Ok(token),
+            // This process has slept since, and somebody else may lead.
+            false => Err(LockError::Lost(LATE.to_owned())),
+        }
+    }
+
+    pub(super) async fn lost(&mut self) -> String {
+        let Self { holder, lease, .. } = self;
+        lease.lost(async || holder.renew().await).await
+    }
+
+    pub(super) async fn leads(&self) -> bool {
+        let renewed = timeout_at(self.lease.sure_until(), self.holder.renew()).await;
+        matches!(renewed, Ok(Ok(Leased::Held)))
+    }
+
+    pub(super) async fn resign(self) {
+        // Where it is not heard, the Lease ends by itself.
+        let _expires = timeout(GOODBYE, self.holder.release()).await;
+    }
+
+    /// Waits until the Lease is its own. Gives when that was asked for.
+    async fn turn(&mut self, patience: Patience) -> Result<Instant, LockError> {
+        let mut answered = Instant::now();
+        loop {
+            match self.attempt().await {
+                Ok(Some(asked_at)) => return Ok(asked_at),
+                Ok(None) => {
+                    answered = Instant::now();
+                    self.check_patience(patience)?;
+                }
+                Err(error) if patience == Patience::NoWait || error.is_refusal() => {
+                    return Err(error.into());
+                }
+                Err(error) if answered.elapsed() > self.holder.ttl => return Err(error.into()),
+                Err(_) => {}
+            }
+            sleep(LOOK_EVERY.min(self.holder.ttl / LOOKS)).await;
+        }
+    }
+
+    /// Gives up, where it is not to wait and another seems to lead. A Lease that was renewed long ago, or in the future,
+    /// may have been left behind: that it does not change has to be seen.
+    fn check_patience(&self, patience: Patience) -> Result<(), LockError> {
+        match &self.seen {
+            Some(seen) if patience == Patience::NoWait && seen.is_recent() => {
+                Err(LockError::Held(format!("{} has the Lease", seen.holder())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the Lease if it is free. Gives when that was asked for; nothing where it is another's.
+    async fn attempt(&mut self) -> Result<Option<Instant>, KubernetesError> {
+        let Holder { api, identity, ttl } = &self.holder;
+        let asked_at = Instant::now();
+        let written = match api.get().await? {
+            None => api.create(identity, *ttl).await?,
+            Some(lease) => {
+                // It may be its own, where the answer was lost.
+                if !lease.is_held_by(identity)
+                    && !Seen::is_free(&mut self.seen, &lease, Instant::now())
+                {
+                    return Ok(None);
+                }
+                api.update(lease.held(identity, *ttl)).await?
+            }
+        };
+        Ok(written.then_some(asked_at))
+    }
+}
+
+impl Holder {
+    /// Writes the Lease again, if it is still there and its own. Whoever has deleted it has ended the term: another one
+    /// may have made a new one and led since.
+    async fn renew(&self) -> Result<Leased, KubernetesError> {
+        let Some(lease) = self.own().await? else {
+            return Ok(Leased::NotHeld);
+        };
+        match self
+            .api
+            .update(lease.held(&self.identity, self.ttl))
+            .await?
+        {
+            true => Ok(Leased::Held),
+            false => Err(KubernetesError::Conflict),
+        }
+    }
+
+    async fn release(&self) -> Result<(), KubernetesError> {
+        if let Some(lease) = self.own().await? {
+            self.api.update(lease.released()).await?;
+        }
+        Ok(())
+    }
+
+    /// The Lease, if it is its own.
+    async fn own(&self) -> Result<Option<Resource>, KubernetesError> {
+        let lease = self.api.get().await?;
+        Ok(lease.filter(|lease| lease.is_held_by(&self.identity)))
+    }
+}
+
+/// Takes the next number. Behind the mark that was read comes a look whether the Lease is still its own: so who slept
+/// between two steps is refused.
+async fn take(holder: &Holder, login: &Secret<Login>, scope: &Scope) -> Result<Token, LockError> {
+    let session = Session::log_in(login, scope, holder.ttl).await?;
+    loop {
+        let mark = session.mark().await?;
+        if holder.own().await?.is_none() {
+            return Err(LockError::Lost("the Lease is another's".to_owned()));
+        }
+        match session.claim(Claim::After(mark)).await {
+            Ok(()) => break,
+            // Somebody has declared in between.
+            Err(Unasked::Stale(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let token = session.token().await?;
+    session.end().await;
+    Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_strictly() {
+        let read = |text: &str| text.parse::<LeaseName>().map(|name| name.to_string());
+        for text in ["default/jobs", "a-1/b.c-2.d"] {
+            assert_eq!(read(text).as_deref(), Ok(text));
+        }
+        for text in [
+            "", "jobs", "/jobs", "a/", "a/b/c", "A/b", "a.b/c", "a/b..c", "a/-b", "a/b?x=",
+            "a/b%2f",
+        ] {
+            assert!(read(text).is_err(), "{text:?}");
+        }
+        assert!(read(&format!("{}/b", "a".repeat(64))).is_err());
+        assert!(read(&format!("a/{}", ["b"; 128].join("."))).is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! A session through the proxy, in which a candidate declares.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use pgpalisade_authority::{Claim, Scope, Token};
+use pgpalisade_tls::{ConnectError, Login};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+use super::lock::LockError;
+use crate::config::Secret;
+use crate::fence::TokenValue;
+use crate::rejection::LEASE_IS_ANOTHERS;
+
+pub(super) const SHOW_TOKEN: &str = "SHOW fencing.token";
+/// What a session gets to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// A token that is not above the mark: `docs/errors.md`.
+const STALE: &str = "PF001";
+
+/// A session through the proxy.
+pub(super) struct Session {
+    pub(super) client: Client,
+    /// Ends with the session, and says how.
+    pub(super) driver: JoinHandle<Result<(), tokio_postgres::Error>>,
+    pub(super) scope: Scope,
+    answers_within: Duration,
+}
+
+/// Why a statement has no answer.
+pub(super) enum Unasked {
+    /// Others hold the lease, or nobody knows who does.
+    NotHad(LockError),
+    /// The mark is above the token.
+    Stale(LockError),
+    Failed(LockError),
+}
+
+impl From<Unasked> for LockError {
+    fn from(unasked: Unasked) -> Self {
+        match unasked {
+            Unasked::NotHad(error) | Unasked::Stale(error) | Unasked::Failed(error) => error,
+        }
+    }
+}
+
+impl Session {
+    /// Logs in. Bounded, as each answer is.
+    pub(super) async fn log_in(
+        login: &Secret<Login>,
+        scope: &Scope,
+        within: Duration,
+    ) -> Result<Self, LockError> {
+        let login = timeout(within, login.expose().connect()).await;
+        let login = login.map_err(|_| LockError::Silent("the proxy", within))?;
+        let (client, connection) = login.map_err(|error| match error {
+            ConnectError::Server(error) => failed(&error),
+            ConnectError::Files(error) => LockError::Session(error.to_string()),
+        })?;
+        Ok(Self {
+            client,
+            driver: tokio::spawn(connection),
+            scope: scope.clone(),
+            answers_within: within,
+        })
+    }
+
+    /// Has the session declare a token that the proxy finds.
+    pub(super) async fn claim(&self, claim: Claim) -> Result<(), Unasked> {
+        let claim = format!("SET fencing.token = '{}={claim}'", self.scope);
+        self.ask(&claim).await.map(drop)
+    }
+
+    /// The token that it holds.
+    pub(super) async fn token(&self) -> Result<Token, LockError> {
+        let shown = self.ask(SHOW_TOKEN).await?.unwrap_or_default();
+        own_token(&shown, &self.scope).ok_or_else(|| {
+            LockError::Session(
+                "no token was given: what answers there is no pgpalisade, or only observes this scope".to_owned(),
+            )
+        })
+    }
+
+    /// The mark of the scope, as the proxy knows it. Of a session that holds no token.
+    pub(super) async fn mark(&self) -> Result<Option<Token>, LockError> {
+        let scope = format!("SET fencing.scope = '{}'", self.scope);
+        self.ask(&scope).await?;
+        let shown = self.ask("SHOW fencing.mark").await?.unwrap_or_default();
+        match shown.is_empty() {
+            true => Ok(None),
+            false => shown.parse().map(Some).map_err(|_| {
+                LockError::Session(format!("it shows {shown:?} as the mark of the scope"))
+            }),
+        }
+    }
+
+    /// The first value of the answer, where there is one. A lease is waited for as long as it lives.
+    pub(super) async fn ask(&self, sql: &str) -> Result<Option<String>, Unasked> {
+        let answer = timeout(self.answers_within * 2, self.client.simple_query(sql)).await;
+        let answer = answer.map_err(|_| {
+            Unasked::Failed(LockError::Silent("the proxy", self.answers_within * 2))
+        })?;
+        let error = match answer {
+            Ok(rows) => return Ok(first_value(&rows)),
+            Err(error) => error,
+        };
+        Err(match error.code() {
+            Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => {
+                let words = words(&error);
+                Unasked::NotHad(match words.contains(LEASE_IS_ANOTHERS) {
+                    true => LockError::Held(words),
+                    false => LockError::Session(words),
+                })
+            }
+            Some(code) if code.code() == STALE => Unasked::Stale(failed(&error)),
+            _ => Unasked::Failed(failed(&error)),
+        })
+    }
+
+    /// Says goodbye. Bounded.
+    pub(super) async fn end(self) {
+        let Self { client, driver, .. } = self;
+        drop(client);
+        let abort = driver.abort_handle();
+        // What has ended may have told so before, and is not asked again.
+        if !driver.is_finished() && timeout(GOODBYE, driver).await.is_err() {
+            abort.abort();
+        }
+    }
+}
+
+pub(super) fn first_value(rows: &[SimpleQueryMessage]) -> Option<String> {
+    rows.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    })
+}
+
+/// The token of a scope in what `SHOW fencing.token` shows.
+pub(super) fn own_token(shown: &str, scope: &Scope) -> Option<Token> {
+    let value = TokenValue::parse(shown, scope).ok().flatten()?;
+    let own = value.claims().iter().find(|(named, _)| named == scope);
+    match own {
+        Some((_, Claim::Token(token))) => Some(*token),
+        _ => None,
+    }
+}
+
+pub(super) fn failed(error: &tokio_postgres::Error) -> LockError {
+    LockError::Session(words(error))
+}
+
+/// What the server says, or what is wrong with the way to it.
+pub(super) fn words(error: &tokio_postgres::Error) -> String {
+    if let Some(said) = error.as_db_error() {
+        let hint = said.hint().map(|hint| format!(" ({hint})"));
+        return format!("{}{}", said.message(), hint.unwrap_or_default());
+    }
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
