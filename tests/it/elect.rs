@@ -1,7 +1,9 @@
 //! `pgpalisade elect`: a command that runs while its process leads, under the token of its term.
 
+mod kubernetes;
 mod loss;
 mod no_wait;
+mod process_one;
 mod zookeeper;
 
 use std::fs::Permissions;
@@ -121,6 +123,13 @@ fn resume(candidate: &Candidate) {
     signal(candidate.process.pid(), Signal::CONT);
 }
 
+#[track_caller]
+fn wait_for_terms(candidate: &Candidate, count: usize) {
+    wait_for("another term", || {
+        (candidate.groups().len() == count).then_some(())
+    });
+}
+
 /// The leader of the first token is refused, and only that of the second one writes.
 #[track_caller]
 fn assert_fenced(stage: &Stage, deposed: &Candidate, [old, new]: [&str; 2]) {
@@ -171,7 +180,7 @@ fn a_leader_that_slept_is_fenced_and_told_to_end() {
         (waits == 2).then_some(())
     });
     drop(second);
-    wait_for("another term", || (first.groups().len() == 2).then_some(()));
+    wait_for_terms(&first, 2);
     assert!(token_of(&first).parse::<u64>().unwrap() > later.parse().unwrap());
 }
 
@@ -229,9 +238,7 @@ fn an_advisory_lock_gives_the_next_token() {
     let _leader = Wire::login(&proxy, &leader);
     second.wait_for("lost advisory-lock:42: PF001: ");
     second.wait_for("told to end");
-    wait_for("another term", || {
-        (second.groups().len() == 2).then_some(())
-    });
+    wait_for_terms(&second, 2);
     assert_eq!(token_of(&second), "10");
 }
 
@@ -260,7 +267,7 @@ fn a_lease_ends_where_its_holder_sleeps() {
     // Given back, it is another's at once, though its session still lives for a moment.
     second.process.signal(Signal::TERM);
     assert_eq!(second.exit_code(), 0, "{}", second.output());
-    wait_for("another term", || (first.groups().len() == 2).then_some(()));
+    wait_for_terms(&first, 2);
     assert_eq!(token_of(&first), "3");
     assert!(!first.output().contains("is killed"));
 }
@@ -393,12 +400,20 @@ fn what_does_not_fit_is_said() {
                 "--proxied",
                 "host=h",
             ],
-            "--proxied is for --with lease and advisory-lock:ID",
+            "--proxied is for --with lease, kubernetes:NAMESPACE/NAME and advisory-lock:ID",
+        ),
+        (
+            &["jobs", "--with", "kubernetes:default/jobs"],
+            "this is no pod",
+        ),
+        (
+            &["jobs", "--with", "lease", "--kubernetes", "http://h"],
+            "--kubernetes is for --with kubernetes:NAMESPACE/NAME",
         ),
         (&["jobs", "--with", "advisory-lock:x"], "advisory-lock:42"),
         (
             &["jobs", "--with", "redis:x"],
-            "write lease, etcd:KEY, zookeeper:PATH or advisory-lock:NUMBER",
+            "write lease, etcd:KEY, zookeeper:PATH, kubernetes:NAMESPACE/NAME or advisory-lock:NUMBER",
         ),
         (
             &["jobs", "--with", "advisory-lock:1", "--etcd", "http://h"],

@@ -6,6 +6,7 @@
 //! - [`patroni`]: two that Patroni keeps.
 //! - [`etcd`]: private etcd clusters, to pause, kill and restart.
 //! - [`zookeeper`]: the same of ZooKeeper.
+//! - [`kubernetes`]: a small server of Leases.
 //! - [`pooler`]: a pgbouncer, where none belongs.
 //! - [`proxy`]: the binary `pgpalisade serve` in front of it.
 //! - [`stage`]: both together, which is what most tests want.
@@ -32,6 +33,7 @@ pub mod browser;
 pub mod etcd;
 pub mod held_relay;
 pub mod http;
+pub mod kubernetes;
 pub mod machine;
 pub mod mediation;
 pub mod patroni;

@@ -7,7 +7,10 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitStatus, Stdio};
 
 use pgpalisade_authority::{Scope, Token};
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, wait,
+};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::ElectError;
@@ -17,13 +20,15 @@ const PGOPTIONS: &str = "PGOPTIONS";
 
 /// A running command, in a process group of its own. It is killed where this is dropped.
 ///
-/// A thread waits for its end. Tokio's own processes would cost the proxy, which has none, at each pause of a worker.
+/// A thread waits for its end, and for that of whatever else becomes a child of this process: as process 1 of a
+/// container it gets all orphans. Tokio's own processes would cost the proxy, which has none, at each pause of a worker.
 #[derive(Debug)]
 pub(super) struct Leader {
     waiting: JoinHandle<u8>,
     /// Its exit code, once it has ended.
     ended: Option<u8>,
-    group: Option<Pid>,
+    /// It has the number of the command.
+    group: Pid,
 }
 
 impl Leader {
@@ -42,28 +47,30 @@ impl Leader {
             .stdin(input())
             .process_group(0)
             .spawn();
-        let mut child = child.map_err(|error| ElectError::Command {
+        let child = child.map_err(|error| ElectError::Command {
             program: program.to_owned(),
             error,
         })?;
+        let command = Pid::from_child(&child);
         Ok(Self {
-            group: i32::try_from(child.id()).ok().and_then(Pid::from_raw),
-            waiting: spawn_blocking(move || exit_code(child.wait().ok())),
+            group: command,
+            waiting: spawn_blocking(move || wait_for(command)),
             ended: None,
         })
     }
 
     /// Sends a signal to the command and what it has started. Nothing, where they have ended.
     pub(super) fn signal(&self, signal: Signal) {
-        if let Some(group) = self.group {
-            let _gone_already = kill_process_group(group, signal);
-        }
+        let _gone_already = kill_process_group(self.group, signal);
     }
 
     /// Whether something of it is left. A process group keeps its number until the last of it has ended.
     pub(super) fn lives(&self) -> bool {
-        self.group
-            .is_some_and(|group| test_kill_process_group(group).is_ok())
+        if self.ended.is_some() || self.waiting.is_finished() {
+            // What is not collected counts as alive, and nobody else does it where this is process 1.
+            while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        }
+        test_kill_process_group(self.group).is_ok()
     }
 
     /// Waits for the end of the command.
@@ -110,10 +117,23 @@ fn options(given: Option<OsString>, scope: &Scope, token: Token) -> OsString {
     options
 }
 
-/// As a shell says it: its own, or 128 and the signal that has ended it.
-fn exit_code(status: Option<ExitStatus>) -> u8 {
-    let by_signal = |status: ExitStatus| status.signal().map(|signal| 128 + signal);
-    let code = status.and_then(|status| status.code().or_else(|| by_signal(status)));
+/// Waits for the end of the command, and collects all other children that end before it. As a shell says it: its own
+/// code, or 128 and the signal that has ended it.
+fn wait_for(command: Pid) -> u8 {
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((ended, status))) if ended == command => {
+                return exit_code(ExitStatus::from_raw(status.as_raw()));
+            }
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return 1,
+        }
+    }
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let by_signal = || status.signal().map(|signal| 128 + signal);
+    let code = status.code().or_else(by_signal);
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
@@ -136,8 +156,7 @@ mod tests {
     #[test]
     fn codes_are_those_of_a_shell() {
         for (raw, code) in [(0, 0), (7 << 8, 7), (15, 143), (9, 137), (255 << 8, 255)] {
-            assert_eq!(exit_code(Some(ExitStatus::from_raw(raw))), code);
+            assert_eq!(exit_code(ExitStatus::from_raw(raw)), code);
         }
-        assert_eq!(exit_code(None), 1);
     }
 }

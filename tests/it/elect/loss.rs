@@ -9,7 +9,7 @@ use pgpalisade_tests::machine::{Signal, wait_for};
 use pgpalisade_tests::proxy::binary;
 use pgpalisade_tests::stage::Stage;
 
-use super::{Candidate, etcd_arguments, token_of, writer};
+use super::{Candidate, etcd_arguments, token_of, wait_for_terms, writer};
 
 const LOST: &str = "lost etcd:/elections/jobs: ";
 
@@ -54,9 +54,7 @@ fn a_key_that_was_deleted_ends_its_term() {
     depose(&etcd);
     leader.wait_for("somebody has deleted its key");
     leader.wait_for("told to end");
-    wait_for("another term", || {
-        (leader.groups().len() == 2).then_some(())
-    });
+    wait_for_terms(&leader, 2);
     assert_ne!(token_of(&leader), token);
     // One that waits for its turn must not take it without a key.
     let next = Candidate::start(&arguments, &writer(), &proxy);

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::kubernetes::Kubernetes;
 use pgpalisade_tests::machine::{Signal, wait_for};
 use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::proxy::{Options, Proxy, Store};
@@ -10,15 +11,17 @@ use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::Endpoint;
 use pgpalisade_tests::zookeeper::ZooKeeper;
 
-use super::{Candidate, etcd_arguments, pause, token_of, zookeeper};
+use super::kubernetes::url;
+use super::{Candidate, etcd_arguments, kubernetes, pause, token_of, zookeeper};
 
 /// What follows `elect` for each kind of lock.
-fn locks<'a>(etcd: &'a str, zookeeper: &'a str) -> [Vec<&'a str>; 4] {
+fn locks<'a>(etcd: &'a str, zookeeper: &'a str, kubernetes: &'a str) -> [Vec<&'a str>; 5] {
     [
         vec!["jobs", "--with", "lease"],
         vec!["jobs", "--with", "advisory-lock:42"],
         etcd_arguments(etcd, &[]),
         zookeeper::arguments(zookeeper, &[]),
+        kubernetes::arguments(kubernetes, &[]),
     ]
 }
 
@@ -39,8 +42,8 @@ fn assert_held(arguments: &[&str], proxy: &Endpoint) {
 fn it_runs_where_nobody_leads_and_not_behind_another() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));
     let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
-    let zookeeper = ZooKeeper::start(1);
-    for lock in locks(&urls, &zookeeper.hosts()) {
+    let (zookeeper, kubernetes) = (ZooKeeper::start(1), Kubernetes::start());
+    for lock in locks(&urls, &zookeeper.hosts(), &url(&kubernetes)) {
         println!("{lock:?}");
         let mut leader = now(&lock, "sleep 60", &proxy);
         let token = token_of(&leader);
@@ -70,8 +73,8 @@ fn it_runs_where_nobody_leads_and_not_behind_another() {
 fn of_many_at_once_one_runs() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));
     let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
-    let zookeeper = ZooKeeper::start(1);
-    for lock in locks(&urls, &zookeeper.hosts()) {
+    let (zookeeper, kubernetes) = (ZooKeeper::start(1), Kubernetes::start());
+    for lock in locks(&urls, &zookeeper.hosts(), &url(&kubernetes)) {
         let mut all: Vec<Candidate> = (0..6).map(|_| now(&lock, "sleep 8", &proxy)).collect();
         let mut codes: Vec<i32> = all.iter_mut().map(Candidate::exit_code).collect();
         codes.sort_unstable();
@@ -116,6 +119,10 @@ fn where_nobody_knows_who_leads_it_fails() {
         (
             &zookeeper::arguments("127.0.0.1:1", &[]),
             "ZooKeeper: no connection",
+        ),
+        (
+            &kubernetes::arguments("http://127.0.0.1:1", &[]),
+            "Kubernetes: no connection",
         ),
         (&["jobs", "--with", "advisory-lock:1"], "authority"),
     ] {

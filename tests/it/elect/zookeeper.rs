@@ -6,7 +6,9 @@ use pgpalisade_tests::machine::{Signal, wait_for};
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::zookeeper::ZooKeeper;
 
-use super::{Candidate, assert_fenced, governed, pause, resume, rows_of, token_of, writer};
+use super::{
+    Candidate, assert_fenced, governed, pause, resume, rows_of, token_of, wait_for_terms, writer,
+};
 
 const PATH: &str = "/elections/jobs";
 const LOST: &str = "lost zookeeper:/elections/jobs: ";
@@ -28,12 +30,6 @@ fn candidacies(zookeeper: &ZooKeeper, count: usize) -> Vec<(String, u64, String)
         let nodes = zookeeper.nodes(PATH);
         (nodes.len() == count).then_some(nodes)
     })
-}
-
-fn terms(candidate: &Candidate, count: usize) {
-    wait_for("another term", || {
-        (candidate.groups().len() == count).then_some(())
-    });
 }
 
 #[test]
@@ -65,7 +61,7 @@ fn a_leader_of_zookeeper_that_slept_is_fenced_and_told_to_end() {
     assert!(nodes.iter().all(|(_, _, session)| session != first_session));
     // It leads again behind the second one, which gives the lead back at once.
     drop(second);
-    terms(&first, 2);
+    wait_for_terms(&first, 2);
     assert!(token_of(&first).parse::<u64>().unwrap() > later.parse().unwrap());
 }
 
@@ -131,7 +127,7 @@ fn a_node_that_was_deleted_ends_its_term() {
     leader.wait_for(LOST);
     leader.wait_for(REMOVED);
     leader.wait_for("told to end");
-    terms(&leader, 2);
+    wait_for_terms(&leader, 2);
     assert_ne!(token_of(&leader), token);
     // One that waits for its turn must not take it without a node.
     let next = Candidate::start(&arguments, &writer(), &proxy);

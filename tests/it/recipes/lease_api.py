@@ -1,14 +1,20 @@
 """As much of Kubernetes' API as a Lease needs, for the test of the recipe: Debian has no kube-apiserver.
 
+    lease_api.py PORT [CERTIFICATE KEY TOKEN]
+
 It keeps one namespace in memory. As there, an update is refused if the resourceVersion that it brings is not that of
-the resource, and a deleted Lease takes its leaseTransitions with it.
+the resource, and a deleted Lease takes its leaseTransitions with it. With a certificate it speaks TLS, and wants the
+token from whoever asks.
 """
 
 import json
+import ssl
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 
+PORT, *TLS = sys.argv[1:]
+BEARER = f"Bearer {TLS[2]}" if TLS else None
 COLLECTION = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 leases, revision, turn = {}, 0, Lock()
 
@@ -44,8 +50,11 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self):
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
         name = body["metadata"]["name"] if self.command == "POST" else self.path.removeprefix(f"{COLLECTION}/")
-        with turn:
-            status, answer = self.change(name, body)
+        if self.headers.get("Authorization") == BEARER:
+            with turn:
+                status, answer = self.change(name, body)
+        else:
+            status, answer = 401, {"reason": "Unauthorized", "message": "Unauthorized"}
         text = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -56,4 +65,10 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_DELETE = answer
 
 
-ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+server = ThreadingHTTPServer(("127.0.0.1", int(PORT)), Handler)
+if TLS:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    context.load_cert_chain(*TLS[:2])
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()

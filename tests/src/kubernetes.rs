@@ -1,0 +1,118 @@
+//! Kubernetes, as far as a Lease needs it: a small server of that resource, since Debian has no kube-apiserver.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pgpalisade_harness::child::Running;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::http::Http;
+use crate::machine::{self, Signal, repository};
+use crate::tls::Authority;
+
+/// Where the Leases are.
+const COLLECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+
+/// A server of Leases, in the namespace `default`.
+#[derive(Debug)]
+pub struct Kubernetes {
+    http: Http,
+    dir: TempDir,
+    api: Running,
+}
+
+impl Kubernetes {
+    /// Starts it, without TLS, and lets everybody in: as `kubectl proxy` does.
+    pub fn start() -> Self {
+        Self::spawn(&[])
+    }
+
+    /// Starts it with a certificate of this authority for 127.0.0.1, and lets in whoever brings the token.
+    pub fn with_tls(authority: &Authority, token: &str) -> Self {
+        let pair = authority.issue_local("kubernetes");
+        let file = |path: &Path| path.display().to_string();
+        Self::spawn(&[&file(&pair.certificate), &file(&pair.key), token])
+    }
+
+    fn spawn(arguments: &[&str]) -> Self {
+        let (dir, http) = (tempfile::tempdir().expect("a directory"), Http::free());
+        let mut command = Command::new("/usr/bin/python3");
+        command
+            .arg(repository().join("tests/it/recipes/lease_api.py"))
+            .arg(http.port().to_string())
+            .args(arguments)
+            .env("PYTHONUNBUFFERED", "1")
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        let api = Running::spawn(&mut command, dir.path().join("log"), &[]).expect("python3");
+        machine::wait_for("the API", || http.connect().ok());
+        let config = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\nusers: []\n\
+             clusters: [{{name: k, cluster: {{server: 'http://127.0.0.1:{}'}}}}]\n\
+             contexts: [{{name: c, context: {{cluster: k, user: ''}}}}]\n",
+            http.port()
+        );
+        fs::write(dir.path().join("config"), config).expect("write the configuration");
+        Self { http, dir, api }
+    }
+
+    /// Where it answers: `127.0.0.1:port`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.http.port())
+    }
+
+    /// The configuration of its clients.
+    pub fn config(&self) -> PathBuf {
+        self.dir.path().join("config")
+    }
+
+    /// A line for each request.
+    pub fn log(&self) -> String {
+        self.api.output()
+    }
+
+    /// Stops its time: it answers nothing, and its sockets stay open.
+    pub fn pause(&self) {
+        machine::pause(self.api.pid());
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        machine::signal(self.api.pid(), Signal::CONT);
+    }
+
+    /// A Lease.
+    #[track_caller]
+    pub fn lease(&self, name: &str) -> Value {
+        self.ask("GET", name, "")
+    }
+
+    /// Deletes a Lease.
+    #[track_caller]
+    pub fn delete(&self, name: &str) {
+        self.ask("DELETE", name, "");
+    }
+
+    /// Changes a Lease, whatever it was.
+    #[track_caller]
+    pub fn change(&self, name: &str, change: impl FnOnce(&mut Value)) {
+        let mut lease = self.lease(name);
+        change(&mut lease);
+        // Without a version nothing is compared.
+        let metadata = lease["metadata"].as_object_mut().expect("metadata");
+        metadata.remove("resourceVersion");
+        self.ask("PUT", name, &lease.to_string());
+    }
+
+    #[track_caller]
+    fn ask(&self, method: &str, name: &str, body: &str) -> Value {
+        let fields = format!("Connection: close\r\nContent-Length: {}\r\n", body.len());
+        let path = format!("{COLLECTION}/{name}");
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n{body}");
+        let answer = self.http.send(&request).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
+        serde_json::from_str(body).expect("JSON")
+    }
+}
