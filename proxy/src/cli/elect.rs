@@ -36,11 +36,11 @@ const GRACE_MAX: Duration = Duration::from_secs(3600);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Locks:\n  \
-    lease             a lease of the scope, kept by the proxy's authority; the token is the scope's next one\n  \
-    etcd:KEY          an election in etcd, as of \"etcdctl elect KEY\"; the token is the candidacy's revision\n  \
-    zookeeper:PATH    an election in ZooKeeper, as of kazoo's Lock and Election; the token is the node's czxid\n  \
+    lease               a lease of the scope, kept by the proxy's authority; the token is the scope's next one\n  \
+    etcd:KEY            an election in etcd, as of \"etcdctl elect KEY\"; the token is the candidacy's revision\n  \
+    zookeeper:PATH      an election in ZooKeeper, as of kazoo's Lock and Election; the token is the node's czxid\n  \
     kubernetes:NS/NAME  a Lease of Kubernetes, as of client-go; the token is the scope's next one\n  \
-    advisory-lock:ID  pg_advisory_lock(ID) of the database behind the proxy; the token is the scope's next one\n\n\
+    advisory-lock:ID    pg_advisory_lock(ID) of the database behind the proxy; the token is the scope's next one\n\n\
 Examples:\n  \
     pgpalisade elect jobs --with lease --proxied postgres://app@db:6432/app -- ./scheduler\n  \
     pgpalisade elect jobs --with etcd:/elections/jobs --etcd http://10.0.0.1:2379 -- ./scheduler\n  \
@@ -57,11 +57,11 @@ pub(super) struct ElectArgs {
     /// ZooKeeper, for zookeeper:PATH: host:2181, several with commas
     #[arg(long, value_name = "SERVERS")]
     zookeeper: Option<Servers>,
-    /// Kubernetes, for kubernetes:NAMESPACE/NAME: https://host:6443; ?ca=, token_file=, cert=, key= behind it; in a pod
-    /// what its service account says
+    /// Kubernetes, for kubernetes:NAMESPACE/NAME: https://host:6443; ?ca=, token_file=, cert=, key= behind it; in a
+    /// pod what its service account says
     #[arg(long, value_name = "URL")]
     kubernetes: Option<Cluster>,
-    /// The database through pgpalisade, for lease, kubernetes and advisory-lock; the rest comes from PGHOST and the like
+    /// The database through pgpalisade, for lease, kubernetes, advisory-lock; the rest comes from PGHOST and the like
     #[arg(long, value_name = "DSN")]
     proxied: Option<String>,
     /// A leader that is not heard of for so long has lost the lock, 3s to 1h

@@ -61,7 +61,7 @@ enum Command {
     Rejections(rejections::RejectionsArgs),
     Audit(audit::AuditArgs),
     Bench(bench::BenchArgs),
-    Elect(elect::ElectArgs),
+    Elect(Box<elect::ElectArgs>),
     Demo(demo::DemoArgs),
     Recover(recover::RecoverArgs),
     Scope(scope::ScopeArgs),

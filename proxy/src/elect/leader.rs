@@ -21,7 +21,8 @@ const PGOPTIONS: &str = "PGOPTIONS";
 /// A running command, in a process group of its own. It is killed where this is dropped.
 ///
 /// A thread waits for its end, and for that of whatever else becomes a child of this process: as process 1 of a
-/// container it gets all orphans. Tokio's own processes would cost the proxy, which has none, at each pause of a worker.
+/// container it gets all orphans. Tokio's own processes would cost the proxy, which has none, at each pause of a
+/// worker.
 #[derive(Debug)]
 pub(super) struct Leader {
     waiting: JoinHandle<u8>,

@@ -175,8 +175,8 @@ impl Candidate {
         }
     }
 
-    /// Gives up, where it is not to wait and another seems to lead. A Lease that was renewed long ago, or in the future,
-    /// may have been left behind: that it does not change has to be seen.
+    /// Gives up, where it is not to wait and another seems to lead. A Lease that was renewed long ago, or in the
+    /// future, may have been left behind: that it does not change has to be seen.
     fn check_patience(&self, patience: Patience) -> Result<(), LockError> {
         match &self.seen {
             Some(seen) if patience == Patience::NoWait && seen.is_recent() => {
