@@ -4,6 +4,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
+use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::patroni::Patroni;
 use pgpalisade_tests::proof::client::Client;
 use pgpalisade_tests::proof::history::Answer;
@@ -48,6 +49,9 @@ fn survive(
     let began = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| write(proxy, &old, &confirmed, &stop));
+        wait_for("a confirmed write", || {
+            (!confirmed.lock().unwrap().is_empty()).then_some(())
+        });
         event(servers, primary);
         let promoted = Instant::now();
         let next = (token + 1).to_string();
@@ -71,7 +75,6 @@ fn survive(
         .rows("SELECT id FROM jobs")
         .concat();
     let confirmed = confirmed.into_inner().unwrap();
-    assert!(!confirmed.is_empty());
     for id in [token, token + 50].iter().chain(&confirmed) {
         assert!(there.contains(&id.to_string()), "{id} is lost");
     }
