@@ -85,34 +85,34 @@ impl Kubernetes {
     /// A Lease.
     #[track_caller]
     pub fn lease(&self, name: &str) -> Value {
-        self.ask("GET", name, "")
+        self.ask("GET", name, "").expect("a Lease")
     }
 
     /// Deletes a Lease.
     #[track_caller]
     pub fn delete(&self, name: &str) {
-        self.ask("DELETE", name, "");
+        self.ask("DELETE", name, "").expect("a Lease");
     }
 
-    /// Changes a Lease, whatever it was.
+    /// Changes a Lease, and nothing else of what it says then.
     #[track_caller]
-    pub fn change(&self, name: &str, change: impl FnOnce(&mut Value)) {
-        let mut lease = self.lease(name);
-        change(&mut lease);
-        // Without a version nothing is compared.
-        let metadata = lease["metadata"].as_object_mut().expect("metadata");
-        metadata.remove("resourceVersion");
-        self.ask("PUT", name, &lease.to_string());
+    pub fn change(&self, name: &str, change: impl Fn(&mut Value)) {
+        machine::wait_for("a change", || {
+            let mut lease = self.lease(name);
+            change(&mut lease);
+            self.ask("PUT", name, &lease.to_string())
+        });
     }
 
+    /// None: there is no such Lease, or somebody has changed it since it was read.
     #[track_caller]
-    fn ask(&self, method: &str, name: &str, body: &str) -> Value {
+    fn ask(&self, method: &str, name: &str, body: &str) -> Option<Value> {
         let fields = format!("Connection: close\r\nContent-Length: {}\r\n", body.len());
         let path = format!("{COLLECTION}/{name}");
         let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n{body}");
         let answer = self.http.send(&request).expect("an answer");
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
-        serde_json::from_str(body).expect("JSON")
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        head.starts_with("HTTP/1.1 200")
+            .then(|| serde_json::from_str(body).expect("JSON"))
     }
 }

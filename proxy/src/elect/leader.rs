@@ -71,7 +71,8 @@ impl Leader {
             // What is not collected counts as alive, and nobody else does it where this is process 1.
             while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
         }
-        test_kill_process_group(self.group).is_ok()
+        // What this process may not signal lives, too.
+        test_kill_process_group(self.group) != Err(Errno::SRCH)
     }
 
     /// Waits for the end of the command.

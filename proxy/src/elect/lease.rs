@@ -9,6 +9,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 /// How many times a lease is renewed in its time. Half of the time is left then for what makes a renewal fail: etcd's
 /// own election takes about 2 s.
 const RENEWALS: u32 = 6;
+/// A lease with more time is renewed as often as this: whoever has lost it otherwise finds out with the renewal.
+const RENEW_EVERY: Duration = Duration::from_millis(2500);
 /// Between two attempts to renew a lease.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -38,7 +40,7 @@ impl Lease {
         renew: impl AsyncFn() -> Result<Leased, E>,
     ) -> String {
         loop {
-            sleep_until(self.asked_at + self.ttl / RENEWALS).await;
+            sleep_until(self.asked_at + (self.ttl / RENEWALS).min(RENEW_EVERY)).await;
             let mut last = String::new();
             let renewed = timeout_at(self.sure_until(), async {
                 loop {

@@ -182,7 +182,7 @@ impl Candidate {
                 Self::ZooKeeper(Box::new(zookeeper::Candidate::register(election).await?))
             }
             Lock::Kubernetes(election) => {
-                Self::Kubernetes(Box::new(kubernetes::Candidate::register(election)?))
+                Self::Kubernetes(Box::new(kubernetes::Candidate::register(election)))
             }
             Lock::Proxied(lock) => Self::Proxied(Box::new(proxied::Candidate::log_in(lock).await?)),
         })

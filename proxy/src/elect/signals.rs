@@ -34,6 +34,9 @@ pub(super) struct Signals {
     /// None: whoever has started this process wants it to outlive a terminal, as `nohup` does.
     hangup: Option<unix::Signal>,
     user: [unix::Signal; 2],
+    /// Nobody asks for it. Were it ignored, as whoever has started this process may have left it, the system would
+    /// tell nobody how the command has ended.
+    _child: unix::Signal,
 }
 
 impl Signals {
@@ -51,6 +54,7 @@ impl Signals {
                 unix::signal(SignalKind::user_defined1())?,
                 unix::signal(SignalKind::user_defined2())?,
             ],
+            _child: unix::signal(SignalKind::child())?,
         })
     }
 

@@ -289,3 +289,55 @@ fn in_a_pod_nothing_has_to_be_said() {
     assert_eq!(pod.exit_code(), 0, "{}", pod.output());
     assert!(pod.output().contains("leads as 1"), "{}", pod.output());
 }
+
+/// Whoever looks once must not wait for an end that its own clock does not see.
+#[test]
+fn a_leader_whose_clock_is_wrong_leads_all_the_same() {
+    let (stage, kubernetes) = (Stage::start(), Kubernetes::start());
+    let (proxy, url) = (stage.proxy.endpoint(), url(&kubernetes));
+    let arguments = arguments(&url, &["--ttl", "6s"]);
+    let first = Candidate::start(&arguments, "sleep 60", &proxy);
+    token_of(&first);
+    let no_wait = [&arguments[..], &["--no-wait"]].concat();
+    let mut second = Candidate::start(&no_wait, "echo never", &proxy);
+    let begun = Instant::now();
+    let mut count = 0;
+    let code = loop {
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "{}",
+            second.output()
+        );
+        count += 1;
+        kubernetes.change("jobs", |lease| {
+            lease["spec"]["renewTime"] = json!(format!("2001-01-01T00:00:00.{count:06}Z"));
+        });
+        if second.output().contains("another leads") {
+            break second.exit_code();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(code, 69, "{}", second.output());
+}
+
+/// Its last renewal, or a label, comes in between: neither changes who leads.
+#[test]
+fn a_command_that_ends_in_the_middle_of_a_change_has_led() {
+    let (stage, kubernetes) = (Stage::start(), Kubernetes::start());
+    let (proxy, url) = (stage.proxy.endpoint(), url(&kubernetes));
+    let arguments = arguments(&url, &["--ttl", "30s", "--once"]);
+    for _ in 0..10 {
+        let mut leader = Candidate::start(&arguments, "sleep 0.3; exit 3", &proxy);
+        token_of(&leader);
+        for count in 0..200 {
+            kubernetes.change("jobs", |lease| {
+                lease["metadata"]["labels"] = json!({ "count": count.to_string() });
+            });
+            if holder(&kubernetes) == "" {
+                break;
+            }
+        }
+        assert_eq!(leader.exit_code(), 3, "{}", leader.output());
+        assert_eq!(holder(&kubernetes), "", "it is given back");
+    }
+}

@@ -112,6 +112,21 @@ fn one_that_is_to_outlive_a_terminal_does() {
     outlives.wait_for("leads at last");
 }
 
+/// As a daemon starts it that does not want to hear of its children.
+#[test]
+fn a_code_is_given_where_ends_of_children_were_ignored() {
+    let (_stage, etcd) = (Stage::start(), Etcd::start(1));
+    let elect = format!(
+        "trap '' CHLD; exec {} elect jobs --with etcd:/elections/jobs --etcd {} -- sh -c 'exit 7'",
+        binary().display(),
+        etcd.urls().join(",")
+    );
+    let mut command = Command::new("bash");
+    command.args(["-c", &elect]);
+    let mut leader = Candidate::spawn(command);
+    assert_eq!(leader.exit_code(), 7, "{}", leader.output());
+}
+
 /// In its own process group it would be stopped where it reads, and lead for ever.
 #[test]
 fn a_command_reads_no_terminal() {

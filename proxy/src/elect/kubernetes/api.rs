@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use pgpalisade_tls::{ALPN_HTTP, Connector, FileError, Root, SslMode, SslSettings};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -33,6 +33,8 @@ const HTTPS_PORT: u16 = 443;
 const ANSWER_MAX: usize = 1024 * 1024;
 /// As much of an error's text is shown, in characters.
 const WORDS_MAX: usize = 300;
+/// How many addresses that do not answer may be tried in the time of one request.
+const TRIES: u32 = 5;
 /// A server gets at least so long.
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 /// What a pod is given:
@@ -208,7 +210,6 @@ fn files(query: &str) -> Result<[Option<PathBuf>; 4], String> {
 /// The API, for one Lease.
 pub(super) struct Api {
     cluster: Cluster,
-    connector: Option<Connector>,
     /// Of all Leases of the namespace.
     collection: String,
     name: String,
@@ -216,24 +217,15 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// Reads the certificates. Each request is answered within this time, or has failed.
-    pub(super) fn new(
-        cluster: &Cluster,
-        lease: &LeaseName,
-        answers_within: Duration,
-    ) -> Result<Self, KubernetesError> {
-        let connector = match &cluster.tls {
-            Some(tls) => Some(Connector::load(tls)?.with_protocol(ALPN_HTTP)),
-            None => None,
-        };
+    /// Each request is answered within this time, or has failed.
+    pub(super) fn new(cluster: &Cluster, lease: &LeaseName, answers_within: Duration) -> Self {
         let LeaseName { namespace, name } = lease;
-        Ok(Self {
+        Self {
             cluster: cluster.clone(),
-            connector,
             collection: format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"),
             name: name.clone(),
             answers_within: answers_within.max(LEAST_PATIENCE),
-        })
+        }
     }
 
     /// The Lease, where there is one.
@@ -307,15 +299,35 @@ impl Api {
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> Result<Value, KubernetesError> {
-        let Cluster { host, port, .. } = &self.cluster;
-        let stream = TcpStream::connect((host.as_str(), *port)).await?;
+        let stream = self.connect().await?;
         stream.set_nodelay(true)?;
-        match &self.connector {
-            Some(connector) => {
-                converse(connector.encrypt_at_once(stream, host).await?, request).await
+        match &self.cluster.tls {
+            // New files count from the next request on.
+            Some(tls) => {
+                let connector = Connector::load(tls)?.with_protocol(ALPN_HTTP);
+                let stream = connector
+                    .encrypt_at_once(stream, &self.cluster.host)
+                    .await?;
+                converse(stream, request).await
             }
             None => converse(stream, request).await,
         }
+    }
+
+    /// Connects to the first address that answers. One that is gone without a word leaves time for the others, and for
+    /// another attempt.
+    async fn connect(&self) -> Result<TcpStream, KubernetesError> {
+        let Cluster { host, port, .. } = &self.cluster;
+        let within = (self.answers_within / TRIES).max(LEAST_PATIENCE);
+        let mut last = KubernetesError::Silent;
+        for address in lookup_host((host.as_str(), *port)).await? {
+            match timeout(within, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => last = error.into(),
+                Err(_) => last = KubernetesError::Silent,
+            }
+        }
+        Err(last)
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) use api::{Cluster, KubernetesError};
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How many looks a candidate has, at least, while a Lease lives.
 const LOOKS: u32 = 6;
+/// Between two attempts of one that must not fail for a passing reason.
+const PAUSE: Duration = Duration::from_millis(100);
 /// For giving the Lease back.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -100,13 +102,13 @@ struct Holder {
 }
 
 impl Candidate {
-    pub(super) fn register(election: &KubernetesElection) -> Result<Self, KubernetesError> {
+    pub(super) fn register(election: &KubernetesElection) -> Self {
         let ttl = election.ttl;
         let host = rustix::system::uname();
         let host = host.nodename().to_string_lossy();
-        Ok(Self {
+        Self {
             holder: Holder {
-                api: Api::new(&election.cluster, &election.lease, ttl / 3)?,
+                api: Api::new(&election.cluster, &election.lease, ttl / 3),
                 identity: format!("{host}_{:032x}", rand::random::<u128>()),
                 ttl,
             },
@@ -117,7 +119,7 @@ impl Candidate {
                 asked_at: Instant::now(),
             },
             seen: None,
-        })
+        }
     }
 
     pub(super) async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
@@ -146,13 +148,18 @@ impl Candidate {
     }
 
     pub(super) async fn leads(&self) -> bool {
-        let renewed = timeout_at(self.lease.sure_until(), self.holder.renew()).await;
-        matches!(renewed, Ok(Ok(Leased::Held)))
+        // What was under way may have come in between.
+        let renewed = self.holder.persistently(async || self.holder.renew().await);
+        let renewed = timeout_at(self.lease.sure_until(), renewed).await;
+        matches!(renewed, Ok(Leased::Held))
     }
 
     pub(super) async fn resign(self) {
         // Where it is not heard, the Lease ends by itself.
-        let _expires = timeout(GOODBYE, self.holder.release()).await;
+        let released = self
+            .holder
+            .persistently(async || self.holder.release().await);
+        let _expires = timeout(GOODBYE, released).await;
     }
 
     /// Waits until the Lease is its own. Gives when that was asked for.
@@ -175,11 +182,11 @@ impl Candidate {
         }
     }
 
-    /// Gives up, where it is not to wait and another seems to lead. A Lease that was renewed long ago, or in the
-    /// future, may have been left behind: that it does not change has to be seen.
+    /// Gives up, where it is not to wait and another leads. A Lease that was renewed long ago, or in the future, may
+    /// have been left behind, or clocks differ: whether it changes has to be seen.
     fn check_patience(&self, patience: Patience) -> Result<(), LockError> {
         match &self.seen {
-            Some(seen) if patience == Patience::NoWait && seen.is_recent() => {
+            Some(seen) if patience == Patience::NoWait && seen.is_kept() => {
                 Err(LockError::Held(format!("{} has the Lease", seen.holder())))
             }
             _ => Ok(()),
@@ -224,10 +231,23 @@ impl Holder {
     }
 
     async fn release(&self) -> Result<(), KubernetesError> {
-        if let Some(lease) = self.own().await? {
-            self.api.update(lease.released()).await?;
+        let Some(lease) = self.own().await? else {
+            return Ok(());
+        };
+        match self.api.update(lease.released()).await? {
+            true => Ok(()),
+            false => Err(KubernetesError::Conflict),
         }
-        Ok(())
+    }
+
+    /// Repeats a request until it is answered. Not bounded.
+    async fn persistently<T>(&self, ask: impl AsyncFn() -> Result<T, KubernetesError>) -> T {
+        loop {
+            match ask().await {
+                Ok(answer) => return answer,
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
     }
 
     /// The Lease, if it is its own.

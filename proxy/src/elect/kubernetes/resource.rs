@@ -109,6 +109,8 @@ impl Resource {
 pub(super) struct Seen {
     lease: Resource,
     since: Instant,
+    /// It has changed since it was read first, so somebody lives.
+    has_changed: bool,
 }
 
 impl Seen {
@@ -117,10 +119,14 @@ impl Seen {
         let seen = match seen {
             // What it says of its holder counts, and no label.
             Some(seen) if seen.lease.spec == read.spec => seen,
-            _ => seen.insert(Self {
-                lease: read.clone(),
-                since: now,
-            }),
+            before => {
+                let has_changed = before.is_some();
+                before.insert(Self {
+                    lease: read.clone(),
+                    since: now,
+                    has_changed,
+                })
+            }
         };
         read.holder().is_empty() || now.saturating_duration_since(seen.since) >= read.lives()
     }
@@ -130,8 +136,12 @@ impl Seen {
         self.lease.holder()
     }
 
-    /// Whether it was renewed within its time, as far as its holder's clock and this one agree.
-    pub(super) fn is_recent(&self) -> bool {
+    /// Whether somebody renews it: it has changed, or says so, as far as its holder's clock and this one agree.
+    pub(super) fn is_kept(&self) -> bool {
+        self.has_changed || self.is_recent()
+    }
+
+    fn is_recent(&self) -> bool {
         let renewed = self.lease.spec.get("renewTime").and_then(Value::as_str);
         let renewed = renewed.and_then(|time| time.parse::<Timestamp>().ok());
         renewed.is_some_and(|renewed| {
