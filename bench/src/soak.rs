@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use pgpalisade_tests::http::Http;
 use pgpalisade_tests::wire::{Batch, Wire};
+use rustix::process::setpriority_process;
 
 use crate::flatness::FEW_BUFFERS;
 use crate::pgbench::{self, Load, Moment, Pgbench};
@@ -26,6 +27,8 @@ use crate::ways::{Way, server};
 const SCRAPE_EVERY: Duration = Duration::from_secs(1);
 /// Until whoever watches or retries has begun, and for seeing that they are to end.
 const TICK: Duration = Duration::from_millis(100);
+/// The nice value of what runs last.
+const LOWEST: i32 = 19;
 const TOKEN: &str = "a-token-of-the-benchmark";
 
 /// What is there beside the sessions.
@@ -168,6 +171,7 @@ fn storm(way: &Way, _: Http, end: &AtomicBool) -> u64 {
 }
 
 fn scrape(_: &Way, http: Http, end: &AtomicBool) -> u64 {
+    be_elsewhere();
     let (mut count, mut next) = (0, Instant::now());
     while !end.load(Ordering::Relaxed) {
         if Instant::now() < next {
@@ -187,6 +191,7 @@ fn scrape(_: &Way, http: Http, end: &AtomicBool) -> u64 {
 
 /// A dashboard, which counts the pictures that it is sent.
 fn watch(_: &Way, http: Http, end: &AtomicBool) -> u64 {
+    be_elsewhere();
     let mut stream = http.connect().expect("a connection");
     stream.set_read_timeout(Some(TICK)).expect("a timeout");
     let head = format!("Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\n");
@@ -205,6 +210,11 @@ fn watch(_: &Way, http: Http, end: &AtomicBool) -> u64 {
         }
     }
     count
+}
+
+/// Has this thread run after all others: what reads on other machines takes no time of this one.
+fn be_elsewhere() {
+    setpriority_process(None, LOWEST).expect("set the priority");
 }
 
 /// Each phase in its row, and then the median of each kind with the least and the most.
