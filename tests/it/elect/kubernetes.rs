@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pgpalisade_tests::kubernetes::Kubernetes;
-use pgpalisade_tests::machine::{Signal, repository, wait_for};
+use pgpalisade_tests::machine::{PATIENCE, Signal, repository, wait_for};
 use pgpalisade_tests::programs::connect_by_environment;
 use pgpalisade_tests::proxy::binary;
 use pgpalisade_tests::stage::Stage;
@@ -295,29 +295,32 @@ fn in_a_pod_nothing_has_to_be_said() {
 fn a_leader_whose_clock_is_wrong_leads_all_the_same() {
     let (stage, kubernetes) = (Stage::start(), Kubernetes::start());
     let (proxy, url) = (stage.proxy.endpoint(), url(&kubernetes));
-    let arguments = arguments(&url, &["--ttl", "6s"]);
-    let first = Candidate::start(&arguments, "sleep 60", &proxy);
-    token_of(&first);
-    let no_wait = [&arguments[..], &["--no-wait"]].concat();
-    let mut second = Candidate::start(&no_wait, "echo never", &proxy);
-    let begun = Instant::now();
-    let mut count = 0;
-    let code = loop {
-        assert!(
-            begun.elapsed() < Duration::from_secs(20),
-            "{}",
-            second.output()
-        );
-        count += 1;
+    let arguments = arguments(&url, &["--ttl", "6s", "--no-wait"]);
+    let mut made = Candidate::start(&arguments, "sleep 60", &proxy);
+    token_of(&made);
+    made.process.signal(Signal::KILL);
+    made.process.wait(PATIENCE);
+    let renew = |count: u32| {
         kubernetes.change("jobs", |lease| {
+            lease["spec"]["holderIdentity"] = json!("somebody");
             lease["spec"]["renewTime"] = json!(format!("2001-01-01T00:00:00.{count:06}Z"));
         });
-        if second.output().contains("another leads") {
-            break second.exit_code();
-        }
-        std::thread::sleep(Duration::from_millis(50));
     };
-    assert_eq!(code, 69, "{}", second.output());
+    renew(0);
+    let mut late = Candidate::start(&arguments, "echo never", &proxy);
+    let begun = Instant::now();
+    for count in 1.. {
+        renew(count);
+        if late
+            .output()
+            .contains("another leads: somebody has the Lease")
+        {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(late.exit_code(), 69, "{}", late.output());
 }
 
 /// Its last renewal, or a label, comes in between: neither changes who leads.
@@ -326,17 +329,24 @@ fn a_command_that_ends_in_the_middle_of_a_change_has_led() {
     let (stage, kubernetes) = (Stage::start(), Kubernetes::start());
     let (proxy, url) = (stage.proxy.endpoint(), url(&kubernetes));
     let arguments = arguments(&url, &["--ttl", "30s", "--once"]);
-    for _ in 0..10 {
+    let change = |count: u32| {
+        kubernetes.change("jobs", |lease| {
+            lease["metadata"]["labels"] = json!({ "count": count.to_string() });
+        });
+    };
+    for _ in 0..5 {
         let mut leader = Candidate::start(&arguments, "sleep 0.3; exit 3", &proxy);
         token_of(&leader);
-        for count in 0..200 {
-            kubernetes.change("jobs", |lease| {
-                lease["metadata"]["labels"] = json!({ "count": count.to_string() });
-            });
-            if holder(&kubernetes) == "" {
-                break;
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    (0..)
+                        .take_while(|_| begun.elapsed().as_millis() < 700)
+                        .for_each(change)
+                });
             }
-        }
+        });
         assert_eq!(leader.exit_code(), 3, "{}", leader.output());
         assert_eq!(holder(&kubernetes), "", "it is given back");
     }
