@@ -1,6 +1,7 @@
 //! The programs in `examples/`, as they stand there, with the real services that elect them: a leader that slept is
 //! refused.
 
+mod consul;
 mod kubernetes;
 mod redis;
 mod zookeeper;
