@@ -115,6 +115,11 @@ impl Patroni {
         self.nodes[node].kill();
     }
 
+    /// Kills the Patroni of a server, which goes on without it.
+    pub fn end_patroni(&mut self, node: usize) {
+        self.nodes[node].process = None;
+    }
+
     /// Starts the Patroni of a server, where it was killed. It sees to the rest.
     pub fn revive(&mut self, node: usize) {
         if self.nodes[node].process.is_none() {
