@@ -1,10 +1,12 @@
 //! Redis: a lock to take the next number under; and why its own counter is no token.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pgpalisade_harness::child::Running;
-use pgpalisade_tests::machine::{free_port, wait_for};
+use pgpalisade_tests::machine::{free_port, repository, wait_for};
 use pgpalisade_tests::postgres::{scratch_dir, unprivileged};
+use pgpalisade_tests::programs::{connect_by_environment, stdout};
 use tempfile::TempDir;
 
 use super::{Candidate, KILL, stage, who_sleeps_is_refused};
@@ -54,6 +56,37 @@ fn a_lock_of_redis_takes_the_next_number() {
     let (stage, redis) = (stage(), Redis::start());
     let url = format!("redis://127.0.0.1:{}", redis.port);
     let start = |name| Candidate::start(name, "redis_lock.py", &[&url], &stage.proxy.endpoint());
+    assert_eq!(who_sleeps_is_refused(&stage, start), [1, 2]);
+}
+
+/// Installs Celery and RedBeat beside Debian's Python packages. The program.
+fn install_celery() -> PathBuf {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("venv");
+    let mut create = Command::new("/usr/bin/python3");
+    create.args(["-m", "venv", "--system-site-packages"]);
+    stdout(&create.arg(&home).output().unwrap());
+    let mut install = Command::new(home.join("bin/pip"));
+    let requirements = repository().join("examples/requirements.txt");
+    install.args(["install", "--quiet", "--requirement"]);
+    stdout(&install.arg(requirements).output().unwrap());
+    home.join("bin/celery")
+}
+
+#[test]
+fn a_beat_of_redbeat_takes_the_next_number() {
+    let (celery, stage, redis) = (install_celery(), stage(), Redis::start());
+    let start = |name| {
+        let mut command = Command::new(&celery);
+        command
+            .args(["-A", "redbeat_beat", "beat", "--pidfile="])
+            .env("PYTHONPATH", repository().join("examples"))
+            .env("PYTHONUNBUFFERED", "1")
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("REDIS", format!("redis://127.0.0.1:{}", redis.port))
+            .env("PGAPPNAME", name);
+        connect_by_environment(&mut command, &stage.proxy.endpoint());
+        Candidate::spawn(name, command)
+    };
     assert_eq!(who_sleeps_is_refused(&stage, start), [1, 2]);
 }
 
