@@ -24,6 +24,7 @@ mod garbage;
 mod hosts;
 mod http;
 mod inspect;
+mod interpreters;
 mod io_uring;
 mod log;
 mod logins;

@@ -6,7 +6,6 @@ mod kubernetes;
 mod redis;
 mod zookeeper;
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -16,6 +15,8 @@ use pgpalisade_tests::programs::connect_by_environment;
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::Endpoint;
 use tempfile::TempDir;
+
+use crate::interpreters::{node, node_packages, python};
 
 /// The elections want no farewell: what a leader leaves behind must expire.
 const KILL: Farewell = &[(Signal::KILL, Duration::from_secs(10))];
@@ -47,7 +48,7 @@ impl Candidate {
     fn start(name: &'static str, program: &str, arguments: &[&str], proxy: &Endpoint) -> Self {
         let program = repository().join("examples").join(program);
         let mut command = match program.extension() {
-            Some(extension) if extension == "js" => node(&program),
+            Some(extension) if extension == "js" => node(&node_packages("examples"), &program),
             _ => python(&program),
         };
         connect_by_environment(&mut command, proxy);
@@ -115,34 +116,6 @@ impl Drop for Candidate {
         }
         let _removed_with_it = &self.dir;
     }
-}
-
-/// Debian's Python, which finds Debian's packages, with a program.
-fn python(program: &Path) -> Command {
-    let mut command = Command::new("/usr/bin/python3");
-    command
-        .arg(program)
-        .env("PYTHONUNBUFFERED", "1")
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    command
-}
-
-/// Node, with the packages that the examples name.
-fn node(program: &Path) -> Command {
-    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("examples");
-    std::fs::create_dir_all(&home).unwrap();
-    for file in ["package.json", "package-lock.json"] {
-        std::fs::copy(repository().join("examples").join(file), home.join(file)).unwrap();
-    }
-    let mut install = Command::new("npm");
-    install.args(["ci", "--ignore-scripts"]).current_dir(&home);
-    let installed = install.output().unwrap();
-    assert!(installed.status.success(), "{installed:?}");
-    let mut command = Command::new("node");
-    command
-        .arg(program)
-        .env("NODE_PATH", home.join("node_modules"));
-    command
 }
 
 /// The first one is stopped in a transaction until the second one has taken over, and is refused when it goes on.

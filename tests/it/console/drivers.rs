@@ -1,24 +1,18 @@
-//! The console with drivers, which are not there everywhere: the head of `logins/drivers.rs` says how to get them.
-
-use std::path::PathBuf;
+//! The console with drivers of Python.
 
 use pgpalisade_tests::machine::repository;
 use pgpalisade_tests::programs::{connect_by_environment, feed, stdout};
-use std::process::Command;
 
 use super::{Scene, on_a_port};
+use crate::interpreters::python;
 
 #[test]
-#[ignore = "needs the drivers: the head of logins/drivers.rs says how to get them"]
 fn drivers() {
-    let home = PathBuf::from(std::env::var_os("PGPALISADE_DRIVERS").unwrap());
     let scene = Scene::new(on_a_port);
     let _session = scene.stage.leader("scheduler=34");
     for driver in ["psycopg", "asyncpg"] {
-        let mut command = Command::new(home.join("v/bin/python"));
-        command
-            .arg(repository().join("tests/it/console/drivers.py"))
-            .arg(driver);
+        let mut command = python(&repository().join("tests/it/console/drivers.py"));
+        command.arg(driver);
         connect_by_environment(&mut command, &scene.console);
         command
             .env("PGUSER", "bob")

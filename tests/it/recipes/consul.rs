@@ -4,7 +4,8 @@ use pgpalisade_harness::child::Running;
 use pgpalisade_tests::http::Http;
 use pgpalisade_tests::machine::{repository, wait_for};
 
-use super::{Candidate, KILL, python, stage, who_sleeps_is_refused};
+use super::{Candidate, KILL, stage, who_sleeps_is_refused};
+use crate::interpreters::python;
 
 #[test]
 fn a_lock_of_consul_has_a_number() {

@@ -5,7 +5,8 @@ use pgpalisade_tests::machine::repository;
 use pgpalisade_tests::programs::connect_by_environment;
 use pgpalisade_tests::stage::Stage;
 
-use super::{Candidate, assert_only_allowed_rows, python, stage, who_sleeps_is_refused};
+use super::{Candidate, assert_only_allowed_rows, stage, who_sleeps_is_refused};
+use crate::interpreters::python;
 
 /// With this identity, taking its token this way.
 fn start_candidate(

@@ -1,0 +1,46 @@
+//! Programs in other languages: Debian's Python, Node and Java, with what `scripts/install-packages` gives them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pgpalisade_tests::machine::repository;
+
+/// Debian's Python, which finds Debian's packages, with a program.
+pub(crate) fn python(program: &Path) -> Command {
+    let mut command = Command::new("/usr/bin/python3");
+    command
+        .arg(program)
+        .env("PYTHONUNBUFFERED", "1")
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// Installs the packages that the examples name, for Node. `user` has them to itself, since tests run at the same time.
+pub(crate) fn node_packages(user: &str) -> PathBuf {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("node-{user}"));
+    std::fs::create_dir_all(&home).unwrap();
+    for file in ["package.json", "package-lock.json"] {
+        std::fs::copy(repository().join("examples").join(file), home.join(file)).unwrap();
+    }
+    let mut install = Command::new("npm");
+    install.args(["ci", "--ignore-scripts"]).current_dir(&home);
+    let installed = install.output().unwrap();
+    assert!(installed.status.success(), "{installed:?}");
+    home.join("node_modules")
+}
+
+/// Node, with these packages and a program.
+pub(crate) fn node(packages: &Path, program: &Path) -> Command {
+    let mut command = Command::new("node");
+    command.arg(program).env("NODE_PATH", packages);
+    command
+}
+
+/// Java, with Debian's pgjdbc and a program of one source file.
+pub(crate) fn java(program: &Path) -> Command {
+    let mut command = Command::new("java");
+    command
+        .args(["-cp", "/usr/share/java/postgresql.jar"])
+        .arg(program);
+    command
+}
