@@ -2,7 +2,8 @@
 //!
 //! - `plan`: how much is measured. `record`: one measured value; all of them are the CSV file.
 //! - `ways`: the targets, started by the harness of the tests. `process`: their CPU time and memory.
-//! - `pgbench`: the load. `transactions`, `flatness`, `takeover`, `handover`, `tls`, `fences`: what is measured.
+//! - `pgbench`: the load. `transactions`, `flatness`, `takeover`, `handover`, `tls`, `fences`, `lost_machine`: what is
+//!   measured.
 //! - `table`, `chart`: what is made of the records.
 //! - `soak`: minutes under load with everything observed, by itself.
 //!
@@ -18,6 +19,7 @@ mod chart;
 mod fences;
 mod flatness;
 mod handover;
+mod lost_machine;
 mod pgbench;
 mod plan;
 mod process;
@@ -110,6 +112,7 @@ fn measure(measurement: Measurement, plan: &Plan) -> Vec<Record> {
         Measurement::Handover => handover::handover(plan),
         Measurement::Tls => tls::tls(plan),
         Measurement::Fences => fences::fences(plan),
+        Measurement::LostMachine => lost_machine::lost_machine(plan),
     }
 }
 

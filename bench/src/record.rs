@@ -45,6 +45,8 @@ pub(crate) enum Measurement {
     Tls,
     /// Writes without a fence, with one that is built by hand, and through the proxy
     Fences,
+    /// The next leader's wait for an old one whose machine is gone
+    LostMachine,
 }
 
 /// A way to PostgreSQL.
@@ -107,7 +109,7 @@ pub(crate) enum Figure {
     #[serde(rename = "KiB")]
     Memory,
     /// From sending SET to its answer; directly, from telling PostgreSQL to end sessions until they are gone. From the
-    /// end of a leader to the first write of the next.
+    /// end of a leader to the first write of the next, or to its leadership.
     #[serde(rename = "ms")]
     Takeover,
     /// User and system time of PostgreSQL and of the target, for each write.

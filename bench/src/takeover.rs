@@ -93,7 +93,7 @@ pub(crate) fn takeover(plan: &Plan) -> Vec<Record> {
 impl Stage {
     /// Starts them, with room for so many sessions.
     pub(crate) fn start(kind: StoreKind, sessions_max: u32) -> Self {
-        let postgres = durable(sessions_max);
+        let postgres = durable(sessions_max, &[]);
         postgres.sql("CREATE TABLE jobs (who int)");
         let mut options = Options::new(&postgres);
         let store = match kind {
@@ -104,7 +104,7 @@ impl Stage {
                 RunningStore::Etcd(cluster)
             }
             StoreKind::Postgres => {
-                let server = durable(0);
+                let server = durable(0, &[]);
                 let dsn = format!(
                     "host=127.0.0.1 port={} user=postgres dbname=postgres",
                     server.port()
@@ -183,9 +183,10 @@ impl Stage {
 
 /// A server that loses nothing in a crash, as an operator's. The harness would have it without fsync; what comes later
 /// wins.
-fn durable(sessions_max: u32) -> Postgres {
+pub(crate) fn durable(sessions_max: u32, settings: &[&str]) -> Postgres {
     let connections = format!("max_connections={}", sessions_max + 50);
-    Postgres::start_with(Auth::Trust, &["fsync=on", &connections])
+    let ours = ["fsync=on", &connections];
+    Postgres::start_with(Auth::Trust, &[&ours, settings].concat())
 }
 
 /// Sessions with an open transaction that has written a row.

@@ -69,6 +69,7 @@ fn everything() {
     check(&found, "scopes", "CPU us", &["pgpalisade"]);
     check(&found, "takeover", "ms", &["direct", "pgpalisade"]);
     check(&found, "handover", "ms", &["pgpalisade"]);
+    check(&found, "lost-machine", "ms", &["direct", "pgpalisade"]);
     check(&found, "tls", "per second", &ALL);
     check(&found, "tls", "CPU us", &PROXIES);
     // Two protocols with TLS on no leg, on one, and on both; it is not the relay's own.

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustls::{ClientConnection, StreamOwned};
+use socket2::{SockFilter, SockRef};
 
 pub use batch::{Batch, cancel_request, startup_packet};
 pub use message::{Message, pretty, tags};
@@ -24,6 +25,9 @@ pub const PROTOCOL_3_0: u32 = 0x0003_0000;
 
 /// SSLRequest.
 pub const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+
+/// The instruction of a socket filter that keeps so many bytes of a packet (`BPF_RET | BPF_K`).
+const BPF_RETURN: u16 = 6;
 
 /// A place where a PostgreSQL client can connect.
 #[derive(Clone, Debug)]
@@ -214,6 +218,16 @@ impl Wire {
         let mut wire = Self::connect_tls(endpoint, client).expect("TLS");
         wire.log_in(parameters);
         wire
+    }
+
+    /// Loses every packet that comes from now on, and acknowledges none, as if this machine were gone.
+    pub fn vanish(&self) {
+        let Socket::Tcp(stream) = &self.socket else {
+            panic!("only a machine elsewhere can be gone");
+        };
+        let lose = SockFilter::new(BPF_RETURN, 0, 0, 0);
+        let lost = SockRef::from(stream).attach_filter(&[lose]);
+        lost.expect("attach a filter to a socket");
     }
 
     /// Sends a startup packet.
