@@ -1,7 +1,7 @@
-//! How long the next leader waits when the machine of the old one is gone without a word, in the middle of a transaction.
+//! How long the next leader waits when the machine of the old one is gone without a word, in a transaction.
 //!
-//! PostgreSQL finds out by TCP keep-alives. They are set to [`GIVEN_UP_AFTER`] here; Linux's own settings take two hours
-//! and eleven minutes.
+//! PostgreSQL finds out by TCP keep-alives, which give up after [`GIVEN_UP_AFTER`] here. Linux's own settings take two
+//! hours and eleven minutes.
 
 use std::time::{Duration, Instant};
 
