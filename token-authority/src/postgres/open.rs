@@ -59,10 +59,7 @@ pub enum OpenError {
         found: i32,
     },
     /// The schema is not ours, or is damaged.
-    #[error(
-        "the PostgreSQL authority at {place} is damaged or not an authority: {why}; restore it from a backup, or \
-         name another schema"
-    )]
+    #[error("the PostgreSQL authority at {place} is damaged or not an authority: {why}; restore it from a backup")]
     Damaged {
         /// Where the server is.
         place: String,
