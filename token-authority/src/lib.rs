@@ -1,8 +1,7 @@
 //! Fencing tokens, and the authority that keeps their marks.
 //!
-//! A leaf crate: it knows tokens, scopes and server sessions, and nothing of the proxy. `docs` and
-//! `design.md`
-//! section 2 explain the words, section 4 the protocol that an [`Authority`] carries.
+//! A leaf crate: it knows tokens, scopes and server sessions, and nothing of the proxy. `docs/index.md` explains the
+//! words, `docs/guarantee.md` under "Why it holds" the protocol that an [`Authority`] carries.
 
 mod authority;
 mod claim;

@@ -1,5 +1,5 @@
-//! Takeovers: how a declared token is registered, raises the mark, and ends the sessions of lower tokens
-//! (design, section 4). This is what carries the write fence.
+//! Takeovers: how a declared token is registered, raises the mark, and ends the sessions of lower tokens. This is what
+//! carries the write fence: `docs/guarantee.md`, under "Why it holds".
 
 mod barrier;
 mod bounds;
