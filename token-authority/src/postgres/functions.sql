@@ -1,4 +1,4 @@
--- The steps of the PostgreSQL store. `@schema@` stands for the quoted name of its schema.
+-- The steps of the PostgreSQL store. `@schema@` stands for the name of its schema.
 --
 -- Every step is one function, called in one statement outside a transaction block: the server takes it, commits it
 -- and only then answers. postgres/mod.rs says why the steps are atomic. A caller names the format that it knows.

@@ -4,7 +4,7 @@ use tokio_postgres::types::Type;
 
 use super::link::{Link, LinkError, Purpose, get};
 use super::open::{self, OpenError};
-use super::options::Options;
+use super::options::{Options, SCHEMA};
 
 /// The server that a store is on, or would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +47,7 @@ async fn look(options: &Options) -> Result<ServerInfo, LinkError> {
     let asked = "SELECT current_setting('server_version'), pg_is_in_recovery(), \
                         current_setting('synchronous_standby_names'), current_setting('synchronous_commit'), \
                         current_setting('fsync'), to_regnamespace($1) IS NOT NULL";
-    let schema = options.quoted_schema();
-    let rows = link.ask(bound, asked, &[(&schema, Type::TEXT)]).await?;
+    let rows = link.ask(bound, asked, &[(&SCHEMA, Type::TEXT)]).await?;
     let row = rows.first().ok_or_else(LinkError::no_row)?;
     let cluster = "SELECT system_identifier FROM pg_control_system()";
     let system_identifier = match link.ask(bound, cluster, &[]).await {

@@ -13,7 +13,7 @@ use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Connection, Row, Socket};
 
-use super::options::Options;
+use super::options::{Options, SCHEMA};
 use crate::AuthorityError;
 
 /// The step of another store, or of another format.
@@ -215,7 +215,7 @@ fn settings(options: &Options, purpose: Purpose) -> String {
     // Reads of everything, and recovery, may take longer.
     let longest = limit * 12;
     let own = match purpose {
-        Purpose::Watch => format!("LISTEN {};", options.quoted_schema()),
+        Purpose::Watch => format!("LISTEN {SCHEMA};"),
         // The plans of the steps live as long as the connection. One that was made while a table was small would read
         // all of it later; so they go through an index.
         Purpose::Steps => "SET enable_seqscan = off;".into(),

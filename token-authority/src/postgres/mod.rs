@@ -70,6 +70,7 @@ use crate::{
     Scope, TakeoverRecord, Watch,
 };
 use link::LinkError;
+use options::SCHEMA;
 use steps::{CLUSTER, Declare, Forget, MARK, Reply, SESSION};
 use watch::Reader;
 use worker::{Alone, Job, RECOVERY, Taking, Worker};
@@ -202,10 +203,6 @@ impl Postgres {
             }
         }
     }
-
-    fn schema(&self) -> String {
-        self.inner.options.quoted_schema()
-    }
 }
 
 async fn soon<T>(bound: Duration, answer: impl Future<Output = T>) -> Result<T, LinkError> {
@@ -258,26 +255,20 @@ impl Authority for Postgres {
     }
 
     async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
-        let sql = format!(
-            "SELECT s.scope, {SESSION} FROM {}.sessions s",
-            self.schema()
-        );
+        let sql = format!("SELECT s.scope, {SESSION} FROM {SCHEMA}.sessions s");
         let read = |row: &Row| Ok((steps::scope(row, 0)?, steps::registered(row, 1)?));
         self.rows(sql, read).await
     }
 
     async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
-        let sql = format!("SELECT m.scope, {MARK} FROM {}.marks m", self.schema());
+        let sql = format!("SELECT m.scope, {MARK} FROM {SCHEMA}.marks m");
         let read = |row: &Row| Ok((steps::scope(row, 0)?, steps::mark(row, 1)?));
         self.rows(sql, read).await
     }
 
     async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
         // The name of a scope needs no quoting: see Scope.
-        let sql = format!(
-            "SELECT {MARK} FROM {}.marks m WHERE m.scope = '{scope}'",
-            self.schema()
-        );
+        let sql = format!("SELECT {MARK} FROM {SCHEMA}.marks m WHERE m.scope = '{scope}'");
         let read = self.rows(sql, |row| steps::mark(row, 0)).await?;
         Ok(read.into_iter().next())
     }
@@ -291,7 +282,7 @@ impl Authority for Postgres {
     }
 
     async fn cluster(&self) -> Answer<Option<Cluster>> {
-        let sql = format!("SELECT {CLUSTER} FROM {}.store s", self.schema());
+        let sql = format!("SELECT {CLUSTER} FROM {SCHEMA}.store s");
         let read = self.rows(sql, |row| steps::cluster(row, 0)).await?;
         Ok(read.into_iter().next().flatten())
     }

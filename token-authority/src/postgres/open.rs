@@ -6,7 +6,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::link::{Link, LinkError, Purpose, get};
-use super::options::Options;
+use super::options::{Options, SCHEMA};
 use crate::{AuthorityError, AuthorityId};
 
 /// The format that this version writes. Any other is refused.
@@ -59,7 +59,9 @@ pub enum OpenError {
         found: i32,
     },
     /// The schema is not ours, or is damaged.
-    #[error("the PostgreSQL authority at {place} is damaged or not an authority: {why}; restore it from a backup")]
+    #[error(
+        "the PostgreSQL authority at {place} is damaged or not an authority: {why}; restore it from a backup"
+    )]
     Damaged {
         /// Where the server is.
         place: String,
@@ -131,7 +133,7 @@ async fn read_identity(
     options: &Options,
 ) -> Result<Option<(i32, AuthorityId)>, LinkError> {
     let bound = options.timeout();
-    let table = format!("{}.store", options.quoted_schema());
+    let table = format!("{SCHEMA}.store");
     let there = "SELECT to_regclass($1) IS NOT NULL";
     let rows = link.ask(bound, there, &[(&table, Type::TEXT)]).await?;
     if !get::<bool>(rows.first().ok_or_else(LinkError::no_row)?, 0)? {
@@ -150,21 +152,20 @@ async fn read_identity(
 
 /// Makes all of it in one transaction, or nothing.
 async fn make(link: &Link, options: &Options) -> Result<(), LinkError> {
-    let (name, quoted) = (options.schema(), options.quoted_schema());
     let scripts = [TABLES, FUNCTIONS]
         .concat()
-        .replace("@schema@", &quoted)
-        .replace("@channel@", &format!("'{name}'"))
+        .replace("@schema@", SCHEMA)
+        .replace("@channel@", &format!("'{SCHEMA}'"))
         .replace("@format@", &FORMAT.to_string())
         .replace("@identity@", &AuthorityId::random().to_string());
     let all = format!(
-        "SELECT pg_advisory_xact_lock({MAKING}, hashtext('{name}'));
+        "SELECT pg_advisory_xact_lock({MAKING}, hashtext('{SCHEMA}'));
          DO $$ BEGIN
-         IF to_regclass('{quoted}.store') IS NOT NULL THEN
+         IF to_regclass('{SCHEMA}.store') IS NOT NULL THEN
             RAISE EXCEPTION 'the store is there already' USING ERRCODE = '{ALREADY_MADE}';
          END IF;
-         IF to_regnamespace('{quoted}') IS NULL THEN
-            CREATE SCHEMA {quoted};
+         IF to_regnamespace('{SCHEMA}') IS NULL THEN
+            CREATE SCHEMA {SCHEMA};
          END IF;
          END $$;
          {scripts}"
@@ -177,9 +178,8 @@ async fn make(link: &Link, options: &Options) -> Result<(), LinkError> {
 /// The refusal, with what an owner has to run.
 async fn rights(link: &Link, options: &Options, error: &LinkError) -> OpenError {
     let asked = "SELECT quote_ident(current_user), to_regnamespace($1) IS NOT NULL";
-    let schema = options.quoted_schema();
     let answer = link
-        .ask(options.timeout(), asked, &[(&schema, Type::TEXT)])
+        .ask(options.timeout(), asked, &[(&SCHEMA, Type::TEXT)])
         .await;
     let known = answer.ok().and_then(|rows| {
         let row = rows.first()?;
@@ -191,11 +191,11 @@ async fn rights(link: &Link, options: &Options, error: &LinkError) -> OpenError 
         why: error.to_string(),
         sql: if there {
             format!(
-                "GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}; \
-                 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};"
+                "GRANT USAGE, CREATE ON SCHEMA \"{SCHEMA}\" TO {role}; \
+                 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \"{SCHEMA}\" TO {role};"
             )
         } else {
-            format!("CREATE SCHEMA {schema} AUTHORIZATION {role};")
+            format!("CREATE SCHEMA \"{SCHEMA}\" AUTHORIZATION {role};")
         },
     }
 }
@@ -214,9 +214,8 @@ pub(super) fn open_error(options: &Options, error: LinkError) -> OpenError {
                 place,
                 why,
                 sql: format!(
-                    "GRANT USAGE ON SCHEMA {0} TO the_role; \
-                     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {0} TO the_role;",
-                    options.quoted_schema()
+                    "GRANT USAGE ON SCHEMA \"{SCHEMA}\" TO the_role; \
+                     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \"{SCHEMA}\" TO the_role;"
                 ),
             },
             "42703" | "42P01" | "42883" | "3F000" => OpenError::Damaged { place, why },

@@ -8,10 +8,8 @@ use pgpalisade_tls::{Login, SslSettings};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 
-/// The schema unless told otherwise.
-const SCHEMA: &str = "pgpalisade_authority";
-/// What PostgreSQL keeps of a name, in bytes. A longer one would be cut, and two could meet.
-const NAME_BYTES: usize = 63;
+/// The schema that the store is, and the channel of its notifications. Needs no quoting.
+pub(super) const SCHEMA: &str = "pgpalisade_authority";
 /// How the store shows in `pg_stat_activity`, unless the DSN says otherwise.
 const APPLICATION_NAME: &str = "pgpalisade authority";
 /// How long a call may take unless told otherwise.
@@ -27,37 +25,15 @@ const KEEPALIVE_IDLE_UNSET: Duration = Duration::from_secs(2 * 60 * 60);
 #[derive(Clone)]
 pub struct Options {
     login: Login,
-    schema: String,
     timeout: Duration,
 }
 
 /// Why a text does not say where a store is. No text quotes it, since it may hold a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OptionsError {
-    /// Neither `key=value` pairs nor a URL.
-    #[error("the DSN of the PostgreSQL authority {0}")]
-    Dsn(String),
-    /// A schema's name that will not do.
-    #[error(
-        "the schema of the PostgreSQL authority must have 1 to {NAME_BYTES} of A-Z a-z 0-9 _ - and may not begin \
-         with pg_"
-    )]
-    Schema,
-}
+#[error("the DSN of the PostgreSQL authority {0}")]
+pub struct OptionsError(String);
 
 impl Options {
-    /// Another schema than `pgpalisade_authority`. Every proxy of a cluster must name the same one.
-    /// Errors: empty, over 63 bytes, other characters than `A-Z a-z 0-9 _ -`, or one of PostgreSQL's own (`pg_...`).
-    pub fn with_schema(mut self, name: &str) -> Result<Self, OptionsError> {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
-        let sound = !name.is_empty() && name.len() <= NAME_BYTES && name.chars().all(allowed);
-        if !sound || name.starts_with("pg_") {
-            return Err(OptionsError::Schema);
-        }
-        name.clone_into(&mut self.schema);
-        Ok(self)
-    }
-
     /// Another bound for a call than 5 seconds. At least 100 ms.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
@@ -67,16 +43,6 @@ impl Options {
 
     pub(super) fn login(&self) -> &Login {
         &self.login
-    }
-
-    /// The schema's name, as it is.
-    pub(super) fn schema(&self) -> &str {
-        &self.schema
-    }
-
-    /// The schema's name for SQL.
-    pub(super) fn quoted_schema(&self) -> String {
-        format!("\"{}\"", self.schema)
     }
 
     pub(super) fn timeout(&self) -> Duration {
@@ -92,7 +58,7 @@ impl FromStr for Options {
     fn from_str(text: &str) -> Result<Self, OptionsError> {
         let url = format!("postgres:{text}");
         let dsn = if text.starts_with("//") { &url } else { text };
-        let mut login = parse(dsn).map_err(OptionsError::Dsn)?;
+        let mut login = parse(dsn).map_err(OptionsError)?;
         let config = &mut login.config;
         if config.get_application_name().is_none() {
             config.application_name(APPLICATION_NAME);
@@ -115,7 +81,6 @@ impl FromStr for Options {
         }
         Ok(Self {
             login,
-            schema: SCHEMA.to_owned(),
             timeout: TIMEOUT,
         })
     }
@@ -173,7 +138,7 @@ impl fmt::Display for Options {
             }
         }
         let database = self.login.config.get_dbname().unwrap_or(user);
-        write!(f, "/{database}, schema {}", self.schema)
+        write!(f, "/{database}, schema {SCHEMA}")
     }
 }
 
@@ -266,17 +231,5 @@ mod tests {
         };
         assert_eq!(attrs("host=a,b user=u"), TargetSessionAttrs::ReadWrite);
         assert_eq!(attrs("host=a user=u"), TargetSessionAttrs::Any);
-    }
-
-    #[test]
-    fn names_of_schemas() {
-        let with = |name: &str| {
-            let options: Options = "host=h user=u".parse().unwrap();
-            options.with_schema(name).map(|o| o.quoted_schema())
-        };
-        assert_eq!(with("A-b_9"), Ok("\"A-b_9\"".to_owned()));
-        for bad in ["", "pg_mine", "a\0b", "a\"b", "a$$b", &"x".repeat(64)] {
-            assert_eq!(with(bad), Err(OptionsError::Schema), "{bad:?}");
-        }
     }
 }

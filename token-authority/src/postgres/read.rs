@@ -2,7 +2,7 @@
 
 use super::link::{Link, LinkError, Purpose};
 use super::open::{OpenError, find, open_error};
-use super::options::Options;
+use super::options::{Options, SCHEMA};
 use super::steps::{self, CLUSTER, MARK, SESSION};
 use super::takeovers::{HISTORY, history};
 use crate::takeovers::History;
@@ -22,18 +22,18 @@ pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
     let Some(identity) = find(&link, options).await? else {
         return Ok(None);
     };
-    let (schema, bound) = (options.quoted_schema(), options.timeout());
+    let bound = options.timeout();
     let contents = async {
         let ask = async |sql: String| link.ask(bound, &sql, &[]).await;
         // Sessions first: the mark that is read after them is never below one of their tokens.
-        let sessions = format!("SELECT s.scope, {SESSION} FROM {schema}.sessions s");
+        let sessions = format!("SELECT s.scope, {SESSION} FROM {SCHEMA}.sessions s");
         let sessions = ask(sessions).await?;
-        let cluster = format!("SELECT {CLUSTER} FROM {schema}.store s");
+        let cluster = format!("SELECT {CLUSTER} FROM {SCHEMA}.store s");
         let cluster = ask(cluster).await?;
-        let marks = format!("SELECT m.scope, {MARK} FROM {schema}.marks m");
+        let marks = format!("SELECT m.scope, {MARK} FROM {SCHEMA}.marks m");
         let marks = ask(marks).await?;
         let latest = format!(
-            "{HISTORY} FROM {schema}.takeovers t ORDER BY t.noted_at DESC LIMIT {}",
+            "{HISTORY} FROM {SCHEMA}.takeovers t ORDER BY t.noted_at DESC LIMIT {}",
             TakeoverRecord::LISTED
         );
         let takeovers = ask(latest).await?;

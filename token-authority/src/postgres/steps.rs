@@ -7,6 +7,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::link::{Arguments, LinkError, get};
+use super::options::SCHEMA;
 use crate::record::cut_by;
 use crate::{
     AuthorityError, Backend, Claim, Cluster, Declaration, Declared, Drained, Enrolled, Incarnation,
@@ -181,9 +182,9 @@ impl Marks {
 }
 
 /// `SELECT * FROM function($1, ...)`.
-pub(super) fn call(schema: &str, function: &str, arguments: &Arguments<'_>) -> String {
+pub(super) fn call(function: &str, arguments: &Arguments<'_>) -> String {
     let places: Vec<String> = (1..=arguments.len()).map(|n| format!("${n}")).collect();
-    format!("SELECT * FROM {schema}.{function}({})", places.join(", "))
+    format!("SELECT * FROM {SCHEMA}.{function}({})", places.join(", "))
 }
 
 /// A bound for a bigint: no step is longer than a token.

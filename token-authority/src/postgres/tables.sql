@@ -1,4 +1,4 @@
--- The tables of the PostgreSQL store. `@schema@` stands for the quoted name of its schema.
+-- The tables of the PostgreSQL store. `@schema@` stands for the name of its schema.
 
 -- One row: which store this is, and which cluster its marks are for. Its table lock is the lock of the cluster.
 CREATE TABLE @schema@.store (

@@ -5,6 +5,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::Postgres;
 use super::link::{LinkError, get};
+use super::options::SCHEMA;
 use super::steps;
 use super::worker::Worker;
 use crate::takeovers::History;
@@ -21,10 +22,8 @@ impl Postgres {
     ) -> Result<(), AuthorityError> {
         for _ in 0..CONFLICTS_MAX {
             // The name of a scope needs no quoting: see Scope.
-            let sql = format!(
-                "SELECT t.history FROM {}.takeovers t WHERE t.scope = '{scope}'",
-                self.schema()
-            );
+            let sql =
+                format!("SELECT t.history FROM {SCHEMA}.takeovers t WHERE t.scope = '{scope}'");
             let read = self.rows(sql, |row| get::<String>(row, 0)).await?;
             let seen = read.into_iter().next();
             let json = seen.as_deref().map(str::as_bytes);
@@ -50,7 +49,7 @@ impl Postgres {
             Some(scope) => format!("WHERE t.scope = '{scope}'"),
             None => format!("ORDER BY t.noted_at DESC LIMIT {}", TakeoverRecord::LISTED),
         };
-        let sql = format!("{HISTORY} FROM {}.takeovers t {which}", self.schema());
+        let sql = format!("{HISTORY} FROM {SCHEMA}.takeovers t {which}");
         Ok(History::list(self.rows(sql, history).await?))
     }
 }

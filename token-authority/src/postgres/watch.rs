@@ -14,7 +14,7 @@ use tokio_postgres::types::Type;
 
 use super::link::{Link, LinkError, Purpose, get};
 use super::open;
-use super::options::Options;
+use super::options::{Options, SCHEMA};
 use super::steps::{self, CLUSTER, MARK};
 use super::worker::Backoff;
 use crate::watchers::Watchers;
@@ -137,8 +137,7 @@ impl Reader {
         let horizon = self.horizon_after(link, told).await?;
         let sql = format!(
             "SELECT pg_snapshot_xmin(pg_current_snapshot())::text, {CLUSTER}, m.scope, {MARK} \
-             FROM {0}.store s LEFT JOIN {0}.marks m ON m.changed >= $1::text::xid8",
-            self.options.quoted_schema()
+             FROM {SCHEMA}.store s LEFT JOIN {SCHEMA}.marks m ON m.changed >= $1::text::xid8"
         );
         let bound = self.options.timeout();
         let rows = link.ask(bound, &sql, &[(&horizon, Type::TEXT)]).await?;

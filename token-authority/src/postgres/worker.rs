@@ -12,7 +12,7 @@ use tokio_postgres::{Row, error::SqlState};
 
 use super::link::{Link, LinkError, Purpose, WENT_BACK};
 use super::open::FORMAT;
-use super::options::Options;
+use super::options::{Options, SCHEMA};
 use super::steps::{self, Backends, Declare, Forget, Marks, Together};
 use crate::record::MarkRow;
 use crate::{
@@ -300,7 +300,7 @@ impl Worker {
             .link
             .as_ref()
             .ok_or_else(|| LinkError::Broken("not connected".into()))?;
-        let sql = steps::call(&self.options.quoted_schema(), function, &arguments);
+        let sql = steps::call(function, &arguments);
         let rows = link.ask(bound, &sql, &arguments).await?;
         self.answered = Some((connection, step));
         Ok(rows)
@@ -337,14 +337,14 @@ impl Worker {
             (&before, Type::INT8),
             (&steps, Type::INT8),
         ];
-        let (schema, bound) = (self.options.quoted_schema(), self.options.timeout());
-        let sql = steps::call(&schema, "hello", &arguments);
+        let bound = self.options.timeout();
+        let sql = steps::call("hello", &arguments);
         link.ask(bound, &sql, &arguments).await?;
         // From here on it is the new row that has to stay. The old one may go even where no answer says so.
         (self.connection, self.step) = (connection, 0);
         self.answered = Some((connection, 0));
         if before.is_some() {
-            let done = format!("DELETE FROM {schema}.connections WHERE id = $1");
+            let done = format!("DELETE FROM {SCHEMA}.connections WHERE id = $1");
             link.ask(bound, &done, &[(&before, Type::INT8)]).await?;
         }
         self.link = Some(link);

@@ -30,13 +30,6 @@ async fn several_may_make_it_at_once() {
         identities.iter().all(|i| *i == identities[0]),
         "{identities:?}"
     );
-    // A schema of another name is another store.
-    let other = options(&server).with_schema("Other-1").unwrap();
-    let store = Postgres::connect(&other).await.unwrap();
-    assert_ne!(store.identity(), identities[0]);
-    store.enrol(CLUSTER).await.unwrap();
-    declare(&store, "s", 1, 1).await.unwrap();
-    assert_eq!(connect(&server).await.marks().await.unwrap(), vec![]);
 }
 
 #[tokio::test]
@@ -84,9 +77,9 @@ async fn other_formats_are_refused() {
     server.sql("DELETE FROM pgpalisade_authority.store");
     let error = open_error(&options(&server)).await;
     assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
-    server.sql("CREATE SCHEMA theirs CREATE TABLE store (shelf text)");
-    let theirs = options(&server).with_schema("theirs").unwrap();
-    let error = open_error(&theirs).await;
+    server.sql("DROP SCHEMA pgpalisade_authority CASCADE");
+    server.sql("CREATE SCHEMA pgpalisade_authority CREATE TABLE store (shelf text)");
+    let error = open_error(&options(&server)).await;
     assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
 }
 
