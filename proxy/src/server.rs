@@ -16,7 +16,7 @@ use crate::arrivals::Arrivals;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
-use crate::config::{AuthorityLocation, Barrier, Clients, Config, HttpAddr, ListenAddr};
+use crate::config::{AuthorityLocation, Clients, Config, HttpAddr, ListenAddr};
 use crate::console::{ConsoleParts, Facts, OpenConsole};
 use crate::elections;
 use crate::fence::Fence;
@@ -28,7 +28,7 @@ use crate::pause::Pause;
 use crate::policy_file::Reloads;
 use crate::rejection_log::RejectionLog;
 use crate::store::{self, Store, StoreError};
-use crate::takeover::{BarrierKind, StartError, StoreLock, Takeover, TakeoverOptions};
+use crate::takeover::{StartError, StoreLock, Takeover, TakeoverOptions};
 use crate::timers::Timers;
 use crate::transport::allowed_batching;
 use crate::worker::{Ending, Servers, Shared};
@@ -337,11 +337,9 @@ async fn start_takeover(
     authority: Arc<dyn Authority>,
     store_lock: StoreLock,
 ) -> Result<Takeover, StartError> {
-    let Barrier::Cluster = config.takeover.barrier;
     let declared_by = format!("pgpalisade {}", std::process::id());
     let mut options = TakeoverOptions::new(config.control.expose().clone(), declared_by);
     options.timeout = config.takeover.timeout;
-    options.barrier = BarrierKind::Cluster;
     options.store_lock = store_lock;
     options.witness = config.takeover.witness;
     let takeover = Takeover::start(options, authority, CancellationToken::new()).await?;

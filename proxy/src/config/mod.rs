@@ -33,7 +33,7 @@ pub(crate) use http::HttpAddr;
 pub(crate) use key::{KEYS, Key, KeySpec, Shape};
 pub(crate) use listen::ListenAddr;
 pub(crate) use raw::{Environment, Flags, RawConfig};
-pub(crate) use ready::{Barrier, Batching, Clients, Config, Log, LogFormat};
+pub(crate) use ready::{Batching, Clients, Config, Log, LogFormat};
 pub(crate) use secret::Secret;
 pub(crate) use shown::ShownKey;
 pub(crate) use tls::{Certificates as ClientCertificates, ClientTls, Plain};

@@ -92,8 +92,6 @@ pub(crate) struct Upstream {
 pub(crate) struct Takeover {
     /// Where marks are kept.
     pub authority: AuthorityLocation,
-    /// What a takeover waits for.
-    pub barrier: Barrier,
     /// Whether marks are copied into the protected cluster.
     pub witness: WitnessMode,
     /// Time within which a declaration succeeds or fails.
@@ -125,13 +123,6 @@ pub(crate) struct Log {
     pub filter: LogFilter,
     /// In which form.
     pub format: LogFormat,
-}
-
-/// What a takeover waits for. `local` is refused in this version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Barrier {
-    /// PostgreSQL itself has ended every session with a lower token.
-    Cluster,
 }
 
 /// How many sends go to the system in one call.
@@ -277,9 +268,9 @@ impl Takeover {
         let witness = values.last(Key::Witness, witness);
         let within = |text: &str| time(text, Duration::from_millis(100), Duration::from_secs(600));
         let timeout = values.last(Key::TakeoverTimeout, within);
+        barrier?;
         Some(Self {
             authority: authority?,
-            barrier: barrier?,
             witness: witness?,
             timeout: timeout?,
         })
@@ -320,9 +311,10 @@ fn default_workers() -> NonZeroUsize {
     NonZeroUsize::new(cores / 2).unwrap_or(NonZeroUsize::MIN)
 }
 
-fn barrier(text: &str) -> Result<Barrier, String> {
+/// What a takeover waits for: that PostgreSQL itself has ended every session with a lower token.
+fn barrier(text: &str) -> Result<(), String> {
     match text {
-        "cluster" => Ok(Barrier::Cluster),
+        "cluster" => Ok(()),
         "local" => Err(String::from(
             "\"local\" is not in this version: write cluster",
         )),

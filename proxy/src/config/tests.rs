@@ -61,7 +61,6 @@ fn defaults() {
     let config = in_file(MINIMAL, |path| load(Some(path), &[], &[])).unwrap();
     let local = ListenAddr::parse("127.0.0.1:6432").unwrap();
     assert_eq!(config.clients.listen, [local]);
-    assert_eq!(config.takeover.barrier, Barrier::Cluster);
     assert_eq!(config.takeover.timeout, Duration::from_secs(5));
     assert_eq!(config.clients.login_timeout, Duration::from_secs(60));
     assert_eq!(

@@ -58,7 +58,7 @@ pub use hosts::Place;
 use lease::Lines;
 pub use lease::{Acquired, Lease};
 pub use meters::Meters;
-pub use options::{BarrierKind, TakeoverOptions, WitnessMode};
+pub use options::{TakeoverOptions, WitnessMode};
 use pace::Pace;
 use pgpalisade_fence::mark_cache::MarkCache;
 pub use pgpalisade_fence::{Identified, Purpose, Terms};
@@ -123,7 +123,6 @@ impl Takeover {
             meters,
             ..
         } = options;
-        let BarrierKind::Cluster = options.barrier;
         let tasks = cancel.child_token();
         let guard = tasks.clone().drop_guard();
         let cells = Arc::new(MarkCache::default());

@@ -14,8 +14,6 @@ pub struct TakeoverOptions {
     pub control: Login,
     /// How long a declaration may take, takeover included. 5 s by default.
     pub timeout: Duration,
-    /// What a takeover waits for.
-    pub barrier: BarrierKind,
     /// Whether the store serves one proxy or several.
     pub store_lock: StoreLock,
     /// Whether marks are copied into the cluster.
@@ -36,7 +34,6 @@ impl TakeoverOptions {
         Self {
             control: control.into(),
             timeout: Duration::from_secs(5),
-            barrier: BarrierKind::Cluster,
             store_lock: StoreLock::Exclusive,
             witness: WitnessMode::Auto,
             lock_wait: Duration::from_secs(10),
@@ -45,14 +42,6 @@ impl TakeoverOptions {
             meters: Meters::default(),
         }
     }
-}
-
-/// What a takeover waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BarrierKind {
-    /// Every old session of the cluster, through whatever proxy, is gone from pg_stat_activity.
-    Cluster,
 }
 
 /// Whether marks are copied into the cluster.
