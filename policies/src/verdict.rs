@@ -365,10 +365,14 @@ impl Verdict {
     /// The verdict on a text that was not understood: one write that may do anything.
     #[must_use]
     pub fn opaque(why: Opaque) -> Self {
+        Self::opaque_with(why, Box::default())
+    }
+
+    fn opaque_with(why: Opaque, controls: Box<[Control]>) -> Self {
         Self::new(Box::new([Statement {
             effects: Effects::unknown(Some(Category::Unparsed)),
             kind: "unparsed",
-            controls: Box::default(),
+            controls,
             commits_inside: CommitsInside::Possibly,
             why: Some(WriteReason::Opaque(why)),
             computes: Computes::Anything,
@@ -394,18 +398,15 @@ impl Verdict {
     /// The same for a text that is at hand. One that names a setting of ours is no declaration, and no statement that
     /// only has the word in it: it may be either. What PostgreSQL's grammar refuses, it refuses itself.
     pub(crate) fn of_opaque(text: &[u8], why: Opaque) -> Self {
-        let mut verdict = Self::opaque(why);
         let names_ours = || {
             let mut at = text.windows(OURS.len());
             at.any(|bytes| bytes.eq_ignore_ascii_case(OURS))
         };
-        if why != Opaque::Syntax
-            && names_ours()
-            && let Some(statement) = verdict.statements.first_mut()
-        {
-            statement.controls = Box::new([Control::Mistake(Mistake::Unreadable(why))]);
-        }
-        verdict
+        let controls: Box<[Control]> = match why != Opaque::Syntax && names_ours() {
+            true => Box::new([Control::Mistake(Mistake::Unreadable(why))]),
+            false => Box::default(),
+        };
+        Self::opaque_with(why, controls)
     }
 
     /// The strongest class of its statements.
