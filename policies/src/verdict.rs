@@ -347,7 +347,8 @@ impl Verdict {
         }
     }
 
-    /// Whether one of its statements does something to the session.
+    /// Whether one of its statements does something to the session that has to be followed. A text that was not
+    /// understood does nothing by this measure: what it may do does not bind anything.
     #[inline]
     #[must_use]
     pub const fn has_controls(&self) -> bool {
@@ -417,15 +418,6 @@ impl Verdict {
             .map(|statement| statement.effects.class)
             .max()
             .unwrap_or(Class::Read)
-    }
-
-    /// True where no statement does anything to the session that has to be followed. A text that was not
-    /// understood is inert by this measure: what it may do does not bind anything.
-    #[must_use]
-    pub fn is_inert(&self) -> bool {
-        self.statements
-            .iter()
-            .all(|statement| statement.controls.is_empty())
     }
 
     /// True where work may be committed before the whole text has completed.
