@@ -141,7 +141,11 @@ impl Inner {
             self.witness.record_later(scope, mark.clone(), deadline);
             return Ok(mark);
         }
-        let barrier = barrier_of(scope, &mark, cluster);
+        let barrier = Barrier {
+            scope,
+            rank: mark.rank(),
+            cluster,
+        };
         let passed = self.barriers.pass(&barrier, &lower, record, deadline);
         passed.await?;
         self.meet_prepared(bounds, &barrier.scope, &mark, deadline)
@@ -219,14 +223,6 @@ impl Inner {
                     .to_owned(),
             )),
         }
-    }
-}
-
-fn barrier_of(scope: Scope, mark: &Mark, cluster: Cluster) -> Barrier {
-    Barrier {
-        scope,
-        rank: mark.rank(),
-        cluster,
     }
 }
 

@@ -223,7 +223,7 @@ impl Reader<'_> {
         let to_do = "write [scope.NAME], with the name of the scope";
         let table = self.table("scope", value, to_do);
         for (key, value) in table.into_iter().flat_map(from_the_top) {
-            let known = names_of_scopes_keys().any(|known| *known == **key.get_ref());
+            let known = key::names_in("scope.NAME").any(|known| *known == **key.get_ref());
             if known && !matches!(value.get_ref(), DeValue::Table(_)) {
                 let message = format!("scope.{} stands in no scope ({to_do})", key.get_ref());
                 self.error(&key.span(), message);
@@ -390,10 +390,6 @@ impl Reader<'_> {
             false => globs,
         }
     }
-}
-
-fn names_of_scopes_keys() -> impl Iterator<Item = &'static str> {
-    key::names_in("scope.NAME")
 }
 
 fn nonempty_glob(text: &str) -> Result<Glob, Fault> {
