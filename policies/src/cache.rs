@@ -10,9 +10,9 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::sync::Arc;
 
 use crate::allocation::{boxed, counted};
-use crate::classify::{Lexing, MAX_PARSED_INLINE, classify};
+use crate::classify::Lexing;
 use crate::form::{Constant, has_form, parts};
-use crate::verdict::{Opaque, Verdict};
+use crate::verdict::Verdict;
 
 /// So many texts that were found by their form are remembered, by hash.
 const SEEN: usize = 256;
@@ -107,21 +107,6 @@ impl VerdictCache {
         }
     }
 
-    /// The verdict on `text`, from the cache or else by [`classify`]. Never takes long: what is longer than
-    /// [`MAX_PARSED_INLINE`] and not in the cache is not understood here, and must be classified elsewhere and
-    /// [kept](Self::keep).
-    pub fn get_or_classify(&mut self, text: &[u8], lexing: Lexing) -> Arc<Verdict> {
-        if let Some(verdict) = self.find(text, lexing) {
-            return verdict;
-        }
-        if text.len() > MAX_PARSED_INLINE {
-            return Arc::new(Verdict::opaque(Opaque::TooLong));
-        }
-        let verdict = Arc::new(classify(text, lexing));
-        self.keep(text, lexing, &verdict);
-        verdict
-    }
-
     /// The verdict on `text`, if it is here, or that on another text of its form.
     pub fn find(&mut self, text: &[u8], lexing: Lexing) -> Option<Arc<Verdict>> {
         let hash = self.hash(text, lexing);
@@ -136,7 +121,7 @@ impl VerdictCache {
         found
     }
 
-    /// Keeps what [`classify`] has said, where there is room: a quarter of the cache for one text at most.
+    /// Keeps what [`classify`](crate::classify()) has said, where there is room: a quarter of the cache for one text at most.
     pub fn keep(&mut self, text: &[u8], lexing: Lexing, verdict: &Arc<Verdict>) {
         let hash = self.hash(text, lexing);
         let form = self.form_hash(text, lexing);
@@ -319,10 +304,22 @@ mod tests {
     use super::*;
     use crate::TextEncoding;
     use crate::allocation::allocated;
+    use crate::classify::{MAX_PARSED_INLINE, classify};
     use crate::effects::Class;
 
     const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
     const UNSAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Unsafe);
+
+    impl VerdictCache {
+        /// As a session asks.
+        pub(crate) fn get_or_classify(&mut self, text: &[u8], lexing: Lexing) -> Arc<Verdict> {
+            self.find(text, lexing).unwrap_or_else(|| {
+                let verdict = Arc::new(classify(text, lexing));
+                self.keep(text, lexing, &verdict);
+                verdict
+            })
+        }
+    }
 
     #[track_caller]
     fn check_books(cache: &VerdictCache) {
@@ -590,24 +587,16 @@ mod tests {
         assert!(stats.entries > 5, "{stats:?}");
     }
 
-    /// The thread of a session asks this cache: it must not wait for a long parse.
     #[test]
-    fn long_texts_are_not_classified_here_but_kept() {
+    fn long_texts_are_kept() {
         let mut cache = VerdictCache::new(1 << 20);
         let text = format!("select '{}'", "x".repeat(MAX_PARSED_INLINE));
         let text = text.as_bytes();
-        for _ in 0..2 {
-            assert_eq!(
-                *cache.get_or_classify(text, SAFE),
-                Verdict::opaque(Opaque::TooLong)
-            );
-        }
-        assert_eq!((cache.stats().entries, cache.find(text, SAFE)), (0, None));
+        assert_eq!(cache.find(text, SAFE), None);
         let verdict = Arc::new(classify(text, SAFE));
         assert_eq!(verdict.class(), Class::Read);
         cache.keep(text, SAFE, &verdict);
-        assert_eq!(cache.find(text, SAFE), Some(Arc::clone(&verdict)));
-        assert_eq!(cache.get_or_classify(text, SAFE), verdict);
+        assert_eq!(cache.find(text, SAFE), Some(verdict));
         check_books(&cache);
     }
 }

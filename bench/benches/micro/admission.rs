@@ -10,7 +10,7 @@ use pgpalisade_fence::{
     Admitted, Decision, Fence, GrantMode, HeldToken, HeldTokens, SessionFence, Unmet,
 };
 use pgpalisade_policies::scan::{self, NeedsParse};
-use pgpalisade_policies::{Mode, Policy, SearchPath, Verdict, VerdictCache};
+use pgpalisade_policies::{Mode, Policy, SearchPath, Verdict, VerdictCache, classify};
 use pgpalisade_session::Pipeline;
 use pgpalisade_session::ledger::Ledger;
 use pgpalisade_session::names::Names;
@@ -62,9 +62,17 @@ impl Session {
         }
     }
 
+    fn verdict(&mut self, text: &[u8]) -> Arc<Verdict> {
+        self.verdicts.find(text, SAFE).unwrap_or_else(|| {
+            let verdict = Arc::new(classify(text, SAFE));
+            self.verdicts.keep(text, SAFE, &verdict);
+            verdict
+        })
+    }
+
     /// As `session/judgement.rs` asks for a text, idle and outside of a transaction.
     fn plan(&mut self, text: &str) -> Decision {
-        let verdict: Arc<Verdict> = self.verdicts.get_or_classify(text.as_bytes(), SAFE);
+        let verdict = self.verdict(text.as_bytes());
         let confirmed = |settled| Confirmed::new(settled, &self.names, &self.ledger, Guard::SURE);
         let situation = Situation {
             fence: &self.fence,
