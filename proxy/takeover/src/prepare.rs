@@ -2,13 +2,13 @@
 
 use pgpalisade_authority::{Backend, Cluster, Enrolled};
 use tokio_postgres::Client;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
 use super::WitnessMode;
-use super::cluster_lock;
 use super::control::{Plan, STARTED_US, answer};
 use super::error::{ControlError, StartError};
 use super::witness::{self, Table};
+use super::{cluster_lock, sessions};
 
 /// What was found out.
 pub(super) struct Prepared {
@@ -40,7 +40,7 @@ pub(super) async fn prepare(
     let backend = check_rights(client).await?;
     if let Some(previous) = previous {
         // Our own lost session may still hold the lock, if the server has not noticed.
-        end_previous(client, previous)
+        sessions::terminate_over(client, &[previous])
             .await
             .map_err(StartError::Control)?;
     }
@@ -162,25 +162,9 @@ pub async fn rights(client: &Client) -> Result<Rights, ControlError> {
         role: answer(row, 1)?,
         superuser,
         missing,
-        backend: Backend {
-            pid: answer(row, 6)?,
-            started_us: answer(row, 7)?,
-        },
+        backend: sessions::backend(row, 6)?,
         quoted: answer(row, 2)?,
     })
-}
-
-async fn end_previous(client: &Client, previous: Backend) -> Result<(), ControlError> {
-    let sql = format!(
-        "SELECT pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_stat_activity a \
-         WHERE a.pid = $1 AND {STARTED_US} = $2"
-    );
-    let params: [(&(dyn ToSql + Sync), Type); 2] = [
-        (&previous.pid, Type::INT4),
-        (&previous.started_us, Type::INT8),
-    ];
-    client.query_typed(&sql, &params).await?;
-    Ok(())
 }
 
 fn control_error(error: tokio_postgres::Error) -> StartError {

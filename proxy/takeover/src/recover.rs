@@ -14,11 +14,12 @@ use pgpalisade_authority::{
 use pgpalisade_tls::Login;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::Client;
-use tokio_postgres::types::{ToSql, Type};
 
-use super::control::{STARTED_US, answer};
+use super::control::STARTED_US;
 use super::error::{ControlError, StartError};
-use super::{StoreLock, WitnessMode, cluster_lock, control_login, hosts, prepare, witness};
+use super::{
+    StoreLock, WitnessMode, cluster_lock, control_login, hosts, prepare, sessions, witness,
+};
 
 /// Between two looks at sessions that were told to end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -196,14 +197,7 @@ async fn client_sessions(client: &Client) -> Result<Vec<Backend>, ControlError> 
          WHERE a.backend_type = 'client backend' AND a.pid <> pg_catalog.pg_backend_pid()"
     );
     let rows = client.query_typed(&sql, &[]).await?;
-    rows.iter()
-        .map(|row| {
-            Ok(Backend {
-                pid: answer(row, 0)?,
-                started_us: answer(row, 1)?,
-            })
-        })
-        .collect()
+    rows.iter().map(|row| sessions::backend(row, 0)).collect()
 }
 
 /// Ends these sessions and waits until none is left.
@@ -212,32 +206,17 @@ async fn end_sessions(
     old: &[Backend],
     deadline: Instant,
 ) -> Result<(), RecoverError> {
-    let pids: Vec<i32> = old.iter().map(|b| b.pid).collect();
-    let started: Vec<i64> = old.iter().map(|b| b.started_us).collect();
-    let params: [(&(dyn ToSql + Sync), Type); 2] =
-        [(&pids, Type::INT4_ARRAY), (&started, Type::INT8_ARRAY)];
-    let of_old = format!(
-        "FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS o(pid, started) \
-         JOIN pg_catalog.pg_stat_activity a ON a.pid = o.pid WHERE {STARTED_US} = o.started"
-    );
-    let terminate = format!("SELECT pg_catalog.pg_terminate_backend(a.pid) {of_old}");
-    let count = format!("SELECT pg_catalog.count(*) {of_old}");
-    let error = |error: tokio_postgres::Error| StartError::Control(error.into());
-    client
-        .query_typed(&terminate, &params)
+    sessions::terminate_over(client, old)
         .await
-        .map_err(error)?;
+        .map_err(StartError::Control)?;
     loop {
-        let rows = client.query_typed(&count, &params).await.map_err(error)?;
-        let left: i64 = match rows.first() {
-            Some(row) => answer(row, 0).map_err(StartError::Control)?,
-            None => return Err(StartError::Control(ControlError::Lost).into()),
-        };
+        let left = sessions::count_alive_over(client, old)
+            .await
+            .map_err(StartError::Control)?;
         if left == 0 {
             return Ok(());
         }
         if Instant::now() + LOOK >= deadline {
-            let left = usize::try_from(left).unwrap_or(usize::MAX);
             return Err(RecoverError::Sessions { left });
         }
         sleep(LOOK).await;

@@ -7,8 +7,8 @@ use std::fmt;
 
 use pgpalisade_authority::{Backend, Cluster, Scope, Token};
 use tokio::time::Instant;
-use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
 
 use super::Identified;
 use super::control::{Control, STARTED_US, answer};
@@ -25,9 +25,32 @@ const SESSIONS: &str = "pg_catalog.pg_stat_get_activity(NULL)";
 /// Of sessions that do not end, this many are named.
 const HOLDOUTS_NAMED: usize = 3;
 
-/// Both halves of the sessions, as the two arrays of [`OLD`].
-fn halves(backends: &[Backend]) -> (Vec<i32>, Vec<i64>) {
-    backends.iter().map(|b| (b.pid, b.started_us)).unzip()
+/// The two arrays of [`OLD`].
+struct Arrays {
+    pids: Vec<i32>,
+    started: Vec<i64>,
+}
+
+impl Arrays {
+    fn of(backends: &[Backend]) -> Self {
+        let (pids, started) = backends.iter().map(|b| (b.pid, b.started_us)).unzip();
+        Self { pids, started }
+    }
+
+    fn params(&self) -> [(&(dyn ToSql + Sync), Type); 2] {
+        [
+            (&self.pids, Type::INT4_ARRAY),
+            (&self.started, Type::INT8_ARRAY),
+        ]
+    }
+}
+
+/// The session of a row that has its pid and [`STARTED_US`] in two columns, from this one.
+pub(super) fn backend(row: &Row, column: usize) -> Result<Backend, ControlError> {
+    Ok(Backend {
+        pid: answer(row, column)?,
+        started_us: answer(row, column + 1)?,
+    })
 }
 
 fn terminate_statement() -> String {
@@ -45,11 +68,9 @@ pub(super) async fn terminate(
     backends: &[Backend],
     deadline: Instant,
 ) -> Result<u64, ControlError> {
-    let (pids, started) = halves(backends);
-    let params: [(&(dyn ToSql + Sync), Type); 2] =
-        [(&pids, Type::INT4_ARRAY), (&started, Type::INT8_ARRAY)];
+    let old = Arrays::of(backends);
     let told = control
-        .query(&terminate_statement(), &params, deadline)
+        .query(&terminate_statement(), &old.params(), deadline)
         .await?;
     let mut open = 0;
     for row in &told {
@@ -63,39 +84,46 @@ pub(super) async fn terminate_over(
     client: &Client,
     backends: &[Backend],
 ) -> Result<(), ControlError> {
-    let (pids, started) = halves(backends);
-    let params: [(&(dyn ToSql + Sync), Type); 2] =
-        [(&pids, Type::INT4_ARRAY), (&started, Type::INT8_ARRAY)];
-    client.query_typed(&terminate_statement(), &params).await?;
+    let old = Arrays::of(backends);
+    client
+        .query_typed(&terminate_statement(), &old.params())
+        .await?;
     Ok(())
 }
 
-/// Which of the sessions are still there, and on which cluster this was seen. One whose start is hidden counts as
-/// there.
+/// Names those that are there. One whose start is hidden counts as there.
+fn alive_statement() -> String {
+    format!(
+        "SELECT o.pid, o.started \
+         FROM {OLD} JOIN {SESSIONS} a ON a.pid = o.pid \
+         WHERE a.backend_start IS NULL OR {STARTED_US} = o.started"
+    )
+}
+
+/// Which of the sessions are still there, and on which cluster this was seen.
 pub(super) async fn alive(
     control: &Control,
     backends: &[Backend],
     deadline: Instant,
 ) -> Result<(BTreeSet<Backend>, Cluster), ControlError> {
-    let sql = format!(
-        "SELECT o.pid, o.started \
-         FROM {OLD} JOIN {SESSIONS} a ON a.pid = o.pid \
-         WHERE a.backend_start IS NULL OR {STARTED_US} = o.started"
-    );
-    let (pids, started) = halves(backends);
-    let params: [(&(dyn ToSql + Sync), Type); 2] =
-        [(&pids, Type::INT4_ARRAY), (&started, Type::INT8_ARRAY)];
-    let (rows, cluster) = control.query_on_cluster(&sql, &params, deadline).await?;
-    let alive: Result<_, _> = rows
-        .iter()
-        .map(|row| {
-            Ok::<_, ControlError>(Backend {
-                pid: answer(row, 0)?,
-                started_us: answer(row, 1)?,
-            })
-        })
-        .collect();
+    let old = Arrays::of(backends);
+    let (rows, cluster) = control
+        .query_on_cluster(&alive_statement(), &old.params(), deadline)
+        .await?;
+    let alive: Result<_, _> = rows.iter().map(|row| backend(row, 0)).collect();
     Ok((alive?, cluster))
+}
+
+/// How many of the sessions are still there, over a connection that may not serve.
+pub(super) async fn count_alive_over(
+    client: &Client,
+    backends: &[Backend],
+) -> Result<usize, ControlError> {
+    let old = Arrays::of(backends);
+    let rows = client
+        .query_typed(&alive_statement(), &old.params())
+        .await?;
+    Ok(rows.len())
 }
 
 /// A session that was told to end and is still there.
@@ -154,16 +182,11 @@ pub(super) async fn holdouts(
          FROM {OLD} JOIN {SESSIONS} a ON a.pid = o.pid \
          WHERE {STARTED_US} = o.started ORDER BY a.backend_start LIMIT {HOLDOUTS_NAMED}"
     );
-    let (pids, started) = halves(backends);
-    let params: [(&(dyn ToSql + Sync), Type); 2] =
-        [(&pids, Type::INT4_ARRAY), (&started, Type::INT8_ARRAY)];
-    let rows = control.query(&sql, &params, deadline).await?;
+    let old = Arrays::of(backends);
+    let rows = control.query(&sql, &old.params(), deadline).await?;
     let holdout = |row| {
         Ok(Holdout {
-            backend: Backend {
-                pid: answer(row, 0)?,
-                started_us: answer(row, 1)?,
-            },
+            backend: backend(row, 0)?,
             user: answer(row, 2)?,
             state: answer(row, 3)?,
             since: answer(row, 4)?,
