@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use pgpalisade_authority::{Backend, Cluster, Mark, Registered, Scope};
+use pgpalisade_authority::{Backend, Mark, Registered, Scope};
 use serde::Serialize;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use crate::takeover::control::{STARTED_US, answer};
-use crate::takeover::{ControlError, StartError, prepare, witness};
+use crate::takeover::{ControlError, witness};
 
 /// Prepared transactions that are named.
 const PREPARED_MAX: i64 = 100;
@@ -40,14 +40,6 @@ pub(super) async fn server(client: &Client) -> Result<Server, ControlError> {
         database: answer(row, 1)?,
         client: (answer(row, 2)?, answer(row, 3)?),
         system_identifier: system_identifier.cast_unsigned(),
-    })
-}
-
-/// Which cluster this is. Not to be asked of a standby.
-pub(super) async fn identity(client: &Client) -> Result<Cluster, ControlError> {
-    prepare::cluster(client).await.map_err(|error| match error {
-        StartError::Control(error) => error,
-        other => ControlError::Down(other.to_string().into()),
     })
 }
 

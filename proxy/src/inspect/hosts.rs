@@ -102,7 +102,7 @@ async fn look(
     let server = connection.look(cluster::server).await?;
     let (cluster, streams) = match rights.standby {
         true => (None, connection.look(streams).await?),
-        false => (connection.look(cluster::identity).await.ok(), false),
+        false => (connection.look(prepare::cluster).await.ok(), false),
     };
     Ok(Chosen {
         connection,

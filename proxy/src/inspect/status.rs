@@ -14,7 +14,7 @@ use super::hosts::{self, Chosen, Host, Survey};
 use super::step_within;
 use super::store::{self, Held};
 use crate::config::Config;
-use crate::takeover::{ControlError, WitnessMode, cluster_lock};
+use crate::takeover::{ControlError, WitnessMode, cluster_lock, prepare};
 
 /// Takeovers that are shown unless more is asked for.
 const TAKEOVERS: usize = 10;
@@ -233,7 +233,7 @@ async fn cluster(config: &Config, within: Duration) -> (Option<Connection>, Seen
         let note = "the control connection leads to a standby: it knows no proxies and no timeline";
         seen.cluster.problems.push(note.to_owned());
     } else {
-        let identity = connection.look(cluster::identity).await;
+        let identity = connection.look(prepare::cluster).await;
         seen.cluster.timeline = seen.keep(identity, "timeline").map(|c| c.timeline);
     }
     let proxies = connection.look(cluster_lock::proxies).await;

@@ -85,7 +85,7 @@ pub(super) async fn take(
 
 /// Takes the lock where nobody can have expected it.
 async fn take_spare(client: &Client, ours: AuthorityId, kind: StoreLock) -> Result<(), StartError> {
-    let squatters = strangers(client, ours).await.map_err(StartError::Control)?;
+    let squatters = strangers(client, ours).await?;
     let (holder, user) = squatters.into_iter().next().unwrap_or_default();
     tracing::warn!(
         holder = %holder,
@@ -107,7 +107,7 @@ async fn try_lock(
     class: u32,
     ours: AuthorityId,
     kind: StoreLock,
-) -> Result<bool, StartError> {
+) -> Result<bool, ControlError> {
     let take = match kind {
         StoreLock::Exclusive => "SELECT pg_catalog.pg_try_advisory_lock($1, $2)",
         StoreLock::Shared => "SELECT pg_catalog.pg_try_advisory_lock_shared($1, $2)",
@@ -115,12 +115,8 @@ async fn try_lock(
     let (class, object) = (class.cast_signed(), ours.short().cast_signed());
     let rows = client
         .query_typed(take, &[(&class, Type::INT4), (&object, Type::INT4)])
-        .await
-        .map_err(server_error)?;
-    let row = rows
-        .first()
-        .ok_or(StartError::Control(ControlError::Lost))?;
-    answer(row, 0).map_err(StartError::Control)
+        .await?;
+    answer(rows.first().ok_or(ControlError::Lost)?, 0)
 }
 
 /// Proxies with our authority.
@@ -146,7 +142,7 @@ impl Seen {
 
 async fn look_around(client: &Client, ours: AuthorityId) -> Result<Seen, StartError> {
     let mut seen = Seen::default();
-    for proxy in proxies(client).await.map_err(StartError::Control)? {
+    for proxy in proxies(client).await? {
         if proxy.authority != ours.short() {
             return Err(StartError::OtherAuthority {
                 ours,
@@ -215,8 +211,4 @@ fn read(row: &tokio_postgres::Row) -> Result<Proxy, ControlError> {
         },
         is_asked: answer(row, 8)?,
     })
-}
-
-fn server_error(error: tokio_postgres::Error) -> StartError {
-    StartError::Control(error.into())
 }

@@ -346,8 +346,7 @@ async fn of_one_cluster(plan: &Plan, mut found: Vec<Open>) -> Result<Vec<Open>, 
     if found.iter().all(|open| system(open) == first) {
         return Ok(found);
     }
-    let recorded = plan.authority.cluster().await;
-    let Some(recorded) = recorded.map_err(StartError::Authority)? else {
+    let Some(recorded) = plan.authority.cluster().await? else {
         return Err(StartError::NoPrimary {
             seen: "the hosts belong to several clusters".to_owned(),
         });
@@ -402,11 +401,9 @@ async fn prepare_session(
 /// Another authority has come in while this connection was down. Its takeovers know nothing of our sessions, so they
 /// may not go on beside its own.
 async fn end_registered(plan: &Plan, client: &Client) -> Result<(), StartError> {
-    let records = plan.authority.sessions().await;
-    let records = records.map_err(StartError::Authority)?;
+    let records = plan.authority.sessions().await?;
     let registered: Vec<Backend> = records.into_iter().map(|(_, r)| r.backend).collect();
-    let ended = sessions::terminate_over(client, &registered).await;
-    ended.map_err(StartError::Control)?;
+    sessions::terminate_over(client, &registered).await?;
     let sessions = registered.len();
     tracing::error!(
         sessions,

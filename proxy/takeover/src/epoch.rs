@@ -65,8 +65,7 @@ impl Epoch {
 
     async fn raise_now(&self) -> Result<(), DeclareError> {
         let deadline = Instant::now() + self.timeout;
-        let down = DeclareError::Control;
-        let (table, cluster) = self.control.witness(deadline).await.map_err(down)?;
+        let (table, cluster) = self.control.witness(deadline).await?;
         if table == Table::Missing {
             return Ok(());
         }

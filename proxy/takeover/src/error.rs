@@ -94,7 +94,30 @@ pub enum StartError {
     Control(ControlError),
     /// The authority did not answer.
     #[error(transparent)]
-    Authority(AuthorityError),
+    Authority(#[from] AuthorityError),
+}
+
+/// Not its source: its text has it already.
+impl From<ControlError> for StartError {
+    fn from(error: ControlError) -> Self {
+        Self::Control(error)
+    }
+}
+
+impl From<tokio_postgres::Error> for StartError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Control(error.into())
+    }
+}
+
+impl From<DeclareError> for StartError {
+    fn from(error: DeclareError) -> Self {
+        match error {
+            DeclareError::Authority(error) => Self::Authority(error),
+            DeclareError::Control(error) => Self::Control(error),
+            other => Self::Control(ControlError::Down(other.to_string().into())),
+        }
+    }
 }
 
 /// What an operator does whose control connection leads to another cluster than the one on record.
@@ -231,7 +254,7 @@ pub enum DeclareError {
     },
     /// The authority did not answer.
     #[error(transparent)]
-    Authority(AuthorityError),
+    Authority(#[from] AuthorityError),
     /// The token is stored, but old sessions could not be confirmed gone in time. Declaring again goes on.
     #[error("takeover of scope {scope} with token {token} is not completed, \
              {} old sessions are left: {why}", left.len())]
@@ -283,7 +306,7 @@ pub enum DeclareError {
     },
     /// The control connection gave no answer.
     #[error(transparent)]
-    Control(ControlError),
+    Control(#[from] ControlError),
 }
 
 /// Why a server session cannot be identified.

@@ -175,15 +175,15 @@ impl LastRead {
     ) -> Result<Vec<(Scope, TakeoverRecord)>, DeclareError> {
         let waited = tokio::time::timeout_at(deadline, self.0.lock()).await;
         let late = || AuthorityError::Unavailable("it did not answer in time".to_owned());
-        let mut last = waited.map_err(|_| DeclareError::Authority(late()))?;
+        let mut last = waited.map_err(|_| late())?;
         if let Some((at, read)) = &*last
             && at.elapsed() < SHOWN_FOR
         {
-            return read.clone().map_err(DeclareError::Authority);
+            return Ok(read.clone()?);
         }
         let read = tokio::time::timeout_at(deadline, authority.takeovers(None)).await;
         let read = read.unwrap_or_else(|_| Err(late()));
         *last = Some((Instant::now(), read.clone()));
-        read.map_err(DeclareError::Authority)
+        Ok(read?)
     }
 }

@@ -245,11 +245,7 @@ async fn role(client: &Client) -> Result<Role, ControlError> {
     if answer(rows.first().ok_or(ControlError::Lost)?, 0)? {
         return Ok(Role::Standby);
     }
-    match prepare::cluster(client).await {
-        Ok(cluster) => Ok(Role::Primary(cluster)),
-        Err(StartError::Control(error)) => Err(error),
-        Err(other) => Err(ControlError::Down(other.to_string().into())),
-    }
+    prepare::cluster(client).await.map(Role::Primary)
 }
 
 /// Connections to the servers that take writes, the one with the newest history first.

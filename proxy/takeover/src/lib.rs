@@ -148,12 +148,12 @@ impl Takeover {
             cells: Arc::clone(&cells),
             timeout,
         };
-        confirmer.learn_all().await.map_err(start_error)?;
+        confirmer.learn_all().await?;
         tokio::spawn(confirmer.run(tasks.clone()));
         let epoch = Epoch::new(&control, &authority, &declared_by, timeout);
-        epoch.raise().await.map_err(start_error)?;
+        epoch.raise().await?;
         let reaper = Reaper(Arc::clone(&epoch));
-        reaper.reap().await.map_err(start_error)?;
+        reaper.reap().await?;
         tokio::spawn(reaper.run(options.reap_every, tasks.clone()));
         let releases = Arc::new(Releases::default());
         let notes = Notes::start(&authority, timeout, tasks.clone());
@@ -268,9 +268,8 @@ impl Takeover {
         deadline: Instant,
     ) -> Result<Vec<cluster_lock::Proxy>, DeclareError> {
         let inner = Arc::clone(&self.inner);
-        let ask = async move { cluster_lock::all(&inner.control, deadline).await };
-        self.run(async { ask.await.map_err(DeclareError::Control) })
-            .await
+        let ask = async move { Ok(cluster_lock::all(&inner.control, deadline).await?) };
+        self.run(ask).await
     }
 
     /// Where the primary is, while the control connection is up.
@@ -344,15 +343,7 @@ async fn in_time<T>(
     let answer = timeout_at(deadline, answer)
         .await
         .unwrap_or_else(|_| Err(late()));
-    answer.map_err(DeclareError::Authority)
-}
-
-fn start_error(error: DeclareError) -> StartError {
-    match error {
-        DeclareError::Authority(error) => StartError::Authority(error),
-        DeclareError::Control(error) => StartError::Control(error),
-        other => StartError::Control(ControlError::Down(other.to_string().into())),
-    }
+    Ok(answer?)
 }
 
 /// What every control connection has, whatever the operator's DSN says.

@@ -35,14 +35,11 @@ pub(super) async fn prepare(
         AS v(name, value) JOIN pg_catalog.pg_settings s ON s.name = v.name";
     client
         .query_typed(settings, &[(&timeout_ms, Type::TEXT)])
-        .await
-        .map_err(control_error)?;
+        .await?;
     let backend = check_rights(client).await?;
     if let Some(previous) = previous {
         // Our own lost session may still hold the lock, if the server has not noticed.
-        sessions::terminate_over(client, &[previous])
-            .await
-            .map_err(StartError::Control)?;
+        sessions::terminate_over(client, &[previous]).await?;
     }
     cluster_lock::take(client, plan.authority.identity(), plan.lock).await?;
     let cluster = cluster(client).await?;
@@ -60,9 +57,9 @@ pub(super) async fn prepare(
 
 /// Asks the authority whether this cluster is the one on record, and takes note of the answer.
 async fn enrol(plan: &Plan, cluster: Cluster) -> Result<(), StartError> {
-    let enrolled = plan.authority.enrol(cluster).await;
+    let enrolled = plan.authority.enrol(cluster).await?;
     let known = plan.cells.cluster();
-    match enrolled.map_err(StartError::Authority)? {
+    match enrolled {
         Enrolled::Accepted => {
             known.note(cluster, cluster);
             Ok(())
@@ -80,22 +77,20 @@ async fn enrol(plan: &Plan, cluster: Cluster) -> Result<(), StartError> {
 }
 
 /// Which cluster this is, its timeline and the start of its server. The timeline is the one that WAL is written to now,
-/// since what pg_control_checkpoint() shows lags behind a promotion.
-pub async fn cluster(client: &Client) -> Result<Cluster, StartError> {
+/// since what pg_control_checkpoint() shows lags behind a promotion. Not to be asked of a standby.
+pub async fn cluster(client: &Client) -> Result<Cluster, ControlError> {
     let sql = "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
         ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))\
         ::pg_catalog.bit(32)::pg_catalog.int4, \
         (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::pg_catalog.int8";
-    let rows = client.query_typed(sql, &[]).await.map_err(control_error)?;
-    let row = rows
-        .first()
-        .ok_or(StartError::Control(ControlError::Lost))?;
-    let system_identifier: i64 = answer(row, 0).map_err(StartError::Control)?;
-    let timeline: i32 = answer(row, 1).map_err(StartError::Control)?;
+    let rows = client.query_typed(sql, &[]).await?;
+    let row = rows.first().ok_or(ControlError::Lost)?;
+    let system_identifier: i64 = answer(row, 0)?;
+    let timeline: i32 = answer(row, 1)?;
     Ok(Cluster {
         system_identifier: system_identifier.cast_unsigned(),
         timeline: timeline.cast_unsigned(),
-        postmaster_us: answer(row, 2).map_err(StartError::Control)?,
+        postmaster_us: answer(row, 2)?,
     })
 }
 
@@ -123,7 +118,7 @@ impl Rights {
 
 /// Checks the rights and returns who we are.
 pub(super) async fn check_rights(client: &Client) -> Result<Backend, StartError> {
-    let rights = rights(client).await.map_err(StartError::Control)?;
+    let rights = rights(client).await?;
     if rights.standby {
         return Err(StartError::Standby);
     }
@@ -165,8 +160,4 @@ pub async fn rights(client: &Client) -> Result<Rights, ControlError> {
         backend: sessions::backend(row, 6)?,
         quoted: answer(row, 2)?,
     })
-}
-
-fn control_error(error: tokio_postgres::Error) -> StartError {
-    StartError::Control(error.into())
 }

@@ -34,17 +34,16 @@ pub(super) async fn meet(
     (scope, mark): (&Scope, &Mark),
     deadline: Instant,
 ) -> Result<(), DeclareError> {
-    let known = |answer: Result<_, _>| answer.map_err(DeclareError::Control);
     let mut left = match policy {
         PreparedTransactions::Report => return Ok(()),
         PreparedTransactions::Refuse | PreparedTransactions::RollBack => {
-            known(older(control, mark.raised_at, deadline).await)?
+            older(control, mark.raised_at, deadline).await?
         }
     };
     let mut why = "the policy says prepared_transactions = \"refuse\"".to_owned();
     if policy == PreparedTransactions::RollBack && !left.is_empty() {
         why = roll_back(control, &left, deadline).await;
-        left = known(older(control, mark.raised_at, deadline).await)?;
+        left = older(control, mark.raised_at, deadline).await?;
     }
     match left.is_empty() {
         true => Ok(()),

@@ -36,9 +36,7 @@ impl Reaper {
         }
         // After the records: they are of what is on record now, or of what it has outlived.
         let recorded = in_time(authority.cluster(), deadline).await?;
-        let (alive, now) = sessions::alive(control, &known, deadline)
-            .await
-            .map_err(DeclareError::Control)?;
+        let (alive, now) = sessions::alive(control, &known, deadline).await?;
         if let Some(recorded) = recorded
             && recorded != now
         {

@@ -61,6 +61,18 @@ pub enum RecoverError {
     Timeout,
 }
 
+impl From<ControlError> for RecoverError {
+    fn from(error: ControlError) -> Self {
+        Self::Start(error.into())
+    }
+}
+
+impl From<AuthorityError> for RecoverError {
+    fn from(error: AuthorityError) -> Self {
+        Self::Start(error.into())
+    }
+}
+
 /// What a recovery would do.
 #[derive(Debug)]
 pub struct Recovery {
@@ -95,11 +107,9 @@ impl Recovery {
             prepare::check_rights(&client).await?;
             cluster_lock::take(&client, authority.identity(), StoreLock::Exclusive).await?;
             let cluster = prepare::cluster(&client).await?;
-            let recorded = authority.cluster().await.map_err(StartError::Authority)?;
+            let recorded = authority.cluster().await?;
             let forgotten = forgotten(&client, authority, witness).await?;
-            let old = client_sessions(&client)
-                .await
-                .map_err(StartError::Control)?;
+            let old = client_sessions(&client).await?;
             Ok(Self {
                 cluster,
                 recorded,
@@ -142,7 +152,7 @@ impl Recovery {
                         return Err(RecoverError::Changed { recorded });
                     }
                     Err(AuthorityError::Unavailable(_)) => sleep(RETRY).await,
-                    Err(error) => return Err(StartError::Authority(error).into()),
+                    Err(error) => return Err(error.into()),
                 }
             }
             if witness == WitnessMode::Auto {
@@ -168,7 +178,7 @@ async fn the_primary(login: &Login, deadline: Instant) -> Result<Client, Recover
         });
     }
     let only = found.pop().map(|open| open.link.client);
-    Ok(only.ok_or(StartError::Control(ControlError::Lost))?)
+    Ok(only.ok_or(ControlError::Lost)?)
 }
 
 async fn forgotten(
@@ -177,11 +187,10 @@ async fn forgotten(
     mode: WitnessMode,
 ) -> Result<Vec<(Scope, Option<Rank>, Mark)>, StartError> {
     let seen = match mode {
-        WitnessMode::Auto => witness::read_if_there(client).await,
-        WitnessMode::Off => Ok(HashMap::new()),
+        WitnessMode::Auto => witness::read_if_there(client).await?,
+        WitnessMode::Off => HashMap::new(),
     };
-    let seen = seen.map_err(StartError::Control)?;
-    let marks = authority.marks().await.map_err(StartError::Authority)?;
+    let marks = authority.marks().await?;
     let marks = marks.into_iter().collect();
     let with_mark = |(scope, _, kept): (&Scope, _, _)| {
         let mark = seen.get(scope)?;
@@ -206,13 +215,9 @@ async fn end_sessions(
     old: &[Backend],
     deadline: Instant,
 ) -> Result<(), RecoverError> {
-    sessions::terminate_over(client, old)
-        .await
-        .map_err(StartError::Control)?;
+    sessions::terminate_over(client, old).await?;
     loop {
-        let left = sessions::count_alive_over(client, old)
-            .await
-            .map_err(StartError::Control)?;
+        let left = sessions::count_alive_over(client, old).await?;
         if left == 0 {
             return Ok(());
         }

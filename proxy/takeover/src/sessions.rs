@@ -234,15 +234,15 @@ pub(super) async fn identify(
          FROM pg_catalog.pg_stat_get_activity($1) a"
     );
     let params: [(&(dyn ToSql + Sync), Type); 2] = [(&pid, Type::INT4), (&trace.0, Type::TEXT)];
-    let asked = control.query_on_cluster(&sql, &params, deadline).await;
-    let (rows, cluster) = asked.map_err(DeclareError::Control)?;
+    let (rows, cluster) = control.query_on_cluster(&sql, &params, deadline).await?;
     let fault = |why| Err(DeclareError::Backend { pid, why });
     let Some(row) = rows.first() else {
         return fault(BackendFault::Unknown);
     };
-    let seen = || Ok((answer(row, 0)?, answer(row, 1)?, answer(row, 2)?));
-    let seen: Result<(Option<i64>, Option<bool>, Option<bool>), _> = seen();
-    match seen.map_err(DeclareError::Control)? {
+    let started: Option<i64> = answer(row, 0)?;
+    let is_its_trace: Option<bool> = answer(row, 1)?;
+    let is_untracked: Option<bool> = answer(row, 2)?;
+    match (started, is_its_trace, is_untracked) {
         (None, _, _) => fault(BackendFault::Hidden),
         (Some(started_us), Some(true), _) => Ok(Identified {
             backend: Backend { pid, started_us },

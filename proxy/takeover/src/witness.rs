@@ -127,8 +127,7 @@ impl Witness {
         if self.has(scope, mark.rank()) {
             return Ok(());
         }
-        let found = self.control.witness(deadline).await;
-        let (table, _) = found.map_err(DeclareError::Control)?;
+        let (table, _) = self.control.witness(deadline).await?;
         if table == Table::Usable {
             let mut columns = Columns::default();
             columns.push(scope, mark);
@@ -150,12 +149,12 @@ pub(super) async fn compare(
     client: &Client,
     authority: &dyn Authority,
 ) -> Result<Table, StartError> {
-    if open(client).await.map_err(StartError::Control)? == Table::Missing {
+    if open(client).await? == Table::Missing {
         return Ok(Table::Missing);
     }
     // The witness first. It never is ahead of an authority that remembers, because the authority is raised first.
-    let witnessed = read(client).await.map_err(StartError::Control)?;
-    let marks = authority.marks().await.map_err(StartError::Authority)?;
+    let witnessed = read(client).await?;
+    let marks = authority.marks().await?;
     let marks: HashMap<Scope, Mark> = marks.into_iter().collect();
     let lost = forgotten(&witnessed, &marks);
     if let Some((scope, seen, kept)) = lost.first() {
@@ -176,10 +175,7 @@ pub(super) async fn compare(
         }
     }
     if !behind.scopes.is_empty() {
-        client
-            .query_typed(RAISE, &behind.params())
-            .await
-            .map_err(|error| StartError::Control(error.into()))?;
+        client.query_typed(RAISE, &behind.params()).await?;
     }
     Ok(Table::Usable)
 }

@@ -13,6 +13,7 @@ use super::{Report, unanswered};
 use crate::rejection::utc;
 use crate::takeover::cluster_lock::{self, Proxy};
 use crate::takeover::error::wrong_cluster_advice;
+use crate::takeover::prepare;
 use crate::takeover::witness::forgotten;
 
 /// Scopes that are named in one line.
@@ -67,7 +68,7 @@ const fn why_not(held: &Held) -> &'static str {
 }
 
 async fn on_record(control: &Chosen, held: &Held) -> Verdict {
-    let ours = match control.connection.look(cluster::identity).await {
+    let ours = match control.connection.look(prepare::cluster).await {
         Ok(ours) => ours,
         Err(error) => return unanswered(error),
     };
