@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use pgpalisade_authority::Authority;
 use tokio::time::{Instant, MissedTickBehavior};
-use tokio_util::sync::CancellationToken;
 
 use super::error::DeclareError;
 use super::in_time;
@@ -39,15 +38,13 @@ impl Confirmer {
         Ok(())
     }
 
-    /// A round every two seconds, until `cancel`.
-    pub(super) async fn run(self, cancel: CancellationToken) {
+    /// A round every two seconds.
+    pub(super) async fn run(self) {
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                _ = ticks.tick() => self.round().await,
-            }
+            ticks.tick().await;
+            self.round().await;
         }
     }
 

@@ -13,16 +13,15 @@ use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Client, Row};
 use tokio_util::sync::CancellationToken;
 
-use super::WitnessMode;
 use super::cluster_lock::StoreLock;
 use super::error::{ControlError, StartError};
 use super::hosts::{self, Open, Place};
 use super::meters::Meters;
 use super::patrol::Patrol;
 use super::prepare::{self, Prepared};
-use super::sessions;
 use super::tenure::{Tenure, Tenures};
 use super::witness::Table;
+use super::{WitnessMode, sessions, spawn_until};
 use pgpalisade_fence::mark_cache::MarkCache;
 
 /// The first and the longest pause between attempts to connect again.
@@ -142,7 +141,7 @@ impl Control {
             doubt: Arc::default(),
         };
         let patrol = Patrol::new(plan.login.clone(), control.clone());
-        tokio::spawn(patrol.run(Arc::clone(&control.doubt), cancel.clone()));
+        spawn_until(&cancel, patrol.run(Arc::clone(&control.doubt)));
         tokio::spawn(supervise(plan, first, link, cancel));
         Ok((control, cluster))
     }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::error::DeclareError;
-use super::in_time;
+use super::{in_time, spawn_until};
 
 /// Records that may wait. What does not fit is left out.
 const LIMIT: usize = 1024;
@@ -58,10 +58,10 @@ impl Notes {
     pub(super) fn start(
         authority: &Arc<dyn Authority>,
         timeout: Duration,
-        cancel: CancellationToken,
+        cancel: &CancellationToken,
     ) -> Self {
         let (notes, noted) = Self::to(authority, timeout);
-        tokio::spawn(noted.run(cancel));
+        spawn_until(cancel, noted.run());
         notes
     }
 
@@ -90,24 +90,18 @@ impl Notes {
 }
 
 impl Noted {
-    /// Hands them on, until `cancel`.
-    async fn run(mut self, cancel: CancellationToken) {
-        let hand_on = async {
-            while let Some(first) = self.waiting.recv().await {
-                for (scope, records) in self.collect(Some(first)) {
-                    for _ in 0..ATTEMPTS {
-                        if self.hand_on(&scope, &records).await {
-                            break;
-                        }
-                        sleep(RETRY).await;
+    /// Hands them on.
+    async fn run(mut self) {
+        while let Some(first) = self.waiting.recv().await {
+            for (scope, records) in self.collect(Some(first)) {
+                for _ in 0..ATTEMPTS {
+                    if self.hand_on(&scope, &records).await {
+                        break;
                     }
+                    sleep(RETRY).await;
                 }
-                sleep(COLLECTED_FOR).await;
             }
-        };
-        tokio::select! {
-            () = cancel.cancelled() => {}
-            () = hand_on => {}
+            sleep(COLLECTED_FOR).await;
         }
     }
 

@@ -142,22 +142,23 @@ impl Takeover {
         };
         let (control, ours) = Control::start(plan, tasks.clone()).await?;
         let watcher = Watcher::new(&control, &cells, ours, &declared_by);
-        tokio::spawn(watcher.run(changes, tasks.clone()));
+        spawn_until(&tasks, watcher.run(changes));
         let confirmer = Confirmer {
             authority: Arc::clone(&authority),
             cells: Arc::clone(&cells),
             timeout,
         };
         confirmer.learn_all().await?;
-        tokio::spawn(confirmer.run(tasks.clone()));
+        spawn_until(&tasks, confirmer.run());
         let epoch = Epoch::new(&control, &authority, &declared_by, timeout);
         epoch.raise().await?;
         let reaper = Reaper(Arc::clone(&epoch));
         reaper.reap().await?;
-        tokio::spawn(reaper.run(options.reap_every, tasks.clone()));
+        spawn_until(&tasks, reaper.run(options.reap_every));
         let releases = Arc::new(Releases::default());
-        let notes = Notes::start(&authority, timeout, tasks.clone());
-        tokio::spawn(Arc::clone(&releases).run(Arc::clone(&authority), timeout, tasks));
+        let notes = Notes::start(&authority, timeout, &tasks);
+        let releasing = Arc::clone(&releases).run(Arc::clone(&authority), timeout);
+        spawn_until(&tasks, releasing);
         let lines = Lines::new(&authority, timeout, &meters);
         let barriers = Barriers::new(&control, &authority, &meters, notes);
         let inner = Inner {
@@ -332,6 +333,11 @@ impl Takeover {
             Err(DeclareError::Authority(AuthorityError::Unavailable(why)))
         })
     }
+}
+
+/// Runs a task in the background, until `cancel`.
+fn spawn_until(cancel: &CancellationToken, task: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(cancel.clone().run_until_cancelled_owned(task));
 }
 
 /// An answer of the authority, or an error once the time is over.

@@ -13,7 +13,6 @@ use pgpalisade_tls::Login;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
 
 use super::control::Control;
 use super::hosts::{self, Candidate, Link, Place, Role};
@@ -45,20 +44,15 @@ impl Patrol {
         }
     }
 
-    /// A round every second, and where somebody asks for one, until `cancel`.
-    pub(super) async fn run(mut self, doubt: Arc<Notify>, cancel: CancellationToken) {
+    /// A round every second, and where somebody asks for one.
+    pub(super) async fn run(mut self, doubt: Arc<Notify>) {
         loop {
-            let pause = async {
-                sleep(AT_LEAST).await;
-                tokio::select! {
-                    () = sleep(EVERY - AT_LEAST) => false,
-                    () = doubt.notified() => true,
-                }
+            sleep(AT_LEAST).await;
+            let in_doubt = tokio::select! {
+                () = sleep(EVERY - AT_LEAST) => false,
+                () = doubt.notified() => true,
             };
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                in_doubt = pause => self.round(in_doubt).await,
-            }
+            self.round(in_doubt).await;
         }
     }
 

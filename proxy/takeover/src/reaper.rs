@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use pgpalisade_authority::Backend;
 use tokio::time::{Instant, MissedTickBehavior};
-use tokio_util::sync::CancellationToken;
 
 use super::epoch::Epoch;
 use super::error::DeclareError;
@@ -54,16 +53,13 @@ impl Reaper {
         Ok(known.len())
     }
 
-    /// A round every `every`, until `cancel`.
-    pub(super) async fn run(self, every: Duration, cancel: CancellationToken) {
+    /// A round every `every`.
+    pub(super) async fn run(self, every: Duration) {
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
         loop {
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
+            ticks.tick().await;
             if let Err(error) = self.0.raise().await {
                 tracing::warn!(%error, "the epoch is not raised");
             }

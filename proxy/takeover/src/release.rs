@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 use pgpalisade_authority::{Authority, Backend};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 
 use super::in_time;
 
@@ -41,20 +40,13 @@ impl Releases {
         self.wake.notify_one();
     }
 
-    /// Removes the records, until `cancel`. A release that fails is tried again.
-    pub(super) async fn run(
-        self: Arc<Self>,
-        authority: Arc<dyn Authority>,
-        timeout: Duration,
-        cancel: CancellationToken,
-    ) {
+    /// Removes the records. A release that fails is tried again.
+    pub(super) async fn run(self: Arc<Self>, authority: Arc<dyn Authority>, timeout: Duration) {
         loop {
             let batch: Vec<Backend> = self.waiting.lock().iter().take(BATCH).copied().collect();
             if batch.is_empty() {
-                tokio::select! {
-                    () = cancel.cancelled() => return,
-                    () = self.wake.notified() => continue,
-                }
+                self.wake.notified().await;
+                continue;
             }
             match in_time(authority.forget(&batch), Instant::now() + timeout).await {
                 Ok(()) => {
@@ -64,10 +56,7 @@ impl Releases {
                 Err(error) => {
                     // That it is lost is told elsewhere.
                     tracing::debug!(%error, "cleanup of ended sessions deferred, will retry");
-                    tokio::select! {
-                        () = cancel.cancelled() => return,
-                        () = sleep(RETRY) => {}
-                    }
+                    sleep(RETRY).await;
                 }
             }
         }

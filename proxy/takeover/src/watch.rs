@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use pgpalisade_authority::{Change, Cluster, Mark, Scope, Token, Watch};
-use tokio_util::sync::CancellationToken;
 
 use super::control::Control;
 use pgpalisade_fence::mark_cache::MarkCache;
@@ -34,17 +33,12 @@ impl Watcher {
         }
     }
 
-    /// Follows the watch until it ends, or until `cancel`.
-    pub(super) async fn run(self, mut watch: Watch, cancel: CancellationToken) {
-        loop {
-            let change = tokio::select! {
-                () = cancel.cancelled() => return,
-                change = watch.recv() => change,
-            };
+    /// Follows the watch until it ends.
+    pub(super) async fn run(self, mut watch: Watch) {
+        while let Some(change) = watch.recv().await {
             match change {
-                Some(Change::Mark(scope, mark)) => self.on_mark(&scope, &mark),
-                Some(Change::Cluster(recorded)) => self.on_cluster(recorded),
-                None => return,
+                Change::Mark(scope, mark) => self.on_mark(&scope, &mark),
+                Change::Cluster(recorded) => self.on_cluster(recorded),
             }
         }
     }
