@@ -58,7 +58,7 @@ async fn another_identity() {
     let etcd = etcd::Etcd::start(1);
     let store = connect(&etcd).await;
     declare(&store, &scope("s"), 1, 1).await.unwrap();
-    let other = r#"{"format":2,"identity":"00000000000000000000000000000001"}"#;
+    let other = r#"{"format":3,"identity":"00000000000000000000000000000001"}"#;
     etcd.ctl(&["put", "/pgpalisade/identity", other]);
     assert_refuses(&store, "its identity is 00000000000000000000000000000001").await;
 }
@@ -130,7 +130,7 @@ async fn another_format_while_running() {
     let etcd = etcd::Etcd::start(1);
     let store = connect(&etcd).await;
     declare(&store, &scope("s"), 7, 1).await.unwrap();
-    etcd.ctl(&["put", "/pgpalisade/identity", r#"{"format":3}"#]);
+    etcd.ctl(&["put", "/pgpalisade/identity", r#"{"format":4}"#]);
     let error = declare(&store, &scope("s"), 8, 1).await.unwrap_err();
     assert!(matches!(error, AuthorityError::Damaged(_)), "{error}");
     assert!(error.to_string().contains("another version"), "{error}");

@@ -60,10 +60,10 @@ async fn somebody_else_listens() {
 async fn another_format_and_damage() {
     let etcd = etcd::Etcd::start(1);
     let text = etcd.urls().join(",");
-    etcd.ctl(&["put", "/pgpalisade/identity", r#"{"format":3,"more":true}"#]);
+    etcd.ctl(&["put", "/pgpalisade/identity", r#"{"format":4,"more":true}"#]);
     let error = open_error(&text).await;
     assert!(
-        matches!(&error, OpenError::OtherFormat { found: 3, .. }),
+        matches!(&error, OpenError::OtherFormat { found: 4, .. }),
         "{error:?}"
     );
     etcd.ctl(&["put", "/pgpalisade/identity", "?"]);

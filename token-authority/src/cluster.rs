@@ -12,9 +12,7 @@ pub struct Cluster {
     /// Rises by at least one with every promotion
     /// (<https://www.postgresql.org/docs/current/continuous-archiving.html#BACKUP-TIMELINES>).
     pub timeline: u32,
-    /// When this server was started: `pg_postmaster_start_time()`, microseconds since the Unix epoch. 0 in a store of
-    /// a version before.
-    #[serde(default)]
+    /// When this server was started: `pg_postmaster_start_time()`, microseconds since the Unix epoch.
     pub postmaster_us: i64,
 }
 

@@ -35,11 +35,6 @@ impl Incarnation {
     pub fn next(self) -> Option<Self> {
         self.0.checked_add(1).map(Self)
     }
-
-    /// For serde: what was never repaired is stored as it always was.
-    pub(crate) fn is_first(&self) -> bool {
-        *self == Self::FIRST
-    }
 }
 
 impl fmt::Display for Incarnation {
@@ -71,7 +66,7 @@ impl From<Token> for Rank {
 impl fmt::Display for Rank {
     /// The number alone where the scope was never repaired: `34`, else `34 (incarnation 1)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.incarnation.is_first() {
+        if self.incarnation == Incarnation::FIRST {
             return self.token.fmt(f);
         }
         write!(f, "{} (incarnation {})", self.token, self.incarnation)

@@ -89,20 +89,17 @@ impl Registered {
     }
 }
 
-/// A mark as the stores keep it. What a scope that was never repaired has is written as format 1 has it.
+/// A mark as the stores keep it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MarkRow {
     pub(crate) token: Token,
-    #[serde(default, skip_serializing_if = "Incarnation::is_first")]
     pub(crate) incarnation: Incarnation,
     pub(crate) raised_at: i64,
     pub(crate) raised_by: String,
     /// No session with a rank below that of the mark is left.
     pub(crate) drained: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) repair: Option<Box<Repair>>,
     /// The take that raised it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) taken: Option<TakeId>,
 }
 

@@ -10,18 +10,15 @@ use crate::{
 };
 
 /// The format that this version writes. Any other is refused.
-pub(super) const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 3;
 
 /// Format version, identity, and the cluster as JSON.
 pub(super) const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
 /// scope -> [`MarkRow`] as JSON.
 const MARKS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("marks");
-/// (scope, pid, started_us) -> (token, since).
-const SESSIONS: TableDefinition<'static, (&str, i32, i64), (u64, i64)> =
+/// (scope, pid, started_us) -> (incarnation, token, since).
+const SESSIONS: TableDefinition<'static, (&str, i32, i64), (u32, u64, i64)> =
     TableDefinition::new("sessions");
-/// (scope, pid, started_us) -> incarnation, of those sessions where it is not the first.
-const INCARNATIONS: TableDefinition<'static, (&str, i32, i64), u32> =
-    TableDefinition::new("incarnations");
 /// (pid, started_us, scope): the same sessions, to find all records of a backend.
 const BACKENDS: TableDefinition<'static, (i32, i64, &str), ()> = TableDefinition::new("backends");
 
@@ -64,8 +61,7 @@ fault_from!(
 pub(super) struct Tables<'txn> {
     meta: Table<'txn, &'static str, &'static [u8]>,
     marks: Table<'txn, &'static str, &'static [u8]>,
-    sessions: Table<'txn, (&'static str, i32, i64), (u64, i64)>,
-    incarnations: Table<'txn, (&'static str, i32, i64), u32>,
+    sessions: Table<'txn, (&'static str, i32, i64), (u32, u64, i64)>,
     backends: Table<'txn, (i32, i64, &'static str), ()>,
     pub(super) takeovers: Takeovers<'txn>,
     /// Whether there is anything to commit.
@@ -78,7 +74,6 @@ impl<'txn> Tables<'txn> {
             meta: txn.open_table(META)?,
             marks: txn.open_table(MARKS)?,
             sessions: txn.open_table(SESSIONS)?,
-            incarnations: txn.open_table(INCARNATIONS)?,
             backends: txn.open_table(BACKENDS)?,
             takeovers: Takeovers::open(txn)?,
             changed: false,
@@ -274,11 +269,8 @@ impl<'txn> Tables<'txn> {
         for entry in self.sessions.iter()? {
             let (key, value) = entry?;
             let (scope, pid, started_us) = key.value();
-            let incarnation = self.incarnation((scope, pid, started_us))?;
-            all.push((
-                stored_scope(scope)?,
-                registered((pid, started_us), value.value(), incarnation)?,
-            ));
+            let backend = Backend { pid, started_us };
+            all.push((stored_scope(scope)?, registered(backend, value.value())?));
         }
         Ok(all)
     }
@@ -334,10 +326,9 @@ impl<'txn> Tables<'txn> {
             return Ok(());
         }
         let key = (scope.as_str(), backend.pid, backend.started_us);
-        self.sessions.insert(key, (rank.token.get(), now))?;
-        if rank.incarnation != Incarnation::FIRST {
-            self.incarnations.insert(key, rank.incarnation.get())?;
-        }
+        let Rank { incarnation, token } = rank;
+        self.sessions
+            .insert(key, (incarnation.get(), token.get(), now))?;
         self.backends
             .insert((backend.pid, backend.started_us, scope.as_str()), ())?;
         self.changed = true;
@@ -345,26 +336,16 @@ impl<'txn> Tables<'txn> {
     }
 
     fn registered(&self, scope: &Scope, backend: Backend) -> Result<Option<Registered>, Fault> {
-        let Backend { pid, started_us } = backend;
-        let key = (scope.as_str(), pid, started_us);
-        let Some(value) = self.sessions.get(key)? else {
-            return Ok(None);
-        };
-        let incarnation = self.incarnation(key)?;
-        registered((pid, started_us), value.value(), incarnation).map(Some)
-    }
-
-    fn incarnation(&self, session: (&str, i32, i64)) -> Result<Incarnation, Fault> {
-        let stored = self.incarnations.get(session)?;
-        Ok(stored.map_or(Incarnation::FIRST, |number| {
-            Incarnation::new(number.value())
-        }))
+        let key = (scope.as_str(), backend.pid, backend.started_us);
+        match self.sessions.get(key)? {
+            Some(value) => registered(backend, value.value()).map(Some),
+            None => Ok(None),
+        }
     }
 
     fn remove(&mut self, scope: &str, backend: Backend) -> Result<(), Fault> {
         let key = (scope, backend.pid, backend.started_us);
         self.sessions.remove(key)?;
-        self.incarnations.remove(key)?;
         self.backends
             .remove((backend.pid, backend.started_us, scope))?;
         self.changed = true;
@@ -380,8 +361,7 @@ impl<'txn> Tables<'txn> {
         {
             let (key, value) = entry?;
             let (_, pid, started_us) = key.value();
-            let incarnation = self.incarnation((name, pid, started_us))?;
-            let found = registered((pid, started_us), value.value(), incarnation)?;
+            let found = registered(Backend { pid, started_us }, value.value())?;
             if found.rank() < rank {
                 lower.push(found);
             }
@@ -399,16 +379,14 @@ pub(super) fn stored_scope(name: &str) -> Result<Scope, Fault> {
 }
 
 fn registered(
-    (pid, started_us): (i32, i64),
-    (token, since): (u64, i64),
-    incarnation: Incarnation,
+    backend: Backend,
+    (incarnation, token, since): (u32, u64, i64),
 ) -> Result<Registered, Fault> {
-    let backend = Backend { pid, started_us };
     let token = Token::new(token).map_err(|e| Fault::Record(format!("session {backend}: {e}")))?;
     Ok(Registered {
         backend,
         token,
-        incarnation,
+        incarnation: Incarnation::new(incarnation),
         since,
     })
 }

@@ -214,7 +214,7 @@ fn other_formats_are_refused() {
             .unwrap();
         txn.commit().unwrap();
     };
-    for other in ["1", "3"] {
+    for other in ["2", "4"] {
         set(other);
         let error = open_error(dir.path());
         assert!(
@@ -225,7 +225,7 @@ fn other_formats_are_refused() {
     set("one");
     let error = open_error(dir.path());
     assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
-    set("2");
+    set("3");
     Embedded::open(dir.path()).unwrap();
     let foreign = tempfile::tempdir().unwrap();
     drop(Database::create(file(foreign.path())).unwrap());

@@ -15,9 +15,8 @@
 //! | `takeovers-noted/<time>\|<scope>` | empty: finds the scopes that one was noted of last; later times are lower |
 //!
 //! `|` is in no name of a scope, so a range over one scope never meets another. The rank comes first in the value
-//! of a session, in a form whose order as bytes is its own, so that etcd can compare it: the token in 19 digits in
-//! the first incarnation, and in a later one `i`, the incarnation in 10 digits, `:`, and the token. The keys that a
-//! watch wants lie side by side.
+//! of a session, in a form whose order as bytes is its own, so that etcd can compare it: the incarnation in 10 digits,
+//! `:`, and the token in 19. The keys that a watch wants lie side by side.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,12 +24,7 @@ use crate::record::MarkRow;
 use crate::{AuthorityId, Backend, Cluster, Incarnation, Rank, Registered, Scope, Token};
 
 /// The format that this version writes. Any other is refused.
-pub(super) const FORMAT: u32 = 2;
-
-/// What a rank of a later incarnation than the first begins with. Above every digit.
-const LATER: char = 'i';
-/// Between its incarnation and its token.
-const COLON: char = ':';
+pub(super) const FORMAT: u32 = 3;
 
 /// Stands between the parts of a key. Not in [`Scope`]'s alphabet.
 const SEPARATOR: char = '|';
@@ -259,11 +253,7 @@ pub(super) fn read_cluster(value: &[u8]) -> Result<Cluster, String> {
 /// value of a session with this rank is greater than the text alone.
 pub(super) fn rank_text(rank: Rank) -> String {
     let Rank { incarnation, token } = rank;
-    let token = format!("{:019}", token.get());
-    if incarnation == Incarnation::FIRST {
-        return token;
-    }
-    format!("{LATER}{:010}{COLON}{token}", incarnation.get())
+    format!("{:010}:{:019}", incarnation.get(), token.get())
 }
 
 pub(super) fn write_session(rank: Rank, since: i64) -> Vec<u8> {
@@ -273,17 +263,11 @@ pub(super) fn write_session(rank: Rank, since: i64) -> Vec<u8> {
 pub(super) fn read_session(backend: Backend, value: &[u8]) -> Result<Registered, String> {
     let read = || {
         let (rank, since) = std::str::from_utf8(value).ok()?.split_once(' ')?;
-        let (incarnation, token) = match rank.strip_prefix(LATER) {
-            None => (Incarnation::FIRST, rank),
-            Some(rank) => {
-                let (incarnation, token) = rank.split_once(COLON)?;
-                (Incarnation::new(incarnation.parse().ok()?), token)
-            }
-        };
+        let (incarnation, token) = rank.split_once(':')?;
         Some(Registered {
             backend,
             token: token.parse::<Token>().ok()?,
-            incarnation,
+            incarnation: Incarnation::new(incarnation.parse().ok()?),
             since: since.parse().ok()?,
         })
     };
@@ -427,15 +411,15 @@ mod tests {
             let value = write_session(registered.rank(), registered.since);
             assert_eq!(read_session(backend, &value), Ok(registered));
         }
-        // As every version has written it.
+        // As every version of this format writes it.
         let first = write_session(rank(0, 7), -5);
-        assert_eq!(first, b"0000000000000000007 -5");
-        assert!(read_session(backend, b"0 1").is_err());
-        assert!(read_session(backend, b"i1 1").is_err());
+        assert_eq!(first, b"0000000000:0000000000000000007 -5");
+        assert!(read_session(backend, b"0:0 1").is_err());
+        assert!(read_session(backend, b"1 1").is_err());
         assert!(read_session(backend, b"\xff").is_err());
         let identity = AuthorityId::random();
         assert_eq!(read_identity(&write_identity(identity)), Ok(identity));
-        for other in [1, 3] {
+        for other in [2, 4] {
             let written = format!(r#"{{"format":{other},"other":1}}"#);
             let refused = Err(NotOurs::OtherFormat(other));
             assert_eq!(read_identity(written.as_bytes()), refused);
@@ -444,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_without_repairs_is_written_as_ever() {
+    fn a_mark_is_read_as_it_was_written() {
         let row = MarkRow {
             token: Token::new(7).unwrap(),
             incarnation: Incarnation::FIRST,
@@ -454,8 +438,6 @@ mod tests {
             repair: None,
             taken: None,
         };
-        let old = br#"{"token":7,"raised_at":1,"raised_by":"x","drained":true}"#;
-        assert_eq!(write_mark(&row), old);
-        assert_eq!(read_mark(&scope("s"), old), Ok(row));
+        assert_eq!(read_mark(&scope("s"), &write_mark(&row)), Ok(row));
     }
 }
