@@ -26,15 +26,14 @@ impl fmt::Display for Backend {
 }
 
 /// The highest token that was accepted in a scope, and who brought it. Its [`Mark::rank`] never falls.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// The token.
     pub token: Token,
     /// How often the scope was repaired.
     pub incarnation: Incarnation,
-    /// When it was raised, microseconds since the Unix epoch, by the authority's clock. For people; nothing
-    /// is
-    /// decided by it.
+    /// When it was raised, microseconds since the Unix epoch, by the authority's clock. For people; nothing is decided
+    /// by it.
     pub raised_at: i64,
     /// Who raised it, in words for people.
     pub raised_by: String,
@@ -62,6 +61,26 @@ impl Mark {
             incarnation: self.incarnation,
             token: self.token,
         }
+    }
+
+    /// The mark after a repair; `None` where the scope can be repaired no more.
+    pub(crate) fn repaired(request: &RepairRequest) -> Option<Self> {
+        let repair = &request.repair;
+        let by = format!("repair by {}: {}", repair.by, repair.reason);
+        Some(Self {
+            token: repair.to,
+            incarnation: request.expected.incarnation.next()?,
+            raised_at: repair.at,
+            raised_by: cut_by(&by).to_owned(),
+            repair: Some(Box::new(repair.clone())),
+        })
+    }
+
+    /// Whether it is what this repair has left: its answer was lost, and it is asked for again.
+    pub(crate) fn is_after(&self, request: &RepairRequest) -> bool {
+        self.token == request.repair.to
+            && Some(self.incarnation) == request.expected.incarnation.next()
+            && self.repair.as_deref() == Some(&request.repair)
     }
 }
 
@@ -92,13 +111,9 @@ impl Registered {
 /// A mark as the stores keep it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MarkRow {
-    pub(crate) token: Token,
-    pub(crate) incarnation: Incarnation,
-    pub(crate) raised_at: i64,
-    pub(crate) raised_by: String,
+    pub(crate) mark: Mark,
     /// No session with a rank below that of the mark is left.
     pub(crate) drained: bool,
-    pub(crate) repair: Option<Box<Repair>>,
     /// The take that raised it.
     pub(crate) taken: Option<TakeId>,
 }
@@ -118,40 +133,23 @@ pub(crate) enum Judged {
 }
 
 impl MarkRow {
-    pub(crate) fn mark(&self) -> Mark {
-        Mark {
-            token: self.token,
-            incarnation: self.incarnation,
-            raised_at: self.raised_at,
-            raised_by: self.raised_by.clone(),
-            repair: self.repair.clone(),
-        }
-    }
-
     pub(crate) const fn rank(&self) -> Rank {
-        Rank {
-            incarnation: self.incarnation,
-            token: self.token,
-        }
+        self.mark.rank()
     }
 
     /// The rank of a token in the scope's present incarnation.
     pub(crate) const fn rank_of(&self, token: Token) -> Rank {
         Rank {
-            incarnation: self.incarnation,
+            incarnation: self.mark.incarnation,
             token,
         }
     }
 
     /// A mark that has just been raised: nobody has looked yet which lower sessions are left.
-    pub(crate) fn raised(mark: &Mark) -> Self {
+    pub(crate) const fn raised(mark: Mark) -> Self {
         Self {
-            token: mark.token,
-            incarnation: mark.incarnation,
-            raised_at: mark.raised_at,
-            raised_by: mark.raised_by.clone(),
+            mark,
             drained: false,
-            repair: mark.repair.clone(),
             taken: None,
         }
     }
@@ -164,20 +162,21 @@ impl MarkRow {
             Err(judged) => return judged,
         };
         let (incarnation, repair) = match known {
-            Some(row) if row.token > token => return Judged::Stale(row),
-            Some(row) if row.token == token => return Judged::Join(row),
-            Some(row) if is_too_far(row.token, token, declaration) => return Judged::TooFar(row),
-            Some(row) => (row.incarnation, row.repair),
+            Some(row) if row.mark.token > token => return Judged::Stale(row),
+            Some(row) if row.mark.token == token => return Judged::Join(row),
+            Some(row) if is_too_far(row.mark.token, token, declaration) => {
+                return Judged::TooFar(row);
+            }
+            Some(row) => (row.mark.incarnation, row.mark.repair),
             None => (Incarnation::FIRST, None),
         };
         Judged::Raise(Self {
-            token,
-            incarnation,
-            raised_at: now,
-            raised_by: cut_by(&declaration.by).to_owned(),
-            drained: false,
-            repair,
             taken: declaration.take.filter(|_| declaration.claim.is_take()),
+            ..Self::raised(Mark {
+                incarnation,
+                repair,
+                ..Mark::new(token, now, cut_by(&declaration.by).to_owned())
+            })
         })
     }
 
@@ -190,7 +189,7 @@ impl MarkRow {
         if let Claim::Token(token) = claim {
             return Ok((token, known));
         }
-        let mark = known.as_ref().map(|row| row.token);
+        let mark = known.as_ref().map(|row| row.mark.token);
         let next = mark.map_or(Some(Token::MIN), Token::next);
         match (claim, known) {
             (_, Some(row)) if row.is_taken_by(declaration) => Err(Judged::Join(row)),
@@ -208,29 +207,7 @@ impl MarkRow {
     fn is_taken_by(&self, declaration: &Declaration) -> bool {
         let is_own = declaration.take.is_some() && self.taken == declaration.take;
         let named = declaration.claim.token();
-        is_own && named.is_none_or(|token| token == self.token)
-    }
-
-    /// The mark after a repair; `None` where the scope can be repaired no more.
-    pub(crate) fn repaired(request: &RepairRequest) -> Option<Self> {
-        let repair = &request.repair;
-        let by = format!("repair by {}: {}", repair.by, repair.reason);
-        Some(Self {
-            token: repair.to,
-            incarnation: request.expected.incarnation.next()?,
-            raised_at: repair.at,
-            raised_by: cut_by(&by).to_owned(),
-            drained: false,
-            repair: Some(Box::new(repair.clone())),
-            taken: None,
-        })
-    }
-
-    /// Whether it is what this repair has left: its answer was lost, and it is asked for again.
-    pub(crate) fn is_after(&self, request: &RepairRequest) -> bool {
-        self.token == request.repair.to
-            && Some(self.incarnation) == request.expected.incarnation.next()
-            && self.repair.as_deref() == Some(&request.repair)
+        is_own && named.is_none_or(|token| token == self.mark.token)
     }
 }
 

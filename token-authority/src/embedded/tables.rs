@@ -118,7 +118,7 @@ impl<'txn> Tables<'txn> {
         for (scope, mark) in marks {
             let known = self.mark_row(scope)?;
             if known.is_none_or(|row| row.rank() < mark.rank()) {
-                self.put_mark(scope, &MarkRow::raised(mark))?;
+                self.put_mark(scope, &MarkRow::raised(mark.clone()))?;
             }
         }
         Ok(Enrolled::Accepted)
@@ -143,9 +143,9 @@ impl<'txn> Tables<'txn> {
         let known = self.mark_row(scope)?;
         let (mut row, outcome) = match MarkRow::judge(known, declaration, now) {
             Judged::Stale(row) => return self.stale(declaration, row, now),
-            Judged::TooFar(row) => return Ok(Declared::TooFar { mark: row.mark() }),
+            Judged::TooFar(row) => return Ok(Declared::TooFar { mark: row.mark }),
             Judged::Lower(row) => {
-                let mark = row.map(|row| row.mark());
+                let mark = row.map(|row| row.mark);
                 return Ok(Declared::MarkIsLower { mark });
             }
             Judged::Join(row) => (row, Outcome::Current),
@@ -167,7 +167,7 @@ impl<'txn> Tables<'txn> {
             self.put_mark(scope, &row)?;
         }
         Ok(Declared::Accepted {
-            mark: row.mark(),
+            mark: row.mark,
             outcome,
             lower,
         })
@@ -188,7 +188,7 @@ impl<'txn> Tables<'txn> {
                 self.put_mark(&declaration.scope, &row)?;
             }
         }
-        Ok(Declared::Stale { mark: row.mark() })
+        Ok(Declared::Stale { mark: row.mark })
     }
 
     /// See [`crate::Authority::drained`].
@@ -226,20 +226,21 @@ impl<'txn> Tables<'txn> {
             return Ok(Repaired::OtherCluster { recorded });
         }
         let row = match self.mark_row(scope)? {
-            Some(row) if row.is_after(request) => row,
+            Some(row) if row.mark.is_after(request) => row,
             Some(row) if row.rank() == request.expected => {
-                let repaired = MarkRow::repaired(request).ok_or(Fault::NoIncarnation)?;
-                self.put_mark(scope, &repaired)?;
-                repaired
+                let repaired = Mark::repaired(request).ok_or(Fault::NoIncarnation)?;
+                let row = MarkRow::raised(repaired);
+                self.put_mark(scope, &row)?;
+                row
             }
             other => {
-                let mark = other.map(|row| row.mark());
+                let mark = other.map(|row| row.mark);
                 return Ok(Repaired::Changed { mark });
             }
         };
         Ok(Repaired::Done {
             lower: self.lower(scope, row.rank())?,
-            mark: row.mark(),
+            mark: row.mark,
         })
     }
 
@@ -281,7 +282,7 @@ impl<'txn> Tables<'txn> {
         for entry in self.marks.iter()? {
             let (key, value) = entry?;
             let scope = stored_scope(key.value())?;
-            let mark = mark_row(&scope, value.value())?.mark();
+            let mark = mark_row(&scope, value.value())?.mark;
             all.push((scope, mark));
         }
         Ok(all)
@@ -289,7 +290,7 @@ impl<'txn> Tables<'txn> {
 
     /// See [`crate::Authority::mark`].
     pub(super) fn mark(&self, scope: &Scope) -> Result<Option<Mark>, Fault> {
-        Ok(self.mark_row(scope)?.map(|row| row.mark()))
+        Ok(self.mark_row(scope)?.map(|row| row.mark))
     }
 
     fn mark_row(&self, scope: &Scope) -> Result<Option<MarkRow>, Fault> {

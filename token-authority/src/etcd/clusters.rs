@@ -132,7 +132,7 @@ impl Store {
                     .is_none_or(|known| known.row.rank() < mark.rank())
                 {
                     when.push(self.mark_is(scope, known.as_ref()));
-                    let value = keys::write_mark(&MarkRow::raised(mark));
+                    let value = keys::write_mark(&MarkRow::raised(Mark::clone(mark)));
                     then.push(TxnOp::put(self.keys.mark(scope), value, None));
                 }
             }

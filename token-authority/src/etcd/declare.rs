@@ -111,7 +111,7 @@ impl Store {
                 .await?;
             known = match (tried, elected) {
                 (Tried::Taken(_), Elected::LeadsNot(leader)) => {
-                    let mark = known.map(|known| known.row.mark());
+                    let mark = known.map(|known| known.row.mark);
                     return Ok(Declared::NotElected { leader, mark });
                 }
                 (Tried::Taken(stepped), _) => {
@@ -138,7 +138,7 @@ impl Store {
             return Ok(Elected::NotAsked);
         };
         Ok(match self.leader(election).await?.1 {
-            Some(leader) if leader.number() == row.token => Elected::Leads(leader),
+            Some(leader) if leader.number() == row.mark.token => Elected::Leads(leader),
             other => Elected::LeadsNot(other.map(|leader| leader.number())),
         })
     }
@@ -159,11 +159,11 @@ impl Store {
                     };
                     self.marks.put(&declaration.scope, known);
                 }
-                return Ok(Declared::Stale { mark: row.mark() });
+                return Ok(Declared::Stale { mark: row.mark });
             }
-            Judged::TooFar(row) => return Ok(Declared::TooFar { mark: row.mark() }),
+            Judged::TooFar(row) => return Ok(Declared::TooFar { mark: row.mark }),
             Judged::Lower(row) => {
-                let mark = row.map(|row| row.mark());
+                let mark = row.map(|row| row.mark);
                 return Ok(Declared::MarkIsLower { mark });
             }
             Judged::Join(row) => (row, Outcome::Current),
@@ -186,7 +186,7 @@ impl Store {
             _ => return Err(unexpected()),
         };
         Ok(Declared::Accepted {
-            mark: row.mark(),
+            mark: row.mark,
             outcome,
             lower,
         })
@@ -253,7 +253,7 @@ mod tests {
         let mark = Mark::new(Token::new(value).unwrap(), 0, String::new());
         let row = MarkRow {
             drained,
-            ..MarkRow::raised(&mark)
+            ..MarkRow::raised(mark)
         };
         let judged = MarkRow::judge(Some(row), &declaration, 0);
         let operations = operations(&judged, &Keys::new("/p/"), &declaration);

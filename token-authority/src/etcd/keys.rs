@@ -285,6 +285,7 @@ fn json(value: &impl Serialize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Mark;
 
     fn scope(name: &str) -> Scope {
         Scope::new(name).unwrap()
@@ -430,13 +431,8 @@ mod tests {
     #[test]
     fn a_mark_is_read_as_it_was_written() {
         let row = MarkRow {
-            token: Token::new(7).unwrap(),
-            incarnation: Incarnation::FIRST,
-            raised_at: 1,
-            raised_by: "x".into(),
             drained: true,
-            repair: None,
-            taken: None,
+            ..MarkRow::raised(Mark::new(Token::new(7).unwrap(), 1, "x".into()))
         };
         assert_eq!(read_mark(&scope("s"), &write_mark(&row)), Ok(row));
     }

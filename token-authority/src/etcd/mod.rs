@@ -220,7 +220,7 @@ impl Authority for Etcd {
         let (_, marks) = self.store().read_marks().await?;
         let told = marks.into_iter().map(|(scope, known)| {
             self.store().marks.put(&scope, known.clone());
-            (scope, known.row.mark())
+            (scope, known.row.mark)
         });
         Ok(told.collect())
     }

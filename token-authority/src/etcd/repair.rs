@@ -22,10 +22,10 @@ enum Plan {
 impl Plan {
     fn new(known: Option<&Known>, request: &RepairRequest) -> Result<Self, AuthorityError> {
         Ok(match known.map(|known| &known.row) {
-            Some(row) if row.is_after(request) => Self::Taken(row.clone()),
+            Some(row) if row.mark.is_after(request) => Self::Taken(row.clone()),
             Some(row) if row.rank() == request.expected => {
                 let full = || AuthorityError::Storage("no incarnation is left".to_owned());
-                Self::Write(MarkRow::repaired(request).ok_or_else(full)?)
+                Self::Write(MarkRow::raised(Mark::repaired(request).ok_or_else(full)?))
             }
             other => Self::Leave(other.cloned()),
         })
@@ -40,7 +40,7 @@ impl Store {
             .await?;
         let found = found(stepped.answers.last());
         let known = self.learn(scope, stepped.revision, found)?;
-        Ok(known.map(|known| known.row.mark()))
+        Ok(known.map(|known| known.row.mark))
     }
 
     /// See [`crate::Authority::repair`].
@@ -80,7 +80,7 @@ impl Store {
     ) -> Result<Repaired, AuthorityError> {
         let row = match plan {
             Plan::Leave(row) => {
-                let mark = row.map(|row| row.mark());
+                let mark = row.map(|row| row.mark);
                 return Ok(Repaired::Changed { mark });
             }
             Plan::Taken(row) => row,
@@ -100,7 +100,7 @@ impl Store {
             lower: self
                 .lower(scope, row.rank(), page, stepped.revision)
                 .await?,
-            mark: row.mark(),
+            mark: row.mark,
         })
     }
 }

@@ -173,7 +173,7 @@ impl Store {
                 let row = keys::read_mark(&scope, kv.value()).map_err(AuthorityError::Damaged)?;
                 // Nobody waits to hear that a scope was drained.
                 if !row.drained {
-                    self.watchers.tell(&[Change::Mark(scope, row.mark())]).await;
+                    self.watchers.tell(&[Change::Mark(scope, row.mark)]).await;
                 }
             }
             _ => {}
@@ -195,7 +195,7 @@ impl Store {
             if known.mod_revision > *seen {
                 self.marks.put(&scope, known.clone());
                 self.watchers
-                    .tell(&[Change::Mark(scope, known.row.mark())])
+                    .tell(&[Change::Mark(scope, known.row.mark)])
                     .await;
             }
         }

@@ -14,7 +14,6 @@ use super::link::{Link, LinkError, Purpose, WENT_BACK};
 use super::open::FORMAT;
 use super::options::{Options, SCHEMA};
 use super::steps::{self, Backends, Declare, Forget, Marks, Together};
-use crate::record::MarkRow;
 use crate::{
     AuthorityError, AuthorityId, Backend, Cluster, Drained, Enrolled, Mark, Rank, RepairRequest,
     Repaired, Scope,
@@ -228,15 +227,15 @@ impl Worker {
         request: &RepairRequest,
     ) -> Result<Repaired, AuthorityError> {
         let full = || AuthorityError::Storage("no incarnation is left".to_owned());
-        let row = MarkRow::repaired(request).ok_or_else(full)?;
+        let mark = Mark::repaired(request).ok_or_else(full)?;
         let scope = request.scope.as_str();
         let expected = (
             i64::from(request.expected.incarnation.get()),
             steps::number(request.expected.token),
         );
         let [system, timeline, postmaster] = steps::cluster_columns(request.cluster);
-        let token = steps::number(row.token);
-        let incarnation = i64::from(row.incarnation.get());
+        let token = steps::number(mark.token);
+        let incarnation = i64::from(mark.incarnation.get());
         let repair = steps::repair_text(&request.repair);
         let repair = repair.map_err(|error| error.into_authority(&self.place))?;
         let arguments: [(&(dyn ToSql + Sync), Type); 11] = [
@@ -248,8 +247,8 @@ impl Worker {
             integer(&postmaster),
             integer(&token),
             integer(&incarnation),
-            integer(&row.raised_at),
-            (&row.raised_by, Type::TEXT),
+            integer(&mark.raised_at),
+            (&mark.raised_by, Type::TEXT),
             (&repair, Type::TEXT),
         ];
         let rows = self.step("repair", &arguments, 1).await?;
