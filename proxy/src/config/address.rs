@@ -235,23 +235,8 @@ fn unix(path: &str, port: u16) -> Result<UpstreamAddr, String> {
 
 /// Undoes `%2F` and the like (RFC 3986, section 2.1).
 pub(crate) fn percent_decode(text: &str) -> Result<String, String> {
-    let bad = || String::from("has a % that does not begin two hexadecimal digits of UTF-8");
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || {
-            rest.next()
-                .and_then(|byte| char::from(byte).to_digit(16))
-                .ok_or_else(bad)
-        };
-        let (high, low) = (digit()?, digit()?);
-        bytes.push(u8::try_from(high * 16 + low).map_err(|_| bad())?);
-    }
-    String::from_utf8(bytes).map_err(|_| bad())
+    pgpalisade_tls::percent_decode(text)
+        .ok_or_else(|| String::from("has a % that does not begin two hexadecimal digits of UTF-8"))
 }
 
 #[cfg(test)]

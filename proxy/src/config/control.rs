@@ -1,6 +1,7 @@
 //! The proxy's own login: the DSN, filled up from the upstream's address and the `PG*` environment.
 
 use pgpalisade_tls::{Login, SslSettings};
+use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
 use super::Environment;
@@ -22,23 +23,8 @@ pub(crate) fn parse_one(text: &str) -> Result<Login, String> {
 
 /// Parses a control DSN. No error quotes the text, since it may hold a password.
 pub(crate) fn parse(text: &str) -> Result<Login, String> {
-    let (text, ssl) = SslSettings::take_from(text.trim())?;
-    let config: tokio_postgres::Config = text.parse().map_err(|error: tokio_postgres::Error| {
-        // The outer error only says "invalid connection string"; the reason below it names the parameter, not its
-        // value.
-        let reason = std::error::Error::source(&error).map(ToString::to_string);
-        match reason {
-            Some(reason)
-                if reason.starts_with("unknown option")
-                    || reason.starts_with("invalid value for option") =>
-            {
-                format!("is not a connection string: {reason}")
-            }
-            _ => String::from(
-                "is not a connection string: write postgres://user@host:port/db or key=value pairs",
-            ),
-        }
-    })?;
+    let login = Login::parse(text.trim(), "key=value pairs")?;
+    let config = &login.config;
     let (hosts, ports) = (config.get_hosts().len(), config.get_ports().len());
     if ports > 1 && ports != hosts {
         return Err(format!("gives {ports} ports for {hosts} hosts"));
@@ -47,7 +33,7 @@ pub(crate) fn parse(text: &str) -> Result<Login, String> {
     if addresses > 0 && hosts > 0 && addresses != hosts {
         return Err(format!("gives {addresses} IP addresses for {hosts} hosts"));
     }
-    Ok(Login { config, ssl })
+    Ok(login)
 }
 
 /// Parses a DSN of one server for a session that is not the proxy's own. What it leaves out comes from `PGHOST`,
@@ -70,6 +56,17 @@ pub(crate) fn parse_for_client(
             .map_or(Ok(DEFAULT_PORT), str::parse);
         config.port(port.map_err(|_| "names no port, and PGPORT is none")?);
     }
+    if config.get_options().is_none()
+        && let Some(options) = environment.get("PGOPTIONS")
+    {
+        config.options(options);
+    }
+    fill_up(config, environment, application_name);
+    Ok(login)
+}
+
+/// Adds who logs in, to which database and under what name, where the DSN does not say.
+fn fill_up(config: &mut Config, environment: &Environment, application_name: &str) {
     let fill = |name: &str, missing: bool| environment.get(name).filter(|_| missing);
     if let Some(user) = fill("PGUSER", config.get_user().is_none()) {
         config.user(user);
@@ -80,13 +77,9 @@ pub(crate) fn parse_for_client(
     if let Some(database) = fill("PGDATABASE", config.get_dbname().is_none()) {
         config.dbname(database);
     }
-    if let Some(options) = fill("PGOPTIONS", config.get_options().is_none()) {
-        config.options(options);
-    }
     if config.get_application_name().is_none() {
         config.application_name(application_name);
     }
-    Ok(login)
 }
 
 /// Fills up what the DSN leaves out, as libpq does:
@@ -122,24 +115,7 @@ pub(crate) fn complete(
              control"
         ));
     }
-    if control.get_user().is_none()
-        && let Some(user) = environment.get("PGUSER")
-    {
-        control.user(user);
-    }
-    if control.get_password().is_none()
-        && let Some(password) = environment.get("PGPASSWORD")
-    {
-        control.password(password);
-    }
-    if control.get_dbname().is_none()
-        && let Some(database) = environment.get("PGDATABASE")
-    {
-        control.dbname(database);
-    }
-    if control.get_application_name().is_none() {
-        control.application_name(APPLICATION_NAME);
-    }
+    fill_up(&mut control, environment, APPLICATION_NAME);
     Ok(Login {
         config: control,
         ssl: Some(ssl.unwrap_or_else(|| upstream_ssl.clone())),
@@ -147,7 +123,7 @@ pub(crate) fn complete(
 }
 
 /// Adds a host, and says its port.
-fn name_host(control: &mut tokio_postgres::Config, host: &UpstreamAddr) -> u16 {
+fn name_host(control: &mut Config, host: &UpstreamAddr) -> u16 {
     match host {
         UpstreamAddr::Tcp { host, port } => {
             control.host(host);
@@ -164,18 +140,18 @@ fn name_host(control: &mut tokio_postgres::Config, host: &UpstreamAddr) -> u16 {
 }
 
 /// Where control connections may go, without user or password.
-pub(crate) fn addresses(control: &tokio_postgres::Config) -> Hosts {
+pub(crate) fn addresses(control: &Config) -> Hosts {
     let most = control.get_hosts().len().max(control.get_hostaddrs().len());
     Hosts::new((0..most).map(|at| address(control, at)).collect())
 }
 
 /// Where the first control connection goes, for a login to one server.
-pub(crate) fn first_address(control: &tokio_postgres::Config) -> UpstreamAddr {
+pub(crate) fn first_address(control: &Config) -> UpstreamAddr {
     address(control, 0)
 }
 
 /// An IP address that the DSN gives wins over the name, as in libpq.
-fn address(control: &tokio_postgres::Config, at: usize) -> UpstreamAddr {
+fn address(control: &Config, at: usize) -> UpstreamAddr {
     let ports = control.get_ports();
     let port = ports
         .get(at)

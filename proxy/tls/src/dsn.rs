@@ -1,6 +1,36 @@
-//! What a connection string says of TLS, taken out of it: tokio-postgres knows half of the modes and none of the files.
+//! Connection strings. What they say of TLS is taken out of them: tokio-postgres knows half of the modes and none of the
+//! files.
 
+use std::error::Error as _;
+
+use crate::client::Login;
 use crate::sslmode::{SslSettings, Written};
+
+impl Login {
+    /// Reads a URL or `key=value` pairs. `pairs` says how the latter are written here, to who has written neither.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, without the text, since it may hold a password.
+    pub fn parse(dsn: &str, pairs: &str) -> Result<Self, String> {
+        let (dsn, ssl) = SslSettings::take_from(dsn)?;
+        let parsed = dsn.parse();
+        let config = parsed.map_err(|error: tokio_postgres::Error| {
+            // The outer error only says "invalid connection string"; the reason below it names the option, never its
+            // value.
+            let reason = error.source().map(ToString::to_string);
+            let is_of_an_option = |reason: &String| {
+                reason.starts_with("unknown option")
+                    || reason.starts_with("invalid value for option")
+            };
+            let why = reason
+                .filter(is_of_an_option)
+                .unwrap_or_else(|| format!("write postgres://user@host:port/db or {pairs}"));
+            format!("is not a connection string: {why}")
+        })?;
+        Ok(Self { config, ssl })
+    }
+}
 
 impl SslSettings {
     /// Takes what a URL or `key=value` pairs say of TLS out of them. `None` where they say nothing. What is wrong
@@ -19,25 +49,6 @@ impl SslSettings {
             false => from_pairs(dsn, &mut written),
         }?;
         Ok((rest, written.settings()?))
-    }
-
-    /// Takes the settings from parameters that were split already. Names that are not about TLS are errors.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong, without any value.
-    pub fn from_parameters<'a>(
-        parameters: impl IntoIterator<Item = (&'a str, String)>,
-    ) -> Result<Option<Self>, String> {
-        let mut written = Written::default();
-        for (name, value) in parameters {
-            if !set(&mut written, name, value)? {
-                return Err(format!(
-                    "has the parameter {name:?}, which is not about TLS"
-                ));
-            }
-        }
-        written.settings()
     }
 }
 
@@ -78,8 +89,10 @@ fn from_url(url: &str, written: &mut Written) -> Result<String, String> {
     })
 }
 
-/// Undoes `%2F` and the like (RFC 3986, section 2.1).
-fn percent_decode(text: &str) -> Option<String> {
+/// Undoes `%2F` and the like (RFC 3986, section 2.1). `None` where a % does not begin two hexadecimal digits, or the
+/// result is not UTF-8.
+#[must_use]
+pub fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

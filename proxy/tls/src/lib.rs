@@ -15,6 +15,7 @@ mod verifier;
 pub use accept::{AcceptFiles, Acceptor};
 pub use client::{ConnectError, ForHost, Login, Negotiated, Stream};
 pub use connect::Connector;
+pub use dsn::percent_decode;
 pub use files::FileError;
 pub use session::{Session, TlsError};
 pub use sslmode::{Root, SslMode, SslSettings};

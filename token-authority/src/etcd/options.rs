@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use pgpalisade_tls::percent_decode;
+
 /// The prefix of all keys where nothing else is said.
 pub const DEFAULT_PREFIX: &str = "/pgpalisade/";
 /// etcd's port for clients.
@@ -317,19 +319,7 @@ impl Query {
 
 /// `%41` to `A`.
 fn decode(text: &str, what: &'static str) -> Result<String, OptionsError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || char::from(rest.next()?).to_digit(16);
-        let value = digit().zip(digit()).map(|(high, low)| high * 16 + low);
-        let value = value.and_then(|value| u8::try_from(value).ok());
-        bytes.push(value.ok_or(OptionsError::Percent(what))?);
-    }
-    String::from_utf8(bytes).map_err(|_| OptionsError::Percent(what))
+    percent_decode(text).ok_or(OptionsError::Percent(what))
 }
 
 impl fmt::Display for Options {

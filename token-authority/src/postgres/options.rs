@@ -4,8 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use pgpalisade_tls::{Login, SslSettings};
-use tokio_postgres::Config;
+use pgpalisade_tls::Login;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 
 /// The schema that the store is, and the channel of its notifications. Needs no quoting.
@@ -87,30 +86,15 @@ impl FromStr for Options {
 }
 
 fn parse(dsn: &str) -> Result<Login, String> {
-    let (dsn, ssl) = SslSettings::take_from(dsn)?;
-    let config: Config = dsn.parse().map_err(|error: tokio_postgres::Error| {
-        // The reason names the option, never its value.
-        let reason = std::error::Error::source(&error).map(ToString::to_string);
-        match reason {
-            Some(reason)
-                if reason.starts_with("unknown option")
-                    || reason.starts_with("invalid value for option") =>
-            {
-                format!("is not a connection string: {reason}")
-            }
-            _ => String::from(
-                "is not a connection string: write postgres://user@host:port/db or \
-                 postgres:host=... user=... dbname=...",
-            ),
-        }
-    })?;
+    let login = Login::parse(dsn, "postgres:host=... user=... dbname=...")?;
+    let config = &login.config;
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         return Err("names no host; the PG* variables of the environment are not read".into());
     }
     if config.get_user().is_none() {
         return Err("names no user; the PG* variables of the environment are not read".into());
     }
-    Ok(Login { config, ssl })
+    Ok(login)
 }
 
 impl fmt::Display for Options {
