@@ -49,13 +49,17 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    fn new(kind: RejectionKind, message: String, detail: String, hint: &str) -> Self {
-        let hint = hint.to_owned();
+    fn new(
+        kind: RejectionKind,
+        message: impl Into<String>,
+        detail: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
         Self {
             kind,
-            message,
-            detail,
-            hint,
+            message: message.into(),
+            detail: detail.into(),
+            hint: hint.into(),
             scope: None,
             token: None,
             mark: None,
@@ -84,12 +88,8 @@ impl Rejection {
             mark.token
         );
         let detail = raised(scope, token, &mark);
-        let hint = DEPOSED;
-        Self::new(RejectionKind::StaleToken, message, detail, hint).about(
-            scope,
-            Some(token),
-            Some(mark),
-        )
+        let rejection = Self::new(RejectionKind::StaleToken, message, detail, DEPOSED);
+        rejection.about(scope, Some(token), Some(mark))
     }
 
     /// The value of `fencing.token` or `fencing.scope` means nothing.
@@ -108,8 +108,8 @@ impl Rejection {
     pub fn token_change_after_write() -> Self {
         Self::new(
             RejectionKind::InvalidToken,
-            "cannot change the fencing token of a transaction that has written".to_owned(),
-            "What it wrote belongs to the token it was written under.".to_owned(),
+            "cannot change the fencing token of a transaction that has written",
+            "What it wrote belongs to the token it was written under.",
             "COMMIT or ROLLBACK first, then set the token.",
         )
     }
@@ -119,10 +119,9 @@ impl Rejection {
     pub fn declared_too_late() -> Self {
         Self::new(
             RejectionKind::InvalidToken,
-            "cannot declare a fencing token after the first query of a transaction".to_owned(),
+            "cannot declare a fencing token after the first query of a transaction",
             "The transaction began without a token, so it is read-only, and PostgreSQL does not \
-                allow that to change after its first query. The mark may have been raised all the same."
-                .to_owned(),
+                allow that to change after its first query. The mark may have been raised all the same.",
             "Declare the token before the first query of the transaction, or outside of a transaction.",
         )
     }
@@ -132,8 +131,7 @@ impl Rejection {
     pub fn authority_unavailable(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
         let rejection = Self::new(
             RejectionKind::AuthorityUnavailable,
-            "the fencing token could not be accepted: the token authority is not available"
-                .to_owned(),
+            "the fencing token could not be accepted: the token authority is not available",
             format!("{why}."),
             "Try again. Sessions that have declared a token go on writing; only new declarations need \
                 the authority.",
@@ -146,7 +144,7 @@ impl Rejection {
     pub fn history_unavailable(why: &dyn fmt::Display) -> Self {
         Self::new(
             RejectionKind::AuthorityUnavailable,
-            "cannot read the history of takeovers: the token authority is not available".to_owned(),
+            "cannot read the history of takeovers: the token authority is not available",
             format!("{why}."),
             "Try again. Whether the session may write does not depend on it.",
         )
@@ -171,8 +169,7 @@ impl Rejection {
     pub fn takeover_incomplete(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
         let rejection = Self::new(
             RejectionKind::TakeoverIncomplete,
-            "the takeover is not complete: sessions with lower tokens could not be confirmed gone"
-                .to_owned(),
+            "the takeover is not complete: sessions with lower tokens could not be confirmed gone",
             format!("{why}."),
             "Declare the same token again. If it keeps failing, see the proxy's log and check its control connection.",
         );
@@ -184,8 +181,7 @@ impl Rejection {
     pub fn mark_not_copied(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
         let rejection = Self::new(
             RejectionKind::TakeoverIncomplete,
-            "the takeover is not complete: the mark could not be copied into the cluster"
-                .to_owned(),
+            "the takeover is not complete: the mark could not be copied into the cluster",
             format!("{why}."),
             "Declare the same token again. If it keeps failing, look at the table pgpalisade.mark in the control \
                 connection's database: it may be locked, or the disk may be full.",
@@ -199,8 +195,7 @@ impl Rejection {
         Self::new(
             RejectionKind::TakeoverIncomplete,
             "the fencing token cannot be accepted: the session's server process cannot be \
-                identified"
-                .to_owned(),
+                identified",
             format!("{why}."),
             "Connect pgpalisade to PostgreSQL directly, and GRANT pg_read_all_stats, \
                 pg_signal_backend to its control role.",
@@ -212,9 +207,8 @@ impl Rejection {
     pub fn read_only_mode_dropped() -> Self {
         Self::new(
             RejectionKind::TakeoverIncomplete,
-            "the session cannot be guarded: default_transaction_read_only did not reach PostgreSQL".to_owned(),
-            "The proxy has put it into the startup packet as \"on\", and the server has reported another value."
-                .to_owned(),
+            "the session cannot be guarded: default_transaction_read_only did not reach PostgreSQL",
+            "The proxy has put it into the startup packet as \"on\", and the server has reported another value.",
             "Connect pgpalisade to PostgreSQL directly: a pooler in between that ignores startup parameters drops it.",
         )
     }
@@ -224,9 +218,8 @@ impl Rejection {
     pub fn deposed_primary(scope: &Scope, token: Token) -> Self {
         Self::new(
             RejectionKind::DeposedPrimary,
-            "this server is no longer the primary: it was deposed by a failover".to_owned(),
-            "The token authority has a newer timeline of the cluster on record than the one that this session is on."
-                .to_owned(),
+            "this server is no longer the primary: it was deposed by a failover",
+            "The token authority has a newer timeline of the cluster on record than the one that this session is on.",
             "Connect again. If it keeps failing, point the proxy's upstream and control connection to the new primary.",
         )
         .about(scope, Some(token), None)
@@ -237,10 +230,9 @@ impl Rejection {
     pub fn ended_with_its_server() -> Self {
         Self::new(
             RejectionKind::DeposedPrimary,
-            "terminating connection: this server is no longer the primary".to_owned(),
+            "terminating connection: this server is no longer the primary",
             "Another server has become the primary, or this one was started again. What this session had not \
-                committed is rolled back."
-                .to_owned(),
+                committed is rolled back.",
             "Connect again.",
         )
     }
@@ -251,11 +243,9 @@ impl Rejection {
         Self::new(
             RejectionKind::OutcomeUnknown,
             "terminating connection: this server is no longer the primary, and it is not known whether the last \
-                statement was committed"
-                .to_owned(),
+                statement was committed",
             "Another server has become the primary, or this one was started again. It has what it had received by \
-                then."
-                .to_owned(),
+                then.",
             "Connect again, and read the data to find out.",
         )
     }
@@ -265,8 +255,7 @@ impl Rejection {
     pub fn wrong_cluster(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
         let rejection = Self::new(
             RejectionKind::DeposedPrimary,
-            "the fencing token cannot be accepted: this server is not the primary on record"
-                .to_owned(),
+            "the fencing token cannot be accepted: this server is not the primary on record",
             format!("{why}."),
             "Connect again. If it keeps failing, point the proxy's upstream and control connection to the new primary; \
                 if this server is the right one, run \"pgpalisade recover\".",
@@ -279,7 +268,7 @@ impl Rejection {
     pub fn policy(reason: &dyn fmt::Display) -> Self {
         Self::new(
             RejectionKind::Policy,
-            "refused by the fencing policy".to_owned(),
+            "refused by the fencing policy",
             format!("{reason}."),
             "The policy of the proxy decides this; \"pgpalisade explain\" names the rule.",
         )
@@ -290,7 +279,7 @@ impl Rejection {
     pub fn replication(reason: &dyn fmt::Display) -> Self {
         Self::new(
             RejectionKind::Policy,
-            "refused by the fencing policy".to_owned(),
+            "refused by the fencing policy",
             format!("A replication connection is not fenced. {reason}."),
             "Connect to PostgreSQL directly for this, or let the policy allow replication for this user.",
         )
@@ -301,8 +290,8 @@ impl Rejection {
     pub fn token_for_replication() -> Self {
         Self::new(
             RejectionKind::InvalidToken,
-            "a replication connection cannot hold a fencing token".to_owned(),
-            "It is not fenced: no takeover would end it.".to_owned(),
+            "a replication connection cannot hold a fencing token",
+            "It is not fenced: no takeover would end it.",
             "Take fencing.token out of the connection string and of PGOPTIONS.",
         )
     }
@@ -314,8 +303,7 @@ impl Rejection {
             RejectionKind::Policy,
             format!("cannot tell which scope table \"{table}\" belongs to"),
             "The policy lists tables by schema, this name has none, and the search_path is not known here: it may \
-                change within the same text, or the transaction has failed."
-                .to_owned(),
+                change within the same text, or the transaction has failed.",
             "Write the schema in front of the table, or change the search_path in a statement of its own.",
         )
     }
@@ -325,10 +313,9 @@ impl Rejection {
     pub fn changes_by_name() -> Self {
         Self::new(
             RejectionKind::Policy,
-            "cannot run by its name what may change the session".to_owned(),
+            "cannot run by its name what may change the session",
             "The name stands for a statement that sets something, declares a token or ends a transaction, or for one \
-                that cannot be told from such a statement."
-                .to_owned(),
+                that cannot be told from such a statement.",
             "Send the statement itself. A prepared statement that changes the session needs a name of ASCII letters, \
                 and is not run by EXECUTE or FETCH.",
         )

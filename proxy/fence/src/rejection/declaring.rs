@@ -25,31 +25,25 @@ impl Rejection {
             Some(mark) => format!("the mark is {}", mark.rank()),
             None => "no mark is known".to_owned(),
         };
-        let detail = match bound {
-            Bound::MaxToken(most) => format!(
-                "The session's token is {token}, {at}, and max_token of scope \"{scope}\" is {most}. Nothing was \
-                    changed."
-            ),
+        let limit = match bound {
+            Bound::MaxToken(most) => format!("max_token of scope \"{scope}\" is {most}"),
             Bound::MaxStep(most) => format!(
-                "The session's token is {token}, {at}, and max_step of scope \"{scope}\" allows one declaration to \
-                    raise it by {most}. Nothing was changed."
+                "max_step of scope \"{scope}\" allows one declaration to raise it by {most}"
             ),
             Bound::Issued => format!(
-                "The session's token is {token}, {at}, and numbers of scope \"{scope}\" lets a session bring only a \
-                    token that pgpalisade has given to one. Nothing was changed."
+                "numbers of scope \"{scope}\" lets a session bring only a token that pgpalisade has given to one"
             ),
-            bound @ (Bound::Pace(..) | Bound::MaxScopes(_) | Bound::Reserved) => format!(
-                "The session's token is {token}, {at}, and {bound} of scope \"{scope}\". Nothing was changed."
-            ),
+            Bound::Pace(..) | Bound::MaxScopes(_) | Bound::Reserved => {
+                format!("{bound} of scope \"{scope}\"")
+            }
         };
+        let detail =
+            format!("The session's token is {token}, {at}, and {limit}. Nothing was changed.");
         if bound == Bound::Issued {
             let hint = "Let pgpalisade give the token: SET fencing.token = 'lease', or 'after:' and the mark, or \
                 'next'. To bring the number of an election, an operator can set numbers = \"any\" in the policy.";
-            return Self::new(RejectionKind::InvalidToken, message, detail, hint).about(
-                scope,
-                Some(token),
-                mark,
-            );
+            let rejection = Self::new(RejectionKind::InvalidToken, message, detail, hint);
+            return rejection.about(scope, Some(token), mark);
         }
         let hint = "Check where the token comes from: it is not the next one of this election. If the election has \
             really come this far, raise the bound in the policy; if the mark is wrong, an operator can set it with \
@@ -82,11 +76,8 @@ impl Rejection {
         );
         let hint = "Somebody else has taken the lead since the mark was read. Do not act as leader. To try again, read \
             SHOW fencing.mark, make sure of the lock after that, and take after the mark that was read.";
-        Self::new(RejectionKind::StaleToken, message, detail, hint).about(
-            scope,
-            claim.token(),
-            Some(mark),
-        )
+        let rejection = Self::new(RejectionKind::StaleToken, message, detail, hint);
+        rejection.about(scope, claim.token(), Some(mark))
     }
 
     /// The lease could not be had: another holds it, or the authority has not answered, which is why then.
@@ -122,11 +113,8 @@ impl Rejection {
         );
         let hint = "Read the mark again with SHOW fencing.mark, and take after that. A scope without a mark has \
             'after:0'.";
-        Self::new(RejectionKind::InvalidToken, message, detail, hint).about(
-            scope,
-            claim.token(),
-            mark,
-        )
+        let rejection = Self::new(RejectionKind::InvalidToken, message, detail, hint);
+        rejection.about(scope, claim.token(), mark)
     }
 
     /// A token is taken in a text that does more than that.
@@ -134,10 +122,9 @@ impl Rejection {
     pub fn taken_beside_others() -> Self {
         Self::new(
             RejectionKind::InvalidToken,
-            "a fencing token is taken by a statement of its own".to_owned(),
+            "a fencing token is taken by a statement of its own",
             "This text does more. What follows in it would run before PostgreSQL has the number in the place of \
-                \"after:\", \"next\" or \"lease\"."
-                .to_owned(),
+                \"after:\", \"next\" or \"lease\".",
             "Send SET fencing.token = 'next', or SELECT set_config('fencing.token', 'next', false), as a text of its \
                 own; it may stand in a transaction, and in a pipeline. In a session that has taken its token at \
                 login, send RESET and DISCARD as the last statement of a text.",
@@ -190,7 +177,7 @@ impl Rejection {
                 (message, detail, LITERAL.to_owned())
             }
         };
-        Self::new(RejectionKind::InvalidToken, message, detail, &hint)
+        Self::new(RejectionKind::InvalidToken, message, detail, hint)
     }
 
     /// The policy does not let the session declare the scope, or not for so long.
@@ -214,7 +201,7 @@ impl Rejection {
     pub fn prepared_transactions_left(scope: &Scope, why: &dyn fmt::Display) -> Self {
         Self::new(
             RejectionKind::TakeoverIncomplete,
-            "the takeover is not complete: prepared transactions of earlier leaders are left".to_owned(),
+            "the takeover is not complete: prepared transactions of earlier leaders are left",
             format!("{why}."),
             "Finish them with COMMIT PREPARED or ROLLBACK PREPARED, connected to PostgreSQL directly, and declare the \
                 token again.",

@@ -60,11 +60,8 @@ impl Rejection {
             "Stand in the election, and declare the create revision of the own key once it leads: SET fencing.token = \
                 '{scope}=<number>'."
         );
-        Self::new(RejectionKind::InvalidToken, message, detail, &hint).about(
-            scope,
-            claim.token(),
-            None,
-        )
+        let rejection = Self::new(RejectionKind::InvalidToken, message, detail, hint);
+        rejection.about(scope, claim.token(), None)
     }
 }
 

@@ -84,7 +84,7 @@ impl Rejection {
             "Declare the token of your election first: SET fencing.token = {quoted}, or \
                 options='-c fencing.token={value}' in the connection string."
         );
-        Self::new(RejectionKind::NoToken, message, detail, &hint)
+        Self::new(RejectionKind::NoToken, message, detail, hint)
             .about(scope, None, None)
             .needing(needs.class)
     }
