@@ -4,7 +4,6 @@ use etcd_client::{Compare, CompareOp, GetResponse, Txn, TxnOp, TxnOpResponse};
 
 use super::follow::Leader;
 use super::keys::{self, Keys};
-use super::marks::Known;
 use super::scope_step::{Conflicts, Tried};
 use super::store::{Stepped, Store, page_of, touch, unexpected};
 use crate::record::{Judged, MarkRow};
@@ -153,11 +152,8 @@ impl Store {
         let (row, outcome) = match judged {
             Judged::Stale(row) => {
                 if declaration.stale_token().is_some() && row.drained {
-                    let known = Known {
-                        mod_revision: stepped.revision,
-                        row: not_drained(&row),
-                    };
-                    self.marks.put(&declaration.scope, known);
+                    let row = not_drained(&row);
+                    self.marks.put(&declaration.scope, stepped.revision, row);
                 }
                 return Ok(Declared::Stale { mark: row.mark });
             }
@@ -168,12 +164,8 @@ impl Store {
             }
             Judged::Join(row) => (row, Outcome::Current),
             Judged::Raise(row) => {
-                let mod_revision = stepped.revision;
-                let known = Known {
-                    mod_revision,
-                    row: row.clone(),
-                };
-                self.marks.put(&declaration.scope, known);
+                let raised = row.clone();
+                self.marks.put(&declaration.scope, stepped.revision, raised);
                 (row, Outcome::Raised)
             }
         };

@@ -88,11 +88,8 @@ impl Candidate {
             .when(vec![condition])
             .and_then(vec![TxnOp::put(key.clone(), about, Some(options))])
             .or_else(vec![TxnOp::get(key, None)]);
-        let answer = self.members.call(|client| {
-            let txn = txn.clone();
-            async move { client.kv_client().txn(txn).await }
-        });
-        let answer = answer.await.map_err(|fault| self.explain(fault))?;
+        let answer = self.members.txn(&txn).await;
+        let answer = answer.map_err(|fault| self.explain(fault))?;
         let made = match answer.succeeded() {
             true => answer.header().map(|header| header.revision()),
             // The answer was lost, and it is asked again.
@@ -117,11 +114,8 @@ impl Candidate {
         let own = GetOptions::new().with_keys_only();
         let looks = vec![TxnOp::get(self.key(), Some(own)), first_of(&self.election)];
         let txn = Txn::new().and_then(looks);
-        let answer = self.members.call(|client| {
-            let txn = txn.clone();
-            async move { client.kv_client().txn(txn).await }
-        });
-        let answer = answer.await.map_err(|fault| self.explain(fault))?;
+        let answer = self.members.txn(&txn).await;
+        let answer = answer.map_err(|fault| self.explain(fault))?;
         let looked = answer.op_responses();
         Ok(match (found(looked.first()), found(looked.get(1))) {
             (None, _) => Standing::Gone,

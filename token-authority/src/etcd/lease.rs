@@ -21,11 +21,7 @@ impl Store {
         self.history.intact()?;
         let key = self.keys.lease(scope);
         // It may be old. Then nothing is renewed that is not there, and nothing acquired that is.
-        let read = self.members.call(|client| {
-            let key = key.clone();
-            async move { client.kv_client().get(key, Some(GetOptions::new())).await }
-        });
-        let read = read.await?;
+        let read = self.members.get(&key, &GetOptions::new()).await?;
         let own = |kv: &KeyValue| kv.value() == holder.to_string().as_bytes();
         match (read.kvs().first(), step) {
             (Some(kv), LeaseStep::Release) if own(kv) => {

@@ -37,15 +37,15 @@ impl Marks {
         self.known.lock().get(scope).cloned()
     }
 
-    /// What we have written ourselves at `known.mod_revision`.
-    pub(super) fn put(&self, scope: &Scope, known: Known) {
+    /// What stands there since this revision: we have written it ourselves, or read it with others.
+    pub(super) fn put(&self, scope: &Scope, mod_revision: i64, row: MarkRow) {
         let mut all = self.known.lock();
         let newer = all
             .get(scope)
-            .is_none_or(|before| before.mod_revision < known.mod_revision);
+            .is_none_or(|before| before.mod_revision < mod_revision);
         if newer {
             make_room(&mut all, scope);
-            all.insert(scope.clone(), known);
+            all.insert(scope.clone(), Known { mod_revision, row });
         }
     }
 

@@ -10,7 +10,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions};
+use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -90,6 +90,20 @@ impl Members {
             current: AtomicUsize::new(0),
             runtime: Handle::current(),
         }
+    }
+
+    /// Takes a transaction; twice, where an answer is lost.
+    pub(super) async fn txn(&self, txn: &Txn) -> Result<TxnResponse, Fault> {
+        let ask = |client: Client| async move { client.kv_client().txn(txn.clone()).await };
+        self.call(ask).await
+    }
+
+    /// Reads one key, or what the options say.
+    pub(super) async fn get(&self, key: &[u8], options: &GetOptions) -> Result<GetResponse, Fault> {
+        let ask = |client: Client| async move {
+            client.kv_client().get(key, Some(options.clone())).await
+        };
+        self.call(ask).await
     }
 
     /// The first answer that an endpoint gives within [`CALL_TIMEOUT`].

@@ -219,8 +219,9 @@ impl Authority for Etcd {
     async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
         let (_, marks) = self.store().read_marks().await?;
         let told = marks.into_iter().map(|(scope, known)| {
-            self.store().marks.put(&scope, known.clone());
-            (scope, known.row.mark)
+            let marks::Known { mod_revision, row } = known;
+            self.store().marks.put(&scope, mod_revision, row.clone());
+            (scope, row.mark)
         });
         Ok(told.collect())
     }

@@ -172,12 +172,7 @@ async fn identify(
         .when(vec![absent])
         .and_then(make)
         .or_else(vec![TxnOp::get(key, None)]);
-    let answer = members
-        .call(|client| {
-            let txn = txn.clone();
-            async move { client.kv_client().txn(txn).await }
-        })
-        .await?;
+    let answer = members.txn(&txn).await?;
     let revision = history.check(answer.header(), Floor::None);
     let revision = revision.map_err(Failure::History)?;
     if answer.succeeded() {

@@ -116,8 +116,7 @@ impl Store {
         };
         let Some(second) = second else {
             if let Some(row) = row {
-                let mod_revision = stepped.revision;
-                self.marks.put(scope, Known { mod_revision, row });
+                self.marks.put(scope, stepped.revision, row);
             }
             return Ok(Looked::Marked);
         };
@@ -156,11 +155,7 @@ impl Store {
             TxnOp::get(range.from, Some(options))
         });
         let txn = Txn::new().and_then(gets.collect::<Vec<_>>());
-        let answer = self.members.call(|client| {
-            let txn = txn.clone();
-            async move { client.kv_client().txn(txn).await }
-        });
-        let answer = answer.await?;
+        let answer = self.members.txn(&txn).await?;
         self.history.check(answer.header(), Floor::None)?;
         let mut records = Vec::new();
         for (backend, found) in gone.iter().zip(answer.op_responses()) {

@@ -85,11 +85,7 @@ impl Store {
             }
             Plan::Taken(row) => row,
             Plan::Write(row) => {
-                let known = Known {
-                    mod_revision: stepped.revision,
-                    row: row.clone(),
-                };
-                self.marks.put(scope, known);
+                self.marks.put(scope, stepped.revision, row.clone());
                 row
             }
         };

@@ -62,13 +62,7 @@ impl Store {
         otherwise.push(TxnOp::get(self.keys.identity(), None));
         let txn = Txn::new().when(when).and_then(then).or_else(otherwise);
         let floor = self.history.floor();
-        let answer = self
-            .members
-            .call(|client| {
-                let txn = txn.clone();
-                async move { client.kv_client().txn(txn).await }
-            })
-            .await?;
+        let answer = self.members.txn(&txn).await?;
         let revision = self.history.check(answer.header(), floor)?;
         let mut answers = answer.op_responses();
         let path = if answer.succeeded() {
@@ -188,11 +182,8 @@ impl Store {
                 .with_revision(revision)
                 .with_limit(PAGE)
                 .with_serializable();
-            let page = self.members.call(|client| {
-                let (from, options) = (from.clone(), options.clone());
-                async move { client.kv_client().get(from, Some(options)).await }
-            });
-            let page = page.await.map_err(|fault| match fault.kind {
+            let page = self.members.get(&from, &options).await;
+            let page = page.map_err(|fault| match fault.kind {
                 Kind::Compacted => Trouble::Compacted(fault),
                 _ => Trouble::Other(fault.into()),
             })?;

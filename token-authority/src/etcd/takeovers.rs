@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
 
 use super::scope_step::Conflicts;
 use super::store::{OPERATIONS_MAX, Path, Store, found};
@@ -19,7 +19,7 @@ impl Store {
     ) -> Result<(), AuthorityError> {
         let key = self.keys.takeovers_of(scope);
         // The step compares it, so it does no harm if it is old.
-        let read = self.get(key.clone(), GetOptions::new()).await?;
+        let read = self.members.get(&key, &GetOptions::new()).await?;
         let mut known = read.kvs().first().cloned();
         let mut conflicts = Conflicts::default();
         loop {
@@ -60,11 +60,8 @@ impl Store {
             let each = |scope| TxnOp::get(self.keys.takeovers_of(scope), None);
             let gets: Vec<TxnOp> = batch.iter().map(each).collect();
             // No step: nothing is decided by what is read here, so it may be old.
-            let answer = self.members.call(|client| {
-                let txn = Txn::new().and_then(gets.clone());
-                async move { client.kv_client().txn(txn).await }
-            });
-            for (scope, answer) in batch.iter().zip(&answer.await?.op_responses()) {
+            let answer = self.members.txn(&Txn::new().and_then(gets)).await?;
+            for (scope, answer) in batch.iter().zip(&answer.op_responses()) {
                 let read = found(Some(answer)).map(|kv| read_value(scope, kv).1);
                 all.extend(read.map(|history| (scope.clone(), history)));
             }
@@ -77,20 +74,12 @@ impl Store {
             .with_prefix()
             .with_keys_only()
             .with_limit(TakeoverRecord::LISTED as i64);
-        let answer = self.get(self.keys.all_noted(), first).await?;
+        let answer = self.members.get(&self.keys.all_noted(), &first).await?;
         let named = |kv: &KeyValue| self.keys.read_noted(kv.key());
         // A value that was damaged does not tell which key of this kind is the one before.
         let mut seen = HashSet::new();
         let all = answer.kvs().iter().filter_map(named);
         Ok(all.filter(|scope| seen.insert(scope.clone())).collect())
-    }
-
-    async fn get(&self, key: Vec<u8>, options: GetOptions) -> Result<GetResponse, AuthorityError> {
-        let answer = self.members.call(|client| {
-            let (key, options) = (key.clone(), options.clone());
-            async move { client.kv_client().get(key, Some(options)).await }
-        });
-        Ok(answer.await?)
     }
 }
 

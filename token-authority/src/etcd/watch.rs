@@ -193,7 +193,8 @@ impl Store {
         let (revision, marks) = self.read_marks().await?;
         for (scope, known) in marks {
             if known.mod_revision > *seen {
-                self.marks.put(&scope, known.clone());
+                self.marks
+                    .put(&scope, known.mod_revision, known.row.clone());
                 self.watchers
                     .tell(&[Change::Mark(scope, known.row.mark)])
                     .await;
