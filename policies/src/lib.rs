@@ -13,6 +13,7 @@ mod cache;
 mod classify;
 mod effects;
 mod form;
+mod found;
 mod functions;
 mod kinds;
 mod object_name;

@@ -4,20 +4,21 @@
 
 use pg_query::protobuf::CopyStmt;
 
-use super::statement::{Found, look_query};
+use super::statement::look_query;
 use crate::effects::{Category, Tables};
+use crate::found::Found;
 use crate::verdict::WriteReason;
 use crate::walk::{Role, UnknownShape, examine};
 
 pub(super) fn look(copy: &CopyStmt) -> Result<Found, UnknownShape> {
     let found = if copy.is_from {
-        Found::from(examine(copy, Role::Write)?)
+        examine(copy, Role::Write)?
             .because(Some(WriteReason::Kind("COPY FROM")))
             .named("COPY FROM")
     } else {
         let found = match copy.query.as_deref() {
             Some(query) => look_query(Some(query))?,
-            None => Found::from(examine(copy, Role::Read)?),
+            None => examine(copy, Role::Read)?,
         };
         found.named("COPY TO")
     };

@@ -3,8 +3,9 @@
 use pg_query::NodeEnum;
 use pg_query::protobuf::{ExplainStmt, Node};
 
-use super::statement::{Found, look as look_statement};
+use super::statement::look as look_statement;
 use crate::effects::Tables;
+use crate::found::Found;
 use crate::settings::{Literal, literal, parse_bool};
 use crate::verdict::WriteReason;
 use crate::walk::UnknownShape;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use pg_query::protobuf::{DeallocateStmt, ExecuteStmt, PrepareStmt};
 
-use super::statement::{Found, look_query};
+use super::statement::look_query;
+use crate::found::Found;
 use crate::verdict::Control;
 use crate::walk::{Role, UnknownShape, examine};
 
@@ -26,7 +27,7 @@ pub(super) fn execute(execute: &ExecuteStmt) -> Result<Found, UnknownShape> {
     };
     Ok(Found {
         controls: vec![control],
-        ..Found::from(examine(&execute.params, Role::Read)?)
+        ..examine(&execute.params, Role::Read)?
     })
 }
 

@@ -4,140 +4,13 @@ use pg_query::protobuf::{DiscardMode, LockStmt, Node, SelectStmt, VariableSetStm
 use pg_query::{LockMode, NodeEnum};
 
 use super::{block, copy, explain, names, transaction, utility};
-use crate::effects::ANY_SETTING;
-use crate::effects::Class;
-use crate::effects::{Category, Effects, Tables};
+use crate::effects::{ANY_SETTING, Category, Class, Tables};
+use crate::found::Found;
 use crate::kinds;
-use crate::object_name::ObjectName;
 use crate::set_config;
 use crate::settings;
-use crate::verdict::{CommitsInside, Computes, Control, Mistake, Statement, WriteReason};
-use crate::walk::{Contents, Role, UnknownShape, examine};
-
-/// What a statement was found to do.
-pub(super) struct Found {
-    /// Why it is a write, if it is.
-    pub(super) why: Option<WriteReason>,
-    pub(super) controls: Vec<Control>,
-    /// A better word than the name of the node.
-    pub(super) kind: Option<&'static str>,
-    pub(super) category: Option<Category>,
-    pub(super) writes: Tables,
-    pub(super) reads: Tables,
-    pub(super) functions: Box<[ObjectName]>,
-    pub(super) settings: Vec<Box<str>>,
-    /// What seems to declare a token in it.
-    pub(super) mistake: Option<Mistake>,
-    pub(super) computes: Computes,
-}
-
-impl Found {
-    /// It does nothing to data.
-    pub(super) fn nothing() -> Self {
-        Self {
-            why: None,
-            controls: Vec::new(),
-            kind: None,
-            category: None,
-            writes: Tables::none(),
-            reads: Tables::none(),
-            functions: Box::default(),
-            settings: Vec::new(),
-            mistake: None,
-            computes: Computes::Anything,
-        }
-    }
-
-    /// A write of which the text does not say more.
-    pub(super) fn unknown(why: WriteReason) -> Self {
-        Self {
-            why: Some(why),
-            writes: Tables::Unknown,
-            reads: Tables::Unknown,
-            ..Self::nothing()
-        }
-    }
-
-    pub(super) fn control(control: Control) -> Self {
-        Self {
-            controls: vec![control],
-            ..Self::nothing()
-        }
-    }
-
-    pub(super) fn because(self, why: Option<WriteReason>) -> Self {
-        Self { why, ..self }
-    }
-
-    /// It is a part of another statement, so that what it does to the session is not followed.
-    pub(super) fn inside(self) -> Self {
-        let seems = self.controls.iter().find_map(|control| match control {
-            Control::SetFencing { variable, .. } => Some(Mistake::DoesNotDeclare(*variable)),
-            Control::Mistake(mistake) => Some(mistake.clone()),
-            _ => None,
-        });
-        Self {
-            mistake: self.mistake.or(seems),
-            controls: Vec::new(),
-            computes: Computes::Anything,
-            ..self
-        }
-    }
-
-    pub(super) fn named(self, kind: &'static str) -> Self {
-        Self {
-            kind: Some(kind),
-            ..self
-        }
-    }
-
-    pub(super) fn in_category(self, category: Category) -> Self {
-        Self {
-            category: Some(category),
-            ..self
-        }
-    }
-
-    pub(super) fn changing(self, settings: Vec<Box<str>>) -> Self {
-        Self { settings, ..self }
-    }
-
-    pub(super) fn effects(self) -> Effects {
-        let class = match self.why {
-            Some(_) => Class::Write,
-            None => Class::Read,
-        };
-        let mut settings = self.settings;
-        settings.sort_unstable();
-        settings.dedup();
-        Effects {
-            class,
-            category: self.category,
-            writes: self.writes,
-            reads: self.reads,
-            functions: self.functions,
-            settings: settings.into(),
-        }
-    }
-}
-
-impl From<Contents> for Found {
-    fn from(contents: Contents) -> Self {
-        Self {
-            why: contents.write,
-            controls: Vec::new(),
-            kind: None,
-            category: contents.category,
-            writes: contents.writes,
-            reads: contents.reads,
-            functions: contents.functions,
-            settings: contents.settings,
-            mistake: contents.mistake,
-            // A part of the statement may be all that was looked at.
-            computes: Computes::Anything,
-        }
-    }
-}
+use crate::verdict::{CommitsInside, Computes, Control, Statement, WriteReason};
+use crate::walk::{Role, UnknownShape, examine, examine_query};
 
 pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> {
     let node = node
@@ -185,8 +58,7 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
     Ok(match node {
         N::SelectStmt(select) => look_select(select)?,
         N::InsertStmt(_) | N::UpdateStmt(_) | N::DeleteStmt(_) | N::MergeStmt(_) => {
-            Found::from(examine(node, Role::Read)?)
-                .because(Some(WriteReason::Kind(kinds::name(node))))
+            examine(node, Role::Read)?.because(Some(WriteReason::Kind(kinds::name(node))))
         }
         N::TransactionStmt(transaction) => transaction::look(transaction),
         N::VariableSetStmt(set) => look_set(set),
@@ -228,9 +100,7 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
 
 fn look_select(select: &SelectStmt) -> Result<Found, UnknownShape> {
     let controls = set_config::of_select(select);
-    let contents = examine(select, Role::Read)?;
-    let computes = contents.computes;
-    let mut found = Found::from(contents);
+    let mut found = examine_query(select)?;
     if found.why == Some(WriteReason::ComputedSetting)
         && let Some(setting) = set_config::is_of_pg_dump(select)
     {
@@ -241,7 +111,6 @@ fn look_select(select: &SelectStmt) -> Result<Found, UnknownShape> {
         // What binds is no mistake.
         mistake: found.mistake.filter(|_| controls.is_empty()),
         controls,
-        computes,
         ..found
     })
 }
@@ -266,9 +135,9 @@ fn look_set(set: &VariableSetStmt) -> Found {
 
 fn look_lock(lock: &LockStmt) -> Result<Found, UnknownShape> {
     let found = if lock.mode == LockMode::AccessShareLock as i32 {
-        Found::from(examine(lock, Role::Read)?)
+        examine(lock, Role::Read)?
     } else {
-        Found::from(examine(lock, Role::Write)?).because(Some(WriteReason::LockMode))
+        examine(lock, Role::Write)?.because(Some(WriteReason::LockMode))
     };
     Ok(found.in_category(Category::Lock))
 }
@@ -280,10 +149,9 @@ pub(super) fn look_query(query: Option<&Node>) -> Result<Found, UnknownShape> {
         .and_then(|query| query.node.as_ref())
         .ok_or(UnknownShape)?;
     Ok(match query {
-        N::SelectStmt(_) => Found::from(examine(query, Role::Read)?),
+        N::SelectStmt(_) => examine(query, Role::Read)?,
         N::InsertStmt(_) | N::UpdateStmt(_) | N::DeleteStmt(_) | N::MergeStmt(_) => {
-            Found::from(examine(query, Role::Read)?)
-                .because(Some(WriteReason::Contains(kinds::name(query))))
+            examine(query, Role::Read)?.because(Some(WriteReason::Contains(kinds::name(query))))
         }
         other => Found::unknown(WriteReason::Contains(kinds::name(other))),
     })

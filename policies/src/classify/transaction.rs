@@ -4,8 +4,8 @@
 
 use pg_query::protobuf::{TransactionStmt, TransactionStmtKind};
 
-use super::statement::Found;
 use crate::effects::Category;
+use crate::found::Found;
 use crate::settings;
 use crate::verdict::{Chain, Control, WriteReason};
 

@@ -8,23 +8,23 @@ use pg_query::protobuf::{
     ObjectType, ReindexObjectType, RenameStmt,
 };
 
-use super::statement::Found;
 use crate::effects::{Category, Tables};
+use crate::found::Found;
 use crate::kinds;
 use crate::object_name::ObjectName;
 use crate::verdict::WriteReason;
 use crate::walk::{Role, UnknownShape, examine};
 
 pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
-    let contents = examine(node, Role::Write)?;
+    let found = examine(node, Role::Write)?;
     let (writes, reads) = match touched(node) {
         // A kind that names tables, and here names none: VACUUM alone.
-        Touched::Named if contents.writes == Tables::none() => (Tables::Unknown, Tables::Unknown),
+        Touched::Named if found.writes == Tables::none() => (Tables::Unknown, Tables::Unknown),
         Touched::Named => {
             let new = Tables::named(new_name(node).into_iter().collect());
-            (contents.writes.and(new), contents.reads)
+            (found.writes.and(new), found.reads)
         }
-        Touched::Objects(names) => (Tables::named(names), contents.reads),
+        Touched::Objects(names) => (Tables::named(names), found.reads),
         Touched::NoTable => (Tables::none(), Tables::none()),
         Touched::Unknown => (Tables::Unknown, Tables::Unknown),
     };
@@ -33,10 +33,7 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
         category: Some(category(node)),
         writes,
         reads,
-        functions: contents.functions,
-        settings: contents.settings,
-        mistake: contents.mistake,
-        ..Found::nothing()
+        ..found
     })
 }
 

@@ -10,10 +10,12 @@ mod trace;
 
 use std::fmt;
 
+use pg_query::protobuf::SelectStmt;
 use serde::Serialize;
 use serde::ser;
 
 use crate::effects::{ANY_SETTING, Category, Tables};
+use crate::found::Found;
 use crate::functions::{self, Reach};
 use crate::object_name::ObjectName;
 use crate::settings::{Setting, reserved};
@@ -32,30 +34,28 @@ pub(crate) enum Role {
     LockedAlias,
 }
 
-/// What is inside a statement.
-#[derive(Debug)]
-pub(crate) struct Contents {
-    /// The first thing that makes it a write, where it is executed.
-    pub(crate) write: Option<WriteReason>,
-    /// A kind of statement that it is as well: SELECT INTO is DDL.
-    pub(crate) category: Option<Category>,
-    pub(crate) writes: Tables,
-    pub(crate) reads: Tables,
-    pub(crate) functions: Box<[ObjectName]>,
-    /// Those that `set_config` changes.
-    pub(crate) settings: Vec<Box<str>>,
-    /// The first call of `set_config` for a setting below `fencing.`. The walk does not know whether it binds.
-    pub(crate) mistake: Option<Mistake>,
-    /// What running it as a query computes.
-    pub(crate) computes: Computes,
-}
-
-/// Examines a statement. Tables that it names itself, and not in a query inside, are there for `direct`. The error
-/// stands for a tree of a shape that protobuf cannot have.
+/// Examines a statement, or a part of one. Tables that it names itself, and not in a query inside, are there for
+/// `direct`. The error stands for a tree of a shape that protobuf cannot have.
+///
+/// It is a write where what is inside makes it one, and its mistake is the first call of `set_config` for a setting
+/// below `fencing.`: the walk does not know whether it binds.
 pub(crate) fn examine<T: Serialize + ?Sized>(
     node: &T,
     direct: Role,
-) -> Result<Contents, UnknownShape> {
+) -> Result<Found, UnknownShape> {
+    Ok(Found {
+        // A part of the statement may be all that is looked at.
+        computes: Computes::Anything,
+        ..walk(node, direct)?
+    })
+}
+
+/// Examines a whole statement that is a query.
+pub(crate) fn examine_query(select: &SelectStmt) -> Result<Found, UnknownShape> {
+    walk(select, Role::Read)
+}
+
+fn walk<T: Serialize + ?Sized>(node: &T, direct: Role) -> Result<Found, UnknownShape> {
     let mut walk = Walk {
         direct,
         override_role: None,
@@ -217,7 +217,7 @@ impl Walk {
             .push(name.unwrap_or(ANY_SETTING).to_ascii_lowercase().into());
     }
 
-    fn finish(self) -> Contents {
+    fn finish(self) -> Found {
         let tables = self.scopes.resolve();
         let mut writes = self.writes;
         writes.extend(tables.locked);
@@ -228,8 +228,8 @@ impl Walk {
         let mut functions = self.functions;
         functions.sort_unstable();
         functions.dedup();
-        Contents {
-            write: self.write,
+        Found {
+            why: self.write,
             category: self.category,
             writes,
             reads,
@@ -237,6 +237,7 @@ impl Walk {
             settings: self.settings,
             mistake: self.mistake,
             computes: self.computes,
+            ..Found::nothing()
         }
     }
 }
@@ -261,12 +262,12 @@ mod tests {
     #[test]
     fn any_statement_but_select_is_a_write() {
         let found = |text: &str| {
-            let contents = examine(
+            let found = examine(
                 &pg_query::parse(text, 0).unwrap().protobuf.stmts,
                 Role::Read,
             )
             .unwrap();
-            (contents.write, contents.writes)
+            (found.why, found.writes)
         };
         assert_eq!(found("select 1"), (None, Tables::none()));
         for (text, name) in [

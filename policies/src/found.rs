@@ -1,0 +1,115 @@
+//! What a statement was found to do, while it is looked at.
+
+use crate::effects::{Category, Class, Effects, Tables};
+use crate::object_name::ObjectName;
+use crate::verdict::{Computes, Control, Mistake, WriteReason};
+
+/// What a statement was found to do.
+pub(crate) struct Found {
+    /// Why it is a write, if it is: the first thing that makes it one.
+    pub(crate) why: Option<WriteReason>,
+    pub(crate) controls: Vec<Control>,
+    /// A better word than the name of the node.
+    pub(crate) kind: Option<&'static str>,
+    /// The kind of statement that it is for a policy, or is as well: SELECT INTO is DDL.
+    pub(crate) category: Option<Category>,
+    pub(crate) writes: Tables,
+    pub(crate) reads: Tables,
+    pub(crate) functions: Box<[ObjectName]>,
+    /// Those that it changes.
+    pub(crate) settings: Vec<Box<str>>,
+    /// What seems to declare a token in it.
+    pub(crate) mistake: Option<Mistake>,
+    /// What running it as a query computes.
+    pub(crate) computes: Computes,
+}
+
+impl Found {
+    /// It does nothing to data.
+    pub(crate) fn nothing() -> Self {
+        Self {
+            why: None,
+            controls: Vec::new(),
+            kind: None,
+            category: None,
+            writes: Tables::none(),
+            reads: Tables::none(),
+            functions: Box::default(),
+            settings: Vec::new(),
+            mistake: None,
+            computes: Computes::Anything,
+        }
+    }
+
+    /// A write of which the text does not say more.
+    pub(crate) fn unknown(why: WriteReason) -> Self {
+        Self {
+            why: Some(why),
+            writes: Tables::Unknown,
+            reads: Tables::Unknown,
+            ..Self::nothing()
+        }
+    }
+
+    pub(crate) fn control(control: Control) -> Self {
+        Self {
+            controls: vec![control],
+            ..Self::nothing()
+        }
+    }
+
+    pub(crate) fn because(self, why: Option<WriteReason>) -> Self {
+        Self { why, ..self }
+    }
+
+    /// It is a part of another statement, so that what it does to the session is not followed.
+    pub(crate) fn inside(self) -> Self {
+        let seems = self.controls.iter().find_map(|control| match control {
+            Control::SetFencing { variable, .. } => Some(Mistake::DoesNotDeclare(*variable)),
+            Control::Mistake(mistake) => Some(mistake.clone()),
+            _ => None,
+        });
+        Self {
+            mistake: self.mistake.or(seems),
+            controls: Vec::new(),
+            computes: Computes::Anything,
+            ..self
+        }
+    }
+
+    pub(crate) fn named(self, kind: &'static str) -> Self {
+        Self {
+            kind: Some(kind),
+            ..self
+        }
+    }
+
+    pub(crate) fn in_category(self, category: Category) -> Self {
+        Self {
+            category: Some(category),
+            ..self
+        }
+    }
+
+    pub(crate) fn changing(self, settings: Vec<Box<str>>) -> Self {
+        Self { settings, ..self }
+    }
+
+    pub(crate) fn effects(self) -> Effects {
+        let class = match self.why {
+            Some(_) => Class::Write,
+            None => Class::Read,
+        };
+        let mut settings = self.settings;
+        settings.sort_unstable();
+        settings.dedup();
+        Effects {
+            class,
+            category: self.category,
+            writes: self.writes,
+            reads: self.reads,
+            functions: self.functions,
+            settings: settings.into(),
+        }
+    }
+}
