@@ -5,7 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Claim, Declaration, Incarnation, Rank, Repair, RepairRequest, TakeId, Token};
+use crate::{
+    Claim, Declaration, Declared, Incarnation, Rank, Repair, RepairRequest, TakeId, Token,
+};
 
 /// The most bytes of [`Mark::raised_by`].
 const BY_MAX: usize = 200;
@@ -126,10 +128,19 @@ pub(crate) enum Judged {
     Join(MarkRow),
     /// It stands above the token.
     Stale(MarkRow),
-    /// The token is further above it than the declaration allows.
-    TooFar(MarkRow),
-    /// It is below the one that a take names.
-    Lower(Option<MarkRow>),
+    /// It stays, and this is the answer: the token is too far above it, or it is below the one that a take names.
+    Refused(Declared),
+}
+
+impl Judged {
+    fn too_far(row: MarkRow) -> Self {
+        Self::Refused(Declared::TooFar { mark: row.mark })
+    }
+
+    fn lower(row: Option<MarkRow>) -> Self {
+        let mark = row.map(|row| row.mark);
+        Self::Refused(Declared::MarkIsLower { mark })
+    }
 }
 
 impl MarkRow {
@@ -165,7 +176,7 @@ impl MarkRow {
             Some(row) if row.mark.token > token => return Judged::Stale(row),
             Some(row) if row.mark.token == token => return Judged::Join(row),
             Some(row) if is_too_far(row.mark.token, token, declaration) => {
-                return Judged::TooFar(row);
+                return Judged::too_far(row);
             }
             Some(row) => (row.mark.incarnation, row.mark.repair),
             None => (Incarnation::FIRST, None),
@@ -194,11 +205,11 @@ impl MarkRow {
         match (claim, known) {
             (_, Some(row)) if row.is_taken_by(declaration) => Err(Judged::Join(row)),
             (Claim::After(read), Some(row)) if mark > read => Err(Judged::Stale(row)),
-            (Claim::After(read), known) if mark < read => Err(Judged::Lower(known)),
+            (Claim::After(read), known) if mark < read => Err(Judged::lower(known)),
             (_, known) => match (next, known) {
                 (Some(next), known) => Ok((next, known)),
-                (None, Some(row)) => Err(Judged::TooFar(row)),
-                (None, None) => Err(Judged::Lower(None)),
+                (None, Some(row)) => Err(Judged::too_far(row)),
+                (None, None) => Err(Judged::lower(None)),
             },
         }
     }

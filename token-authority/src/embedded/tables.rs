@@ -143,11 +143,7 @@ impl<'txn> Tables<'txn> {
         let known = self.mark_row(scope)?;
         let (mut row, outcome) = match MarkRow::judge(known, declaration, now) {
             Judged::Stale(row) => return self.stale(declaration, row, now),
-            Judged::TooFar(row) => return Ok(Declared::TooFar { mark: row.mark }),
-            Judged::Lower(row) => {
-                let mark = row.map(|row| row.mark);
-                return Ok(Declared::MarkIsLower { mark });
-            }
+            Judged::Refused(declared) => return Ok(declared),
             Judged::Join(row) => (row, Outcome::Current),
             Judged::Raise(row) => {
                 self.put_mark(scope, &row)?;

@@ -24,7 +24,7 @@ fn operations(judged: &Judged, keys: &Keys, declaration: &Declaration) -> Vec<Tx
             Some(token) => return register_stale(row, token, keys, declaration),
             None => return vec![touch(keys)],
         },
-        Judged::TooFar(_) | Judged::Lower(_) => return vec![touch(keys)],
+        Judged::Refused(_) => return vec![touch(keys)],
     };
     let value = keys::write_session(row.rank(), now_us());
     operations.push(TxnOp::put(keys.session(scope, *backend), value, None));
@@ -157,11 +157,7 @@ impl Store {
                 }
                 return Ok(Declared::Stale { mark: row.mark });
             }
-            Judged::TooFar(row) => return Ok(Declared::TooFar { mark: row.mark }),
-            Judged::Lower(row) => {
-                let mark = row.map(|row| row.mark);
-                return Ok(Declared::MarkIsLower { mark });
-            }
+            Judged::Refused(declared) => return Ok(declared),
             Judged::Join(row) => (row, Outcome::Current),
             Judged::Raise(row) => {
                 let raised = row.clone();
