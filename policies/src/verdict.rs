@@ -403,9 +403,10 @@ impl Verdict {
             let mut at = text.windows(OURS.len());
             at.any(|bytes| bytes.eq_ignore_ascii_case(OURS))
         };
-        let controls: Box<[Control]> = match why != Opaque::Syntax && names_ours() {
-            true => Box::new([Control::Mistake(Mistake::Unreadable(why))]),
-            false => Box::default(),
+        let controls: Box<[Control]> = if why != Opaque::Syntax && names_ours() {
+            Box::new([Control::Mistake(Mistake::Unreadable(why))])
+        } else {
+            Box::default()
         };
         Self::opaque_with(why, controls)
     }
