@@ -1,5 +1,7 @@
 //! `pgpalisade explain` with the tables that classification finds in real SQL.
 
+use std::io::{Seek as _, Write as _};
+
 use serde_json::{Value, json};
 
 use crate::policy_file::{File, run};
@@ -135,6 +137,23 @@ fn kinds_are_refused() {
         refused["because"],
         json!(["The policy refuses copy-program ([defaults], line 2)"])
     );
+}
+
+/// What is cut off must not make a text short enough to be parsed: the proxy would not parse it.
+#[test]
+fn a_text_from_standard_input_that_is_too_long_is_a_write() {
+    let read = "SELECT 1;";
+    let padding = " ".repeat(1024 * 1024 - read.len());
+    let mut input = tempfile::tempfile().unwrap();
+    write!(input, "{read}{padding}DELETE FROM t").unwrap();
+    input.rewind().unwrap();
+    let file = File::new(FILE);
+    let mut command = file.command("explain");
+    command.args(["--json", "--user", "app", "-"]);
+    let told = run(command.stdin(input));
+    assert_eq!(told.code, 0, "{}", told.err);
+    let told: Value = serde_json::from_str(&told.out).unwrap();
+    assert_eq!(told["statements"][0]["class"], json!("write"), "{told:#}");
 }
 
 /// What the proxy does where the policy has nothing against it: read-only mode, doubt about it, and declarations.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Backstop, Class, Control, Effects, FencingVariable, Lexing, Mode, ObjectName, Policy,
-    Requirement, ScopeId, SearchPath, SessionPolicy, StandardStrings, Statement, Tables,
+    Backstop, Class, Control, Effects, FencingVariable, Lexing, MAX_PARSED, Mode, ObjectName,
+    Policy, Requirement, ScopeId, SearchPath, SessionPolicy, StandardStrings, Statement, Tables,
     TextEncoding, Who, classify,
 };
 
@@ -21,8 +21,8 @@ use crate::policy_file;
 use crate::rejection::Rejection;
 use crate::session::read_only::Guard;
 
-/// Longer than any text that is parsed, which is what there is to explain.
-const SQL_BYTES_MAX: u64 = 1024 * 1024;
+/// More than is parsed: how a longer text goes on changes nothing.
+const SQL_BYTES_MAX: u64 = MAX_PARSED as u64 + 1;
 
 /// Show what a policy does with a statement, and why
 ///
