@@ -121,7 +121,8 @@ const NEEDED: &str =
 async fn etcd(place: &str, options: &etcd::Options, within: Duration) -> Store {
     let began = Instant::now();
     // Its own bounds end it; this is for the sum of them.
-    let reading = timeout(within * 2, async {
+    let within = within * 2;
+    let reading = timeout(within, async {
         let store = match Etcd::find(options.clone()).await {
             Ok(Some(store)) => store,
             Ok(None) => return nothing(place),
