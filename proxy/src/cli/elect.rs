@@ -4,13 +4,16 @@ use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use pgpalisade_authority::{Scope, etcd};
+use pgpalisade_authority::{LeaseTime, Scope, etcd};
 use pgpalisade_tls::Login;
 
 use super::text::plain;
 use super::{Failure, failed, runtime, tell};
 use crate::config::{Environment, Secret, parse_dsn, parse_time, show_time};
-use crate::elect::{self, Cluster, ElectError, Event, Lock, LockSpec, Plan, Runs, Servers};
+use crate::elect::{
+    self, Cluster, ElectError, EtcdElection, Event, Kind, KubernetesElection, Lock, LockSpec, Plan,
+    ProxiedLock, Runs, Servers, ZooKeeperElection,
+};
 use crate::session::startup_options;
 
 /// What the session that holds the lock is called in `pg_stat_activity`.
@@ -146,22 +149,36 @@ fn check_options(args: &ElectArgs) -> Result<(), String> {
 
 fn lock(args: &ElectArgs) -> Result<Lock, String> {
     check_options(args)?;
-    let (dsn, scope, ttl) = (args.proxied.as_deref(), args.scope.clone(), args.ttl);
-    Ok(match &args.with {
-        LockSpec::Lease => Lock::lease(login(dsn)?, scope, ttl),
-        LockSpec::AdvisoryLock(id) => Lock::advisory(login(dsn)?, *id, scope, ttl),
+    let (scope, ttl) = (args.scope.clone(), args.ttl);
+    let login = || login(args.proxied.as_deref());
+    Ok(match args.with.clone() {
+        LockSpec::Lease => {
+            let seconds = u16::try_from(ttl.as_secs()).unwrap_or(u16::MAX);
+            Lock::Proxied(ProxiedLock {
+                login: login()?,
+                kind: Kind::Lease(LeaseTime::Asked(seconds)),
+                scope,
+                ttl,
+            })
+        }
+        LockSpec::AdvisoryLock(id) => Lock::Proxied(ProxiedLock {
+            login: login()?,
+            kind: Kind::AdvisoryLock(id),
+            scope,
+            ttl,
+        }),
         LockSpec::Etcd(key) => {
-            let etcd = args.etcd.clone();
-            let etcd =
-                etcd.ok_or("--with etcd:KEY needs etcd's address: --etcd http://10.0.0.1:2379")?;
-            Lock::etcd(etcd, key.clone(), ttl)
+            let options = args.etcd.clone();
+            let options = options
+                .ok_or("--with etcd:KEY needs etcd's address: --etcd http://10.0.0.1:2379")?;
+            Lock::Etcd(EtcdElection { options, key, ttl })
         }
         LockSpec::ZooKeeper(path) => {
             let servers = args.zookeeper.clone();
             let servers = servers.ok_or(
                 "--with zookeeper:PATH needs ZooKeeper's address: --zookeeper 10.0.0.1:2181",
             )?;
-            Lock::zookeeper(servers, path.clone(), ttl)
+            Lock::ZooKeeper(ZooKeeperElection { servers, path, ttl })
         }
         LockSpec::Kubernetes(lease) => {
             let cluster = args.kubernetes.clone();
@@ -170,7 +187,13 @@ fn lock(args: &ElectArgs) -> Result<Lock, String> {
                 "this is no pod: --with kubernetes:NAMESPACE/NAME needs the API's address: \
                  --kubernetes 'https://10.0.0.1:6443?ca=FILE&token_file=FILE'",
             )?;
-            Lock::kubernetes(cluster, lease.clone(), login(dsn)?, scope, ttl)
+            Lock::Kubernetes(KubernetesElection {
+                cluster,
+                lease,
+                ttl,
+                login: login()?,
+                scope,
+            })
         }
     })
 }

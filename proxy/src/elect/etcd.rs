@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use pgpalisade_authority::Token;
 use pgpalisade_authority::etcd::{self, OpenError, Options, Standing};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::host_and_process;
-use super::lease::{LATE, Lease};
-use super::lock::{LockError, Patience};
+use super::lease::Lease;
+use super::lock::{Candidate, LockError, Patience};
 
 /// How often a candidate looks where it stands.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -21,20 +22,20 @@ const REMOVED: &str = "somebody has deleted its key in etcd";
 /// Which election.
 #[derive(Debug)]
 pub(crate) struct EtcdElection {
-    pub(super) options: Options,
+    pub(crate) options: Options,
     /// The prefix of the candidates' keys.
-    pub(super) key: String,
+    pub(crate) key: String,
     /// How long a lease lives without being renewed. Whole seconds.
-    pub(super) ttl: Duration,
+    pub(crate) ttl: Duration,
 }
 
 /// A candidate, whose lease is renewed while it waits and while it leads.
-pub(super) struct Candidate {
+pub(super) struct EtcdCandidate {
     candidate: etcd::Candidate,
     lease: Lease,
 }
 
-impl Candidate {
+impl EtcdCandidate {
     pub(super) async fn register(election: &EtcdElection) -> Result<Self, OpenError> {
         let EtcdElection { options, key, ttl } = election;
         let asked_at = Instant::now();
@@ -46,38 +47,34 @@ impl Candidate {
             },
         })
     }
+}
 
-    pub(super) async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
+#[async_trait(?Send)]
+impl Candidate for EtcdCandidate {
+    async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
         let about = host_and_process();
+        let Self { candidate, lease } = self;
         let token = match patience {
-            Patience::Waits => self.candidate.join(&about).await?,
+            Patience::Waits => candidate.join(&about).await?,
             Patience::NoWait => {
-                let alone = self.candidate.join_alone(&about).await?;
+                let alone = candidate.join_alone(&about).await?;
                 alone.ok_or_else(|| LockError::Held("there are candidates in etcd".to_owned()))?
             }
         };
         let turn = async {
             loop {
                 // One that does not answer is heard of when the lease cannot be renewed.
-                match self.candidate.standing().await {
-                    Ok(Standing::Leads) => return Ok(()),
+                match candidate.standing().await {
+                    Ok(Standing::Leads) => return Ok(token),
                     Ok(Standing::Gone) => return Err(LockError::Lost(REMOVED.to_owned())),
                     Ok(Standing::Waits) | Err(_) => sleep(LOOK_EVERY).await,
                 }
             }
         };
-        tokio::select! {
-            turn = turn => turn?,
-            why = self.lease.lost(async || self.candidate.renew().await) => return Err(LockError::Lost(why)),
-        }
-        match self.lease.is_sure() {
-            true => Ok(token),
-            // This process has slept since, and somebody else may lead.
-            false => Err(LockError::Lost(LATE.to_owned())),
-        }
+        lease.kept_for(turn, async || candidate.renew().await).await
     }
 
-    pub(super) async fn lost(&mut self) -> String {
+    async fn lost(&mut self) -> String {
         let removed = async {
             loop {
                 sleep(LOOK_EVERY).await;
@@ -92,12 +89,12 @@ impl Candidate {
         }
     }
 
-    pub(super) async fn leads(&self) -> bool {
+    async fn leads(&self) -> bool {
         let looked = timeout_at(self.lease.sure_until(), self.candidate.standing()).await;
         matches!(looked, Ok(Ok(Standing::Leads)))
     }
 
-    pub(super) async fn resign(self) {
+    async fn resign(self: Box<Self>) {
         // Where it is not heard, the lease ends by itself.
         let _expires = timeout(GOODBYE, self.candidate.resign()).await;
     }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use pgpalisade_authority::Leased;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
+use super::lock::LockError;
+
 /// How many times a lease is renewed in its time. Half of the time is left then for what makes a renewal fail: etcd's
 /// own election takes about 2 s.
 const RENEWALS: u32 = 6;
@@ -32,6 +34,23 @@ impl Lease {
 
     pub(super) fn is_sure(&self) -> bool {
         Instant::now() < self.sure_until()
+    }
+
+    /// Keeps the lease until its candidate has had its turn, and gives what comes of that.
+    pub(super) async fn kept_for<T, E: Display>(
+        &mut self,
+        turn: impl Future<Output = Result<T, LockError>>,
+        renew: impl AsyncFn() -> Result<Leased, E>,
+    ) -> Result<T, LockError> {
+        let turn = tokio::select! {
+            turn = turn => turn?,
+            why = self.lost(renew) => return Err(LockError::Lost(why)),
+        };
+        match self.is_sure() {
+            true => Ok(turn),
+            // This process has slept since, and somebody else may lead.
+            false => Err(LockError::Lost(LATE.to_owned())),
+        }
     }
 
     /// Renews the lease until that cannot be done any more, and says why.

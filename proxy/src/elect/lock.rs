@@ -3,14 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use pgpalisade_authority::{LeaseTime, Scope, Token, etcd as authority_etcd};
-use pgpalisade_tls::Login;
+use async_trait::async_trait;
+use pgpalisade_authority::{Token, etcd};
 
-use super::etcd::{self, EtcdElection};
-use super::kubernetes::{self, Cluster, KubernetesElection, KubernetesError, LeaseName};
-use super::proxied::{self, Kind, ProxiedLock};
-use super::zookeeper::{self, ElectionPath, Servers, ZooKeeperElection, ZooKeeperError};
-use crate::config::Secret;
+use super::etcd::{EtcdCandidate, EtcdElection};
+use super::kubernetes::{KubernetesCandidate, KubernetesElection, KubernetesError, LeaseName};
+use super::proxied::{ProxiedCandidate, ProxiedLock};
+use super::zookeeper::{ElectionPath, ZooKeeperCandidate, ZooKeeperElection, ZooKeeperError};
 
 /// What is written after `--with`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,58 +71,13 @@ pub(crate) enum Lock {
 }
 
 impl Lock {
-    /// An election in etcd. Whoever does not renew its lease for this long has lost it.
-    pub(crate) const fn etcd(options: authority_etcd::Options, key: String, ttl: Duration) -> Self {
-        Self::Etcd(EtcdElection { options, key, ttl })
-    }
-
-    /// An election in ZooKeeper, whose sessions end where nothing is heard of them for this long.
-    pub(crate) const fn zookeeper(servers: Servers, path: ElectionPath, ttl: Duration) -> Self {
-        Self::ZooKeeper(ZooKeeperElection { servers, path, ttl })
-    }
-
-    /// A Lease of Kubernetes, which is free if it was not renewed for this long. Its holder takes its token through the
-    /// proxy.
-    pub(crate) const fn kubernetes(
-        cluster: Cluster,
-        lease: LeaseName,
-        login: Secret<Login>,
-        scope: Scope,
-        ttl: Duration,
-    ) -> Self {
-        Self::Kubernetes(KubernetesElection {
-            cluster,
-            lease,
-            ttl,
-            login,
-            scope,
-        })
-    }
-
-    /// An advisory lock of the database behind the proxy, held by a session through it. A session that does not answer
-    /// for this long is taken for lost.
-    pub(crate) const fn advisory(
-        login: Secret<Login>,
-        id: i64,
-        scope: Scope,
-        ttl: Duration,
-    ) -> Self {
-        Self::Proxied(ProxiedLock {
-            login,
-            kind: Kind::AdvisoryLock(id),
-            scope,
-            ttl,
-        })
-    }
-
-    /// The lease of the scope itself, held by a session through the proxy that renews it in this time.
-    pub(crate) fn lease(login: Secret<Login>, scope: Scope, ttl: Duration) -> Self {
-        let seconds = u16::try_from(ttl.as_secs()).unwrap_or(u16::MAX);
-        Self::Proxied(ProxiedLock {
-            login,
-            kind: Kind::Lease(LeaseTime::Asked(seconds)),
-            scope,
-            ttl,
+    /// Makes this process a candidate. Bounded.
+    pub(super) async fn register(&self) -> Result<Box<dyn Candidate>, LockError> {
+        Ok(match self {
+            Self::Etcd(election) => Box::new(EtcdCandidate::register(election).await?),
+            Self::ZooKeeper(election) => Box::new(ZooKeeperCandidate::register(election).await?),
+            Self::Kubernetes(election) => Box::new(KubernetesCandidate::register(election)),
+            Self::Proxied(lock) => Box::new(ProxiedCandidate::log_in(lock).await?),
         })
     }
 }
@@ -133,7 +87,7 @@ impl Lock {
 pub(crate) enum LockError {
     /// etcd does not answer, or refuses, or a file for it cannot be read.
     #[error(transparent)]
-    Etcd(#[from] authority_etcd::OpenError),
+    Etcd(#[from] etcd::OpenError),
     /// ZooKeeper does not answer, or refuses.
     #[error("ZooKeeper: {0}")]
     ZooKeeper(#[from] ZooKeeperError),
@@ -164,69 +118,19 @@ pub(super) enum Patience {
 }
 
 /// Somebody who waits for the lock, or holds it.
-pub(super) enum Candidate {
-    Etcd(Box<etcd::Candidate>),
-    ZooKeeper(Box<zookeeper::Candidate>),
-    Kubernetes(Box<kubernetes::Candidate>),
-    Proxied(Box<proxied::Candidate>),
-}
-
-impl Candidate {
-    /// Becomes one. Bounded.
-    pub(super) async fn register(lock: &Lock) -> Result<Self, LockError> {
-        Ok(match lock {
-            Lock::Etcd(election) => {
-                Self::Etcd(Box::new(etcd::Candidate::register(election).await?))
-            }
-            Lock::ZooKeeper(election) => {
-                Self::ZooKeeper(Box::new(zookeeper::Candidate::register(election).await?))
-            }
-            Lock::Kubernetes(election) => {
-                Self::Kubernetes(Box::new(kubernetes::Candidate::register(election)))
-            }
-            Lock::Proxied(lock) => Self::Proxied(Box::new(proxied::Candidate::log_in(lock).await?)),
-        })
-    }
-
+#[async_trait(?Send)]
+pub(super) trait Candidate {
     /// Waits, for as long as others lead and it is to, and gives the token of the term that begins.
-    pub(super) async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
-        match self {
-            Self::Etcd(candidate) => candidate.elected(patience).await,
-            Self::ZooKeeper(candidate) => candidate.elected(patience).await,
-            Self::Kubernetes(candidate) => candidate.elected(patience).await,
-            Self::Proxied(candidate) => candidate.elected(patience).await,
-        }
-    }
+    async fn elected(&mut self, patience: Patience) -> Result<Token, LockError>;
 
     /// Waits until the lock is not sure to be held any more, and says why.
-    pub(super) async fn lost(&mut self) -> String {
-        match self {
-            Self::Etcd(candidate) => candidate.lost().await,
-            Self::ZooKeeper(candidate) => candidate.lost().await,
-            Self::Kubernetes(candidate) => candidate.lost().await,
-            Self::Proxied(candidate) => candidate.lost().await,
-        }
-    }
+    async fn lost(&mut self) -> String;
 
     /// Whether it still leads. No, where that is not found out before the lock may be another's.
-    pub(super) async fn leads(&self) -> bool {
-        match self {
-            Self::Etcd(candidate) => candidate.leads().await,
-            Self::ZooKeeper(candidate) => candidate.leads().await,
-            Self::Kubernetes(candidate) => candidate.leads().await,
-            Self::Proxied(candidate) => candidate.leads().await,
-        }
-    }
+    async fn leads(&self) -> bool;
 
     /// Lets the next one lead at once, where the service can be told. Bounded.
-    pub(super) async fn resign(self) {
-        match self {
-            Self::Etcd(candidate) => candidate.resign().await,
-            Self::ZooKeeper(candidate) => candidate.resign().await,
-            Self::Kubernetes(candidate) => candidate.resign().await,
-            Self::Proxied(candidate) => candidate.resign().await,
-        }
-    }
+    async fn resign(self: Box<Self>);
 }
 
 #[cfg(test)]

@@ -25,9 +25,11 @@ use leader::Leader;
 use lock::{Candidate, LockError, Patience};
 use signals::{Caught, Signals};
 
-pub(crate) use kubernetes::Cluster;
+pub(crate) use etcd::EtcdElection;
+pub(crate) use kubernetes::{Cluster, KubernetesElection};
 pub(crate) use lock::{Lock, LockSpec};
-pub(crate) use zookeeper::Servers;
+pub(crate) use proxied::{Kind, ProxiedLock};
+pub(crate) use zookeeper::{Servers, ZooKeeperElection};
 
 /// The exit code where leadership was lost and that is to be the end: EX_TEMPFAIL of `sysexits.h`.
 pub(crate) const LOST: u8 = 75;
@@ -141,7 +143,7 @@ pub(crate) async fn run(plan: &Plan, say: &mut dyn FnMut(Event<'_>)) -> Result<u
             }
         };
         let begun = Instant::now();
-        let ended = lead(plan, token, &mut candidate, &mut signals, say).await;
+        let ended = lead(plan, token, candidate.as_mut(), &mut signals, say).await;
         candidate.resign().await;
         match ended? {
             Ended::ByItself(code) => return Ok(code),
@@ -173,11 +175,11 @@ async fn rest(pause: &mut Duration, signals: &mut Signals) -> Option<Caught> {
 async fn stand(
     plan: &Plan,
     signals: &mut Signals,
-) -> Result<Result<(Candidate, Token), LockError>, Caught> {
+) -> Result<Result<(Box<dyn Candidate>, Token), LockError>, Caught> {
     let registered = tokio::select! {
         biased;
         caught = signals.ending() => return Err(caught),
-        registered = Candidate::register(&plan.lock) => registered,
+        registered = plan.lock.register() => registered,
     };
     let mut candidate = match registered {
         Ok(candidate) => candidate,
@@ -205,7 +207,7 @@ async fn stand(
 async fn lead(
     plan: &Plan,
     token: Token,
-    candidate: &mut Candidate,
+    candidate: &mut dyn Candidate,
     signals: &mut Signals,
     say: &mut dyn FnMut(Event<'_>),
 ) -> Result<Ended, ElectError> {

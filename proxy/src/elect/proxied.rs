@@ -6,13 +6,14 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use pgpalisade_authority::{Claim, LeaseTime, Leased, Scope, Token};
 use pgpalisade_tls::Login;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Client;
 
 use super::lease::{LATE, Lease};
-use super::lock::{LockError, Patience};
+use super::lock::{Candidate, LockError, Patience};
 use super::session::{SHOW_TOKEN, Session, Unasked, failed, first_value, own_token, words};
 use crate::config::Secret;
 
@@ -23,17 +24,17 @@ const ATTEMPT_EVERY: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct ProxiedLock {
     /// Through the proxy.
-    pub(super) login: Secret<Login>,
-    pub(super) kind: Kind,
+    pub(crate) login: Secret<Login>,
+    pub(crate) kind: Kind,
     /// What the token is for.
-    pub(super) scope: Scope,
+    pub(crate) scope: Scope,
     /// The lock is taken for lost where nothing is heard for so long. Whole seconds.
-    pub(super) ttl: Duration,
+    pub(crate) ttl: Duration,
 }
 
 /// What holds the candidates apart.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// `pg_advisory_lock` with this key.
     AdvisoryLock(i64),
     /// The scope's lease.
@@ -41,7 +42,7 @@ pub(super) enum Kind {
 }
 
 /// A session that waits for the lock, or holds it.
-pub(super) struct Candidate {
+pub(super) struct ProxiedCandidate {
     session: Session,
     kind: Kind,
     /// How long the lock is surely held.
@@ -50,7 +51,7 @@ pub(super) struct Candidate {
     token: Option<Token>,
 }
 
-impl Candidate {
+impl ProxiedCandidate {
     pub(super) async fn log_in(lock: &ProxiedLock) -> Result<Self, LockError> {
         Ok(Self {
             session: Session::log_in(&lock.login, &lock.scope, lock.ttl).await?,
@@ -63,7 +64,15 @@ impl Candidate {
         })
     }
 
-    pub(super) async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
+    async fn renew(&self) -> Result<Leased, LockError> {
+        let Session { client, scope, .. } = &self.session;
+        renew(client, self.kind, scope, self.token).await
+    }
+}
+
+#[async_trait(?Send)]
+impl Candidate for ProxiedCandidate {
+    async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
         match (self.kind, patience) {
             (Kind::AdvisoryLock(id), _) => {
                 // One that waits inside of PostgreSQL would keep VACUUM from removing anything for as long as others
@@ -100,8 +109,7 @@ impl Candidate {
         }
     }
 
-    /// Waits until the session has ended, or the lock cannot be renewed.
-    pub(super) async fn lost(&mut self) -> String {
+    async fn lost(&mut self) -> String {
         let Self {
             session,
             kind,
@@ -124,19 +132,14 @@ impl Candidate {
         }
     }
 
-    pub(super) async fn leads(&self) -> bool {
+    async fn leads(&self) -> bool {
         let left = self.lease.sure_until() - Instant::now();
         matches!(timeout(left, self.renew()).await, Ok(Ok(Leased::Held)))
     }
 
     /// The lock goes with its session.
-    pub(super) async fn resign(self) {
+    async fn resign(self: Box<Self>) {
         self.session.end().await;
-    }
-
-    async fn renew(&self) -> Result<Leased, LockError> {
-        let Session { client, scope, .. } = &self.session;
-        renew(client, self.kind, scope, self.token).await
     }
 }
 

@@ -13,12 +13,13 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use pgpalisade_authority::{Claim, Leased, Scope, Token};
 use pgpalisade_tls::Login;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::lease::{LATE, Lease};
-use super::lock::{LockError, Patience};
+use super::lease::Lease;
+use super::lock::{Candidate, LockError, Patience};
 use super::session::{Session, Unasked};
 use crate::config::Secret;
 use api::Api;
@@ -73,18 +74,18 @@ fn is_label(text: &str) -> bool {
 /// Which election.
 #[derive(Debug)]
 pub(crate) struct KubernetesElection {
-    pub(super) cluster: Cluster,
-    pub(super) lease: LeaseName,
+    pub(crate) cluster: Cluster,
+    pub(crate) lease: LeaseName,
     /// How long the Lease lives without being renewed. Whole seconds.
-    pub(super) ttl: Duration,
+    pub(crate) ttl: Duration,
     /// Through the proxy, where the leader takes its number.
-    pub(super) login: Secret<Login>,
+    pub(crate) login: Secret<Login>,
     /// What the number is for.
-    pub(super) scope: Scope,
+    pub(crate) scope: Scope,
 }
 
 /// A candidate, which renews the Lease while it leads.
-pub(super) struct Candidate {
+pub(super) struct KubernetesCandidate {
     holder: Holder,
     login: Secret<Login>,
     scope: Scope,
@@ -101,7 +102,7 @@ struct Holder {
     ttl: Duration,
 }
 
-impl Candidate {
+impl KubernetesCandidate {
     pub(super) fn register(election: &KubernetesElection) -> Self {
         let ttl = election.ttl;
         let host = rustix::system::uname();
@@ -120,46 +121,6 @@ impl Candidate {
             },
             seen: None,
         }
-    }
-
-    pub(super) async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
-        self.lease.asked_at = self.turn(patience).await?;
-        let Self {
-            holder,
-            login,
-            scope,
-            lease,
-            ..
-        } = self;
-        let token = tokio::select! {
-            token = take(holder, login, scope) => token?,
-            why = lease.lost(async || holder.renew().await) => return Err(LockError::Lost(why)),
-        };
-        match lease.is_sure() {
-            true => Ok(token),
-            // This process has slept since, and somebody else may lead.
-            false => Err(LockError::Lost(LATE.to_owned())),
-        }
-    }
-
-    pub(super) async fn lost(&mut self) -> String {
-        let Self { holder, lease, .. } = self;
-        lease.lost(async || holder.renew().await).await
-    }
-
-    pub(super) async fn leads(&self) -> bool {
-        // What was under way may have come in between.
-        let renewed = self.holder.persistently(async || self.holder.renew().await);
-        let renewed = timeout_at(self.lease.sure_until(), renewed).await;
-        matches!(renewed, Ok(Leased::Held))
-    }
-
-    pub(super) async fn resign(self) {
-        // Where it is not heard, the Lease ends by itself.
-        let released = self
-            .holder
-            .persistently(async || self.holder.release().await);
-        let _expires = timeout(GOODBYE, released).await;
     }
 
     /// Waits until the Lease is its own. Gives when that was asked for.
@@ -210,6 +171,42 @@ impl Candidate {
             }
         };
         Ok(written.then_some(asked_at))
+    }
+}
+
+#[async_trait(?Send)]
+impl Candidate for KubernetesCandidate {
+    async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
+        self.lease.asked_at = self.turn(patience).await?;
+        let Self {
+            holder,
+            login,
+            scope,
+            lease,
+            ..
+        } = self;
+        let token = take(holder, login, scope);
+        lease.kept_for(token, async || holder.renew().await).await
+    }
+
+    async fn lost(&mut self) -> String {
+        let Self { holder, lease, .. } = self;
+        lease.lost(async || holder.renew().await).await
+    }
+
+    async fn leads(&self) -> bool {
+        // What was under way may have come in between.
+        let renewed = self.holder.persistently(async || self.holder.renew().await);
+        let renewed = timeout_at(self.lease.sure_until(), renewed).await;
+        matches!(renewed, Ok(Leased::Held))
+    }
+
+    async fn resign(self: Box<Self>) {
+        // Where it is not heard, the Lease ends by itself.
+        let released = self
+            .holder
+            .persistently(async || self.holder.release().await);
+        let _expires = timeout(GOODBYE, released).await;
     }
 }
 

@@ -13,13 +13,14 @@ use std::io;
 use std::str::FromStr;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::TryGetError;
 use pgpalisade_authority::{Leased, Token};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::host_and_process;
-use super::lease::{LATE, Lease};
-use super::lock::{LockError, Patience};
+use super::lease::Lease;
+use super::lock::{Candidate, LockError, Patience};
 use jute::{Ask, NO_NODE, NODE_EXISTS};
 use session::Session;
 
@@ -96,10 +97,10 @@ impl fmt::Display for ElectionPath {
 /// Which election.
 #[derive(Debug)]
 pub(crate) struct ZooKeeperElection {
-    pub(super) servers: Servers,
-    pub(super) path: ElectionPath,
+    pub(crate) servers: Servers,
+    pub(crate) path: ElectionPath,
     /// How long a session is to live without a sign of life. Whole seconds.
-    pub(super) ttl: Duration,
+    pub(crate) ttl: Duration,
 }
 
 /// Why ZooKeeper has not done it.
@@ -137,7 +138,7 @@ fn hint(code: i32) -> &'static str {
 }
 
 /// A candidate, whose session is kept while it waits and while it leads.
-pub(super) struct Candidate {
+pub(super) struct ZooKeeperCandidate {
     session: Session,
     path: String,
     lease: Lease,
@@ -152,7 +153,7 @@ struct Node {
     czxid: i64,
 }
 
-impl Candidate {
+impl ZooKeeperCandidate {
     pub(super) async fn register(election: &ZooKeeperElection) -> Result<Self, ZooKeeperError> {
         let asked_at = Instant::now();
         let session = Session::open(&election.servers, election.ttl).await?;
@@ -165,64 +166,6 @@ impl Candidate {
             path: election.path.to_string(),
             own: None,
         })
-    }
-
-    pub(super) async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
-        let joined = timeout_at(self.lease.sure_until(), self.join(patience)).await;
-        let token = joined.map_err(|_| ZooKeeperError::Silent)??;
-        let Self {
-            session,
-            path,
-            lease,
-            own,
-        } = self;
-        let own = own.as_ref().ok_or(ZooKeeperError::Garbled)?;
-        tokio::select! {
-            turn = turn(session, path, own, patience) => turn?,
-            why = lease.lost(async || renew(session, own).await) => return Err(LockError::Lost(why)),
-        }
-        match lease.is_sure() {
-            true => Ok(token),
-            // This process has slept since, and somebody else may lead.
-            false => Err(LockError::Lost(LATE.to_owned())),
-        }
-    }
-
-    pub(super) async fn lost(&mut self) -> String {
-        let Self {
-            session,
-            lease,
-            own,
-            ..
-        } = self;
-        let Some(own) = own.as_ref() else {
-            return REMOVED.to_owned();
-        };
-        let removed = async {
-            loop {
-                sleep(LOOK_EVERY).await;
-                if let Ok(false) = is_there(session, own).await {
-                    return REMOVED.to_owned();
-                }
-            }
-        };
-        tokio::select! {
-            why = removed => why,
-            why = lease.lost(async || renew(session, own).await) => why,
-        }
-    }
-
-    pub(super) async fn leads(&self) -> bool {
-        let Some(own) = self.own.as_ref() else {
-            return false;
-        };
-        let renewed = timeout_at(self.lease.sure_until(), renew(&self.session, own)).await;
-        matches!(renewed, Ok(Ok(Leased::Held)))
-    }
-
-    pub(super) async fn resign(self) {
-        // Where it is not heard, the session ends by itself, and the node with it.
-        let _expires = timeout(GOODBYE, self.session.ask(Ask::Close)).await;
     }
 
     /// Makes its node, and the path to it.
@@ -251,6 +194,63 @@ impl Candidate {
             czxid,
         });
         Ok(token.ok_or(ZooKeeperError::Garbled)?)
+    }
+}
+
+#[async_trait(?Send)]
+impl Candidate for ZooKeeperCandidate {
+    async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
+        let joined = timeout_at(self.lease.sure_until(), self.join(patience)).await;
+        let token = joined.map_err(|_| ZooKeeperError::Silent)??;
+        let Self {
+            session,
+            path,
+            lease,
+            own,
+        } = self;
+        let own = own.as_ref().ok_or(ZooKeeperError::Garbled)?;
+        let turn = turn(session, path, own, patience);
+        lease
+            .kept_for(turn, async || renew(session, own).await)
+            .await?;
+        Ok(token)
+    }
+
+    async fn lost(&mut self) -> String {
+        let Self {
+            session,
+            lease,
+            own,
+            ..
+        } = self;
+        let Some(own) = own.as_ref() else {
+            return REMOVED.to_owned();
+        };
+        let removed = async {
+            loop {
+                sleep(LOOK_EVERY).await;
+                if let Ok(false) = is_there(session, own).await {
+                    return REMOVED.to_owned();
+                }
+            }
+        };
+        tokio::select! {
+            why = removed => why,
+            why = lease.lost(async || renew(session, own).await) => why,
+        }
+    }
+
+    async fn leads(&self) -> bool {
+        let Some(own) = self.own.as_ref() else {
+            return false;
+        };
+        let renewed = timeout_at(self.lease.sure_until(), renew(&self.session, own)).await;
+        matches!(renewed, Ok(Ok(Leased::Held)))
+    }
+
+    async fn resign(self: Box<Self>) {
+        // Where it is not heard, the session ends by itself, and the node with it.
+        let _expires = timeout(GOODBYE, self.session.ask(Ask::Close)).await;
     }
 }
 
