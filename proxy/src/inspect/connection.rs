@@ -8,19 +8,26 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pgpalisade_tls::{Connector, FileError, Login, Negotiated, SSL_REQUEST};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, NoTls};
+use tokio_util::io::InspectReader;
 
-use super::greeting::{Greeting, Overheard, Stream};
+use super::greeting::Greeting;
 use crate::config::UpstreamAddr;
 use crate::takeover::ControlError;
 
 /// What such a connection is called in pg_stat_activity.
 const APPLICATION_NAME: &str = "pgpalisade inspect";
+
+/// Both directions of a connection, whatever it runs over.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
 /// Why there is no connection.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum ConnectError {
@@ -67,7 +74,9 @@ impl Connection {
             let files = |error: FileError| ConnectError::Files(addr.clone(), error.into());
             let connector = login.connector().map_err(files)?;
             let Opened { stream, local, .. } = open(addr, &connector).await?;
-            let (overheard, greeting) = Overheard::new(stream);
+            let greeting = Arc::new(Mutex::new(Greeting::default()));
+            let listening = Arc::clone(&greeting);
+            let overheard = InspectReader::new(stream, move |bytes| listening.lock().hear(bytes));
             let mut config = login.config.clone();
             // What is overheard is not encrypted any more.
             config.ssl_mode(SslMode::Disable);

@@ -2,29 +2,10 @@
 //!
 //! The proxy registers sessions by this pid. Where a pooler made it up, no takeover could end them.
 
-use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
-
-use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
 use crate::wire::header;
 
 /// A login is short: a server that sends more before BackendKeyData is not listened to any longer.
 const LOGIN_MAX: usize = 64 * 1024;
-
-/// Both directions of a connection, whatever it runs over.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
-
-/// A connection that is listened to until the pid has been told.
-pub(super) struct Overheard {
-    stream: Box<dyn Stream>,
-    greeting: Arc<Mutex<Greeting>>,
-}
 
 /// The part of a login that has been heard.
 #[derive(Debug)]
@@ -52,7 +33,8 @@ impl Greeting {
         }
     }
 
-    fn hear(&mut self, bytes: &[u8]) {
+    /// Listens until the pid has been told.
+    pub(super) fn hear(&mut self, bytes: &[u8]) {
         if let Self::Listening(heard) = self {
             heard.extend_from_slice(bytes);
             *self = Self::scan(std::mem::take(heard));
@@ -84,52 +66,6 @@ impl Greeting {
             return Self::Silent;
         }
         Self::Listening(heard)
-    }
-}
-
-impl Overheard {
-    pub(super) fn new(stream: Box<dyn Stream>) -> (Self, Arc<Mutex<Greeting>>) {
-        let greeting = Arc::new(Mutex::default());
-        let overheard = Self {
-            stream,
-            greeting: Arc::clone(&greeting),
-        };
-        (overheard, greeting)
-    }
-}
-
-impl AsyncRead for Overheard {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if let Some(new) = buf.filled().get(before..)
-            && !new.is_empty()
-        {
-            self.greeting.lock().hear(new);
-        }
-        polled
-    }
-}
-
-impl AsyncWrite for Overheard {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
