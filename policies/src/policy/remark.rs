@@ -4,8 +4,10 @@ use std::error::Error;
 use std::fmt;
 use std::ops::Range;
 
+use serde::Serialize;
+
 /// One thing that is wrong with a policy file, or legal but surprising.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Remark {
     /// The line, from 1.
     pub line: u32,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::declare::{Declarable, DeclareFor};
 use super::{Mode, ScopeId};
 use crate::effects::Category;
@@ -40,12 +42,12 @@ pub(super) enum UnknownTables {
 }
 
 /// A rule for sessions, as messages name it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SessionRule {
-    /// Its name, where it has one.
-    pub name: Option<Box<str>>,
     /// Its place among the rules of the file, from 1.
     pub number: usize,
+    /// Its name, where it has one.
+    pub name: Option<Box<str>>,
     /// The line of its `[[session]]`, from 1.
     pub line: u32,
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use pgpalisade_policies::{Policy, Remark};
+use pgpalisade_policies::{Policy, Remark, SessionRule};
 use serde::Serialize;
 
 use super::text::{plain, print_json};
@@ -26,37 +26,23 @@ pub(super) enum Warnings {
 
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Report {
+struct Report<'a> {
     /// The exit code is 0.
     passed: bool,
     file: String,
-    errors: Vec<Told>,
-    warnings: Vec<Told>,
+    errors: &'a [Remark],
+    warnings: &'a [Remark],
     /// The first is that of sessions that name none.
-    scopes: Vec<String>,
-    rules: Vec<Rule>,
+    scopes: &'a [Box<str>],
+    rules: Vec<&'a SessionRule>,
     /// They count only in a proxy whose marks are in etcd.
-    elections: Vec<Election>,
+    elections: Vec<Election<'a>>,
 }
 
 #[derive(Serialize)]
-struct Told {
-    line: u32,
-    column: u32,
-    message: String,
-}
-
-#[derive(Serialize)]
-struct Election {
-    scope: String,
-    election: String,
-    line: u32,
-}
-
-#[derive(Serialize)]
-struct Rule {
-    number: usize,
-    name: Option<String>,
+struct Election<'a> {
+    scope: &'a str,
+    election: &'a str,
     line: u32,
 }
 
@@ -82,44 +68,20 @@ pub(super) fn run(path: &Path, form: Form, warnings: Warnings) -> Result<(), Fai
     }
 }
 
-fn report(path: &Path, passed: bool, read: &Result<Policy, PolicyFileErrors>) -> Report {
-    let told = |remarks: &[Remark]| {
-        let told = remarks.iter().map(|remark| Told {
-            line: remark.line,
-            column: remark.column,
-            message: remark.message.clone(),
-        });
-        told.collect::<Vec<_>>()
-    };
-    let policy = read.as_ref().ok();
-    let rules = policy.into_iter().flat_map(Policy::rules);
+fn report<'a>(path: &Path, passed: bool, read: &'a Result<Policy, PolicyFileErrors>) -> Report<'a> {
+    let (policy, errors) = (read.as_ref().ok(), read.as_ref().err());
     let elected = policy.into_iter().flat_map(Policy::elected);
     Report {
         passed,
         file: path.display().to_string(),
-        errors: read
-            .as_ref()
-            .err()
-            .map_or_else(Vec::new, |errors| told(&errors.remarks)),
-        warnings: policy.map_or_else(Vec::new, |policy| told(policy.warnings())),
-        scopes: policy.map_or_else(Vec::new, |policy| {
-            policy
-                .scopes()
-                .iter()
-                .map(|name| name.to_string())
-                .collect()
-        }),
-        rules: rules
-            .map(|rule| Rule {
-                number: rule.number,
-                name: rule.name.as_deref().map(str::to_owned),
-                line: rule.line,
-            })
-            .collect(),
+        errors: errors.map_or(&[], |errors| &errors.remarks),
+        warnings: policy.map_or(&[], Policy::warnings),
+        scopes: policy.map_or(&[], Policy::scopes),
+        rules: policy.into_iter().flat_map(Policy::rules).collect(),
         elections: elected
             .map(|elected| Election {
-                scope: elected.scope.to_string(),
-                election: elected.election.to_string(),
+                scope: &elected.scope,
+                election: &elected.election,
                 line: elected.line,
             })
             .collect(),
