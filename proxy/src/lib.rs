@@ -47,6 +47,7 @@ mod rejection_log;
 mod relay;
 mod server;
 mod service_manager;
+mod signals;
 mod store;
 mod timers;
 mod transport;

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
 use super::text::print_json;
@@ -15,6 +15,7 @@ use crate::bench::{
     self, BenchError, Event, Path, Plan, Protocol, Report, Target, TokenFlag, Workload,
 };
 use crate::config::{Environment, parse_time};
+use crate::signals::Signals;
 
 const CLIENTS_MAX: usize = 10_000;
 const ROUNDS_MAX: usize = 1_000;
@@ -99,15 +100,11 @@ fn plan(args: &BenchArgs) -> Result<Plan, BenchError> {
 
 async fn measure(plan: &Plan) -> Result<Report, BenchError> {
     let stop = CancellationToken::new();
-    let system = |error| BenchError::system("cannot listen for signals", error);
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(system)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(system)?;
+    let mut signals = Signals::listen(&[Signal::INT, Signal::TERM])
+        .map_err(|error| BenchError::system("cannot listen for signals", error))?;
     let told = stop.clone();
     tokio::spawn(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
+        signals.next().await;
         told.cancel();
     });
     let mut progress = |event: Event<'_>| match event {

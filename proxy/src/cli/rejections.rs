@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use pgpalisade_authority::Scope;
-use tokio::signal::unix::{SignalKind, signal};
+use rustix::process::Signal;
 
 use super::moment::moment;
 use super::rejection_file::{self, RejectionFileError};
@@ -16,6 +16,7 @@ use super::{Failure, failed, run_to_end};
 use crate::config::{Environment, Flags, Key, RawConfig};
 use crate::fence::readable::escaped;
 use crate::rejection_log::line::{self, Filter, Line, Read};
+use crate::signals::Signals;
 use follow::Followed;
 
 /// Show the records of a rejection log, and follow it
@@ -163,12 +164,10 @@ fn ended(result: Result<(), PrintError>) -> Result<(), Failure> {
 async fn until_signal(
     follow: impl FnOnce() -> Result<(), PrintError> + Send + 'static,
 ) -> Result<(), Failure> {
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut signals = Signals::listen(&[Signal::INT, Signal::TERM]).map_err(failed)?;
     tokio::select! {
         result = tokio::task::spawn_blocking(follow) => ended(result.map_err(failed)?),
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
+        _ = signals.next() => Ok(()),
     }
 }
 

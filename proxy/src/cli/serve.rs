@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_policies::Policy;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +20,7 @@ use crate::handover::{Handover, Predecessor};
 use crate::logging;
 use crate::rejection_log::RejectionLog;
 use crate::server::ServeError;
+use crate::signals::Signals;
 use crate::timers::Timers;
 use crate::{policy_file, server, service_manager};
 
@@ -176,7 +177,8 @@ async fn obey(
         mut is_replaced,
     } = signalled;
     let mut replaced = false;
-    let mut signals = Signals::listen().map_err(failed)?;
+    let heard = [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR2];
+    let mut signals = Signals::listen(&heard).map_err(failed)?;
     let stop = |replaced: bool| {
         tracing::info!("shutting down; a second signal ends it at once");
         if !replaced {
@@ -207,17 +209,17 @@ async fn obey(
                     closing.cancel();
                 }
             },
-            what = signals.next() => match what {
-                What::Stop if shutdown.is_cancelled() => return Err(failed(StoppedAtOnce)),
-                What::Stop => stop(replaced),
-                What::Reload => {
+            signal = signals.next() => match signal {
+                Signal::HUP => {
                     // One that waits already does for this one too.
                     let _ = orders.reload.try_send(None);
                 }
-                What::Upgrade => {
+                Signal::USR2 => {
                     // One that is under way already, or over, does for this one too.
                     let _ = upgrades.try_send(());
                 }
+                _ if shutdown.is_cancelled() => return Err(failed(StoppedAtOnce)),
+                _ => stop(replaced),
             },
         }
     }
@@ -232,38 +234,4 @@ fn announce(addresses: Option<Vec<ListenAddr>>, places: &str) {
     // Nobody has to read it.
     let _ = writeln!(stdout, "listening on {}, {places}", addresses.join(", "))
         .and_then(|()| stdout.flush());
-}
-
-enum What {
-    Stop,
-    Reload,
-    Upgrade,
-}
-
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    hangup: Signal,
-    user2: Signal,
-}
-
-impl Signals {
-    fn listen() -> std::io::Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
-            user2: signal(SignalKind::user_defined2())?,
-        })
-    }
-
-    /// Cancel safe: `recv` is.
-    async fn next(&mut self) -> What {
-        tokio::select! {
-            _ = self.interrupt.recv() => What::Stop,
-            _ = self.terminate.recv() => What::Stop,
-            _ = self.hangup.recv() => What::Reload,
-            _ = self.user2.recv() => What::Upgrade,
-        }
-    }
 }

@@ -15,9 +15,10 @@ use std::time::Duration;
 
 use pgpalisade_harness::postgres::SUPERUSER;
 use pgpalisade_harness::{HarnessError, scratch_directory, system};
-use tokio::signal::unix::{SignalKind, signal};
+use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
+use crate::signals::Signals;
 use page::{Ink, Page};
 use servers::Servers;
 use story::Stage;
@@ -140,26 +141,16 @@ fn stop_on_signals() -> io::Result<CancellationToken> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let (mut interrupt, mut terminate, mut hangup) = {
+    let mut signals = {
         let _inside = runtime.enter();
-        (
-            signal(SignalKind::interrupt())?,
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::hangup())?,
-        )
+        Signals::listen(&[Signal::INT, Signal::TERM, Signal::HUP])?
     };
     let stop = CancellationToken::new();
     let told = stop.clone();
     std::thread::Builder::new()
         .name(String::from("signals"))
         .spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                    _ = hangup.recv() => {}
-                }
-            });
+            runtime.block_on(signals.next());
             told.cancel();
             // The handlers stay until the process ends; a further signal is already obeyed.
         })?;

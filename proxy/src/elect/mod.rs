@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use leader::Leader;
 use lock::{Candidate, LockError, Patience};
-use signals::{Caught, Signals};
+use signals::{Caught, LeaderSignals};
 
 pub(crate) use etcd::EtcdElection;
 pub(crate) use kubernetes::{Cluster, KubernetesElection};
@@ -123,7 +123,7 @@ enum Ended {
 
 /// Campaigns, leads, and campaigns again, until the command ends by itself or a signal says so. Gives the exit code.
 pub(crate) async fn run(plan: &Plan, say: &mut dyn FnMut(Event<'_>)) -> Result<u8, ElectError> {
-    let mut signals = Signals::listen().map_err(ElectError::Signals)?;
+    let mut signals = LeaderSignals::listen().map_err(ElectError::Signals)?;
     let mut pause = FIRST_PAUSE;
     loop {
         say(Event::Campaigns);
@@ -162,7 +162,7 @@ pub(crate) async fn run(plan: &Plan, say: &mut dyn FnMut(Event<'_>)) -> Result<u
 }
 
 /// Waits, the next time longer, unless a signal says that this process is to end.
-async fn rest(pause: &mut Duration, signals: &mut Signals) -> Option<Caught> {
+async fn rest(pause: &mut Duration, signals: &mut LeaderSignals) -> Option<Caught> {
     let now = *pause;
     *pause = (now * 2).min(LONGEST_PAUSE);
     tokio::select! {
@@ -174,7 +174,7 @@ async fn rest(pause: &mut Duration, signals: &mut Signals) -> Option<Caught> {
 /// Becomes a candidate, and waits for its turn, unless a signal says that this process is to end.
 async fn stand(
     plan: &Plan,
-    signals: &mut Signals,
+    signals: &mut LeaderSignals,
 ) -> Result<Result<(Box<dyn Candidate>, Token), LockError>, Caught> {
     let registered = tokio::select! {
         biased;
@@ -208,7 +208,7 @@ async fn lead(
     plan: &Plan,
     token: Token,
     candidate: &mut dyn Candidate,
-    signals: &mut Signals,
+    signals: &mut LeaderSignals,
     say: &mut dyn FnMut(Event<'_>),
 ) -> Result<Ended, ElectError> {
     // What came while it waited is not for a command that had not begun.

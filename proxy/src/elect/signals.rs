@@ -1,10 +1,10 @@
 //! Signals that this process gets: to end, or to be passed on to its command.
 
 use std::io;
-use std::task::{Context, Waker};
 
 use rustix::process::Signal;
-use tokio::signal::unix::{self, SignalKind};
+
+use crate::signals::Signals;
 
 /// A signal that has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,75 +27,46 @@ impl Caught {
 }
 
 /// Hears of signals, and passes each on once.
-pub(super) struct Signals {
-    terminate: unix::Signal,
-    interrupt: unix::Signal,
-    quit: unix::Signal,
-    /// None: whoever has started this process wants it to outlive a terminal, as `nohup` does.
-    hangup: Option<unix::Signal>,
-    user: [unix::Signal; 2],
+pub(super) struct LeaderSignals {
+    /// Those that say that this process is to end, also where a terminal is gone.
+    ending: Signals,
+    user: Signals,
     /// Nobody asks for it. Were it ignored, as whoever has started this process may have left it, the system would
     /// tell nobody how the command has ended.
-    _child: unix::Signal,
+    _child: Signals,
 }
 
-impl Signals {
+impl LeaderSignals {
     /// From now on none of them ends this process by itself.
     pub(super) fn listen() -> io::Result<Self> {
+        let mut ending = vec![Signal::TERM, Signal::INT, Signal::QUIT];
+        // Otherwise whoever has started this process wants it to outlive a terminal, as `nohup` does.
+        if !ignores_hangup() {
+            ending.push(Signal::HUP);
+        }
         Ok(Self {
-            terminate: unix::signal(SignalKind::terminate())?,
-            interrupt: unix::signal(SignalKind::interrupt())?,
-            quit: unix::signal(SignalKind::quit())?,
-            hangup: match ignores_hangup() {
-                true => None,
-                false => Some(unix::signal(SignalKind::hangup())?),
-            },
-            user: [
-                unix::signal(SignalKind::user_defined1())?,
-                unix::signal(SignalKind::user_defined2())?,
-            ],
-            _child: unix::signal(SignalKind::child())?,
+            ending: Signals::listen(&ending)?,
+            user: Signals::listen(&[Signal::USR1, Signal::USR2])?,
+            _child: Signals::listen(&[Signal::CHILD])?,
         })
     }
 
     /// The next that says that this process is to end.
     pub(super) async fn ending(&mut self) -> Caught {
-        Caught(tokio::select! {
-            _ = self.terminate.recv() => Signal::TERM,
-            _ = self.interrupt.recv() => Signal::INT,
-            _ = self.quit.recv() => Signal::QUIT,
-            () = hung_up(&mut self.hangup) => Signal::HUP,
-        })
+        Caught(self.ending.next().await)
     }
 
     /// The next, whatever it says.
     pub(super) async fn any(&mut self) -> Caught {
-        let [first, second] = &mut self.user;
         Caught(tokio::select! {
-            _ = self.terminate.recv() => Signal::TERM,
-            _ = self.interrupt.recv() => Signal::INT,
-            _ = self.quit.recv() => Signal::QUIT,
-            () = hung_up(&mut self.hangup) => Signal::HUP,
-            _ = first.recv() => Signal::USR1,
-            _ = second.recv() => Signal::USR2,
+            signal = self.ending.next() => signal,
+            signal = self.user.next() => signal,
         })
     }
 
     /// Drops what has come for a command.
     pub(super) fn forget(&mut self) {
-        let mut cx = Context::from_waker(Waker::noop());
-        for signal in &mut self.user {
-            while signal.poll_recv(&mut cx).is_ready() {}
-        }
-    }
-}
-
-async fn hung_up(hangup: &mut Option<unix::Signal>) {
-    match hangup {
-        Some(hangup) => {
-            hangup.recv().await;
-        }
-        None => std::future::pending().await,
+        self.user.forget();
     }
 }
 
