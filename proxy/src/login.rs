@@ -28,19 +28,18 @@ use crate::arrivals::Arrival;
 use crate::certificates::{ClientLeg, Loaded};
 use crate::client_addr::ClientAddr;
 use crate::client_table::{ClientEntry, ClientState, Encryption, Publisher};
+use crate::fence::ReplicationPermit;
 use crate::listener::{Accepted, ClientStream};
-use crate::passthrough::{Ends, Passthrough};
+use crate::passthrough::Passthrough;
 use crate::pause;
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
-use crate::relay::{NotBegun, Relay, Sockets};
+use crate::relay::{Established, NotBegun, Relay};
 use crate::session::access::AccessMode;
 use crate::session::text_settings::TextSettings;
 use crate::session::tokens::Wanted;
 use crate::session::{Beginning, Session};
-use crate::takeover::Tenure;
 use crate::transport::Socket;
-use crate::upstream::PassthroughUpstream;
 use crate::worker::Worker;
 use authentication::Authenticated;
 use channel_binding::Binding;
@@ -91,10 +90,15 @@ pub(crate) async fn serve_client(
         }
         Ok(Ok((LoginOutcome::Replication(stream), _place))) => {
             drop(arrival);
-            let user = stream.label.user.clone();
+            let Stream {
+                label,
+                passage,
+                established,
+            } = stream;
+            let user = label.user.as_str();
             tracing::info!(%client_addr, user, "a replication connection begins: it is not fenced");
             listed.set_state(ClientState::Streaming);
-            let end = Passthrough::run(worker, stream.with_client(client), listed).await;
+            let end = Passthrough::run(worker, client, established, passage, listed).await;
             tracing::info!(%client_addr, user, %end, "a replication connection ended");
         }
         Ok(Err(error)) => refuse(&worker.shared, &mut client, client_addr, &error).await,
@@ -129,19 +133,17 @@ async fn begin(
         session,
         wanted,
         ready,
-        server,
-        client_carry,
-        server_carry,
+        established,
     } = login;
-    let sockets = Sockets {
-        client,
-        client_bytes: client_carry,
-        server: server.socket,
-        tenure: server.tenure,
-        server_bytes: server_carry,
-    };
     let client_addr = label.client_addr;
-    let mut relay = Relay::new(Rc::clone(worker), label, shown, session, sockets);
+    let mut relay = Relay::new(
+        Rc::clone(worker),
+        label,
+        shown,
+        session,
+        client,
+        established,
+    );
     let outcome = tokio::select! {
         outcome = worker.shared.timers.timeout(within, relay.begin(wanted.as_ref(), &ready)) => outcome,
         () = worker.drain.cancelled() => return None,
@@ -175,30 +177,14 @@ struct LoggedIn {
     wanted: Option<Wanted>,
     /// ReadyForQuery, not passed on yet.
     ready: Bytes,
-    server: Connected,
-    client_carry: BytesMut,
-    server_carry: BytesMut,
+    established: Established,
 }
 
 /// A replication connection, which is exempt as a whole.
 struct Stream {
-    server: PassthroughUpstream,
-    tenure: Option<Tenure>,
-    client_carry: BytesMut,
-    server_carry: BytesMut,
     label: Arc<SessionLabel>,
-}
-
-impl Stream {
-    fn with_client(self, client: Socket) -> Ends {
-        Ends {
-            client,
-            client_carry: self.client_carry,
-            server: self.server,
-            tenure: self.tenure,
-            server_carry: self.server_carry,
-        }
-    }
+    passage: ReplicationPermit,
+    established: Established,
 }
 
 async fn log_in(
@@ -260,6 +246,20 @@ async fn await_gate(worker: &Worker, client: &Socket) -> Result<(), LoginError> 
     Ok(())
 }
 
+/// Connects for a client, once sessions may begin, and sends its startup packet.
+async fn connect(
+    worker: &Worker,
+    client: &Socket,
+    request: &StartupRequest,
+    startup: Access,
+) -> Result<Connected, LoginError> {
+    await_gate(worker, client).await?;
+    let mut server = upstream::connect(worker).await?;
+    let packet = request.packet_for_server(startup)?;
+    server.socket.write_all(&packet).await?;
+    Ok(server)
+}
+
 /// Has PostgreSQL authenticate a client, and the tokens of its startup packet accepted.
 async fn establish(
     worker: &Worker,
@@ -285,10 +285,7 @@ async fn establish(
     } else {
         Access::ReadOnly
     };
-    await_gate(worker, client).await?;
-    let mut server = upstream::connect(worker).await?;
-    let packet = request.packet_for_server(startup)?;
-    server.socket.write_all(&packet).await?;
+    let mut server = connect(worker, client, request, startup).await?;
     let mut legs = authentication::Legs {
         binding: Binding::between(client, shown, &server.socket),
         client,
@@ -300,14 +297,19 @@ async fn establish(
     let authenticating = mediated::authenticate(&mut legs, logins, request, startup, arrival);
     let authenticated = Connected::while_primary(server.tenure.as_ref(), authenticating).await?;
     entry.on_authenticated(authenticated.backend_pid);
+    let access = access_mode(request.asked_access(), startup, &authenticated);
+    let established = Established {
+        client_bytes: carry,
+        server: server.socket,
+        tenure: server.tenure,
+        server_bytes: authenticated.server_carry,
+    };
     if let Some(passage) = passage {
         client.write_all(&authenticated.ready).await?;
         return Ok(LoginOutcome::Replication(Stream {
-            server: PassthroughUpstream::new(server.socket, passage),
-            tenure: server.tenure,
-            client_carry: carry,
-            server_carry: authenticated.server_carry,
             label: Arc::new(entry.label),
+            passage,
+            established,
         }));
     }
     if startup == Access::ReadOnly && authenticated.reported != Access::ReadOnly {
@@ -315,7 +317,7 @@ async fn establish(
     }
     let LoginContext { label, fence, .. } = entry;
     let session = Session::new(Beginning {
-        access: access_mode(request.asked_access(), startup, &authenticated),
+        access,
         text_settings: TextSettings::new(authenticated.lexing),
         backend_pid: authenticated.backend_pid,
         fence,
@@ -326,9 +328,7 @@ async fn establish(
         session,
         wanted,
         ready: authenticated.ready,
-        server,
-        client_carry: carry,
-        server_carry: authenticated.server_carry,
+        established,
     })))
 }
 

@@ -13,11 +13,9 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use bytes::BytesMut;
-
 use crate::client_table::ClientEntry;
-use crate::relay::End;
-use crate::takeover::Tenure;
+use crate::fence::ReplicationPermit;
+use crate::relay::{End, Established};
 use crate::transport::{Outbox, Socket, Stall};
 use crate::upstream::PassthroughUpstream;
 use crate::worker::Worker;
@@ -35,20 +33,6 @@ enum ServerSide {
     Closed(Option<io::Error>),
 }
 
-/// What a connection brings from its login.
-pub(crate) struct Ends {
-    /// The client's socket.
-    pub client: Socket,
-    /// Bytes of the client that have arrived already.
-    pub client_carry: BytesMut,
-    /// The server, with the passage spent.
-    pub server: PassthroughUpstream,
-    /// How long that is the primary, where it is known.
-    pub tenure: Option<Tenure>,
-    /// Bytes for the client that have arrived already.
-    pub server_carry: BytesMut,
-}
-
 /// A connection whose bytes are not looked at.
 pub(crate) struct Passthrough {
     worker: Rc<Worker>,
@@ -61,13 +45,25 @@ pub(crate) struct Passthrough {
 }
 
 impl Passthrough {
-    /// Relays until one side closes, or the client takes nothing for too long.
-    pub(crate) async fn run(worker: Rc<Worker>, ends: Ends, entry: &ClientEntry) -> End {
+    /// Relays until one side closes, or the client takes nothing for too long. The passage is spent on the connection.
+    pub(crate) async fn run(
+        worker: Rc<Worker>,
+        client: Socket,
+        established: Established,
+        passage: ReplicationPermit,
+        entry: &ClientEntry,
+    ) -> End {
+        let Established {
+            client_bytes,
+            server,
+            tenure,
+            server_bytes,
+        } = established;
         let mut connection = Self {
             worker,
-            client: ends.client,
+            client,
             client_outbox: Outbox::default(),
-            server: ends.server,
+            server: PassthroughUpstream::new(server, passage),
             server_side: ServerSide::Open,
             stall: Stall::default(),
         };
@@ -77,11 +73,11 @@ impl Passthrough {
             Poll::Ready(())
         })
         .await;
-        if let Err(end) = connection.begin(&ends.client_carry, &ends.server_carry) {
+        if let Err(end) = connection.begin(&client_bytes, &server_bytes) {
             return end;
         }
         let over = async {
-            match &ends.tenure {
+            match &tenure {
                 Some(tenure) => tenure.over().await,
                 None => std::future::pending().await,
             }

@@ -70,17 +70,15 @@ pub(crate) struct Relay {
     end_watch: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
-/// Both sockets of a connection, each with what it has sent already.
-pub(crate) struct Sockets {
-    /// The client's.
-    pub client: Socket,
-    /// Bytes of the client.
+/// What a login leaves of a connection, beside the client's socket.
+pub(crate) struct Established {
+    /// Bytes of the client that have arrived already.
     pub client_bytes: BytesMut,
-    /// The server's.
+    /// The server's socket.
     pub server: Socket,
-    /// How long that is the primary.
+    /// How long that is the primary, where it is known.
     pub tenure: Option<Tenure>,
-    /// Bytes of the server, behind its first ReadyForQuery.
+    /// Bytes of the server that have arrived already, behind its first ReadyForQuery.
     pub server_bytes: BytesMut,
 }
 
@@ -106,16 +104,17 @@ impl Relay {
         label: Arc<SessionLabel>,
         shown: Publisher,
         session: Session,
-        sockets: Sockets,
+        client: Socket,
+        established: Established,
     ) -> Self {
         Self {
             worker,
             label,
             shown,
             session,
-            client: ClientSide::new(sockets.client, sockets.client_bytes),
-            server: ServerSide::new(Upstream::new(sockets.server), sockets.server_bytes),
-            tenure: sockets.tenure,
+            client: ClientSide::new(client, established.client_bytes),
+            server: ServerSide::new(Upstream::new(established.server), established.server_bytes),
+            tenure: established.tenure,
             leases: Vec::new(),
             end_watch: None,
         }
