@@ -21,23 +21,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::accounts::Accounts;
-use crate::client_table::ClientTable;
-use crate::config::{Hosts, ShownKey};
-use crate::fence::Fence;
+use crate::config::ShownKey;
 use crate::listener::{Accepted, Listener};
-use crate::metrics::Metrics;
-use crate::pause::Pause;
-use crate::rejection_log::RejectionLog;
-use crate::takeover::Takeover;
 use crate::wire::encode::Severity;
+use crate::worker::Shared;
 use command::Command;
 use link::Link;
-use login::{Access, Operator, Refused, Rights};
+pub(crate) use login::Users;
+use login::{Operator, Refused, Rights};
 use session::Session;
 use table::{RowIter, Rows, object};
 pub(crate) use takeovers::as_json as takeovers_as_json;
@@ -91,24 +86,12 @@ impl Orders {
 
 /// What is shown.
 pub(crate) struct Facts {
-    /// Who is connected.
-    pub(crate) clients: ClientTable,
-    /// What is counted.
-    pub(crate) metrics: Metrics,
-    /// What was refused.
-    pub(crate) rejections: RejectionLog,
-    /// The marks, the control connection, the authority.
-    pub(crate) takeover: Takeover,
-    /// The policy.
-    pub(crate) fence: watch::Receiver<Arc<Fence>>,
+    /// Who is connected, what was refused and counted, the policy, and the like.
+    pub(crate) shared: Shared,
     /// The configuration.
     pub(crate) settings: Vec<ShownKey>,
-    /// The servers of the cluster.
-    pub(crate) upstream: Hosts,
     /// The store, without passwords.
     pub(crate) authority: String,
-    /// Whether operators hold sessions up.
-    pub(crate) pause: Pause,
 }
 
 impl Facts {
@@ -131,15 +114,6 @@ impl Facts {
         };
         Some(rows.map(|rows| rows.map(|row| object(table.columns, row))))
     }
-}
-
-/// Whom it lets in.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Users {
-    /// Users with verifiers, where there are any.
-    pub(crate) accounts: Option<Arc<Accounts>>,
-    /// Those who may do more than read.
-    pub(crate) admins: Vec<String>,
 }
 
 /// What the console needs of those who have started the proxy.
@@ -184,7 +158,7 @@ pub(crate) struct OpenConsole {
 struct Console {
     facts: Arc<Facts>,
     orders: Orders,
-    access: Access,
+    users: Users,
     places: Arc<Semaphore>,
 }
 
@@ -194,11 +168,10 @@ impl OpenConsole {
         if let Ok(address) = listener.address() {
             tracing::info!(%address, "the console is open");
         }
-        let Users { accounts, admins } = parts.users;
         let console = Arc::new(Console {
             facts,
             orders: parts.orders,
-            access: Access { accounts, admins },
+            users: parts.users,
             places: Arc::new(Semaphore::new(OPERATORS_MAX)),
         });
         let (listener, closing) = (Arc::new(listener), CancellationToken::new());
@@ -268,7 +241,7 @@ async fn log_in(accepted: Accepted, console: Arc<Console>) {
 
 impl Console {
     async fn admit(&self, link: &mut Link) -> Result<(Operator, OwnedSemaphorePermit), Refused> {
-        let operator = self.access.identify(link).await?;
+        let operator = self.users.identify(link).await?;
         // Who has not logged in takes none.
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
             let message = format!("{OPERATORS_MAX} operators are connected to the console already");
@@ -299,7 +272,7 @@ impl Console {
         match command {
             Command::Show(_) | Command::Set => Ok(()),
             Command::Reload => self.reload().await,
-            Command::Kill(id) => match self.facts.clients.kill(id) {
+            Command::Kill(id) => match self.facts.shared.connected.kill(id) {
                 true => Ok(()),
                 false => Err(Failure::new(
                     "42704",

@@ -27,10 +27,8 @@ use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::certificates::Certificates;
 use crate::config::HttpAddr;
 use crate::console::Facts;
-use crate::timers::Timers;
 pub(crate) use access::TokenError;
 use access::{Access, Peer};
 use answers::{Answers, EVENTS};
@@ -71,18 +69,6 @@ pub(crate) enum HttpError {
     Thread(io::Error),
 }
 
-/// What is asked for an answer.
-pub(crate) struct Sources {
-    /// What the console shows, too: what is counted, and whether there is a primary and an authority.
-    pub facts: Arc<Facts>,
-    /// The files for TLS, as they were read last.
-    pub certificates: Arc<Certificates>,
-    /// The main runtime, which has to live.
-    pub timers: Timers,
-    /// Cancelled when the proxy begins to stop.
-    pub shutdown: CancellationToken,
-}
-
 /// Answers until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HttpServer {
@@ -91,12 +77,16 @@ pub(crate) struct HttpServer {
 }
 
 impl HttpServer {
-    /// Listens, and begins to answer.
+    /// Listens, and begins to answer. `shutdown` is cancelled when the proxy begins to stop.
     ///
     /// # Errors
     ///
     /// [`HttpError`].
-    pub(crate) fn start(config: &HttpAddr, sources: Sources) -> Result<Self, HttpError> {
+    pub(crate) fn start(
+        config: &HttpAddr,
+        facts: Arc<Facts>,
+        shutdown: CancellationToken,
+    ) -> Result<Self, HttpError> {
         let access = Access::new(config)?;
         let address = config.address;
         let listen = || {
@@ -106,20 +96,15 @@ impl HttpServer {
         };
         let (address, listener) =
             listen().map_err(|source| HttpError::Listen { address, source })?;
-        let takeover = sources.facts.takeover.clone();
-        let registry = sources.facts.metrics.registry(&takeover);
+        let takeover = facts.shared.takeover.clone();
+        let registry = facts.shared.metrics.registry(&takeover);
         let answers = Arc::new(Answers {
             access,
             registry,
-            facts: sources.facts,
-            readiness: Readiness::new(takeover, sources.shutdown),
+            facts,
+            readiness: Readiness::new(takeover, shutdown),
             pictures: Pictures::default(),
-            main: sources.timers,
         });
-        let serving = Serving {
-            answers,
-            certificates: sources.certificates,
-        };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -128,7 +113,7 @@ impl HttpServer {
         let until = end.clone();
         let thread = std::thread::Builder::new()
             .name(String::from("http"))
-            .spawn(move || run(&runtime, listener, &serving, &until))
+            .spawn(move || run(&runtime, listener, &answers, &until))
             .map_err(HttpError::Thread)?;
         tracing::info!(%address, "metrics and health are served over HTTP");
         Ok(Self {
@@ -151,23 +136,21 @@ impl Drop for HttpServer {
     }
 }
 
-/// What connections are served with.
-#[derive(Clone)]
-struct Serving {
-    answers: Arc<Answers>,
-    certificates: Arc<Certificates>,
-}
-
-fn run(runtime: &Runtime, listener: StdListener, serving: &Serving, until: &CancellationToken) {
+fn run(
+    runtime: &Runtime,
+    listener: StdListener,
+    answers: &Arc<Answers>,
+    until: &CancellationToken,
+) {
     runtime.block_on(async {
         tokio::select! {
-            () = serve(listener, serving) => {}
+            () = serve(listener, answers) => {}
             () = until.cancelled() => {}
         }
     });
 }
 
-async fn serve(listener: StdListener, serving: &Serving) {
+async fn serve(listener: StdListener, answers: &Arc<Answers>) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "there is no HTTP"),
@@ -182,7 +165,7 @@ async fn serve(listener: StdListener, serving: &Serving) {
                 {
                     oldest.abort();
                 }
-                let connection = tokio::spawn(begin(stream, serving.clone()));
+                let connection = tokio::spawn(begin(stream, Arc::clone(answers)));
                 open.push_back(connection.abort_handle());
             }
             Err(error) => {
@@ -194,12 +177,9 @@ async fn serve(listener: StdListener, serving: &Serving) {
 }
 
 /// The handshake, where there is TLS, and what follows.
-async fn begin(stream: TcpStream, serving: Serving) {
-    let Serving {
-        answers,
-        certificates,
-    } = serving;
-    let Some(acceptor) = certificates.current().http.clone() else {
+async fn begin(stream: TcpStream, answers: Arc<Answers>) {
+    let acceptor = answers.facts.shared.certificates.current().http.clone();
+    let Some(acceptor) = acceptor else {
         return converse(stream, Peer::Unknown, answers).await;
     };
     match tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {

@@ -21,7 +21,7 @@ use crate::console::{ConsoleParts, Facts, OpenConsole};
 use crate::elections;
 use crate::fence::Fence;
 use crate::handover::{Handover, Predecessor, Successor};
-use crate::http::{HttpError, HttpServer, Sources};
+use crate::http::{HttpError, HttpServer};
 use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::pause::Pause;
@@ -143,7 +143,7 @@ pub(crate) async fn serve(
     };
     let workers = Arc::new(start_workers(config.workers, &shared)?);
     let facts = facts(&signals.console, &config.takeover.authority, &shared);
-    let start_http = || start_http(config.http.as_ref(), &facts, &shared, &closing);
+    let start_http = || start_http(config.http.as_ref(), &facts, &closing);
     let http = take_over(predecessor, &listeners, start_http).await?;
     // The last one is the console's.
     let console = config.console.as_ref().and_then(|_| listeners.pop());
@@ -198,15 +198,9 @@ fn addresses(config: &Config) -> Vec<ListenAddr> {
 
 fn facts(console: &ConsoleParts, authority: &AuthorityLocation, shared: &Shared) -> Arc<Facts> {
     Arc::new(Facts {
-        clients: shared.connected.clone(),
-        metrics: shared.metrics.clone(),
-        rejections: shared.rejections.clone(),
-        takeover: shared.takeover.clone(),
-        fence: shared.fence.clone(),
+        shared: shared.clone(),
         settings: console.settings.clone(),
-        upstream: shared.servers.upstream.clone(),
         authority: authority.to_string(),
-        pause: shared.pause.clone(),
     })
 }
 
@@ -270,18 +264,9 @@ fn start_workers(count: NonZeroUsize, shared: &Shared) -> Result<Vec<WorkerHandl
 fn start_http(
     config: Option<&HttpAddr>,
     facts: &Arc<Facts>,
-    shared: &Shared,
     closing: &CancellationToken,
 ) -> Result<Option<HttpServer>, HttpError> {
-    let start = |config| {
-        let sources = Sources {
-            facts: Arc::clone(facts),
-            certificates: Arc::clone(&shared.certificates),
-            timers: shared.timers.clone(),
-            shutdown: closing.clone(),
-        };
-        HttpServer::start(config, sources)
-    };
+    let start = |config| HttpServer::start(config, Arc::clone(facts), closing.clone());
     config.map(start).transpose()
 }
 

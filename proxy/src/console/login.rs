@@ -48,10 +48,12 @@ pub(super) struct Operator {
 }
 
 /// Whom the console lets in.
-#[derive(Debug)]
-pub(super) struct Access {
-    pub(super) accounts: Option<Arc<Accounts>>,
-    pub(super) admins: Vec<String>,
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Users {
+    /// Users with verifiers, where there are any.
+    pub(crate) accounts: Option<Arc<Accounts>>,
+    /// Those who may do more than read.
+    pub(crate) admins: Vec<String>,
 }
 
 /// Why somebody is not let in.
@@ -78,7 +80,7 @@ struct Request {
     database: String,
 }
 
-impl Access {
+impl Users {
     /// Finds out who a client is, or says why it may not come in.
     pub(super) async fn identify(&self, link: &mut Link) -> Result<Operator, Refused> {
         let request = startup(link).await?;

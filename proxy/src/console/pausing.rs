@@ -15,7 +15,7 @@ const PAUSED_LOOK_EVERY: Duration = Duration::from_millis(50);
 impl Console {
     /// Nothing begins from then on; answers once nothing is open any more.
     pub(super) async fn pause(&self) -> Result<(), Failure> {
-        let (pause, until) = (&self.facts.pause, Instant::now() + PAUSED_WITHIN);
+        let (pause, until) = (&self.facts.shared.pause, Instant::now() + PAUSED_WITHIN);
         pause.order(Traffic::Held);
         loop {
             let obeyed = tokio::time::timeout_at(until, pause.obeyed()).await;
@@ -24,7 +24,7 @@ impl Console {
                 return Err(overtaken("another operator lets all go on"));
             }
             // Behind the look at the gates, and before the look whether they are shut still.
-            let clients = self.facts.clients.all();
+            let clients = self.facts.shared.connected.all();
             let busy = clients.iter().filter(|client| client.state().is_busy());
             let busy = busy.count();
             if busy == 0 && pause.is_last(&order) {
@@ -43,8 +43,8 @@ impl Console {
 
     /// All goes on.
     pub(super) async fn resume(&self) -> Result<(), Failure> {
-        self.facts.pause.order(Traffic::Flows);
-        let obeyed = tokio::time::timeout(PAUSED_WITHIN, self.facts.pause.obeyed()).await;
+        self.facts.shared.pause.order(Traffic::Flows);
+        let obeyed = tokio::time::timeout(PAUSED_WITHIN, self.facts.shared.pause.obeyed()).await;
         match obeyed.map_err(|_| stuck())?.traffic {
             Traffic::Flows => Ok(()),
             Traffic::Held => Err(overtaken("another operator holds all up")),

@@ -199,13 +199,15 @@ fn clients(facts: &Facts) -> Vec<Row> {
             entry.id.into(),
         ]
     };
-    facts.clients.all().iter().map(|entry| row(entry)).collect()
+    let all = facts.shared.connected.all();
+    all.iter().map(|entry| row(entry)).collect()
 }
 
 /// The primary's host and port, as `upstream` names it, where it is known.
 fn primary(facts: &Facts) -> (Cell, Cell) {
-    let host = facts.takeover.primary().map(|primary| primary.place.host);
-    match host.and_then(|host| facts.upstream.all().get(host)) {
+    let primary = facts.shared.takeover.primary();
+    let host = primary.map(|primary| primary.place.host);
+    match host.and_then(|host| facts.shared.servers.upstream.all().get(host)) {
         None => (Cell::Null, Cell::Null),
         Some(UpstreamAddr::Tcp { host, port }) => {
             (host.as_str().into(), Cell::Number((*port).into()))
@@ -232,14 +234,14 @@ fn servers(facts: &Facts) -> Vec<Row> {
             entry.id.into(),
         ])
     };
-    let all = facts.clients.all();
+    let all = facts.shared.connected.all();
     all.iter().filter_map(|entry| row(entry)).collect()
 }
 
 /// How many sessions each database and user has.
 fn counted(facts: &Facts) -> BTreeMap<(String, String), usize> {
     let mut counts = BTreeMap::new();
-    for entry in facts.clients.all() {
+    for entry in facts.shared.connected.all() {
         if let Some(pool) = authenticated(&entry.facts()) {
             *counts.entry(pool).or_default() += 1;
         }
@@ -262,7 +264,7 @@ fn pools(facts: &Facts) -> Vec<Row> {
 
 fn databases(facts: &Facts) -> Vec<Row> {
     let (host, port) = primary(facts);
-    let paused = match facts.pause.traffic() {
+    let paused = match facts.shared.pause.traffic() {
         Traffic::Flows => 0,
         Traffic::Held => 1,
     };
@@ -293,7 +295,7 @@ fn lists(facts: &Facts) -> Vec<Row> {
         names.len()
     };
     let sessions: usize = pools.values().sum();
-    let connected = facts.clients.len();
+    let connected = facts.shared.connected.len();
     [
         ("databases", distinct(|(database, _)| database)),
         ("users", distinct(|(_, user)| user)),
@@ -320,7 +322,7 @@ fn config(facts: &Facts) -> Vec<Row> {
 }
 
 fn stats(facts: &Facts) -> Vec<Row> {
-    let totals = facts.metrics.totals();
+    let totals = facts.shared.metrics.totals();
     vec![vec![
         "*".into(),
         totals.sessions.into(),

@@ -50,7 +50,7 @@ pub(super) fn rejections(facts: &Facts) -> RowIter {
             record.count.into(),
         ]
     };
-    rows(facts.rejections.recent(), row)
+    rows(facts.shared.rejections.recent(), row)
 }
 
 pub(super) fn overlaps(facts: &Facts) -> Vec<Row> {
@@ -70,5 +70,6 @@ pub(super) fn overlaps(facts: &Facts) -> Vec<Row> {
             overlap.turns.into(),
         ]
     };
-    facts.rejections.overlaps().into_iter().map(row).collect()
+    let overlaps = facts.shared.rejections.overlaps();
+    overlaps.into_iter().map(row).collect()
 }

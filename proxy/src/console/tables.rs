@@ -204,7 +204,7 @@ fn sessions(facts: &Facts) -> RowIter {
                 .into(),
         ]
     };
-    rows(facts.clients.all(), row)
+    rows(facts.shared.connected.all(), row)
 }
 
 /// How many sessions hold a current token of a scope, and a stale one.
@@ -212,7 +212,7 @@ type Holders = HashMap<Scope, (usize, usize)>;
 
 fn holders(facts: &Facts) -> Holders {
     let mut holders = Holders::new();
-    for entry in facts.clients.all() {
+    for entry in facts.shared.connected.all() {
         let Some(tokens) = entry.tokens() else {
             continue;
         };
@@ -245,13 +245,13 @@ fn scopes(facts: &Facts) -> RowIter {
             stale.into(),
         ]
     };
-    let mut cells = facts.takeover.cells().all();
+    let mut cells = facts.shared.takeover.cells().all();
     cells.sort_by(|a, b| a.scope().cmp(b.scope()));
     Box::new(cells.into_iter().map(row))
 }
 
 fn policy(facts: &Facts) -> Vec<Row> {
-    let fence = Arc::clone(&facts.fence.borrow());
+    let fence = Arc::clone(&facts.shared.fence.borrow());
     let policy = fence.policy();
     let row = |scope: &str| {
         let bounds = policy.bounds(scope);
@@ -280,7 +280,8 @@ fn policy(facts: &Facts) -> Vec<Row> {
 
 fn authority(facts: &Facts) -> Answer<'_> {
     Box::pin(async {
-        let asking = facts.takeover.ask_authority(Instant::now() + ANSWER_WITHIN);
+        let takeover = &facts.shared.takeover;
+        let asking = takeover.ask_authority(Instant::now() + ANSWER_WITHIN);
         let answers = match asking.await {
             Ok(()) => "yes".to_owned(),
             Err(error) => error.to_string(),
@@ -291,7 +292,8 @@ fn authority(facts: &Facts) -> Answer<'_> {
 
 fn proxies(facts: &Facts) -> Answer<'_> {
     Box::pin(async {
-        let all = facts.takeover.proxies(Instant::now() + ANSWER_WITHIN).await;
+        let takeover = &facts.shared.takeover;
+        let all = takeover.proxies(Instant::now() + ANSWER_WITHIN).await;
         let row = |proxy: Proxy| {
             let holder = proxy.holder;
             vec![
@@ -314,7 +316,7 @@ pub(super) fn moment(us: i64) -> Option<SystemTime> {
 }
 
 fn standing(facts: &Facts, answers: &str) -> Vec<Row> {
-    let takeover = &facts.takeover;
+    let takeover = &facts.shared.takeover;
     let (primary, cluster) = (takeover.primary(), takeover.cluster());
     let control = match &primary {
         Some(_) => "up".to_owned(),

@@ -26,7 +26,7 @@ pub(super) const COLUMNS: [Column; 10] = [
 pub(super) fn takeovers(facts: &Facts) -> Answer<'_> {
     Box::pin(async {
         let deadline = Instant::now() + ANSWER_WITHIN;
-        let all = facts.takeover.history(deadline).await;
+        let all = facts.shared.takeover.history(deadline).await;
         let all = all.map_err(|error| error.to_string())?;
         Ok(all.into_iter().map(takeover).collect())
     })

@@ -21,7 +21,6 @@ use super::events::{self, Pictures};
 use super::readiness::Readiness;
 use crate::console::Facts;
 use crate::metrics::{self, classic};
-use crate::timers::Timers;
 
 /// A main thread that does nothing for so long is not alive.
 const ALIVE_WITHIN: Duration = Duration::from_secs(2);
@@ -44,8 +43,6 @@ pub(super) struct Answers {
     pub(super) facts: Arc<Facts>,
     pub(super) readiness: Readiness,
     pub(super) pictures: Pictures,
-    /// Of the main thread, which accepts connections and declares tokens.
-    pub(super) main: Timers,
 }
 
 impl Answers {
@@ -123,9 +120,10 @@ impl Answers {
         respond(StatusCode::OK, metrics::CONTENT_TYPE, classic(&text))
     }
 
-    /// This thread lives, or there were no answer. The main one has to show it.
+    /// This thread lives, or there were no answer. The main one, which accepts connections and declares tokens, has to
+    /// show it.
     async fn health(&self) -> Response<Body> {
-        let main = self.main.spawn(async {});
+        let main = self.facts.shared.timers.spawn(async {});
         match tokio::time::timeout(ALIVE_WITHIN, main).await {
             Ok(Ok(())) => plain(StatusCode::OK, "alive\n"),
             _ => plain(
