@@ -2,55 +2,57 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::Facts;
-use super::table::{Cell, Row, RowIter, rows};
+use super::table::{Cell, Column, Row, RowIter, number, rows, text};
 use super::tables::{shown, time, yes};
-use crate::fence::statement_text::StatementText;
-use crate::fence::traceparent::Traceparent;
-use crate::rejection::{Enforcement, OpenTransaction};
 use crate::rejection_log::RejectionRecord;
 use crate::rejection_log::overlaps::{Overlap, Writer};
 
+/// The fields of a line of the rejection log.
+pub(super) const COLUMNS: [Column; 22] = [
+    text("time"),
+    text("kind"),
+    text("sqlstate"),
+    text("scope"),
+    number("token"),
+    number("mark"),
+    text("raised_at"),
+    text("raised_by"),
+    text("user"),
+    text("database"),
+    text("application_name"),
+    text("client_addr"),
+    number("backend_pid"),
+    text("authenticated"),
+    text("statement_class"),
+    text("statement"),
+    text("traceparent"),
+    text("needs"),
+    text("transaction"),
+    text("reason"),
+    text("enforced"),
+    number("count"),
+];
+
 pub(super) fn rejections(facts: &Facts) -> RowIter {
-    let row = |record: Arc<RejectionRecord>| {
-        let (session, statement) = (&record.session, &record.statement);
-        vec![
-            time(record.time),
-            record.kind.as_str().into(),
-            record.kind.sqlstate().into(),
-            record.scope.clone().into(),
-            record.token.into(),
-            record.mark.into(),
-            record.raised_at.map(time).into(),
-            record.raised_by.as_deref().map(shown).into(),
-            shown(&session.user),
-            shown(&session.database),
-            session.application_name.as_deref().map(shown).into(),
-            session.client_addr.to_string().into(),
-            session
-                .backend_pid
-                .map(|pid| Cell::Number(pid.into()))
-                .into(),
-            yes(session.is_authenticated()).into(),
-            statement.class.as_deref().map(shown).into(),
-            statement
-                .text
-                .as_ref()
-                .map(|text| shown(StatementText::as_str(text)))
-                .into(),
-            statement
-                .traceparent
-                .as_ref()
-                .map(|parent| shown(Traceparent::as_str(parent)))
-                .into(),
-            record.needs_as_str().into(),
-            record.transaction.map(OpenTransaction::as_str).into(),
-            record.reason.as_deref().map(shown).into(),
-            yes(record.enforced == Enforcement::Refused).into(),
-            record.count.into(),
-        ]
+    rows(facts.shared.rejections.recent(), rejection)
+}
+
+/// A record as in the log, without what would steer a terminal.
+fn rejection(record: Arc<RejectionRecord>) -> Row {
+    let fields = serde_json::to_value(&*record).unwrap_or_default();
+    let cell = |column: &Column| match fields.get(column.name) {
+        Some(Value::String(text)) => shown(text),
+        Some(Value::Bool(is_so)) => yes(*is_so).into(),
+        Some(Value::Number(number)) => match number.as_i64() {
+            Some(number) => Cell::Number(number),
+            None => number.as_u64().into(),
+        },
+        _ => Cell::Null,
     };
-    rows(facts.shared.rejections.recent(), row)
+    COLUMNS.iter().map(cell).collect()
 }
 
 pub(super) fn overlaps(facts: &Facts) -> Vec<Row> {

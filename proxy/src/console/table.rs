@@ -63,7 +63,7 @@ enum Kind {
 /// A column.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Column {
-    name: &'static str,
+    pub(super) name: &'static str,
     kind: Kind,
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Mode, Numbers, PreparedTransactions};
@@ -10,14 +10,13 @@ use tokio::time::Instant;
 
 use super::Facts;
 use super::command::{ORDERS, all_tables};
-use super::refusals::{overlaps, rejections};
 use super::table::{Answer, Cell, Row, RowIter, Rows, Table, number, rows, text};
-use super::takeovers;
+use super::{refusals, takeovers};
 use crate::client_table::{ClientEntry, Encryption};
 use crate::fence::HeldTokens;
 use crate::fence::mark_cache::CachedMark;
 use crate::fence::readable::without_controls;
-use crate::rejection_log::rfc3339;
+use crate::rejection_log::{moment, rfc3339};
 use crate::takeover::cluster_lock::Proxy;
 
 /// How long SHOW AUTHORITY waits for an answer.
@@ -51,7 +50,7 @@ pub(super) const TABLES: [Table; 9] = [
             number("seconds"),
             number("turns"),
         ],
-        rows: Rows::Known(overlaps),
+        rows: Rows::Known(refusals::overlaps),
     },
     Table {
         name: "POLICY",
@@ -82,31 +81,8 @@ pub(super) const TABLES: [Table; 9] = [
     Table {
         name: "REJECTIONS",
         help: "the last refusals, the oldest first",
-        columns: &[
-            text("time"),
-            text("kind"),
-            text("sqlstate"),
-            text("scope"),
-            number("token"),
-            number("mark"),
-            text("raised_at"),
-            text("raised_by"),
-            text("user"),
-            text("database"),
-            text("application_name"),
-            text("client_addr"),
-            number("backend_pid"),
-            text("authenticated"),
-            text("statement_class"),
-            text("statement"),
-            text("traceparent"),
-            text("needs"),
-            text("transaction"),
-            text("reason"),
-            text("enforced"),
-            number("count"),
-        ],
-        rows: Rows::Many(rejections),
+        columns: &refusals::COLUMNS,
+        rows: Rows::Many(refusals::rejections),
     },
     Table {
         name: "SCOPES",
@@ -232,10 +208,7 @@ fn scopes(facts: &Facts) -> RowIter {
     let row = move |cell: Arc<CachedMark>| {
         let (scope, mark) = (cell.scope(), cell.mark_detail());
         let (current, stale) = holders.get(scope).copied().unwrap_or_default();
-        let raised_at = mark.as_ref().and_then(|mark| {
-            let since_epoch = Duration::from_micros(u64::try_from(mark.raised_at).ok()?);
-            UNIX_EPOCH.checked_add(since_epoch)
-        });
+        let raised_at = mark.as_ref().and_then(|mark| moment(mark.raised_at));
         vec![
             scope.as_str().into(),
             mark.as_ref().map(|mark| mark.token.get()).into(),
@@ -308,11 +281,6 @@ fn proxies(facts: &Facts) -> Answer<'_> {
         let all = all.map_err(|error| error.to_string())?;
         Ok(all.into_iter().map(row).collect())
     })
-}
-
-/// Microseconds since the Unix epoch, where they are a time.
-pub(super) fn moment(us: i64) -> Option<SystemTime> {
-    UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(us).ok()?))
 }
 
 fn standing(facts: &Facts, answers: &str) -> Vec<Row> {

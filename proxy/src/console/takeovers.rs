@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::Facts;
 use super::table::{Answer, Column, Row, number, object, text};
-use super::tables::{ANSWER_WITHIN, moment, shown, time};
+use super::tables::{ANSWER_WITHIN, shown, time};
+use crate::rejection_log::moment;
 
 pub(super) const COLUMNS: [Column; 10] = [
     text("scope"),

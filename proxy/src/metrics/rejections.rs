@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
@@ -15,61 +14,21 @@ use prometheus_client::metrics::counter::ConstCounter;
 use super::SCOPES_MAX;
 use crate::fence::mark_cache::MarkCache;
 use crate::rejection::{Enforcement, RejectionKind};
-
-const KINDS: usize = RejectionKind::ALL.len();
+use crate::rejection_log::Counters;
 
 /// What stands for the scopes that have no series. No scope can have this name.
 const OTHERS: &str = "(others)";
-
-/// How many of each kind there were in one scope.
-#[derive(Debug, Default)]
-struct Counts {
-    refused: [AtomicU64; KINDS],
-    observed: [AtomicU64; KINDS],
-}
-
-impl Counts {
-    fn add(&self, kind: RejectionKind, enforcement: Enforcement) {
-        let counts = match enforcement {
-            Enforcement::Refused => &self.refused,
-            Enforcement::Observed => &self.observed,
-        };
-        if let Some(count) = counts.get(kind.index()) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Those that there were any of.
-    fn encode(&self, scope: &str, family: &mut MetricEncoder<'_>) -> fmt::Result {
-        for (enforced, counts) in [("true", &self.refused), ("false", &self.observed)] {
-            for (kind, count) in RejectionKind::ALL.iter().zip(counts) {
-                let count = count.load(Ordering::Relaxed);
-                if count == 0 {
-                    continue;
-                }
-                let labels = [
-                    ("kind", kind.as_str()),
-                    ("sqlstate", kind.sqlstate()),
-                    ("scope", scope),
-                    ("enforced", enforced),
-                ];
-                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Refusals since the proxy was started.
 #[derive(Debug)]
 pub(super) struct Rejections {
     cells: Arc<MarkCache>,
-    by_scope: DashMap<Scope, Counts>,
+    by_scope: DashMap<Scope, Counters>,
     /// Scopes that have been let in, so that two that come at once are not one too many.
     scopes: Mutex<usize>,
     /// Those that are about no scope.
-    without: Counts,
-    others: Counts,
+    without: Counters,
+    others: Counters,
 }
 
 impl Rejections {
@@ -78,8 +37,8 @@ impl Rejections {
             cells,
             by_scope: DashMap::new(),
             scopes: Mutex::new(0),
-            without: Counts::default(),
-            others: Counts::default(),
+            without: Counters::default(),
+            others: Counters::default(),
         }
     }
 
@@ -90,14 +49,14 @@ impl Rejections {
         enforcement: Enforcement,
     ) {
         let Some(scope) = scope else {
-            return self.without.add(kind, enforcement);
+            return self.without.count(kind, enforcement);
         };
         if !self.by_scope.contains_key(scope) {
             self.let_in(scope);
         }
         match self.by_scope.get(scope) {
-            Some(counts) => counts.add(kind, enforcement),
-            None => self.others.add(kind, enforcement),
+            Some(counts) => counts.count(kind, enforcement),
+            None => self.others.count(kind, enforcement),
         }
     }
 
@@ -108,7 +67,7 @@ impl Rejections {
         let mut scopes = self.scopes.lock();
         if *scopes < SCOPES_MAX && !self.by_scope.contains_key(scope) {
             *scopes += 1;
-            self.by_scope.insert(scope.clone(), Counts::default());
+            self.by_scope.insert(scope.clone(), Counters::default());
         }
     }
 }
@@ -119,13 +78,37 @@ impl Collector for Rejections {
             "Refusals, carried out or only observed; of scopes beyond the first 1000 together.";
         let kind = ConstCounter::new(0_u64).metric_type();
         let mut family = encoder.encode_descriptor("rejections", help, None, kind)?;
-        self.without.encode("", &mut family)?;
-        self.others.encode(OTHERS, &mut family)?;
+        encode(&self.without, "", &mut family)?;
+        encode(&self.others, OTHERS, &mut family)?;
         for entry in &self.by_scope {
-            entry.value().encode(entry.key().as_str(), &mut family)?;
+            encode(entry.value(), entry.key().as_str(), &mut family)?;
         }
         Ok(())
     }
+}
+
+/// Writes those of one scope that there were any of.
+fn encode(counters: &Counters, scope: &str, family: &mut MetricEncoder<'_>) -> fmt::Result {
+    let counts = counters.read();
+    for (enforced, enforcement) in [
+        ("true", Enforcement::Refused),
+        ("false", Enforcement::Observed),
+    ] {
+        for kind in RejectionKind::ALL {
+            let count = counts.of(kind, enforcement);
+            if count == 0 {
+                continue;
+            }
+            let labels = [
+                ("kind", kind.as_str()),
+                ("sqlstate", kind.sqlstate()),
+                ("scope", scope),
+                ("enforced", enforced),
+            ];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

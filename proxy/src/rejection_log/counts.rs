@@ -9,7 +9,7 @@ const KINDS: usize = RejectionKind::ALL.len();
 
 /// Counts that every session's thread adds to. They order nothing: each is only a number.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(crate) struct Counters {
     refused: [AtomicU64; KINDS],
     observed: [AtomicU64; KINDS],
     unproved: AtomicU64,
@@ -17,7 +17,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    pub(super) fn count(&self, kind: RejectionKind, enforced: Enforcement) {
+    pub(crate) fn count(&self, kind: RejectionKind, enforced: Enforcement) {
         let counters = match enforced {
             Enforcement::Refused => &self.refused,
             Enforcement::Observed => &self.observed,
@@ -35,7 +35,7 @@ impl Counters {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn read(&self) -> RejectionCounts {
+    pub(crate) fn read(&self) -> RejectionCounts {
         let read = |counters: &[AtomicU64; KINDS]| {
             counters
                 .each_ref()

@@ -26,12 +26,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
-pub(crate) use record::{RecordedStatement, RejectionRecord, SessionLabel, rfc3339};
+pub(crate) use counts::Counters;
+pub(crate) use record::{RecordedStatement, RejectionRecord, SessionLabel, moment, rfc3339};
 
 use crate::fence::statement_text::Literals;
 use crate::rejection::Enforcement;
 use crate::session::action::JudgedText;
-use counts::Counters;
 use jiff::Timestamp;
 use overlaps::{Overlap, Overlaps, Writer as TokenlessWriter};
 use parking_lot::Mutex;

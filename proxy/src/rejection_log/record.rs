@@ -133,10 +133,7 @@ impl RejectionRecord {
             scope: rejection.scope.as_ref().map(ToString::to_string),
             token: rejection.token.map(Token::get),
             mark: mark.map(|mark| mark.token.get()),
-            raised_at: mark.and_then(|mark| {
-                let since_epoch = Duration::from_micros(u64::try_from(mark.raised_at).ok()?);
-                UNIX_EPOCH.checked_add(since_epoch)
-            }),
+            raised_at: mark.and_then(|mark| moment(mark.raised_at)),
             raised_by: mark.map(|mark| clip(&mark.raised_by).to_owned()),
             session: session.clipped(),
             needs: rejection.needs,
@@ -149,7 +146,7 @@ impl RejectionRecord {
     }
 
     /// What was to be done that needs a token, in a word.
-    pub(crate) fn needs_as_str(&self) -> Option<&'static str> {
+    fn needs_as_str(&self) -> Option<&'static str> {
         self.needs.map(|needs| match needs {
             Class::Read => READ,
             Class::Write => WRITE,
@@ -230,6 +227,11 @@ impl Serialize for RejectionRecord {
         line.serialize_field("count", &self.count)?;
         line.end()
     }
+}
+
+/// Microseconds since the Unix epoch, where they are a time.
+pub(crate) fn moment(us: i64) -> Option<SystemTime> {
+    UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(us).ok()?))
 }
 
 /// RFC 3339 in UTC with microseconds, as PostgreSQL's own clock counts them.
