@@ -34,7 +34,7 @@ use link::Link;
 pub(crate) use login::Users;
 use login::{Operator, Refused, Rights};
 use session::Session;
-use table::{RowIter, Rows, object};
+use table::{RowIter, Rows, columns, object};
 pub(crate) use takeovers::as_json as takeovers_as_json;
 
 /// The only database.
@@ -112,7 +112,8 @@ impl Facts {
             Rows::Many(read) => Ok(read(self)),
             Rows::Asked(ask) => ask(self).await.map(|rows| Box::new(rows.into_iter()) as _),
         };
-        Some(rows.map(|rows| rows.map(|row| object(table.columns, row))))
+        let columns = columns(table.columns);
+        Some(rows.map(|rows| rows.map(move |row| object(&columns, row))))
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Facts;
-use super::table::{Cell, Row, Rows, Table, number, text};
+use super::table::{Cell, Row, Rows, Table};
 use crate::client_addr::ClientAddr;
 use crate::client_table::{ClientEntry, ClientState, Encryption, Facts as ClientFacts};
 use crate::config::{ShownKey, UpstreamAddr};
@@ -19,115 +19,67 @@ pub(super) const TABLES: [Table; 9] = [
     Table {
         name: "CLIENTS",
         help: "connections of clients",
-        columns: &[
-            text("type"),
-            text("user"),
-            text("database"),
-            text("state"),
-            text("addr"),
-            number("port"),
-            text("connect_time"),
-            number("remote_pid"),
-            text("tls"),
-            text("application_name"),
-            number("id"),
-        ],
+        columns: "\
+            type text, user text, database text, state text, addr text, port int8, \
+            connect_time text, remote_pid int8, tls text, application_name text, id int8",
         rows: Rows::Known(clients),
     },
     Table {
         name: "CONFIG",
         help: "the configuration, without passwords",
-        columns: &[
-            text("key"),
-            text("value"),
-            text("default"),
-            text("changeable"),
-        ],
+        columns: "key text, value text, default text, changeable text",
         rows: Rows::Known(config),
     },
     Table {
         name: "DATABASES",
         help: "databases that clients are connected to",
-        columns: &[
-            text("name"),
-            text("host"),
-            number("port"),
-            text("database"),
-            text("force_user"),
-            text("pool_mode"),
-            number("current_connections"),
-            number("paused"),
-            number("disabled"),
-        ],
+        columns: "\
+            name text, host text, port int8, database text, force_user text, pool_mode text, \
+            current_connections int8, paused int8, disabled int8",
         rows: Rows::Known(databases),
     },
     Table {
         name: "LISTS",
         help: "how many there are of what",
-        columns: &[text("list"), number("items")],
+        columns: "list text, items int8",
         rows: Rows::Known(lists),
     },
     Table {
         name: "MEM",
         help: "memory of the process, in bytes",
-        columns: &[text("name"), number("memtotal")],
+        columns: "name text, memtotal int8",
         rows: Rows::Known(mem),
     },
     Table {
         name: "POOLS",
         help: "sessions by database and user",
-        columns: &[
-            text("database"),
-            text("user"),
-            number("cl_active"),
-            number("cl_waiting"),
-            number("cl_active_cancel_req"),
-            number("cl_waiting_cancel_req"),
-            number("sv_active"),
-            number("sv_active_cancel"),
-            number("sv_being_canceled"),
-            number("sv_idle"),
-            number("sv_used"),
-            number("sv_tested"),
-            number("sv_login"),
-            number("maxwait"),
-            number("maxwait_us"),
-            text("pool_mode"),
-        ],
+        columns: "\
+            database text, user text, cl_active int8, cl_waiting int8, cl_active_cancel_req int8, \
+            cl_waiting_cancel_req int8, sv_active int8, sv_active_cancel int8, \
+            sv_being_canceled int8, sv_idle int8, sv_used int8, sv_tested int8, sv_login int8, \
+            maxwait int8, maxwait_us int8, pool_mode text",
         rows: Rows::Known(pools),
     },
     Table {
         name: "SERVERS",
         help: "connections to PostgreSQL, each with the id of its client",
-        columns: &[
-            text("type"),
-            text("user"),
-            text("database"),
-            text("state"),
-            text("addr"),
-            number("port"),
-            text("connect_time"),
-            number("remote_pid"),
-            text("application_name"),
-            number("id"),
-        ],
+        columns: "\
+            type text, user text, database text, state text, addr text, port int8, \
+            connect_time text, remote_pid int8, application_name text, id int8",
         rows: Rows::Known(servers),
     },
     Table {
         name: "STATS",
         help: "sums since the start, over all databases",
-        columns: &[
-            text("database"),
-            number("total_server_assignment_count"),
-            number("total_query_count"),
-            number("total_received"),
-        ],
+        columns: "\
+            database text, total_server_assignment_count int8, total_query_count int8, \
+            total_received int8",
         rows: Rows::Known(stats),
     },
     Table {
         name: "VERSION",
         help: "the version",
-        columns: &[text("version")],
+        columns: "version text",
         rows: Rows::Known(version),
     },
 ];

@@ -5,44 +5,27 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Facts;
-use super::table::{Cell, Column, Row, RowIter, number, rows, text};
+use super::table::{Cell, Column, Row, RowIter, columns, rows};
 use super::tables::{shown, time, yes};
 use crate::rejection_log::RejectionRecord;
 use crate::rejection_log::overlaps::{Overlap, Writer};
 
 /// The fields of a line of the rejection log.
-pub(super) const COLUMNS: [Column; 22] = [
-    text("time"),
-    text("kind"),
-    text("sqlstate"),
-    text("scope"),
-    number("token"),
-    number("mark"),
-    text("raised_at"),
-    text("raised_by"),
-    text("user"),
-    text("database"),
-    text("application_name"),
-    text("client_addr"),
-    number("backend_pid"),
-    text("authenticated"),
-    text("statement_class"),
-    text("statement"),
-    text("traceparent"),
-    text("needs"),
-    text("transaction"),
-    text("reason"),
-    text("enforced"),
-    number("count"),
-];
+pub(super) const COLUMNS: &str = "\
+    time text, kind text, sqlstate text, scope text, token int8, mark int8, raised_at text, \
+    raised_by text, user text, database text, application_name text, client_addr text, \
+    backend_pid int8, authenticated text, statement_class text, statement text, traceparent text, \
+    needs text, transaction text, reason text, enforced text, count int8";
 
 pub(super) fn rejections(facts: &Facts) -> RowIter {
-    rows(facts.shared.rejections.recent(), rejection)
+    let columns = columns(COLUMNS);
+    let row = move |record: Arc<RejectionRecord>| rejection(&columns, &record);
+    rows(facts.shared.rejections.recent(), row)
 }
 
 /// A record as in the log, without what would steer a terminal.
-fn rejection(record: Arc<RejectionRecord>) -> Row {
-    let fields = serde_json::to_value(&*record).unwrap_or_default();
+fn rejection(columns: &[Column], record: &RejectionRecord) -> Row {
+    let fields = serde_json::to_value(record).unwrap_or_default();
     let cell = |column: &Column| match fields.get(column.name) {
         Some(Value::String(text)) => shown(text),
         Some(Value::Bool(is_so)) => yes(*is_so).into(),
@@ -52,7 +35,7 @@ fn rejection(record: Arc<RejectionRecord>) -> Row {
         },
         _ => Cell::Null,
     };
-    COLUMNS.iter().map(cell).collect()
+    columns.iter().map(cell).collect()
 }
 
 pub(super) fn overlaps(facts: &Facts) -> Vec<Row> {

@@ -67,20 +67,17 @@ pub(super) struct Column {
     kind: Kind,
 }
 
-/// A column of texts.
-pub(super) const fn text(name: &'static str) -> Column {
-    Column {
-        name,
-        kind: Kind::Text,
-    }
-}
-
-/// A column of numbers.
-pub(super) const fn number(name: &'static str) -> Column {
-    Column {
-        name,
-        kind: Kind::Number,
-    }
+/// The columns that are written as in CREATE TABLE: `id int8, name text`.
+pub(super) fn columns(written: &'static str) -> Vec<Column> {
+    let column = |column: &'static str| {
+        let (name, kind) = column.split_once(' ').unwrap_or((column, "text"));
+        let kind = match kind {
+            "int8" => Kind::Number,
+            _ => Kind::Text,
+        };
+        Column { name, kind }
+    };
+    written.split(", ").map(column).collect()
 }
 
 /// A table.
@@ -90,7 +87,8 @@ pub(super) struct Table {
     pub(super) name: &'static str,
     /// What it shows, in a few words.
     pub(super) help: &'static str,
-    pub(super) columns: &'static [Column],
+    /// As [`columns`] reads them.
+    pub(super) columns: &'static str,
     pub(super) rows: Rows,
 }
 
@@ -112,7 +110,10 @@ pub(super) type Answer<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, String
 pub(super) type RowIter = Box<dyn ExactSizeIterator<Item = Row> + Send>;
 
 /// A row of each.
-pub(super) fn rows<T: Send + 'static>(of: Vec<T>, row: fn(T) -> Row) -> RowIter {
+pub(super) fn rows<T: Send + 'static>(
+    of: Vec<T>,
+    row: impl Fn(T) -> Row + Send + 'static,
+) -> RowIter {
     Box::new(of.into_iter().map(row))
 }
 
@@ -131,7 +132,8 @@ fn format(formats: &[i16], number: usize) -> i16 {
 impl Table {
     /// Appends what its rows look like.
     pub(super) fn describe(&self, formats: &[i16], out: &mut BytesMut) {
-        let fields = self.columns.iter().enumerate().map(|(number, column)| {
+        let columns = columns(self.columns);
+        let fields = columns.iter().enumerate().map(|(number, column)| {
             let (type_oid, type_len) = match column.kind {
                 Kind::Text => (25, -1),
                 Kind::Number => (20, 8),
@@ -148,7 +150,7 @@ impl Table {
 
     /// Whether a Bind may ask for these formats.
     pub(super) fn takes(&self, formats: &[i16]) -> bool {
-        let is_count = formats.len() < 2 || formats.len() == self.columns.len();
+        let is_count = formats.len() < 2 || formats.len() == columns(self.columns).len();
         is_count && formats.iter().all(|format| matches!(format, 0 | 1))
     }
 }
@@ -180,7 +182,18 @@ pub(super) fn object(columns: &[Column], row: Row) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use super::super::command::all_tables;
     use super::*;
+
+    #[test]
+    fn every_column_has_a_name_and_a_type() {
+        let written = all_tables().flat_map(|table| table.columns.split(", "));
+        for column in written {
+            let (name, kind) = column.split_once(' ').unwrap();
+            let is_name = name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            assert!(is_name && ["text", "int8"].contains(&kind), "{column:?}");
+        }
+    }
 
     #[test]
     fn numbers_have_two_forms() {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Facts;
 use super::command::{ORDERS, all_tables};
-use super::table::{Answer, Cell, Row, RowIter, Rows, Table, number, rows, text};
+use super::table::{Answer, Cell, Row, RowIter, Rows, Table, rows};
 use super::{refusals, takeovers};
 use crate::client_table::{ClientEntry, Encryption};
 use crate::fence::HeldTokens;
@@ -27,97 +27,64 @@ pub(super) const TABLES: [Table; 9] = [
     Table {
         name: "AUTHORITY",
         help: "the store of marks, and the control connection",
-        columns: &[text("key"), text("value")],
+        columns: "key text, value text",
         rows: Rows::Asked(authority),
     },
     Table {
         name: "HELP",
         help: "this list",
-        columns: &[text("command"), text("right"), text("help")],
+        columns: "command text, right text, help text",
         rows: Rows::Known(help),
     },
     Table {
         name: "OVERLAPS",
         help: "writers without a token, in observe mode, that took turns in one scope",
-        columns: &[
-            text("scope"),
-            text("application_name"),
-            text("client_host"),
-            text("other_application_name"),
-            text("other_client_host"),
-            text("since"),
-            text("until"),
-            number("seconds"),
-            number("turns"),
-        ],
+        columns: "\
+            scope text, application_name text, client_host text, other_application_name text, \
+            other_client_host text, since text, until text, seconds int8, turns int8",
         rows: Rows::Known(refusals::overlaps),
     },
     Table {
         name: "POLICY",
         help: "scopes that the policy names, and what limits their tokens",
-        columns: &[
-            text("scope"),
-            text("mode"),
-            number("max_step"),
-            number("max_token"),
-            text("numbers"),
-            text("prepared"),
-        ],
+        columns: "\
+            scope text, mode text, max_step int8, max_token int8, numbers text, prepared text",
         rows: Rows::Known(policy),
     },
     Table {
         name: "PROXIES",
         help: "the proxies that are connected to the cluster, by their control connections",
-        columns: &[
-            number("pid"),
-            text("address"),
-            text("application_name"),
-            text("since"),
-            text("authority"),
-            text("this_one"),
-        ],
+        columns: "\
+            pid int8, address text, application_name text, since text, authority text, \
+            this_one text",
         rows: Rows::Asked(proxies),
     },
     Table {
         name: "REJECTIONS",
         help: "the last refusals, the oldest first",
-        columns: &refusals::COLUMNS,
+        columns: refusals::COLUMNS,
         rows: Rows::Many(refusals::rejections),
     },
     Table {
         name: "SCOPES",
         help: "marks, and the sessions of this process that hold a token",
-        columns: &[
-            text("scope"),
-            number("mark"),
-            text("raised_at"),
-            text("raised_by"),
-            number("sessions"),
-            number("stale_sessions"),
-        ],
+        columns: "\
+            scope text, mark int8, raised_at text, raised_by text, sessions int8, \
+            stale_sessions int8",
         rows: Rows::Many(scopes),
     },
     Table {
         name: "SESSIONS",
         help: "connections of clients with their tokens, and what they do",
-        columns: &[
-            number("id"),
-            text("user"),
-            text("database"),
-            text("application_name"),
-            text("client_addr"),
-            text("since"),
-            text("tls"),
-            text("state"),
-            text("tokens"),
-            number("backend_pid"),
-        ],
+        columns: "\
+            id int8, user text, database text, application_name text, client_addr text, \
+            since text, tls text, state text, tokens text, backend_pid int8",
         rows: Rows::Many(sessions),
     },
     Table {
         name: "TAKEOVERS",
         help: "how the last takeovers went, the newest first",
-        columns: &takeovers::COLUMNS,
+        columns: takeovers::COLUMNS,
         rows: Rows::Asked(takeovers::takeovers),
     },
 ];

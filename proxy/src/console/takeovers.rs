@@ -6,22 +6,13 @@ use pgpalisade_authority::{Scope, TakeoverEnd, TakeoverRecord, Token};
 use tokio::time::Instant;
 
 use super::Facts;
-use super::table::{Answer, Column, Row, number, object, text};
+use super::table::{Answer, Row, columns, object};
 use super::tables::{ANSWER_WITHIN, shown, time};
 use crate::rejection_log::moment;
 
-pub(super) const COLUMNS: [Column; 10] = [
-    text("scope"),
-    number("from"),
-    number("to"),
-    text("raised_at"),
-    text("raised_by"),
-    text("outcome"),
-    number("sessions"),
-    number("transactions"),
-    number("took_us"),
-    text("why"),
-];
+pub(super) const COLUMNS: &str = "\
+    scope text, from int8, to int8, raised_at text, raised_by text, outcome text, sessions int8, \
+    transactions int8, took_us int8, why text";
 
 /// The rows of SHOW TAKEOVERS.
 pub(super) fn takeovers(facts: &Facts) -> Answer<'_> {
@@ -57,7 +48,8 @@ fn takeover((scope, record): (Scope, TakeoverRecord)) -> Row {
 /// Takeovers as a JSON array, each on a line of its own, in ASCII: PostgreSQL reads it in whatever encoding the session
 /// has.
 pub(crate) fn as_json(all: Vec<(Scope, TakeoverRecord)>) -> String {
-    let line = |record| object(&COLUMNS, takeover(record)).to_string();
+    let columns = columns(COLUMNS);
+    let line = |record| object(&columns, takeover(record)).to_string();
     let lines: Vec<String> = all.into_iter().map(line).collect();
     in_ascii(&format!("[{}]", lines.join(",\n ")))
 }
