@@ -4,10 +4,11 @@
 use std::io;
 
 use bytes::{Buf, Bytes, BytesMut};
+use pgpalisade_logins::kind;
 use pgpalisade_policies::{Access, Lexing, TextEncoding};
 
 use super::LoginError;
-use super::channel_binding::{self, Binding};
+use super::channel_binding::Binding;
 use crate::arrivals::Arrival;
 use crate::certificates::Loaded;
 use crate::session::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery};
@@ -20,11 +21,6 @@ use crate::wire::header::{self, HEADER_LEN, Header};
 
 /// What the client may send ahead of the end of the login.
 const AHEAD_MAX: usize = 64 * 1024;
-
-/// Kinds of authentication messages that a client does not answer:
-/// <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
-const OK: i32 = 0;
-const SASL_FINAL: i32 = 12;
 
 /// What the server said on the way.
 pub(super) struct Authenticated {
@@ -153,16 +149,16 @@ pub(super) async fn relay(
 /// Follows whose turn it is.
 fn on_authentication(body: &[u8], arrival: &mut Arrival) -> Progress {
     match backend::authentication_kind(body) {
-        Some(OK) => {
+        Some(kind::OK) => {
             arrival.answered();
             return Progress::Starting;
         }
-        Some(channel_binding::SASL) => {
+        Some(kind::SASL) => {
             arrival.owes();
             return Progress::Choosing;
         }
         // The last word of a SCRAM exchange is the server's.
-        Some(SASL_FINAL) => {}
+        Some(kind::SASL_FINAL) => {}
         _ => arrival.owes(),
     }
     Progress::Authenticating

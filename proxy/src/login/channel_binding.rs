@@ -2,15 +2,13 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/sasl-authentication.html#SASL-SCRAM-SHA-256>
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
+use pgpalisade_logins::kind;
+use pgpalisade_logins::scram::{SCRAM, SCRAM_PLUS};
 
 use crate::certificates::Loaded;
 use crate::transport::Socket;
-
-/// Authentication message: the server says which SASL mechanisms it takes.
-pub(super) const SASL: i32 = 10;
-
-const PLUS: &[u8] = b"SCRAM-SHA-256-PLUS";
+use crate::wire::encode;
 
 /// What becomes of channel binding between two sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +36,8 @@ impl Binding {
     /// An authentication message as the client is to see it.
     pub(super) fn offered(self, message: Bytes, body: &[u8]) -> Bytes {
         match (self, body.split_first_chunk()) {
-            (Self::Hidden, Some((kind, names))) if i32::from_be_bytes(*kind) == SASL => {
-                without_binding(&message, names)
+            (Self::Hidden, Some((asks, names))) if i32::from_be_bytes(*asks) == kind::SASL => {
+                without_binding(names)
             }
             _ => message,
         }
@@ -53,25 +51,13 @@ impl Binding {
 }
 
 /// The list of mechanisms ends with an empty name.
-fn without_binding(message: &Bytes, names: &[u8]) -> Bytes {
+fn without_binding(names: &[u8]) -> Bytes {
     let names = names.split(|byte| *byte == 0);
-    let kept: Vec<&[u8]> = names
-        .filter(|name| !name.is_empty() && *name != PLUS)
-        .collect();
-    let mut list = BytesMut::new();
-    for name in kept {
-        list.put_slice(name);
-        list.put_u8(0);
-    }
-    list.put_u8(0);
-    let Ok(len) = i32::try_from(list.len() + 8) else {
-        return message.clone();
-    };
+    let kept = names.filter(|name| !name.is_empty() && *name != SCRAM_PLUS.as_bytes());
+    let mut list: Vec<u8> = kept.flat_map(|name| [name, b"\0"].concat()).collect();
+    list.push(0);
     let mut out = BytesMut::new();
-    out.put_u8(b'R');
-    out.put_i32(len);
-    out.put_i32(SASL);
-    out.put_slice(&list);
+    encode::authentication(&mut out, kind::SASL, &list);
     out.freeze()
 }
 
@@ -83,7 +69,8 @@ fn asks_for_binding(answer: &[u8]) -> bool {
     };
     let (mechanism, rest) = answer.split_at(end);
     let first = rest.get(5).copied();
-    mechanism == PLUS || (mechanism == b"SCRAM-SHA-256" && matches!(first, Some(b'y' | b'p')))
+    mechanism == SCRAM_PLUS.as_bytes()
+        || (mechanism == SCRAM.as_bytes() && matches!(first, Some(b'y' | b'p')))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! Source: <https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
 
 use bytes::{Buf, BytesMut};
 
@@ -75,23 +76,21 @@ fn parse_line(bytes: &[u8]) -> Header {
     let words: Vec<&str> = line.unwrap_or_default().split(' ').collect();
     let address = match words.as_slice() {
         ["PROXY", "UNKNOWN", ..] => Some(None),
-        ["PROXY", "TCP4", source, to, port, to_port] => {
-            let is_sound = to.parse::<Ipv4Addr>().is_ok() && to_port.parse::<u16>().is_ok();
-            let source = source.parse::<Ipv4Addr>().ok().map(IpAddr::V4);
-            address(source, port).filter(|_| is_sound).map(Some)
-        }
-        ["PROXY", "TCP6", source, to, port, to_port] => {
-            let is_sound = to.parse::<Ipv6Addr>().is_ok() && to_port.parse::<u16>().is_ok();
-            let source = source.parse::<Ipv6Addr>().ok().map(IpAddr::V6);
-            address(source, port).filter(|_| is_sound).map(Some)
-        }
+        ["PROXY", "TCP4", words @ ..] => written_source::<Ipv4Addr>(words).map(Some),
+        ["PROXY", "TCP6", words @ ..] => written_source::<Ipv6Addr>(words).map(Some),
         _ => None,
     };
     address.map_or(Header::Nonsense, |address| Header::Whole(end + 2, address))
 }
 
-fn address(source: Option<IpAddr>, port: &str) -> Option<SocketAddr> {
-    Some(SocketAddr::new(source?, port.parse().ok()?))
+/// The source, where all words are sound.
+fn written_source<A: FromStr + Into<IpAddr>>(words: &[&str]) -> Option<SocketAddr> {
+    let [source, to, port, to_port] = words else {
+        return None;
+    };
+    let source = SocketAddr::new(source.parse::<A>().ok()?.into(), port.parse().ok()?);
+    let is_sound = to.parse::<A>().is_ok() && to_port.parse::<u16>().is_ok();
+    is_sound.then_some(source)
 }
 
 /// Version 2. `None` where it is none.
@@ -110,29 +109,25 @@ fn parse_binary(bytes: &[u8]) -> Option<Header> {
     let address = match (command, family) {
         // The load balancer's own: a check of its health.
         (0x20, _) => None,
-        (0x21, 0x11) => {
-            let (source, rest) = body.split_first_chunk::<4>()?;
-            let (_, ports) = rest.split_first_chunk::<4>()?;
-            Some((IpAddr::from(*source), ports))
-        }
-        (0x21, 0x21) => {
-            let (source, rest) = body.split_first_chunk::<16>()?;
-            let (_, ports) = rest.split_first_chunk::<16>()?;
-            Some((IpAddr::from(*source), ports))
-        }
+        (0x21, 0x11) => Some(binary_source::<4>(body)?),
+        (0x21, 0x21) => Some(binary_source::<16>(body)?),
         // By something else than TCP, or it does not say.
         (0x21, 0x00 | 0x31) => None,
         _ => return None,
     };
-    let address = match address {
-        None => None,
-        Some((source, ports)) => {
-            let (port, _) = ports.split_first_chunk::<2>()?;
-            ports.get(..4)?;
-            Some(SocketAddr::new(source, u16::from_be_bytes(*port)))
-        }
-    };
     Some(Header::Whole(front.len() + len, address))
+}
+
+/// The source: two addresses, and the port of each.
+fn binary_source<const N: usize>(body: &[u8]) -> Option<SocketAddr>
+where
+    IpAddr: From<[u8; N]>,
+{
+    let (source, rest) = body.split_first_chunk::<N>()?;
+    let (_, ports) = rest.split_first_chunk::<N>()?;
+    let [high, low, _, _] = *ports.first_chunk()?;
+    let port = u16::from_be_bytes([high, low]);
+    Some(SocketAddr::new(IpAddr::from(*source), port))
 }
 
 #[cfg(test)]
