@@ -6,7 +6,6 @@
 //! before a login.
 
 mod command;
-mod link;
 mod login;
 mod pausing;
 mod pgbouncer;
@@ -26,11 +25,11 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::ShownKey;
+use crate::link::Link;
 use crate::listener::{Accepted, Listener};
 use crate::wire::encode::Severity;
 use crate::worker::Shared;
 use command::Command;
-use link::Link;
 pub(crate) use login::Users;
 use login::{Operator, Refused, Rights};
 use session::Session;

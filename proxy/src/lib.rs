@@ -35,6 +35,7 @@ mod elections;
 mod handover;
 mod http;
 mod inspect;
+mod link;
 mod listener;
 mod logging;
 mod login;

@@ -1,15 +1,13 @@
 //! Connections that no worker has room for: told so where the protocol allows it, and closed.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 
 use crate::certificates::Certificates;
+use crate::link::{Link, LinkError};
 use crate::listener::{Accepted, ClientStream};
 use crate::metrics::Metrics;
 use crate::wire::encode::{self, ErrorFields, Severity};
@@ -55,16 +53,7 @@ impl Overflow {
             _ => Encryption::Declined,
         };
         tokio::spawn(async move {
-            let told = async {
-                match accepted.stream {
-                    ClientStream::Tcp(stream) => {
-                        tell(TcpStream::from_std(stream)?, encryption).await
-                    }
-                    ClientStream::Unix(stream) => {
-                        tell(UnixStream::from_std(stream)?, encryption).await
-                    }
-                }
-            };
+            let told = async { tell(Link::new(accepted.stream)?, encryption).await };
             if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, told).await {
                 tracing::debug!(client_addr = %accepted.client_addr, %error, "turned away");
             }
@@ -82,62 +71,43 @@ enum Encryption {
 }
 
 /// Waits for what the client wants, so that a probe is told nothing, and neither is who speaks another protocol.
-async fn tell(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    encryption: Encryption,
-) -> io::Result<()> {
-    let mut bytes = BytesMut::new();
+async fn tell(mut link: Link, encryption: Encryption) -> Result<(), LinkError> {
     for _ in 0..=REQUESTS {
-        let Some(packet) = packet(&mut stream, &mut bytes).await? else {
+        let Some(packet) = link.packet().await? else {
             return Ok(());
         };
         match (startup::parse(&packet), encryption) {
             (Ok(StartupPacket::SslRequest), Encryption::Declined)
-            | (Ok(StartupPacket::GssEncRequest), _) => stream.write_all(b"N").await?,
+            | (Ok(StartupPacket::GssEncRequest), _) => {
+                link.out.extend_from_slice(b"N");
+                link.flush().await?;
+            }
             (Ok(StartupPacket::CancelRequest) | Err(_), _) => return Ok(()),
             _ => break,
         }
     }
-    stream.write_all(&too_many()).await?;
-    stream.shutdown().await?;
-    // What was not read when a socket is closed would have the system throw the answer away.
-    while stream.read_buf(&mut bytes).await? > 0 {
-        bytes.clear();
-    }
+    too_many(&mut link.out);
+    link.close().await;
     Ok(())
 }
 
-async fn packet(
-    stream: &mut (impl AsyncRead + Unpin),
-    bytes: &mut BytesMut,
-) -> io::Result<Option<BytesMut>> {
-    loop {
-        match startup::packet_len(bytes) {
-            Ok(Some(len)) if bytes.len() >= len => return Ok(Some(bytes.split_to(len))),
-            Ok(_) if stream.read_buf(bytes).await? > 0 => {}
-            Ok(_) | Err(_) => return Ok(None),
-        }
-    }
-}
-
 /// PostgreSQL's own words for the client that is one too many.
-fn too_many() -> BytesMut {
-    let mut out = BytesMut::new();
-    encode::error_response(
-        &mut out,
-        &ErrorFields {
-            severity: Severity::Fatal,
-            sqlstate: SQLSTATE,
-            message: "sorry, too many clients already",
-            detail: "The worker threads of pgpalisade cannot keep up with new connections.",
-            hint: "",
-        },
-    );
-    out
+fn too_many(out: &mut BytesMut) {
+    let error = ErrorFields {
+        severity: Severity::Fatal,
+        sqlstate: SQLSTATE,
+        message: "sorry, too many clients already",
+        detail: "The worker threads of pgpalisade cannot keep up with new connections.",
+        hint: "",
+    };
+    encode::error_response(out, &error);
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::UnixStream;
+
     use super::*;
 
     const SSL: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
@@ -146,10 +116,13 @@ mod tests {
 
     /// What a client gets that sends all of this and no more.
     async fn answer(bytes: &[&[u8]], encryption: Encryption) -> Vec<u8> {
-        let (mut client, server) = tokio::io::duplex(1024);
+        let (mut client, server) = UnixStream::pair().unwrap();
         client.write_all(&bytes.concat()).await.unwrap();
         client.shutdown().await.unwrap();
-        tell(server, encryption).await.unwrap();
+        let server = ClientStream::Unix(server.into_std().unwrap());
+        let link = Link::new(server).unwrap();
+        // Who speaks another protocol has sent what is no packet.
+        let _ = tell(link, encryption).await;
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.unwrap();
         answer
@@ -158,7 +131,8 @@ mod tests {
     #[tokio::test]
     async fn who_asks_for_a_session_is_told() {
         use Encryption::{Declined, Possible};
-        let error = too_many();
+        let mut error = BytesMut::new();
+        too_many(&mut error);
         assert_eq!(answer(&[STARTUP], Declined).await, error);
         assert_eq!(answer(&[STARTUP], Possible).await, error);
         let declined = [b"N", &*error].concat();

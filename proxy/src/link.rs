@@ -1,4 +1,5 @@
-//! The socket of an operator: messages in, bounded by what the console takes, and messages out.
+//! A socket of somebody who has no session, an operator or a client that is turned away: messages in, bounded, and
+//! messages out.
 
 use std::io;
 use std::time::Duration;
@@ -21,7 +22,7 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why nothing more comes.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum LinkError {
+pub(crate) enum LinkError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -29,20 +30,21 @@ pub(super) enum LinkError {
 }
 
 /// One message.
-pub(super) struct Message {
-    pub(super) tag: u8,
-    pub(super) body: BytesMut,
+pub(crate) struct Message {
+    pub(crate) tag: u8,
+    pub(crate) body: BytesMut,
 }
 
-pub(super) struct Link {
+/// A socket, and the bytes that wait on it.
+pub(crate) struct Link {
     stream: Either<TcpStream, UnixStream>,
     inbox: BytesMut,
     /// What is to be sent.
-    pub(super) out: BytesMut,
+    pub(crate) out: BytesMut,
 }
 
 impl Link {
-    pub(super) fn new(stream: ClientStream) -> io::Result<Self> {
+    pub(crate) fn new(stream: ClientStream) -> io::Result<Self> {
         let stream = match stream {
             ClientStream::Tcp(stream) => Either::Left(TcpStream::from_std(stream)?),
             ClientStream::Unix(stream) => Either::Right(UnixStream::from_std(stream)?),
@@ -55,7 +57,7 @@ impl Link {
     }
 
     /// The user that the other end of a unix socket runs as.
-    pub(super) fn peer_uid(&self) -> Option<u32> {
+    pub(crate) fn peer_uid(&self) -> Option<u32> {
         match &self.stream {
             Either::Left(_) => None,
             Either::Right(stream) => Some(stream.peer_cred().ok()?.uid()),
@@ -63,7 +65,7 @@ impl Link {
     }
 
     /// The next packet in front of a session; `None` where the client has closed.
-    pub(super) async fn packet(&mut self) -> Result<Option<BytesMut>, LinkError> {
+    pub(crate) async fn packet(&mut self) -> Result<Option<BytesMut>, LinkError> {
         loop {
             match startup::packet_len(&self.inbox)? {
                 Some(len) if self.inbox.len() >= len => return Ok(Some(self.inbox.split_to(len))),
@@ -74,7 +76,7 @@ impl Link {
     }
 
     /// The next message; `None` where the client has closed.
-    pub(super) async fn message(&mut self) -> Result<Option<Message>, LinkError> {
+    pub(crate) async fn message(&mut self) -> Result<Option<Message>, LinkError> {
         loop {
             match header::parse(&self.inbox, |_| BODY_MAX)? {
                 Some(header) if self.inbox.len() >= header.frame_len() => {
@@ -92,7 +94,7 @@ impl Link {
     }
 
     /// Whether nothing more has come.
-    pub(super) fn is_drained(&self) -> bool {
+    pub(crate) fn is_drained(&self) -> bool {
         self.inbox.is_empty()
     }
 
@@ -102,7 +104,7 @@ impl Link {
     }
 
     /// Sends what is to be sent.
-    pub(super) async fn flush(&mut self) -> io::Result<()> {
+    pub(crate) async fn flush(&mut self) -> io::Result<()> {
         let write = self.stream.write_all(&self.out);
         let written = tokio::time::timeout(TAKEN_WITHIN, write).await;
         written.map_err(|_| io::ErrorKind::TimedOut)??;
@@ -111,7 +113,7 @@ impl Link {
     }
 
     /// Sends it, and closes. What was not read when a socket is closed would have the system throw the answer away.
-    pub(super) async fn close(mut self) {
+    pub(crate) async fn close(mut self) {
         if self.flush().await.is_err() || self.stream.shutdown().await.is_err() {
             return;
         }
