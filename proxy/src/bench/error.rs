@@ -1,12 +1,11 @@
 //! Why there is no measurement, by who is at fault.
 
-use std::error::Error as _;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::{Scope, Token};
-use pgpalisade_tls::FileError;
+use pgpalisade_tls::{FileError, words};
 
 use super::target::Path;
 use crate::config::UpstreamAddr;
@@ -125,8 +124,8 @@ pub(crate) struct Said {
 
 impl Said {
     pub(super) fn by(error: &tokio_postgres::Error) -> Self {
-        let (code, text) = match (error.as_db_error(), error.source()) {
-            (Some(db), _) => {
+        let (code, text) = match error.as_db_error() {
+            Some(db) => {
                 let code = db.code().code().to_owned();
                 // The proxy's own messages begin with it.
                 let text = match db.message().starts_with(&code) {
@@ -135,8 +134,7 @@ impl Said {
                 };
                 (code, text)
             }
-            (None, Some(source)) => (String::new(), format!("{error}: {source}")),
-            (None, None) => (String::new(), error.to_string()),
+            None => (String::new(), words(error)),
         };
         let visible = |c: char| if c.is_control() { ' ' } else { c };
         let text = text.chars().map(visible).collect();

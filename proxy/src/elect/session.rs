@@ -1,10 +1,9 @@
 //! A session through the proxy, in which a candidate declares.
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use pgpalisade_authority::{Claim, Scope, Token};
-use pgpalisade_tls::{ConnectError, Login};
+use pgpalisade_tls::{ConnectError, Login, words};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
@@ -151,16 +150,4 @@ pub(super) fn own_token(shown: &str, scope: &Scope) -> Option<Token> {
 
 pub(super) fn failed(error: &tokio_postgres::Error) -> LockError {
     LockError::Session(words(error))
-}
-
-/// What the server says, or what is wrong with the way to it.
-pub(super) fn words(error: &tokio_postgres::Error) -> String {
-    if let Some(said) = error.as_db_error() {
-        let hint = said.hint().map(|hint| format!(" ({hint})"));
-        return format!("{}{}", said.message(), hint.unwrap_or_default());
-    }
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
 }

@@ -2,11 +2,10 @@
 //!
 //! All is asked of one session through the proxy: who led when, and the table.
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_tls::{ConnectError, Login};
+use pgpalisade_tls::{ConnectError, Login, words};
 use thiserror::Error;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
@@ -86,14 +85,7 @@ pub(crate) enum AuditError {
 
 impl From<tokio_postgres::Error> for AuditError {
     fn from(error: tokio_postgres::Error) -> Self {
-        Self::Server(match (error.as_db_error(), error.source()) {
-            (Some(said), _) => match said.hint() {
-                Some(hint) => format!("{} ({hint})", said.message()),
-                None => said.message().to_owned(),
-            },
-            (None, Some(source)) => format!("{error}: {source}"),
-            (None, None) => error.to_string(),
-        })
+        Self::Server(words(&error))
     }
 }
 

@@ -1,6 +1,7 @@
 //! TLS under tokio-postgres.
 
 use std::convert::Infallible;
+use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -49,6 +50,19 @@ pub enum ConnectError {
     /// The server, or the way to it.
     #[error(transparent)]
     Server(#[from] tokio_postgres::Error),
+}
+
+/// What the server says, with its hint, or what is wrong with the way to it.
+#[must_use]
+pub fn words(error: &tokio_postgres::Error) -> String {
+    if let Some(said) = error.as_db_error() {
+        let hint = said.hint().map(|hint| format!(" ({hint})"));
+        return format!("{}{}", said.message(), hint.unwrap_or_default());
+    }
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
 }
 
 /// How to log in to a server: what tokio-postgres knows of it, and TLS.

@@ -13,7 +13,7 @@ mod sslmode;
 mod verifier;
 
 pub use accept::{AcceptFiles, Acceptor};
-pub use client::{ConnectError, ForHost, Login, Negotiated, Stream};
+pub use client::{ConnectError, ForHost, Login, Negotiated, Stream, words};
 pub use connect::Connector;
 pub use dsn::percent_decode;
 pub use files::FileError;
