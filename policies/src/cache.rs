@@ -121,7 +121,8 @@ impl VerdictCache {
         found
     }
 
-    /// Keeps what [`classify`](crate::classify()) has said, where there is room: a quarter of the cache for one text at most.
+    /// Keeps what [`classify`](crate::classify()) has said, where there is room: a quarter of the cache for one text at
+    /// most.
     pub fn keep(&mut self, text: &[u8], lexing: Lexing, verdict: &Arc<Verdict>) {
         let hash = self.hash(text, lexing);
         let form = self.form_hash(text, lexing);

@@ -347,8 +347,8 @@ impl Verdict {
         }
     }
 
-    /// Whether one of its statements does something to the session that has to be followed. A text that was not
-    /// understood does nothing by this measure: what it may do does not bind anything.
+    /// Whether one of its statements does something to the session that has to be followed. Of a text that was not
+    /// understood that is only the name of one of our settings: whatever else it may do does not bind anything.
     #[inline]
     #[must_use]
     pub const fn has_controls(&self) -> bool {

@@ -1,5 +1,5 @@
-//! Connection strings. What they say of TLS is taken out of them: tokio-postgres knows half of the modes and none of the
-//! files.
+//! Connection strings. What they say of TLS is taken out of them: tokio-postgres knows half of the modes and none of
+//! the files.
 
 use std::error::Error as _;
 
