@@ -242,6 +242,23 @@ fn what_only_seems_to_declare_is_refused() {
     assert_eq!(wire.rows("SHOW fencing.mark"), [["35"]]);
 }
 
+/// In these encodings a byte that looks like ASCII may be half a letter, so nobody knows what such a text declares.
+#[test]
+fn a_text_that_cannot_be_read_declares_nothing() {
+    let stage = stage("");
+    let mut wire = stage.plain();
+    wire.ok("SET fencing.token = 34");
+    wire.ok("SET client_encoding = 'SJIS'");
+    let text = "SET fencing.token = 35 -- ü";
+    for answer in [wire.query(text), wire.extended(text)] {
+        let shown = pretty(&answer);
+        assert!(shown.contains("PF003"), "{shown}");
+        assert!(shown.contains("cannot read what this text does"), "{shown}");
+    }
+    assert_eq!(wire.rows("SHOW fencing.mark"), [["34"]]);
+    wire.ok("SET fencing.token = 35");
+}
+
 /// Constants run no code of a user's, so they leave no doubt behind a COMMIT in the same text.
 #[test]
 fn constants_before_the_end_of_a_transaction() {
