@@ -1,5 +1,6 @@
 //! `pgpalisade elect`: a command that runs while its process leads, under the token of its term.
 
+mod clock_steps;
 mod kubernetes;
 mod loss;
 mod no_wait;

@@ -30,6 +30,7 @@
 )]
 
 pub mod browser;
+pub mod clock;
 pub mod etcd;
 pub mod held_relay;
 pub mod http;

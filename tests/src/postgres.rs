@@ -1,6 +1,5 @@
 //! A private PostgreSQL: its own data directory, port and socket, unprivileged, removed when dropped.
 
-mod clock;
 mod program;
 mod replica;
 
@@ -11,6 +10,7 @@ use std::time::Duration;
 use pgpalisade_harness::postgres::{Programs, Server};
 use tempfile::TempDir;
 
+use crate::clock::{self, Clock};
 use crate::machine::{self, Signal};
 use crate::wire::{Endpoint, Wire};
 
@@ -90,6 +90,30 @@ impl Postgres {
         let settings = settings.map(|&one| one.to_owned()).collect();
         let programs = programs(dir.path());
         Self::launch(turn, dir, settings, programs, None)
+    }
+
+    /// As [`Self::start_with`], with a clock that can be [stepped](Self::set_clock).
+    pub fn start_with_clock(auth: Auth, settings: &[&str]) -> Self {
+        let server = Self::start_as(auth, settings, |dir| {
+            let clock = Clock::of(dir);
+            clock.set(0);
+            let programs = programs().clone();
+            let environment = clock.environment();
+            environment.iter().fold(programs, |all, (name, value)| {
+                all.with_environment(name, value)
+            })
+        });
+        server.set_clock(3_600);
+        let machine = format!("extract(epoch FROM now()) - {}", clock::seconds_now());
+        let ahead = server.value(&format!("SELECT {machine} > 1800"));
+        assert_eq!(ahead, "t", "no libfaketime (package faketime)");
+        server.set_clock(0);
+        server
+    }
+
+    /// Steps its clock: so many seconds before that of the machine, or behind it.
+    pub fn set_clock(&self, ahead: i64) {
+        Clock::of(self.dir.path()).set(ahead);
     }
 
     /// On this port, or on any that is free.

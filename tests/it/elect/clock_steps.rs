@@ -1,0 +1,86 @@
+//! The time of day, of candidates and of their proxy, is stepped while one of them leads: nothing changes hands.
+
+use std::time::Duration;
+
+use pgpalisade_tests::clock::{Clock, seconds_now};
+use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::postgres::{Postgres, scratch_dir};
+use pgpalisade_tests::programs::connect_by_environment;
+use pgpalisade_tests::proxy::{Options, Proxy, subcommand};
+
+use super::{Candidate, token_of};
+
+const HOUR: i64 = 3_600;
+/// Longer than each lock lives without its holder.
+const TTL_AND_MORE: Duration = Duration::from_secs(5);
+
+/// Says what the time of day is, again and again.
+const TELLS_THE_TIME: &str = "echo runs as $$; while :; do date +time=%s; sleep 0.1; done";
+
+fn candidate(with: &[&str], proxy: &Proxy, clock: &Clock) -> Candidate {
+    let mut command = subcommand("elect");
+    connect_by_environment(&mut command, &proxy.endpoint());
+    command
+        .args(["jobs", "--ttl", "3s"])
+        .args(with)
+        .args(["--", "sh", "-c", TELLS_THE_TIME])
+        .envs(clock.environment());
+    Candidate::spawn(command)
+}
+
+/// The command has seen the clock so far from the machine's.
+#[track_caller]
+fn assert_steps(leader: &Candidate, ahead: i64) {
+    wait_for("a step of the clock", || {
+        let output = leader.output();
+        let last = output
+            .lines()
+            .rev()
+            .find_map(|line| line.strip_prefix("time="))?;
+        let seen = last.parse::<i64>().ok()? - i64::try_from(seconds_now()).unwrap();
+        ((seen - ahead).abs() < 60).then_some(())
+    });
+}
+
+fn steps_change_nothing(with: &[&str]) {
+    let dir = scratch_dir();
+    let clock = Clock::of(dir.path());
+    clock.set(0);
+    let postgres = Postgres::start();
+    let mut options = Options::new(&postgres);
+    for (name, value) in clock.environment() {
+        options = options.variable(name, &value);
+    }
+    let proxy = Proxy::start_with(options);
+    let leader = candidate(with, &proxy, &clock);
+    let token = token_of(&leader);
+    let next = candidate(with, &proxy, &clock);
+    next.wait_for("waiting for");
+    for ahead in [HOUR, -HOUR, 0] {
+        clock.set(ahead);
+        assert_steps(&leader, ahead);
+        std::thread::sleep(TTL_AND_MORE);
+    }
+    assert!(!leader.output().contains("lost "), "{}", leader.output());
+    assert!(!next.output().contains("leads"), "{}", next.output());
+    drop(leader);
+    assert!(token_of(&next).parse::<u64>().unwrap() > token.parse().unwrap());
+}
+
+#[test]
+fn with_a_lease() {
+    steps_change_nothing(&["--with", "lease"]);
+}
+
+#[test]
+fn with_etcd() {
+    let etcd = Etcd::start(1);
+    let urls = etcd.urls().join(",");
+    steps_change_nothing(&["--with", "etcd:/elections/jobs", "--etcd", &urls]);
+}
+
+#[test]
+fn with_an_advisory_lock() {
+    steps_change_nothing(&["--with", "advisory-lock:4711"]);
+}
