@@ -1,6 +1,6 @@
 //! What holds in every conversation.
 //!
-//! `PGPALISADE_CORE_CONVERSATIONS=100000 PGPALISADE_CORE_SEED=7 cargo test -p pgpalisade session::tests::properties`
+//! `PGPALISADE_CORE_CONVERSATIONS=100000 PGPALISADE_CORE_SEED=7 cargo test -p pgpalisade-session properties`
 //! runs more of them. The seed of a conversation that fails is printed.
 
 use std::cell::RefCell;
