@@ -13,7 +13,7 @@ use super::{Candidate, token_of};
 
 const HOUR: i64 = 3_600;
 /// Longer than each lock lives without its holder.
-const TTL_AND_MORE: Duration = Duration::from_secs(5);
+const TTL_AND_MORE: Duration = Duration::from_secs(9);
 
 /// Says what the time of day is, again and again.
 const TELLS_THE_TIME: &str = "echo runs as $$; while :; do date +time=%s; sleep 0.1; done";
@@ -22,7 +22,7 @@ fn candidate(with: &[&str], proxy: &Proxy, clock: &Clock) -> Candidate {
     let mut command = subcommand("elect");
     connect_by_environment(&mut command, &proxy.endpoint());
     command
-        .args(["jobs", "--ttl", "3s"])
+        .args(["jobs", "--ttl", "8s"])
         .args(with)
         .args(["--", "sh", "-c", TELLS_THE_TIME])
         .envs(clock.environment());
@@ -57,7 +57,7 @@ fn steps_change_nothing(with: &[&str]) {
     let token = token_of(&leader);
     let next = candidate(with, &proxy, &clock);
     next.wait_for("waiting for");
-    for ahead in [HOUR, -HOUR, 0] {
+    for ahead in [HOUR, -HOUR] {
         clock.set(ahead);
         assert_steps(&leader, ahead);
         std::thread::sleep(TTL_AND_MORE);
