@@ -11,8 +11,8 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::client_addr::ClientAddr;
 use crate::fence::HeldTokens;
+use crate::rejection_log::ClientAddr;
 use crate::rejection_log::SessionLabel;
 use crate::session::Activity;
 

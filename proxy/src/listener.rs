@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::client_addr::ClientAddr;
 use crate::config::ListenAddr;
+use crate::rejection_log::ClientAddr;
 
 /// A connection that was accepted.
 #[derive(Debug)]

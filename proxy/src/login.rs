@@ -26,13 +26,13 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::arrivals::Arrival;
 use crate::certificates::{ClientLeg, Loaded};
-use crate::client_addr::ClientAddr;
 use crate::client_table::{ClientEntry, ClientState, Encryption, Publisher};
 use crate::fence::ReplicationPermit;
 use crate::listener::{Accepted, ClientStream};
 use crate::passthrough::Passthrough;
 use crate::pause;
 use crate::rejection::Rejection;
+use crate::rejection_log::ClientAddr;
 use crate::rejection_log::SessionLabel;
 use crate::relay::{Established, NotBegun, Relay};
 use crate::session::access::AccessMode;

@@ -25,7 +25,7 @@ use super::raw::{Environment, RawConfig};
 use super::secret::Secret;
 use super::tls::ClientTls;
 use super::values::Values;
-use crate::client_addr::ClientAddr;
+use crate::rejection_log::ClientAddr;
 
 /// What `serve` needs to know. Made by [`Config::from_raw`] only.
 #[derive(Debug, Clone)]

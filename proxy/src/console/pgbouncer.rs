@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Facts;
 use super::table::{Cell, Row, Rows, Table};
-use crate::client_addr::ClientAddr;
 use crate::client_table::{ClientEntry, ClientState, Encryption, Facts as ClientFacts};
 use crate::config::{ShownKey, UpstreamAddr};
 use crate::fence::readable::without_controls;
 use crate::metrics::memory;
 use crate::pause::Traffic;
+use crate::rejection_log::ClientAddr;
 
 /// In the order of SHOW HELP.
 pub(super) const TABLES: [Table; 9] = [

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use bytes::{Buf, BytesMut};
 
 use super::{LoginError, Silence};
-use crate::client_addr::ClientAddr;
+use crate::rejection_log::ClientAddr;
 use crate::transport::Socket;
 
 /// The longest line of version 1, its end included.

@@ -7,8 +7,8 @@ use pgpalisade_logins::ServerLoginError;
 
 use super::encryption::Unmet;
 use super::{Insecure, LoginError};
-use crate::client_addr::ClientAddr;
 use crate::metrics::Metrics;
+use crate::rejection_log::ClientAddr;
 use crate::transport::Socket;
 use crate::wire::encode::{self, ErrorFields, Severity};
 use crate::worker::Shared;

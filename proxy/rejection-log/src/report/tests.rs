@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::verdict::Answer;
 use super::*;
-use crate::rejection::Enforcement;
+use pgpalisade_fence::rejection::Enforcement;
 
 /// A line as the proxy writes it, with these fields changed.
 fn line(changes: &Value) -> String {
@@ -267,7 +267,7 @@ fn writers_that_take_turns_are_told() {
 
 #[test]
 fn every_kind_has_its_advice_and_one_that_is_not_known_is_no_ready() {
-    for kind in crate::rejection::RejectionKind::ALL {
+    for kind in pgpalisade_fence::rejection::RejectionKind::ALL {
         let text = log(&[json!({"kind": kind.as_str()})]);
         let verdict = summary(&text).verdict;
         let advice = verdict.findings.first().unwrap().advice;

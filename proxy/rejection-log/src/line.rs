@@ -7,23 +7,28 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 
 use super::record::clip;
-use crate::rejection::Enforcement;
+use pgpalisade_fence::rejection::Enforcement;
 
 /// Longest line that is looked at. A record with every name at its limit, all of it escaped, has about 16 KiB.
 const MAX_LINE: usize = 64 * 1024;
 
 /// What a line says.
 #[derive(Debug)]
-pub(crate) enum Line {
+pub enum Line {
+    /// One refusal, or several alike.
     Record(Box<Record>),
     /// So many refusals before a login was authenticated.
     Unauthenticated {
+        /// When the last of them was counted.
         time: Timestamp,
+        /// How many.
         records: u64,
     },
     /// So many records are missing.
     Dropped {
+        /// When that was noted.
         time: Timestamp,
+        /// How many.
         records: u64,
     },
     /// It is empty, as after a torn line.
@@ -34,54 +39,69 @@ pub(crate) enum Line {
 
 /// A record as it was read. Names are no longer than those that the proxy writes.
 #[derive(Debug)]
-pub(crate) struct Record {
-    pub(crate) time: Timestamp,
-    pub(crate) kind: String,
-    pub(crate) sqlstate: String,
-    pub(crate) scope: Option<String>,
-    pub(crate) token: Option<u64>,
-    pub(crate) mark: Option<u64>,
-    pub(crate) session: Session,
-    pub(crate) statement: Statement,
-    pub(crate) reason: Option<String>,
+pub struct Record {
+    /// When it was refused.
+    pub time: Timestamp,
+    /// Why, in the word of the log.
+    pub kind: String,
+    /// The SQLSTATE that the client was told.
+    pub sqlstate: String,
+    /// Scope of the tokens.
+    pub scope: Option<String>,
+    /// The session's token, where it had one.
+    pub token: Option<u64>,
+    /// The highest token of the scope, where it was known.
+    pub mark: Option<u64>,
+    /// Who was refused.
+    pub session: Session,
+    /// The statement, where one was refused.
+    pub statement: Statement,
+    /// Why, where no other field tells.
+    pub reason: Option<String>,
     /// `read` or `write`, where there was no token for it.
-    pub(crate) needs: Option<String>,
+    pub needs: Option<String>,
     /// What became of the transaction of a session that was ended.
-    pub(crate) transaction: Option<String>,
-    pub(crate) enforced: Enforcement,
+    pub transaction: Option<String>,
+    /// Whether it was carried out.
+    pub enforced: Enforcement,
     /// How many refusals it stands for.
-    pub(crate) count: u64,
+    pub count: u64,
 }
 
 /// Whose statement it was.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Session {
+pub struct Session {
+    /// The user.
     #[serde(default, deserialize_with = "name_or_empty")]
-    pub(crate) user: String,
+    pub user: String,
+    /// The database.
     #[serde(default, deserialize_with = "name_or_empty")]
-    pub(crate) database: String,
+    pub database: String,
+    /// Its application_name, where it gave one.
     #[serde(default, rename = "application_name", deserialize_with = "name")]
-    pub(crate) application: Option<String>,
+    pub application: Option<String>,
     /// Without the port, which is another with each connection.
     #[serde(default, rename = "client_addr", deserialize_with = "host")]
-    pub(crate) client: Option<String>,
+    pub client: Option<String>,
     /// Whether the login was, so that the user is who it says.
     #[serde(default = "yes")]
-    pub(crate) authenticated: bool,
+    pub authenticated: bool,
 }
 
 /// What was refused.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Statement {
+pub struct Statement {
+    /// Its class, in the words of the policy.
     #[serde(default, rename = "statement_class", deserialize_with = "name")]
-    pub(crate) class: Option<String>,
+    pub class: Option<String>,
+    /// Its text, as far as it was recorded.
     #[serde(rename = "statement")]
-    pub(crate) text: Option<String>,
+    pub text: Option<String>,
 }
 
 /// Which records are wanted.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Filter {
+pub struct Filter {
     /// Only those at this time or later.
     pub since: Option<Timestamp>,
     /// Only those before this time.
@@ -93,11 +113,13 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    pub(crate) fn takes_time(&self, time: Timestamp) -> bool {
+    /// Whether something that was then is wanted.
+    pub fn takes_time(&self, time: Timestamp) -> bool {
         self.since.is_none_or(|since| time >= since) && self.until.is_none_or(|until| time < until)
     }
 
-    pub(crate) fn takes(&self, record: &Record) -> bool {
+    /// Whether a record is wanted.
+    pub fn takes(&self, record: &Record) -> bool {
         self.takes_time(record.time)
             && (self.scope.is_none() || self.scope == record.scope)
             && self.enforced.is_none_or(|only| only == record.enforced)
@@ -153,7 +175,8 @@ const fn yes() -> bool {
     true
 }
 
-pub(crate) fn parse(line: &[u8]) -> Line {
+/// What a line says, whoever has written it.
+pub fn parse(line: &[u8]) -> Line {
     if line.trim_ascii().is_empty() {
         return Line::Empty;
     }
@@ -200,7 +223,7 @@ pub(crate) fn parse(line: &[u8]) -> Line {
 
 /// What was read.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Read {
+pub enum Read {
     /// A line, now in the buffer without its end.
     Line,
     /// The input ended in the middle of a line, now in the buffer.
@@ -212,7 +235,7 @@ pub(crate) enum Read {
 }
 
 /// Reads one line into `line`, which never grows beyond [`MAX_LINE`].
-pub(crate) fn read(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Read> {
+pub fn read(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Read> {
     line.clear();
     let mut too_long = false;
     loop {

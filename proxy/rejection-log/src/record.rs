@@ -9,11 +9,11 @@ use pgpalisade_policies::Class;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::client_addr::ClientAddr;
-use crate::fence::readable::escaped;
-use crate::fence::statement_text::{Literals, StatementText, boundary_at_most};
-use crate::fence::traceparent::Traceparent;
-use crate::rejection::{Enforcement, OpenTransaction, Rejection, RejectionKind};
-use crate::session::action::JudgedText;
+use pgpalisade_fence::readable::escaped;
+use pgpalisade_fence::rejection::{Enforcement, OpenTransaction, Rejection, RejectionKind};
+use pgpalisade_fence::statement_text::{Literals, StatementText, boundary_at_most};
+use pgpalisade_fence::traceparent::Traceparent;
+use pgpalisade_session::action::JudgedText;
 
 /// Longest name in a record. PostgreSQL's own names have at most 63 bytes; a client may send more before it is told so.
 const MAX_NAME: usize = 256;
@@ -27,7 +27,7 @@ pub(super) const WRITE: &str = "write";
 
 /// What is kept about a rejection. The SQLSTATE follows from the kind.
 #[derive(Debug, Clone)]
-pub(crate) struct RejectionRecord {
+pub struct RejectionRecord {
     /// When it was refused, by this machine's clock. For reading only: nothing is decided by it.
     pub time: SystemTime,
     /// Why.
@@ -60,7 +60,7 @@ pub(crate) struct RejectionRecord {
 
 /// What is kept of a statement.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct RecordedStatement {
+pub struct RecordedStatement {
     /// Its class in the words of the policy; `None` where no statement was refused.
     pub class: Option<Cow<'static, str>>,
     /// Its text, shortened, and without literals unless configured.
@@ -83,7 +83,7 @@ impl RecordedStatement {
 
 /// How a session is named in records.
 #[derive(Debug, Clone)]
-pub(crate) struct SessionLabel {
+pub struct SessionLabel {
     /// User of the startup packet.
     pub user: String,
     /// Database of the startup packet.
@@ -100,7 +100,7 @@ pub(crate) struct SessionLabel {
 
 impl SessionLabel {
     /// Whether the user is who it says. Before that anybody can write any name.
-    pub(crate) const fn is_authenticated(&self) -> bool {
+    pub const fn is_authenticated(&self) -> bool {
         self.backend_pid.is_some()
     }
 
@@ -120,7 +120,7 @@ impl SessionLabel {
 impl RejectionRecord {
     /// The record of a refusal.
     #[must_use]
-    pub(crate) fn new(
+    pub fn new(
         rejection: &Rejection,
         session: &SessionLabel,
         statement: RecordedStatement,
@@ -230,12 +230,12 @@ impl Serialize for RejectionRecord {
 }
 
 /// Microseconds since the Unix epoch, where they are a time.
-pub(crate) fn moment(us: i64) -> Option<SystemTime> {
+pub fn moment(us: i64) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(us).ok()?))
 }
 
 /// RFC 3339 in UTC with microseconds, as PostgreSQL's own clock counts them.
-pub(crate) fn rfc3339(time: SystemTime) -> String {
+pub fn rfc3339(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time)
         .map_or_else(|_| String::from("unknown"), |time| format!("{time:.6}"))
 }

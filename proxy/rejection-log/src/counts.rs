@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::rejection::{Enforcement, RejectionKind};
+use pgpalisade_fence::rejection::{Enforcement, RejectionKind};
 
 const KINDS: usize = RejectionKind::ALL.len();
 
 /// Counts that every session's thread adds to. They order nothing: each is only a number.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub struct Counters {
     refused: [AtomicU64; KINDS],
     observed: [AtomicU64; KINDS],
     unproved: AtomicU64,
@@ -17,7 +17,8 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn count(&self, kind: RejectionKind, enforced: Enforcement) {
+    /// Counts one more.
+    pub fn count(&self, kind: RejectionKind, enforced: Enforcement) {
         let counters = match enforced {
             Enforcement::Refused => &self.refused,
             Enforcement::Observed => &self.observed,
@@ -35,7 +36,8 @@ impl Counters {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn read(&self) -> RejectionCounts {
+    /// All counts, as they are now.
+    pub fn read(&self) -> RejectionCounts {
         let read = |counters: &[AtomicU64; KINDS]| {
             counters
                 .each_ref()
@@ -52,7 +54,7 @@ impl Counters {
 
 /// How many rejections there were at one moment, since the log was opened. Those whose record was dropped are in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RejectionCounts {
+pub struct RejectionCounts {
     refused: [u64; KINDS],
     observed: [u64; KINDS],
     unproved: u64,
@@ -61,13 +63,13 @@ pub(crate) struct RejectionCounts {
 
 impl RejectionCounts {
     /// Those of a kind.
-    pub(crate) fn of(&self, kind: RejectionKind, enforced: Enforcement) -> u64 {
+    pub fn of(&self, kind: RejectionKind, enforced: Enforcement) -> u64 {
         let counts = self.counts(enforced);
         counts.get(kind.index()).copied().unwrap_or_default()
     }
 
     /// Those of all kinds.
-    pub(crate) fn total(&self, enforced: Enforcement) -> u64 {
+    pub fn total(&self, enforced: Enforcement) -> u64 {
         self.counts(enforced).iter().sum()
     }
 
@@ -77,7 +79,7 @@ impl RejectionCounts {
     }
 
     /// Records that came too fast to be written to the file or the log.
-    pub(crate) const fn dropped(&self) -> u64 {
+    pub const fn dropped(&self) -> u64 {
         self.dropped
     }
 

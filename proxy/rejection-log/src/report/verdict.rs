@@ -4,11 +4,11 @@ use serde::Serialize;
 
 use super::tally::Tally;
 use super::{Count, Row, Understood};
-use crate::rejection::RejectionKind;
+use pgpalisade_fence::rejection::RejectionKind;
 
 /// Whom a record is about, and why there is one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub(crate) struct Who {
+pub struct Who {
     /// As in the log.
     #[serde(skip)]
     pub kind: String,
@@ -25,7 +25,7 @@ pub(crate) struct Who {
 /// What the records say about switching the fence on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub enum Answer {
     /// What would have been refused is what the fence is for.
     Ready,
     /// The same, but records are missing, and they may say something else.
@@ -42,7 +42,7 @@ pub(crate) enum Answer {
 
 /// The end of a report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Verdict {
+pub struct Verdict {
     /// In one word.
     pub answer: Answer,
     /// In one sentence.
@@ -55,7 +55,7 @@ pub(crate) struct Verdict {
 
 /// All records of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
+pub struct Finding {
     /// As in the log.
     pub kind: String,
     /// How many.

@@ -16,15 +16,15 @@ use serde::Serialize;
 use super::line::{self, Filter, Line, Read, Record};
 use super::overlaps::{Overlap, Overlaps, Writer};
 use super::record::WRITE;
-use crate::fence::statement_text::Literals;
-use crate::fence::statement_text::StatementText;
-use crate::rejection::Enforcement;
+use pgpalisade_fence::rejection::Enforcement;
+use pgpalisade_fence::statement_text::Literals;
+use pgpalisade_fence::statement_text::StatementText;
 use tally::Tally;
 use verdict::Who;
 
-pub(crate) use deposed::Deposed;
-pub(crate) use tally::{Count, Row, Top};
-pub(crate) use verdict::{Finding, Verdict};
+pub use deposed::Deposed;
+pub use tally::{Count, Row, Top};
+pub use verdict::{Finding, Verdict};
 
 /// Distinct names that are counted by themselves, for each of scope, user, application, database and address.
 const NAMES: usize = 10_000;
@@ -34,7 +34,7 @@ const SHAPES: usize = 5_000;
 
 /// How much of the input was understood.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Understood {
+pub struct Understood {
     /// Records that are in the report.
     pub records: u64,
     /// Records that the filters left out.
@@ -52,14 +52,14 @@ pub(crate) struct Understood {
 impl Understood {
     /// Whether anything read was a line of a rejection log.
     #[must_use]
-    pub(crate) const fn is_a_log(&self) -> bool {
+    pub const fn is_a_log(&self) -> bool {
         self.records + self.filtered_out + self.dropped + self.unauthenticated > 0
     }
 }
 
 /// Counts of everything read so far.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub struct Report {
     filter: Filter,
     understood: Understood,
     total: Count,
@@ -78,7 +78,7 @@ pub(crate) struct Report {
 
 /// Why something was refused.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub(crate) struct Kind {
+pub struct Kind {
     /// As in the log.
     pub kind: String,
     /// What the client got, or would get.
@@ -87,28 +87,28 @@ pub(crate) struct Kind {
 
 /// A scope, user, application, database or client address; `null` where a record has none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub(crate) struct Name {
+pub struct Name {
     /// The name, where there is one.
     pub name: Option<String>,
 }
 
 /// Statements that differ in nothing that matters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// Literals, parameters, lists, case, comments and white space are folded.
     pub shape: String,
 }
 
 /// What is shown of a shape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct First {
+pub struct First {
     /// The first of them.
     pub example: Example,
 }
 
 /// The first record of a shape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Example {
+pub struct Example {
     /// What it was, in the words of the policy.
     pub class: Option<String>,
     /// Its text, as it is in the log.
@@ -124,7 +124,7 @@ pub(crate) struct Example {
 impl Report {
     /// An empty one.
     #[must_use]
-    pub(crate) fn new(filter: Filter) -> Self {
+    pub fn new(filter: Filter) -> Self {
         Self {
             filter,
             understood: Understood::default(),
@@ -147,7 +147,7 @@ impl Report {
     ///
     /// # Errors
     /// Where reading fails. What was read before is in the report.
-    pub(crate) fn read(&mut self, from: &mut impl BufRead) -> io::Result<Understood> {
+    pub fn read(&mut self, from: &mut impl BufRead) -> io::Result<Understood> {
         let mut here = Understood::default();
         let mut line = Vec::new();
         loop {
@@ -253,7 +253,7 @@ impl Report {
 
     /// The highest counts of each table, `top` rows each, and the verdict.
     #[must_use]
-    pub(crate) fn summary(&self, top: usize) -> Summary {
+    pub fn summary(&self, top: usize) -> Summary {
         Summary {
             understood: self.understood,
             total: self.total,
@@ -286,7 +286,7 @@ impl Report {
 
 /// Writers without tokens that have taken turns.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Overlapped {
+pub struct Overlapped {
     /// How often.
     pub count: usize,
     /// The longest first.
@@ -295,7 +295,7 @@ pub(crate) struct Overlapped {
 
 /// A report, ready to be shown.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Summary {
+pub struct Summary {
     /// How much of the input was understood.
     #[serde(rename = "read")]
     pub understood: Understood,
@@ -325,7 +325,7 @@ pub(crate) struct Summary {
 
 /// Counts by the shape of the statement.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Statements {
+pub struct Statements {
     /// The highest first.
     #[serde(flatten)]
     pub top: Top<Shape, First>,

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::client_addr::ClientAddr;
-use crate::fence::statement_text::StatementText;
-use crate::fence::traceparent::Traceparent;
-use crate::rejection::{Enforcement, Rejection, RejectionKind};
+use pgpalisade_fence::rejection::{Enforcement, Rejection, RejectionKind};
+use pgpalisade_fence::statement_text::StatementText;
+use pgpalisade_fence::traceparent::Traceparent;
 use pgpalisade_policies::Class;
 
 const TRACED: &[u8] =

@@ -9,13 +9,14 @@
 //!
 //! The last records are also in memory.
 
+mod client_addr;
 mod counts;
-pub(crate) mod line;
-pub(crate) mod overlaps;
+pub mod line;
+pub mod overlaps;
 mod recent;
 mod record;
 mod repeats;
-pub(crate) mod report;
+pub mod report;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -26,16 +27,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
-pub(crate) use counts::Counters;
-pub(crate) use record::{RecordedStatement, RejectionRecord, SessionLabel, moment, rfc3339};
+pub use client_addr::ClientAddr;
+pub use counts::Counters;
+pub use record::{RecordedStatement, RejectionRecord, SessionLabel, moment, rfc3339};
 
-use crate::fence::statement_text::Literals;
-use crate::rejection::Enforcement;
-use crate::session::action::JudgedText;
 use jiff::Timestamp;
 use overlaps::{Overlap, Overlaps, Writer as TokenlessWriter};
 use parking_lot::Mutex;
+use pgpalisade_fence::rejection::Enforcement;
+use pgpalisade_fence::statement_text::Literals;
 use pgpalisade_policies::Class;
+use pgpalisade_session::action::JudgedText;
 use recent::Recent;
 use repeats::Repeats;
 use writer::{Sink, Writer};
@@ -49,7 +51,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a rejection log could not be opened.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RejectionLogError {
+pub enum RejectionLogError {
     /// The file could not be opened for appending.
     #[error("cannot open the rejection log {}", path.display())]
     Open {
@@ -67,7 +69,7 @@ pub(crate) enum RejectionLogError {
 /// A handle to the log; clones are cheap and write to the same file. Dropping the last one writes what waits,
 /// within 5 s.
 #[derive(Debug, Clone)]
-pub(crate) struct RejectionLog {
+pub struct RejectionLog {
     inner: Arc<Inner>,
 }
 
@@ -123,7 +125,7 @@ impl RejectionLog {
     ///
     /// # Errors
     /// Where the file cannot be opened or the thread not started.
-    pub(crate) fn open(file: Option<&Path>, literals: Literals) -> Result<Self, RejectionLogError> {
+    pub fn open(file: Option<&Path>, literals: Literals) -> Result<Self, RejectionLogError> {
         let sink = file.map(Sink::open).transpose()?;
         Self::start(sink, literals, QUEUE)
     }
@@ -157,24 +159,24 @@ impl RejectionLog {
     }
 
     /// Makes a statement, as the client sent it, fit for a record.
-    pub(crate) fn statement(&self, judged: &JudgedText) -> RecordedStatement {
+    pub fn statement(&self, judged: &JudgedText) -> RecordedStatement {
         RecordedStatement::new(judged, self.inner.literals)
     }
 
     /// The last records, the oldest first, as far as they are kept. Those that repeat are in it as in the file.
-    pub(crate) fn recent(&self) -> Vec<Arc<RejectionRecord>> {
+    pub fn recent(&self) -> Vec<Arc<RejectionRecord>> {
         self.inner.shared.recent.read()
     }
 
     /// The writers without tokens that have taken turns, those that began last first.
-    pub(crate) fn overlaps(&self) -> Vec<Overlap> {
+    pub fn overlaps(&self) -> Vec<Overlap> {
         self.inner.shared.overlaps.lock().list()
     }
 
     /// Keeps a record and hands it to the writer, unless it only repeats others. Never waits: where the writer cannot
     /// keep up, the record is dropped and counted, and a line `{"time":...,"dropped":n}` says so once the writer
     /// gets there.
-    pub(crate) fn record(&self, record: RejectionRecord) {
+    pub fn record(&self, record: RejectionRecord) {
         let Some(queue) = &self.inner.queue else {
             return;
         };
@@ -202,7 +204,7 @@ impl RejectionLog {
 
     /// Opens the file anew, for logrotate. Returns at once; the writer does it before the next record. Where it
     /// fails the old file stays in use and the log says why.
-    pub(crate) fn reopen(&self) {
+    pub fn reopen(&self) {
         self.inner.shared.reopen.store(true, Ordering::Release);
         self.wake();
     }

@@ -22,36 +22,38 @@ const TURNS: u64 = 2;
 
 /// An application on a host, in the words of its sessions.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(crate) struct Writer {
+pub struct Writer {
     /// `None`: it has no name.
-    pub(crate) application: Option<String>,
+    pub application: Option<String>,
     /// `None`: on the proxy's own machine.
-    pub(crate) host: Option<String>,
+    pub host: Option<String>,
 }
 
 /// Two writers that have taken turns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Overlap {
-    pub(crate) scope: String,
+pub struct Overlap {
+    /// The scope that both write to.
+    pub scope: String,
     /// In the order in which they began.
-    pub(crate) writers: [Writer; 2],
+    pub writers: [Writer; 2],
     /// The first write of the later one.
-    pub(crate) since: Timestamp,
+    pub since: Timestamp,
     /// The last turn so far.
-    pub(crate) until: Timestamp,
+    pub until: Timestamp,
     /// How often the one has written after the other.
-    pub(crate) turns: u64,
+    pub turns: u64,
 }
 
 impl Overlap {
-    pub(crate) fn duration(&self) -> SignedDuration {
+    /// From the first to the last turn.
+    pub fn duration(&self) -> SignedDuration {
         self.until.duration_since(self.since)
     }
 }
 
 /// What is known of all scopes.
 #[derive(Debug, Default)]
-pub(crate) struct Overlaps {
+pub struct Overlaps {
     scopes: HashMap<String, Writers>,
     ended: VecDeque<Overlap>,
 }
@@ -66,7 +68,7 @@ struct Writers {
 
 impl Overlaps {
     /// A write without a token.
-    pub(crate) fn note(&mut self, scope: &str, writer: Writer, at: Timestamp) {
+    pub fn note(&mut self, scope: &str, writer: Writer, at: Timestamp) {
         if !self.scopes.contains_key(scope) && self.scopes.len() >= SCOPES {
             return;
         }
@@ -79,7 +81,7 @@ impl Overlaps {
     }
 
     /// All that are known, those that began last first.
-    pub(crate) fn list(&self) -> Vec<Overlap> {
+    pub fn list(&self) -> Vec<Overlap> {
         let under_way = self.scopes.values().flat_map(|writers| &writers.pairs);
         let under_way = under_way.filter(|pair| pair.turns >= TURNS);
         let mut all: Vec<Overlap> = self.ended.iter().chain(under_way).cloned().collect();

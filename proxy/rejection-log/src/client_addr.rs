@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 /// Where a client is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ClientAddr {
+pub enum ClientAddr {
     /// In the network.
     Tcp(SocketAddr),
     /// On this machine, through a socket of the file system: in no network, as for `pg_hba.conf`.
@@ -16,7 +16,7 @@ pub(crate) enum ClientAddr {
 
 impl ClientAddr {
     /// Its address, where it has one.
-    pub(crate) const fn ip(self) -> Option<IpAddr> {
+    pub const fn ip(self) -> Option<IpAddr> {
         match self {
             Self::Tcp(address) => Some(address.ip()),
             Self::Local => None,
@@ -24,7 +24,7 @@ impl ClientAddr {
     }
 
     /// Its host, as PostgreSQL's messages name it.
-    pub(crate) fn host(self) -> String {
+    pub fn host(self) -> String {
         self.ip()
             .map_or_else(|| self.to_string(), |ip| ip.to_string())
     }

@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use super::super::line::Record;
 use super::NAMES;
-use crate::rejection::{Enforcement, OpenTransaction, RejectionKind};
+use pgpalisade_fence::rejection::{Enforcement, OpenTransaction, RejectionKind};
 
 /// A mark that has deposed sessions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-pub(crate) struct Takeover {
+pub struct Takeover {
     /// The scope.
     pub scope: String,
     /// What it was raised to.
@@ -20,7 +20,7 @@ pub(crate) struct Takeover {
 
 /// What the leaders of lower tokens have lost, and tried since.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Account {
+pub struct Account {
     /// Sessions that were ended without an open transaction.
     pub idle: u64,
     /// Sessions whose transaction was rolled back.
@@ -36,7 +36,7 @@ pub(crate) struct Account {
 
 /// One takeover with its account.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Deposed {
+pub struct Deposed {
     /// Which it was.
     #[serde(flatten)]
     pub takeover: Takeover,

@@ -6,11 +6,11 @@ use std::hash::Hash;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use crate::rejection::Enforcement;
+use pgpalisade_fence::rejection::Enforcement;
 
 /// How many records, and when.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Count {
+pub struct Count {
     /// The client got the error.
     pub refused: u64,
     /// It was only recorded.
@@ -57,7 +57,7 @@ impl Count {
 
     /// Refused and observed.
     #[must_use]
-    pub(crate) const fn total(&self) -> u64 {
+    pub const fn total(&self) -> u64 {
         self.refused + self.observed
     }
 }
@@ -72,7 +72,7 @@ pub(super) struct Tally<K, V = ()> {
 
 /// The keys with the highest counts, and all others together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Top<K, V = ()> {
+pub struct Top<K, V = ()> {
     /// The highest first.
     pub rows: Vec<Row<K, V>>,
     /// All that are in no row.
@@ -81,7 +81,7 @@ pub(crate) struct Top<K, V = ()> {
 
 /// The records with one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Row<K, V = ()> {
+pub struct Row<K, V = ()> {
     /// What they have in common.
     #[serde(flatten)]
     pub key: K,
