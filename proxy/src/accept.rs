@@ -6,8 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::ListenAddr;
-use crate::listener::{Accepted, Listener};
+use crate::listener::{Accepted, ListenAddr, Listener};
 use crate::overflow::Overflow;
 use crate::worker::Shared;
 use crate::worker_thread::WorkerHandle;
@@ -116,15 +115,15 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::certificates::Certificates;
-    use crate::config::ClientTls;
+    use crate::certificates::{Certificates, ClientTls};
     use crate::metrics::Metrics;
 
     const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0x\0\0";
 
     /// Where to connect, the only worker, and its queue, which has room for one connection.
     async fn stuck() -> (SocketAddr, Arc<Vec<WorkerHandle>>, mpsc::Receiver<Accepted>) {
-        let certificates = Certificates::of(ClientTls::Off, None, SslSettings::default()).unwrap();
+        let certificates =
+            Certificates::load(ClientTls::Off, None, SslSettings::default()).unwrap();
         let overflow = Arc::new(Overflow::new(
             Arc::new(certificates),
             Metrics::new(Arc::default()),

@@ -10,14 +10,36 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use pgpalisade_logins::{Account, Mocks, Shapes, UsersFile, UsersFileError};
+use pgpalisade_tls::Login;
 
-use crate::config::{Auth, ClientTls, Config, Secret, VerifierSource};
+use crate::certificates::ClientTls;
+use crate::secret::Secret;
 use crate::timers::Timers;
 use auth_query::AuthQuery;
 pub(crate) use auth_query::LookupError;
 
 /// A users file may have this many bytes.
 const FILE_MAX: u64 = 16 * 1024 * 1024;
+
+/// Who authenticates clients, and by what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Auth {
+    /// PostgreSQL: what both say is relayed.
+    Relay,
+    /// The proxy, with SCRAM and verifiers from there.
+    Scram(VerifierSource),
+    /// PostgreSQL, with the password that the proxy has asked for.
+    Password,
+}
+
+/// Where verifiers are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum VerifierSource {
+    /// In a users file.
+    File(PathBuf),
+    /// In PostgreSQL: SQL that finds the one of a user.
+    Query(String),
+}
 
 /// How clients log in, with what that takes. Clones share it.
 #[derive(Debug, Clone)]
@@ -84,14 +106,18 @@ impl Logins {
     /// # Errors
     ///
     /// What is wrong with the file.
-    pub(crate) fn load(config: &Config, timers: Timers) -> Result<Self, FileError> {
-        let tls = &config.clients.tls;
-        let accounts = match &config.clients.auth {
+    pub(crate) fn load(
+        auth: &Auth,
+        tls: &ClientTls,
+        control: &Secret<Login>,
+        timers: Timers,
+    ) -> Result<Self, FileError> {
+        let accounts = match auth {
             Auth::Relay => return Ok(Self::Relayed),
             Auth::Password => return Ok(Self::Password),
             Auth::Scram(VerifierSource::File(path)) => Accounts::of_file(path, tls)?,
             Auth::Scram(VerifierSource::Query(sql)) => {
-                let query = Box::new(AuthQuery::new(&config.control, sql.clone(), timers));
+                let query = Box::new(AuthQuery::new(control, sql.clone(), timers));
                 let seen = RwLock::default();
                 Accounts::new(Source::Query { query, seen }, tls)
             }

@@ -5,7 +5,40 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use pgpalisade_tls::{ALPN, ALPN_HTTP, AcceptFiles, Acceptor, Connector, FileError, SslSettings};
 
-use crate::config::{ClientCertificates, ClientTls, Config, Plain};
+/// What clients may and must do about TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ClientTls {
+    /// No client is answered that there is TLS.
+    Off,
+    /// Who asks for it gets it.
+    On {
+        /// Certificate and key.
+        files: AcceptFiles,
+        /// Whether a session may be without it.
+        plain: Plain,
+        /// Whether a session may be without a certificate of the client.
+        certificates: ClientCertificates,
+    },
+}
+
+/// Sessions in the clear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plain {
+    /// Served.
+    Allowed,
+    /// Refused.
+    Refused,
+}
+
+/// ClientCertificates of clients.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ClientCertificates {
+    /// Verified where there is one.
+    #[default]
+    Optional,
+    /// Every session needs one.
+    Required,
+}
 
 /// TLS towards clients, where there is some.
 #[derive(Debug)]
@@ -44,17 +77,7 @@ impl Certificates {
     /// # Errors
     ///
     /// What is wrong with them.
-    pub(crate) fn load(config: &Config) -> Result<Self, FileError> {
-        let http = config.http.as_ref().and_then(|http| http.tls.clone());
-        Self::of(
-            config.clients.tls.clone(),
-            http,
-            config.upstream.ssl.clone(),
-        )
-    }
-
-    /// As [`Self::load`].
-    pub(crate) fn of(
+    pub(crate) fn load(
         client: ClientTls,
         http: Option<AcceptFiles>,
         upstream: SslSettings,

@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::config::ListenAddr;
+use crate::listener::ListenAddr;
 use crate::listener::Listener;
 
 /// Tells `serve` that its standard input is the socket.

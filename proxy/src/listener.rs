@@ -3,9 +3,10 @@
 //! A listener can be handed to another process of the proxy. The files of a socket belong to the process that the lock
 //! file names, and go with that.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::net::{TcpListener as StdTcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener as StdTcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream};
@@ -14,8 +15,25 @@ use std::path::{Path, PathBuf};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::config::ListenAddr;
 use crate::rejection_log::ClientAddr;
+
+/// An address that clients or operators connect to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ListenAddr {
+    /// Port 0 lets the system choose.
+    Tcp(SocketAddr),
+    /// The socket file, `DIR/.s.PGSQL.PORT`.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for ListenAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
 
 /// A connection that was accepted.
 #[derive(Debug)]

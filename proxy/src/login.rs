@@ -72,14 +72,14 @@ pub(crate) async fn serve_client(
         }
     };
     let outcome = tokio::select! {
-        outcome = worker.shared.timers.timeout(worker.shared.clients.login_timeout, login) => outcome,
+        outcome = worker.shared.timers.timeout(worker.shared.limits.login_timeout, login) => outcome,
         () = worker.drain.cancelled() => return None,
     };
     match outcome {
         Ok(Ok((LoginOutcome::Session(session), place))) => {
             let left = worker
                 .shared
-                .clients
+                .limits
                 .login_timeout
                 .saturating_sub(begun.elapsed());
             // In a box, for it is as large as a session, and many connections never come so far.
@@ -114,7 +114,7 @@ fn socket(worker: &Worker, stream: ClientStream) -> io::Result<Socket> {
     match stream {
         ClientStream::Tcp(stream) => {
             let stream = TcpStream::from_std(stream)?;
-            Socket::tcp(stream, worker.shared.clients.tcp_keepalive, &worker.sends)
+            Socket::tcp(stream, worker.shared.limits.tcp_keepalive, &worker.sends)
         }
         ClientStream::Unix(stream) => Socket::unix(UnixStream::from_std(stream)?, &worker.sends),
     }
@@ -195,7 +195,7 @@ async fn log_in(
     listed: &ClientEntry,
 ) -> Result<(LoginOutcome, OwnedSemaphorePermit), LoginError> {
     let mut carry = BytesMut::new();
-    if worker.shared.clients.comes_proxied(*client_addr) {
+    if worker.shared.limits.comes_proxied(*client_addr) {
         let header = proxied::read(client, &mut carry, *client_addr);
         let header = arrival.unless_given_up(header).await;
         *client_addr = header.unwrap_or(Err(LoginError::NoStartup(Silence::Nothing)))?;

@@ -16,12 +16,13 @@ use crate::arrivals::Arrivals;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
-use crate::config::{AuthorityLocation, Clients, Config, HttpAddr, ListenAddr};
+use crate::config::{AuthorityLocation, Clients, Config, HttpAddr};
 use crate::console::{ConsoleParts, Facts, OpenConsole};
 use crate::elections;
 use crate::fence::Fence;
 use crate::handover::{Handover, Predecessor, Successor};
 use crate::http::{HttpError, HttpServer};
+use crate::listener::ListenAddr;
 use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::pause::Pause;
@@ -135,7 +136,7 @@ pub(crate) async fn serve(
         servers: servers(&config),
         certificates,
         logins,
-        clients: config.clients,
+        limits: config.clients.limits,
         pause: Pause::default(),
         batching: allowed_batching(config.batching),
         timers,
@@ -167,7 +168,7 @@ pub(crate) async fn serve(
 
 fn arrivals(clients: &Clients, timers: &Timers) -> Arrivals {
     let places = clients.max_connections.get();
-    Arrivals::new(places, clients.login_timeout, timers.clone())
+    Arrivals::new(places, clients.limits.login_timeout, timers.clone())
 }
 
 /// Waits for a process that takes over all that is listened on. Cancel safe.

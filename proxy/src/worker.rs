@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_policies::{VerdictCache, Who};
+use pgpalisade_policies::{Network, VerdictCache, Who};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -15,15 +15,17 @@ use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
 use crate::collected::Budget;
-use crate::config::{Batching, Clients, Hosts};
 use crate::fence::{Fence, SessionFence};
+use crate::hosts::Hosts;
 use crate::metrics::{Clock, Metrics, WorkerTally};
 use crate::pause::{Gate, Pause};
 use crate::rejection::{Enforcement, Rejection};
-use crate::rejection_log::{RecordedStatement, RejectionLog, RejectionRecord, SessionLabel};
+use crate::rejection_log::{
+    ClientAddr, RecordedStatement, RejectionLog, RejectionRecord, SessionLabel,
+};
 use crate::takeover::Takeover;
 use crate::timers::Timers;
-use crate::transport::{Scratch, SendBatch, StallLimit};
+use crate::transport::{Batching, Scratch, SendBatch, StallLimit};
 
 /// Verdicts of one worker may take this many bytes.
 const VERDICT_CACHE_BYTES: usize = 16 * 1024 * 1024;
@@ -41,6 +43,28 @@ pub(crate) struct Servers {
     pub upstream: Hosts,
     /// Where the control connection finds each of them.
     pub control: Hosts,
+}
+
+/// What holds for every connection of a client.
+#[derive(Debug, Clone)]
+pub(crate) struct ClientLimits {
+    /// Networks of load balancers that say in front of a connection where its client is.
+    pub proxy_protocol: Vec<Network>,
+    /// Time from connecting to the end of the login.
+    pub login_timeout: Duration,
+    /// A client that accepts no byte for this long is disconnected; `None`: never.
+    pub write_stall_timeout: Option<Duration>,
+    /// Idle time before TCP keep-alive probes; `None`: no probes.
+    pub tcp_keepalive: Option<Duration>,
+}
+
+impl ClientLimits {
+    /// Whether a connection from there begins with a header of the PROXY protocol.
+    pub(crate) fn comes_proxied(&self, peer: ClientAddr) -> bool {
+        let networks = &self.proxy_protocol;
+        peer.ip()
+            .is_some_and(|ip| networks.iter().any(|network| network.contains(ip)))
+    }
 }
 
 /// What all workers have in common.
@@ -66,8 +90,8 @@ pub(crate) struct Shared {
     pub logins: Logins,
     /// Connections that have not logged in, and the places for those that do.
     pub arrivals: Arrivals,
-    /// What clients may do, and for how long.
-    pub clients: Clients,
+    /// How long clients may take, and the like.
+    pub limits: ClientLimits,
     /// Whether operators hold them up.
     pub pause: Pause,
     /// How many sends go to the system in one call.
@@ -133,7 +157,7 @@ impl Worker {
             sends: Rc::new(SendBatch::new(shared.batching)),
             collected: Budget::new(COLLECTED_BYTES, COLLECTED_WITHIN),
             write_stall_limit: StallLimit {
-                time: shared.clients.write_stall_timeout,
+                time: shared.limits.write_stall_timeout,
                 timers: shared.timers.clone(),
             },
             close_timeout: Duration::from_secs(5),

@@ -11,7 +11,7 @@ use tokio_postgres::error::{DbError, Severity};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
-use crate::config::Secret;
+use crate::secret::Secret;
 use crate::timers::Timers;
 
 /// A connection is made, or a question answered, within this time.

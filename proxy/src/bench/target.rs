@@ -11,8 +11,10 @@ use serde::Serialize;
 use tokio_postgres::Config;
 
 use super::BenchError;
-use crate::config::{Environment, Secret, UpstreamAddr, address_of, parse_dsn};
+use crate::config::{Environment, address_of, parse_dsn};
 use crate::fence::TokenValue;
+use crate::hosts::UpstreamAddr;
+use crate::secret::Secret;
 use crate::session::startup_options;
 
 /// What the bench's sessions are called in `pg_stat_activity`, unless the DSN says otherwise.

@@ -9,11 +9,12 @@ use pgpalisade_tls::Login;
 
 use super::text::plain;
 use super::{Failure, failed, runtime, tell};
-use crate::config::{Environment, Secret, parse_dsn, parse_time, show_time};
+use crate::config::{Environment, parse_dsn, parse_time, show_time};
 use crate::elect::{
     self, Cluster, ElectError, EtcdElection, Event, Kind, KubernetesElection, Lock, LockSpec, Plan,
     ProxiedLock, Runs, Servers, ZooKeeperElection,
 };
+use crate::secret::Secret;
 use crate::session::startup_options;
 
 /// What the session that holds the lock is called in `pg_stat_activity`.

@@ -14,9 +14,10 @@ use super::settings::Settings;
 use super::{Failure, failed, open_files, runtime};
 use crate::accounts::{Accounts, FileError, Logins};
 use crate::certificates::Certificates;
-use crate::config::{Config, Environment, ListenAddr, RawConfig};
+use crate::config::{Config, Environment, RawConfig};
 use crate::console::{ConsoleParts, Orders, Stop, Users};
 use crate::handover::{Handover, Predecessor};
+use crate::listener::ListenAddr;
 use crate::logging;
 use crate::rejection_log::RejectionLog;
 use crate::server::ServeError;
@@ -57,10 +58,12 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let _log = logging::init(&config.log).map_err(failed)?;
     open_files::raise_limit(&config);
     let rejections = rejection_log(&config)?;
-    let certificates = Arc::new(Certificates::load(&config).map_err(failed)?);
+    let certificates = Arc::new(certificates(&config).map_err(failed)?);
     let runtime = runtime()?;
     let timers = Timers::new(runtime.handle().clone());
-    let logins = Logins::load(&config, timers).map_err(failed)?;
+    let clients = &config.clients;
+    let logins =
+        Logins::load(&clients.auth, &clients.tls, &config.control, timers).map_err(failed)?;
     let users = console_users(&config).map_err(failed)?;
     let (policies, policy_reloads) = mpsc::channel(1);
     let (orders, reloads, stops) = Orders::new();
@@ -134,6 +137,16 @@ fn places(config: &Config) -> String {
 fn rejection_log(config: &Config) -> Result<RejectionLog, Failure> {
     let file = config.rejections.file.as_deref();
     RejectionLog::open(file, config.rejections.literals).map_err(failed)
+}
+
+/// TLS, with the files that it is made of.
+fn certificates(config: &Config) -> Result<Certificates, pgpalisade_tls::FileError> {
+    let http = config.http.as_ref().and_then(|http| http.tls.clone());
+    Certificates::load(
+        config.clients.tls.clone(),
+        http,
+        config.upstream.ssl.clone(),
+    )
 }
 
 /// Who may log in to the console.

@@ -1,10 +1,11 @@
 //! Addresses: where clients connect to, and where PostgreSQL is.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use pgpalisade_tls::SslSettings;
+
+use crate::hosts::{Hosts, UpstreamAddr};
 
 /// PostgreSQL's own port.
 const DEFAULT_PORT: u16 = 5432;
@@ -15,90 +16,19 @@ pub(super) const MAX_SOCKET_PATH: usize = 107;
 const FORMS: &str = "write postgres://host:port, several as postgres://host:port,host:port, or a unix socket directory \
                      such as /var/run/postgresql";
 
-/// Where a server of the protected PostgreSQL listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum UpstreamAddr {
-    /// A host name or IP address, resolved anew for each connection.
-    Tcp {
-        /// Name or address, IPv6 without brackets.
-        host: String,
-        /// Port.
-        port: u16,
-    },
-    /// The socket file, `DIR/.s.PGSQL.PORT`.
-    Unix(PathBuf),
-}
-
-impl fmt::Display for UpstreamAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
-            Self::Unix(path) => write!(f, "{}", path.display()),
+/// Parses `postgres://host:port,host:port`, `postgres:///?host=/dir&port=5433` or `/dir`, with libpq's parameters for TLS.
+/// The error says what to write.
+///
+/// Only addresses are taken: clients choose user, password and database themselves.
+pub(super) fn parse_hosts(text: &str) -> Result<(Hosts, SslSettings), String> {
+    let (text, ssl) = SslSettings::take_from(text.trim())?;
+    let hosts = parse_addresses(&text)?;
+    for (at, host) in hosts.iter().enumerate() {
+        if hosts.iter().take(at).any(|before| before == host) {
+            return Err(format!("names {host} twice"));
         }
     }
-}
-
-/// The servers of one cluster, in the order in which they are named: at least one, none twice. One of them is the
-/// primary.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Hosts(Vec<UpstreamAddr>);
-
-impl fmt::Display for Hosts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, host) in self.0.iter().enumerate() {
-            let comma = if at == 0 { "" } else { "," };
-            write!(f, "{comma}{host}")?;
-        }
-        Ok(())
-    }
-}
-
-impl Hosts {
-    pub(super) const fn new(hosts: Vec<UpstreamAddr>) -> Self {
-        Self(hosts)
-    }
-
-    /// All of them.
-    pub(crate) fn all(&self) -> &[UpstreamAddr] {
-        &self.0
-    }
-
-    /// The one, where there is one only.
-    pub(crate) fn only(&self) -> Option<&UpstreamAddr> {
-        match self.0.as_slice() {
-            [only] => Some(only),
-            _ => None,
-        }
-    }
-
-    /// Parses `postgres://host:port,host:port`, `postgres:///?host=/dir&port=5433` or `/dir`, with libpq's parameters
-    /// for TLS. The error says what to write.
-    ///
-    /// Only addresses are taken: clients choose user, password and database themselves.
-    pub(crate) fn parse(text: &str) -> Result<(Self, SslSettings), String> {
-        let (text, ssl) = SslSettings::take_from(text.trim())?;
-        let hosts = parse_addresses(&text)?;
-        for (at, host) in hosts.iter().enumerate() {
-            if hosts.iter().take(at).any(|before| before == host) {
-                return Err(format!("names {host} twice"));
-            }
-        }
-        Ok((Self(hosts), ssl.unwrap_or_default()))
-    }
-}
-
-impl UpstreamAddr {
-    /// Directory of the socket and port, as libpq and tokio-postgres want a unix socket named.
-    pub(crate) fn socket_directory(path: &Path) -> Option<(PathBuf, u16)> {
-        let port = path
-            .file_name()?
-            .to_str()?
-            .strip_prefix(".s.PGSQL.")?
-            .parse()
-            .ok()?;
-        Some((path.parent()?.to_path_buf(), port))
-    }
+    Ok((Hosts::new(hosts), ssl.unwrap_or_default()))
 }
 
 fn parse_addresses(text: &str) -> Result<Vec<UpstreamAddr>, String> {
@@ -245,7 +175,7 @@ mod tests {
 
     #[track_caller]
     fn upstream(text: &str, expect: &str) {
-        match Hosts::parse(text) {
+        match parse_hosts(text) {
             Ok((address, _)) => assert_eq!(address.to_string(), expect, "{text}"),
             Err(message) => panic!("{text}: {message}"),
         }
@@ -253,7 +183,7 @@ mod tests {
 
     #[track_caller]
     fn upstream_refused(text: &str, part: &str) {
-        let message = Hosts::parse(text).unwrap_err();
+        let message = parse_hosts(text).unwrap_err();
         assert!(message.contains(part), "{text}: {message}");
         assert!(!message.contains("hunter2"), "{message} shows the password");
     }

@@ -4,28 +4,9 @@ use std::path::PathBuf;
 
 use super::key::Key;
 use super::ready::path;
-use super::tls::ClientTls;
 use super::values::Values;
-
-/// Who authenticates clients, and by what.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Auth {
-    /// PostgreSQL: what both say is relayed.
-    Relay,
-    /// The proxy, with SCRAM and verifiers from there.
-    Scram(VerifierSource),
-    /// PostgreSQL, with the password that the proxy has asked for.
-    Password,
-}
-
-/// Where verifiers are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum VerifierSource {
-    /// In a users file.
-    File(PathBuf),
-    /// In PostgreSQL: SQL that finds the one of a user.
-    Query(String),
-}
+use crate::accounts::{Auth, VerifierSource};
+use crate::certificates::ClientTls;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
@@ -34,17 +15,15 @@ enum Method {
     Password,
 }
 
-impl Auth {
-    /// All keys of logins together. Where they do not fit, the error says so.
-    pub(super) fn read(values: &mut Values<'_>, tls: Option<&ClientTls>) -> Option<Self> {
-        let method = values.last(Key::Auth, method);
-        let file = values.last(Key::AuthFile, path);
-        let query = values.last(Key::AuthQuery, query);
-        let together = fit(method?, file, query, tls);
-        together
-            .map_err(|message| values.refuse(message.to_owned()))
-            .ok()
-    }
+/// All keys of logins together. Where they do not fit, the error says so.
+pub(super) fn read(values: &mut Values<'_>, tls: Option<&ClientTls>) -> Option<Auth> {
+    let method = values.last(Key::Auth, method);
+    let file = values.last(Key::AuthFile, path);
+    let query = values.last(Key::AuthQuery, query);
+    let together = fit(method?, file, query, tls);
+    together
+        .map_err(|message| values.refuse(message.to_owned()))
+        .ok()
 }
 
 fn fit(

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use super::key::Key;
-use super::listen::ListenAddr;
+use super::listen;
 use super::ready::path;
 use super::values::Values;
+use crate::listener::ListenAddr;
 
 /// The port of a socket directory that names none.
 const DEFAULT_PORT: u16 = 6433;
@@ -26,7 +27,7 @@ impl ConsoleAddr {
     #[expect(clippy::option_option, reason = "no good value, and none at all")]
     pub(super) fn read(values: &mut Values<'_>) -> Option<Option<Self>> {
         let listen = values.last(Key::Console, |text| {
-            ListenAddr::parse_with_default(text, DEFAULT_PORT)
+            listen::parse_with_default(text, DEFAULT_PORT)
         });
         let auth_file = values.last(Key::ConsoleAuthFile, path);
         let admins = values.last_list(Key::ConsoleAdmins, name, |_| true);
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     fn fit(listen: &str, file: Option<&str>, admins: &[&str]) -> Result<(), String> {
-        let listen = (!listen.is_empty()).then(|| ListenAddr::parse(listen).unwrap());
+        let listen = (!listen.is_empty()).then(|| listen::parse(listen).unwrap());
         let admins = admins.iter().map(|name| (*name).to_owned()).collect();
         super::fit(listen, file.map(PathBuf::from), admins).map(drop)
     }
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_directory_has_a_port_of_its_own() {
-        let listen = ListenAddr::parse_with_default("/run", DEFAULT_PORT).unwrap();
+        let listen = listen::parse_with_default("/run", DEFAULT_PORT).unwrap();
         assert_eq!(listen.to_string(), "/run/.s.PGSQL.6433");
     }
 }

@@ -5,7 +5,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
 use super::Environment;
-use super::address::{Hosts, UpstreamAddr};
+use crate::hosts::{Hosts, UpstreamAddr};
 
 /// Name under which the proxy shows in `pg_stat_activity`, unless the DSN says otherwise.
 const APPLICATION_NAME: &str = "pgpalisade control";
@@ -176,6 +176,7 @@ fn address(control: &Config, at: usize) -> UpstreamAddr {
 
 #[cfg(test)]
 mod tests {
+    use super::super::address::parse_hosts;
     use super::*;
 
     fn environment(pairs: &[(&str, &str)]) -> Environment {
@@ -189,7 +190,7 @@ mod tests {
         env: &[(&str, &str)],
         expect: (&str, Option<&str>, Option<&str>),
     ) {
-        let (upstream, ssl) = Hosts::parse(upstream).unwrap();
+        let (upstream, ssl) = parse_hosts(upstream).unwrap();
         let dsn = dsn.map(|dsn| parse(dsn).unwrap());
         let control = complete(dsn, &upstream, &ssl, &environment(env)).unwrap();
         let control = control.config;
@@ -264,7 +265,7 @@ mod tests {
 
     #[test]
     fn password_of_the_dsn_wins() {
-        let (upstream, ssl) = Hosts::parse("/run").unwrap();
+        let (upstream, ssl) = parse_hosts("/run").unwrap();
         let env = environment(&[("PGPASSWORD", "env")]);
         let dsn = Some(parse("password=dsn").unwrap());
         let control = complete(dsn, &upstream, &ssl, &env).unwrap();
@@ -276,7 +277,7 @@ mod tests {
     #[test]
     fn tls_is_the_upstreams_where_the_dsn_says_nothing() {
         use pgpalisade_tls::SslMode::{Disable, Require};
-        let (upstream, ssl) = Hosts::parse("postgres://db?sslmode=require").unwrap();
+        let (upstream, ssl) = parse_hosts("postgres://db?sslmode=require").unwrap();
         let mode = |dsn: Option<&str>| {
             let dsn = dsn.map(|dsn| parse(dsn).unwrap());
             let control = complete(dsn, &upstream, &ssl, &environment(&[])).unwrap();
@@ -289,7 +290,7 @@ mod tests {
 
     #[test]
     fn control_names_as_many_hosts_as_upstream() {
-        let (upstream, ssl) = Hosts::parse("postgres://a,b").unwrap();
+        let (upstream, ssl) = parse_hosts("postgres://a,b").unwrap();
         let dsn = Some(parse("host=a user=c").unwrap());
         let refused = complete(dsn, &upstream, &ssl, &environment(&[])).unwrap_err();
         assert!(

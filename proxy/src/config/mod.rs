@@ -17,23 +17,18 @@ mod key;
 mod listen;
 mod raw;
 mod ready;
-mod secret;
 mod shown;
 #[cfg(test)]
 mod tests;
 mod tls;
 mod values;
 
-pub(crate) use address::{Hosts, UpstreamAddr, percent_decode};
-pub(crate) use auth::{Auth, VerifierSource};
+pub(crate) use address::percent_decode;
 pub(crate) use authority::AuthorityLocation;
 pub(crate) use control::{first_address as address_of, parse_for_client as parse_dsn};
 pub(crate) use duration::{parse as parse_time, show as show_time};
 pub(crate) use http::HttpAddr;
 pub(crate) use key::{KEYS, Key, KeySpec, Shape};
-pub(crate) use listen::ListenAddr;
 pub(crate) use raw::{Environment, Flags, RawConfig};
-pub(crate) use ready::{Batching, Clients, Config, Log, LogFormat};
-pub(crate) use secret::Secret;
+pub(crate) use ready::{Clients, Config, Log, LogFormat};
 pub(crate) use shown::ShownKey;
-pub(crate) use tls::{Certificates as ClientCertificates, ClientTls, Plain};

@@ -11,8 +11,8 @@ use pgpalisade_takeover::WitnessMode;
 use pgpalisade_tls::{Login, SslSettings};
 use tracing_subscriber::filter::LevelFilter;
 
-use super::address::Hosts;
-use super::auth::Auth;
+use super::address::parse_hosts;
+use super::auth;
 use super::authority::AuthorityLocation;
 use super::console::ConsoleAddr;
 use super::control;
@@ -20,12 +20,17 @@ use super::duration;
 use super::error::ConfigErrors;
 use super::http::HttpAddr;
 use super::key::Key;
-use super::listen::ListenAddr;
+use super::listen;
 use super::raw::{Environment, RawConfig};
-use super::secret::Secret;
-use super::tls::ClientTls;
+use super::tls;
 use super::values::Values;
-use crate::rejection_log::ClientAddr;
+use crate::accounts::Auth;
+use crate::certificates::ClientTls;
+use crate::hosts::Hosts;
+use crate::listener::ListenAddr;
+use crate::secret::Secret;
+use crate::transport::Batching;
+use crate::worker::ClientLimits;
 
 /// What `serve` needs to know. Made by [`Config::from_raw`] only.
 #[derive(Debug, Clone)]
@@ -62,20 +67,14 @@ pub(crate) struct Config {
 pub(crate) struct Clients {
     /// Addresses to listen on: at least one, none twice. Port 0 lets the system choose.
     pub listen: Vec<ListenAddr>,
-    /// Networks of load balancers that say in front of a connection where its client is.
-    pub proxy_protocol: Vec<Network>,
     /// TLS to them.
     pub tls: ClientTls,
     /// Who authenticates them.
     pub auth: Auth,
     /// Limit of their connections at one time.
     pub max_connections: NonZeroUsize,
-    /// Time from connecting to the end of the login.
-    pub login_timeout: Duration,
-    /// A client that accepts no byte for this long is disconnected; `None`: never.
-    pub write_stall_timeout: Option<Duration>,
-    /// Idle time before TCP keep-alive probes; `None`: no probes.
-    pub tcp_keepalive: Option<Duration>,
+    /// How long they may take, and the like.
+    pub limits: ClientLimits,
 }
 
 /// The protected PostgreSQL.
@@ -123,15 +122,6 @@ pub(crate) struct Log {
     pub filter: LogFilter,
     /// In which form.
     pub format: LogFormat,
-}
-
-/// How many sends go to the system in one call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Batching {
-    /// All that the connections of a worker have in one turn, where the kernel has io_uring and allows it.
-    Auto,
-    /// One.
-    Off,
 }
 
 /// A valid filter for `tracing_subscriber::EnvFilter`.
@@ -215,19 +205,12 @@ impl Config {
 }
 
 impl Clients {
-    /// Whether a connection from there begins with a header of the PROXY protocol.
-    pub(crate) fn comes_proxied(&self, peer: ClientAddr) -> bool {
-        let networks = &self.proxy_protocol;
-        peer.ip()
-            .is_some_and(|ip| networks.iter().any(|network| network.contains(ip)))
-    }
-
     fn read(values: &mut Values<'_>) -> Option<Self> {
         let seconds = Duration::from_secs;
-        let listen = values.last_list(Key::Listen, ListenAddr::parse, ListenAddr::is_fixed);
+        let listen = values.last_list(Key::Listen, listen::parse, listen::is_fixed);
         let proxy_protocol = values.last_list(Key::ProxyProtocol, Network::parse, |_| true);
-        let tls = ClientTls::read(values);
-        let auth = Auth::read(values, tls.as_ref());
+        let tls = tls::read(values);
+        let auth = auth::read(values, tls.as_ref());
         let max_connections = values.last(Key::ConnectionsMax, |text| count(text, 1_000_000));
         let login_timeout = values.last(Key::LoginTimeout, |text| {
             time(text, seconds(1), seconds(600))
@@ -240,13 +223,15 @@ impl Clients {
         });
         Some(Self {
             listen: listen?,
-            proxy_protocol: proxy_protocol.unwrap_or_default(),
             tls: tls?,
             auth: auth?,
             max_connections: max_connections?,
-            login_timeout: login_timeout?,
-            write_stall_timeout: write_stall_timeout?,
-            tcp_keepalive: tcp_keepalive?,
+            limits: ClientLimits {
+                proxy_protocol: proxy_protocol.unwrap_or_default(),
+                login_timeout: login_timeout?,
+                write_stall_timeout: write_stall_timeout?,
+                tcp_keepalive: tcp_keepalive?,
+            },
         })
     }
 }
@@ -254,7 +239,7 @@ impl Clients {
 impl Upstream {
     fn read(values: &mut Values<'_>) -> Option<Self> {
         let what = "the address of the PostgreSQL to protect";
-        let (hosts, ssl) = values.required(Key::Upstream, what, Hosts::parse)?;
+        let (hosts, ssl) = values.required(Key::Upstream, what, parse_hosts)?;
         Some(Self { hosts, ssl })
     }
 }

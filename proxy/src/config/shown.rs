@@ -1,6 +1,6 @@
 //! The configuration for operators to see: each key with the value that is in force, without passwords.
 
-use super::address::Hosts;
+use super::address::parse_hosts;
 use super::authority::AuthorityLocation;
 use super::key::{KEYS, Key};
 use super::raw::RawConfig;
@@ -38,7 +38,7 @@ fn show(key: Key, texts: &[&str]) -> String {
         Key::Authority => AuthorityLocation::parse(&text)
             .map_or_else(|_| HIDDEN.to_owned(), |authority| authority.to_string()),
         Key::Upstream => {
-            Hosts::parse(&text).map_or_else(|_| HIDDEN.to_owned(), |(hosts, _)| hosts.to_string())
+            parse_hosts(&text).map_or_else(|_| HIDDEN.to_owned(), |(hosts, _)| hosts.to_string())
         }
         _ => text,
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::error::ConfigErrors;
 use super::*;
 use crate::fence::statement_text::Literals;
+use crate::transport::Batching;
 
 fn key(name: &str) -> Key {
     Key::by_name(name).expect("a key").0
@@ -59,15 +60,18 @@ const MINIMAL: &str = "upstream = \"/run\"\nauthority = \"embedded:/a\"\n";
 #[test]
 fn defaults() {
     let config = in_file(MINIMAL, |path| load(Some(path), &[], &[])).unwrap();
-    let local = ListenAddr::parse("127.0.0.1:6432").unwrap();
+    let local = listen::parse("127.0.0.1:6432").unwrap();
     assert_eq!(config.clients.listen, [local]);
     assert_eq!(config.takeover.timeout, Duration::from_secs(5));
-    assert_eq!(config.clients.login_timeout, Duration::from_secs(60));
+    assert_eq!(config.clients.limits.login_timeout, Duration::from_secs(60));
     assert_eq!(
-        config.clients.write_stall_timeout,
+        config.clients.limits.write_stall_timeout,
         Some(Duration::from_secs(900))
     );
-    assert_eq!(config.clients.tcp_keepalive, Some(Duration::from_secs(60)));
+    assert_eq!(
+        config.clients.limits.tcp_keepalive,
+        Some(Duration::from_secs(60))
+    );
     assert_eq!(config.shutdown_grace, Duration::from_secs(30));
     assert_eq!(config.clients.max_connections.get(), 5000);
     assert_eq!(config.rejections.file, None);
@@ -111,8 +115,8 @@ keepalive = "off"
     assert_eq!(config.clients.max_connections.get(), 1000);
     assert_eq!(config.workers.get(), 3);
     assert_eq!(config.batching, Batching::Off);
-    assert_eq!(config.clients.write_stall_timeout, None);
-    assert_eq!(config.clients.tcp_keepalive, None);
+    assert_eq!(config.clients.limits.write_stall_timeout, None);
+    assert_eq!(config.clients.limits.tcp_keepalive, None);
     assert_eq!(config.shutdown_grace, Duration::ZERO);
     let shown = format!("{config:?}");
     assert!(

@@ -7,41 +7,7 @@ use pgpalisade_tls::AcceptFiles;
 use super::key::Key;
 use super::ready::path;
 use super::values::Values;
-
-/// What clients may and must do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ClientTls {
-    /// No client is answered that there is TLS.
-    Off,
-    /// Who asks for it gets it.
-    On {
-        /// Certificate and key.
-        files: AcceptFiles,
-        /// Whether a session may be without it.
-        plain: Plain,
-        /// Whether a session may be without a certificate of the client.
-        certificates: Certificates,
-    },
-}
-
-/// Sessions in the clear.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Plain {
-    /// Served.
-    Allowed,
-    /// Refused.
-    Refused,
-}
-
-/// Certificates of clients.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Certificates {
-    /// Verified where there is one.
-    #[default]
-    Optional,
-    /// Every session needs one.
-    Required,
-}
+use crate::certificates::{ClientCertificates, ClientTls, Plain};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
@@ -50,23 +16,21 @@ enum Mode {
     Require,
 }
 
-impl ClientTls {
-    /// All keys of TLS together. Where they do not fit, the error says so.
-    pub(super) fn read(values: &mut Values<'_>) -> Option<Self> {
-        let mode = values.last(Key::TlsMode, mode);
-        let certificate = values.last(Key::TlsCertificate, path);
-        let key = values.last(Key::TlsKeyFile, path);
-        let client_ca = values.last(Key::TlsClientCa, path);
-        let certificates = values.last(Key::TlsClientCertificates, certificates);
-        let together = fit(mode?, (certificate, key, client_ca), certificates?);
-        together.map_err(|message| values.refuse(message)).ok()
-    }
+/// All keys of TLS together. Where they do not fit, the error says so.
+pub(super) fn read(values: &mut Values<'_>) -> Option<ClientTls> {
+    let mode = values.last(Key::TlsMode, mode);
+    let certificate = values.last(Key::TlsCertificate, path);
+    let key = values.last(Key::TlsKeyFile, path);
+    let client_ca = values.last(Key::TlsClientCa, path);
+    let certificates = values.last(Key::TlsClientCertificates, certificates);
+    let together = fit(mode?, (certificate, key, client_ca), certificates?);
+    together.map_err(|message| values.refuse(message)).ok()
 }
 
 fn fit(
     mode: Mode,
     (certificate, key, client_ca): (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>),
-    certificates: Certificates,
+    certificates: ClientCertificates,
 ) -> Result<ClientTls, String> {
     let plain = match mode {
         Mode::Allow => Plain::Allowed,
@@ -87,10 +51,10 @@ fn fit(
         ));
     };
     match (certificates, plain, &client_ca) {
-        (Certificates::Required, _, None) => Err(String::from(
+        (ClientCertificates::Required, _, None) => Err(String::from(
             "tls.client_certificates is required, and tls.client_ca does not say who signs them",
         )),
-        (Certificates::Required, Plain::Allowed, _) => Err(String::from(
+        (ClientCertificates::Required, Plain::Allowed, _) => Err(String::from(
             "tls.client_certificates is required, and a client without TLS has none: write tls.mode = \"require\"",
         )),
         _ => Ok(ClientTls::On {
@@ -114,10 +78,10 @@ fn mode(text: &str) -> Result<Mode, String> {
     }
 }
 
-fn certificates(text: &str) -> Result<Certificates, String> {
+fn certificates(text: &str) -> Result<ClientCertificates, String> {
     match text {
-        "optional" => Ok(Certificates::Optional),
-        "required" => Ok(Certificates::Required),
+        "optional" => Ok(ClientCertificates::Optional),
+        "required" => Ok(ClientCertificates::Required),
         _ => Err(format!("{text:?}: write optional or required")),
     }
 }
@@ -189,7 +153,7 @@ mod tests {
         assert_eq!(files.client_ca, Some("/a".into()));
         assert_eq!(
             (plain, certificates),
-            (Plain::Refused, Certificates::Required)
+            (Plain::Refused, ClientCertificates::Required)
         );
     }
 }

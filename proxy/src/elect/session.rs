@@ -10,9 +10,9 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::lock::LockError;
-use crate::config::Secret;
 use crate::fence::TokenValue;
 use crate::rejection::LEASE_IS_ANOTHERS;
+use crate::secret::Secret;
 
 pub(super) const SHOW_TOKEN: &str = "SHOW fencing.token";
 /// What a session gets to say goodbye.

@@ -10,7 +10,8 @@ use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HOST};
 use subtle::ConstantTimeEq as _;
 
-use crate::config::{HttpAddr, Secret};
+use crate::config::HttpAddr;
+use crate::secret::Secret;
 
 /// A token may have so many bytes.
 const TOKEN_MAX: u64 = 4096;

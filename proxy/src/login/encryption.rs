@@ -7,8 +7,7 @@ use std::io;
 use bytes::BytesMut;
 
 use super::LoginError;
-use crate::certificates::ClientLeg;
-use crate::config::{ClientCertificates, Plain};
+use crate::certificates::{ClientCertificates, ClientLeg, Plain};
 use crate::transport::Socket;
 
 /// The first byte of a TLS handshake. No packet of PostgreSQL's protocol begins so, for it would be too long.

@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use pgpalisade_tls::{Connector, SSL_REQUEST, SslMode, TlsError};
 
 use super::LoginError;
-use crate::config::UpstreamAddr;
+use crate::hosts::UpstreamAddr;
 use crate::rejection::Rejection;
 use crate::takeover::{Primary, Tenure};
 use crate::transport::{Socket, dial};
@@ -70,7 +70,7 @@ pub(super) async fn connect(worker: &Worker) -> Result<Connected, LoginError> {
         return Ok(Connected { socket, tenure });
     }
     // The client is told why, before its own time is over.
-    let limit = shared.clients.login_timeout;
+    let limit = shared.limits.login_timeout;
     let within = limit.saturating_sub(limit / 10);
     let mut failed = None;
     let connecting = shared
@@ -132,7 +132,7 @@ async fn open(worker: &Worker, primary: Option<&Primary>) -> Result<Socket, Logi
         return Err(LoginError::NoPrimary(shared.takeover.why_no_primary()));
     };
     let opening = async {
-        let keepalive = shared.clients.tcp_keepalive;
+        let keepalive = shared.limits.tcp_keepalive;
         let dialed = dial(&dialed, keepalive, &worker.sends).await;
         let mut socket = dialed.map_err(ConnectError::Dial)?;
         // On a unix socket there is no TLS, as for libpq.

@@ -11,7 +11,7 @@ mod stream;
 mod tests;
 
 pub(crate) use outbox::Outbox;
-pub(crate) use send_batch::{SendBatch, allowed_batching};
+pub(crate) use send_batch::{Batching, SendBatch, allowed_batching};
 pub(crate) use socket::{Socket, dial};
 pub(crate) use stall::{Stall, StallLimit, Unsent};
 

@@ -13,7 +13,6 @@ use std::task::{Poll, Waker};
 use pgpalisade_sockets::SendRing;
 
 use super::shared_stream::{SendState, SharedStream};
-use crate::config::Batching;
 
 /// More than this is sent at once: to copy it costs as much as a call.
 pub(super) const PART_MAX: usize = 4 * 1024;
@@ -30,6 +29,15 @@ const ALONE: u32 = 8;
 
 /// Of those, every so manieth waits all the same, to see whether there is company now.
 const LOOK_EVERY: u32 = 8;
+
+/// How many sends go to the system in one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Batching {
+    /// All that the connections of a worker have in one turn, where the kernel has io_uring and allows it.
+    Auto,
+    /// One.
+    Off,
+}
 
 /// What the kernel allows of a setting. Where that is less, the log says so.
 #[must_use]

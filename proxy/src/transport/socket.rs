@@ -15,7 +15,7 @@ use tokio::task::coop;
 use super::send_batch::{PART_MAX, SendBatch};
 use super::shared_stream::{SendState, SharedStream};
 use super::stream::Stream;
-use crate::config::UpstreamAddr;
+use crate::hosts::UpstreamAddr;
 
 /// A peer that answers nothing, not even TCP's own probes, is given up after about the configured
 /// idle time and `5 * interval`.
@@ -430,7 +430,7 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
-    use crate::config::Batching;
+    use crate::transport::Batching;
 
     const PATIENCE: Duration = Duration::from_secs(10);
 

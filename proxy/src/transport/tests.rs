@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 
-use super::{Outbox, SendBatch, Socket, allowed_batching};
-use crate::config::Batching;
+use super::{Batching, Outbox, SendBatch, Socket, allowed_batching};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

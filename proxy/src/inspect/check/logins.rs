@@ -10,8 +10,10 @@ use tokio::time::timeout;
 
 use super::super::connection::{self, ConnectError, Opened};
 use super::super::finding::Verdict;
+use crate::accounts::Auth;
 use crate::accounts::{Logins, LookupError};
-use crate::config::{Auth, ClientTls, Config};
+use crate::certificates::ClientTls;
+use crate::config::Config;
 use crate::timers::Timers;
 use crate::wire::{backend, header};
 
@@ -144,7 +146,8 @@ fn judge(auth: &Auth, user: &str, legs: Legs) -> Verdict {
 /// Whether verifiers can be had, where they are needed.
 async fn verifiers(config: &Config, user: &str) -> Result<(), String> {
     let timers = Timers::of_this_runtime();
-    let logins = Logins::load(config, timers);
+    let clients = &config.clients;
+    let logins = Logins::load(&clients.auth, &clients.tls, &config.control, timers);
     match logins.map_err(|error| error.to_string())? {
         Logins::Scram(accounts) => accounts
             .of(user.as_bytes())
@@ -231,7 +234,7 @@ fn method(answer: &[u8]) -> Result<Option<Method>, String> {
 mod tests {
     use super::super::super::finding::Outcome;
     use super::*;
-    use crate::config::VerifierSource;
+    use crate::accounts::VerifierSource;
 
     #[track_caller]
     fn outcomes(legs: Legs, expect: [Outcome; 3]) {
