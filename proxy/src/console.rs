@@ -34,7 +34,6 @@ pub(crate) use login::Users;
 use login::{Operator, Refused, Rights};
 use session::Session;
 use table::{RowIter, Rows, columns, object};
-pub(crate) use takeovers::as_json as takeovers_as_json;
 
 /// The only database.
 const DATABASE: &str = "pgpalisade";

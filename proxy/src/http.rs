@@ -7,6 +7,7 @@
 mod access;
 mod answers;
 mod events;
+mod exposition;
 mod readiness;
 
 use std::collections::VecDeque;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
@@ -29,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::HttpAddr;
 use crate::console::Facts;
+use crate::process::Process;
 pub(crate) use access::TokenError;
 use access::{Access, Peer};
 use answers::{Answers, EVENTS};
@@ -97,7 +100,9 @@ impl HttpServer {
         let (address, listener) =
             listen().map_err(|source| HttpError::Listen { address, source })?;
         let takeover = facts.shared.takeover.clone();
-        let registry = facts.shared.metrics.registry(&takeover);
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Process::default()));
+        facts.shared.metrics.register(&takeover, &mut registry);
         let answers = Arc::new(Answers {
             access,
             registry,

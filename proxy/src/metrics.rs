@@ -4,11 +4,9 @@
 //! comes with a connection or a refusal is counted by all in one place.
 
 mod added_time;
-mod process;
 mod rejections;
 mod scopes;
 mod tally;
-mod text;
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,14 +24,11 @@ use crate::rejection::{Enforcement, Rejection};
 use crate::takeover::Takeover;
 use added_time::AddedTime;
 pub(crate) use added_time::Clock;
-use process::Process;
-pub(crate) use process::memory;
 use rejections::Rejections;
 use scopes::Scopes;
 use tally::{Tally, Total};
 
 pub(crate) use tally::WorkerTally;
-pub(crate) use text::{CONTENT_TYPE, classic};
 
 /// Scopes that have series of their own. The others are counted.
 const SCOPES_MAX: usize = 1000;
@@ -148,10 +143,8 @@ impl Metrics {
         }
     }
 
-    /// All of them, with what the takeovers and the process have to show.
-    pub(crate) fn registry(&self, takeover: &Takeover) -> Registry {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(Process::default()));
+    /// Has all of them shown, with what the takeovers have to show.
+    pub(crate) fn register(&self, takeover: &Takeover, registry: &mut Registry) {
         let ours = registry.sub_registry_with_prefix("pgpalisade");
         ours.register(
             "connections",
@@ -184,7 +177,6 @@ impl Metrics {
         ours.register_collector(Box::new(Standing(takeover.clone())));
         self.added.register(ours);
         takeover.meters().register(ours);
-        registry
     }
 }
 
@@ -245,7 +237,12 @@ impl Collector for Standing {
 }
 
 /// One number that is read when it is asked for.
-fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
+pub(crate) fn gauge(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: f64,
+) -> fmt::Result {
     let gauge = ConstGauge::new(value);
     let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
     gauge.encode(metric)

@@ -11,8 +11,8 @@ use crate::client_table::{ClientEntry, ClientState, Encryption, Facts as ClientF
 use crate::config::ShownKey;
 use crate::fence::readable::without_controls;
 use crate::hosts::UpstreamAddr;
-use crate::metrics::memory;
 use crate::pause::Traffic;
+use crate::process::memory;
 use crate::rejection_log::ClientAddr;
 
 /// In the order of SHOW HELP.

@@ -18,9 +18,9 @@ use serde_json::Value;
 
 use super::access::{Access, Peer, Rights};
 use super::events::{self, Pictures};
+use super::exposition;
 use super::readiness::Readiness;
 use crate::console::Facts;
-use crate::metrics::{self, classic};
 
 /// A main thread that does nothing for so long is not alive.
 const ALIVE_WITHIN: Duration = Duration::from_secs(2);
@@ -117,7 +117,11 @@ impl Answers {
             tracing::error!(%error, "writing metrics");
             return plain(StatusCode::INTERNAL_SERVER_ERROR, "no metrics\n");
         }
-        respond(StatusCode::OK, metrics::CONTENT_TYPE, classic(&text))
+        respond(
+            StatusCode::OK,
+            exposition::CONTENT_TYPE,
+            exposition::classic(&text),
+        )
     }
 
     /// This thread lives, or there were no answer. The main one, which accepts connections and declares tokens, has to

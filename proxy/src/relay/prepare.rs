@@ -10,7 +10,7 @@ use pgpalisade_policies::Access;
 
 use super::token_grant::Grant;
 use super::{End, Relay};
-use crate::console::takeovers_as_json;
+use crate::history;
 use crate::rejection::Rejection;
 use crate::session::Adjusted;
 use crate::session::access::Adjustment;
@@ -39,7 +39,7 @@ impl Relay {
                 let takeover = self.worker.shared.takeover.clone();
                 let asking = takeover.history_of(self.session.scopes(), takeover.deadline());
                 match self.meanwhile(asking).await? {
-                    Ok(takeovers) => self.session.on_history(takeovers_as_json(takeovers)),
+                    Ok(takeovers) => self.session.on_history(history::as_json(takeovers)),
                     Err(error) => {
                         self.refuse_front(Box::new(Rejection::history_unavailable(&error)));
                     }

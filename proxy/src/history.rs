@@ -1,0 +1,95 @@
+//! How the last takeovers went, as clients and operators are shown it.
+
+use std::fmt::Write as _;
+
+use pgpalisade_authority::{Scope, TakeoverEnd, TakeoverRecord, Token};
+use serde::Serialize;
+
+use crate::fence::readable::without_controls;
+use crate::rejection_log::{moment, rfc3339};
+
+/// One takeover. What others have chosen in it cannot steer a terminal.
+#[derive(Debug, Serialize)]
+pub(crate) struct ShownTakeover {
+    /// The scope.
+    pub(crate) scope: String,
+    /// The mark before; `None` for the first one.
+    pub(crate) from: Option<u64>,
+    /// The token that was declared.
+    pub(crate) to: u64,
+    /// When the mark was raised, in RFC 3339.
+    pub(crate) raised_at: Option<String>,
+    /// By whom.
+    pub(crate) raised_by: String,
+    /// `complete`, `incomplete` or `observed`.
+    pub(crate) outcome: &'static str,
+    /// Sessions that were ended.
+    pub(crate) sessions: u64,
+    /// Those of them that were in a transaction.
+    pub(crate) transactions: u64,
+    /// How long it took, in microseconds.
+    pub(crate) took_us: u64,
+    /// Why it is not complete.
+    pub(crate) why: Option<String>,
+}
+
+impl From<(Scope, TakeoverRecord)> for ShownTakeover {
+    fn from((scope, record): (Scope, TakeoverRecord)) -> Self {
+        let (outcome, why) = match record.end {
+            TakeoverEnd::Complete => ("complete", None),
+            TakeoverEnd::Incomplete(why) => ("incomplete", Some(why)),
+            TakeoverEnd::Observed => ("observed", None),
+        };
+        Self {
+            scope: scope.as_str().to_owned(),
+            from: record.from.map(Token::get),
+            to: record.to.get(),
+            raised_at: moment(record.raised_at).map(rfc3339),
+            raised_by: without_controls(&record.raised_by),
+            outcome,
+            sessions: record.work.sessions,
+            transactions: record.work.transactions,
+            took_us: record.work.took_us,
+            why: why.as_deref().map(without_controls),
+        }
+    }
+}
+
+/// Takeovers as a JSON array, each on a line of its own, in ASCII: PostgreSQL reads it in whatever encoding the session
+/// has.
+pub(crate) fn as_json(all: Vec<(Scope, TakeoverRecord)>) -> String {
+    // It can only fail for maps with keys that are no strings, or for a failing writer: neither is here.
+    let line = |record| serde_json::to_string(&ShownTakeover::from(record)).unwrap_or_default();
+    let lines: Vec<String> = all.into_iter().map(line).collect();
+    in_ascii(&format!("[{}]", lines.join(",\n ")))
+}
+
+/// JSON in which whatever is beyond ASCII is escaped: RFC 8259, 7.
+fn in_ascii(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character.is_ascii() {
+            text.push(character);
+        } else {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                // Writing to a String cannot fail.
+                let _ = write!(text, "\\u{unit:04x}");
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_beyond_ascii_are_escaped() {
+        let json = serde_json::json!({"by": "é\u{1F600}\"\\'"}).to_string();
+        let text = in_ascii(&json);
+        assert_eq!(text, r#"{"by":"\u00e9\ud83d\ude00\"\\'"}"#);
+        let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read["by"], "é\u{1F600}\"\\'");
+    }
+}
