@@ -25,10 +25,10 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::ShownKey;
-use crate::link::Link;
-use crate::listener::{Accepted, Listener};
+use crate::server::link::Link;
+use crate::server::listener::{Accepted, Listener};
+use crate::server::worker::Shared;
 use crate::wire::encode::Severity;
-use crate::worker::Shared;
 use command::Command;
 pub(crate) use login::Users;
 use login::{Operator, Refused, Rights};

@@ -20,8 +20,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::listener::ListenAddr;
-use crate::listener::Listener;
+use crate::server::listener::ListenAddr;
+use crate::server::listener::Listener;
 
 /// Tells `serve` that its standard input is the socket.
 pub(crate) const SUCCESSOR: &str = "--successor";

@@ -9,7 +9,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use rustix::process::{Resource, getrlimit};
 
-use crate::metrics::gauge;
+use crate::server::metrics::gauge;
 
 /// Asks the kernel each time.
 #[derive(Debug)]

@@ -69,7 +69,7 @@ impl RejectionCounts {
     }
 
     /// Those of all kinds.
-    pub fn total(&self, enforced: Enforcement) -> u64 {
+    pub(crate) fn total(&self, enforced: Enforcement) -> u64 {
         self.counts(enforced).iter().sum()
     }
 
@@ -79,7 +79,7 @@ impl RejectionCounts {
     }
 
     /// Records that came too fast to be written to the file or the log.
-    pub const fn dropped(&self) -> u64 {
+    pub(crate) const fn dropped(&self) -> u64 {
         self.dropped
     }
 

@@ -59,9 +59,9 @@ pub struct Record {
     /// Why, where no other field tells.
     pub reason: Option<String>,
     /// `read` or `write`, where there was no token for it.
-    pub needs: Option<String>,
+    pub(crate) needs: Option<String>,
     /// What became of the transaction of a session that was ended.
-    pub transaction: Option<String>,
+    pub(crate) transaction: Option<String>,
     /// Whether it was carried out.
     pub enforced: Enforcement,
     /// How many refusals it stands for.
@@ -76,7 +76,7 @@ pub struct Session {
     pub user: String,
     /// The database.
     #[serde(default, deserialize_with = "name_or_empty")]
-    pub database: String,
+    pub(crate) database: String,
     /// Its application_name, where it gave one.
     #[serde(default, rename = "application_name", deserialize_with = "name")]
     pub application: Option<String>,
@@ -93,7 +93,7 @@ pub struct Session {
 pub struct Statement {
     /// Its class, in the words of the policy.
     #[serde(default, rename = "statement_class", deserialize_with = "name")]
-    pub class: Option<String>,
+    pub(crate) class: Option<String>,
     /// Its text, as far as it was recorded.
     #[serde(rename = "statement")]
     pub text: Option<String>,

@@ -68,7 +68,7 @@ struct Writers {
 
 impl Overlaps {
     /// A write without a token.
-    pub fn note(&mut self, scope: &str, writer: Writer, at: Timestamp) {
+    pub(crate) fn note(&mut self, scope: &str, writer: Writer, at: Timestamp) {
         if !self.scopes.contains_key(scope) && self.scopes.len() >= SCOPES {
             return;
         }
@@ -81,7 +81,7 @@ impl Overlaps {
     }
 
     /// All that are known, those that began last first.
-    pub fn list(&self) -> Vec<Overlap> {
+    pub(crate) fn list(&self) -> Vec<Overlap> {
         let under_way = self.scopes.values().flat_map(|writers| &writers.pairs);
         let under_way = under_way.filter(|pair| pair.turns >= TURNS);
         let mut all: Vec<Overlap> = self.ended.iter().chain(under_way).cloned().collect();

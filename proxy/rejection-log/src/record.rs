@@ -29,44 +29,44 @@ pub(super) const WRITE: &str = "write";
 #[derive(Debug, Clone)]
 pub struct RejectionRecord {
     /// When it was refused, by this machine's clock. For reading only: nothing is decided by it.
-    pub time: SystemTime,
+    pub(crate) time: SystemTime,
     /// Why.
-    pub kind: RejectionKind,
+    pub(crate) kind: RejectionKind,
     /// Scope of the tokens.
-    pub scope: Option<String>,
+    pub(crate) scope: Option<String>,
     /// The session's token, where it has one.
-    pub token: Option<u64>,
+    pub(crate) token: Option<u64>,
     /// The highest token of the scope, where known.
-    pub mark: Option<u64>,
+    pub(crate) mark: Option<u64>,
     /// When the mark was raised.
-    pub raised_at: Option<SystemTime>,
+    pub(crate) raised_at: Option<SystemTime>,
     /// By whom.
-    pub raised_by: Option<String>,
+    pub(crate) raised_by: Option<String>,
     /// Who was refused.
-    pub session: SessionLabel,
+    pub(crate) session: SessionLabel,
     /// What is known of the statement that was refused.
-    pub statement: RecordedStatement,
+    pub(crate) statement: RecordedStatement,
     /// Why, where no other field tells.
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// What was to be done that needs a token, where there was none.
-    pub needs: Option<Class>,
+    pub(crate) needs: Option<Class>,
     /// What became of the transaction of a session that was ended.
-    pub transaction: Option<OpenTransaction>,
+    pub(crate) transaction: Option<OpenTransaction>,
     /// Whether it was carried out.
-    pub enforced: Enforcement,
+    pub(crate) enforced: Enforcement,
     /// How many refusals it stands for: more than one, where they repeat and are not recorded each.
-    pub count: u64,
+    pub(crate) count: u64,
 }
 
 /// What is kept of a statement.
 #[derive(Debug, Clone, Default)]
 pub struct RecordedStatement {
     /// Its class in the words of the policy; `None` where no statement was refused.
-    pub class: Option<Cow<'static, str>>,
+    pub(crate) class: Option<Cow<'static, str>>,
     /// Its text, shortened, and without literals unless configured.
-    pub text: Option<StatementText>,
+    pub(crate) text: Option<StatementText>,
     /// The trace that it is a part of, where the client has said so.
-    pub traceparent: Option<Traceparent>,
+    pub(crate) traceparent: Option<Traceparent>,
 }
 
 impl RecordedStatement {

@@ -13,6 +13,8 @@ use super::record::{RejectionRecord, rfc3339};
 use super::repeats::{LeftOut, WINDOW};
 use super::{Message, RejectionLogError, Shared};
 use pgpalisade_fence::rejection::Enforcement;
+use pgpalisade_fence::statement_text::StatementText;
+use pgpalisade_fence::traceparent::Traceparent;
 
 /// How often a flood is told of the records that were dropped, at most. A note for each gap would be a second flood.
 const DROPPED_EVERY: Duration = Duration::from_secs(1);
@@ -46,8 +48,8 @@ macro_rules! event {
             client_addr = %$record.session.client_addr,
             backend_pid = $record.session.backend_pid,
             statement_class = $record.statement.class.as_deref(),
-            statement = $record.statement.text.as_ref().map(pgpalisade_fence::statement_text::StatementText::as_str),
-            traceparent = $record.statement.traceparent.as_ref().map(pgpalisade_fence::traceparent::Traceparent::as_str),
+            statement = $record.statement.text.as_ref().map(StatementText::as_str),
+            traceparent = $record.statement.traceparent.as_ref().map(Traceparent::as_str),
             reason = $record.reason,
             count = ($record.count > 1).then_some($record.count),
             $message

@@ -8,7 +8,7 @@ use pgpalisade_authority::{Scope, Token};
 use pgpalisade_tls::{FileError, words};
 
 use super::target::Path;
-use crate::hosts::UpstreamAddr;
+use crate::server::hosts::UpstreamAddr;
 
 /// Why there is no measurement. Each says what to do next.
 #[derive(Debug, Clone, thiserror::Error)]

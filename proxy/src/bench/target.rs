@@ -13,9 +13,9 @@ use tokio_postgres::Config;
 use super::BenchError;
 use crate::config::{Environment, address_of, parse_dsn};
 use crate::fence::TokenValue;
-use crate::hosts::UpstreamAddr;
-use crate::secret::Secret;
-use crate::session::startup_options;
+use crate::server::hosts::UpstreamAddr;
+use crate::server::secret::Secret;
+use pgpalisade_session::startup_options;
 
 /// What the bench's sessions are called in `pg_stat_activity`, unless the DSN says otherwise.
 const APPLICATION_NAME: &str = "pgpalisade bench";

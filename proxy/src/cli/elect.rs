@@ -14,8 +14,8 @@ use crate::elect::{
     self, Cluster, ElectError, EtcdElection, Event, Kind, KubernetesElection, Lock, LockSpec, Plan,
     ProxiedLock, Runs, Servers, ZooKeeperElection,
 };
-use crate::secret::Secret;
-use crate::session::startup_options;
+use crate::server::secret::Secret;
+use pgpalisade_session::startup_options;
 
 /// What the session that holds the lock is called in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "pgpalisade elect";

@@ -19,7 +19,7 @@ use super::{Failure, failed};
 use crate::fence::TokenValue;
 use crate::policy_file;
 use crate::rejection::Rejection;
-use crate::session::read_only::Guard;
+use pgpalisade_session::read_only::Guard;
 
 /// More than is parsed: how a longer text goes on changes nothing.
 const SQL_BYTES_MAX: u64 = MAX_PARSED as u64 + 1;

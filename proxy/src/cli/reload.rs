@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use super::settings::Settings;
-use crate::accounts::{Accounts, Logins};
-use crate::certificates::Certificates;
 use crate::config::{Config, Environment, RawConfig};
 use crate::console::Reloaded;
 use crate::rejection_log::RejectionLog;
-use crate::server::PolicyReloaded;
+use crate::serve::PolicyReloaded;
+use crate::server::accounts::{Accounts, Logins};
+use crate::server::certificates::Certificates;
 use crate::service_manager;
 
 /// Reads again what can change while the proxy runs, and says what cannot.

@@ -12,18 +12,18 @@ use tokio_util::sync::CancellationToken;
 use super::reload::Reload;
 use super::settings::Settings;
 use super::{Failure, failed, open_files, runtime};
-use crate::accounts::{Accounts, FileError, Logins};
-use crate::certificates::Certificates;
 use crate::config::{Config, Environment, RawConfig};
 use crate::console::{ConsoleParts, Orders, Stop, Users};
 use crate::handover::{Handover, Predecessor};
-use crate::listener::ListenAddr;
 use crate::logging;
 use crate::rejection_log::RejectionLog;
-use crate::server::ServeError;
+use crate::serve::{self, ServeError};
+use crate::server::accounts::{Accounts, FileError, Logins};
+use crate::server::certificates::Certificates;
+use crate::server::listener::ListenAddr;
+use crate::server::timers::Timers;
 use crate::signals::Signals;
-use crate::timers::Timers;
-use crate::{policy_file, server, service_manager};
+use crate::{policy_file, service_manager};
 
 /// Run the proxy
 ///
@@ -61,9 +61,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let certificates = Arc::new(certificates(&config).map_err(failed)?);
     let runtime = runtime()?;
     let timers = Timers::new(runtime.handle().clone());
-    let clients = &config.clients;
-    let logins =
-        Logins::load(&clients.auth, &clients.tls, &config.control, timers).map_err(failed)?;
+    let logins = logins(&config, timers).map_err(failed)?;
     let users = console_users(&config).map_err(failed)?;
     let (policies, policy_reloads) = mpsc::channel(1);
     let (orders, reloads, stops) = Orders::new();
@@ -79,7 +77,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     };
     let shutdown = CancellationToken::new();
     let closing = shutdown.child_token();
-    let mut signals = server::Signals {
+    let mut signals = serve::Signals {
         shutdown: shutdown.clone(),
         closing: closing.clone(),
         reload: policy_reloads,
@@ -96,7 +94,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
         if args.successor {
             signals.handover.predecessor = Some(Predecessor::receive().map_err(failed)?);
         }
-        let server = server::serve(
+        let serving = serve::serve(
             config,
             policy,
             signals,
@@ -115,7 +113,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
             upgrades,
             is_replaced,
         };
-        obey(server, announced, signalled).await
+        obey(serving, announced, signalled).await
     });
     // Nothing that still runs may hold up the end.
     runtime.shutdown_timeout(Duration::from_millis(100));
@@ -147,6 +145,12 @@ fn certificates(config: &Config) -> Result<Certificates, pgpalisade_tls::FileErr
         http,
         config.upstream.ssl.clone(),
     )
+}
+
+/// How clients log in.
+fn logins(config: &Config, timers: Timers) -> Result<Logins, FileError> {
+    let clients = &config.clients;
+    Logins::load(&clients.auth, &clients.tls, &config.control, timers)
 }
 
 /// Who may log in to the console.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use pgpalisade_tls::SslSettings;
 
-use crate::hosts::{Hosts, UpstreamAddr};
+use crate::server::hosts::{Hosts, UpstreamAddr};
 
 /// PostgreSQL's own port.
 const DEFAULT_PORT: u16 = 5432;
@@ -16,8 +16,8 @@ pub(super) const MAX_SOCKET_PATH: usize = 107;
 const FORMS: &str = "write postgres://host:port, several as postgres://host:port,host:port, or a unix socket directory \
                      such as /var/run/postgresql";
 
-/// Parses `postgres://host:port,host:port`, `postgres:///?host=/dir&port=5433` or `/dir`, with libpq's parameters for TLS.
-/// The error says what to write.
+/// Parses `postgres://host:port,host:port`, `postgres:///?host=/dir&port=5433` or `/dir`, with libpq's parameters for
+/// TLS. The error says what to write.
 ///
 /// Only addresses are taken: clients choose user, password and database themselves.
 pub(super) fn parse_hosts(text: &str) -> Result<(Hosts, SslSettings), String> {

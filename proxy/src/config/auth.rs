@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use super::key::Key;
 use super::ready::path;
 use super::values::Values;
-use crate::accounts::{Auth, VerifierSource};
-use crate::certificates::ClientTls;
+use crate::server::accounts::{Auth, VerifierSource};
+use crate::server::certificates::ClientTls;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {

@@ -6,7 +6,7 @@ use super::key::Key;
 use super::listen;
 use super::ready::path;
 use super::values::Values;
-use crate::listener::ListenAddr;
+use crate::server::listener::ListenAddr;
 
 /// The port of a socket directory that names none.
 const DEFAULT_PORT: u16 = 6433;

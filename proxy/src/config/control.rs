@@ -5,7 +5,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
 use super::Environment;
-use crate::hosts::{Hosts, UpstreamAddr};
+use crate::server::hosts::{Hosts, UpstreamAddr};
 
 /// Name under which the proxy shows in `pg_stat_activity`, unless the DSN says otherwise.
 const APPLICATION_NAME: &str = "pgpalisade control";

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::address::{MAX_SOCKET_PATH, parse_listen};
-use crate::listener::ListenAddr;
+use crate::server::listener::ListenAddr;
 
 /// The port in a socket's name where none is given: that of the address in the default of `listen`.
 const DEFAULT_PORT: u16 = 6432;

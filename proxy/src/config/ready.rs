@@ -24,13 +24,13 @@ use super::listen;
 use super::raw::{Environment, RawConfig};
 use super::tls;
 use super::values::Values;
-use crate::accounts::Auth;
-use crate::certificates::ClientTls;
-use crate::hosts::Hosts;
-use crate::listener::ListenAddr;
-use crate::secret::Secret;
-use crate::transport::Batching;
-use crate::worker::ClientLimits;
+use crate::server::accounts::Auth;
+use crate::server::certificates::ClientTls;
+use crate::server::hosts::Hosts;
+use crate::server::listener::ListenAddr;
+use crate::server::secret::Secret;
+use crate::server::transport::Batching;
+use crate::server::worker::ClientLimits;
 
 /// What `serve` needs to know. Made by [`Config::from_raw`] only.
 #[derive(Debug, Clone)]

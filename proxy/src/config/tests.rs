@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::error::ConfigErrors;
 use super::*;
 use crate::fence::statement_text::Literals;
-use crate::transport::Batching;
+use crate::server::transport::Batching;
 
 fn key(name: &str) -> Key {
     Key::by_name(name).expect("a key").0

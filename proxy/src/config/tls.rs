@@ -7,7 +7,7 @@ use pgpalisade_tls::AcceptFiles;
 use super::key::Key;
 use super::ready::path;
 use super::values::Values;
-use crate::certificates::{ClientCertificates, ClientTls, Plain};
+use crate::server::certificates::{ClientCertificates, ClientTls, Plain};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {

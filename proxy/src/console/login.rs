@@ -9,9 +9,9 @@ use pgpalisade_logins::scram::server::{Offered, Refusal, mechanisms};
 use pgpalisade_logins::scram::{Leg, nonce};
 
 use super::{DATABASE, Failure};
-use crate::accounts::Accounts;
 use crate::fence::readable::readable;
-use crate::link::{Link, LinkError, Message};
+use crate::server::accounts::Accounts;
+use crate::server::link::{Link, LinkError, Message};
 use crate::wire::backend::TransactionStatus;
 use crate::wire::encode;
 use crate::wire::startup::{self, StartupMessage, StartupPacket};

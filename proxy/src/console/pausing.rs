@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Console, Failure};
-use crate::pause::Traffic;
+use crate::server::pause::Traffic;
 
 /// For all open transactions that PAUSE waits for.
 const PAUSED_WITHIN: Duration = Duration::from_secs(60);

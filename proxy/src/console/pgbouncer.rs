@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Facts;
 use super::table::{Cell, Row, Rows, Table};
-use crate::client_table::{ClientEntry, ClientState, Encryption, Facts as ClientFacts};
 use crate::config::ShownKey;
 use crate::fence::readable::without_controls;
-use crate::hosts::UpstreamAddr;
-use crate::pause::Traffic;
 use crate::process::memory;
 use crate::rejection_log::ClientAddr;
+use crate::server::client_table::{ClientEntry, ClientState, Encryption, Facts as ClientFacts};
+use crate::server::hosts::UpstreamAddr;
+use crate::server::pause::Traffic;
 
 /// In the order of SHOW HELP.
 pub(super) const TABLES: [Table; 9] = [
@@ -248,7 +248,7 @@ fn lists(facts: &Facts) -> Vec<Row> {
         names.len()
     };
     let sessions: usize = pools.values().sum();
-    let connected = facts.shared.connected.len();
+    let connected = facts.shared.connected.count();
     [
         ("databases", distinct(|(database, _)| database)),
         ("users", distinct(|(_, user)| user)),

@@ -10,7 +10,7 @@ use super::command::Command;
 use super::login::Operator;
 use super::table::{Row, Rows, Table, put_row};
 use super::{Console, Failure};
-use crate::link::{Link, LinkError, Message};
+use crate::server::link::{Link, LinkError, Message};
 use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::encode::{self, Reply, Severity};

@@ -12,11 +12,11 @@ use super::Facts;
 use super::command::{ORDERS, all_tables};
 use super::table::{Answer, Cell, Row, RowIter, Rows, Table, rows};
 use super::{refusals, takeovers};
-use crate::client_table::{ClientEntry, Encryption};
 use crate::fence::HeldTokens;
 use crate::fence::mark_cache::CachedMark;
 use crate::fence::readable::without_controls;
 use crate::rejection_log::{moment, rfc3339};
+use crate::server::client_table::{ClientEntry, Encryption};
 use crate::takeover::cluster_lock::Proxy;
 
 /// How long SHOW AUTHORITY waits for an answer.

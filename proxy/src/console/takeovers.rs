@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::Facts;
 use super::table::{Answer, Row};
 use super::tables::ANSWER_WITHIN;
-use crate::history::ShownTakeover;
+use crate::server::history::ShownTakeover;
 
 pub(super) const COLUMNS: &str = "\
     scope text, from int8, to int8, raised_at text, raised_by text, outcome text, sessions int8, \

@@ -15,7 +15,7 @@ use tokio_postgres::Client;
 use super::lease::{LATE, Lease};
 use super::lock::{Candidate, LockError, Patience};
 use super::session::{SHOW_TOKEN, Session, Unasked, failed, first_value, own_token};
-use crate::secret::Secret;
+use crate::server::secret::Secret;
 
 /// How often a candidate looks whether an advisory lock is free.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(500);

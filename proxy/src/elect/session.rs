@@ -12,7 +12,7 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use super::lock::LockError;
 use crate::fence::TokenValue;
 use crate::rejection::LEASE_IS_ANOTHERS;
-use crate::secret::Secret;
+use crate::server::secret::Secret;
 
 pub(super) const SHOW_TOKEN: &str = "SHOW fencing.token";
 /// What a session gets to say goodbye.

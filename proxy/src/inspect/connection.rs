@@ -17,7 +17,7 @@ use tokio_postgres::{Client, NoTls};
 use tokio_util::io::InspectReader;
 
 use super::greeting::Greeting;
-use crate::hosts::UpstreamAddr;
+use crate::server::hosts::UpstreamAddr;
 use crate::takeover::ControlError;
 
 /// What such a connection is called in pg_stat_activity.

@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use super::cluster::{self, Server};
 use super::connection::{ConnectError, Connection};
 use crate::config::Config;
-use crate::hosts::UpstreamAddr;
+use crate::server::hosts::UpstreamAddr;
 use crate::takeover::control::answer;
 use crate::takeover::prepare::Rights;
 use crate::takeover::{ControlError, prepare};

@@ -36,7 +36,7 @@ const SHAPES: usize = 5_000;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Understood {
     /// Records that are in the report.
-    pub records: u64,
+    pub(crate) records: u64,
     /// Records that the filters left out.
     pub filtered_out: u64,
     /// Records that the proxy could not write, by its own notes.
@@ -110,7 +110,7 @@ pub struct First {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Example {
     /// What it was, in the words of the policy.
-    pub class: Option<String>,
+    pub(crate) class: Option<String>,
     /// Its text, as it is in the log.
     pub statement: String,
     /// Who sent it.

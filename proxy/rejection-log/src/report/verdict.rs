@@ -11,7 +11,7 @@ use pgpalisade_fence::rejection::RejectionKind;
 pub struct Who {
     /// As in the log.
     #[serde(skip)]
-    pub kind: String,
+    pub(crate) kind: String,
     /// The scope it is about, where it is about one.
     pub scope: Option<String>,
     /// The user.
@@ -25,7 +25,7 @@ pub struct Who {
 /// What the records say about switching the fence on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub(crate) enum Answer {
     /// What would have been refused is what the fence is for.
     Ready,
     /// The same, but records are missing, and they may say something else.
@@ -44,7 +44,7 @@ pub enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     /// In one word.
-    pub answer: Answer,
+    pub(crate) answer: Answer,
     /// In one sentence.
     pub headline: String,
     /// What to do, one for each kind, those with most records first.

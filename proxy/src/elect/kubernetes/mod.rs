@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::lease::Lease;
 use super::lock::{Candidate, LockError, Patience};
 use super::session::{Session, Unasked};
-use crate::secret::Secret;
+use crate::server::secret::Secret;
 use api::Api;
 use resource::{Resource, Seen};
 

@@ -10,11 +10,11 @@ use tokio::time::timeout;
 
 use super::super::connection::{self, ConnectError, Opened};
 use super::super::finding::Verdict;
-use crate::accounts::Auth;
-use crate::accounts::{Logins, LookupError};
-use crate::certificates::ClientTls;
 use crate::config::Config;
-use crate::timers::Timers;
+use crate::server::accounts::Auth;
+use crate::server::accounts::{Logins, LookupError};
+use crate::server::certificates::ClientTls;
+use crate::server::timers::Timers;
 use crate::wire::{backend, header};
 
 /// What PostgreSQL asks a role for.
@@ -234,7 +234,7 @@ fn method(answer: &[u8]) -> Result<Option<Method>, String> {
 mod tests {
     use super::super::super::finding::Outcome;
     use super::*;
-    use crate::accounts::VerifierSource;
+    use crate::server::accounts::VerifierSource;
 
     #[track_caller]
     fn outcomes(legs: Legs, expect: [Outcome; 3]) {

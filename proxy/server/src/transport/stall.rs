@@ -20,9 +20,9 @@ pub(crate) struct Stall(Option<Pin<Box<Sleep>>>);
 #[derive(Debug)]
 pub(crate) struct StallLimit {
     /// Without one it may take its time.
-    pub time: Option<Duration>,
+    pub(crate) time: Option<Duration>,
     /// What measures it.
-    pub timers: Timers,
+    pub(crate) timers: Timers,
 }
 
 /// Why nothing more is sent to a client.

@@ -10,27 +10,27 @@ use crate::rejection_log::{moment, rfc3339};
 
 /// One takeover. What others have chosen in it cannot steer a terminal.
 #[derive(Debug, Serialize)]
-pub(crate) struct ShownTakeover {
+pub struct ShownTakeover {
     /// The scope.
-    pub(crate) scope: String,
+    pub scope: String,
     /// The mark before; `None` for the first one.
-    pub(crate) from: Option<u64>,
+    pub from: Option<u64>,
     /// The token that was declared.
-    pub(crate) to: u64,
+    pub to: u64,
     /// When the mark was raised, in RFC 3339.
-    pub(crate) raised_at: Option<String>,
+    pub raised_at: Option<String>,
     /// By whom.
-    pub(crate) raised_by: String,
+    pub raised_by: String,
     /// `complete`, `incomplete` or `observed`.
-    pub(crate) outcome: &'static str,
+    pub outcome: &'static str,
     /// Sessions that were ended.
-    pub(crate) sessions: u64,
+    pub sessions: u64,
     /// Those of them that were in a transaction.
-    pub(crate) transactions: u64,
+    pub transactions: u64,
     /// How long it took, in microseconds.
-    pub(crate) took_us: u64,
+    pub took_us: u64,
     /// Why it is not complete.
-    pub(crate) why: Option<String>,
+    pub why: Option<String>,
 }
 
 impl From<(Scope, TakeoverRecord)> for ShownTakeover {

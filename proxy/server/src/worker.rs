@@ -38,7 +38,7 @@ const COLLECTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The servers of the protected cluster.
 #[derive(Clone)]
-pub(crate) struct Servers {
+pub struct Servers {
     /// Where sessions go.
     pub upstream: Hosts,
     /// Where the control connection finds each of them.
@@ -47,7 +47,7 @@ pub(crate) struct Servers {
 
 /// What holds for every connection of a client.
 #[derive(Debug, Clone)]
-pub(crate) struct ClientLimits {
+pub struct ClientLimits {
     /// Networks of load balancers that say in front of a connection where its client is.
     pub proxy_protocol: Vec<Network>,
     /// Time from connecting to the end of the login.
@@ -69,7 +69,7 @@ impl ClientLimits {
 
 /// What all workers have in common.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub struct Shared {
     /// Declarations and releases.
     pub takeover: Takeover,
     /// The decision, and every new one that a reload makes.
@@ -104,7 +104,7 @@ pub(crate) struct Shared {
 
 /// The two steps in which the connections of a process end.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ending {
+pub struct Ending {
     /// Ends new logins and idle sessions.
     pub drain: CancellationToken,
     /// Ends everything at once.
@@ -113,35 +113,35 @@ pub(crate) struct Ending {
 
 /// What the connections of one worker share. Nothing in it is shared with another thread but by
 /// handles that need no lock on the way of a message.
-pub(crate) struct Worker {
+pub struct Worker {
     /// What all workers have in common.
-    pub shared: Shared,
+    pub(crate) shared: Shared,
     /// Tells of every new fence that a reload makes.
     fences: RefCell<watch::Receiver<Arc<Fence>>>,
     /// The newest of them that was seen.
     fence: RefCell<Arc<Fence>>,
     /// Verdicts on texts, by text and form.
-    pub verdicts: RefCell<VerdictCache>,
+    pub(crate) verdicts: RefCell<VerdictCache>,
     /// What this worker counts.
-    pub tally: WorkerTally,
+    pub(crate) tally: WorkerTally,
     /// Measures the time that it adds.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
     /// The buffer that all connections read into.
-    pub scratch: RefCell<Scratch>,
+    pub(crate) scratch: RefCell<Scratch>,
     /// What the connections have to send.
-    pub sends: Rc<SendBatch>,
+    pub(crate) sends: Rc<SendBatch>,
     /// Room for texts that have not arrived whole.
-    pub collected: Budget,
+    pub(crate) collected: Budget,
     /// A client that takes no byte for this long is given up.
-    pub write_stall_limit: StallLimit,
+    pub(crate) write_stall_limit: StallLimit,
     /// How long the server may take to close after a goodbye.
-    pub close_timeout: Duration,
+    pub(crate) close_timeout: Duration,
     /// Cancelled when `stopping` is set, to wake idle connections.
-    pub drain: CancellationToken,
+    pub(crate) drain: CancellationToken,
     /// Sessions end as soon as they are idle.
-    pub stopping: Cell<bool>,
+    pub(crate) stopping: Cell<bool>,
     /// Shut while operators hold sessions up.
-    pub gate: Gate,
+    pub(crate) gate: Gate,
 }
 
 impl Worker {

@@ -4,16 +4,16 @@ use std::fmt;
 
 /// Holds a value that may contain a password. `Debug` prints `[secret]`; there is no `Display`.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Secret<T>(T);
+pub struct Secret<T>(T);
 
 impl<T> Secret<T> {
     /// Wraps a value.
-    pub(crate) const fn new(value: T) -> Self {
+    pub const fn new(value: T) -> Self {
         Self(value)
     }
 
     /// The value itself. The name is there to stand out where it is used.
-    pub(crate) const fn expose(&self) -> &T {
+    pub const fn expose(&self) -> &T {
         &self.0
     }
 }

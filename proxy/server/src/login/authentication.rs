@@ -25,17 +25,17 @@ const AHEAD_MAX: usize = 64 * 1024;
 /// What the server said on the way.
 pub(super) struct Authenticated {
     /// Its process id, as it told the client.
-    pub backend_pid: i32,
+    pub(crate) backend_pid: i32,
     /// How the server reads its texts.
-    pub lexing: Lexing,
+    pub(crate) lexing: Lexing,
     /// What it reported for the backstop's setting.
-    pub reported: Access,
+    pub(crate) reported: Access,
     /// Whether it is a standby.
-    pub recovery: Recovery,
+    pub(crate) recovery: Recovery,
     /// ReadyForQuery, not passed on yet.
-    pub ready: Bytes,
+    pub(crate) ready: Bytes,
     /// What it has sent behind that.
-    pub server_carry: BytesMut,
+    pub(crate) server_carry: BytesMut,
 }
 
 enum Progress {

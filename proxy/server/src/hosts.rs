@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Where a server of the protected PostgreSQL listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum UpstreamAddr {
+pub enum UpstreamAddr {
     /// A host name or IP address, resolved anew for each connection.
     Tcp {
         /// Name or address, IPv6 without brackets.
@@ -19,7 +19,7 @@ pub(crate) enum UpstreamAddr {
 
 impl UpstreamAddr {
     /// Directory of the socket and port, as libpq and tokio-postgres want a unix socket named.
-    pub(crate) fn socket_directory(path: &Path) -> Option<(PathBuf, u16)> {
+    pub fn socket_directory(path: &Path) -> Option<(PathBuf, u16)> {
         let port = path
             .file_name()?
             .to_str()?
@@ -43,16 +43,16 @@ impl fmt::Display for UpstreamAddr {
 /// The servers of one cluster, in the order in which they are named: at least one, none twice. One of them is the
 /// primary.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Hosts(Vec<UpstreamAddr>);
+pub struct Hosts(Vec<UpstreamAddr>);
 
 impl Hosts {
     /// Of those that were named.
-    pub(crate) const fn new(hosts: Vec<UpstreamAddr>) -> Self {
+    pub const fn new(hosts: Vec<UpstreamAddr>) -> Self {
         Self(hosts)
     }
 
     /// All of them.
-    pub(crate) fn all(&self) -> &[UpstreamAddr] {
+    pub fn all(&self) -> &[UpstreamAddr] {
         &self.0
     }
 

@@ -38,7 +38,7 @@ type Label = [(&'static str, &'static str); 1];
 
 /// Counts since the proxy was started. Clones count together.
 #[derive(Debug, Clone)]
-pub(crate) struct Metrics {
+pub struct Metrics {
     cells: Arc<MarkCache>,
     tallies: Arc<Mutex<Vec<Arc<Tally>>>>,
     connections: Counter,
@@ -52,13 +52,13 @@ pub(crate) struct Metrics {
 
 /// A few sums since the proxy was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Totals {
+pub struct Totals {
     /// Sessions that have begun.
-    pub(crate) sessions: u64,
+    pub sessions: u64,
     /// Statements that were sent to PostgreSQL.
-    pub(crate) statements: u64,
+    pub statements: u64,
     /// Bytes that were received from clients and servers.
-    pub(crate) received: u64,
+    pub received: u64,
 }
 
 /// A connection of a client that is open.
@@ -73,7 +73,7 @@ impl Drop for OpenConnection {
 
 impl Metrics {
     /// Nothing counted yet, for a proxy with these marks.
-    pub(crate) fn new(cells: Arc<MarkCache>) -> Self {
+    pub fn new(cells: Arc<MarkCache>) -> Self {
         Self {
             rejections: Arc::new(Rejections::new(Arc::clone(&cells))),
             cells,
@@ -133,7 +133,7 @@ impl Metrics {
     }
 
     /// What the console shows of it.
-    pub(crate) fn totals(&self) -> Totals {
+    pub fn totals(&self) -> Totals {
         let tallies = self.tallies.lock();
         let total = Total::of(&tallies);
         Totals {
@@ -144,7 +144,7 @@ impl Metrics {
     }
 
     /// Has all of them shown, with what the takeovers have to show.
-    pub(crate) fn register(&self, takeover: &Takeover, registry: &mut Registry) {
+    pub fn register(&self, takeover: &Takeover, registry: &mut Registry) {
         let ours = registry.sub_registry_with_prefix("pgpalisade");
         ours.register(
             "connections",
@@ -237,7 +237,7 @@ impl Collector for Standing {
 }
 
 /// One number that is read when it is asked for.
-pub(crate) fn gauge(
+pub fn gauge(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,

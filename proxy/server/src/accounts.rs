@@ -16,14 +16,14 @@ use crate::certificates::ClientTls;
 use crate::secret::Secret;
 use crate::timers::Timers;
 use auth_query::AuthQuery;
-pub(crate) use auth_query::LookupError;
+pub use auth_query::LookupError;
 
 /// A users file may have this many bytes.
 const FILE_MAX: u64 = 16 * 1024 * 1024;
 
 /// Who authenticates clients, and by what.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Auth {
+pub enum Auth {
     /// PostgreSQL: what both say is relayed.
     Relay,
     /// The proxy, with SCRAM and verifiers from there.
@@ -34,7 +34,7 @@ pub(crate) enum Auth {
 
 /// Where verifiers are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum VerifierSource {
+pub enum VerifierSource {
     /// In a users file.
     File(PathBuf),
     /// In PostgreSQL: SQL that finds the one of a user.
@@ -43,7 +43,7 @@ pub(crate) enum VerifierSource {
 
 /// How clients log in, with what that takes. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) enum Logins {
+pub enum Logins {
     /// PostgreSQL authenticates them.
     Relayed,
     /// The proxy does, with SCRAM.
@@ -54,7 +54,7 @@ pub(crate) enum Logins {
 
 /// Who may log in, by verifier.
 #[derive(Debug)]
-pub(crate) struct Accounts {
+pub struct Accounts {
     source: Source,
     secret: Secret<[u8; 32]>,
 }
@@ -74,7 +74,7 @@ enum Source {
 
 /// What is wrong with a users file.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FileError {
+pub enum FileError {
     /// It cannot be read.
     #[error("cannot read the users file {path}: {source}")]
     Read {
@@ -106,7 +106,7 @@ impl Logins {
     /// # Errors
     ///
     /// What is wrong with the file.
-    pub(crate) fn load(
+    pub fn load(
         auth: &Auth,
         tls: &ClientTls,
         control: &Secret<Login>,
@@ -130,7 +130,7 @@ impl Logins {
     /// # Errors
     ///
     /// What is wrong with it.
-    pub(crate) fn reload(&self) -> Result<(), FileError> {
+    pub fn reload(&self) -> Result<(), FileError> {
         match self {
             Self::Scram(accounts) => accounts.reload(),
             Self::Relayed | Self::Password => Ok(()),
@@ -154,7 +154,7 @@ impl Accounts {
     /// # Errors
     ///
     /// What is wrong with it.
-    pub(crate) fn of_file(path: &Path, tls: &ClientTls) -> Result<Self, FileError> {
+    pub fn of_file(path: &Path, tls: &ClientTls) -> Result<Self, FileError> {
         let (loaded, path) = (RwLock::new(Arc::new(read(path)?)), path.to_owned());
         Ok(Self::new(Source::File { path, loaded }, tls))
     }
@@ -164,7 +164,7 @@ impl Accounts {
     /// # Errors
     ///
     /// What is wrong with it.
-    pub(crate) fn reload(&self) -> Result<(), FileError> {
+    pub fn reload(&self) -> Result<(), FileError> {
         let Source::File { path, loaded } = &self.source else {
             return Ok(());
         };
@@ -183,7 +183,7 @@ impl Accounts {
     /// # Errors
     ///
     /// Where PostgreSQL cannot be asked.
-    pub(crate) async fn of(&self, user: &[u8]) -> Result<Account, LookupError> {
+    pub async fn of(&self, user: &[u8]) -> Result<Account, LookupError> {
         // No name that is not a text is in a file, or can be asked for.
         let name = std::str::from_utf8(user).ok();
         let (verifier, shapes) = match &self.source {

@@ -20,14 +20,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// The listeners, each with the task that accepts its connections.
-pub(crate) struct Accepting {
-    pub(crate) listeners: Vec<Arc<Listener>>,
+pub struct Accepting {
+    /// What clients connect to.
+    pub listeners: Vec<Arc<Listener>>,
     tasks: TaskTracker,
     closing: CancellationToken,
 }
 
 impl Accepting {
-    pub(crate) fn open(
+    /// Begins to accept.
+    pub fn open(
         listeners: Vec<Listener>,
         workers: &Arc<Vec<WorkerHandle>>,
         shared: &Shared,
@@ -49,12 +51,14 @@ impl Accepting {
         accepting
     }
 
-    pub(crate) fn addresses(&self) -> Vec<ListenAddr> {
+    /// Where it listens, with the ports that the system has chosen.
+    pub fn addresses(&self) -> Vec<ListenAddr> {
         let addresses = self.listeners.iter().map(|listener| listener.address());
         addresses.filter_map(Result::ok).collect()
     }
 
-    pub(crate) async fn close(self) {
+    /// Accepts nobody any more; who was accepted has a worker when this returns.
+    pub async fn close(self) {
         self.closing.cancel();
         self.tasks.close();
         self.tasks.wait().await;

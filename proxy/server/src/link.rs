@@ -22,29 +22,38 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why nothing more comes.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LinkError {
+pub enum LinkError {
+    /// The socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// The other end does not speak the protocol.
     #[error(transparent)]
     Wire(#[from] WireError),
 }
 
 /// One message.
-pub(crate) struct Message {
-    pub(crate) tag: u8,
-    pub(crate) body: BytesMut,
+pub struct Message {
+    /// Its type.
+    pub tag: u8,
+    /// What stands behind type and length.
+    pub body: BytesMut,
 }
 
 /// A socket, and the bytes that wait on it.
-pub(crate) struct Link {
+pub struct Link {
     stream: Either<TcpStream, UnixStream>,
     inbox: BytesMut,
     /// What is to be sent.
-    pub(crate) out: BytesMut,
+    pub out: BytesMut,
 }
 
 impl Link {
-    pub(crate) fn new(stream: ClientStream) -> io::Result<Self> {
+    /// Takes a socket onto this runtime.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn new(stream: ClientStream) -> io::Result<Self> {
         let stream = match stream {
             ClientStream::Tcp(stream) => Either::Left(TcpStream::from_std(stream)?),
             ClientStream::Unix(stream) => Either::Right(UnixStream::from_std(stream)?),
@@ -57,7 +66,7 @@ impl Link {
     }
 
     /// The user that the other end of a unix socket runs as.
-    pub(crate) fn peer_uid(&self) -> Option<u32> {
+    pub fn peer_uid(&self) -> Option<u32> {
         match &self.stream {
             Either::Left(_) => None,
             Either::Right(stream) => Some(stream.peer_cred().ok()?.uid()),
@@ -65,7 +74,7 @@ impl Link {
     }
 
     /// The next packet in front of a session; `None` where the client has closed.
-    pub(crate) async fn packet(&mut self) -> Result<Option<BytesMut>, LinkError> {
+    pub async fn packet(&mut self) -> Result<Option<BytesMut>, LinkError> {
         loop {
             match startup::packet_len(&self.inbox)? {
                 Some(len) if self.inbox.len() >= len => return Ok(Some(self.inbox.split_to(len))),
@@ -76,7 +85,7 @@ impl Link {
     }
 
     /// The next message; `None` where the client has closed.
-    pub(crate) async fn message(&mut self) -> Result<Option<Message>, LinkError> {
+    pub async fn message(&mut self) -> Result<Option<Message>, LinkError> {
         loop {
             match header::parse(&self.inbox, |_| BODY_MAX)? {
                 Some(header) if self.inbox.len() >= header.frame_len() => {
@@ -94,7 +103,7 @@ impl Link {
     }
 
     /// Whether nothing more has come.
-    pub(crate) fn is_drained(&self) -> bool {
+    pub fn is_drained(&self) -> bool {
         self.inbox.is_empty()
     }
 
@@ -104,7 +113,7 @@ impl Link {
     }
 
     /// Sends what is to be sent.
-    pub(crate) async fn flush(&mut self) -> io::Result<()> {
+    pub async fn flush(&mut self) -> io::Result<()> {
         let write = self.stream.write_all(&self.out);
         let written = tokio::time::timeout(TAKEN_WITHIN, write).await;
         written.map_err(|_| io::ErrorKind::TimedOut)??;
@@ -113,7 +122,7 @@ impl Link {
     }
 
     /// Sends it, and closes. What was not read when a socket is closed would have the system throw the answer away.
-    pub(crate) async fn close(mut self) {
+    pub async fn close(mut self) {
         if self.flush().await.is_err() || self.stream.shutdown().await.is_err() {
             return;
         }

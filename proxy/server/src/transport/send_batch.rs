@@ -32,7 +32,7 @@ const LOOK_EVERY: u32 = 8;
 
 /// How many sends go to the system in one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Batching {
+pub enum Batching {
     /// All that the connections of a worker have in one turn, where the kernel has io_uring and allows it.
     Auto,
     /// One.
@@ -41,7 +41,7 @@ pub(crate) enum Batching {
 
 /// What the kernel allows of a setting. Where that is less, the log says so.
 #[must_use]
-pub(crate) fn allowed_batching(batching: Batching) -> Batching {
+pub fn allowed_batching(batching: Batching) -> Batching {
     match batching {
         Batching::Off => Batching::Off,
         Batching::Auto => SendRing::new(PARTS_MAX).map_or_else(

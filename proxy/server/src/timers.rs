@@ -13,11 +13,11 @@ use tokio::time::{Sleep, Timeout};
 
 /// The timers of another runtime. They end with it.
 #[derive(Debug, Clone)]
-pub(crate) struct Timers(Handle);
+pub struct Timers(Handle);
 
 impl Timers {
     /// Those of a runtime.
-    pub(crate) const fn new(runtime: Handle) -> Self {
+    pub const fn new(runtime: Handle) -> Self {
         Self(runtime)
     }
 
@@ -27,7 +27,7 @@ impl Timers {
     ///
     /// Outside of a tokio runtime.
     #[must_use]
-    pub(crate) fn of_this_runtime() -> Self {
+    pub fn of_this_runtime() -> Self {
         Self(Handle::current())
     }
 
@@ -38,7 +38,7 @@ impl Timers {
     }
 
     /// As [`tokio::spawn`], where there is I/O too.
-    pub(crate) fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {

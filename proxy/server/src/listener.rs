@@ -19,7 +19,7 @@ use crate::rejection_log::ClientAddr;
 
 /// An address that clients or operators connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ListenAddr {
+pub enum ListenAddr {
     /// Port 0 lets the system choose.
     Tcp(SocketAddr),
     /// The socket file, `DIR/.s.PGSQL.PORT`.
@@ -37,24 +37,28 @@ impl fmt::Display for ListenAddr {
 
 /// A connection that was accepted.
 #[derive(Debug)]
-pub(crate) struct Accepted {
+pub struct Accepted {
     /// The client's socket.
-    pub(crate) stream: ClientStream,
+    pub stream: ClientStream,
     /// Its other end.
-    pub(crate) client_addr: ClientAddr,
+    pub client_addr: ClientAddr,
 }
 
 /// A client's socket that belongs to no runtime.
 #[derive(Debug)]
-pub(crate) enum ClientStream {
+pub enum ClientStream {
+    /// Of the network.
     Tcp(TcpStream),
+    /// Of the file system.
     Unix(UnixStream),
 }
 
 /// Where clients connect to.
 #[derive(Debug)]
-pub(crate) enum Listener {
+pub enum Listener {
+    /// In the network.
     Tcp(TcpListener),
+    /// In the file system.
     Unix(SocketFile),
 }
 
@@ -64,7 +68,7 @@ impl Listener {
     /// # Errors
     ///
     /// Those of the system, and where somebody else listens there.
-    pub(crate) async fn bind(address: &ListenAddr) -> io::Result<Self> {
+    pub async fn bind(address: &ListenAddr) -> io::Result<Self> {
         match address {
             ListenAddr::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
             ListenAddr::Unix(path) => SocketFile::bind(path).map(Self::Unix),
@@ -76,7 +80,7 @@ impl Listener {
     /// # Errors
     ///
     /// Those of the system, and where it is something else.
-    pub(crate) fn inherit(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
+    pub fn inherit(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         let mut descriptors = descriptors.into_iter();
         let socket = descriptors.next().ok_or(io::ErrorKind::InvalidData)?;
         let Some(lock) = descriptors.next() else {
@@ -98,7 +102,7 @@ impl Listener {
     }
 
     /// What another process needs to inherit it.
-    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Tcp(listener) => vec![listener.as_fd()],
             Self::Unix(file) => vec![file.listener.as_fd(), file.lock.file.as_fd()],
@@ -110,7 +114,7 @@ impl Listener {
     /// # Errors
     ///
     /// Those of the system.
-    pub(crate) fn claim(&self) -> io::Result<()> {
+    pub fn claim(&self) -> io::Result<()> {
         match self {
             Self::Tcp(_) => Ok(()),
             Self::Unix(file) => file.lock.claim(),
@@ -118,7 +122,7 @@ impl Listener {
     }
 
     /// Where it is: with the port that the system chose.
-    pub(crate) fn address(&self) -> io::Result<ListenAddr> {
+    pub fn address(&self) -> io::Result<ListenAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(ListenAddr::Tcp),
             Self::Unix(file) => Ok(ListenAddr::Unix(file.path.clone())),
@@ -130,7 +134,7 @@ impl Listener {
     /// # Errors
     ///
     /// Those of the system.
-    pub(crate) async fn accept(&self) -> io::Result<Accepted> {
+    pub async fn accept(&self) -> io::Result<Accepted> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
@@ -149,7 +153,7 @@ impl Listener {
 
 /// A socket of the file system, which is gone when its owner drops this.
 #[derive(Debug)]
-pub(crate) struct SocketFile {
+pub struct SocketFile {
     listener: UnixListener,
     path: PathBuf,
     /// Locked as long as it is open.

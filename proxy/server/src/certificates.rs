@@ -7,7 +7,7 @@ use pgpalisade_tls::{ALPN, ALPN_HTTP, AcceptFiles, Acceptor, Connector, FileErro
 
 /// What clients may and must do about TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ClientTls {
+pub enum ClientTls {
     /// No client is answered that there is TLS.
     Off,
     /// Who asks for it gets it.
@@ -23,7 +23,7 @@ pub(crate) enum ClientTls {
 
 /// Sessions in the clear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Plain {
+pub enum Plain {
     /// Served.
     Allowed,
     /// Refused.
@@ -32,7 +32,7 @@ pub(crate) enum Plain {
 
 /// ClientCertificates of clients.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum ClientCertificates {
+pub enum ClientCertificates {
     /// Verified where there is one.
     #[default]
     Optional,
@@ -42,7 +42,7 @@ pub(crate) enum ClientCertificates {
 
 /// TLS towards clients, where there is some.
 #[derive(Debug)]
-pub(crate) struct ClientLeg {
+pub struct ClientLeg {
     /// What a client is shown.
     pub(crate) acceptor: Acceptor,
     /// Whether a session may be in the clear.
@@ -53,18 +53,18 @@ pub(crate) struct ClientLeg {
 
 /// All of it, of one reading of the files.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub struct Loaded {
     /// Towards clients.
     pub(crate) client: Option<ClientLeg>,
     /// Towards those who ask over HTTP.
-    pub(crate) http: Option<Acceptor>,
+    pub http: Option<Acceptor>,
     /// Towards PostgreSQL.
     pub(crate) upstream: Connector,
 }
 
 /// What logins and requests use. A connection that has begun keeps what it began with.
 #[derive(Debug)]
-pub(crate) struct Certificates {
+pub struct Certificates {
     client: ClientTls,
     http: Option<AcceptFiles>,
     upstream: SslSettings,
@@ -77,7 +77,7 @@ impl Certificates {
     /// # Errors
     ///
     /// What is wrong with them.
-    pub(crate) fn load(
+    pub fn load(
         client: ClientTls,
         http: Option<AcceptFiles>,
         upstream: SslSettings,
@@ -93,7 +93,7 @@ impl Certificates {
     }
 
     /// What was read last.
-    pub(crate) fn current(&self) -> Arc<Loaded> {
+    pub fn current(&self) -> Arc<Loaded> {
         Arc::clone(&self.loaded.read())
     }
 
@@ -102,7 +102,7 @@ impl Certificates {
     /// # Errors
     ///
     /// What is wrong with them.
-    pub(crate) fn reload(&self) -> Result<(), FileError> {
+    pub fn reload(&self) -> Result<(), FileError> {
         let is_clear = self.client == ClientTls::Off && self.http.is_none();
         if is_clear && self.upstream == SslSettings::default() {
             return Ok(());

@@ -14,7 +14,7 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Whether sessions that are idle are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Traffic {
+pub enum Traffic {
     /// As ever.
     Flows,
     /// Not before it flows again.
@@ -23,8 +23,9 @@ pub(crate) enum Traffic {
 
 /// What workers are told.
 #[derive(Debug, Clone)]
-pub(crate) struct Order {
-    pub(crate) traffic: Traffic,
+pub struct Order {
+    /// Whether sessions are held up.
+    pub traffic: Traffic,
     /// Has a permit for each worker that obeys.
     obeyed: Arc<Semaphore>,
 }
@@ -38,7 +39,7 @@ impl Order {
 
 /// Where the order is given. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Pause(Arc<watch::Sender<Order>>);
+pub struct Pause(Arc<watch::Sender<Order>>);
 
 impl Default for Pause {
     fn default() -> Self {
@@ -48,12 +49,12 @@ impl Default for Pause {
 
 impl Pause {
     /// What was ordered last.
-    pub(crate) fn traffic(&self) -> Traffic {
+    pub fn traffic(&self) -> Traffic {
         self.0.borrow().traffic
     }
 
     /// Tells all workers. Where it is what they were told last, nothing changes.
-    pub(crate) fn order(&self, traffic: Traffic) {
+    pub fn order(&self, traffic: Traffic) {
         self.0.send_if_modified(|order| {
             let is_new = order.traffic != traffic;
             if is_new {
@@ -66,7 +67,7 @@ impl Pause {
     }
 
     /// Waits until all workers obey the last order, and says which that is.
-    pub(crate) async fn obeyed(&self) -> Order {
+    pub async fn obeyed(&self) -> Order {
         loop {
             let order = self.0.borrow().clone();
             let workers = u32::try_from(self.0.receiver_count()).unwrap_or(u32::MAX);
@@ -77,7 +78,7 @@ impl Pause {
     }
 
     /// Whether no other order was given since.
-    pub(crate) fn is_last(&self, order: &Order) -> bool {
+    pub fn is_last(&self, order: &Order) -> bool {
         Arc::ptr_eq(&self.0.borrow().obeyed, &order.obeyed)
     }
 

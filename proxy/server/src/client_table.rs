@@ -18,7 +18,7 @@ use crate::session::Activity;
 
 /// What a client is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ClientState {
+pub enum ClientState {
     /// It has no session yet.
     LoggingIn,
     /// It has one.
@@ -50,7 +50,7 @@ impl ClientState {
     }
 
     /// Whether it has a transaction open, or a statement under way.
-    pub(crate) const fn is_busy(self) -> bool {
+    pub const fn is_busy(self) -> bool {
         match self {
             Self::LoggingIn | Self::Streaming | Self::Session(Activity::Idle) => false,
             Self::Session(
@@ -60,7 +60,7 @@ impl ClientState {
     }
 
     /// The words of `pg_stat_activity`, where it has some.
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::LoggingIn => "login",
             Self::Streaming => "streaming",
@@ -74,14 +74,16 @@ impl ClientState {
 
 /// Whether what a client sends is encrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Encryption {
+pub enum Encryption {
+    /// It is in the clear.
     None,
+    /// It is, by TLS.
     Tls,
 }
 
 /// All of them. Clones share one table.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ClientTable {
+pub struct ClientTable {
     entries: Arc<DashMap<u64, Arc<ClientEntry>>>,
     last: Arc<AtomicU64>,
 }
@@ -111,7 +113,7 @@ impl ClientTable {
     }
 
     /// Those that are connected now, the oldest first.
-    pub(crate) fn all(&self) -> Vec<Arc<ClientEntry>> {
+    pub fn all(&self) -> Vec<Arc<ClientEntry>> {
         let mut all: Vec<_> = self
             .entries
             .iter()
@@ -122,12 +124,12 @@ impl ClientTable {
     }
 
     /// How many are connected.
-    pub(crate) fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.entries.len()
     }
 
     /// Has a connection ended. Says whether there is one with this id.
-    pub(crate) fn kill(&self, id: u64) -> bool {
+    pub fn kill(&self, id: u64) -> bool {
         // A look-up that holds its lock no longer than that.
         let entry = self.entries.get(&id).map(|entry| Arc::clone(&entry));
         entry.is_some_and(|entry| {
@@ -168,11 +170,11 @@ pub(crate) enum Cause {
 
 /// One connection of a client.
 #[derive(Debug)]
-pub(crate) struct ClientEntry {
+pub struct ClientEntry {
     /// Its number, which no other connection of this process has had.
-    pub(crate) id: u64,
+    pub id: u64,
     /// When it was accepted.
-    pub(crate) since: SystemTime,
+    pub since: SystemTime,
     state: AtomicU8,
     end: OnceLock<Cause>,
     ending: Notify,
@@ -181,15 +183,15 @@ pub(crate) struct ClientEntry {
 
 /// What changes seldom.
 #[derive(Debug, Clone)]
-pub(crate) struct Facts {
+pub struct Facts {
     /// Where it is.
-    pub(crate) client_addr: ClientAddr,
+    pub client_addr: ClientAddr,
     /// Who it says to be, once it has said so. With the process id of its server it is who it says to be.
-    pub(crate) label: Option<Arc<SessionLabel>>,
+    pub label: Option<Arc<SessionLabel>>,
     /// Whether it came with TLS.
-    pub(crate) encryption: Encryption,
+    pub encryption: Encryption,
     /// The tokens in force.
-    pub(crate) tokens: Option<Arc<HeldTokens>>,
+    pub tokens: Option<Arc<HeldTokens>>,
 }
 
 impl ClientEntry {
@@ -200,7 +202,7 @@ impl ClientEntry {
     }
 
     /// What it was doing a moment ago.
-    pub(crate) fn state(&self) -> ClientState {
+    pub fn state(&self) -> ClientState {
         let number = usize::from(self.state.load(Ordering::Relaxed));
         let state = ClientState::ALL.get(number).copied();
         state.unwrap_or(ClientState::LoggingIn)
@@ -220,12 +222,12 @@ impl ClientEntry {
     }
 
     /// The tokens in force.
-    pub(crate) fn tokens(&self) -> Option<Arc<HeldTokens>> {
+    pub fn tokens(&self) -> Option<Arc<HeldTokens>> {
         self.facts.lock().tokens.clone()
     }
 
     /// What is known of it now.
-    pub(crate) fn facts(&self) -> Facts {
+    pub fn facts(&self) -> Facts {
         self.facts.lock().clone()
     }
 

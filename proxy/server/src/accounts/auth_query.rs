@@ -26,7 +26,7 @@ const SETTINGS: &str = "SET search_path = pg_catalog, pg_temp; SET default_trans
 
 /// Why nobody knows what a user has.
 #[derive(Debug, Clone, thiserror::Error)]
-pub(crate) enum LookupError {
+pub enum LookupError {
     /// There is no connection.
     #[error("no connection for auth_query: {0}")]
     Connect(Arc<str>),

@@ -73,13 +73,13 @@ pub(crate) struct Relay {
 /// What a login leaves of a connection, beside the client's socket.
 pub(crate) struct Established {
     /// Bytes of the client that have arrived already.
-    pub client_bytes: BytesMut,
+    pub(crate) client_bytes: BytesMut,
     /// The server's socket.
-    pub server: Socket,
+    pub(crate) server: Socket,
     /// How long that is the primary, where it is known.
-    pub tenure: Option<Tenure>,
+    pub(crate) tenure: Option<Tenure>,
     /// Bytes of the server that have arrived already, behind its first ReadyForQuery.
-    pub server_bytes: BytesMut,
+    pub(crate) server_bytes: BytesMut,
 }
 
 /// Why a session does not begin.

@@ -1,0 +1,45 @@
+//! The server: from a client's first byte to the end of its session.
+//!
+//! In the order in which a message passes:
+//!
+//! - [`accept`] takes connections from the [`listener`]s and hands them to the threads of [`worker_thread`]; `login`
+//!   brings a client through PostgreSQL's authentication or the proxy's own, and [`arrivals`] says who gives way
+//!   meanwhile.
+//! - [`transport`]: sockets, and the bytes that wait on either side of them.
+//! - `relay`: the one loop that drives a session (`pgpalisade_session`), which decides each message. `passthrough` is
+//!   that of a connection which the fence has exempted as a whole.
+//! - `upstream`: the only writer to PostgreSQL, and the only spender of permits.
+//!
+//! What is configured comes in as values, and what is known of clients can be looked at: nothing here reads a file of
+//! the configuration, or knows who asks.
+
+pub mod accept;
+pub mod accounts;
+pub mod arrivals;
+pub mod certificates;
+pub mod classification;
+pub mod client_table;
+mod collected;
+pub mod history;
+pub mod hosts;
+pub mod link;
+pub mod listener;
+mod login;
+pub mod metrics;
+mod overflow;
+mod passthrough;
+pub mod pause;
+mod relay;
+pub mod secret;
+pub mod timers;
+pub mod transport;
+mod upstream;
+pub mod worker;
+pub mod worker_thread;
+
+use pgpalisade_fence as fence;
+use pgpalisade_fence::rejection;
+use pgpalisade_rejection_log as rejection_log;
+use pgpalisade_session as session;
+use pgpalisade_takeover as takeover;
+use pgpalisade_wire as wire;
