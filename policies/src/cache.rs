@@ -33,7 +33,7 @@ pub struct CacheStats {
     /// Lookups that did not.
     pub misses: u64,
     /// Entries that made room for others.
-    pub evictions: u64,
+    pub(crate) evictions: u64,
     /// Entries now.
     pub entries: usize,
     /// Bytes held now.

@@ -172,7 +172,7 @@ pub enum Category {
 
 impl Category {
     /// All of them, in the order of the documentation.
-    pub const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Ddl,
         Self::Roles,
         Self::Server,

@@ -137,7 +137,7 @@ pub enum Control {
         /// For how long.
         lifetime: Lifetime,
     },
-    /// Back to the value of the start of the session: RESET fencing.token, SET [LOCAL] .. TO DEFAULT.
+    /// Back to the value of the start of the session: RESET fencing.token, `SET [LOCAL] .. TO DEFAULT`.
     ResetFencing {
         /// Which one.
         variable: FencingVariable,
@@ -289,7 +289,7 @@ pub struct Statement {
     /// Why it is a write; `None` for a read.
     pub why: Option<WriteReason>,
     /// What it computes.
-    pub computes: Computes,
+    pub(crate) computes: Computes,
 }
 
 /// What running a statement may compute.
@@ -337,7 +337,7 @@ impl Statement {
 impl Verdict {
     /// The verdict on a text of these statements.
     #[must_use]
-    pub fn new(statements: Box<[Statement]>) -> Self {
+    pub(crate) fn new(statements: Box<[Statement]>) -> Self {
         let has_controls = statements
             .iter()
             .any(|statement| !statement.controls.is_empty());

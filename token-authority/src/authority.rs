@@ -297,17 +297,17 @@ pub struct AuthorityId(u128);
 
 impl AuthorityId {
     /// A new random identity.
-    pub fn random() -> Self {
+    pub(crate) fn random() -> Self {
         Self(rand::random())
     }
 
     /// The identity as stored.
-    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(u128::from_be_bytes(bytes))
     }
 
     /// To store it.
-    pub fn to_bytes(self) -> [u8; 16] {
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
     }
 

@@ -27,7 +27,7 @@ pub enum LeaseTime {
 
 impl LeaseTime {
     /// What a client may ask for, in seconds. Below it etcd may need longer to notice a lost member of its own.
-    pub const SECONDS: RangeInclusive<u16> = 3..=3600;
+    pub(crate) const SECONDS: RangeInclusive<u16> = 3..=3600;
     /// Of a lease that the proxy renews: what a successor waits for where the proxy's machine has vanished.
     const WHILE_HELD: Duration = Duration::from_secs(15);
 

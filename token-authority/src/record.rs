@@ -94,7 +94,7 @@ pub struct Registered {
     /// The token it declared.
     pub token: Token,
     /// The incarnation of the scope in which it declared it.
-    pub incarnation: Incarnation,
+    pub(crate) incarnation: Incarnation,
     /// When it declared it, microseconds since the Unix epoch. For people.
     pub since: i64,
 }

@@ -15,7 +15,7 @@ pub struct TakeoverRecord {
     /// What the mark was raised to.
     pub to: Token,
     /// The incarnation of the scope.
-    pub incarnation: Incarnation,
+    pub(crate) incarnation: Incarnation,
     /// When, microseconds since the Unix epoch, as [`Mark::raised_at`].
     pub raised_at: i64,
     /// By whom, in words for people.

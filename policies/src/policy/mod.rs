@@ -241,7 +241,7 @@ impl Policy {
 
     /// Whether it names this scope.
     #[must_use]
-    pub fn names(&self, scope: &str) -> bool {
+    pub(crate) fn names(&self, scope: &str) -> bool {
         self.ids.contains_key(scope)
     }
 

@@ -55,7 +55,7 @@ pub struct Reason(Box<str>);
 impl Reason {
     /// Takes the words as they will be shown.
     #[must_use]
-    pub fn new(words: impl Into<Box<str>>) -> Self {
+    pub(crate) fn new(words: impl Into<Box<str>>) -> Self {
         Self(words.into())
     }
 }

@@ -119,7 +119,7 @@ impl HeldTokens {
     /// The one for a scope.
     #[inline]
     #[must_use]
-    pub fn binding(&self, cell: &Arc<CachedMark>) -> Option<&HeldToken> {
+    pub(crate) fn binding(&self, cell: &Arc<CachedMark>) -> Option<&HeldToken> {
         self.bindings
             .iter()
             .find(|binding| Arc::ptr_eq(&binding.cell, cell))

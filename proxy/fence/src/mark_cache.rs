@@ -18,7 +18,7 @@ pub struct ClusterCell {
 impl ClusterCell {
     /// The newest timeline seen, 0 where none is known. One atomic load.
     #[inline]
-    pub fn timeline(&self) -> u32 {
+    pub(crate) fn timeline(&self) -> u32 {
         self.timeline.load(Ordering::Acquire)
     }
 
@@ -89,7 +89,7 @@ impl CachedMark {
 
     /// The cluster that it is for.
     #[inline]
-    pub fn cluster(&self) -> &ClusterCell {
+    pub(crate) fn cluster(&self) -> &ClusterCell {
         &self.cluster
     }
 

@@ -82,7 +82,7 @@ impl Rejection {
 
     /// The session's token is below the mark.
     #[must_use]
-    pub fn stale(scope: &Scope, token: Token, mark: Mark) -> Self {
+    pub(crate) fn stale(scope: &Scope, token: Token, mark: Mark) -> Self {
         let message = format!(
             "fencing token {token} is stale: scope \"{scope}\" is at {}",
             mark.token
@@ -215,7 +215,7 @@ impl Rejection {
 
     /// The session is on a primary that a failover has deposed: what it would write is lost or, worse, believed.
     #[must_use]
-    pub fn deposed_primary(scope: &Scope, token: Token) -> Self {
+    pub(crate) fn deposed_primary(scope: &Scope, token: Token) -> Self {
         Self::new(
             RejectionKind::DeposedPrimary,
             "this server is no longer the primary: it was deposed by a failover",
@@ -265,7 +265,7 @@ impl Rejection {
 
     /// Refused whatever the session holds.
     #[must_use]
-    pub fn policy(reason: &dyn fmt::Display) -> Self {
+    pub(crate) fn policy(reason: &dyn fmt::Display) -> Self {
         Self::new(
             RejectionKind::Policy,
             "refused by the fencing policy",
@@ -276,7 +276,7 @@ impl Rejection {
 
     /// A replication connection that the policy does not allow.
     #[must_use]
-    pub fn replication(reason: &dyn fmt::Display) -> Self {
+    pub(crate) fn replication(reason: &dyn fmt::Display) -> Self {
         Self::new(
             RejectionKind::Policy,
             "refused by the fencing policy",
@@ -287,7 +287,7 @@ impl Rejection {
 
     /// A replication connection that brings a token.
     #[must_use]
-    pub fn token_for_replication() -> Self {
+    pub(crate) fn token_for_replication() -> Self {
         Self::new(
             RejectionKind::InvalidToken,
             "a replication connection cannot hold a fencing token",

@@ -29,7 +29,7 @@ pub enum Literals {
 pub struct StatementText(String);
 
 impl StatementText {
-    /// Makes the text fit: at most [`MAX_STATEMENT`] bytes, on a character boundary, with or without literals.
+    /// Makes the text fit: at most `MAX_STATEMENT` bytes, on a character boundary, with or without literals.
     ///
     /// Takes bytes, since the text is in the client's encoding. Without literals, the first byte that is not
     /// UTF-8 ends it.

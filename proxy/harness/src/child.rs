@@ -122,7 +122,7 @@ impl Running {
     }
 
     /// That it failed, with the end of what it has printed.
-    pub fn failure(&self) -> HarnessError {
+    pub(crate) fn failure(&self) -> HarnessError {
         let output = self.output();
         let lines: Vec<&str> = output.lines().collect();
         let last = lines.get(lines.len().saturating_sub(5)..);

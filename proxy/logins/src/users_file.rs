@@ -102,14 +102,8 @@ impl UsersFile {
 
     /// How many users there are.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.users.len()
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.users.is_empty()
     }
 }
 
@@ -149,7 +143,7 @@ mod tests {
             "; written by hand\n\n\"app\" \"{VERIFIER}\"\r\n  \"a \"\"b\"\"\"\t\"{VERIFIER}\" ignored\n"
         );
         let file = UsersFile::parse(&text).unwrap();
-        assert_eq!(file.len(), 2);
+        assert_eq!(file.count(), 2);
         assert!(file.verifier("app").is_some() && file.verifier("a \"b\"").is_some());
         assert!(file.verifier("App").is_none() && file.verifier("").is_none());
         let mut shapes = Shapes::default();

@@ -234,7 +234,7 @@ pub enum Read {
     End,
 }
 
-/// Reads one line into `line`, which never grows beyond [`MAX_LINE`].
+/// Reads one line into `line`, which never grows beyond 64 KiB.
 pub fn read(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Read> {
     line.clear();
     let mut too_long = false;

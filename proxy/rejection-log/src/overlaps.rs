@@ -1,7 +1,7 @@
 //! Writers that take turns in a scope, and have no token: two that both believe to lead, as a team sees them before it
 //! has changed a line.
 //!
-//! A writer is an application on a host. Two overlap where each has written again after the other, within [`IDLE`]. One
+//! A writer is an application on a host. Two overlap where each has written again after the other, within `IDLE`. One
 //! that takes the place of another is no overlap: for that, the first has to come back.
 
 use std::collections::{HashMap, VecDeque};
@@ -53,7 +53,7 @@ impl Overlap {
 
 /// What is known of all scopes.
 #[derive(Debug, Default)]
-pub struct Overlaps {
+pub(crate) struct Overlaps {
     scopes: HashMap<String, Writers>,
     ended: VecDeque<Overlap>,
 }
@@ -62,7 +62,7 @@ pub struct Overlaps {
 struct Writers {
     /// Each with its last write.
     last: Vec<(Writer, Timestamp)>,
-    /// Of those that have met within [`IDLE`].
+    /// Of those that have met within `IDLE`.
     pairs: Vec<Overlap>,
 }
 

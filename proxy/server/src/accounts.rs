@@ -171,7 +171,7 @@ impl Accounts {
         let file = read(path).inspect_err(|error| {
             tracing::error!(%error, "the users file is not valid: the old one stays in force");
         })?;
-        let users = file.len();
+        let users = file.count();
         *loaded.write() = Arc::new(file);
         tracing::info!(users, path = %path.display(), "the users file was read again");
         Ok(())

@@ -42,7 +42,7 @@ pub enum ClientCertificates {
 
 /// TLS towards clients, where there is some.
 #[derive(Debug)]
-pub struct ClientLeg {
+pub(crate) struct ClientLeg {
     /// What a client is shown.
     pub(crate) acceptor: Acceptor,
     /// Whether a session may be in the clear.

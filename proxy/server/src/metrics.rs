@@ -1,6 +1,6 @@
 //! What the proxy counts, and how Prometheus is shown it.
 //!
-//! What comes with every message is counted by each worker for itself ([`tally`]) and summed when it is read. What
+//! What comes with every message is counted by each worker for itself (`tally`) and summed when it is read. What
 //! comes with a connection or a refusal is counted by all in one place.
 
 mod added_time;

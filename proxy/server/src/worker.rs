@@ -113,7 +113,7 @@ pub struct Ending {
 
 /// What the connections of one worker share. Nothing in it is shared with another thread but by
 /// handles that need no lock on the way of a message.
-pub struct Worker {
+pub(crate) struct Worker {
     /// What all workers have in common.
     pub(crate) shared: Shared,
     /// Tells of every new fence that a reload makes.

@@ -14,7 +14,7 @@ pub const IN_HOT_STANDBY: &str = "in_hot_standby";
 
 /// Whether a session's tokens let it write at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteAccess {
+pub(crate) enum WriteAccess {
     /// It holds a current token.
     MayWrite,
     /// It holds none, or a stale one.
@@ -142,14 +142,14 @@ impl AccessMode {
 
     /// What a RESET returns to on the server.
     #[must_use]
-    pub const fn startup(&self) -> Access {
+    pub(crate) const fn startup(&self) -> Access {
         self.startup
     }
 
     /// What the proxy must change before the session's next statement, if anything.
     #[inline]
     #[must_use]
-    pub fn adjustment(&self, standing: WriteAccess, place: Place) -> Option<Adjustment> {
+    pub(crate) fn adjustment(&self, standing: WriteAccess, place: Place) -> Option<Adjustment> {
         // A change of the default is for later transactions.
         let began = self.before.unwrap_or(self.defaults());
         let open = match self.open {
@@ -179,7 +179,7 @@ impl AccessMode {
     }
 
     /// The proxy has made a change.
-    pub const fn adjust(&mut self, adjustment: Adjustment) {
+    pub(crate) const fn adjust(&mut self, adjustment: Adjustment) {
         match adjustment {
             Adjustment::Default(access) => {
                 self.actual = access;
@@ -191,7 +191,7 @@ impl AccessMode {
     }
 
     /// A statement of the client has completed.
-    pub fn on_control(&mut self, control: &Control) {
+    pub(crate) fn on_control(&mut self, control: &Control) {
         match control {
             Control::Begin {
                 access: Some(access),
@@ -241,7 +241,7 @@ impl AccessMode {
     }
 
     /// A statement may have changed the mode, and its text does not say how.
-    pub const fn on_unseen_change(&mut self) {
+    pub(crate) const fn on_unseen_change(&mut self) {
         self.sight = Sight::Blurred;
     }
 
@@ -249,7 +249,7 @@ impl AccessMode {
     /// report still holds, and what was done since was undone: by a function, or by a ROLLBACK TO.
     /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
     #[inline]
-    pub fn on_ready(&mut self) {
+    pub(crate) fn on_ready(&mut self) {
         if self.actual != self.reported {
             self.actual = self.reported;
             self.shown = self.told;
@@ -273,7 +273,7 @@ impl AccessMode {
     }
 
     /// The open transaction is rolled back: its changes of the default are undone.
-    pub const fn on_rollback(&mut self) {
+    pub(crate) const fn on_rollback(&mut self) {
         if let Some(before) = self.before.take() {
             self.reset = false;
             self.shown = before.shown;
@@ -321,7 +321,7 @@ impl AccessMode {
 
     /// The transaction has ended, and no other has begun with its modes.
     #[inline]
-    pub const fn end_transaction(&mut self) {
+    pub(crate) const fn end_transaction(&mut self) {
         self.open = Open::AsBegun;
         self.requested = None;
         self.before = None;
@@ -331,7 +331,7 @@ impl AccessMode {
     /// What SHOW is to say in the place of what the server says, if anything. Only what is known to be the proxy's own
     /// doing is hidden.
     #[must_use]
-    pub fn shown_for(&self, show: AccessShow, server: Access) -> Option<Access> {
+    pub(crate) fn shown_for(&self, show: AccessShow, server: Access) -> Option<Access> {
         if server == Access::ReadWrite || self.sight == Sight::Blurred {
             return None;
         }
@@ -366,25 +366,25 @@ impl AccessMode {
 
     /// Whether the open transaction is read-only since its start: no rollback of a part of it makes it read-write.
     #[must_use]
-    pub fn has_begun_read_only(&self) -> bool {
+    pub(crate) fn has_begun_read_only(&self) -> bool {
         let began = self.before.unwrap_or(self.defaults());
         self.open == Open::AsBegun && began.actual == Access::ReadOnly
     }
 
     /// Whether the server's setting keeps a session that may not write from writing.
     #[must_use]
-    pub const fn is_read_only(&self) -> bool {
+    pub(crate) const fn is_read_only(&self) -> bool {
         matches!(self.actual, Access::ReadOnly)
     }
 
     /// The server reports the setting after a statement of the proxy's own.
-    pub const fn on_own_report(&mut self, actual: Access) {
+    pub(crate) const fn on_own_report(&mut self, actual: Access) {
         self.reported = actual;
     }
 
     /// The server reports the setting after a statement of the client. Says what the client is to be
     /// told, if anything.
-    pub fn on_report(&mut self, actual: Access) -> Option<Access> {
+    pub(crate) fn on_report(&mut self, actual: Access) -> Option<Access> {
         if self.actual != actual {
             self.keep_defaults();
         }

@@ -51,7 +51,7 @@ const TRANSACTION: [&[u8]; 7] = [
 /// Whether a reply shows that the server has done something else than was judged.
 #[inline]
 #[must_use]
-pub fn contradicts(request: &InFlight, reply: u8, command_tag: &[u8]) -> bool {
+pub(crate) fn contradicts(request: &InFlight, reply: u8, command_tag: &[u8]) -> bool {
     if request.origin == Origin::Injected {
         return false;
     }

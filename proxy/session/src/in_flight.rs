@@ -62,7 +62,7 @@ impl Request {
 
     /// Whether it ends a request cycle: the server answers it with ReadyForQuery.
     #[inline]
-    pub const fn ends_cycle(self) -> bool {
+    pub(crate) const fn ends_cycle(self) -> bool {
         matches!(
             self,
             Self::Query | Self::MalformedQuery | Self::FunctionCall | Self::Sync
@@ -74,19 +74,19 @@ impl Request {
 #[derive(Debug)]
 pub struct InFlight {
     /// What completes it.
-    pub request: Request,
+    pub(crate) request: Request,
     /// Who gets the reply.
-    pub origin: Origin,
+    pub(crate) origin: Origin,
     /// What it does, where the proxy needed to know.
-    pub verdict: Option<Arc<Verdict>>,
+    pub(crate) verdict: Option<Arc<Verdict>>,
     /// How many statements of the verdict have completed.
-    pub completed: usize,
+    pub(crate) completed: usize,
     /// The client's error in the place of the server's.
-    pub error: Option<Box<Rejection>>,
+    pub(crate) error: Option<Box<Rejection>>,
     /// What its completion does to the session's names.
-    pub name: NameChange,
+    pub(crate) name: NameChange,
     /// What it may do, as it was judged.
-    pub leave: Leave,
+    pub(crate) leave: Leave,
     /// How the ledger counts it.
     pub(super) counts: Counts,
 }
@@ -162,7 +162,7 @@ impl InFlight {
 
     /// A request of the proxy's own.
     #[must_use]
-    pub const fn proxy(request: Request) -> Self {
+    pub(crate) const fn proxy(request: Request) -> Self {
         Self::new(request, Origin::Injected, None)
     }
 
@@ -183,7 +183,7 @@ impl InFlight {
     /// The verdict on it, where it is known, and which of its statements the next reply is about.
     #[inline]
     #[must_use]
-    pub fn position(&self) -> Option<(&Arc<Verdict>, usize)> {
+    pub(crate) fn position(&self) -> Option<(&Arc<Verdict>, usize)> {
         let at = match self.request {
             Request::Query => self.completed,
             _ => 0,

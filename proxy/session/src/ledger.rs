@@ -16,7 +16,7 @@ use crate::rejection::Rejection;
 use crate::wire::backend::tag;
 
 /// More requests than this in flight, and the client is not read until replies have come.
-pub const IN_FLIGHT_MAX: usize = 16 * 1024;
+pub(crate) const IN_FLIGHT_MAX: usize = 16 * 1024;
 
 /// Room for so many entries is kept while nothing is in flight.
 const KEPT_WHEN_EMPTY: usize = 32;
@@ -248,14 +248,14 @@ impl Ledger {
     /// The request that the next reply belongs to.
     #[inline]
     #[must_use]
-    pub fn front(&self) -> Option<&InFlight> {
+    pub(crate) fn front(&self) -> Option<&InFlight> {
         self.in_flight.front()
     }
 
     /// What the next row shows, where it shows the access mode.
     #[inline]
     #[must_use]
-    pub fn shown_access(&self) -> Option<AccessShow> {
+    pub(crate) fn shown_access(&self) -> Option<AccessShow> {
         match self.access_shows {
             AccessShows::None => None,
             AccessShows::Some => {
@@ -266,12 +266,12 @@ impl Ledger {
     }
 
     /// The oldest request, to put an error into.
-    pub fn front_mut(&mut self) -> Option<&mut InFlight> {
+    pub(crate) fn front_mut(&mut self) -> Option<&mut InFlight> {
         self.in_flight.front_mut()
     }
 
     /// Requests in flight.
-    pub fn iter(&self) -> impl Iterator<Item = &InFlight> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &InFlight> {
         self.in_flight.iter()
     }
 
@@ -303,7 +303,7 @@ impl Ledger {
 
     /// ReadyForQuery has told that no transaction is open.
     #[inline]
-    pub const fn end_transaction(&mut self) {
+    pub(crate) const fn end_transaction(&mut self) {
         self.wrote = Wrote::No;
     }
 
@@ -347,20 +347,20 @@ impl Ledger {
     /// Whether more may be sent before replies come.
     #[inline]
     #[must_use]
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.in_flight.len() < IN_FLIGHT_MAX
     }
 
     /// Whether the server is skipping to the next Sync: it would drop whatever else it is sent.
     #[inline]
     #[must_use]
-    pub fn is_skipping(&self) -> bool {
+    pub(crate) fn is_skipping(&self) -> bool {
         self.mode == Mode::SkippingToSync
     }
 
     /// Whether the server is reading the data of a COPY FROM STDIN.
     #[must_use]
-    pub fn is_copying_in(&self) -> bool {
+    pub(crate) fn is_copying_in(&self) -> bool {
         self.mode == Mode::CopyIn
     }
 }

@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pgpalisade_policies::scan::NeedsParse;
-use pgpalisade_policies::{Class, Effects, Verdict};
+use pgpalisade_policies::{Effects, Verdict};
 
 /// Names and excerpts of a session may take this many bytes together; what does not fit is unknown.
 const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// As much of a statement's text is kept for the rejection log.
-pub const EXCERPT_MAX: usize = 1024;
+pub(crate) const EXCERPT_MAX: usize = 1024;
 
 /// Bytes of a name that PostgreSQL keeps and compares.
 /// <https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS>
@@ -43,14 +43,14 @@ impl<'a> Name<'a> {
     /// The name of a prepared statement.
     #[inline]
     #[must_use]
-    pub fn statement(name: &'a [u8]) -> Self {
+    pub(crate) fn statement(name: &'a [u8]) -> Self {
         Self::new(Kind::Statement, name)
     }
 
     /// The name of a portal.
     #[inline]
     #[must_use]
-    pub fn portal(name: &'a [u8]) -> Self {
+    pub(crate) fn portal(name: &'a [u8]) -> Self {
         Self::new(Kind::Portal, name)
     }
 
@@ -65,20 +65,20 @@ impl<'a> Name<'a> {
     /// Its name space.
     #[inline]
     #[must_use]
-    pub const fn kind(self) -> Kind {
+    pub(crate) const fn kind(self) -> Kind {
         self.kind
     }
 
     /// Whether it is that of the unnamed statement or portal.
     #[inline]
     #[must_use]
-    pub const fn is_unnamed(self) -> bool {
+    pub(crate) const fn is_unnamed(self) -> bool {
         self.bytes.is_empty()
     }
 
     /// Whether it may be the same name as another, on the server.
     #[must_use]
-    pub fn may_equal(self, other: Self) -> bool {
+    pub(crate) fn may_equal(self, other: Self) -> bool {
         self == other || !(self.is_comparable() && other.is_comparable())
     }
 
@@ -108,17 +108,17 @@ pub enum Meaning {
 #[derive(Debug)]
 pub struct Classified {
     /// What the text does.
-    pub verdict: Arc<Verdict>,
+    pub(crate) verdict: Arc<Verdict>,
     /// The front of the text.
-    pub excerpt: Option<Box<[u8]>>,
+    pub(crate) excerpt: Option<Box<[u8]>>,
     /// Whether a byte scan would have done: a session that may write anyway has nothing to learn from it.
-    pub scan: NeedsParse,
+    pub(crate) scan: NeedsParse,
 }
 
 impl Meaning {
     /// The verdict, where there is one.
     #[must_use]
-    pub fn verdict(&self) -> Option<&Arc<Verdict>> {
+    pub(crate) fn verdict(&self) -> Option<&Arc<Verdict>> {
         match self {
             Self::Classified(classified) => Some(&classified.verdict),
             Self::Plain | Self::Sql(_) | Self::Unknown | Self::MaySteer => None,
@@ -128,7 +128,7 @@ impl Meaning {
     /// Whether executing it does nothing to the session, whatever it does to data.
     #[inline]
     #[must_use]
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         match self {
             Self::Plain => true,
             Self::Classified(classified) => classified.scan == NeedsParse::No,
@@ -138,26 +138,16 @@ impl Meaning {
 
     /// The front of the text, where it was kept.
     #[must_use]
-    pub fn excerpt(&self) -> &[u8] {
+    pub(crate) fn excerpt(&self) -> &[u8] {
         match self {
             Self::Classified(classified) => classified.excerpt.as_deref().unwrap_or_default(),
             Self::Plain | Self::Sql(_) | Self::Unknown | Self::MaySteer => &[],
         }
     }
 
-    /// Read, or write where it could be one.
-    #[must_use]
-    pub fn class(&self) -> Class {
-        match self {
-            Self::Classified(classified) => classified.verdict.class(),
-            Self::Sql(effects) => effects.class,
-            Self::Plain | Self::Unknown | Self::MaySteer => Class::Write,
-        }
-    }
-
     /// What executing it does; anything, where that is not known.
     #[must_use]
-    pub fn effects(&self) -> Arc<Effects> {
+    pub(crate) fn effects(&self) -> Arc<Effects> {
         match self {
             Self::Sql(effects) => Arc::clone(effects),
             Self::Classified(_) | Self::Plain | Self::Unknown | Self::MaySteer => {
@@ -189,7 +179,7 @@ impl Meaning {
 
 /// What a message does to a name, once the server has confirmed it.
 #[derive(Debug, Default)]
-pub enum NameChange {
+pub(crate) enum NameChange {
     /// Nothing.
     #[default]
     None,
@@ -203,7 +193,7 @@ pub enum NameChange {
 
 /// The change of one name.
 #[derive(Debug)]
-pub struct NamedChange {
+pub(crate) struct NamedChange {
     kind: Kind,
     name: Box<[u8]>,
     meaning: Option<Meaning>,
@@ -213,7 +203,7 @@ impl NameChange {
     /// A Parse or a Bind.
     #[inline]
     #[must_use]
-    pub fn set(name: Name<'_>, meaning: Meaning) -> Self {
+    pub(crate) fn set(name: Name<'_>, meaning: Meaning) -> Self {
         match (name.kind, name.is_unnamed()) {
             (Kind::Statement, true) => Self::UnnamedStatement(meaning),
             (Kind::Portal, true) => Self::UnnamedPortal(meaning),
@@ -223,7 +213,7 @@ impl NameChange {
 
     /// A Close.
     #[must_use]
-    pub fn close(name: Name<'_>) -> Self {
+    pub(crate) fn close(name: Name<'_>) -> Self {
         Self::named(name, None)
     }
 
@@ -238,7 +228,7 @@ impl NameChange {
     /// The name space that it is about.
     #[inline]
     #[must_use]
-    pub fn kind(&self) -> Option<Kind> {
+    pub(crate) fn kind(&self) -> Option<Kind> {
         match self {
             Self::None => None,
             Self::UnnamedStatement(_) => Some(Kind::Statement),
@@ -250,7 +240,7 @@ impl NameChange {
     /// What a name stands for behind it, where it is about that name; `Some(None)` where that is nothing.
     #[inline]
     #[must_use]
-    pub fn of(&self, name: Name<'_>) -> Option<Option<&Meaning>> {
+    pub(crate) fn of(&self, name: Name<'_>) -> Option<Option<&Meaning>> {
         match self {
             Self::UnnamedStatement(meaning) if name == Name::statement(b"") => Some(Some(meaning)),
             Self::UnnamedPortal(meaning) if name == Name::portal(b"") => Some(Some(meaning)),
@@ -311,7 +301,7 @@ pub struct Names {
 impl Names {
     /// Takes note of a change that the server has confirmed.
     #[inline]
-    pub fn confirm(&mut self, change: NameChange) {
+    pub(crate) fn confirm(&mut self, change: NameChange) {
         match change {
             NameChange::None => {}
             NameChange::UnnamedStatement(meaning) => self.unnamed_statement = meaning,
@@ -385,13 +375,13 @@ impl Names {
     }
 
     /// A PREPARE has completed.
-    pub fn prepared(&mut self, name: &str, effects: &Arc<Effects>) {
+    pub(crate) fn prepared(&mut self, name: &str, effects: &Arc<Effects>) {
         let meaning = Meaning::Sql(Arc::clone(effects));
         self.confirm(NameChange::set(Name::statement(name.as_bytes()), meaning));
     }
 
     /// A Close of a statement, or a DEALLOCATE, has completed.
-    pub fn deallocated(&mut self, name: &str) {
+    pub(crate) fn deallocated(&mut self, name: &str) {
         self.remove(Name::statement(name.as_bytes()));
     }
 
@@ -409,7 +399,7 @@ impl Names {
     }
 
     /// DEALLOCATE ALL, or DISCARD ALL, has completed.
-    pub fn deallocated_all(&mut self) {
+    pub(crate) fn deallocated_all(&mut self) {
         self.statements.clear();
         self.lost_statements = Lost::Nothing;
         let portals = self.portals.iter();
@@ -420,20 +410,20 @@ impl Names {
 
     /// A simple Query has run, which destroys the unnamed statement and portal.
     #[inline]
-    pub fn on_simple_query(&mut self) {
+    pub(crate) fn on_simple_query(&mut self) {
         self.unnamed_statement = Meaning::Unknown;
         self.unnamed_portal = Meaning::Unknown;
     }
 
     /// Portals end with the savepoint behind which they were bound.
     /// <https://www.postgresql.org/docs/current/sql-rollback-to.html>
-    pub const fn on_rollback_to(&mut self) {
+    pub(crate) const fn on_rollback_to(&mut self) {
         self.rolled_back = RolledBack::InPart;
     }
 
     /// Portals end with their transaction.
     #[inline]
-    pub fn end_transaction(&mut self) {
+    pub(crate) fn end_transaction(&mut self) {
         if !self.portals.is_empty() {
             let portals = std::mem::take(&mut self.portals).into_iter();
             let freed: usize = portals
@@ -448,6 +438,8 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
+    use pgpalisade_policies::Class;
+
     use super::*;
     use crate::ledger::Ledger;
     use crate::lookup::{Unclear, find};
@@ -471,7 +463,7 @@ mod tests {
     fn class(names: &Names, name: Name<'_>) -> Class {
         let ledger = Ledger::default();
         let found = find(names, &ledger, name).unwrap();
-        found.map_or(Class::Write, Meaning::class)
+        found.map_or(Class::Write, |meaning| meaning.effects().class)
     }
 
     #[test]

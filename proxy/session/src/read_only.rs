@@ -10,7 +10,7 @@ use super::access::{AccessMode, Adjustment, Place, WriteAccess};
 /// runs in, but for the next, and the server tells only with ReadyForQuery.
 /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Certainty {
+pub(crate) enum Certainty {
     /// The server has told, and nothing has run since.
     #[default]
     Sure,
@@ -54,11 +54,11 @@ impl Guard {
     /// Read-only mode that the server has told of.
     pub const SURE: Self = Self::new(Certainty::Sure);
     /// Nothing is known.
-    pub const IN_DOUBT: Self = Self::new(Certainty::InDoubt);
+    pub(crate) const IN_DOUBT: Self = Self::new(Certainty::InDoubt);
 
     /// One of a transaction that is as it began.
     #[must_use]
-    pub const fn new(certainty: Certainty) -> Self {
+    pub(crate) const fn new(certainty: Certainty) -> Self {
         Self {
             certainty,
             partial_rollback: PartialRollback::Keeps,

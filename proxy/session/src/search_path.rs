@@ -9,7 +9,7 @@ use pgpalisade_policies::SearchPath;
 use crate::wire::backend::first_column;
 
 /// What the server is asked, in this order.
-pub const QUESTIONS: [&str; 3] = [
+pub(crate) const QUESTIONS: [&str; 3] = [
     "SHOW search_path",
     "SHOW role",
     "SHOW session_authorization",
@@ -17,7 +17,7 @@ pub const QUESTIONS: [&str; 3] = [
 
 /// What is known of a session's search path.
 #[derive(Debug, Default)]
-pub struct KnownPath {
+pub(crate) struct KnownPath {
     schemas: Option<Box<[Box<str>]>>,
     answers: Vec<String>,
     asking: Asking,
@@ -42,7 +42,7 @@ enum Unsettled {
 impl KnownPath {
     /// As a policy takes it.
     #[must_use]
-    pub fn get(&self) -> SearchPath<'_> {
+    pub(crate) fn get(&self) -> SearchPath<'_> {
         match &self.schemas {
             Some(schemas) => SearchPath::Known(schemas),
             None => SearchPath::Unknown,
@@ -51,14 +51,14 @@ impl KnownPath {
 
     /// Something was sent that may change it.
     #[inline]
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.schemas = None;
         self.unsettled = Unsettled::Yes;
     }
 
     /// A transaction has ended: a SET in it may be undone.
     #[inline]
-    pub fn end_transaction(&mut self) {
+    pub(crate) fn end_transaction(&mut self) {
         if self.unsettled == Unsettled::Yes {
             self.schemas = None;
             self.unsettled = Unsettled::No;
@@ -66,7 +66,7 @@ impl KnownPath {
     }
 
     /// The server is asked: [`QUESTIONS`].
-    pub fn ask(&mut self) {
+    pub(crate) fn ask(&mut self) {
         self.answers.clear();
         self.asking = Asking::Yes;
     }
@@ -74,12 +74,12 @@ impl KnownPath {
     /// Whether rows of the proxy's own statements are answers.
     #[inline]
     #[must_use]
-    pub fn is_asking(&self) -> bool {
+    pub(crate) fn is_asking(&self) -> bool {
         self.asking == Asking::Yes
     }
 
     /// One answer: the body of a DataRow. <https://www.postgresql.org/docs/current/protocol-message-formats.html>
-    pub fn answer(&mut self, data_row: &[u8]) {
+    pub(crate) fn answer(&mut self, data_row: &[u8]) {
         let value = first_column(data_row).map(String::from_utf8_lossy);
         self.answers.push(value.unwrap_or_default().into_owned());
         if let [path, role, user] = self.answers.as_slice() {

@@ -40,32 +40,32 @@ impl TextSettings {
     }
 
     /// The server has reported a setting.
-    pub fn on_report(&mut self, name: &[u8], value: &[u8]) {
+    pub(crate) fn on_report(&mut self, name: &[u8], value: &[u8]) {
         report(&mut self.reported, name, value);
     }
 
     /// Something is sent that may run a SET or a function.
     #[inline]
-    pub const fn on_run(&mut self) {
+    pub(crate) const fn on_run(&mut self) {
         self.ran = Ran::Something;
     }
 
     /// The end of a request cycle is sent: its ReadyForQuery will tell.
     #[inline]
-    pub const fn on_cycle_sent(&mut self) {
+    pub(crate) const fn on_cycle_sent(&mut self) {
         self.ran = Ran::Nothing;
     }
 
     /// How the server reads texts, as far as it has told.
     #[must_use]
-    pub const fn reported(&self) -> Lexing {
+    pub(crate) const fn reported(&self) -> Lexing {
         self.reported
     }
 
     /// How the server will read a text that is sent now; `None` where that is known only once everything in flight was
     /// answered.
     #[must_use]
-    pub fn for_text(&self, text: &[u8], settled: Option<Settled<'_>>) -> Option<Lexing> {
+    pub(crate) fn for_text(&self, text: &[u8], settled: Option<Settled<'_>>) -> Option<Lexing> {
         if text.is_ascii() && !text.contains(&b'\\') {
             // The same in every encoding, and with either value of the other setting.
             return Some(self.reported);
@@ -97,7 +97,7 @@ pub fn report(reported: &mut Lexing, name: &[u8], value: &[u8]) {
 /// In these six a character's second byte can be one of ASCII's, a backslash or a quote among them:
 /// <https://www.postgresql.org/docs/current/multibyte.html>
 #[must_use]
-pub fn encoding(name: &[u8]) -> TextEncoding {
+pub(crate) fn encoding(name: &[u8]) -> TextEncoding {
     const UNSAFE: [&str; 12] = [
         "SJIS",
         "SHIFT_JIS_2004",

@@ -97,12 +97,12 @@ impl<V: Clone> Variables<V> {
     }
 
     /// The token of the startup packet has been accepted.
-    pub fn start_with(&mut self, token: V) {
+    pub(crate) fn start_with(&mut self, token: V) {
         *self = Self::new(Some(token), self.startup_scope.clone());
     }
 
     /// Puts another form of a token into every place that has it.
-    pub fn replace(&mut self, is_it: impl Fn(&V) -> bool, by: &V) {
+    pub(crate) fn replace(&mut self, is_it: impl Fn(&V) -> bool, by: &V) {
         let swap = |held: &mut V| {
             if is_it(held) {
                 *held = by.clone();
@@ -127,7 +127,7 @@ impl<V: Clone> Variables<V> {
 
     /// How long the token in force stays.
     #[must_use]
-    pub const fn token_lifetime(&self) -> Lifetime {
+    pub(crate) const fn token_lifetime(&self) -> Lifetime {
         match self.values.token.local {
             Some(_) => Lifetime::Local,
             None => Lifetime::Session,
@@ -136,59 +136,59 @@ impl<V: Clone> Variables<V> {
 
     /// The scope that a bare number is for, where the session has named one.
     #[must_use]
-    pub const fn scope(&self) -> Option<&Scope> {
+    pub(crate) const fn scope(&self) -> Option<&Scope> {
         self.values.scope.get()
     }
 
     /// The token that a RESET returns to.
     #[must_use]
-    pub const fn startup_token(&self) -> Option<&V> {
+    pub(crate) const fn startup_token(&self) -> Option<&V> {
         self.startup_token.as_ref()
     }
 
     /// Whether the open transaction has changed a setting or set a savepoint, so that its end matters.
     #[inline]
     #[must_use]
-    pub const fn is_in_doubt(&self) -> bool {
+    pub(crate) const fn is_in_doubt(&self) -> bool {
         self.transaction.is_some()
     }
 
     /// SET fencing.token.
-    pub fn set_token(&mut self, value: Option<V>, lifetime: Lifetime) {
+    pub(crate) fn set_token(&mut self, value: Option<V>, lifetime: Lifetime) {
         self.transaction();
         self.values.token.set(value, lifetime);
     }
 
     /// SET fencing.scope.
-    pub fn set_scope(&mut self, value: Option<Scope>, lifetime: Lifetime) {
+    pub(crate) fn set_scope(&mut self, value: Option<Scope>, lifetime: Lifetime) {
         self.transaction();
         self.values.scope.set(value, lifetime);
     }
 
     /// RESET fencing.token.
-    pub fn reset_token(&mut self, lifetime: Lifetime) {
+    pub(crate) fn reset_token(&mut self, lifetime: Lifetime) {
         self.set_token(self.startup_token.clone(), lifetime);
     }
 
     /// RESET fencing.scope.
-    pub fn reset_scope(&mut self, lifetime: Lifetime) {
+    pub(crate) fn reset_scope(&mut self, lifetime: Lifetime) {
         self.set_scope(self.startup_scope.clone(), lifetime);
     }
 
     /// RESET ALL, and DISCARD ALL, which contains it.
-    pub fn reset_all(&mut self) {
+    pub(crate) fn reset_all(&mut self) {
         self.reset_token(Lifetime::Session);
         self.reset_scope(Lifetime::Session);
     }
 
     /// SAVEPOINT.
-    pub fn savepoint(&mut self, name: &str) {
+    pub(crate) fn savepoint(&mut self, name: &str) {
         let values = self.values.clone();
         self.transaction().savepoints.push((name.into(), values));
     }
 
     /// RELEASE SAVEPOINT: what happened since then belongs to the outer level.
-    pub fn release(&mut self, name: &str) {
+    pub(crate) fn release(&mut self, name: &str) {
         if let Some(transaction) = &mut self.transaction
             && let Some(at) = transaction
                 .savepoints
@@ -200,7 +200,7 @@ impl<V: Clone> Variables<V> {
     }
 
     /// ROLLBACK TO SAVEPOINT: the savepoint itself stays.
-    pub fn rollback_to(&mut self, name: &str) {
+    pub(crate) fn rollback_to(&mut self, name: &str) {
         if let Some(transaction) = &mut self.transaction
             && let Some(at) = transaction
                 .savepoints
@@ -215,32 +215,32 @@ impl<V: Clone> Variables<V> {
     }
 
     /// COMMIT, or PREPARE TRANSACTION, completed.
-    pub fn commit(&mut self, _chain: Chain) {
+    pub(crate) fn commit(&mut self) {
         self.transaction = None;
         self.values.token.local = None;
         self.values.scope.local = None;
     }
 
     /// ROLLBACK completed.
-    pub fn rollback(&mut self, _chain: Chain) {
+    pub(crate) fn rollback(&mut self) {
         if let Some(transaction) = self.transaction.take() {
             self.values = transaction.before;
         }
     }
 
     /// The server has reported an error.
-    pub fn on_error(&mut self) {
+    pub(crate) fn on_error(&mut self) {
         self.outcome = Outcome::Error;
     }
 
     /// ReadyForQuery. Where the session is idle, a transaction that no COMMIT or ROLLBACK has ended
     /// was an implicit one, and it has ended now.
-    pub fn on_ready(&mut self, status: TransactionStatus) {
+    pub(crate) fn on_ready(&mut self, status: TransactionStatus) {
         let outcome = std::mem::replace(&mut self.outcome, Outcome::NoError);
         if status == TransactionStatus::Idle && self.transaction.is_some() {
             match outcome {
-                Outcome::NoError => self.commit(Chain::No),
-                Outcome::Error => self.rollback(Chain::No),
+                Outcome::NoError => self.commit(),
+                Outcome::Error => self.rollback(),
             }
         }
     }
@@ -272,9 +272,8 @@ pub(super) fn apply(
     variables: &mut Variables<Arc<HeldTokens>>,
 ) {
     match control {
-        Control::Commit { chain } => variables.commit(*chain),
-        Control::PrepareTransaction => variables.commit(Chain::No),
-        Control::Rollback { chain } => variables.rollback(*chain),
+        Control::Commit { .. } | Control::PrepareTransaction => variables.commit(),
+        Control::Rollback { .. } => variables.rollback(),
         Control::Savepoint(name) => variables.savepoint(name),
         Control::Release(name) => variables.release(name),
         Control::RollbackTo(name) => variables.rollback_to(name),
@@ -313,7 +312,7 @@ pub(super) fn apply(
         Control::DiscardAll => {
             variables.reset_all();
             // It cannot run inside a transaction, and commits at once even in a pipeline.
-            variables.commit(Chain::No);
+            variables.commit();
         }
         Control::Begin { .. }
         | Control::SetTransactionAccess(_)
@@ -377,8 +376,8 @@ mod tests {
     const SET_6: Step = |s| s.set_token(Some(6), Session);
     const LOCAL_7: Step = |s| s.set_token(Some(7), Local);
     const RESET: Step = |s| s.reset_token(Session);
-    const COMMIT: Step = |s| s.commit(Chain::No);
-    const ROLLBACK: Step = |s| s.rollback(Chain::No);
+    const COMMIT: Step = |s| s.commit();
+    const ROLLBACK: Step = |s| s.rollback();
     const SAVE: Step = |s| s.savepoint("a");
     const BACK: Step = |s| s.rollback_to("a");
     const RELEASE: Step = |s| s.release("a");
@@ -408,15 +407,7 @@ mod tests {
         check(&[SET_5, COMMIT, |s| s.on_error(), IDLE], Some(5));
         // COMMIT AND CHAIN; SET; ROLLBACK.
         check(
-            &[
-                SET_5,
-                |s| s.commit(Chain::Yes),
-                OPEN,
-                SET_6,
-                OPEN,
-                ROLLBACK,
-                IDLE,
-            ],
+            &[SET_5, |s| s.commit(), OPEN, SET_6, OPEN, ROLLBACK, IDLE],
             Some(5),
         );
     }

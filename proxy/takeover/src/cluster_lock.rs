@@ -44,7 +44,7 @@ pub struct Proxy {
     /// When that was made, microseconds since the Unix epoch; `None` where it is hidden.
     pub since: Option<i64>,
     /// How it holds the lock.
-    pub lock: StoreLock,
+    pub(crate) lock: StoreLock,
     /// Whether its control connection is the one that was asked.
     pub is_asked: bool,
 }

@@ -145,7 +145,7 @@ pub struct Holder {
     /// Where it comes from; `None` for a unix socket.
     pub client_addr: Option<String>,
     /// The database it is connected to.
-    pub database: Option<String>,
+    pub(crate) database: Option<String>,
 }
 
 impl fmt::Display for Holder {

@@ -74,7 +74,7 @@ impl TransactionStatus {
 
     /// The byte that stands for it on the wire.
     #[must_use]
-    pub const fn byte(self) -> u8 {
+    pub(crate) const fn byte(self) -> u8 {
         match self {
             Self::Idle => b'I',
             Self::InTransaction => b'T',

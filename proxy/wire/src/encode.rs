@@ -17,7 +17,7 @@ pub enum Severity {
 impl Severity {
     /// The word that PostgreSQL uses.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Error => "ERROR",
             Self::Fatal => "FATAL",

@@ -10,7 +10,7 @@ pub const HEADER_LEN: usize = 5;
 pub const LARGE_BODY_MAX: usize = 0x3fff_ffff - 1;
 
 /// The largest body of every other message: PostgreSQL's `PQ_SMALL_MESSAGE_LIMIT`.
-pub const SMALL_BODY_MAX: usize = 10_000;
+pub(crate) const SMALL_BODY_MAX: usize = 10_000;
 
 /// A message's type byte and the length of the body that follows the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

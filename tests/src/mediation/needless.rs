@@ -7,7 +7,7 @@
 //! Limits: later refusals of a conversation are not looked at. A text of several statements, and a pipeline that is
 //! refused at its Parse or Bind, is one request up to its end. A request that fails on the twin has written nothing,
 //! also where it was meant to. What lifts read-only mode writes nothing by itself, and is refused with reason: see
-//! [`is_a_lift`].
+//! `is_a_lift`.
 
 use super::conversation::{Conversation, Message, Step};
 use super::runner::Heard;

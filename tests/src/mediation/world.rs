@@ -7,7 +7,7 @@ use crate::postgres::{Auth, Postgres};
 use crate::proxy::{Options, Proxy};
 use crate::wire::{Endpoint, Wire};
 
-/// The database that conversations go to. It can be made anew from [`TEMPLATE`].
+/// The database that conversations go to. It can be made anew from `TEMPLATE`.
 pub const WATCHED: &str = "watched";
 /// One like it that nothing stands in front of.
 pub const TWIN: &str = "twin";

@@ -26,7 +26,7 @@
 //!   other, not in a circle. Where they do all the same, the server ends one, which is undone and taken again.
 //!
 //! An answer counts when the server says ReadyForQuery, which it does after the commit, and when it has not warned
-//! (see [`link`]). `synchronous_commit` is at least `on`.
+//! (see `link`). `synchronous_commit` is at least `on`.
 //!
 //! # A store that has gone back in time
 //!

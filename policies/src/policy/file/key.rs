@@ -4,11 +4,11 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyKey {
     /// The key with the tables that it is in. `NAME` stands for the name of a scope.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// What may be written, as a user would write it.
-    pub values: &'static str,
+    pub(crate) values: &'static str,
     /// What holds where it is left out.
-    pub default: &'static str,
+    pub(crate) default: &'static str,
 }
 
 const fn key(name: &'static str, values: &'static str, default: &'static str) -> PolicyKey {

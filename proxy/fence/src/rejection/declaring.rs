@@ -182,7 +182,11 @@ impl Rejection {
 
     /// The policy does not let the session declare the scope, or not for so long.
     #[must_use]
-    pub fn may_not_declare(scope: &Scope, token: Option<Token>, why: &MayNotDeclare) -> Self {
+    pub(crate) fn may_not_declare(
+        scope: &Scope,
+        token: Option<Token>,
+        why: &MayNotDeclare,
+    ) -> Self {
         let message = format!("this session may not declare scope \"{scope}\" like this");
         let detail = format!("{}.", why.why);
         Self::new(RejectionKind::Policy, message, detail, &why.hint).about(scope, token, None)

@@ -11,20 +11,20 @@ use crate::token_value::SCOPES_MAX;
 /// What a statement needs that was refused for want of a token.
 pub struct Needs<'a> {
     /// Whether it reads or writes.
-    pub class: Class,
+    pub(crate) class: Class,
     /// All scopes whose tokens it needs, at least one; of more than [`SCOPES_MAX`] the first ones, for no session can
     /// hold so many.
-    pub scopes: &'a [&'a Scope],
+    pub(crate) scopes: &'a [&'a Scope],
     /// The scope of a bare number.
-    pub session_scope: &'a Scope,
+    pub(crate) session_scope: &'a Scope,
     /// Why it counts as a write.
-    pub why_write: Option<&'a dyn fmt::Display>,
+    pub(crate) why_write: Option<&'a dyn fmt::Display>,
 }
 
 impl Rejection {
     /// The session has no token for a scope that a statement needs.
     #[must_use]
-    pub fn no_token(scope: &Scope, needs: &Needs<'_>) -> Self {
+    pub(crate) fn no_token(scope: &Scope, needs: &Needs<'_>) -> Self {
         let what = match needs.class {
             Class::Read => "read",
             Class::Write => "write",

@@ -98,7 +98,7 @@ impl Begun {
     /// # Errors
     ///
     /// [`ServerFault`].
-    pub fn answer(self, challenge: &[u8]) -> Result<(Answered, String), ServerFault> {
+    pub(crate) fn answer(self, challenge: &[u8]) -> Result<(Answered, String), ServerFault> {
         let challenge = text(challenge)?;
         let (nonce, rest) = attribute(challenge, 'r').ok_or(ServerFault::Malformed)?;
         let (salt, rest) = attribute(rest, 's').ok_or(ServerFault::Malformed)?;
@@ -129,7 +129,7 @@ impl Answered {
     /// # Errors
     ///
     /// [`ServerFault`].
-    pub fn verify(self, last: &[u8]) -> Result<(), ServerFault> {
+    pub(crate) fn verify(self, last: &[u8]) -> Result<(), ServerFault> {
         let (signature, _) = attribute(text(last)?, 'v').ok_or(ServerFault::Signature)?;
         match Key::from_base64(signature) {
             Some(signature) if signature == self.signature => Ok(()),

@@ -2,9 +2,7 @@
 
 use pgpalisade_authority::{Mark, Token};
 use pgpalisade_policies::scan::NeedsParse;
-use pgpalisade_policies::{
-    Chain, Effects, Lexing, Mode, Policy, SearchPath, TextEncoding, Who, classify,
-};
+use pgpalisade_policies::{Effects, Lexing, Mode, Policy, SearchPath, TextEncoding, Who, classify};
 
 use super::*;
 use crate::fence::mark_cache::MarkCache;
@@ -127,7 +125,7 @@ impl Session {
         let mut session = Self::new("").accepted(token);
         let holding = session.accepted.last().cloned();
         session.variables.set_token(holding, Lifetime::Session);
-        session.variables.commit(Chain::No);
+        session.variables.commit();
         session
     }
 
