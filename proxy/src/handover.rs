@@ -20,8 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::server::listener::ListenAddr;
-use crate::server::listener::Listener;
+use crate::server::listener::{ListenAddr, Listener};
 
 /// Tells `serve` that its standard input is the socket.
 pub(crate) const SUCCESSOR: &str = "--successor";

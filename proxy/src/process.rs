@@ -13,7 +13,7 @@ use crate::server::metrics::gauge;
 
 /// Asks the kernel each time.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     started: SystemTime,
 }
 

@@ -7,7 +7,8 @@
 //! Of refusals that repeat only the first ones are recorded, and the others counted. What is refused before a login
 //! was authenticated is marked so, and counts as one kind: nobody has proved the name in it.
 //!
-//! The last records are also in memory.
+//! The last records are also in memory, with the writers without a token that have taken turns ([`overlaps`]). Whoever
+//! reads a file has [`line`](mod@line) for its lines, and [`report`] for the sum of them.
 
 mod client_addr;
 mod counts;

@@ -10,10 +10,9 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use pgpalisade_logins::{Account, Mocks, Shapes, UsersFile, UsersFileError};
-use pgpalisade_tls::Login;
+use pgpalisade_tls::{Login, Secret};
 
 use crate::certificates::ClientTls;
-use crate::secret::Secret;
 use crate::timers::Timers;
 use auth_query::AuthQuery;
 pub use auth_query::LookupError;

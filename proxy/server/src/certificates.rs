@@ -1,4 +1,5 @@
-//! TLS of both legs and of HTTP, with the files as they were read last: at the start, and on SIGHUP.
+//! TLS of both legs, with the files as they were read last: at the start, and on SIGHUP. That of HTTP is with them, so
+//! that all files are replaced together or not at all.
 
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ pub enum Plain {
     Refused,
 }
 
-/// ClientCertificates of clients.
+/// Certificates of clients.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ClientCertificates {
     /// Verified where there is one.

@@ -12,8 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::fence::HeldTokens;
-use crate::rejection_log::ClientAddr;
-use crate::rejection_log::SessionLabel;
+use crate::rejection_log::{ClientAddr, SessionLabel};
 use crate::session::Activity;
 
 /// What a client is doing.

@@ -10,8 +10,12 @@
 //!   that of a connection which the fence has exempted as a whole.
 //! - `upstream`: the only writer to PostgreSQL, and the only spender of permits.
 //!
-//! What is configured comes in as values, and what is known of clients can be looked at: nothing here reads a file of
-//! the configuration, or knows who asks.
+//! Beside the way: [`worker`] has what the connections of a thread share. [`certificates`] and [`accounts`] are what
+//! logins need, [`hosts`] where PostgreSQL is, [`timers`] what measures time on threads without timers;
+//! [`classification`] and `collected` bound what long texts may take, `overflow` tells who finds no room. [`metrics`],
+//! [`client_table`] and [`history`] are for those who look, [`pause`] and [`link`] for operators.
+//!
+//! What is configured comes in as values: nothing here knows the configuration, or who asks.
 
 pub mod accept;
 pub mod accounts;
@@ -30,7 +34,6 @@ mod overflow;
 mod passthrough;
 pub mod pause;
 mod relay;
-pub mod secret;
 pub mod timers;
 pub mod transport;
 mod upstream;

@@ -90,7 +90,7 @@ pub struct Shared {
     pub logins: Logins,
     /// Connections that have not logged in, and the places for those that do.
     pub arrivals: Arrivals,
-    /// How long clients may take, and the like.
+    /// What holds for every connection of a client.
     pub limits: ClientLimits,
     /// Whether operators hold them up.
     pub pause: Pause,

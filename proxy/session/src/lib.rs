@@ -1,8 +1,8 @@
 //! One client's session as a state machine: messages of both sides go in, and what is to be done with each comes out.
 //! Pure: no I/O, no clock, no waiting. Its driver is `relay`, in `proxy/server`.
 //!
-//! - [`Session::on_frontend`] decides a message of the client. What must happen first is a [`Prerequisite`](action::Prerequisite): the driver
-//!   sees to it, and then the same message is decided.
+//! - [`Session::on_frontend`] decides a message of the client. What must happen first is an [`action::Prerequisite`]:
+//!   the driver sees to it, and then the same message is decided.
 //! - [`Session::on_backend`] takes note of a message of the server: here, and nowhere else, what a reply changes is
 //!   changed.
 //! - What the session itself says, to either side or for the record, stands in its [`Output`] after each call.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use pgpalisade_authority::{Claim, Scope, Token};
-use pgpalisade_tls::Login;
+use pgpalisade_tls::{Login, Secret};
 use serde::Serialize;
 use tokio_postgres::Config;
 
@@ -14,7 +14,6 @@ use super::BenchError;
 use crate::config::{Environment, address_of, parse_dsn};
 use crate::fence::TokenValue;
 use crate::server::hosts::UpstreamAddr;
-use crate::server::secret::Secret;
 use pgpalisade_session::startup_options;
 
 /// What the bench's sessions are called in `pg_stat_activity`, unless the DSN says otherwise.

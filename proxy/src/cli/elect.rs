@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use pgpalisade_authority::{LeaseTime, Scope, etcd};
-use pgpalisade_tls::Login;
+use pgpalisade_tls::{Login, Secret};
 
 use super::text::plain;
 use super::{Failure, failed, runtime, tell};
@@ -14,7 +14,6 @@ use crate::elect::{
     self, Cluster, ElectError, EtcdElection, Event, Kind, KubernetesElection, Lock, LockSpec, Plan,
     ProxiedLock, Runs, Servers, ZooKeeperElection,
 };
-use crate::server::secret::Secret;
 use pgpalisade_session::startup_options;
 
 /// What the session that holds the lock is called in `pg_stat_activity`.

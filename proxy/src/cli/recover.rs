@@ -6,9 +6,8 @@ use std::time::Duration;
 use super::settings::Settings;
 use super::{Failure, configuration, failed, run_to_end};
 use crate::config::Config;
-use crate::logging;
-use crate::store;
 use crate::takeover::{Recovery, WitnessMode};
+use crate::{logging, store};
 
 /// Far above what a healthy cluster needs to end its sessions.
 const WITHIN: Duration = Duration::from_secs(60);

@@ -8,15 +8,13 @@ use std::time::Duration;
 use pgpalisade_fence::statement_text::Literals;
 use pgpalisade_policies::{Mode, Network};
 use pgpalisade_takeover::WitnessMode;
-use pgpalisade_tls::{Login, SslSettings};
+use pgpalisade_tls::{Login, Secret, SslSettings};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::address::parse_hosts;
 use super::auth;
 use super::authority::AuthorityLocation;
 use super::console::ConsoleAddr;
-use super::control;
-use super::duration;
 use super::error::ConfigErrors;
 use super::http::HttpAddr;
 use super::key::Key;
@@ -24,11 +22,11 @@ use super::listen;
 use super::raw::{Environment, RawConfig};
 use super::tls;
 use super::values::Values;
+use super::{control, duration};
 use crate::server::accounts::Auth;
 use crate::server::certificates::ClientTls;
 use crate::server::hosts::Hosts;
 use crate::server::listener::ListenAddr;
-use crate::server::secret::Secret;
 use crate::server::transport::Batching;
 use crate::server::worker::ClientLimits;
 
@@ -73,7 +71,7 @@ pub(crate) struct Clients {
     pub auth: Auth,
     /// Limit of their connections at one time.
     pub max_connections: NonZeroUsize,
-    /// How long they may take, and the like.
+    /// What holds for every connection of one.
     pub limits: ClientLimits,
 }
 

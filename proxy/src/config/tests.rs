@@ -308,7 +308,12 @@ fn a_word_that_is_no_level_does_not_silence_the_log() {
             "{filter}: {got:?}"
         );
     }
-    for filter in ["off", "WARN", "info,pgpalisade::relay=trace", "pgpalisade"] {
+    for filter in [
+        "off",
+        "WARN",
+        "info,pgpalisade_server::relay=trace",
+        "pgpalisade",
+    ] {
         let text = format!("{MINIMAL}log = \"{filter}\"\n");
         let config = in_file(&text, |path| load(Some(path), &[], &[])).unwrap();
         assert_eq!(config.log.filter.as_str(), filter);

@@ -35,3 +35,28 @@ fn row(takeover: ShownTakeover) -> Row {
         takeover.why.into(),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use pgpalisade_authority::{Mark, Scope, TakeoverEnd, TakeoverRecord, Token};
+
+    use super::super::table::{columns, object};
+    use super::*;
+
+    /// What a session is shown of a takeover has the columns of the console.
+    #[test]
+    fn sessions_and_operators_are_shown_the_same() {
+        let (scope, token) = (Scope::default(), |token| Token::new(token).unwrap());
+        let mark = Mark::new(token(34), 1_700_000_000_000_000, "app\u{7}".to_owned());
+        for end in [
+            TakeoverEnd::Complete,
+            TakeoverEnd::Observed,
+            TakeoverEnd::Incomplete("no answer".to_owned()),
+        ] {
+            let record = TakeoverRecord::new(Some(token(33)), &mark, end);
+            let shown = || ShownTakeover::from((scope.clone(), record.clone()));
+            let row = object(&columns(COLUMNS), row(shown()));
+            assert_eq!(row, serde_json::to_value(shown()).unwrap());
+        }
+    }
+}

@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pgpalisade_authority::{Claim, LeaseTime, Leased, Scope, Token};
-use pgpalisade_tls::{Login, words};
+use pgpalisade_tls::{Login, Secret, words};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Client;
 
 use super::lease::{LATE, Lease};
 use super::lock::{Candidate, LockError, Patience};
 use super::session::{SHOW_TOKEN, Session, Unasked, failed, first_value, own_token};
-use crate::server::secret::Secret;
 
 /// How often a candidate looks whether an advisory lock is free.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(500);

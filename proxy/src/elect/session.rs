@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pgpalisade_authority::{Claim, Scope, Token};
-use pgpalisade_tls::{ConnectError, Login, words};
+use pgpalisade_tls::{ConnectError, Login, Secret, words};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
@@ -12,7 +12,6 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use super::lock::LockError;
 use crate::fence::TokenValue;
 use crate::rejection::LEASE_IS_ANOTHERS;
-use crate::server::secret::Secret;
 
 pub(super) const SHOW_TOKEN: &str = "SHOW fencing.token";
 /// What a session gets to say goodbye.

@@ -11,7 +11,7 @@ use hyper::header::{AUTHORIZATION, HOST};
 use subtle::ConstantTimeEq as _;
 
 use crate::config::HttpAddr;
-use crate::server::secret::Secret;
+use pgpalisade_tls::Secret;
 
 /// A token may have so many bytes.
 const TOKEN_MAX: u64 = 4096;

@@ -1,13 +1,14 @@
 //! TLS of both legs: certificates and keys from files, a session without I/O, and what libpq means by `sslmode`.
 //!
 //! Who listens has an [`Acceptor`], who connects a [`Connector`], and each makes a [`Session`], which turns bytes into
-//! other bytes. [`Login`] is for tokio-postgres. Knows nothing of the proxy.
+//! other bytes. [`Login`] is for tokio-postgres, and [`Secret`] for what no log may show. Knows nothing of the proxy.
 
 mod accept;
 mod client;
 mod connect;
 mod dsn;
 mod files;
+mod secret;
 mod session;
 mod sslmode;
 mod verifier;
@@ -17,6 +18,7 @@ pub use client::{ConnectError, ForHost, Login, Negotiated, Stream, words};
 pub use connect::Connector;
 pub use dsn::percent_decode;
 pub use files::FileError;
+pub use secret::Secret;
 pub use session::{Session, TlsError};
 pub use sslmode::{Root, SslMode, SslSettings};
 

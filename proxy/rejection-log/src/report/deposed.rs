@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::super::line::Record;
 use super::NAMES;
+use crate::line::Record;
 use pgpalisade_fence::rejection::{Enforcement, OpenTransaction, RejectionKind};
 
 /// A mark that has deposed sessions.

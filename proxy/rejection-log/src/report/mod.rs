@@ -13,12 +13,11 @@ use std::io::{self, BufRead};
 
 use serde::Serialize;
 
-use super::line::{self, Filter, Line, Read, Record};
-use super::overlaps::{Overlap, Overlaps, Writer};
-use super::record::WRITE;
+use crate::line::{self, Filter, Line, Read, Record};
+use crate::overlaps::{Overlap, Overlaps, Writer};
+use crate::record::WRITE;
 use pgpalisade_fence::rejection::Enforcement;
-use pgpalisade_fence::statement_text::Literals;
-use pgpalisade_fence::statement_text::StatementText;
+use pgpalisade_fence::statement_text::{Literals, StatementText};
 use tally::Tally;
 use verdict::Who;
 

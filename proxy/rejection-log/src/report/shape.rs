@@ -4,8 +4,7 @@
 //! fingerprint does not fit. This goes by tokens. Two statements of one shape may still differ in what they do: it
 //! is for counting, and decides nothing.
 
-use pgpalisade_fence::statement_text::Literals;
-use pgpalisade_fence::statement_text::StatementText;
+use pgpalisade_fence::statement_text::{Literals, StatementText};
 
 /// Stands for literals, parameters, and lists of them.
 const VALUE: &str = "?";

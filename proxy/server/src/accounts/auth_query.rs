@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgpalisade_logins::Verifier;
-use pgpalisade_tls::Login;
+use pgpalisade_tls::{Login, Secret};
 use tokio::sync::Mutex;
 use tokio_postgres::error::{DbError, Severity};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
-use crate::secret::Secret;
 use crate::timers::Timers;
 
 /// A connection is made, or a question answered, within this time.

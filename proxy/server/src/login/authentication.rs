@@ -15,9 +15,8 @@ use crate::session::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery};
 use crate::session::text_settings::report;
 use crate::transport::Socket;
 use crate::wire::backend::{self, tag};
-use crate::wire::encode;
-use crate::wire::frontend;
 use crate::wire::header::{self, HEADER_LEN, Header};
+use crate::wire::{encode, frontend};
 
 /// What the client may send ahead of the end of the login.
 const AHEAD_MAX: usize = 64 * 1024;

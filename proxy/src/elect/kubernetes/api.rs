@@ -3,12 +3,11 @@
 //! Which server of it answers does not matter then, nor whether the last one is gone. Source:
 //! <https://kubernetes.io/docs/reference/using-api/api-concepts/>.
 
-use std::fmt;
-use std::io;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
+use std::{fmt, io};
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;

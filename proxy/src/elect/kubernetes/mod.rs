@@ -15,13 +15,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pgpalisade_authority::{Claim, Leased, Scope, Token};
-use pgpalisade_tls::Login;
+use pgpalisade_tls::{Login, Secret};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::lease::Lease;
 use super::lock::{Candidate, LockError, Patience};
 use super::session::{Session, Unasked};
-use crate::server::secret::Secret;
 use api::Api;
 use resource::{Resource, Seen};
 

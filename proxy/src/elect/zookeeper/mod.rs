@@ -8,10 +8,9 @@
 mod jute;
 mod session;
 
-use std::fmt;
-use std::io;
 use std::str::FromStr;
 use std::time::Duration;
+use std::{fmt, io};
 
 use async_trait::async_trait;
 use bytes::TryGetError;
