@@ -48,8 +48,9 @@ const TRANSACTION: [&[u8]; 7] = [
     b"PREPARE TRANSACTION",
 ];
 
-/// Whether a reply shows that the server has done something else than was judged.
-#[inline]
+/// Whether a reply shows that the server has done something else than was judged. Most callers know which reply it is,
+/// and with that most of the comparison.
+#[inline(always)]
 #[must_use]
 pub(crate) fn contradicts(request: &InFlight, reply: u8, command_tag: &[u8]) -> bool {
     if request.origin == Origin::Injected {

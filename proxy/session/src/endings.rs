@@ -87,11 +87,12 @@ impl Session {
     }
 
     /// Whether a reply shows that the server has done something else than was judged.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_contradiction(&self, reply: u8, command_tag: &[u8]) -> bool {
-        let contradicts =
-            |request: &InFlight| command_tag::contradicts(request, reply, command_tag);
-        self.server.ledger.front().is_some_and(contradicts)
+        match self.server.ledger.front() {
+            None => false,
+            Some(request) => command_tag::contradicts(request, reply, command_tag),
+        }
     }
 
     /// Ends the session on the spot, so that what it has open cannot be committed.
