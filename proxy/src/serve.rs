@@ -1,7 +1,6 @@
 //! The proxy as a whole: authority, takeovers, workers, listeners, and their orderly end.
 
 use std::io;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use pgpalisade_policies::{Mode, Policy};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{AuthorityLocation, Clients, Config, HttpAddr};
+use crate::config::{AuthorityLocation, Config, HttpAddr};
 use crate::console::{ConsoleParts, Facts, OpenConsole};
 use crate::elections;
 use crate::fence::Fence;
@@ -20,27 +19,14 @@ use crate::policy_file::Reloads;
 use crate::rejection_log::RejectionLog;
 use crate::server::accept::Accepting;
 use crate::server::accounts::Logins;
-use crate::server::arrivals::Arrivals;
 use crate::server::certificates::Certificates;
-use crate::server::classification::Classification;
-use crate::server::client_table::ClientTable;
 use crate::server::listener::{ListenAddr, Listener};
-use crate::server::metrics::Metrics;
-use crate::server::pause::Pause;
-use crate::server::timers::Timers;
-use crate::server::transport::allowed_batching;
-use crate::server::worker::{Ending, Servers, Shared};
-use crate::server::worker_thread::WorkerHandle;
+use crate::server::worker::{Servers, Shared};
+use crate::server::{SETTLE_WITHIN, Server, ServerOptions};
 use crate::store::{self, Store, StoreError};
 use crate::takeover::{StartError, StoreLock, Takeover, TakeoverOptions};
 
-/// Who has connected just before the listeners were handed over has this long for a first transaction.
-const FIRST_TRANSACTION: Duration = Duration::from_secs(1);
-
-/// The drain of a process that has handed over its listeners begins within this time.
-const SETTLE_WITHIN: Duration = Duration::from_secs(5);
-
-/// How long it waits before it looks again whether clients have left, or HTTP can be served.
+/// How long it waits before it looks again whether HTTP can be served.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the proxy cannot serve.
@@ -120,35 +106,32 @@ pub(crate) async fn serve(
     let Store { authority, lock } =
         store::open(&config.takeover.authority, config.takeover.timeout).await?;
     let takeover = start_takeover(&config, authority, lock).await?;
-    let cells = Arc::clone(takeover.cells());
     let reloads = (signals.reload, shutdown.clone());
     let fence = start_fence(&config, policy, &takeover, reloads)?;
-    let timers = Timers::of_this_runtime();
-    let shared = Shared {
-        fence,
-        arrivals: arrivals(&config.clients, &timers),
-        classification: Classification::new(timers.clone()),
-        metrics: Metrics::new(cells),
-        connected: ClientTable::default(),
-        takeover,
-        rejections,
+    let server = Server::start(ServerOptions {
+        workers: config.workers,
+        max_connections: config.clients.max_connections,
         servers: servers(&config),
+        limits: config.clients.limits,
+        batching: config.batching,
         certificates,
         logins,
-        limits: config.clients.limits,
-        pause: Pause::default(),
-        batching: allowed_batching(config.batching),
-        timers,
-        ending: Ending::default(),
-    };
-    let workers = Arc::new(start_workers(config.workers, &shared)?);
-    let facts = facts(&signals.console, &config.takeover.authority, &shared);
+        rejections,
+        takeover: takeover.clone(),
+        fence,
+    });
+    let server = server.map_err(ServeError::Worker)?;
+    let facts = facts(
+        &signals.console,
+        &config.takeover.authority,
+        server.shared(),
+    );
     let start_http = || start_http(config.http.as_ref(), &facts, &closing);
     let http = take_over(predecessor, &listeners, start_http).await?;
     // The last one is the console's.
     let console = config.console.as_ref().and_then(|_| listeners.pop());
     let console = console.map(|listener| OpenConsole::open(listener, signals.console, facts));
-    let accepting = Accepting::open(listeners, &workers, &shared);
+    let accepting = server.accept(listeners);
     let _ = ready.send(accepting.addresses()); // Nobody has to wait for it.
 
     let successor = successor(&accepting, console.as_ref(), &mut handover);
@@ -156,18 +139,13 @@ pub(crate) async fn serve(
     accepting.close().await;
     if successor.is_some() {
         drop((http, console));
-        settle(&shared.arrivals, &shutdown).await;
+        server.settle(&shutdown).await;
     } else {
-        all_left(&workers, &shutdown).await;
+        server.all_left(&shutdown).await;
     }
-    stop(workers, &shared, config.shutdown_grace).await;
-    shared.takeover.give_back_leases().await;
+    server.stop(config.shutdown_grace).await;
+    takeover.give_back_leases().await;
     Ok(())
-}
-
-fn arrivals(clients: &Clients, timers: &Timers) -> Arrivals {
-    let places = clients.max_connections.get();
-    Arrivals::new(places, clients.limits.login_timeout, timers.clone())
 }
 
 /// Waits for a process that takes over all that is listened on. Cancel safe.
@@ -179,14 +157,6 @@ async fn successor(
     let all = console.map(|console| &console.listener).into_iter();
     let all: Vec<_> = all.chain(&accepting.listeners).cloned().collect();
     handover.successor(&all).await
-}
-
-/// Waits until all clients have left by themselves, or the proxy is to end without them.
-async fn all_left(workers: &[WorkerHandle], shutdown: &CancellationToken) {
-    let are_there = || workers.iter().any(|worker| worker.connections() > 0);
-    while are_there() && !shutdown.is_cancelled() {
-        tokio::time::sleep(RETRY_PAUSE).await;
-    }
 }
 
 /// What is listened on: for clients, and at the end for operators.
@@ -208,21 +178,6 @@ fn servers(config: &Config) -> Servers {
     Servers {
         upstream: config.upstream.hosts.clone(),
         control: config.control_hosts(),
-    }
-}
-
-/// Waits until those who came through listeners that are handed over have logged in, and had time to begin.
-async fn settle(arrivals: &Arrivals, shutdown: &CancellationToken) {
-    let begun = Instant::now();
-    let mut last_login = begun;
-    while begun.elapsed() < SETTLE_WITHIN
-        && last_login.elapsed() < FIRST_TRANSACTION
-        && !shutdown.is_cancelled()
-    {
-        tokio::time::sleep(FIRST_TRANSACTION / 20).await;
-        if arrivals.logging_in() > 0 {
-            last_login = Instant::now();
-        }
     }
 }
 
@@ -252,13 +207,6 @@ fn start_fence(
         None => drop(asked),
     }
     Ok(fence)
-}
-
-fn start_workers(count: NonZeroUsize, shared: &Shared) -> Result<Vec<WorkerHandle>, ServeError> {
-    let workers = (0..count.get()).map(|number| WorkerHandle::start(number, shared));
-    workers
-        .collect::<io::Result<_>>()
-        .map_err(ServeError::Worker)
 }
 
 fn start_http(
@@ -351,25 +299,4 @@ fn log_start(config: &Config, takeover: &Takeover) {
         },
         "pgpalisade serves"
     );
-}
-
-async fn stop(workers: Arc<Vec<WorkerHandle>>, shared: &Shared, grace: Duration) {
-    shared.ending.drain.cancel();
-    let open: usize = workers.iter().map(WorkerHandle::connections).sum();
-    tracing::info!(connections = open, within = ?grace, "waiting for open transactions");
-    // The listeners have ended, so nobody else holds the workers.
-    let Ok(workers) = Arc::try_unwrap(workers) else {
-        return;
-    };
-    let all_ended = async {
-        for worker in workers {
-            worker.ended().await;
-        }
-    };
-    tokio::pin!(all_ended);
-    if tokio::time::timeout(grace, &mut all_ended).await.is_err() {
-        tracing::warn!("some transactions did not end in time: ending their sessions");
-        shared.ending.abort.cancel();
-        all_ended.await;
-    }
 }

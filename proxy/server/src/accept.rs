@@ -29,7 +29,7 @@ pub struct Accepting {
 
 impl Accepting {
     /// Begins to accept.
-    pub fn open(
+    pub(crate) fn open(
         listeners: Vec<Listener>,
         workers: &Arc<Vec<WorkerHandle>>,
         shared: &Shared,

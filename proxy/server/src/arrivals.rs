@@ -29,7 +29,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 
 /// All connections that have not logged in, and the places for those that do. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Arrivals {
+pub(crate) struct Arrivals {
     waiting: Arc<Mutex<Waiting>>,
     silent_max: usize,
     places: Arc<Semaphore>,
@@ -51,7 +51,7 @@ struct Waiting {
 impl Arrivals {
     /// For so many places. A login may take `login_timeout` at all.
     #[must_use]
-    pub fn new(places: usize, login_timeout: Duration, timers: Timers) -> Self {
+    pub(crate) fn new(places: usize, login_timeout: Duration, timers: Timers) -> Self {
         Self {
             waiting: Arc::default(),
             silent_max: (places / SILENT_PART).max(SILENT_LEAST),
@@ -85,7 +85,7 @@ impl Arrivals {
 
     /// Connections that have not logged in.
     #[must_use]
-    pub fn logging_in(&self) -> usize {
+    pub(crate) fn logging_in(&self) -> usize {
         self.waiting.lock().logging_in
     }
 

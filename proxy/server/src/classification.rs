@@ -16,7 +16,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Classifies texts on threads of its own. Clones share one limit.
 #[derive(Debug, Clone)]
-pub struct Classification {
+pub(crate) struct Classification {
     places: Arc<Semaphore>,
     timers: Timers,
 }
@@ -24,7 +24,7 @@ pub struct Classification {
 impl Classification {
     /// With what measures its times.
     #[must_use]
-    pub fn new(timers: Timers) -> Self {
+    pub(crate) fn new(timers: Timers) -> Self {
         Self {
             places: Arc::new(Semaphore::new(AT_ONCE)),
             timers,

@@ -1,9 +1,9 @@
 //! The server: from a client's first byte to the end of its session.
 //!
-//! In the order in which a message passes:
+//! [`Server`] is all of it. In the order in which a message passes:
 //!
-//! - [`accept`] takes connections from the [`listener`]s and hands them to the threads of [`worker_thread`]; `login`
-//!   brings a client through PostgreSQL's authentication or the proxy's own, and [`arrivals`] says who gives way
+//! - [`accept`] takes connections from the [`listener`]s and hands them to the threads of `worker_thread`; `login`
+//!   brings a client through PostgreSQL's authentication or the proxy's own, and `arrivals` says who gives way
 //!   meanwhile.
 //! - [`transport`]: sockets, and the bytes that wait on either side of them.
 //! - `relay`: the one loop that drives a session (`pgpalisade_session`), which decides each message. `passthrough` is
@@ -12,16 +12,16 @@
 //!
 //! Beside the way: [`worker`] has what the connections of a thread share. [`certificates`] and [`accounts`] are what
 //! logins need, [`hosts`] where PostgreSQL is, [`timers`] what measures time on threads without timers;
-//! [`classification`] and `collected` bound what long texts may take, `overflow` tells who finds no room. [`metrics`],
+//! `classification` and `collected` bound what long texts may take, `overflow` tells who finds no room. [`metrics`],
 //! [`client_table`] and [`history`] are for those who look, [`pause`] and [`link`] for operators.
 //!
 //! What is configured comes in as values: nothing here knows the configuration, or who asks.
 
 pub mod accept;
 pub mod accounts;
-pub mod arrivals;
+mod arrivals;
 pub mod certificates;
-pub mod classification;
+mod classification;
 pub mod client_table;
 mod collected;
 pub mod history;
@@ -34,11 +34,14 @@ mod overflow;
 mod passthrough;
 pub mod pause;
 mod relay;
+mod server;
 pub mod timers;
 pub mod transport;
 mod upstream;
 pub mod worker;
-pub mod worker_thread;
+mod worker_thread;
+
+pub use server::{SETTLE_WITHIN, Server, ServerOptions};
 
 use pgpalisade_fence as fence;
 use pgpalisade_fence::rejection;

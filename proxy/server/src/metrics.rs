@@ -73,7 +73,7 @@ impl Drop for OpenConnection {
 
 impl Metrics {
     /// Nothing counted yet, for a proxy with these marks.
-    pub fn new(cells: Arc<MarkCache>) -> Self {
+    pub(crate) fn new(cells: Arc<MarkCache>) -> Self {
         Self {
             rejections: Arc::new(Rejections::new(Arc::clone(&cells))),
             cells,

@@ -75,7 +75,7 @@ pub struct Shared {
     /// The decision, and every new one that a reload makes.
     pub fence: watch::Receiver<Arc<Fence>>,
     /// Verdicts on texts that take long.
-    pub classification: Classification,
+    pub(crate) classification: Classification,
     /// The record of rejections.
     pub rejections: RejectionLog,
     /// What is counted.
@@ -87,28 +87,28 @@ pub struct Shared {
     /// TLS of both legs.
     pub certificates: Arc<Certificates>,
     /// How clients log in.
-    pub logins: Logins,
+    pub(crate) logins: Logins,
     /// Connections that have not logged in, and the places for those that do.
-    pub arrivals: Arrivals,
+    pub(crate) arrivals: Arrivals,
     /// What holds for every connection of a client.
-    pub limits: ClientLimits,
+    pub(crate) limits: ClientLimits,
     /// Whether operators hold them up.
     pub pause: Pause,
     /// How many sends go to the system in one call.
-    pub batching: Batching,
+    pub(crate) batching: Batching,
     /// What measures these times.
     pub timers: Timers,
     /// How all of them are ended.
-    pub ending: Ending,
+    pub(crate) ending: Ending,
 }
 
 /// The two steps in which the connections of a process end.
 #[derive(Debug, Clone, Default)]
-pub struct Ending {
+pub(crate) struct Ending {
     /// Ends new logins and idle sessions.
-    pub drain: CancellationToken,
+    pub(crate) drain: CancellationToken,
     /// Ends everything at once.
-    pub abort: CancellationToken,
+    pub(crate) abort: CancellationToken,
 }
 
 /// What the connections of one worker share. Nothing in it is shared with another thread but by

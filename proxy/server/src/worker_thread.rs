@@ -36,7 +36,7 @@ impl Drop for Counted {
 
 /// A running worker, as the listener sees it.
 #[derive(Debug)]
-pub struct WorkerHandle {
+pub(crate) struct WorkerHandle {
     jobs: mpsc::Sender<Accepted>,
     connections: Arc<AtomicUsize>,
     ended: oneshot::Receiver<()>,
@@ -49,7 +49,7 @@ impl WorkerHandle {
     /// # Errors
     ///
     /// Where the system gives no thread or no event queue.
-    pub fn start(number: usize, shared: &Shared) -> io::Result<Self> {
+    pub(crate) fn start(number: usize, shared: &Shared) -> io::Result<Self> {
         let (jobs, receiver) = mpsc::channel(QUEUE);
         let (ending, ended) = oneshot::channel();
         let connections = Arc::new(AtomicUsize::new(0));
@@ -85,7 +85,7 @@ impl WorkerHandle {
 
     /// Connections that it serves now.
     #[must_use]
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
@@ -113,7 +113,7 @@ impl WorkerHandle {
     }
 
     /// Waits until it has ended. It ends after its last connection, once the drain has begun.
-    pub async fn ended(self) {
+    pub(crate) async fn ended(self) {
         let _ = self.ended.await;
         if self.thread.join().is_err() {
             tracing::error!("a worker thread has panicked");

@@ -30,5 +30,5 @@ pub(crate) use duration::{parse as parse_time, show as show_time};
 pub(crate) use http::HttpAddr;
 pub(crate) use key::{KEYS, Key, KeySpec, Shape};
 pub(crate) use raw::{Environment, Flags, RawConfig};
-pub(crate) use ready::{Clients, Config, Log, LogFormat};
+pub(crate) use ready::{Config, Log, LogFormat};
 pub(crate) use shown::ShownKey;

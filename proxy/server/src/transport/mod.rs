@@ -11,8 +11,8 @@ mod stream;
 mod tests;
 
 pub(crate) use outbox::Outbox;
-pub(crate) use send_batch::SendBatch;
-pub use send_batch::{Batching, allowed_batching};
+pub use send_batch::Batching;
+pub(crate) use send_batch::{SendBatch, allowed_batching};
 pub(crate) use socket::{Socket, dial};
 pub(crate) use stall::{Stall, StallLimit, Unsent};
 

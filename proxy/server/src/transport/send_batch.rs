@@ -41,7 +41,7 @@ pub enum Batching {
 
 /// What the kernel allows of a setting. Where that is less, the log says so.
 #[must_use]
-pub fn allowed_batching(batching: Batching) -> Batching {
+pub(crate) fn allowed_batching(batching: Batching) -> Batching {
     match batching {
         Batching::Off => Batching::Off,
         Batching::Auto => SendRing::new(PARTS_MAX).map_or_else(
