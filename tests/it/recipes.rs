@@ -87,11 +87,13 @@ impl Candidate {
         })
     }
 
-    /// Stops it in the middle of a transaction.
+    /// Stops it in the middle of a transaction, when it has read the answer to its INSERT: libpq takes a FATAL that it
+    /// reads together with an earlier answer for a notice, and the program hears of a closed connection only.
     fn pause(&self, stage: &Stage) {
         let state = format!(
             "SELECT true FROM pg_stat_activity \
-             WHERE application_name = '{}' AND state = 'idle in transaction'",
+             WHERE application_name = '{}' AND state = 'idle in transaction' \
+             AND query ILIKE 'INSERT%' AND state_change < clock_timestamp() - interval '50 ms'",
             self.name
         );
         let is_inside = || stage.postgres.value(&state) == "t";
