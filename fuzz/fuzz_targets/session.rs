@@ -13,12 +13,12 @@ use pgpalisade_authority::{Backend, Cluster, Mark, Scope, Token};
 use pgpalisade_fence::mark_cache::MarkCache;
 use pgpalisade_fence::{Basis, Fence, Identified, SessionFence, TokenValue};
 use pgpalisade_policies::{
-    Access, Lexing, Mode, Policy, TextEncoding, VerdictCache, Who, classify,
+    Mode, Policy, VerdictCache, Who, classify,
 };
-use pgpalisade_session::access::AccessMode;
 use pgpalisade_session::action::{Action, Disposition, Prerequisite};
 use pgpalisade_session::frame::Frame;
-use pgpalisade_session::text_settings::TextSettings;
+use pgpalisade_session::read_only::Reported;
+use pgpalisade_session::text_settings::Reports;
 use pgpalisade_session::tokens::Wanted;
 use pgpalisade_session::{Beginning, Session};
 use pgpalisade_wire::frontend;
@@ -138,11 +138,10 @@ fn satisfy(session: &mut Session, prerequisite: Prerequisite) {
         Prerequisite::Verdict(unread) => {
             session.on_verdict(Arc::new(classify(&unread.text, unread.lexing)))
         }
-        Prerequisite::SearchPath => session.ask_search_path(),
         Prerequisite::History => session.on_history("[]".to_owned()),
         Prerequisite::Access(adjustment) => {
             session.begin_adjustment(adjustment);
-            let _ = session.end_adjustment();
+            let _ = session.end_adjustment(adjustment);
         }
         Prerequisite::Tokens(_, _) => {
             let rejection = session_fence().changes_by_name();
@@ -172,8 +171,8 @@ fn session(fence: SessionFence) -> Session {
         fence,
         scope: None,
         backend_pid: 7,
-        access: AccessMode::new(Access::ReadWrite, Access::ReadOnly),
-        text_settings: TextSettings::new(Lexing::with_unknown_strings(TextEncoding::AsciiSafe)),
+        reported: Reported::default(),
+        texts: Reports::default(),
     })
 }
 

@@ -308,8 +308,8 @@ mod tests {
     use crate::classify::{MAX_PARSED_INLINE, classify};
     use crate::effects::Class;
 
-    const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
-    const UNSAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Unsafe);
+    const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Utf8);
+    const UNSAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Other);
 
     impl VerdictCache {
         /// As a session asks.

@@ -24,13 +24,13 @@ pub use weight::{MAX_PARSED, MAX_PARSED_INLINE, Weight, weigh};
 /// which costs some ten microseconds: give worker threads twice this much.
 pub const PARSER_STACK: usize = 4 * 1024 * 1024;
 
-/// Whether, in the client's encoding, a byte below 0x80 is always a character of its own.
+/// What the bytes of a text beyond ASCII are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TextEncoding {
-    /// UTF-8, the single-byte encodings, EUC: it is.
-    AsciiSafe,
-    /// SJIS, BIG5, GBK, UHC, GB18030, JOHAB, SHIFT_JIS_2004, or not known: it may be the end of another character.
-    Unsafe,
+    /// UTF-8, for client and server alike: nothing is converted, and names are folded and cut as the grammar here does.
+    Utf8,
+    /// Anything, or it is not known. The server converts the text, or folds and cuts its names by another encoding.
+    Other,
 }
 
 /// What the session's `standard_conforming_strings` is.
@@ -48,7 +48,7 @@ pub enum StandardStrings {
 /// The settings of a session on which the reading of its texts depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lexing {
-    /// That of the client.
+    /// That of client and server.
     pub encoding: TextEncoding,
     /// What a backslash means.
     pub strings: StandardStrings,
@@ -72,8 +72,8 @@ impl Lexing {
             StandardStrings::Unknown => 2,
         };
         match self.encoding {
-            TextEncoding::AsciiSafe => strings,
-            TextEncoding::Unsafe => strings + 3,
+            TextEncoding::Utf8 => strings,
+            TextEncoding::Other => strings + 3,
         }
     }
 }
@@ -94,8 +94,8 @@ fn understand(text: &[u8], lexing: Lexing) -> Result<Verdict, Opaque> {
     if text.contains(&0) {
         return Err(Opaque::Nul);
     }
-    // PostgreSQL converts a text before it lexes it. ASCII alone comes out of that as it went in.
-    if lexing.encoding == TextEncoding::Unsafe && !text.is_ascii() {
+    // ASCII is the same in every encoding of a client.
+    if lexing.encoding == TextEncoding::Other && !text.is_ascii() {
         return Err(Opaque::Encoding);
     }
     let text = str::from_utf8(text).map_err(|_| Opaque::NotUtf8)?;

@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::allocation::boxed;
-use crate::builtin::is_about_values;
 use crate::object_name::ObjectName;
 
 /// Stands for any setting in [`Effects::settings`].
@@ -61,22 +60,6 @@ impl Effects {
             reads: Tables::Unknown,
             ..Self::none()
         }
-    }
-
-    /// Whether names without a schema may be looked up elsewhere after it: it sets the search path or the role, or
-    /// calls what may.
-    #[must_use]
-    pub fn may_change_search_path(&self) -> bool {
-        let opaque = self.writes == Tables::Unknown && self.class == Class::Write;
-        let changes = |setting: &str| {
-            matches!(
-                setting,
-                "search_path" | "role" | "session_authorization" | "*"
-            )
-        };
-        opaque
-            || !self.functions.iter().all(is_about_values)
-            || self.settings.iter().any(|setting| changes(setting))
     }
 
     /// Bytes on the heap, near enough for a budget.

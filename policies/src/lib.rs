@@ -34,8 +34,7 @@ pub use object_name::ObjectName;
 pub use policy::{
     Backstop, DEFAULT_SCOPE, Decision, ElectedScope, MayNotDeclare, Mode, Network, Numbers,
     POLICY_BYTES_MAX, POLICY_KEYS, Policy, PolicyErrors, PolicyKey, PreparedTransactions, Reason,
-    Remark, Requirement, ScopeId, ScopeSet, SearchPath, SessionPolicy, SessionRule, TokenBounds,
-    Who, nearest,
+    Remark, Requirement, ScopeId, ScopeSet, SessionPolicy, SessionRule, TokenBounds, Who, nearest,
 };
 pub use verdict::{
     Access, AccessShow, Chain, CommitsInside, Computes, Control, FencingShow, FencingVariable,

@@ -481,7 +481,7 @@ mod tests {
             let text: String = chars.into_iter().collect();
             let verdict = classify(
                 text.as_bytes(),
-                Lexing::with_unknown_strings(TextEncoding::AsciiSafe),
+                Lexing::with_unknown_strings(TextEncoding::Utf8),
             );
             // What PostgreSQL's grammar refuses, the server refuses too.
             let midway = verdict.kind() != "unparsed" && verdict.commits_midway();

@@ -9,9 +9,6 @@ use crate::effects::{ANY_SETTING, Category, Class, Effects};
 /// What the names of our settings begin with.
 const OURS: &[u8] = b"fencing.";
 
-/// The access mode of the open transaction, and that of later ones.
-const ACCESS_SETTINGS: [&str; 2] = ["transaction_read_only", "default_transaction_read_only"];
-
 /// The access mode of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -267,7 +264,9 @@ impl fmt::Display for Opaque {
             Self::NoRoom => "it is long, and too many long texts were arriving at the same time",
             Self::Nul => "it contains a NUL byte",
             Self::NotUtf8 => "it is not UTF-8",
-            Self::Encoding => "the client encoding can hide ASCII bytes inside other characters",
+            Self::Encoding => {
+                "it has characters beyond ASCII, and client and server do not both use UTF8"
+            }
             Self::Syntax => "it could not be parsed",
             Self::Parser => "it is too complex to be examined",
             Self::Backslash => "its meaning depends on standard_conforming_strings",
@@ -305,13 +304,19 @@ pub enum Computes {
 }
 
 impl Statement {
-    /// Whether it may change the access mode of transactions, and no [`Control`] says how: SET LOCAL of the default,
-    /// set_config.
+    /// Whether the client states an access mode with it that is not, or not only, that of the open transaction as
+    /// [`Control::SetTransactionAccess`] says it.
     #[must_use]
-    pub fn may_change_access_unseen(&self) -> bool {
-        let changes = |setting: &str| setting == ANY_SETTING || ACCESS_SETTINGS.contains(&setting);
-        self.effects.settings.iter().any(|setting| changes(setting))
-            && !self.controls.iter().any(Control::tells_access)
+    pub fn may_state_default_access(&self) -> bool {
+        let is_told = || self.controls.iter().any(Control::tells_transaction_access);
+        let states = |setting: &str| match setting {
+            ANY_SETTING | "default_transaction_read_only" => true,
+            "transaction_read_only" => !is_told(),
+            _ => false,
+        };
+        let is_default = |control: &Control| matches!(control, Control::SetDefaultAccess(_));
+        self.effects.settings.iter().any(|setting| states(setting))
+            || self.controls.iter().any(is_default)
     }
 }
 
@@ -484,17 +489,8 @@ impl Control {
         matches!(self, Self::SetFencing { .. } | Self::ResetFencing { .. })
     }
 
-    /// Does it say all that its statement does to the access mode?
-    const fn tells_access(&self) -> bool {
-        matches!(
-            self,
-            Self::Begin { .. }
-                | Self::SetTransactionAccess(_)
-                | Self::SetDefaultAccess(_)
-                | Self::ResetDefaultAccess
-                | Self::ResetAll
-                | Self::DiscardAll
-        )
+    const fn tells_transaction_access(&self) -> bool {
+        matches!(self, Self::Begin { .. } | Self::SetTransactionAccess(_))
     }
 
     fn heap_bytes(&self) -> usize {

@@ -10,7 +10,7 @@ use pgpalisade_tests::wire::{Batch, Endpoint, Message, Wire};
 
 use super::corpus::WORLD;
 
-const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
+const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Utf8);
 
 /// A line for every table, sequence and system catalog with a checksum of its rows, and for what the catalogs do not
 /// hold: replication slots, prepared transactions, settings in files.

@@ -10,7 +10,7 @@ use pgpalisade_fence::{
     Admitted, Decision, Fence, GrantMode, HeldToken, HeldTokens, SessionFence, Unmet,
 };
 use pgpalisade_policies::scan::{self, NeedsParse};
-use pgpalisade_policies::{Mode, Policy, SearchPath, Verdict, VerdictCache, classify};
+use pgpalisade_policies::{Mode, Policy, Verdict, VerdictCache, classify};
 use pgpalisade_session::Pipeline;
 use pgpalisade_session::ledger::Ledger;
 use pgpalisade_session::names::Names;
@@ -81,7 +81,6 @@ impl Session {
             status: TransactionStatus::Idle,
             wrote: self.ledger.wrote(),
             pipeline: Pipeline::Closed,
-            path: SearchPath::Unknown,
             confirmed: self.ledger.settled().map(confirmed),
         };
         situation.decide(&verdict)

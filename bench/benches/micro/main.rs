@@ -21,7 +21,7 @@ const INSERT: &str = "INSERT INTO job_result (job_id, worker, finished_at, resul
 /// What pgbench -S sends.
 const POINT_SELECT: &str = "SELECT abalance FROM pgbench_accounts WHERE aid = $1";
 
-const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
+const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Utf8);
 
 fn main() {
     divan::main();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use divan::Bencher;
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Effects, Policy, Requirement, SearchPath, Who, classify};
+use pgpalisade_policies::{Effects, Policy, Requirement, Who, classify};
 
 use super::{POINT_SELECT, SAFE};
 
@@ -42,8 +42,7 @@ fn required(bencher: Bencher<'_, '_>, scopes: u32, text: &str) {
     let verdict = classify(text.as_bytes(), SAFE);
     let first = verdict.statements.first();
     let effects = first.map_or_else(Effects::none, |statement| statement.effects.clone());
-    let path = ["app".into(), "public".into()];
-    let ask = || policy.requirement(divan::black_box(&effects), SearchPath::Known(&path));
+    let ask = || policy.requirement(divan::black_box(&effects));
     let is_write = text != POINT_SELECT;
     let needs = ask();
     assert_eq!(

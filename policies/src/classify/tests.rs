@@ -40,8 +40,8 @@ use crate::verdict::{
 
 use Class::{Read, Write};
 
-const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
-const UNSAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Unsafe);
+const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Utf8);
+const UNSAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Other);
 
 fn of(text: &str) -> Verdict {
     classify(text.as_bytes(), SAFE)
@@ -1015,34 +1015,35 @@ fn show_of_the_access_mode() {
 }
 
 #[test]
-fn changes_of_the_access_mode_that_no_control_tells() {
-    let unseen = |text: &str| {
+fn what_states_a_default_access_mode() {
+    let states = |text: &str| {
         let verdict = classify(text.as_bytes(), SAFE);
-        verdict.statements[0].may_change_access_unseen()
+        verdict.statements[0].may_state_default_access()
     };
     for text in [
+        "set default_transaction_read_only = on",
+        "set session characteristics as transaction read only",
+        "reset default_transaction_read_only",
+        "reset all",
+        "discard all",
         "set local default_transaction_read_only = on",
         "set local \"Default_Transaction_Read_Only\" to default",
         "select set_config('Transaction_Read_Only', 'on', true)",
         "select set_config('default_transaction_read_only', 'on', false)",
         "select set_config($1, 'on', false)",
     ] {
-        assert!(unseen(text), "{text}");
+        assert!(states(text), "{text}");
     }
     for text in [
-        "set default_transaction_read_only = on",
-        "reset default_transaction_read_only",
         "set transaction read only",
         "set transaction_read_only = on",
         "begin read only",
-        "reset all",
-        "discard all",
         "set local work_mem = '1MB'",
         "select set_config('work_mem', '1MB', true)",
         "show transaction_read_only",
         "select 1",
     ] {
-        assert!(!unseen(text), "{text}");
+        assert!(!states(text), "{text}");
     }
 }
 
@@ -1299,7 +1300,7 @@ fn ordinary_depth_is_understood_on_a_small_stack() {
 /// A text that names a setting of ours and is not understood can be taken for no declaration.
 #[test]
 fn what_is_not_understood_and_names_our_settings_is_a_mistake() {
-    let unsafe_lexing = Lexing::with_unknown_strings(TextEncoding::Unsafe);
+    let unsafe_lexing = Lexing::with_unknown_strings(TextEncoding::Other);
     for (text, expect) in [
         ("SET FENCING.token = 5; SELECT 'é'", true),
         ("SELECT 'é', 'fencing.'", true),

@@ -17,7 +17,7 @@ use super::*;
 use crate::functions::names_that_look_at_argument;
 use crate::{Class, Lexing, TextEncoding, VerdictCache, classify};
 
-const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
+const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Utf8);
 
 /// The form as a text: `{n}` for a number, `{s}` for a string. `None` where the text has none, or no constant.
 fn form(text: &str) -> Option<String> {

@@ -1,6 +1,6 @@
 //! From the effects of a statement to what the session must hold.
 
-use super::requirement::{Reason, Requirement, ScopeSet, SearchPath};
+use super::requirement::{Reason, Requirement, ScopeSet};
 use super::session::SessionPolicy;
 use super::tables::Listed;
 use super::terms::{By, Reads, UnknownTables, Writes};
@@ -39,12 +39,6 @@ impl Trace for Vec<String> {
             self.push(words);
         }
     }
-}
-
-/// Why the scopes are not the answer.
-enum Stop<'a> {
-    Refuse(Reason),
-    NeedsSearchPath(&'a ObjectName),
 }
 
 /// Whether what is refused is refused.
@@ -113,10 +107,6 @@ impl Needs {
         }
     }
 
-    fn contains(&self, scope: ScopeId) -> bool {
-        self.first == Some(scope) || self.several.binary_search(&scope).is_ok()
-    }
-
     fn into_requirement(self) -> Requirement {
         match self.first {
             None => Requirement::Free,
@@ -130,15 +120,15 @@ impl SessionPolicy {
     /// What a statement with these effects needs. Where no scope of the policy lists tables it does not allocate,
     /// but for the words of a refusal.
     #[must_use]
-    pub fn requirement(&self, effects: &Effects, path: SearchPath<'_>) -> Requirement {
-        self.decide(effects, path, &mut Silent)
+    pub fn requirement(&self, effects: &Effects) -> Requirement {
+        self.decide(effects, &mut Silent)
     }
 
     /// As [`Self::requirement`], with the reasons. For people: it takes its time.
     #[must_use]
-    pub fn decision(&self, effects: &Effects, path: SearchPath<'_>) -> Decision {
+    pub fn decision(&self, effects: &Effects) -> Decision {
         let mut because = Vec::new();
-        let requirement = self.decide(effects, path, &mut because);
+        let requirement = self.decide(effects, &mut because);
         Decision {
             requirement,
             because,
@@ -157,17 +147,11 @@ impl SessionPolicy {
         }
     }
 
-    fn decide<T: Trace>(
-        &self,
-        effects: &Effects,
-        path: SearchPath<'_>,
-        trace: &mut T,
-    ) -> Requirement {
-        match self.walk(effects, path, Refusals::Count, trace) {
+    fn decide<T: Trace>(&self, effects: &Effects, trace: &mut T) -> Requirement {
+        match self.walk(effects, Refusals::Count, trace) {
             Ok(needs) => needs.into_requirement(),
-            Err(Stop::NeedsSearchPath(name)) => Requirement::NeedsSearchPath(name.clone()),
-            Err(Stop::Refuse(reason)) => self
-                .enforced_behind_refusal(effects, path, trace)
+            Err(reason) => self
+                .enforced_behind_refusal(effects, trace)
                 .unwrap_or(Requirement::Refuse(reason)),
         }
     }
@@ -177,14 +161,13 @@ impl SessionPolicy {
     fn enforced_behind_refusal<T: Trace>(
         &self,
         effects: &Effects,
-        path: SearchPath<'_>,
         trace: &mut T,
     ) -> Option<Requirement> {
         if !self.terms().follows.enforced_behind_refusals {
             return None;
         }
         trace.say(|| "that refusal is only observed, so the scopes count".to_owned());
-        match self.walk(effects, path, Refusals::Ignored, trace) {
+        match self.walk(effects, Refusals::Ignored, trace) {
             Ok(needs) => {
                 let requirement = needs.into_requirement();
                 let Requirement::Current(scopes) = &requirement else {
@@ -194,18 +177,16 @@ impl SessionPolicy {
                 let enforced = scopes.any(|scope| self.mode_of(*scope) == Mode::Enforce);
                 enforced.then_some(requirement)
             }
-            Err(Stop::NeedsSearchPath(name)) => Some(Requirement::NeedsSearchPath(name.clone())),
-            Err(Stop::Refuse(_)) => None,
+            Err(_) => None,
         }
     }
 
-    fn walk<'a, T: Trace>(
+    fn walk<T: Trace>(
         &self,
-        effects: &'a Effects,
-        path: SearchPath<'_>,
+        effects: &Effects,
         refusals: Refusals,
         trace: &mut T,
-    ) -> Result<Needs, Stop<'a>> {
+    ) -> Result<Needs, Reason> {
         let terms = self.terms();
         if refusals == Refusals::Count
             && let Some(category) = effects.category
@@ -215,10 +196,10 @@ impl SessionPolicy {
         }
         let mut needs = Needs::default();
         if effects.class == Class::Write {
-            self.writes(&effects.writes, path, refusals, &mut needs, trace)?;
+            self.writes(&effects.writes, refusals, &mut needs, trace)?;
         }
         match terms.reads.value {
-            Reads::Current => self.reads(effects, path, &mut needs, trace)?,
+            Reads::Current => self.reads(effects, &mut needs, trace)?,
             Reads::Allow if effects.class == Class::Read => trace.say(|| {
                 let source = terms.source(terms.reads.by);
                 format!("it is a read: reads = \"allow\" ({source})")
@@ -228,14 +209,13 @@ impl SessionPolicy {
         Ok(needs)
     }
 
-    fn writes<'a, T: Trace>(
+    fn writes<T: Trace>(
         &self,
-        tables: &'a Tables,
-        path: SearchPath<'_>,
+        tables: &Tables,
         refusals: Refusals,
         needs: &mut Needs,
         trace: &mut T,
-    ) -> Result<(), Stop<'a>> {
+    ) -> Result<(), Reason> {
         let terms = self.terms();
         if terms.is_exempt() {
             trace.say(|| {
@@ -260,22 +240,21 @@ impl SessionPolicy {
                 trace.say(|| "it writes, but no table by name".to_owned());
                 self.unlisted(half, needs, trace)
             }
-            tables => self.tables(half, tables, path, needs, trace),
+            tables => self.tables(half, tables, needs, trace),
         }
     }
 
-    fn reads<'a, T: Trace>(
+    fn reads<T: Trace>(
         &self,
-        effects: &'a Effects,
-        path: SearchPath<'_>,
+        effects: &Effects,
         needs: &mut Needs,
         trace: &mut T,
-    ) -> Result<(), Stop<'a>> {
+    ) -> Result<(), Reason> {
         let half = Half {
             side: Side::Reads,
             unlisted: Unlisted::SessionScope,
         };
-        self.tables(half, &effects.reads, path, needs, trace)?;
+        self.tables(half, &effects.reads, needs, trace)?;
         let mut functions = effects.functions.iter();
         if let Some(function) = functions.find(|function| !is_about_values(function)) {
             trace.say(|| format!("it calls {function}, which may read anything"));
@@ -287,14 +266,13 @@ impl SessionPolicy {
         Ok(())
     }
 
-    fn tables<'a, T: Trace>(
+    fn tables<T: Trace>(
         &self,
         half: Half,
-        tables: &'a Tables,
-        path: SearchPath<'_>,
+        tables: &Tables,
         needs: &mut Needs,
         trace: &mut T,
-    ) -> Result<(), Stop<'a>> {
+    ) -> Result<(), Reason> {
         let Tables::Named(names) = tables else {
             return self.unknown_tables(half, needs, trace);
         };
@@ -302,17 +280,17 @@ impl SessionPolicy {
             if half.side == Side::Reads && is_systems(name) {
                 continue;
             }
-            self.table(half, name, path, needs, trace)?;
+            self.table(half, name, needs, trace)?;
         }
         Ok(())
     }
 
-    fn unknown_tables<'a, T: Trace>(
+    fn unknown_tables<T: Trace>(
         &self,
         half: Half,
         needs: &mut Needs,
         trace: &mut T,
-    ) -> Result<(), Stop<'a>> {
+    ) -> Result<(), Reason> {
         let said = self.terms().unknown_tables;
         trace.say(|| {
             format!(
@@ -330,58 +308,50 @@ impl SessionPolicy {
         self.unlisted(half, needs, trace)
     }
 
-    fn table<'a, T: Trace>(
+    fn table<T: Trace>(
         &self,
         half: Half,
-        name: &'a ObjectName,
-        path: SearchPath<'_>,
+        name: &ObjectName,
         needs: &mut Needs,
         trace: &mut T,
-    ) -> Result<(), Stop<'a>> {
+    ) -> Result<(), Reason> {
         let policy = self.policy();
-        let mut matched = 0_usize;
-        let mut found = |entry: &Listed| {
+        let mut is_listed = false;
+        policy.tables.matching(name, &mut |entry: &Listed| {
             needs.add(entry.scope);
-            matched += 1;
+            is_listed |= entry.pattern.names(name);
             trace.say(|| {
                 let scope = policy.name_of(entry.scope);
                 let (verb, pattern, line) = (half.side.verb(), entry.pattern.written(), entry.line);
-                format!("it {verb} {name}, listed by scope {scope:?} as {pattern}, line {line}")
+                let which = match name.schema {
+                    Some(_) => "",
+                    None => ", a name without a schema",
+                };
+                format!(
+                    "it {verb} {name}{which}, listed by scope {scope:?} as {pattern}, line {line}"
+                )
             });
-        };
-        policy.tables.matching(name, path, &mut found);
-        let mut elsewhere = policy.tables.depending_on_schema(name, path).peekable();
-        let depends = elsewhere.peek().is_some();
-        // Whether the answer changes with the schema that the name stands for.
-        let needed_anyway = |entry: &Listed| match (matched, half.unlisted) {
-            (0, Unlisted::SessionScope) => entry.scope == self.scope(),
-            (0, Unlisted::Nothing | Unlisted::Refused) => false,
-            (_, _) => needs.contains(entry.scope),
-        };
-        if elsewhere.any(|entry| !needed_anyway(entry)) {
-            trace.say(|| format!("which table {name} is depends on the search path"));
-            return Err(Stop::NeedsSearchPath(name));
-        }
-        if matched > 0 {
+        });
+        if is_listed {
             return Ok(());
         }
         trace.say(|| {
-            let listed = match (policy.tables.is_empty(), depends) {
+            let listed = match (policy.tables.is_empty(), &name.schema) {
                 (true, _) => "",
-                (false, true) => ", which no other scope lists",
-                (false, false) => ", which no scope lists",
+                (false, Some(_)) => ", which no scope lists",
+                (false, None) => ", which may be a table that no scope lists",
             };
             format!("it {} {name}{listed}", half.side.verb())
         });
         self.unlisted(half, needs, trace)
     }
 
-    fn unlisted<'a, T: Trace>(
+    fn unlisted<T: Trace>(
         &self,
         half: Half,
         needs: &mut Needs,
         trace: &mut T,
-    ) -> Result<(), Stop<'a>> {
+    ) -> Result<(), Reason> {
         let terms = self.terms();
         let (key, value, by) = match half.side {
             Side::Reads => ("reads", "current", terms.reads.by),
@@ -407,10 +377,10 @@ impl SessionPolicy {
         Ok(())
     }
 
-    fn refuse<'a, T: Trace>(&self, what: &str, by: By, trace: &mut T) -> Stop<'a> {
+    fn refuse<T: Trace>(&self, what: &str, by: By, trace: &mut T) -> Reason {
         let reason = self.refusal(what, by);
         trace.say(|| reason.to_string());
-        Stop::Refuse(reason)
+        reason
     }
 
     fn refusal(&self, what: &str, by: By) -> Reason {

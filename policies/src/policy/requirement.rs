@@ -3,7 +3,6 @@
 use std::fmt;
 
 use super::ScopeId;
-use crate::object_name::ObjectName;
 
 /// What a session must hold for a message to pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,8 +13,6 @@ pub enum Requirement {
     Current(ScopeSet),
     /// Nothing helps: it is refused whatever the session holds.
     Refuse(Reason),
-    /// It depends on the schema that a name without one stands for, and the search path is not known.
-    NeedsSearchPath(ObjectName),
 }
 
 /// At least one scope, each once, in the order of the policy.
@@ -36,16 +33,6 @@ impl ScopeSet {
             Self::Several(scopes) => scopes,
         }
     }
-}
-
-/// Where PostgreSQL looks for a name without a schema.
-/// <https://www.postgresql.org/docs/current/ddl-schemas.html#DDL-SCHEMAS-PATH>
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SearchPath<'a> {
-    /// In these schemas, in order, with the user's name in the place of `"$user"`.
-    Known(&'a [Box<str>]),
-    /// Not known.
-    Unknown,
 }
 
 /// Why a policy refuses, in words for the client.

@@ -3,6 +3,7 @@
 use super::ScopeId;
 use super::glob::Glob;
 use super::remark::Fault;
+use crate::object_name::ObjectName;
 
 /// A longer name is cut by PostgreSQL: <https://www.postgresql.org/docs/current/sql-syntax-lexical.html>.
 const NAME_BYTES_MAX: usize = 63;
@@ -33,6 +34,11 @@ impl TablePattern {
                 "write schema.table; a pattern holds in every database",
             )),
         }
+    }
+
+    /// Whether it can be about no other table of that name. `jobs.*` says nothing of a name that has no schema.
+    pub(super) fn names(&self, name: &ObjectName) -> bool {
+        name.schema.is_some() || self.table.exact().is_some() || self.schema.is_any()
     }
 
     /// As a user would write it.

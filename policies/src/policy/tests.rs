@@ -72,13 +72,12 @@ fn call(function: &str) -> Effects {
     }
 }
 
-/// A requirement in short: `free`, the scopes, `refused`, `path?`.
+/// A requirement in short: `free`, the scopes, `refused`.
 fn short(session: &SessionPolicy, requirement: &Requirement) -> String {
     match requirement {
         Requirement::Free => "free".to_owned(),
         Requirement::Current(scopes) => names(session, scopes.as_slice()),
         Requirement::Refuse(_) => "refused".to_owned(),
-        Requirement::NeedsSearchPath(name) => format!("path? {name}"),
     }
 }
 
@@ -90,22 +89,12 @@ fn names(session: &SessionPolicy, scopes: &[ScopeId]) -> String {
 
 /// Checks requirement and decision at once: they must not differ, and a decision has a reason.
 #[track_caller]
-fn check_on(session: &SessionPolicy, path: &[&str], effects: &Effects, expect: &str) {
-    let schemas: Vec<Box<str>> = path.iter().map(|schema| (*schema).into()).collect();
-    let path = match path {
-        [] => SearchPath::Unknown,
-        _ => SearchPath::Known(&schemas),
-    };
-    let decision = session.decision(effects, path);
-    assert_eq!(decision.requirement, session.requirement(effects, path));
+fn check(session: &SessionPolicy, effects: &Effects, expect: &str) {
+    let decision = session.decision(effects);
+    assert_eq!(decision.requirement, session.requirement(effects));
     assert!(!decision.because.is_empty(), "no reason: {effects:?}");
     let found = short(session, &decision.requirement);
     assert_eq!(found, expect, "{effects:?}\n{:#?}", decision.because);
-}
-
-#[track_caller]
-fn check(session: &SessionPolicy, effects: &Effects, expect: &str) {
-    check_on(session, &[], effects, expect);
 }
 
 #[track_caller]
@@ -203,7 +192,7 @@ fn a_rule_exempts_refuses_or_gives_another_scope() {
     check(&report, &write_anything(), "refused");
     check(&report, &read(&["jobs.queue"]), "free");
     check_frame(&report, None, Some(""));
-    let refusal = report.requirement(&write(&[]), SearchPath::Unknown);
+    let refusal = report.requirement(&write(&[]));
     let words = "The policy refuses writes (session rule 2, line 11)";
     assert_eq!(refusal, Requirement::Refuse(Reason::new(words)));
 
@@ -268,41 +257,38 @@ fn defaults_free_or_refuse_only_what_no_scope_lists() {
     check_frame(&only, Some(""), None);
 }
 
+/// Whatever the search path is. A pattern for a whole schema says nothing of the name: it may be a table of that
+/// schema, or one that no scope lists.
 #[test]
-fn a_name_without_schema_stands_for_every_schema_of_the_path() {
+fn a_name_without_schema_stands_for_every_listed_table_of_that_name() {
     let app = session(SCOPES, "app");
-    check_on(&app, &["public"], &write(&["cron_lock"]), "jobs");
-    check_on(&app, &["app", "public"], &write(&["cron_lock"]), "jobs");
-    check_on(&app, &["app"], &write(&["cron_lock"]), "main");
-    check_on(&app, &["app", "jobs"], &write(&["anything"]), "jobs");
-    check_on(
-        &app,
-        &["jobs", "public"],
-        &write(&["mail_out"]),
-        "jobs mail",
+    check(&app, &write(&["cron_lock"]), "jobs");
+    check(&app, &write(&["anything"]), "main jobs");
+    check(&app, &write(&["mail_out"]), "main jobs mail");
+    check(&app, &write(&["outbox"]), "jobs mail");
+    check(&app, &write(&["public.orders", "queue"]), "main jobs");
+    check(&app, &write(&["jobs.queue"]), "jobs");
+    check(&app, &read(&["cron_lock"]), "free");
+    check(&session(SCOPES, "migrator"), &write(&["cron_lock"]), "free");
+    let exact = session(
+        "[scope.a]\ntables = \"x.t\"\n[scope.b]\ntables = \"y.t\"\n",
+        "app",
     );
-    check_on(&app, &["public"], &write(&["jobs.queue"]), "jobs");
-    // Not known: asked for only where the answer depends on it.
-    check(&app, &write(&["cron_lock"]), "path? cron_lock");
-    check(&app, &write(&["anything"]), "path? anything");
-    check(&app, &write(&["public.orders", "queue"]), "path? queue");
+    check(&exact, &write(&["t"]), "a b");
+    check(&exact, &write(&["u"]), "default");
     let free = session("[scope.mail]\ntables = \"*.outbox\"\n", "app");
     check(&free, &write(&["outbox"]), "mail");
     check(&free, &write(&["other"]), "default");
     let one = session("[scope.default]\ntables = [\"a.x\", \"b.*\"]\n", "app");
     check(&one, &write(&["x"]), "default");
-    let sure = session("[scope.mail]\ntables = [\"*.outbox\", \"a.*\"]\n", "app");
-    check(&sure, &write(&["outbox"]), "mail");
-    check(&sure, &write(&["other"]), "path? other");
-    // Exempt sessions are not asked.
-    check(&session(SCOPES, "migrator"), &write(&["cron_lock"]), "free");
-}
-
-#[test]
-fn postgresql_looks_into_its_catalog_too() {
-    let app = session("[scope.system]\ntables = \"pg_catalog.*\"\n", "app");
-    check_on(&app, &["public"], &write(&["pg_class"]), "system");
-    check_on(&app, &["public"], &write(&["jobs"]), "default");
+    check(&one, &write(&["other"]), "default");
+    let system = session("[scope.system]\ntables = \"pg_catalog.*\"\n", "app");
+    check(&system, &write(&["pg_class"]), "default system");
+    let allow = "[defaults]\nwrites = \"allow\"\n[scope.jobs]\ntables = [\"jobs.*\", \"a.b\"]\n";
+    check(&session(allow, "app"), &write(&["orders"]), "jobs");
+    let refuse = session(&allow.replace("\"allow\"", "\"refuse\""), "app");
+    check(&refuse, &write(&["b"]), "jobs");
+    check(&refuse, &write(&["orders"]), "refused");
 }
 
 #[test]
@@ -395,8 +381,7 @@ fn reads_that_must_be_current_need_the_token() {
         &read(&["jobs.queue", "public.orders"]),
         "default jobs",
     );
-    check_on(&app, &["jobs"], &read(&["queue"]), "jobs");
-    check(&app, &read(&["queue"]), "path? queue");
+    check(&app, &read(&["queue"]), "default jobs");
     let anything = Effects {
         reads: Tables::Unknown,
         ..Effects::none()
@@ -476,7 +461,7 @@ fn an_observed_refusal_does_not_hide_an_enforced_scope() {
     let app = session(&text, "app");
     check(&app, &truncate("strict.a"), "strict");
     check(&app, &truncate("loose.a"), "refused");
-    check(&app, &truncate("a"), "path? a");
+    check(&app, &truncate("a"), "default strict");
     check(&session(&text, "hard"), &truncate("strict.a"), "refused");
     check(&session(&text, "test"), &truncate("strict.a"), "refused");
     let refused = session(&text, "r");
@@ -486,22 +471,25 @@ fn an_observed_refusal_does_not_hide_an_enforced_scope() {
 
 #[test]
 fn decisions_name_what_decided() {
-    let because = |user: &str, effects: &Effects, path: &[&str]| {
-        let schemas: Vec<Box<str>> = path.iter().map(|schema| (*schema).into()).collect();
-        session(SCOPES, user)
-            .decision(effects, SearchPath::Known(&schemas))
-            .because
-    };
+    let because = |user: &str, effects: &Effects| session(SCOPES, user).decision(effects).because;
     assert_eq!(
-        because("app", &write(&["cron_lock", "public.orders"]), &["public"]),
+        because("app", &write(&["public.cron_lock", "public.orders"])),
         [
-            "it writes cron_lock, listed by scope \"jobs\" as public.cron_lock, line 4",
+            "it writes public.cron_lock, listed by scope \"jobs\" as public.cron_lock, line 4",
             "it writes public.orders, which no scope lists",
             "writes = \"token\" (the default), for the session's scope \"main\"",
         ]
     );
     assert_eq!(
-        because("loose", &write_anything(), &[]),
+        because("app", &write(&["queue"])),
+        [
+            "it writes queue, a name without a schema, listed by scope \"jobs\" as jobs.*, line 4",
+            "it writes queue, which may be a table that no scope lists",
+            "writes = \"token\" (the default), for the session's scope \"main\"",
+        ]
+    );
+    assert_eq!(
+        because("loose", &write_anything()),
         [
             "the text does not say which tables it writes: unknown_tables = \"session-scope\" \
              (session rule 3, line 14)",
@@ -509,11 +497,11 @@ fn decisions_name_what_decided() {
         ]
     );
     assert_eq!(
-        because("migrator", &write_anything(), &[]),
+        because("migrator", &write_anything()),
         ["writes need nothing: writes = \"allow\" (rule \"exempt\", line 7)"]
     );
     assert_eq!(
-        because("report", &write_anything(), &[]),
+        because("report", &write_anything()),
         ["The policy refuses writes (session rule 2, line 11)"]
     );
 }
@@ -532,11 +520,8 @@ fn a_requirement_without_table_scopes_does_not_allocate() {
     for session in [session("", "app"), session(text, "app"), session(text, "m")] {
         let counted = allocation_counter::measure(|| {
             for effects in &statements {
-                let path = SearchPath::Unknown;
-                assert!(!matches!(
-                    session.requirement(effects, path),
-                    Requirement::Refuse(_)
-                ));
+                let requirement = session.requirement(effects);
+                assert!(!matches!(requirement, Requirement::Refuse(_)));
             }
             let _ = (
                 session.unlooked(),
@@ -550,7 +535,7 @@ fn a_requirement_without_table_scopes_does_not_allocate() {
     let session = session(SCOPES, "app");
     let one = write(&["jobs.queue"]);
     let counted = allocation_counter::measure(|| {
-        let _ = session.requirement(&one, SearchPath::Unknown);
+        let _ = session.requirement(&one);
     });
     assert_eq!(counted.count_total, 0);
 }
@@ -605,8 +590,7 @@ fn unlooked_sessions_need_no_look() {
                 continue;
             };
             for effects in &statements {
-                let everywhere: Vec<Box<str>> = vec!["public".into(), "jobs".into()];
-                match session.requirement(effects, SearchPath::Known(&everywhere)) {
+                match session.requirement(effects) {
                     Requirement::Free => {}
                     Requirement::Current(scopes) => {
                         let mut scopes = scopes.as_slice().iter();

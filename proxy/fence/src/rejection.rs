@@ -11,7 +11,7 @@ use std::fmt;
 
 use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope, Token};
-use pgpalisade_policies::{Class, ObjectName};
+use pgpalisade_policies::Class;
 
 use crate::readable::without_controls;
 use crate::wire::encode::{self, ErrorFields, Severity};
@@ -202,14 +202,15 @@ impl Rejection {
         )
     }
 
-    /// The session was to begin read-only, and the server says that it has not.
+    /// The session has to be read-only, and its server process does not say that it is.
     #[must_use]
-    pub fn read_only_mode_dropped() -> Self {
+    pub fn not_guarded() -> Self {
         Self::new(
             RejectionKind::TakeoverIncomplete,
-            "the session cannot be guarded: default_transaction_read_only did not reach PostgreSQL",
-            "The proxy has put it into the startup packet as \"on\", and the server has reported another value.",
-            "Connect pgpalisade to PostgreSQL directly: a pooler in between that ignores startup parameters drops it.",
+            "the session cannot be guarded: default_transaction_read_only does not hold in its server process",
+            "The proxy has set it to \"on\". The server process of the login has not confirmed that.",
+            "Connect pgpalisade to PostgreSQL directly, version 14 or later: a pooler in between lends the session \
+                other server processes.",
         )
     }
 
@@ -293,18 +294,6 @@ impl Rejection {
             "a replication connection cannot hold a fencing token",
             "It is not fenced: no takeover would end it.",
             "Take fencing.token out of the connection string and of PGOPTIONS.",
-        )
-    }
-
-    /// Which scope a table belongs to depends on its schema, and that cannot be known.
-    #[must_use]
-    pub fn search_path_unknown(table: &ObjectName) -> Self {
-        Self::new(
-            RejectionKind::Policy,
-            format!("cannot tell which scope table \"{table}\" belongs to"),
-            "The policy lists tables by schema, this name has none, and the search_path is not known here: it may \
-                change within the same text, or the transaction has failed.",
-            "Write the schema in front of the table, or change the search_path in a statement of its own.",
         )
     }
 

@@ -4,9 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{
-    Class, Effects, Lifetime, Mode, ObjectName, Requirement, ScopeId, ScopeSet, SearchPath,
-};
+use pgpalisade_policies::{Class, Effects, Lifetime, Mode, Requirement, ScopeId, ScopeSet};
 
 use super::permit::{Admitted, Grounds};
 use super::{Basis, HeldTokens, SCOPES_MAX, SessionFence, TokenStatus, TokenValue};
@@ -45,8 +43,6 @@ impl fmt::Display for Unguarded {
 pub enum Unmet {
     /// These tokens must be accepted for the session first.
     Declare(TokenValue),
-    /// The search path must be known first: it depends on the schema of this table.
-    AskSearchPath(ObjectName),
     /// It is refused.
     Refuse(Box<Rejection>),
 }
@@ -66,14 +62,9 @@ impl SessionFence {
     /// # Errors
     ///
     /// [`Unmet`].
-    pub fn admit_effects(
-        &self,
-        effects: &Effects,
-        holding: Option<&Arc<HeldTokens>>,
-        path: SearchPath<'_>,
-    ) -> Decision {
+    pub fn admit_effects(&self, effects: &Effects, holding: Option<&Arc<HeldTokens>>) -> Decision {
         let mut grounds = Grounds::default();
-        self.check(&mut grounds, effects, None, holding, path)?;
+        self.check(&mut grounds, effects, None, holding)?;
         Ok(grounds.admitted())
     }
 
@@ -99,10 +90,9 @@ impl SessionFence {
         effects: &Effects,
         why_write: Option<&dyn fmt::Display>,
         holding: Option<&Arc<HeldTokens>>,
-        path: SearchPath<'_>,
     ) -> Result<Basis, Unmet> {
         let is_read = effects.class == Class::Read;
-        let scopes = match self.rules().requirement(effects, path) {
+        let scopes = match self.rules().requirement(effects) {
             Requirement::Free if is_read => return Ok(Basis::NotRequired),
             // Whoever has declared a token is held to it, also where none is needed.
             Requirement::Free => None,
@@ -111,8 +101,6 @@ impl SessionFence {
                 self.refuse_or_observe(grounds, Box::new(Rejection::policy(&reason)))?;
                 None
             }
-            Requirement::NeedsSearchPath(_) if self.holds_all(holding) => None,
-            Requirement::NeedsSearchPath(name) => return Err(Unmet::AskSearchPath(name)),
         };
         self.check_standing(grounds, holding)?;
         if let Some(scopes) = &scopes {

@@ -162,14 +162,6 @@ impl SessionFence {
         self.mode(rejection.scope.as_ref())
     }
 
-    /// Whether the session holds tokens of every scope that the policy names: then it has those of any table.
-    pub(super) fn holds_all(&self, holding: Option<&Arc<HeldTokens>>) -> bool {
-        let held = |cell: &Arc<CachedMark>| {
-            holding.is_some_and(|holding| holding.binding_of(cell.scope()).is_some())
-        };
-        self.fence.named.iter().all(held)
-    }
-
     /// Whether a binding counts: it is current, and accepted in the way that its scope asks for.
     #[inline]
     pub(super) fn counts(&self, binding: &HeldToken) -> bool {
@@ -369,7 +361,7 @@ impl SessionFence {
             Ok(()) => Ok(grounds.admitted().permit),
             Err(Unmet::Refuse(rejection)) => Err(rejection),
             // Its COMMIT will be declared first.
-            Err(Unmet::Declare(_) | Unmet::AskSearchPath(_)) => Ok(Permit::new(Basis::Exempt)),
+            Err(Unmet::Declare(_)) => Ok(Permit::new(Basis::Exempt)),
         }
     }
 

@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use pgpalisade_policies::Access;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -31,16 +30,13 @@ use crate::fence::ReplicationPermit;
 use crate::listener::{Accepted, ClientStream};
 use crate::passthrough::Passthrough;
 use crate::pause;
-use crate::rejection::Rejection;
 use crate::rejection_log::{ClientAddr, SessionLabel};
 use crate::relay::{Established, NotBegun, Relay};
-use crate::session::access::AccessMode;
-use crate::session::text_settings::TextSettings;
 use crate::session::tokens::Wanted;
 use crate::session::{Beginning, Session};
 use crate::transport::Socket;
 use crate::worker::Worker;
-use authentication::Authenticated;
+
 use channel_binding::Binding;
 use context::LoginContext;
 use error::{Insecure, LoginError, Silence};
@@ -222,17 +218,6 @@ async fn log_in(
     Ok((established, place))
 }
 
-/// What the transactions of a session may do at its start.
-fn access_mode(asked: Access, startup: Access, authenticated: &Authenticated) -> AccessMode {
-    let mut access = match startup {
-        // A session that was not made read-only has what the server itself reports.
-        Access::ReadWrite => AccessMode::new(authenticated.reported, authenticated.reported),
-        Access::ReadOnly => AccessMode::new(asked, startup),
-    };
-    access.on_recovery(authenticated.recovery);
-    access
-}
-
 /// Waits until sessions may begin, for as long as the client stays.
 async fn await_gate(worker: &Worker, client: &Socket) -> Result<(), LoginError> {
     while worker.gate.is_shut() {
@@ -250,12 +235,10 @@ async fn connect(
     worker: &Worker,
     client: &Socket,
     request: &StartupRequest,
-    startup: Access,
 ) -> Result<Connected, LoginError> {
     await_gate(worker, client).await?;
     let mut server = upstream::connect(worker).await?;
-    let packet = request.packet_for_server(startup)?;
-    server.socket.write_all(&packet).await?;
+    server.socket.write_all(request.packet()).await?;
     Ok(server)
 }
 
@@ -279,12 +262,7 @@ async fn establish(
     };
     let scope = scope.flatten();
     let passage = entry.passage(request, wanted.as_ref())?;
-    let startup = if passage.is_some() || wanted.is_some() || entry.fence.may_write(None) {
-        Access::ReadWrite
-    } else {
-        Access::ReadOnly
-    };
-    let mut server = connect(worker, client, request, startup).await?;
+    let mut server = connect(worker, client, request).await?;
     let mut legs = authentication::Legs {
         binding: Binding::between(client, shown, &server.socket),
         client,
@@ -293,10 +271,9 @@ async fn establish(
         shown,
     };
     let logins = &worker.shared.logins;
-    let authenticating = mediated::authenticate(&mut legs, logins, request, startup, arrival);
+    let authenticating = mediated::authenticate(&mut legs, logins, request, arrival);
     let authenticated = Connected::while_primary(server.tenure.as_ref(), authenticating).await?;
     entry.on_authenticated(authenticated.backend_pid);
-    let access = access_mode(request.asked_access(), startup, &authenticated);
     let established = Established {
         client_bytes: carry,
         server: server.socket,
@@ -311,13 +288,10 @@ async fn establish(
             established,
         }));
     }
-    if startup == Access::ReadOnly && authenticated.reported != Access::ReadOnly {
-        return Err(entry.refused(Box::new(Rejection::read_only_mode_dropped())));
-    }
     let LoginContext { label, fence, .. } = entry;
     let session = Session::new(Beginning {
-        access,
-        text_settings: TextSettings::new(authenticated.lexing),
+        reported: authenticated.reported,
+        texts: authenticated.texts,
         backend_pid: authenticated.backend_pid,
         fence,
         scope,

@@ -2,9 +2,9 @@
 
 use pgpalisade_policies::Lexing;
 
-use super::access::Adjustment;
 use super::endings::Ending;
 use super::in_flight::Request;
+use super::read_only::Adjustment;
 use super::tokens::Wanted;
 use crate::fence::Permit;
 use crate::fence::traceparent::Traceparent;
@@ -40,14 +40,12 @@ pub enum Prerequisite {
     Replies,
     /// The text is classified, on another thread.
     Verdict(Box<Unread>),
-    /// The server has said where it looks for names without a schema.
-    SearchPath,
     /// The authority has told how the last takeovers of [the session's scopes](super::Session::scopes) went.
     History,
-    /// The access mode of the open transaction, or of those to come, is another.
+    /// The proxy has stated what transactions may do.
     Access(Adjustment),
-    /// These tokens are accepted for the session. Where a transaction is open that began read-only, it is lifted
-    /// first: should it be too late for that, nothing was declared and no mark was raised.
+    /// These tokens are accepted for the session. An open transaction that is guarded is lifted first: should it be too
+    /// late for that, nothing was declared and no mark was raised.
     Tokens(Box<Wanted>, Option<Adjustment>),
 }
 

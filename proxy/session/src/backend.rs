@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
 
-use super::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery, value};
 use super::action::Disposition;
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::Reply;
-use super::read_only::ends_transaction;
+use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Told, ends_transaction, value};
 use super::token_text::KnowsToken;
 use super::variables::{apply, end_of_failed};
 use super::{CommittedMidway, Lift, Pipeline, Session, Settles};
@@ -54,7 +53,8 @@ impl Session {
             tag::PARAMETER_STATUS => self.on_parameter_status(body),
             tag::NOTIFICATION => Disposition::Relay,
             tag::DATA_ROW if self.is_answer() => {
-                self.server.search_path.answer(body);
+                let pid = first_column(body).unwrap_or_default();
+                self.server.read_only.on_answer(pid);
                 Disposition::Drop
             }
             tag::DATA_ROW if self.hides_access(body) => Disposition::Drop,
@@ -76,7 +76,7 @@ impl Session {
     /// Whether a row answers the proxy's own question.
     #[inline]
     fn is_answer(&self) -> bool {
-        self.server.search_path.is_asking() && self.is_own_reply()
+        self.server.read_only.is_asking() && self.is_own_reply()
     }
 
     /// A row that shows the access mode says what the client sees of it. Where that is not what the server says,
@@ -85,10 +85,10 @@ impl Session {
         let Some(show) = self.server.ledger.shown_access() else {
             return false;
         };
-        let mode = &self.server.read_only.mode;
+        let guard = &self.server.read_only;
         let shown = first_column(row)
-            .and_then(access::parse)
-            .and_then(|server| mode.shown_for(show, server));
+            .and_then(read_only::parse)
+            .and_then(|server| guard.shown_for(show, server));
         if let Some(shown) = shown {
             encode::data_row(&mut self.output.to_client, value(shown));
         }
@@ -127,19 +127,19 @@ impl Session {
         let status = TransactionStatus::from_body(body).unwrap_or(TransactionStatus::Failed);
         server.status = status;
         self.client.variables.on_ready(status);
-        server.read_only.mode.on_ready();
+        server.read_only.on_ready(status);
         server.token_text.on_ready(status);
         if status == TransactionStatus::Idle {
             server.ledger.end_transaction();
-            server.read_only.mode.end_transaction();
             server.names.end_transaction();
-            server.search_path.end_transaction();
         }
         server.committed_midway = CommittedMidway::No;
         if server.ledger.is_empty() {
             // Also where the Sync was sent during a COPY that had failed by then.
             self.client.pipeline = Pipeline::Closed;
-            server.read_only.end_cycle();
+        }
+        if self.server.read_only.is_untold() {
+            self.tell_default_access();
         }
         reply.into()
     }
@@ -172,9 +172,7 @@ impl Session {
         let Some(statement) = verdict.statements.get(at) else {
             return;
         };
-        if statement.may_change_access_unseen() {
-            self.server.read_only.mode.on_unseen_change();
-        }
+        self.server.read_only.on_ran(statement);
         if commits(statement, command_tag) {
             self.server.committed_midway = CommittedMidway::Yes;
         }
@@ -201,7 +199,6 @@ impl Session {
         if let Some(status) = status_after(control) {
             server.status = status;
         }
-        server.read_only.mode.on_control(control);
         if ends_transaction(control) {
             // Also where another has begun in the same request, so that ReadyForQuery does not tell.
             server.names.end_transaction();
@@ -228,9 +225,6 @@ impl Session {
         }
         self.client.variables.on_error();
         self.server.token_text.on_rollback();
-        if self.server.status == TransactionStatus::Idle {
-            self.server.read_only.mode.on_rollback();
-        }
         if self.server.ledger.is_copying_in() {
             // What stands behind the COPY in its text may have been waited for.
             self.client.settles = Settles::Yes;
@@ -274,24 +268,28 @@ impl Session {
             return Disposition::Relay;
         };
         self.server.text_settings.on_report(name, reported);
-        let mode = &mut self.server.read_only.mode;
         if name == IN_HOT_STANDBY.as_bytes() {
-            mode.on_recovery(Recovery::reported(reported));
+            self.server.read_only.on_standby_report(reported);
         }
         if name != DEFAULT_READ_ONLY.as_bytes() {
             return Disposition::Relay;
         }
-        // Anything but a clear "on" leaves the backstop in doubt, and it is put up again.
-        let reported = access::parse(reported).unwrap_or(Access::ReadWrite);
-        if self.is_own_reply() {
-            self.server.read_only.mode.on_own_report(reported);
-            return Disposition::Drop;
+        // Anything but a clear "on" leaves the guard in doubt, and it is stated again.
+        let reported = read_only::parse(reported).unwrap_or(Access::ReadWrite);
+        match self.server.read_only.on_report(reported, self.standing()) {
+            Told::Now if !self.is_own_reply() => Disposition::Relay,
+            _ => Disposition::Drop,
         }
-        if let Some(shown) = self.server.read_only.mode.on_report(reported) {
+    }
+
+    /// Tells the client of the default what it does not know yet, and may.
+    #[cold]
+    fn tell_default_access(&mut self) {
+        let access = self.standing();
+        if let Some(told) = self.server.read_only.tell(access) {
             let out = &mut self.output.to_client;
-            encode::parameter_status(out, DEFAULT_READ_ONLY, value(shown));
+            encode::parameter_status(out, DEFAULT_READ_ONLY, value(told));
         }
-        Disposition::Drop
     }
 }
 

@@ -108,7 +108,7 @@ mod tests {
     fn check(text: &str, leave: Leave, command_tag: &str, expect: bool) {
         let verdict = Arc::new(classify(
             text.as_bytes(),
-            Lexing::with_unknown_strings(TextEncoding::AsciiSafe),
+            Lexing::with_unknown_strings(TextEncoding::Utf8),
         ));
         let mut request = InFlight::client(Request::Query, Some(verdict));
         request.leave = leave;

@@ -12,7 +12,6 @@ impl Session {
         let in_pipeline = |request: &InFlight| request.request == Request::Execute;
         if ledger.front().is_some_and(in_pipeline) && ledger.settled().is_some() {
             self.client.pipeline = Pipeline::Open;
-            self.server.read_only.on_copy_in();
             if !self.server.ledger.is_copying_in() {
                 // Its data and their end were sent already. The replies to them were thought to come with the answer to
                 // that Sync.

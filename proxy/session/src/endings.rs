@@ -86,6 +86,14 @@ impl Session {
         Ending::OwnStatement(message)
     }
 
+    /// The read-only guard was stated, and does not hold.
+    pub(super) fn end_unguarded(&mut self) -> Ending {
+        let rejection = Rejection::not_guarded();
+        self.record(&rejection, Enforcement::Refused, None);
+        rejection.encode(Severity::Fatal, &mut self.output.to_client);
+        Ending::OwnStatement(rejection.message)
+    }
+
     /// Whether a reply shows that the server has done something else than was judged.
     #[inline(always)]
     pub(super) fn is_contradiction(&self, reply: u8, command_tag: &[u8]) -> bool {

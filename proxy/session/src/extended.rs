@@ -176,14 +176,9 @@ impl Session {
     #[inline]
     fn fast_execute(&mut self, portal: Name<'_>) -> Option<Action> {
         let permit = self.permit_for_any()?;
-        let server = &mut self.server;
-        let meaning = lookup::find(&server.names, &server.ledger, portal)
-            .ok()
-            .flatten()
-            .filter(|meaning| meaning.is_plain())?;
-        let verdict = meaning.verdict().map(Arc::as_ref);
-        server.read_only.on_plain_execute(verdict);
-        server.search_path.forget();
+        let server = &self.server;
+        let found = lookup::find(&server.names, &server.ledger, portal);
+        found.ok().flatten().filter(|meaning| meaning.is_plain())?;
         Some(self.forward(permit, Some(InFlight::client(Request::Execute, None))))
     }
 

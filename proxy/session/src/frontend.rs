@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use pgpalisade_policies::{Category, Effects, Opaque, Verdict, VerdictCache};
 
-use super::access::Adjustment;
 use super::action::{Action, Prerequisite, Refused};
+use super::endings::Ending;
 use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX};
 use super::in_flight::{InFlight, Leave, Request};
 use super::judgement::Judged;
-use super::search_path::QUESTIONS;
+use super::read_only::Adjustment;
 use super::{Lift, Pipeline, Session, Settles, injected};
 use crate::fence::{Basis, Permit};
 use crate::rejection::Rejection;
@@ -189,10 +189,7 @@ impl Session {
             (false, _) => Err(frame.why_not_collected()),
         };
         let action = match text.ok().and_then(|text| self.fast_permit(text)) {
-            Some(permit) => {
-                self.server.search_path.forget();
-                self.forward(permit, Some(InFlight::client(Request::Query, None)))
-            }
+            Some(permit) => self.forward(permit, Some(InFlight::client(Request::Query, None))),
             None => self.on_judged_query(text, frame, verdicts),
         };
         if matches!(action, Action::Forward(_)) {
@@ -223,7 +220,6 @@ impl Session {
     #[inline]
     fn end_cycle(&mut self) {
         self.client.pipeline = Pipeline::Closed;
-        self.server.read_only.end_cycle();
     }
 
     /// The end of a request cycle ends the transaction of its pipeline, one way or the other. Where that has changed
@@ -271,47 +267,41 @@ impl Session {
         }
     }
 
-    /// Asks the server where it looks for names without a schema.
-    pub fn ask_search_path(&mut self) {
-        self.server.search_path.ask();
-        for question in QUESTIONS {
-            self.execute_own(question, None);
-        }
-    }
-
     /// The text of the message at the front was classified on another thread.
     pub fn on_verdict(&mut self, verdict: Arc<Verdict>) {
         self.prepared().verdict = Some(verdict);
     }
 
-    /// Sends a change of the access mode.
+    /// Sends what the proxy states about the access mode.
     pub fn begin_adjustment(&mut self, adjustment: Adjustment) {
-        let error = match adjustment {
-            Adjustment::SetReadWrite => {
+        self.server.read_only.on_adjusting(adjustment);
+        self.execute_own(injected::default_access(adjustment), None);
+        match adjustment {
+            Adjustment::Guard => self.execute_own(injected::WHICH_PROCESS, None),
+            Adjustment::Release => {}
+            Adjustment::Lift(_) => {
                 self.prepared().lift = Lift::Sent;
-                Some(Box::new(Rejection::declared_too_late()))
+                let error = Some(Box::new(Rejection::declared_too_late()));
+                self.execute_own(injected::LIFT, error);
             }
-            Adjustment::Default(_) | Adjustment::SetReadOnly => {
-                self.server.read_only.mode.adjust(adjustment);
-                None
-            }
-        };
-        self.execute_own(&injected::adjustment(adjustment), error);
+        }
     }
 
-    /// The change has been answered.
-    pub fn end_adjustment(&mut self) -> Adjusted {
-        match self.prepared().lift {
-            Lift::Refused => {
-                self.prepared = None;
-                Adjusted::Refused
-            }
-            Lift::Sent => {
-                self.server.read_only.mode.adjust(Adjustment::SetReadWrite);
-                Adjusted::Done
-            }
-            Lift::None => Adjusted::Done,
+    /// What the proxy stated has been answered.
+    ///
+    /// # Errors
+    ///
+    /// The session ends if its transactions are not read-only all the same.
+    pub fn end_adjustment(&mut self, adjustment: Adjustment) -> Result<Adjusted, Ending> {
+        let pid = self.server.identity.pid();
+        if adjustment == Adjustment::Guard && !self.server.read_only.holds_in(pid) {
+            return Err(self.end_unguarded());
         }
+        if self.prepared().lift == Lift::Refused {
+            self.prepared = None;
+            return Ok(Adjusted::Refused);
+        }
+        Ok(Adjusted::Done)
     }
 
     /// Runs a statement of the proxy's own. `error` is what the client gets where it fails.

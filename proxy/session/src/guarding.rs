@@ -1,13 +1,12 @@
-//! Keeping PostgreSQL's read-only mode up for a session that may not write, and taking it down for one that may.
+//! When the read-only guard is stated, and what is refused while it is in doubt.
 
-use pgpalisade_policies::{Access, Control, Statement, Verdict, WriteReason};
+use pgpalisade_policies::{Statement, Verdict, WriteReason};
 
-use super::access::{Adjustment, Place, WriteAccess};
 use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::{Leave, Request};
-use super::judgement::Judged;
+use super::judgement::{Judged, lifetime};
 use super::names::Meaning;
-use super::read_only::Certainty;
+use super::read_only::{Adjustment, WriteAccess};
 use super::{Binds, Pipeline, Session, Settles};
 use crate::fence::Unguarded;
 use crate::rejection::Rejection;
@@ -15,89 +14,44 @@ use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
 
 impl Session {
-    /// A change of the access mode that is due before anything else is sent.
+    /// What must be stated before anything else is sent.
     #[inline]
     pub(super) fn adjust_first(&mut self, tag: FrontendTag) -> Option<Action> {
         // Looked at first, for in a pipeline it is so for all messages but one.
-        match self.server.ledger.is_empty() {
-            true => self.adjust_now(tag),
-            false => None,
+        if self.server.ledger.is_empty() {
+            self.adjust_now(tag)
+        } else {
+            None
         }
     }
 
     fn adjust_now(&mut self, tag: FrontendTag) -> Option<Action> {
-        if self.is_failed() || self.binds() == Binds::Yes {
+        if self.is_failed() || self.binds() == Binds::Yes || self.server.ledger.is_copying_in() {
             return None;
         }
-        let adjustment = self.due_adjustment(self.standing())?;
+        let adjustment = if self.is_inside() {
+            let lifetime = self.client.variables.token_lifetime();
+            let due = self.server.read_only.due_later(lifetime);
+            due.filter(|_| self.standing() == WriteAccess::MayWrite)?
+        } else {
+            self.server.read_only.due_outside(self.standing())?
+        };
         match adjustment {
             // What follows finds it due again, once this was answered.
             _ if tag.runs_nothing() => {
                 self.client.settles = Settles::Yes;
                 return None;
             }
-            // Only what runs a query needs it: see `lower_due`.
-            Adjustment::SetReadOnly => return None,
-            // Should it fail, the client's own Sync ends the pipeline that its message begins.
-            Adjustment::SetReadWrite if tag.is_extended() => self.client.pipeline = Pipeline::Open,
             // Nothing has to be known of it: should it fail, the session ends.
-            Adjustment::Default(Access::ReadWrite) => {
+            Adjustment::Release => {
                 self.begin_adjustment(adjustment);
                 return None;
             }
-            Adjustment::SetReadWrite | Adjustment::Default(Access::ReadOnly) => {}
+            // Should it fail, the client's own Sync ends the pipeline that its message begins.
+            Adjustment::Lift(_) if tag.is_extended() => self.client.pipeline = Pipeline::Open,
+            Adjustment::Lift(_) | Adjustment::Guard => {}
         }
         Some(Action::Need(Prerequisite::Access(adjustment)))
-    }
-
-    fn due_adjustment(&self, standing: WriteAccess) -> Option<Adjustment> {
-        // While requests are in flight the session's state is not known, and nothing can have
-        // changed it: what could was waited for.
-        if !self.server.ledger.is_empty() || self.server.ledger.is_copying_in() {
-            return None;
-        }
-        let place = match self.is_inside() {
-            true => Place::Inside,
-            false => Place::Outside,
-        };
-        self.server.read_only.mode.adjustment(standing, place)
-    }
-
-    /// What comes before something that could hide a write, where the session has lost its token inside a transaction:
-    /// the transaction becomes read-only.
-    pub(super) fn lower_due(&self) -> Option<Prerequisite> {
-        match self.standing() {
-            WriteAccess::MayWrite => None,
-            WriteAccess::MayNotWrite => self.lower_due_for_reads(),
-        }
-    }
-
-    /// The same, where the session is known not to be one that may write.
-    #[inline]
-    fn lower_due_for_reads(&self) -> Option<Prerequisite> {
-        if !self.is_inside()
-            || self.binds() == Binds::Yes
-            || self.is_failed()
-            || self.server.ledger.is_copying_in()
-            || !self.server.read_only.lower_due()
-        {
-            return None;
-        }
-        Some(match self.server.ledger.is_empty() {
-            true => Prerequisite::Access(Adjustment::SetReadOnly),
-            false => Prerequisite::Replies,
-        })
-    }
-
-    /// The same for a text. A statement that only steers the session runs without: in a pipeline some of them must not
-    /// follow another statement. A COMMIT may run the query of a cursor that it keeps.
-    pub(super) fn lower_first(&self, verdict: &Verdict) -> Option<Prerequisite> {
-        let commits = |control: &Control| matches!(control, Control::Commit { .. });
-        let runs = |statement: &Statement| {
-            statement.may_hide_a_write() || statement.controls.iter().any(commits)
-        };
-        let mut statements = verdict.statements.iter();
-        statements.any(runs).then(|| self.lower_due())?
     }
 
     #[inline]
@@ -140,15 +94,10 @@ impl Session {
             return Ok(Leave::Read);
         }
         if self.standing() == WriteAccess::MayWrite {
-            // It matters where the session loses its token before the pipeline ends.
-            self.server.read_only.on_run();
             self.server.text_settings.on_run();
             return Ok(Leave::ReadUnguarded);
         }
-        if let Some(prerequisite) = self.lower_due_for_reads() {
-            return Err(Action::Need(prerequisite));
-        }
-        if self.server.read_only.certainty() == Certainty::InDoubt
+        if self.is_in_doubt()
             && let Some(rejection) = self.unguarded()
         {
             return Err(match self.server.ledger.is_empty() {
@@ -159,9 +108,14 @@ impl Session {
                 false => Action::Need(Prerequisite::Replies),
             });
         }
-        self.server.read_only.on_run();
         self.server.text_settings.on_run();
         Ok(Leave::Read)
+    }
+
+    /// Whether the session may be able to write without a token. In a transaction that has failed nothing runs.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        let guard = self.server.read_only.guard();
+        guard.is_in_doubt() && (guard.has_ended() || !self.is_failed())
     }
 
     /// The refusal of what may hide a write, while read-only mode is in doubt.
@@ -171,17 +125,26 @@ impl Session {
         fence.unguarded(token, Unguarded::TransactionEnded)
     }
 
-    /// A text that binds a token is sent to a session that may write already, so that what follows
-    /// in the same text can. In an open pipeline the transaction may have taken its snapshot, so
-    /// there it waits until something follows that needs it.
-    pub(super) fn adjustment_before_binding(&self, request: Request) -> Option<Adjustment> {
-        let in_pipeline_only =
-            request == Request::Execute && self.server.status == TransactionStatus::Idle;
-        // In a failed transaction the change would fail too.
-        if in_pipeline_only || self.is_failed() {
+    /// What is stated before a text that binds a token, so that what follows in the same text can write. In an open
+    /// pipeline the transaction may have taken its snapshot, so there it waits until something follows that needs it.
+    pub(super) fn adjustment_before_binding(
+        &mut self,
+        verdict: &Verdict,
+        request: Request,
+    ) -> Option<Adjustment> {
+        // In a failed transaction it would fail too.
+        if self.is_failed() || !self.server.ledger.is_empty() {
             return None;
         }
-        self.due_adjustment(WriteAccess::MayWrite)
+        if request == Request::Execute && self.server.status == TransactionStatus::Idle {
+            self.server.read_only.lift_later();
+            return None;
+        }
+        if self.is_inside() {
+            self.server.read_only.due_inside(lifetime(verdict))
+        } else {
+            self.server.read_only.due_outside(WriteAccess::MayWrite)
+        }
     }
 }
 

@@ -4,14 +4,14 @@
 //! destroy the client's unnamed statement and end the transaction of its pipeline.
 
 use bytes::{BufMut, BytesMut};
-use pgpalisade_policies::{Access, Lifetime};
+use pgpalisade_policies::Lifetime;
 use postgres_protocol::IsNull;
 use postgres_protocol::message::frontend;
 
 use super::Pipeline;
-use super::access::{Adjustment, DEFAULT_READ_ONLY, value};
 use super::in_flight::{InFlight, Request};
 use super::ledger::Ledger;
+use super::read_only::Adjustment;
 use crate::rejection::Rejection;
 
 /// The name of the proxy's prepared statement and portal. A client that used it would get an error.
@@ -21,17 +21,22 @@ const NAME: &str = "pgpalisade";
 /// any error would. It shows up in the server's log.
 const REFUSED: &str = "REFUSED BY PGPALISADE /* stands for a statement that the fence refused */";
 
-/// The SQL of an adjustment.
+/// Asks which process has read what was sent before.
+pub(super) const WHICH_PROCESS: &str = "SELECT pg_catalog.pg_backend_pid()";
+
+/// Makes the open transaction read-write. PostgreSQL refuses that after its first query.
+pub(super) const LIFT: &str = "SET transaction_read_only = off";
+
+/// What an adjustment does to the default. To give it back is to return to the value of the session's start, which only
+/// the server knows: the startup packet, the role and the database have a say in it.
 #[must_use]
-pub(super) fn adjustment(adjustment: Adjustment) -> String {
+pub(super) const fn default_access(adjustment: Adjustment) -> &'static str {
     match adjustment {
-        Adjustment::Default(access) => format!("SET {DEFAULT_READ_ONLY} = {}", value(access)),
-        Adjustment::SetReadWrite => {
-            format!("SET transaction_read_only = {}", value(Access::ReadWrite))
+        Adjustment::Guard => "SET default_transaction_read_only = on",
+        Adjustment::Release | Adjustment::Lift(Lifetime::Session) => {
+            "SET default_transaction_read_only TO DEFAULT"
         }
-        Adjustment::SetReadOnly => {
-            format!("SET transaction_read_only = {}", value(Access::ReadOnly))
-        }
+        Adjustment::Lift(Lifetime::Local) => "SET LOCAL default_transaction_read_only TO DEFAULT",
     }
 }
 

@@ -5,16 +5,15 @@ use std::sync::Arc;
 
 use pgpalisade_policies::scan::{self, NeedsParse};
 use pgpalisade_policies::{
-    Access, Control, Effects, FencingShow, FencingVariable, Lexing, ObjectName, Opaque, SearchPath,
-    Statement, Verdict, VerdictCache, Weight, classify, weigh,
+    Control, Effects, FencingShow, FencingVariable, Lexing, Lifetime, Opaque, Statement, Verdict,
+    VerdictCache, Weight, classify, weigh,
 };
 
-use super::access::{Adjustment, WriteAccess};
 use super::action::{Action, JudgedText, Prerequisite, Refused, Unread, Waiting};
 use super::in_flight::{InFlight, Leave, Request};
 use super::names::EXCERPT_MAX;
 use super::plan::runs_a_name;
-use super::read_only::Certainty;
+use super::read_only::{Adjustment, WriteAccess};
 use super::situation::{Confirmed, Situation};
 use super::token_text::{is_take, with_tokens};
 use super::tokens::Wanted;
@@ -23,7 +22,6 @@ use super::{Binds, Session, Settles};
 use crate::fence::traceparent::Traceparent;
 use crate::fence::{Admitted, Permit, TokenValue, Unmet};
 use crate::rejection::Enforcement;
-use crate::rejection::Rejection;
 
 /// A verdict and the text that it is about.
 pub(super) struct Judged<'a> {
@@ -113,10 +111,7 @@ impl Session {
         request: Request,
         refused: Refused,
     ) -> Action {
-        if let Some(prerequisite) = self.lower_due() {
-            return Action::Need(prerequisite);
-        }
-        if self.server.read_only.certainty() == Certainty::InDoubt
+        if self.is_in_doubt()
             && let Some(rejection) = self.unguarded()
         {
             return match self.server.ledger.is_empty() {
@@ -125,13 +120,8 @@ impl Session {
             };
         }
         let token = self.client.variables.token();
-        let path = self.server.search_path.get();
-        match self.client.fence.admit_effects(effects, token, path) {
+        match self.client.fence.admit_effects(effects, token) {
             Ok(Admitted { permit, observed }) => {
-                self.server.search_path.forget();
-                if request == Request::Execute {
-                    self.server.read_only.on_run();
-                }
                 if let Some(rejection) = observed {
                     self.record(&rejection, Enforcement::Observed, None);
                 }
@@ -157,28 +147,12 @@ impl Session {
         let statement = judged.map(Judged::for_the_record);
         match unmet {
             Unmet::Refuse(rejection) => self.refuse(rejection, refused, statement),
-            Unmet::AskSearchPath(name) => self.ask_or_refuse(&name, refused, statement),
             Unmet::Declare(value) => {
                 self.prepared().waiting = Some(Waiting { refused, statement });
                 let wanted = Wanted::new(&self.client.fence, value);
                 Action::Need(Prerequisite::Tokens(Box::new(wanted), lift))
             }
         }
-    }
-
-    /// Asks the server, where that can bring an answer.
-    fn ask_or_refuse(
-        &mut self,
-        name: &ObjectName,
-        refused: Refused,
-        statement: Option<JudgedText>,
-    ) -> Action {
-        let known = matches!(self.server.search_path.get(), SearchPath::Known(_));
-        if known || self.is_failed() {
-            let rejection = Box::new(Rejection::search_path_unknown(name));
-            return self.refuse(rejection, refused, statement);
-        }
-        Action::Need(Prerequisite::SearchPath)
     }
 
     /// Decides a text whose verdict is known. One that takes a token, which was accepted, is decided as the one that
@@ -234,8 +208,8 @@ impl Session {
             Err(unmet) => {
                 let refused = Refused::of(request);
                 let lift = match &unmet {
-                    Unmet::Declare(value) => self.lift_first(value, request),
-                    Unmet::Refuse(_) | Unmet::AskSearchPath(_) => None,
+                    Unmet::Declare(value) => self.lift_first(value, verdict, request),
+                    Unmet::Refuse(_) => None,
                 };
                 return self.meet(unmet, refused, Some(judged), lift);
             }
@@ -258,11 +232,11 @@ impl Session {
     fn before_sending(&mut self, judged: &Judged<'_>, request: Request) -> Option<Prerequisite> {
         let verdict = judged.verdict;
         if verdict.any_control(sets_token) && self.declares_to_write(verdict) {
-            match self.adjustment_before_binding(request) {
+            match self.adjustment_before_binding(verdict, request) {
                 // Nothing has to be known of it: should it fail, the session ends.
-                Some(adjustment @ Adjustment::Default(Access::ReadWrite)) => {
+                Some(Adjustment::Release) => {
                     self.prepared().binds = Binds::Yes;
-                    self.begin_adjustment(adjustment);
+                    self.begin_adjustment(Adjustment::Release);
                 }
                 Some(adjustment) => {
                     self.prepared().binds = Binds::Yes;
@@ -270,9 +244,6 @@ impl Session {
                 }
                 None => {}
             }
-        }
-        if let Some(prerequisite) = self.lower_first(verdict) {
-            return Some(prerequisite);
         }
         if let Some(prerequisite) = self.ask_history_first(judged, request) {
             return Some(prerequisite);
@@ -282,18 +253,12 @@ impl Session {
 
     /// Sends a text, with what it does to what is known of the session.
     fn send_text(&mut self, verdict: &Arc<Verdict>, request: Request, permit: Permit) -> Action {
-        let may_move = |statement: &Statement| statement.effects.may_change_search_path();
-        if verdict.statements.iter().any(may_move) || verdict.any_control(may_move_names) {
-            self.server.search_path.forget();
-        }
         // What stands behind a declaration in the text may write as well.
         let declares = verdict.any_control(sets_token) && self.declares_to_write(verdict);
         if touches_token(verdict) || self.ends_doubt(verdict) {
             self.client.settles = Settles::Yes;
         }
-        if request == Request::Execute {
-            self.server.read_only.on_execute(verdict);
-        }
+        self.server.read_only.on_sent(&verdict.statements);
         let mut entry = InFlight::client(request, Some(Arc::clone(verdict)));
         if verdict.statements.iter().any(Statement::may_hide_a_write) {
             entry.leave = match declares {
@@ -320,7 +285,6 @@ impl Session {
             status: server.status,
             wrote: server.ledger.wrote(),
             pipeline: client.pipeline,
-            path: server.search_path.get(),
             confirmed: server
                 .ledger
                 .settled()
@@ -336,13 +300,18 @@ impl Session {
         }
     }
 
-    /// Inside a transaction block that began read-only, the lift comes before the declaration: should it
-    /// be too late for it, nothing was declared and no mark was raised. Should the declaration fail,
-    /// its refusal fails the transaction, so nothing can use the lift.
-    fn lift_first(&mut self, value: &TokenValue, request: Request) -> Option<Adjustment> {
-        let lift = self.adjustment_before_binding(request);
-        let lift =
-            lift.filter(|due| *due == Adjustment::SetReadWrite && self.client.fence.opens(value))?;
+    /// Inside a guarded transaction block the lift comes before the declaration: should it be too late for it, nothing
+    /// was declared and no mark was raised. Should the declaration fail, its refusal fails the transaction, so nothing
+    /// can use the lift.
+    fn lift_first(
+        &mut self,
+        value: &TokenValue,
+        verdict: &Verdict,
+        request: Request,
+    ) -> Option<Adjustment> {
+        let lift = self.adjustment_before_binding(verdict, request);
+        let is_lift = |due: &Adjustment| matches!(due, Adjustment::Lift(_));
+        let lift = lift.filter(|due| is_lift(due) && self.client.fence.opens(value))?;
         self.prepared().binds = Binds::Yes;
         Some(lift)
     }
@@ -402,12 +371,6 @@ fn controls(verdict: &Verdict) -> impl Iterator<Item = &Control> {
         .flat_map(|statement| &statement.controls)
 }
 
-/// Whether names without a schema may be looked up elsewhere after it, besides by its effects: what EXECUTE stands for
-/// is not looked at, and a ROLLBACK TO may undo a SET.
-const fn may_move_names(control: &Control) -> bool {
-    matches!(control, Control::Execute { .. } | Control::RollbackTo(_))
-}
-
 /// Whether a text may change what the session holds, or needs to know it.
 fn touches_token(verdict: &Verdict) -> bool {
     verdict.any_control(|control| {
@@ -430,6 +393,25 @@ const fn sets_token(control: &Control) -> bool {
             ..
         }
     )
+}
+
+/// How long the tokens of a text last: for its transaction, if it says so of each.
+pub(super) fn lifetime(verdict: &Verdict) -> Lifetime {
+    let for_session = |control: &Control| {
+        let lasts = matches!(
+            control,
+            Control::SetFencing {
+                lifetime: Lifetime::Session,
+                ..
+            }
+        );
+        lasts && sets_token(control)
+    };
+    if controls(verdict).any(for_session) {
+        Lifetime::Session
+    } else {
+        Lifetime::Local
+    }
 }
 
 pub(super) const fn shows_history(control: &Control) -> bool {

@@ -10,7 +10,6 @@
 //! What belongs to the client and what belongs to the connection to the server are kept apart: `ClientHalf` and
 //! `ServerHalf`.
 
-pub mod access;
 pub mod action;
 mod backend;
 pub mod command_tag;
@@ -29,7 +28,6 @@ pub mod names;
 mod plan;
 pub mod read_only;
 mod refusing;
-pub mod search_path;
 mod shown;
 pub mod situation;
 pub mod startup_options;
@@ -52,13 +50,11 @@ use pgpalisade_wire as wire;
 use crate::fence::{Fence, HeldTokens, Identified, SessionFence};
 use crate::rejection::{Enforcement, Rejection};
 use crate::wire::backend::TransactionStatus;
-use access::AccessMode;
 use action::{Refusal, Waiting};
 use ledger::Ledger;
 use names::Names;
-use read_only::ReadOnlyGuard;
-use search_path::KnownPath;
-use text_settings::TextSettings;
+use read_only::{ReadOnlyGuard, Reported};
+use text_settings::{Reports, TextSettings};
 use token_text::TokenText;
 use tokens::Granted;
 use variables::Variables;
@@ -82,6 +78,15 @@ pub enum Identity {
     Pid(i32),
     /// It is this one, and the session may be registered.
     Known(Identified),
+}
+
+impl Identity {
+    const fn pid(self) -> i32 {
+        match self {
+            Self::Pid(pid) => pid,
+            Self::Known(found) => found.backend.pid,
+        }
+    }
 }
 
 /// What a session is doing, as `pg_stat_activity` tells it.
@@ -158,7 +163,6 @@ struct ServerHalf {
     status: TransactionStatus,
     committed_midway: CommittedMidway,
     names: Names,
-    search_path: KnownPath,
     text_settings: TextSettings,
     /// What it has as `fencing.token`.
     token_text: TokenText,
@@ -218,10 +222,10 @@ pub struct Beginning {
     pub scope: Option<Scope>,
     /// Its server process id.
     pub backend_pid: i32,
-    /// What its transactions may do.
-    pub access: AccessMode,
+    /// What the server has reported of read-only mode.
+    pub reported: Reported,
     /// How the server reads its texts.
-    pub text_settings: TextSettings,
+    pub texts: Reports,
 }
 
 impl Session {
@@ -239,13 +243,12 @@ impl Session {
             server: ServerHalf {
                 identity: Identity::Pid(beginning.backend_pid),
                 granted: Granted::default(),
-                read_only: ReadOnlyGuard::new(beginning.access),
+                read_only: ReadOnlyGuard::new(beginning.reported),
                 ledger: Ledger::default(),
                 status: TransactionStatus::Idle,
                 committed_midway: CommittedMidway::No,
                 names: Names::default(),
-                search_path: KnownPath::default(),
-                text_settings: beginning.text_settings,
+                text_settings: TextSettings::new(beginning.texts),
                 token_text: TokenText::default(),
                 final_error: None,
             },

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Control, Effects, FencingVariable, Lifetime, Mistake, Mode, SearchPath, Statement, Verdict,
+    Control, Effects, FencingVariable, Lifetime, Mistake, Mode, Statement, Verdict,
 };
 
 use super::Pipeline;
@@ -44,7 +44,6 @@ impl Situation<'_> {
             confirmed: self.confirmed,
             in_text: TextNames::default(),
             accepted: self.accepted,
-            path: self.path,
             guard: self
                 .confirmed
                 .map_or(Guard::IN_DOUBT, |confirmed| confirmed.guard()),
@@ -118,7 +117,6 @@ struct Walk<'a> {
     confirmed: Option<Confirmed<'a>>,
     in_text: TextNames<'a>,
     accepted: &'a [Arc<HeldTokens>],
-    path: SearchPath<'a>,
     guard: Guard,
     variables: Cow<'a, Variables<Arc<HeldTokens>>>,
     failed: bool,
@@ -217,10 +215,6 @@ impl<'a> Walk<'a> {
                 _ => {}
             }
         }
-        // Where names are looked up is known up to the first statement that may change it.
-        if statement.effects.may_change_search_path() {
-            self.path = SearchPath::Unknown;
-        }
         Ok(())
     }
 
@@ -280,9 +274,7 @@ impl<'a> Walk<'a> {
 
     fn check(&mut self, effects: &Effects, why: Option<&dyn fmt::Display>) -> Result<(), Unmet> {
         let holding = self.variables.token();
-        let basis = self
-            .fence
-            .check(&mut self.grounds, effects, why, holding, self.path)?;
+        let basis = self.fence.check(&mut self.grounds, effects, why, holding)?;
         if basis != Basis::NotRequired {
             self.wrote = Wrote::Yes;
         }

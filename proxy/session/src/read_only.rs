@@ -1,205 +1,408 @@
-//! Whether PostgreSQL's read-only mode is up for a session that may not write, and how sure that is.
+//! The read-only guard: a session that may not write runs with `default_transaction_read_only = on`, so PostgreSQL
+//! itself refuses a write that no parser can see.
+//!
+//! Nothing is followed. The proxy states the setting when a session begins to be one that may not write, and gives it
+//! back to the client when it may; in between it belongs to the client. Whether the guard holds is what the server has
+//! reported with ReadyForQuery while no transaction was open.
+//!
+//! Source: <https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-DEFAULT-TRANSACTION-READ-ONLY>
 
-use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement, Verdict};
+use pgpalisade_policies::{Access, AccessShow, Chain, CommitsInside, Control, Lifetime, Statement};
 
-use super::access::{AccessMode, Adjustment, Place, WriteAccess};
+use crate::wire::backend::TransactionStatus;
 
-/// How sure it is that read-only mode holds for a session that may not write.
-///
-/// A function of the database may set `default_transaction_read_only`. That changes nothing for the transaction that it
-/// runs in, but for the next, and the server tells only with ReadyForQuery.
-/// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Certainty {
-    /// The server has told, and nothing has run since.
-    #[default]
-    Sure,
-    /// Something has run that may have switched it off for the next transaction.
-    Ran,
-    /// And the next one has begun.
-    InDoubt,
-}
+/// The name of the setting. PostgreSQL reports it from version 14 on.
+pub const DEFAULT_READ_ONLY: &str = "default_transaction_read_only";
 
-impl Certainty {
-    /// How it is behind a statement.
-    fn after(self, statement: &Statement) -> Self {
-        let mut controls = statement.controls.iter();
-        let ends = controls.clone().any(ends_transaction);
-        let switches = statement.may_hide_a_write() || controls.any(sets_default_access);
-        match self {
-            Self::Sure if switches => Self::Ran,
-            Self::Ran if ends => Self::InDoubt,
-            certainty => certainty,
-        }
-    }
-}
+/// Reported from PostgreSQL 14 on: a standby's transactions are all read-only.
+pub const IN_HOT_STANDBY: &str = "in_hot_standby";
 
-/// What a rollback to a savepoint, or one AND CHAIN, does to the mode of the open transaction.
+/// Whether a session's tokens let it write at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PartialRollback {
-    /// It has begun read-only, and stays so.
-    Keeps,
-    /// It was made read-only behind its start, or has failed before that could be done.
-    MayLift,
+pub(crate) enum WriteAccess {
+    /// It holds a current token, or needs none.
+    MayWrite,
+    /// It holds none, or a stale one.
+    MayNotWrite,
+}
+
+/// What the proxy states about the access mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Adjustment {
+    /// Transactions are read-only by default.
+    Guard,
+    /// The default is the client's again, as it was at login.
+    Release,
+    /// The open transaction may write, and the default is the client's for as long as its token lasts.
+    Lift(Lifetime),
+}
+
+/// What the open transaction may do, or the next one if none is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Transaction {
+    /// It begins read-only, because of the guard. Nothing makes it read-write again, no savepoint and no chain.
+    Guarded,
+    /// The same, and the client has asked for a read-only transaction itself.
+    Asked,
+    /// It may be read-write.
+    Open,
+}
+
+/// Whether a transaction has ended since the last ReadyForQuery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    No,
+    Yes,
 }
 
 /// What keeps a session that may not write from writing, where the next statement runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Guard {
-    certainty: Certainty,
-    partial_rollback: PartialRollback,
+    transaction: Transaction,
+    ended: Ended,
 }
 
 impl Guard {
-    /// Read-only mode that the server has told of.
-    pub const SURE: Self = Self::new(Certainty::Sure);
+    /// A read-only transaction, as the server has confirmed it.
+    pub const SURE: Self = Self {
+        transaction: Transaction::Guarded,
+        ended: Ended::No,
+    };
     /// Nothing is known.
-    pub(crate) const IN_DOUBT: Self = Self::new(Certainty::InDoubt);
+    pub(crate) const IN_DOUBT: Self = Self {
+        transaction: Transaction::Open,
+        ended: Ended::No,
+    };
 
-    /// One of a transaction that is as it began.
-    #[must_use]
-    pub(crate) const fn new(certainty: Certainty) -> Self {
-        Self {
-            certainty,
-            partial_rollback: PartialRollback::Keeps,
-        }
-    }
-
-    /// Whether the session may be able to write.
+    /// Whether the session may be able to write. After the end of a transaction that is so, whatever ran before: COMMIT
+    /// runs queries of its own, and what the default is then the server tells only with ReadyForQuery.
+    #[inline]
     #[must_use]
     pub const fn is_in_doubt(self) -> bool {
-        matches!(self.certainty, Certainty::InDoubt)
+        matches!(self.transaction, Transaction::Open) || matches!(self.ended, Ended::Yes)
     }
 
-    /// How it is behind a statement.
+    /// Whether a transaction has ended since the last ReadyForQuery.
+    pub(crate) const fn has_ended(self) -> bool {
+        matches!(self.ended, Ended::Yes)
+    }
+
+    /// The guard after a statement.
+    #[inline]
     #[must_use]
-    #[inline]
     pub fn after(self, statement: &Statement) -> Self {
-        match statement.controls.is_empty() {
-            // The way of nearly every statement: it can have run something, and does nothing to the session.
-            true if statement.may_hide_a_write() => self.behind_a_run(),
-            true => self,
-            false => self.after_controls(statement),
-        }
-    }
-
-    /// How it is behind something that may run a function of the database.
-    #[inline]
-    const fn behind_a_run(self) -> Self {
-        let certainty = match self.certainty {
-            Certainty::Sure => Certainty::Ran,
-            certainty => certainty,
-        };
-        Self { certainty, ..self }
-    }
-
-    fn after_controls(self, statement: &Statement) -> Self {
-        let mut controls = statement.controls.iter();
-        let is_lifted = self.partial_rollback == PartialRollback::MayLift
-            && controls.clone().any(rolls_back_a_part);
-        if is_lifted || controls.clone().any(lifts) {
+        if statement.commits_inside == CommitsInside::Possibly {
             return Self::IN_DOUBT;
         }
-        Self {
-            certainty: self.certainty.after(statement),
-            partial_rollback: match controls.any(ends_transaction) {
-                true => PartialRollback::Keeps,
-                false => self.partial_rollback,
+        statement.controls.iter().fold(self, Self::after_control)
+    }
+
+    const fn after_control(self, control: &Control) -> Self {
+        match control {
+            // The next transaction has the modes of the one that has ended.
+            // <https://www.postgresql.org/docs/current/sql-commit.html>
+            Control::Commit { chain: Chain::Yes } | Control::Rollback { chain: Chain::Yes } => {
+                Self {
+                    ended: Ended::Yes,
+                    ..self
+                }
+            }
+            // DISCARD ALL is committed at once, in a pipeline too.
+            Control::Commit { .. }
+            | Control::Rollback { .. }
+            | Control::PrepareTransaction
+            | Control::DiscardAll => Self {
+                transaction: Transaction::Open,
+                ended: Ended::Yes,
             },
+            Control::Begin {
+                access: Some(access),
+            }
+            | Control::SetTransactionAccess(access) => Self {
+                transaction: match (access, self.transaction) {
+                    (Access::ReadOnly, Transaction::Guarded) => Transaction::Asked,
+                    (Access::ReadOnly, transaction) => transaction,
+                    (Access::ReadWrite, _) => Transaction::Open,
+                },
+                ..self
+            },
+            _ => self,
         }
     }
 }
 
-/// The read-only mode of a session: how it is set, and how sure that is by what was sent in the open request cycle.
+/// Who has stated the default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Proxy,
+    Client,
+    /// The client up to the end of the open transaction, then the proxy.
+    ClientForTransaction,
+}
+
+/// Whether a token was declared in a pipeline, whose transaction is not lifted yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lift {
+    NotDue,
+    Due,
+}
+
+/// The two settings that the server reports of its own accord.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Reported {
+    /// [`DEFAULT_READ_ONLY`]; `None`: not reported.
+    default: Option<Access>,
+    /// [`IN_HOT_STANDBY`], as an access mode: a standby reads only.
+    server: Option<Access>,
+}
+
+impl Reported {
+    /// Takes note of a report.
+    pub fn note(&mut self, name: &[u8], value: &[u8]) {
+        if name == DEFAULT_READ_ONLY.as_bytes() {
+            self.default = parse(value);
+        } else if name == IN_HOT_STANDBY.as_bytes() {
+            self.server = parse(value);
+        }
+    }
+}
+
+/// Whether the client has got a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    Now,
+    /// The session tells it before ReadyForQuery, if it is to know.
+    NotYet,
+}
+
+/// Whether the client has set the default itself since the proxy has. Then nothing is hidden from it: what became of
+/// its own value is not followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    NotStated,
+    Stated,
+}
+
+/// The read-only guard of a session.
 #[derive(Debug)]
 pub(super) struct ReadOnlyGuard {
-    pub(super) mode: AccessMode,
-    certainty: Certainty,
+    owner: Owner,
+    reported: Reported,
+    /// What the client knows of the default.
+    told: Option<Access>,
+    wish: Wish,
+    guard: Guard,
+    lift: Lift,
+    process: Process,
+}
+
+/// Whether the process that the guard was stated to is the one of the login. Behind a pooler it is any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Process {
+    /// It is asked.
+    Asked,
+    /// It has said its id.
+    Told(Option<i32>),
 }
 
 impl ReadOnlyGuard {
-    /// One that the server has just reported.
-    pub(super) const fn new(mode: AccessMode) -> Self {
+    /// That of a session whose login has told the client what it has reported.
+    pub(super) const fn new(reported: Reported) -> Self {
         Self {
-            mode,
-            certainty: Certainty::Sure,
+            owner: Owner::Client,
+            reported,
+            told: reported.default,
+            wish: Wish::NotStated,
+            guard: Guard::IN_DOUBT,
+            lift: Lift::NotDue,
+            process: Process::Told(None),
         }
     }
 
-    /// How it is where the next message arrives.
-    pub(super) fn guard(&self) -> Guard {
-        Guard {
-            certainty: self.certainty(),
-            partial_rollback: match self.mode.has_begun_read_only() {
-                true => PartialRollback::Keeps,
-                false => PartialRollback::MayLift,
-            },
-        }
-    }
-
-    /// How sure it is there. While the default is read-write, a transaction may still be read-only.
+    /// The guard where the next message arrives.
     #[inline]
-    pub(super) const fn certainty(&self) -> Certainty {
-        match self.certainty {
-            Certainty::Sure if !self.mode.is_read_only() => Certainty::Ran,
-            certainty => certainty,
-        }
+    pub(super) const fn guard(&self) -> Guard {
+        self.guard
     }
 
-    /// What must be changed in the open transaction before something could hide a write in it.
-    pub(super) fn lower_due(&self) -> bool {
-        let due = self
-            .mode
-            .adjustment(WriteAccess::MayNotWrite, Place::Inside);
-        due == Some(Adjustment::SetReadOnly)
-    }
-
-    /// Something is sent that may run a function of the database.
+    /// What must be stated while no transaction is open.
     #[inline]
-    pub(super) const fn on_run(&mut self) {
-        if matches!(self.certainty, Certainty::Sure) {
-            self.certainty = Certainty::Ran;
+    pub(super) fn due_outside(&self, access: WriteAccess) -> Option<Adjustment> {
+        match (access, self.owner) {
+            (WriteAccess::MayWrite, Owner::Client) => None,
+            (WriteAccess::MayWrite, _) => Some(Adjustment::Release),
+            (WriteAccess::MayNotWrite, Owner::Proxy) if !self.guard.is_in_doubt() => None,
+            (WriteAccess::MayNotWrite, _) => Some(Adjustment::Guard),
         }
     }
 
-    /// An Execute of this is sent.
-    pub(super) fn on_execute(&mut self, verdict: &Verdict) {
-        let mut statements = verdict.statements.iter();
-        let after = statements.clone().fold(self.guard(), Guard::after);
-        self.certainty = match statements.any(|statement| self.ends_at_once(statement)) {
-            true => Certainty::InDoubt,
-            false => after.certainty,
+    /// What must be stated before a token counts in the open transaction: only one that is read-only because of the
+    /// guard is lifted.
+    pub(super) fn due_inside(&self, lifetime: Lifetime) -> Option<Adjustment> {
+        let is_guarded = match self.guard.transaction {
+            Transaction::Guarded => true,
+            Transaction::Asked => false,
+            // It has begun in a pipeline, after the end of another.
+            Transaction::Open => self.owner == Owner::Proxy,
+        };
+        is_guarded.then_some(Adjustment::Lift(lifetime))
+    }
+
+    /// A token was declared in a pipeline: what follows in it may write.
+    pub(super) const fn lift_later(&mut self) {
+        self.lift = Lift::Due;
+    }
+
+    /// What a token of the same pipeline has left due.
+    #[inline]
+    pub(super) fn due_later(&self, lifetime: Lifetime) -> Option<Adjustment> {
+        match self.lift {
+            Lift::NotDue => None,
+            Lift::Due => self.due_inside(lifetime),
+        }
+    }
+
+    /// The proxy states something.
+    pub(super) const fn on_adjusting(&mut self, adjustment: Adjustment) {
+        self.owner = match adjustment {
+            Adjustment::Guard => Owner::Proxy,
+            Adjustment::Release | Adjustment::Lift(Lifetime::Session) => Owner::Client,
+            Adjustment::Lift(Lifetime::Local) => Owner::ClientForTransaction,
+        };
+        if matches!(adjustment, Adjustment::Guard) {
+            self.process = Process::Asked;
+        } else {
+            self.guard.transaction = Transaction::Open;
+            self.lift = Lift::NotDue;
+        }
+        self.wish = Wish::NotStated;
+    }
+
+    /// Whether the next row answers the proxy.
+    #[inline]
+    pub(super) const fn is_asking(&self) -> bool {
+        matches!(self.process, Process::Asked)
+    }
+
+    /// The process has said its id.
+    pub(super) fn on_answer(&mut self, pid: &[u8]) {
+        let pid = str::from_utf8(pid).ok().and_then(|pid| pid.parse().ok());
+        self.process = Process::Told(pid);
+    }
+
+    /// Whether what was stated holds, in the process of the login.
+    pub(super) fn holds_in(&self, pid: i32) -> bool {
+        !self.guard.is_in_doubt() && self.process == Process::Told(Some(pid))
+    }
+
+    /// A text is sent.
+    pub(super) fn on_sent(&mut self, statements: &[Statement]) {
+        self.guard = statements.iter().fold(self.guard, Guard::after);
+    }
+
+    /// A statement of the client has completed.
+    #[inline]
+    pub(super) fn on_ran(&mut self, statement: &Statement) {
+        if statement.may_state_default_access() {
+            self.wish = Wish::Stated;
+        }
+    }
+
+    /// A report of the server. Says whether the client gets it where it stands: whoever may write has the setting to
+    /// itself.
+    pub(super) fn on_report(&mut self, reported: Access, access: WriteAccess) -> Told {
+        self.reported.default = Some(reported);
+        match access {
+            WriteAccess::MayWrite => {
+                self.told = Some(reported);
+                Told::Now
+            }
+            WriteAccess::MayNotWrite => Told::NotYet,
+        }
+    }
+
+    /// The server says whether it is a standby.
+    pub(super) fn on_standby_report(&mut self, value: &[u8]) {
+        self.reported.note(IN_HOT_STANDBY.as_bytes(), value);
+    }
+
+    /// ReadyForQuery. Before it the server has reported what has changed:
+    /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
+    #[inline]
+    pub(super) fn on_ready(&mut self, status: TransactionStatus) {
+        self.guard.ended = Ended::No;
+        if status == TransactionStatus::Idle {
+            self.on_idle();
+        }
+    }
+
+    /// Whether the client does not know the default as the server has it.
+    #[inline]
+    pub(super) fn is_untold(&self) -> bool {
+        self.told != self.reported.default
+    }
+
+    /// What the client is to be told of the default. A session that may not write is not shown the guard.
+    pub(super) fn tell(&mut self, access: WriteAccess) -> Option<Access> {
+        let hides = access == WriteAccess::MayNotWrite && self.wish == Wish::NotStated;
+        if hides || !self.is_untold() {
+            return None;
+        }
+        self.told = self.reported.default;
+        self.told
+    }
+
+    #[inline]
+    fn on_idle(&mut self) {
+        self.lift = Lift::NotDue;
+        if self.owner == Owner::ClientForTransaction {
+            self.owner = Owner::Proxy;
+        }
+        self.guard.transaction = match (self.owner, self.reported.default) {
+            (Owner::Proxy, Some(Access::ReadOnly)) => Transaction::Guarded,
+            _ => Transaction::Open,
         };
     }
 
-    /// Whether the transaction of a pipeline ends with it, or within it, and what follows may run in one that is not
-    /// read-only. In a text with other statements PostgreSQL does not run it.
-    /// `XACT_FLAGS_NEEDIMMEDIATECOMMIT` in PostgreSQL's source.
-    fn ends_at_once(&self, statement: &Statement) -> bool {
-        let discards = |control: &Control| matches!(control, Control::DiscardAll);
-        statement.commits_inside == CommitsInside::Possibly
-            || self.mode.startup() == Access::ReadWrite && statement.controls.iter().any(discards)
+    /// What SHOW is to say in the place of what the server says, if anything. Only what is known to be the proxy's own
+    /// doing is hidden.
+    pub(super) fn shown_for(&self, show: AccessShow, server: Access) -> Option<Access> {
+        let is_ours = match show {
+            AccessShow::Default => self.owner == Owner::Proxy,
+            AccessShow::Transaction => {
+                self.guard.transaction == Transaction::Guarded
+                    && self.reported.server == Some(Access::ReadWrite)
+            }
+        };
+        let hides = is_ours
+            && self.wish == Wish::NotStated
+            && server == Access::ReadOnly
+            && self.told == Some(Access::ReadWrite);
+        hides.then_some(Access::ReadWrite)
     }
+}
 
-    /// An Execute is sent of something that does nothing to the session.
-    #[inline]
-    pub(super) fn on_plain_execute(&mut self, verdict: Option<&Verdict>) {
-        match (self.certainty(), verdict) {
-            (Certainty::Sure, Some(verdict)) => self.on_execute(verdict),
-            (Certainty::Sure, None) => self.certainty = Certainty::Ran,
-            (certainty, _) => self.certainty = certainty,
-        }
+/// The value as PostgreSQL writes it.
+#[must_use]
+pub const fn value(access: Access) -> &'static str {
+    match access {
+        Access::ReadOnly => "on",
+        Access::ReadWrite => "off",
     }
+}
 
-    /// A COPY reads in a pipeline whose Sync the server has ignored: its transaction goes on.
-    pub(super) const fn on_copy_in(&mut self) {
-        self.certainty = Certainty::InDoubt;
-    }
-
-    /// A request cycle has ended: the server tells what has become of it.
-    #[inline]
-    pub(super) const fn end_cycle(&mut self) {
-        self.certainty = Certainty::Sure;
+/// Reads a value as PostgreSQL reads a Boolean: any unambiguous prefix of the words, in any case.
+#[must_use]
+pub fn parse(value: &[u8]) -> Option<Access> {
+    let value = value.trim_ascii().to_ascii_lowercase();
+    let prefix_of = |word: &[u8], least: usize| value.len() >= least && word.starts_with(&value);
+    if prefix_of(b"true", 1) || prefix_of(b"yes", 1) || prefix_of(b"on", 2) || value == b"1" {
+        Some(Access::ReadOnly)
+    } else if prefix_of(b"false", 1) || prefix_of(b"no", 1) || prefix_of(b"off", 2) || value == b"0"
+    {
+        Some(Access::ReadWrite)
+    } else {
+        None
     }
 }
 
@@ -207,37 +410,5 @@ pub(super) const fn ends_transaction(control: &Control) -> bool {
     matches!(
         control,
         Control::Commit { .. } | Control::Rollback { .. } | Control::PrepareTransaction
-    )
-}
-
-/// Whether the client makes the open transaction read-write, which only a holder may.
-const fn lifts(control: &Control) -> bool {
-    matches!(
-        control,
-        Control::SetTransactionAccess(Access::ReadWrite)
-            | Control::Begin {
-                access: Some(Access::ReadWrite)
-            }
-    )
-}
-
-/// Whether what was done in a part of the transaction is undone, and the transaction goes on, or its modes.
-const fn rolls_back_a_part(control: &Control) -> bool {
-    matches!(
-        control,
-        Control::RollbackTo(_)
-            | Control::Rollback { chain: Chain::Yes }
-            | Control::Commit { chain: Chain::Yes }
-    )
-}
-
-/// Whether it may change the mode of later transactions. A RESET goes back to what the session began with.
-const fn sets_default_access(control: &Control) -> bool {
-    matches!(
-        control,
-        Control::ResetAll
-            | Control::DiscardAll
-            | Control::ResetDefaultAccess
-            | Control::SetDefaultAccess(_)
     )
 }

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::SearchPath;
-
 use super::Pipeline;
 use super::ledger::{Ledger, Settled, Wrote};
 use super::lookup;
@@ -28,8 +26,6 @@ pub struct Situation<'a> {
     pub wrote: Wrote,
     /// Whether the text is part of a pipeline.
     pub pipeline: Pipeline,
-    /// Where names without a schema are looked up.
-    pub path: SearchPath<'a>,
     /// What the server has confirmed; `None` stands for the worst that may be.
     pub confirmed: Option<Confirmed<'a>>,
 }

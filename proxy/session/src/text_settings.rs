@@ -9,39 +9,88 @@ use pgpalisade_policies::{Lexing, StandardStrings, TextEncoding};
 
 use super::ledger::Settled;
 
-/// The setting of the client's encoding.
-const CLIENT_ENCODING: &[u8] = b"client_encoding";
-/// The setting of what a backslash means in a plain string.
-const STANDARD_STRINGS: &[u8] = b"standard_conforming_strings";
-
 /// Whether anything has run since the last ReadyForQuery that may have changed a setting.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ran {
-    #[default]
     Nothing,
     Something,
 }
 
+/// The reports of the server on which the reading of a text depends.
+#[derive(Debug, Clone, Copy)]
+pub struct Reports {
+    client: TextEncoding,
+    server: TextEncoding,
+    strings: StandardStrings,
+}
+
+impl Default for Reports {
+    /// Nothing was reported.
+    fn default() -> Self {
+        Self {
+            client: TextEncoding::Other,
+            server: TextEncoding::Other,
+            strings: StandardStrings::Unknown,
+        }
+    }
+}
+
+impl Reports {
+    /// Takes note of a report.
+    pub fn note(&mut self, name: &[u8], value: &[u8]) {
+        match name {
+            b"client_encoding" => self.client = encoding(value),
+            b"server_encoding" => self.server = encoding(value),
+            b"standard_conforming_strings" => self.strings = strings(value),
+            _ => {}
+        }
+    }
+
+    const fn lexing(self) -> Lexing {
+        Lexing {
+            encoding: match (self.client, self.server) {
+                (TextEncoding::Utf8, TextEncoding::Utf8) => TextEncoding::Utf8,
+                _ => TextEncoding::Other,
+            },
+            strings: self.strings,
+        }
+    }
+}
+
+const fn encoding(name: &[u8]) -> TextEncoding {
+    match name {
+        b"UTF8" => TextEncoding::Utf8,
+        _ => TextEncoding::Other,
+    }
+}
+
+const fn strings(value: &[u8]) -> StandardStrings {
+    match value {
+        b"on" => StandardStrings::On,
+        b"off" => StandardStrings::Off,
+        _ => StandardStrings::Unknown,
+    }
+}
+
 /// How the server reads the texts of a session.
 #[derive(Debug)]
-pub struct TextSettings {
-    reported: Lexing,
+pub(crate) struct TextSettings {
+    reports: Reports,
     ran: Ran,
 }
 
 impl TextSettings {
-    /// As they were reported at login.
-    #[must_use]
-    pub const fn new(reported: Lexing) -> Self {
+    /// Those of a session whose login has brought these reports.
+    pub(crate) const fn new(reports: Reports) -> Self {
         Self {
-            reported,
+            reports,
             ran: Ran::Nothing,
         }
     }
 
     /// The server has reported a setting.
     pub(crate) fn on_report(&mut self, name: &[u8], value: &[u8]) {
-        report(&mut self.reported, name, value);
+        self.reports.note(name, value);
     }
 
     /// Something is sent that may run a SET or a function.
@@ -59,7 +108,7 @@ impl TextSettings {
     /// How the server reads texts, as far as it has told.
     #[must_use]
     pub(crate) const fn reported(&self) -> Lexing {
-        self.reported
+        self.reports.lexing()
     }
 
     /// How the server will read a text that is sent now; `None` where that is known only once everything in flight was
@@ -68,57 +117,14 @@ impl TextSettings {
     pub(crate) fn for_text(&self, text: &[u8], settled: Option<Settled<'_>>) -> Option<Lexing> {
         if text.is_ascii() && !text.contains(&b'\\') {
             // The same in every encoding, and with either value of the other setting.
-            return Some(self.reported);
+            return Some(self.reported());
         }
         let known = settled.filter(|_| self.ran == Ran::Nothing);
         match known {
-            Some(_) => Some(self.reported),
-            None if text.is_ascii() => Some(Lexing::with_unknown_strings(self.reported.encoding)),
-            None => settled.map(|_| Lexing::with_unknown_strings(TextEncoding::Unsafe)),
+            Some(_) => Some(self.reported()),
+            None if text.is_ascii() => Some(Lexing::with_unknown_strings(self.reported().encoding)),
+            None => settled.map(|_| Lexing::with_unknown_strings(TextEncoding::Other)),
         }
-    }
-}
-
-/// Takes note of a setting that the server has reported.
-pub fn report(reported: &mut Lexing, name: &[u8], value: &[u8]) {
-    if name == CLIENT_ENCODING {
-        reported.encoding = encoding(value);
-    } else if name == STANDARD_STRINGS {
-        reported.strings = match value {
-            b"on" => StandardStrings::On,
-            b"off" => StandardStrings::Off,
-            _ => StandardStrings::Unknown,
-        };
-    }
-}
-
-/// Whether bytes of a text that look like ASCII are ASCII in a client encoding.
-///
-/// In these six a character's second byte can be one of ASCII's, a backslash or a quote among them:
-/// <https://www.postgresql.org/docs/current/multibyte.html>
-#[must_use]
-pub(crate) fn encoding(name: &[u8]) -> TextEncoding {
-    const UNSAFE: [&str; 12] = [
-        "SJIS",
-        "SHIFT_JIS_2004",
-        "SHIFT_JIS",
-        "SHIFTJIS",
-        "MSKANJI",
-        "WIN932",
-        "BIG5",
-        "GBK",
-        "UHC",
-        "GB18030",
-        "JOHAB",
-        "WIN949",
-    ];
-    let safe = !UNSAFE
-        .iter()
-        .any(|unsafe_name| name.eq_ignore_ascii_case(unsafe_name.as_bytes()));
-    if safe {
-        TextEncoding::AsciiSafe
-    } else {
-        TextEncoding::Unsafe
     }
 }
 
@@ -129,9 +135,21 @@ mod tests {
     use crate::ledger::Ledger;
 
     const REPORTED: Lexing = Lexing {
-        encoding: TextEncoding::AsciiSafe,
+        encoding: TextEncoding::Utf8,
         strings: StandardStrings::On,
     };
+
+    fn settings() -> TextSettings {
+        let mut reports = Reports::default();
+        for (name, value) in [
+            ("server_encoding", "UTF8"),
+            ("client_encoding", "UTF8"),
+            ("standard_conforming_strings", "on"),
+        ] {
+            reports.note(name.as_bytes(), value.as_bytes());
+        }
+        TextSettings::new(reports)
+    }
 
     /// What is known of how a text will be read: right away, behind something that has run in the same request cycle,
     /// and behind a cycle that was not answered yet.
@@ -140,7 +158,7 @@ mod tests {
         let text = text.as_bytes();
         let (answered, mut in_flight) = (Ledger::default(), Ledger::default());
         in_flight.push(InFlight::client(Request::Query, None));
-        let mut settings = TextSettings::new(REPORTED);
+        let mut settings = settings();
         let at_once = settings.for_text(text, answered.settled());
         let behind_a_cycle = settings.for_text(text, in_flight.settled());
         settings.on_run();
@@ -156,30 +174,40 @@ mod tests {
             Some(Lexing::with_unknown_strings(encoding))
         });
         check("SELECT 1", [known; 3]);
-        let unknown_strings = worst(TextEncoding::AsciiSafe);
+        let unknown_strings = worst(TextEncoding::Utf8);
         check("SELECT '\\'", [known, unknown_strings, unknown_strings]);
-        check("SELECT 'é'", [known, worst(TextEncoding::Unsafe), None]);
+        check("SELECT 'é'", [known, worst(TextEncoding::Other), None]);
     }
 
     #[test]
-    fn reports_are_followed() {
-        let mut settings = TextSettings::new(REPORTED);
-        settings.on_report(b"client_encoding", b"SJIS");
-        settings.on_report(b"standard_conforming_strings", b"off");
+    fn only_utf8_on_both_sides_is_utf8() {
         let ledger = Ledger::default();
-        let expect = Lexing {
-            encoding: TextEncoding::Unsafe,
-            strings: StandardStrings::Off,
-        };
+        for (server, client, expect) in [
+            ("UTF8", "UTF8", TextEncoding::Utf8),
+            ("UTF8", "SJIS", TextEncoding::Other),
+            ("UTF8", "LATIN1", TextEncoding::Other),
+            ("UTF8", "SQL_ASCII", TextEncoding::Other),
+            ("LATIN1", "UTF8", TextEncoding::Other),
+            ("SQL_ASCII", "UTF8", TextEncoding::Other),
+            ("EUC_JP", "EUC_JP", TextEncoding::Other),
+        ] {
+            let mut settings = settings();
+            settings.on_report(b"server_encoding", server.as_bytes());
+            settings.on_report(b"client_encoding", client.as_bytes());
+            settings.on_report(b"standard_conforming_strings", b"off");
+            let found = settings.for_text("é\\".as_bytes(), ledger.settled());
+            let strings = StandardStrings::Off;
+            let encoding = expect;
+            assert_eq!(
+                found,
+                Some(Lexing { encoding, strings }),
+                "{server} {client}"
+            );
+        }
+        let unreported = TextSettings::new(Reports::default()).reported();
         assert_eq!(
-            settings.for_text("é\\".as_bytes(), ledger.settled()),
-            Some(expect)
-        );
-        settings.on_report(b"client_encoding", b"UTF8");
-        settings.on_report(b"standard_conforming_strings", b"on");
-        assert_eq!(
-            settings.for_text("é\\".as_bytes(), ledger.settled()),
-            Some(REPORTED)
+            unreported,
+            Lexing::with_unknown_strings(TextEncoding::Other)
         );
     }
 }

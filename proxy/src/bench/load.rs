@@ -87,7 +87,7 @@ mod tests {
     fn written(sql: &str) -> Vec<String> {
         let verdict = classify(
             sql.as_bytes(),
-            Lexing::with_unknown_strings(TextEncoding::AsciiSafe),
+            Lexing::with_unknown_strings(TextEncoding::Utf8),
         );
         assert_eq!(verdict.statements.len(), 1, "{sql}");
         let effects = &verdict.statements[0].effects;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
     Backstop, Class, Control, Effects, FencingVariable, Lexing, MAX_PARSED, Mode, ObjectName,
-    Policy, Requirement, ScopeId, SearchPath, SessionPolicy, StandardStrings, Statement, Tables,
-    TextEncoding, Who, classify,
+    Policy, Requirement, ScopeId, SessionPolicy, StandardStrings, Statement, Tables, TextEncoding,
+    Who, classify,
 };
 
 use super::explained::{Explained, ExplainedSession, ExplainedStatement};
@@ -49,9 +49,6 @@ pub(super) struct ExplainArgs {
     /// The address that it comes from [default: a unix socket]
     #[arg(long, value_name = "IP")]
     client: Option<IpAddr>,
-    /// Its search_path, with commas between the schemas; "$user" is the user [default: not known]
-    #[arg(long, value_name = "SCHEMAS")]
-    search_path: Option<String>,
     /// The tokens that it has declared: 34, or scheduler=34,billing=7
     #[arg(long, value_name = "TOKENS")]
     token: Option<String>,
@@ -78,26 +75,17 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         common_name: args.cn.as_deref(),
         client: args.client,
     });
-    let schemas: Option<Vec<Box<str>>> = args.search_path.as_deref().map(|path| {
-        path.split(',')
-            .map(|name| schema(name, &args.user))
-            .collect()
-    });
     let mut holder = Holder::new(&session, args.token.as_deref())?;
     let sql = text(&args.sql).map_err(failed)?;
     // As in a session that has changed nothing about it.
     let lexing = Lexing {
-        encoding: TextEncoding::AsciiSafe,
+        encoding: TextEncoding::Utf8,
         strings: StandardStrings::On,
     };
     let verdict = classify(&sql, lexing);
     let mut prepared = HashMap::new();
     let statements = verdict.statements.iter().map(|statement| {
-        let path = match &schemas {
-            Some(schemas) => SearchPath::Known(schemas),
-            None => SearchPath::Unknown,
-        };
-        let explained = explain(&session, path, statement, &holder, &prepared);
+        let explained = explain(&session, statement, &holder, &prepared);
         holder.guard = holder.guard.after(statement);
         follow(statement, &mut holder, &mut prepared);
         explained
@@ -120,19 +108,6 @@ fn text(sql: &str) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     io::stdin().take(SQL_BYTES_MAX).read_to_end(&mut text)?;
     Ok(text)
-}
-
-/// One name of a search_path, folded as PostgreSQL does.
-fn schema(written: &str, user: &str) -> Box<str> {
-    let written = written.trim();
-    let quoted = written
-        .strip_prefix('"')
-        .and_then(|rest| rest.strip_suffix('"'));
-    match (written, quoted) {
-        ("$user", _) | (_, Some("$user")) => user.into(),
-        (_, Some(name)) => name.replace("\"\"", "\"").into(),
-        (name, None) => name.to_ascii_lowercase().into(),
-    }
 }
 
 /// The tokens that the session holds where a statement stands, and whether it is surely read-only without.
@@ -202,7 +177,6 @@ fn follow(
 
 fn explain(
     session: &SessionPolicy,
-    path: SearchPath<'_>,
     statement: &Statement,
     holder: &Holder,
     prepared: &HashMap<Box<str>, Arc<Effects>>,
@@ -216,7 +190,7 @@ fn explain(
         _ => None,
     });
     let effects = executed.as_ref().unwrap_or(&statement.effects);
-    let decision = session.decision(effects, path);
+    let decision = session.decision(effects);
     let (outcome, mode) = refused_for_controls(session, statement, holder)
         .or_else(|| read_only(session, statement, &decision.requirement, holder))
         .unwrap_or_else(|| outcome(session, &decision.requirement, holder));
@@ -267,9 +241,6 @@ fn needs(session: &SessionPolicy, requirement: &Requirement) -> String {
             format!("the current token of {}", names.join(" and of "))
         }
         Requirement::Refuse(_) => "nothing helps".to_owned(),
-        Requirement::NeedsSearchPath(name) => {
-            format!("the schema of {name}: give --search-path (the proxy asks the server)")
-        }
     }
 }
 
@@ -353,9 +324,6 @@ fn outcome(
     match requirement {
         Requirement::Free => ("passes".to_owned(), mode_name(general)),
         Requirement::Refuse(_) => refused(general, "PF005, refused by the policy"),
-        Requirement::NeedsSearchPath(_) => {
-            ("depends on the search path".to_owned(), mode_name(general))
-        }
         Requirement::Current(scopes) => {
             let names = || scopes.as_slice().iter().map(|s| scope_name(session, *s));
             let mode = |name: &str| session.mode(Some(name));

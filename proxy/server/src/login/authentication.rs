@@ -5,18 +5,17 @@ use std::io;
 
 use bytes::{Buf, Bytes, BytesMut};
 use pgpalisade_logins::kind;
-use pgpalisade_policies::{Access, Lexing, TextEncoding};
 
 use super::LoginError;
 use super::channel_binding::Binding;
 use crate::arrivals::Arrival;
 use crate::certificates::Loaded;
-use crate::session::access::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Recovery};
-use crate::session::text_settings::report;
+use crate::session::read_only::Reported;
+use crate::session::text_settings::Reports;
 use crate::transport::Socket;
 use crate::wire::backend::{self, tag};
+use crate::wire::frontend;
 use crate::wire::header::{self, HEADER_LEN, Header};
-use crate::wire::{encode, frontend};
 
 /// What the client may send ahead of the end of the login.
 const AHEAD_MAX: usize = 64 * 1024;
@@ -25,12 +24,10 @@ const AHEAD_MAX: usize = 64 * 1024;
 pub(super) struct Authenticated {
     /// Its process id, as it told the client.
     pub(crate) backend_pid: i32,
-    /// How the server reads its texts.
-    pub(crate) lexing: Lexing,
-    /// What it reported for the backstop's setting.
-    pub(crate) reported: Access,
-    /// Whether it is a standby.
-    pub(crate) recovery: Recovery,
+    /// What it has reported of the reading of texts.
+    pub(crate) texts: Reports,
+    /// What it has reported of read-only mode.
+    pub(crate) reported: Reported,
     /// ReadyForQuery, not passed on yet.
     pub(crate) ready: Bytes,
     /// What it has sent behind that.
@@ -77,8 +74,6 @@ impl Opened {
 pub(super) async fn relay(
     legs: &mut Legs<'_>,
     opened: Opened,
-    asked: Access,
-    startup: Access,
     arrival: &mut Arrival,
 ) -> Result<Authenticated, LoginError> {
     let Legs {
@@ -106,7 +101,8 @@ pub(super) async fn relay(
                     out.extend_from_slice(&binding.offered(message.clone(), body));
                 }
                 tag::PARAMETER_STATUS => {
-                    said.on_parameter(body, &message, asked, startup, &mut out)
+                    said.on_parameter(body);
+                    out.extend_from_slice(&message);
                 }
                 tag::BACKEND_KEY_DATA => {
                     said.backend_pid = backend::backend_pid(body).unwrap_or_default();
@@ -167,40 +163,19 @@ impl Authenticated {
     fn nothing() -> Self {
         Self {
             backend_pid: 0,
-            lexing: Lexing::with_unknown_strings(TextEncoding::Unsafe),
-            reported: Access::ReadWrite,
-            recovery: Recovery::Unknown,
+            texts: Reports::default(),
+            reported: Reported::default(),
             ready: Bytes::new(),
             server_carry: BytesMut::new(),
         }
     }
 
-    /// Passes a report on. Of the backstop the client sees what it asked for.
-    fn on_parameter(
-        &mut self,
-        body: &[u8],
-        message: &[u8],
-        asked: Access,
-        startup: Access,
-        out: &mut BytesMut,
-    ) {
-        if let Some((name, reported)) = backend::parameter_status(body) {
-            report(&mut self.lexing, name, reported);
+    /// Takes note of a report.
+    fn on_parameter(&mut self, body: &[u8]) {
+        if let Some((name, value)) = backend::parameter_status(body) {
+            self.texts.note(name, value);
+            self.reported.note(name, value);
         }
-        match backend::parameter_status(body) {
-            Some((name, reported)) if name == IN_HOT_STANDBY.as_bytes() => {
-                self.recovery = Recovery::reported(reported);
-            }
-            Some((name, reported)) if name == DEFAULT_READ_ONLY.as_bytes() => {
-                self.reported = access::parse(reported).unwrap_or(Access::ReadWrite);
-                if startup == Access::ReadOnly {
-                    encode::parameter_status(out, DEFAULT_READ_ONLY, access::value(asked));
-                    return;
-                }
-            }
-            _ => {}
-        }
-        out.extend_from_slice(message);
     }
 }
 

@@ -12,7 +12,6 @@ use pgpalisade_logins::scram::{Leg, nonce};
 use pgpalisade_logins::{
     Channel, Credentials, Password, Readers, ServerLogin, ServerLoginError, Step, end_point, kind,
 };
-use pgpalisade_policies::Access;
 
 use super::LoginError;
 use super::authentication::{self, Authenticated, Legs, Opened, next_message};
@@ -34,7 +33,6 @@ pub(super) async fn authenticate(
     legs: &mut Legs<'_>,
     logins: &Logins,
     request: &StartupRequest,
-    startup: Access,
     arrival: &mut Arrival,
 ) -> Result<Authenticated, LoginError> {
     let mediator = Mediator {
@@ -44,8 +42,7 @@ pub(super) async fn authenticate(
         bytes: BytesMut::new(),
     };
     let opened = mediator.run(logins).await?;
-    let asked = request.asked_access();
-    authentication::relay(legs, opened, asked, startup, arrival).await
+    authentication::relay(legs, opened, arrival).await
 }
 
 /// A login between two sockets.

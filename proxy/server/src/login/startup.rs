@@ -11,7 +11,7 @@ use super::{LoginError, Silence};
 use crate::certificates::ClientLeg;
 use crate::rejection::Rejection;
 use crate::rejection_log::{ClientAddr, SessionLabel};
-use crate::session::access::{self, DEFAULT_READ_ONLY};
+use crate::session::read_only;
 use crate::session::startup_options::{self, Setting};
 use crate::transport::Socket;
 use crate::wire::WireError;
@@ -143,7 +143,7 @@ fn replication(value: Option<&[u8]>) -> Replication {
     match value {
         None => Replication::No,
         // Anything but a clear no is a yes.
-        Some(value) => match access::parse(value) {
+        Some(value) => match read_only::parse(value) {
             Some(Access::ReadWrite) => Replication::No,
             Some(Access::ReadOnly) | None => Replication::Yes,
         },
@@ -194,26 +194,14 @@ impl StartupRequest {
         }
     }
 
-    /// What the client wants its transactions to be. Where it says nothing, PostgreSQL's own default.
-    pub(super) fn asked_access(&self) -> Access {
-        startup_options::last(&self.settings, DEFAULT_READ_ONLY)
-            .and_then(access::parse)
-            .unwrap_or(Access::ReadWrite)
-    }
-
     /// Whether it asks for replication.
     pub(super) const fn asks_for_replication(&self) -> Replication {
         self.replication
     }
 
-    /// The packet as the server is to get it: as it is, or with the backstop.
-    pub(super) fn packet_for_server(&self, startup: Access) -> Result<Bytes, LoginError> {
-        match (startup, startup::parse(&self.packet)?) {
-            (Access::ReadOnly, StartupPacket::Startup(message)) => Ok(message
-                .with_parameter(DEFAULT_READ_ONLY, access::value(startup))?
-                .freeze()),
-            _ => Ok(self.packet.clone()),
-        }
+    /// The packet, for the server.
+    pub(super) const fn packet(&self) -> &Bytes {
+        &self.packet
     }
 
     /// Who this is, for logs and records.

@@ -6,15 +6,13 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use pgpalisade_policies::Access;
-
 use super::token_grant::Grant;
 use super::{End, Relay};
 use crate::history;
 use crate::rejection::Rejection;
 use crate::session::Adjusted;
-use crate::session::access::Adjustment;
 use crate::session::action::{Prerequisite, Unread};
+use crate::session::read_only::Adjustment;
 
 /// How often it is looked whether a client that waits is still there.
 const CLIENT_LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -30,10 +28,6 @@ impl Relay {
                 let verdict = self.meanwhile(classification.of(text, lexing)).await?;
                 self.session.on_verdict(verdict);
                 Ok(())
-            }
-            Prerequisite::SearchPath => {
-                self.session.ask_search_path();
-                self.await_replies().await
             }
             Prerequisite::History => {
                 let takeover = self.worker.shared.takeover.clone();
@@ -89,13 +83,10 @@ impl Relay {
     /// Changes what the server lets the session's transactions do.
     pub(super) async fn adjust(&mut self, adjustment: Adjustment) -> Result<Adjusted, End> {
         self.session.begin_adjustment(adjustment);
-        if adjustment == Adjustment::Default(Access::ReadWrite) {
-            self.put_output();
-            return Ok(Adjusted::Done);
-        }
         // Should it be cancelled, nothing may stand behind it that relies on it.
         self.await_replies().await?;
-        Ok(self.session.end_adjustment())
+        let adjusted = self.session.end_adjustment(adjustment);
+        adjusted.map_err(|ending| self.ended(ending))
     }
 
     /// The same as [`Self::meanwhile`] for what may take long, and is of no use once the client has gone, or the proxy

@@ -12,7 +12,7 @@ use crate::fence::readable::readable;
 use crate::fence::{Identified, Purpose, Terms};
 use crate::rejection::{Rejection, RejectionKind};
 use crate::rejection_log::SessionLabel;
-use crate::session::access::Adjustment;
+use crate::session::read_only::Adjustment;
 use crate::session::tokens::{Declared, Denied, Obtained, Wanted};
 use crate::session::{Adjusted, Identity};
 use crate::takeover::{Acquired, DeclareError, Lease, Takeover, Trace};

@@ -547,7 +547,7 @@ fn the_queue_has_a_limit() {
 fn with_text(request: Request, text: &str) -> InFlight {
     let verdict = classify(
         text.as_bytes(),
-        Lexing::with_unknown_strings(TextEncoding::AsciiSafe),
+        Lexing::with_unknown_strings(TextEncoding::Utf8),
     );
     InFlight::client(request, Some(Arc::new(verdict)))
 }

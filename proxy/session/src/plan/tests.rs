@@ -2,7 +2,7 @@
 
 use pgpalisade_authority::{Mark, Token};
 use pgpalisade_policies::scan::NeedsParse;
-use pgpalisade_policies::{Effects, Lexing, Mode, Policy, SearchPath, TextEncoding, Who, classify};
+use pgpalisade_policies::{Effects, Lexing, Mode, Policy, TextEncoding, Who, classify};
 
 use super::*;
 use crate::fence::mark_cache::MarkCache;
@@ -27,7 +27,7 @@ enum Outcome {
 
 use Outcome::{Admit, Declare, Refuse};
 
-const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
+const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Utf8);
 
 const FREE: Outcome = Admit(Basis::NotRequired);
 const TOKEN: Outcome = Admit(Basis::Token);
@@ -168,7 +168,6 @@ impl Session {
             status: self.status,
             wrote: self.wrote,
             pipeline: self.pipeline,
-            path: SearchPath::Unknown,
             confirmed: self.ledger.settled().map(confirmed),
         }
     }
@@ -440,12 +439,16 @@ fn in_a_failed_transaction_nothing_runs_until_it_has_ended() {
     }
 }
 
-/// A function may have switched read-only mode off for the next transaction, and nobody has heard of it yet.
+/// What runs at the end of a transaction may switch read-only mode off for the next one: nobody has heard of it yet.
 #[test]
 fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
     for text in [
+        "COMMIT; SELECT f()",
+        "ROLLBACK; BEGIN READ ONLY; SELECT f()",
+        "COMMIT AND CHAIN; SELECT f()",
         "SELECT f(); COMMIT; SELECT f()",
         "BEGIN; SELECT f(); COMMIT; BEGIN; SELECT f(); COMMIT",
+        "BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT f(); COMMIT; SELECT f()",
         "FETCH c; ROLLBACK AND CHAIN; FETCH c",
         "EXECUTE r; COMMIT; EXECUTE r",
         "BEGIN; RESET ALL; COMMIT; SELECT f()",
@@ -474,8 +477,9 @@ fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
         Session::new("").check(text, FREE);
     }
     let mut inside = Session::new("");
-    inside.guard = Guard::new(crate::read_only::Certainty::Ran);
-    inside.check("SELECT 1", FREE);
+    inside.status = TransactionStatus::InTransaction;
+    inside.check("SELECT f()", FREE);
+    inside.check("RELEASE s; SELECT f(); ROLLBACK TO s; SELECT f()", FREE);
     inside.check("COMMIT; SELECT f()", Refuse(NoToken));
     let mut pipeline = Session::new("");
     pipeline.guard = Guard::IN_DOUBT;
@@ -603,16 +607,14 @@ fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
         let holding = variables.token();
         assert_eq!(basis(fence.admit_copy_data(holding)), expect, "{token:?}");
         let admission = |effects: &Effects| {
-            basis(
-                match fence.admit_effects(effects, holding, SearchPath::Unknown) {
-                    Ok(Admitted {
-                        permit,
-                        observed: None,
-                    }) => Ok(permit),
-                    Err(Unmet::Refuse(rejection)) => Err(rejection),
-                    other => panic!("{other:?}"),
-                },
-            )
+            basis(match fence.admit_effects(effects, holding) {
+                Ok(Admitted {
+                    permit,
+                    observed: None,
+                }) => Ok(permit),
+                Err(Unmet::Refuse(rejection)) => Err(rejection),
+                other => panic!("{other:?}"),
+            })
         };
         assert_eq!(admission(&Effects::unknown(None)), expect, "{token:?}");
         assert_eq!(admission(&Effects::none()), Ok(Basis::NotRequired));

@@ -5,13 +5,13 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use pgpalisade_authority::{Claim, Token};
-use pgpalisade_policies::{Access, VerdictCache, classify};
+use pgpalisade_policies::{VerdictCache, classify};
 use rand::Rng as _;
 use rand::rngs::StdRng;
 
-use super::super::access::Adjustment;
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
+use super::super::read_only::Adjustment;
 use super::super::tokens::{Declared, Denied, Wanted};
 use super::super::{Adjusted, Identity, Session};
 use super::frames::{empty, parts, split};
@@ -177,10 +177,6 @@ impl<'a> Driver<'a> {
                 self.session
                     .on_verdict(classify(&unread.text, unread.lexing).into());
             }
-            Prerequisite::SearchPath => {
-                self.session.ask_search_path();
-                self.await_replies();
-            }
             Prerequisite::History => self.session.on_history("[]".to_owned()),
             Prerequisite::Access(adjustment) => {
                 if self.adjust(adjustment) == Adjusted::Refused {
@@ -215,12 +211,11 @@ impl<'a> Driver<'a> {
 
     fn adjust(&mut self, adjustment: Adjustment) -> Adjusted {
         self.session.begin_adjustment(adjustment);
-        if adjustment == Adjustment::Default(Access::ReadWrite) {
-            self.put_output();
-            return Adjusted::Done;
-        }
         self.await_replies();
-        self.session.end_adjustment()
+        match self.course {
+            Course::GoesOn => self.session.end_adjustment(adjustment).unwrap(),
+            Course::Ended => Adjusted::Refused,
+        }
     }
 
     fn obtain(&mut self, wanted: &Wanted, lift: Option<Adjustment>) -> Option<Grant> {

@@ -96,9 +96,9 @@ impl Postgres {
         }
     }
 
-    /// What its next transaction may do.
-    pub(super) fn default_access(&self) -> Access {
-        self.settings.access()
+    /// What its login reports of the access mode of transactions.
+    pub(super) fn default_access(&self) -> &str {
+        &self.reported
     }
 
     pub(super) fn is_closed(&self) -> bool {

@@ -63,7 +63,7 @@ fn who_holds_the_current_token_gets_what_postgresql_says() {
             direct.read(tag, body);
             expect.extend(direct.take());
         }
-        let server = Postgres::new(&[(DEFAULT_ACCESS, "on"), (TOKEN, "5")]);
+        let server = Postgres::new(&[(DEFAULT_ACCESS, "off"), (TOKEN, "5")]);
         let mut driver = Driver::new(verdicts, rng, Authority::Accepts, server);
         driver.start_with("5");
         for message in &messages {
@@ -87,7 +87,6 @@ fn who_holds_the_current_token_gets_what_postgresql_says() {
 fn nobody_writes_without_the_current_token() {
     check(|rng, verdicts| {
         let messages = Client::talk(rng, Kind::Any);
-        // A login that brings a token begins read-write.
         let startups: [(&str, Option<&str>); 8] = [
             ("on", None),
             ("on", None),
@@ -215,11 +214,10 @@ fn satisfy(session: &mut super::super::Session, prerequisite: Prerequisite) {
         Prerequisite::Verdict(unread) => {
             session.on_verdict(classify(&unread.text, unread.lexing).into())
         }
-        Prerequisite::SearchPath => session.ask_search_path(),
         Prerequisite::History => session.on_history("[]".to_owned()),
         Prerequisite::Access(adjustment) => {
             session.begin_adjustment(adjustment);
-            let _ = session.end_adjustment();
+            let _ = session.end_adjustment(adjustment);
         }
         Prerequisite::Tokens(wanted, _) => match session.may_declare(&wanted) {
             Ok(()) => drop(session.on_declared(&wanted, identified(), Ok(wanted.brought()))),

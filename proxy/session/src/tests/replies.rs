@@ -1,12 +1,12 @@
 //! A message of the server in each state of its session: who gets it, what the client gets in its place or in front of
 //! it (`!` and type bytes), and how many requests are in flight behind it.
 
-use pgpalisade_policies::Access;
+use pgpalisade_policies::Lifetime;
 
 use super::super::Adjusted;
-use super::super::access::{Adjustment, DEFAULT_READ_ONLY};
 use super::super::action::{Action, Disposition};
 use super::super::endings::Ending;
+use super::super::read_only::{Adjustment, DEFAULT_READ_ONLY};
 use super::frames::{bind, empty, error_body, execute, parse, parts, query, row, split, strings};
 use super::subject::{Holds, Subject, sync};
 
@@ -148,9 +148,7 @@ fn replies_to_the_client() {
 #[test]
 fn replies_to_the_session_itself() {
     let mut subject = subject(Current, &[]);
-    subject
-        .session
-        .begin_adjustment(Adjustment::Default(Access::ReadOnly));
+    subject.session.begin_adjustment(Adjustment::Release);
     check(
         &mut subject,
         &[
@@ -167,31 +165,48 @@ fn replies_to_the_session_itself() {
         ],
     );
     // One that must not fail: nobody knows the access mode then.
-    subject
-        .session
-        .begin_adjustment(Adjustment::Default(Access::ReadOnly));
+    subject.session.begin_adjustment(Adjustment::Release);
     check(
         &mut subject,
         &[(b'3', b"", "drop 6"), (b'E', &error(), "own !E 1")],
     );
 }
 
+/// Read-only mode counts if the process of the login says that it has it.
 #[test]
-fn answers_about_the_search_path() {
-    let mut subject = subject(Nothing, &[]);
-    subject.session.ask_search_path();
-    for (at, value) in ["public", "none", "u"].into_iter().enumerate() {
-        for tag in *b"312" {
-            let _ = subject.reply(tag, b"");
+fn the_guard_is_confirmed() {
+    let on = setting(DEFAULT_READ_ONLY, "on");
+    for (process, report, holds) in [
+        ("7", Some(&on), true),
+        // A pooler lends other processes.
+        ("8", Some(&on), false),
+        ("", Some(&on), false),
+        // A server before version 14.
+        ("7", None, false),
+    ] {
+        let mut subject = Subject::at_login(Nothing);
+        subject.session.begin_adjustment(Adjustment::Guard);
+        for _ in 0..2 {
+            for tag in *b"312" {
+                let _ = subject.reply(tag, b"");
+            }
+            let disposition = subject.reply(b'D', &row(process));
+            assert!(matches!(
+                disposition,
+                Disposition::Drop | Disposition::Relay
+            ));
+            let _ = subject.reply(b'C', b"SET\0");
+            let _ = subject.reply(b'3', b"");
+            let _ = subject.reply(b'3', b"");
+            if let Some(report) = report {
+                let _ = subject.reply(b'S', report);
+            }
+            let _ = subject.reply(b'Z', b"I");
         }
-        let disposition = subject.reply(b'D', &row(value));
-        assert!(matches!(disposition, Disposition::Drop), "{at}");
-        let _ = subject.reply(b'C', b"SHOW\0");
-        let _ = subject.reply(b'3', b"");
-        let _ = subject.reply(b'3', b"");
-        let _ = subject.reply(b'Z', b"I");
+        assert!(subject.session.is_answered());
+        let confirmed = subject.session.end_adjustment(Adjustment::Guard);
+        assert_eq!(confirmed.is_ok(), holds, "{process} {report:?}");
     }
-    assert!(subject.session.is_answered());
 }
 
 #[test]
@@ -228,37 +243,60 @@ fn a_refusal_stands_in_the_place_of_the_servers_error() {
 
 #[test]
 fn a_lift_that_comes_too_late_answers_the_message_it_was_for() {
-    let begun: [(u8, &[u8], &str); 3] = [
+    let lifted = |subject: &mut Subject| {
+        let lift = Adjustment::Lift(Lifetime::Session);
+        subject.session.end_adjustment(lift).unwrap()
+    };
+    let begun: [(u8, &[u8], &str); 10] = [
+        (b'3', b"", "drop 13"),
+        (b'1', b"", "drop 12"),
+        (b'2', b"", "drop 11"),
+        (b'C', b"SET\0", "drop 10"),
+        (b'3', b"", "drop 9"),
+        (b'3', b"", "drop 8"),
+        (b'Z', b"T", "drop 7"),
         (b'3', b"", "drop 6"),
         (b'1', b"", "drop 5"),
         (b'2', b"", "drop 4"),
     ];
     let mut subject = in_block(Nothing);
-    subject.session.begin_adjustment(Adjustment::SetReadWrite);
+    subject
+        .session
+        .begin_adjustment(Adjustment::Lift(Lifetime::Session));
     check(&mut subject, &begun);
     check(
         &mut subject,
         &[(b'E', &error(), "drop !E 1"), (b'Z', b"E", "relay 0")],
     );
-    assert_eq!(subject.session.end_adjustment(), Adjusted::Refused);
+    assert_eq!(lifted(&mut subject), Adjusted::Refused);
     // In a pipeline nothing answers but the error, and the rest is skipped.
     let mut subject = Subject::new(Nothing);
     subject.run(&parse("", "SELECT 1"), "", b'I');
-    subject.session.begin_adjustment(Adjustment::SetReadWrite);
-    let begun: [(u8, &[u8], &str); 3] = [
+    subject
+        .session
+        .begin_adjustment(Adjustment::Lift(Lifetime::Session));
+    let begun: [(u8, &[u8], &str); 9] = [
+        (b'3', b"", "drop 11"),
+        (b'1', b"", "drop 10"),
+        (b'2', b"", "drop 9"),
+        (b'C', b"SET\0", "drop 8"),
+        (b'3', b"", "drop 7"),
+        (b'3', b"", "drop 6"),
         (b'3', b"", "drop 5"),
         (b'1', b"", "drop 4"),
         (b'2', b"", "drop 3"),
     ];
     check(&mut subject, &begun);
     check(&mut subject, &[(b'E', &error(), "drop !E 0")]);
-    assert_eq!(subject.session.end_adjustment(), Adjusted::Refused);
+    assert_eq!(lifted(&mut subject), Adjusted::Refused);
     assert!(matches!(subject.ask(&bind("", "")), Action::Discard));
     // Should it not be too late, nobody hears of it.
     let mut subject = in_block(Nothing);
-    subject.session.begin_adjustment(Adjustment::SetReadWrite);
+    subject
+        .session
+        .begin_adjustment(Adjustment::Lift(Lifetime::Session));
     subject.answer("", b'T');
-    assert_eq!(subject.session.end_adjustment(), Adjusted::Done);
+    assert_eq!(lifted(&mut subject), Adjusted::Done);
     assert_eq!(subject.to_client, b"");
 }
 
@@ -407,21 +445,25 @@ fn a_reply_that_contradicts_the_judgement_ends_the_session() {
     );
 }
 
-/// What the session has set itself is not the client's affair.
+/// What the session has set itself is not the client's affair. Whoever may write has the setting to itself.
 #[test]
 fn reports_of_the_access_mode() {
     let on = setting(DEFAULT_READ_ONLY, "on");
     let off = setting(DEFAULT_READ_ONLY, "off");
-    for holds in [Current, Nothing] {
-        check(
-            &mut subject(holds, &[query("SET default_transaction_read_only = on")]),
-            &[
-                (b'C', b"SET\0", "relay 1"),
-                (b'S', &on, "drop !S 1"),
-                (b'Z', b"I", "relay 0"),
-            ],
-        );
-    }
+    let set = [query("SET default_transaction_read_only = on")];
+    check(
+        &mut subject(Current, &set),
+        &[
+            (b'C', b"SET\0", "relay 1"),
+            (b'S', &on, "relay 1"),
+            (b'Z', b"I", "relay 0"),
+        ],
+    );
+    // It is on already, so the server reports nothing.
+    check(
+        &mut subject(Nothing, &set),
+        &[(b'C', b"SET\0", "relay 1"), (b'Z', b"I", "relay !S 0")],
+    );
     // A function has switched read-only mode off. It was the session's own, so the client has nothing to hear of it; it
     // is put up again before anything else.
     let mut subject = subject(Nothing, &[query("SELECT g()")]);
@@ -434,7 +476,7 @@ fn reports_of_the_access_mode() {
         ],
     );
     let action = subject.ask(&query("SELECT 1"));
-    assert_eq!(super::subject::word(&action, &subject), "ro");
+    assert_eq!(super::subject::word(&action, &subject), "guard");
 }
 
 /// SHOW says what the client has asked for, where the server says what the session has set.

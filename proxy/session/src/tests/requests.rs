@@ -181,15 +181,15 @@ fn table(holds: Holds) -> String {
 /// A Sync passes without the change of the access mode that is due; what is sent behind it does not.
 #[test]
 fn a_sync_in_front_of_the_first_request() {
-    let mut subject = Subject::at_login(Holds::Current);
+    let mut subject = Subject::at_login(Holds::None);
     let action = subject.ask(&sync());
     assert_eq!(word(&action, &subject), "free");
-    let insert = query("INSERT INTO t VALUES (1)");
-    let action = subject.ask(&insert);
+    let select = query("SELECT 1");
+    let action = subject.ask(&select);
     assert_eq!(word(&action, &subject), "wait");
     subject.answer("", b'I');
-    let action = subject.ask(&insert);
-    assert_eq!(word(&action, &subject), "+token");
+    let action = subject.ask(&select);
+    assert_eq!(word(&action, &subject), "guard");
 }
 
 /// Whatever ends a pipeline decides whether a SET in it counts, so what follows waits for that.
@@ -421,58 +421,58 @@ unknown      end      end      end      end      end      end      end      -   
 
 const STALE: &str = "
              idle     block    failed   pipe     ran      doubt    skip     copy     behind   settling
-Q:read       ro       free     fails    free     free     free     drop     end      wait     wait
-Q:write      ro       +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:copy       ro       +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:begin      ro       free     fails    free     free     free     drop     end      wait     wait
-Q:commit     ro       +no      free     wait     +no      +no      drop     end      wait     wait
-Q:rollback   ro       free     free     free     free     free     drop     end      wait     wait
-Q:same       ro       +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:other      ro       +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:lower      ro       +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:none       ro       +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:take       ro       +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:taken      ro       +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:next       ro       +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:next,reads ro       +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:ends,sets  ro       +no      declare  wait     +no      +no      drop     end      wait     wait
-Q:show       ro       +free    fails    wait     +free    +free    drop     end      wait     wait
-Q:history    ro       history  fails    wait     history  history  drop     end      wait     wait
-Q:execute    ro       +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:empty      ro       free     free     free     free     free     drop     end      wait     wait
-Q:malformed  ro       free     free     free     free     free     drop     end      wait     wait
-Q:begun      ro       whole    whole    whole    whole    whole    drop     end      wait     wait
-P:read       ro       free     free     free     free     free     drop     end      wait     wait
-P:write      ro       free     free     free     free     free     drop     end      wait     wait
-P:literal    ro       lower    free     wait     lower    lower    drop     end      wait     wait
-P:malformed  ro       free     free     free     free     free     drop     end      wait     wait
-P:begun      ro       whole    whole    whole    whole    whole    drop     end      wait     wait
-B:read       ro       free     free     free     free     free     drop     end      wait     wait
-B:value      ro       lower    free     wait     lower    lower    drop     end      wait     wait
-B:write      ro       lower    free     wait     lower    lower    drop     end      wait     wait
-B:unknown    ro       lower    free     wait     lower    lower    drop     end      wait     wait
-B:malformed  ro       free     free     free     free     free     drop     end      wait     wait
-D:read       ro       free     free     free     free     free     drop     end      wait     wait
-D:write      ro       lower    free     wait     lower    lower    drop     end      wait     wait
-D:portal     ro       free     free     free     free     free     drop     end      wait     wait
-D:malformed  ro       free     free     free     free     free     drop     end      wait     wait
-E:read       ro       free     +no      free     free     lower    drop     end      wait     wait
-E:write      ro       +no      +no      wait     +no      lower    drop     end      wait     wait
-E:unknown    ro       lower    +no      wait     lower    lower    drop     end      wait     wait
-E:malformed  ro       free     free     free     free     free     drop     end      wait     wait
-E:begun      ro       front    front    front    front    front    drop     end      wait     wait
-C:statement  ro       free     free     free     free     free     drop     free     free     wait
-C:portal     ro       free     free     free     free     free     drop     free     free     wait
-C:malformed  ro       free     free     free     free     free     drop     free     free     wait
+Q:read       guard    free     fails    free     free     free     drop     end      wait     wait
+Q:write      guard    +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:copy       guard    +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:begin      guard    free     fails    free     free     free     drop     end      wait     wait
+Q:commit     guard    +no      free     wait     +no      +no      drop     end      wait     wait
+Q:rollback   guard    free     free     free     free     free     drop     end      wait     wait
+Q:same       guard    +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:other      guard    +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:lower      guard    +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:none       guard    +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:take       guard    +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:taken      guard    +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:next       guard    +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:next,reads guard    +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:ends,sets  guard    +no      declare  wait     +no      +no      drop     end      wait     wait
+Q:show       guard    +free    fails    wait     +free    +free    drop     end      wait     wait
+Q:history    guard    history  fails    wait     history  history  drop     end      wait     wait
+Q:execute    guard    +no      fails    wait     +no      +no      drop     end      wait     wait
+Q:empty      guard    free     free     free     free     free     drop     end      wait     wait
+Q:malformed  guard    free     free     free     free     free     drop     end      wait     wait
+Q:begun      guard    whole    whole    whole    whole    whole    drop     end      wait     wait
+P:read       guard    free     free     free     free     free     drop     end      wait     wait
+P:write      guard    free     free     free     free     free     drop     end      wait     wait
+P:literal    guard    +no      free     wait     +no      +no      drop     end      wait     wait
+P:malformed  guard    free     free     free     free     free     drop     end      wait     wait
+P:begun      guard    whole    whole    whole    whole    whole    drop     end      wait     wait
+B:read       guard    free     free     free     free     free     drop     end      wait     wait
+B:value      guard    +no      free     wait     +no      +no      drop     end      wait     wait
+B:write      guard    +no      free     wait     +no      +no      drop     end      wait     wait
+B:unknown    guard    +no      free     wait     +no      +no      drop     end      wait     wait
+B:malformed  guard    free     free     free     free     free     drop     end      wait     wait
+D:read       guard    free     free     free     free     free     drop     end      wait     wait
+D:write      guard    +no      free     wait     +no      +no      drop     end      wait     wait
+D:portal     guard    free     free     free     free     free     drop     end      wait     wait
+D:malformed  guard    free     free     free     free     free     drop     end      wait     wait
+E:read       guard    free     +no      free     free     +no      drop     end      wait     wait
+E:write      guard    +no      +no      wait     +no      +no      drop     end      wait     wait
+E:unknown    guard    +no      +no      wait     +no      +no      drop     end      wait     wait
+E:malformed  guard    free     free     free     free     free     drop     end      wait     wait
+E:begun      guard    front    front    front    front    front    drop     end      wait     wait
+C:statement  guard    free     free     free     free     free     drop     free     free     wait
+C:portal     guard    free     free     free     free     free     drop     free     free     wait
+C:malformed  guard    free     free     free     free     free     drop     free     free     wait
 S            free     free     free     free     free     free     free     free     free     wait
 S:malformed  free     free     free     free     free     free     free     free     free     wait
 H            free     free     free     free     free     free     drop     free     free     wait
 H:malformed  free     free     free     free     free     free     drop     free     free     wait
-F            ro       lower    +no      wait     lower    lower    drop     end      wait     wait
+F            guard    +no      +no      wait     +no      +no      drop     end      wait     wait
 d            free     free     free     wait     free     free     drop     +no      wait     wait
 c            free     free     free     wait     free     free     drop     +no      wait     wait
 f            free     free     free     free     free     free     drop     free     free     wait
 X            bye      bye      bye      bye      bye      bye      bye      bye      bye      wait
-p            ro       end      end      end      end      end      drop     end      end      wait
+p            guard    end      end      end      end      end      drop     end      end      wait
 unknown      end      end      end      end      end      end      end      end      end      end
 ";

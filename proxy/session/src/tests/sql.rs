@@ -12,6 +12,8 @@ pub(super) const TOKEN: &str = "fencing.token";
 pub(super) enum Sql {
     /// `SELECT 1`.
     Select,
+    /// `SELECT pg_catalog.pg_backend_pid()`.
+    Process,
     /// `SELECT f()`, a function that writes.
     Hidden,
     /// `SELECT g()`, a function that switches read-only mode off for later transactions.
@@ -62,6 +64,7 @@ impl Sql {
     fn read_one(text: &str) -> Option<Self> {
         Some(match text {
             "SELECT 1" => Self::Select,
+            "SELECT pg_catalog.pg_backend_pid()" => Self::Process,
             "SELECT f()" => Self::Hidden,
             "SELECT g()" => Self::Switch,
             "SELECT 1/0" => Self::Divide,
@@ -105,6 +108,9 @@ impl Sql {
                     Some(rest) => (Lifetime::Local, rest),
                     None => (Lifetime::Session, rest),
                 };
+                if let Some(name) = rest.strip_suffix(" TO DEFAULT") {
+                    return Some(Self::Set(name.to_owned(), None, lifetime));
+                }
                 let (name, value) = rest.split_once(" = ")?;
                 let value = value.trim_matches('\'').to_owned();
                 Some(match (name, &*value) {
@@ -126,7 +132,12 @@ impl Sql {
     /// in PostgreSQL's source.
     pub(super) const fn takes_snapshot(&self, step: Step) -> bool {
         match self {
-            Self::Select | Self::Hidden | Self::Switch | Self::Divide | Self::Insert => true,
+            Self::Select
+            | Self::Process
+            | Self::Hidden
+            | Self::Switch
+            | Self::Divide
+            | Self::Insert => true,
             Self::Copy | Self::Prepare(..) | Self::Execute(_) | Self::Deallocate(_) => {
                 matches!(step, Step::Run)
             }
@@ -139,6 +150,7 @@ impl Sql {
         matches!(
             self,
             Self::Select
+                | Self::Process
                 | Self::Hidden
                 | Self::Switch
                 | Self::Divide
@@ -151,7 +163,7 @@ impl Sql {
     pub(super) const fn is_select(&self) -> bool {
         matches!(
             self,
-            Self::Select | Self::Hidden | Self::Switch | Self::Divide
+            Self::Select | Self::Process | Self::Hidden | Self::Switch | Self::Divide
         )
     }
 }

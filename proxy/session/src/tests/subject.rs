@@ -4,14 +4,13 @@ use std::cell::RefCell;
 use std::str::FromStr;
 
 use pgpalisade_authority::{Backend, Cluster, Mark, Scope, Token};
-use pgpalisade_policies::{
-    Access, Lexing, Mode, Policy, StandardStrings, TextEncoding, VerdictCache, Who,
-};
+use pgpalisade_policies::{Mode, Policy, VerdictCache, Who};
 
-use super::super::access::{AccessMode, Adjustment, DEFAULT_READ_ONLY};
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::super::in_flight::{Origin, Request};
+use super::super::read_only::{Adjustment, DEFAULT_READ_ONLY, Reported};
+use super::super::text_settings::Reports;
 use super::super::tokens::Wanted;
 use super::super::{Adjusted, Beginning, Session};
 use super::frames::{empty, message, query, strings};
@@ -73,25 +72,31 @@ pub(super) const fn identified() -> Identified {
     }
 }
 
-/// A session as its login leaves it that brings no token: read-only on the server until it holds one.
+/// A session as its login leaves it.
 pub(super) fn session(fence: SessionFence) -> Session {
-    session_begun(fence, Access::ReadOnly)
+    session_begun(fence, "off")
 }
 
-/// A session that was begun with this as its default.
-pub(super) fn session_begun(fence: SessionFence, startup: Access) -> Session {
-    let mut session = Session::new(Beginning {
+/// A session whose default the server has reported so.
+pub(super) fn session_begun(fence: SessionFence, default: &str) -> Session {
+    let (mut reported, mut texts) = (Reported::default(), Reports::default());
+    for (name, value) in [
+        (DEFAULT_READ_ONLY, default),
+        ("in_hot_standby", "off"),
+        ("server_encoding", "UTF8"),
+        ("client_encoding", "UTF8"),
+        ("standard_conforming_strings", "on"),
+    ] {
+        reported.note(name.as_bytes(), value.as_bytes());
+        texts.note(name.as_bytes(), value.as_bytes());
+    }
+    Session::new(Beginning {
         fence,
         scope: None,
         backend_pid: 7,
-        access: AccessMode::new(Access::ReadWrite, startup),
-        text_settings: super::super::text_settings::TextSettings::new(Lexing {
-            encoding: TextEncoding::AsciiSafe,
-            strings: StandardStrings::On,
-        }),
-    });
-    let _ = session.on_backend(b'S', &strings(&["in_hot_standby", "off"]));
-    session
+        reported,
+        texts,
+    })
 }
 
 /// A session and what it has said.
@@ -177,7 +182,8 @@ impl Subject {
         self.session.begin_adjustment(adjustment);
         self.take_output();
         self.answer("SET", b'I');
-        assert_eq!(self.session.end_adjustment(), Adjusted::Done);
+        let adjusted = self.session.end_adjustment(adjustment);
+        assert_eq!(adjusted.unwrap(), Adjusted::Done);
     }
 
     /// A message of the server.
@@ -211,7 +217,12 @@ impl Subject {
                 Request::Describe => vec![(b'n', vec![])],
                 Request::Execute => match front.origin {
                     Origin::Client => vec![complete],
-                    Origin::Injected => [complete].into_iter().chain(self.report()).collect(),
+                    Origin::Injected => {
+                        let asks = self.session.server.read_only.is_asking();
+                        let process = asks.then(|| (b'D', super::frames::row("7")));
+                        let process = process.into_iter().chain([complete]);
+                        process.chain(self.report()).collect()
+                    }
                 },
                 Request::Query => vec![complete, ready],
                 _ => vec![ready],
@@ -225,8 +236,11 @@ impl Subject {
     /// What the server reports of the default that the session has set last.
     fn report(&self) -> Option<(u8, Vec<u8>)> {
         let sent = String::from_utf8_lossy(&self.to_server);
-        let (_, behind) = sent.rsplit_once(&format!("SET {DEFAULT_READ_ONLY} = "))?;
-        let (value, _) = behind.split_once('\0')?;
+        let (_, behind) = sent.rsplit_once(&format!("{DEFAULT_READ_ONLY} "))?;
+        let value = match behind.split_once('\0')? {
+            ("= on", _) => "on",
+            _ => "off",
+        };
         Some((b'S', strings(&[DEFAULT_READ_ONLY, value])))
     }
 
@@ -255,12 +269,10 @@ pub(super) fn word(action: &Action, subject: &Subject) -> String {
         Action::Need(prerequisite) => match prerequisite {
             Prerequisite::Replies => "wait",
             Prerequisite::Verdict(..) => "classify",
-            Prerequisite::SearchPath => "path",
             Prerequisite::History => "history",
-            Prerequisite::Access(Adjustment::SetReadWrite) => "lift",
-            Prerequisite::Access(Adjustment::SetReadOnly) => "lower",
-            Prerequisite::Access(Adjustment::Default(Access::ReadOnly)) => "ro",
-            Prerequisite::Access(Adjustment::Default(Access::ReadWrite)) => "rw",
+            Prerequisite::Access(Adjustment::Lift(_)) => "lift",
+            Prerequisite::Access(Adjustment::Guard) => "guard",
+            Prerequisite::Access(Adjustment::Release) => "release",
             Prerequisite::Tokens(_, None) => "declare",
             Prerequisite::Tokens(_, Some(_)) => "lift+declare",
         },

@@ -106,6 +106,8 @@ impl Postgres {
         let done = |command_tag: &str| Ok(Ran::Done(Vec::new(), command_tag.to_owned()));
         match statement {
             Sql::Select => Ok(one("1", "SELECT 1")),
+            // The process of every session of these tests.
+            Sql::Process => Ok(one("7", "SELECT 1")),
             Sql::Hidden => {
                 self.may_write()?;
                 self.write();
