@@ -265,7 +265,7 @@ impl fmt::Display for Opaque {
             Self::Nul => "it contains a NUL byte",
             Self::NotUtf8 => "it is not UTF-8",
             Self::Encoding => {
-                "it has characters beyond ASCII, and client and server do not both use UTF8"
+                "it has characters beyond ASCII, and it is not sure that client and server both use UTF8"
             }
             Self::Syntax => "it could not be parsed",
             Self::Parser => "it is too complex to be examined",

@@ -7,27 +7,34 @@ use divan::Bencher;
 use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_fence::mark_cache::MarkCache;
 use pgpalisade_fence::{
-    Admitted, Decision, Fence, GrantMode, HeldToken, HeldTokens, SessionFence, Unmet,
+    Admitted, Confirmed, Decision, Fence, GrantMode, Guard, HeldToken, HeldTokens, Meaning, Name,
+    Pipeline, PreparedNames, SessionFence, Situation, Unmet, Variables, Wrote,
 };
-use pgpalisade_policies::scan::{self, NeedsParse};
 use pgpalisade_policies::{Mode, Policy, Verdict, VerdictCache, classify};
-use pgpalisade_session::Pipeline;
-use pgpalisade_session::ledger::Ledger;
-use pgpalisade_session::names::Names;
-use pgpalisade_session::read_only::Guard;
-use pgpalisade_session::situation::{Confirmed, Situation};
-use pgpalisade_session::variables::Variables;
 use pgpalisade_wire::backend::TransactionStatus;
+use pgpalisade_wire::header::Header;
 
 use super::policy::{SCOPES, WHO, insert_into, policy_of};
 use super::{INSERT, POINT_SELECT, SAFE};
+
+/// A session that has prepared nothing.
+struct NoNames;
+
+impl PreparedNames for NoNames {
+    fn find(&self, _name: Name<'_>) -> Option<&Meaning> {
+        None
+    }
+}
+
+const QUERY: Header = Header {
+    tag: b'Q',
+    body_len: INSERT.len() + 1,
+};
 
 /// One session, and what is known of it.
 struct Session {
     fence: SessionFence,
     variables: Variables<Arc<HeldTokens>>,
-    names: Names,
-    ledger: Ledger,
     verdicts: VerdictCache,
 }
 
@@ -56,8 +63,6 @@ impl Session {
         Self {
             fence,
             variables: Variables::new(holding, None),
-            names: Names::default(),
-            ledger: Ledger::default(),
             verdicts: VerdictCache::new(16 << 20),
         }
     }
@@ -73,17 +78,19 @@ impl Session {
     /// As `session/judgement.rs` asks for a text, idle and outside of a transaction.
     fn plan(&mut self, text: &str) -> Decision {
         let verdict = self.verdict(text.as_bytes());
-        let confirmed = |settled| Confirmed::new(settled, &self.names, &self.ledger, Guard::SURE);
         let situation = Situation {
             fence: &self.fence,
             variables: &self.variables,
             accepted: &[],
             status: TransactionStatus::Idle,
-            wrote: self.ledger.wrote(),
+            wrote: Wrote::No,
             pipeline: Pipeline::Closed,
-            confirmed: self.ledger.settled().map(confirmed),
+            confirmed: Some(Confirmed {
+                names: &NoNames,
+                guard: Guard::SURE,
+            }),
         };
-        situation.decide(&verdict)
+        situation.decide(QUERY, &verdict)
     }
 }
 
@@ -91,12 +98,9 @@ impl Session {
 #[divan::bench]
 fn write_by_the_token_alone(bencher: Bencher<'_, '_>) {
     let session = Session::new(Policy::default(), Some(("default", 34)));
-    let admit = || match scan::needs_parse(divan::black_box(INSERT.as_bytes())) {
-        NeedsParse::Yes => false,
-        NeedsParse::No => {
-            let token = divan::black_box(session.variables.token());
-            divan::black_box(session.fence.admit_any(token)).is_some()
-        }
+    let admit = || {
+        let (text, token) = divan::black_box((INSERT.as_bytes(), session.variables.token()));
+        divan::black_box(session.fence.admit_text(QUERY, text, token)).is_some()
     };
     assert!(admit());
     bencher.bench_local(admit);

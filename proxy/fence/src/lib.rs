@@ -1,26 +1,34 @@
-//! The decision: may this message reach PostgreSQL? Pure, and the only maker of [`Permit`]
-//! and of [`ReplicationPermit`].
+//! The decision: may this message reach PostgreSQL? Pure, and the only maker of [`Permit`] and of
+//! [`ReplicationPermit`].
 //!
 //! Its answers are errors where something is missing: an [`Unmet`], or a [`Rejection`](rejection::Rejection) with all
 //! that the client and the log are told.
 
+mod decision;
+mod guard;
 mod held_tokens;
 pub mod mark_cache;
-mod permit;
+mod prepared;
 pub mod readable;
 pub mod rejection;
 mod replication_permit;
-mod requirement;
 mod rules;
 pub mod statement_text;
+mod text_names;
 pub mod token_value;
 pub mod traceparent;
+pub mod variables;
 
 use pgpalisade_wire as wire;
 
+pub use decision::{
+    Admitted, Basis, Confirmed, CopyIn, Decision, Permit, Pipeline, Situation, Unguarded, Unmet,
+    Wrote, runs_a_name, takes,
+};
+pub use guard::{Guard, TransactionAccess, ends_transaction};
 pub use held_tokens::{GrantMode, HeldToken, HeldTokens, Identified, Purpose, Terms, TokenStatus};
-pub use permit::{Admitted, Basis, Grounds, Permit};
+pub use prepared::{Classified, Kind, Meaning, Name, PreparedNames};
 pub use replication_permit::ReplicationPermit;
-pub use requirement::{Decision, Unguarded, Unmet};
 pub use rules::{Fence, SessionFence};
 pub use token_value::{SCOPES_MAX, TokenValue, TokenValueError};
+pub use variables::Variables;

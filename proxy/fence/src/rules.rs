@@ -9,11 +9,8 @@ use pgpalisade_policies::{
 };
 
 use super::mark_cache::{CachedMark, MarkCache};
-use super::permit::Grounds;
-use super::requirement::Unmet;
-use super::{Basis, GrantMode, HeldToken, HeldTokens, Permit, TokenValue};
+use super::{GrantMode, HeldToken, HeldTokens, TokenValue};
 use crate::rejection::Rejection;
-use crate::wire::frontend::FrontendTag;
 
 /// Everything that a decision rests on besides the session. It does not change: a reload makes another one.
 #[derive(Debug)]
@@ -184,25 +181,14 @@ impl SessionFence {
             || self.mode(Some(binding.cell.scope())) == Mode::Enforce
     }
 
-    /// A permit for whatever a session with these tokens sends: it holds all the current tokens that a text can need.
-    /// `None` says nothing; the text must be looked at.
+    /// Whether a session holds a token of each of these scopes.
     #[inline]
-    #[must_use]
-    pub fn admit_any(&self, holding: Option<&Arc<HeldTokens>>) -> Option<Permit> {
-        let needed = self.rules.unlooked()?;
-        let Some(holding) = holding else {
-            return needed.is_empty().then(|| Permit::new(Basis::Exempt));
-        };
+    pub(super) fn holds_each(&self, scopes: &[ScopeId], holding: &HeldTokens) -> bool {
         // Ends at the first that is missing: a session has few tokens.
-        let holds = |id: &ScopeId| {
+        scopes.iter().all(|id| {
             let cell = self.fence.newest(*id);
             cell.is_some_and(|cell| holding.binding(cell).is_some())
-        };
-        let all_count = holding
-            .bindings()
-            .iter()
-            .all(|binding| self.counts(binding));
-        (all_count && needed.iter().all(holds)).then(|| Permit::new(Basis::Token))
+        })
     }
 
     /// Whether the session may write anything at all, so that PostgreSQL has to let it.
@@ -296,77 +282,5 @@ impl SessionFence {
     ) -> Result<(), Box<Rejection>> {
         let mut claims = value.claims().iter();
         claims.try_for_each(|(scope, claim)| self.may_declare(scope, claim.token(), lifetime))
-    }
-
-    /// A permit for a message that can change no data by its type alone.
-    #[inline]
-    #[must_use]
-    pub const fn admit_harmless(&self, tag: FrontendTag) -> Option<Permit> {
-        match tag {
-            FrontendTag::Parse
-            | FrontendTag::Bind
-            | FrontendTag::Describe
-            | FrontendTag::Close
-            | FrontendTag::Flush
-            | FrontendTag::Sync
-            | FrontendTag::CopyFail
-            | FrontendTag::Terminate => Some(Permit::new(Basis::NotRequired)),
-            FrontendTag::Query
-            | FrontendTag::Execute
-            | FrontendTag::FunctionCall
-            | FrontendTag::CopyData
-            | FrontendTag::CopyDone
-            | FrontendTag::Password => None,
-        }
-    }
-
-    /// A permit for a request whose layout PostgreSQL refuses.
-    #[must_use]
-    pub const fn admit_malformed(&self, tag: FrontendTag) -> Option<Permit> {
-        if tag.is_extended() || matches!(tag, FrontendTag::Query) {
-            Some(Permit::new(Basis::NotRequired))
-        } else {
-            None
-        }
-    }
-
-    /// The refusal of running by its name what may change the session; `None` where that is only observed.
-    #[must_use]
-    pub fn changes_by_name(&self) -> Option<Box<Rejection>> {
-        let rejection = Box::new(Rejection::changes_by_name());
-        self.refuse_or_observe(&mut Grounds::default(), rejection)
-            .err()
-    }
-
-    /// The refusal of a token that is taken in front of other statements; `None` where that is only observed.
-    #[must_use]
-    pub fn taken_beside_others(&self) -> Option<Box<Rejection>> {
-        let rejection = Box::new(Rejection::taken_beside_others());
-        self.refuse_or_observe(&mut Grounds::default(), rejection)
-            .err()
-    }
-
-    /// A permit for data, or the end of data, of a COPY that was admitted.
-    ///
-    /// # Errors
-    ///
-    /// The rejection where the token has become stale since the COPY began.
-    pub fn admit_copy_data(
-        &self,
-        holding: Option<&Arc<HeldTokens>>,
-    ) -> Result<Permit, Box<Rejection>> {
-        // What is only observed is on record with its statement, or will be with its COMMIT.
-        let mut grounds = Grounds::default();
-        match self.check_goes_on(&mut grounds, holding) {
-            Ok(()) => Ok(grounds.admitted().permit),
-            Err(Unmet::Refuse(rejection)) => Err(rejection),
-            // Its COMMIT will be declared first.
-            Err(Unmet::Declare(_)) => Ok(Permit::new(Basis::Exempt)),
-        }
-    }
-
-    /// A permit for data that the server will throw away, since no COPY is going on.
-    pub const fn admit_ignored_data(&self) -> Permit {
-        Permit::new(Basis::NotRequired)
     }
 }

@@ -7,10 +7,11 @@ use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
 use super::action::Disposition;
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::Reply;
-use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Told, ends_transaction, value};
+use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Told, WriteAccess, value};
 use super::token_text::KnowsToken;
-use super::variables::{apply, end_of_failed};
-use super::{CommittedMidway, Lift, Pipeline, Session, Settles};
+use super::{CommittedMidway, Lift, Session, Settles};
+use crate::fence::variables::{apply, end_of_failed};
+use crate::fence::{Pipeline, ends_transaction};
 use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
 use crate::wire::backend::{self, TransactionStatus, first_column, tag};
@@ -276,9 +277,15 @@ impl Session {
         }
         // Anything but a clear "on" leaves the guard in doubt, and it is stated again.
         let reported = read_only::parse(reported).unwrap_or(Access::ReadWrite);
-        match self.server.read_only.on_report(reported, self.standing()) {
-            Told::Now if !self.is_own_reply() => Disposition::Relay,
-            _ => Disposition::Drop,
+        // The client may have known another value than the one that the proxy has changed.
+        let access = if self.is_own_reply() {
+            WriteAccess::MayNotWrite
+        } else {
+            self.standing()
+        };
+        match self.server.read_only.on_report(reported, access) {
+            Told::Now => Disposition::Relay,
+            Told::NotYet => Disposition::Drop,
         }
     }
 

@@ -2,8 +2,10 @@
 
 use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::{InFlight, Request};
-use super::{Pipeline, Session, Settles};
+use super::{Session, Settles};
+use crate::fence::{CopyIn, Pipeline};
 use crate::wire::frontend::FrontendTag;
+use crate::wire::header::Header;
 
 impl Session {
     /// A COPY has begun to read. The server ignores a Sync that was sent behind it, so the pipeline is still open.
@@ -20,28 +22,23 @@ impl Session {
         }
     }
 
-    pub(super) fn on_copy_data(&mut self, tag: FrontendTag) -> Action {
+    pub(super) fn on_copy_data(&mut self, tag: FrontendTag, message: Header) -> Action {
         let (fence, ledger) = (&self.client.fence, &self.server.ledger);
-        let permit = match (ledger.is_copying_in(), ledger.is_empty()) {
-            (true, _) => fence.admit_copy_data(self.client.variables.token()),
+        let copy = match (ledger.is_copying_in(), ledger.is_empty()) {
+            (true, _) => CopyIn::Reading,
             // Data may be sent ahead of the answer to the COPY itself, which was judged.
-            (false, true) => Ok(fence.admit_ignored_data()),
-            (false, false) => {
-                let end = Self::copy_end(tag);
-                return match self.permit_for_any() {
-                    Some(permit) => self.forward(permit, end),
-                    None => Action::Need(Prerequisite::Replies),
-                };
-            }
+            (false, true) => CopyIn::None,
+            (false, false) => CopyIn::Unknown,
         };
-        match permit {
-            Ok(permit) => {
-                if tag == FrontendTag::CopyDone {
+        match fence.admit_copy_data(message, copy, self.client.variables.token()) {
+            Ok(Some(permit)) => {
+                if tag == FrontendTag::CopyDone && copy != CopyIn::Unknown {
                     // What stands behind the COPY in its text is answered before anything else is decided.
                     self.client.settles = Settles::Yes;
                 }
                 self.forward(permit, Self::copy_end(tag))
             }
+            Ok(None) => Action::Need(Prerequisite::Replies),
             Err(rejection) => self.refuse(rejection, Refused::CopyData, None),
         }
     }

@@ -8,15 +8,17 @@ use std::sync::Arc;
 use pgpalisade_policies::scan::{self, NeedsParse};
 use pgpalisade_policies::{Class, Opaque, VerdictCache};
 
+use super::Session;
 use super::action::{Action, Prerequisite, Refused};
 use super::frame::{Frame, NAMES_MAX};
 use super::in_flight::{InFlight, Leave, Request};
 use super::judgement::{Judged, excerpt};
 use super::lookup::{self, Unclear};
-use super::names::{Classified, Meaning, Name, NameChange};
-use super::{Pipeline, Session};
+use super::names::NameChange;
+use crate::fence::{Classified, Meaning, Name, Pipeline};
 use crate::wire::WireError;
 use crate::wire::frontend::{self, FrontendTag, Target};
+use crate::wire::header::Header;
 
 impl Session {
     pub(super) fn on_parse(
@@ -31,7 +33,7 @@ impl Session {
             return self.long_name(FrontendTag::Parse, frame);
         };
         let found = match text {
-            Ok(text) if name.is_empty() && self.fast_permit(text).is_some() => {
+            Ok(text) if name.is_empty() && self.fast_permit(frame.header, text).is_some() => {
                 self.server.text_settings.on_run();
                 Ok((Meaning::Plain, Leave::ReadUnguarded))
             }
@@ -40,7 +42,7 @@ impl Session {
         match found {
             Ok((meaning, leave)) => {
                 let change = NameChange::set(Name::statement(name), meaning);
-                self.pipelined(FrontendTag::Parse, Request::Parse, change, leave)
+                self.pipelined(frame.header, Request::Parse, change, leave)
             }
             Err(action) => action,
         }
@@ -80,7 +82,7 @@ impl Session {
         match self.before_bind(&meaning, frame.body) {
             Ok(leave) => {
                 let change = NameChange::set(Name::portal(portal), meaning);
-                self.pipelined(FrontendTag::Bind, Request::Bind, change, leave)
+                self.pipelined(frame.header, Request::Bind, change, leave)
             }
             Err(action) => action,
         }
@@ -96,7 +98,7 @@ impl Session {
     #[inline(always)]
     fn pipelined(
         &mut self,
-        tag: FrontendTag,
+        message: Header,
         request: Request,
         name: NameChange,
         leave: Leave,
@@ -107,7 +109,7 @@ impl Session {
             leave,
             ..InFlight::client(request, None)
         };
-        self.forward_harmless(tag, Some(entry))
+        self.forward_harmless(message, Some(entry))
     }
 
     pub(super) fn on_target(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Action {
@@ -115,14 +117,19 @@ impl Session {
             return Action::AwaitFront;
         }
         let Ok(target) = frontend::target(frame.header.tag, frame.body) else {
-            return self.malformed(tag);
+            return self.malformed(tag, frame);
         };
         if tag == FrontendTag::Close {
             let name = match target {
                 Target::Statement(name) => Name::statement(name),
                 Target::Portal(name) => Name::portal(name),
             };
-            return self.pipelined(tag, Request::Close, NameChange::close(name), Leave::Read);
+            return self.pipelined(
+                frame.header,
+                Request::Close,
+                NameChange::close(name),
+                Leave::Read,
+            );
         }
         let leave = match target {
             Target::Portal(_) => Ok(Leave::Read),
@@ -132,7 +139,7 @@ impl Session {
             },
         };
         match leave {
-            Ok(leave) => self.pipelined(tag, Request::Describe, NameChange::None, leave),
+            Ok(leave) => self.pipelined(frame.header, Request::Describe, NameChange::None, leave),
             Err(action) => action,
         }
     }
@@ -142,11 +149,11 @@ impl Session {
             return Action::AwaitFront;
         }
         let Ok(portal) = frontend::execute(frame.body) else {
-            return self.malformed(FrontendTag::Execute);
+            return self.malformed(FrontendTag::Execute, frame);
         };
         self.client.pipeline = Pipeline::Open;
         let portal = Name::portal(portal);
-        if let Some(action) = self.fast_execute(portal) {
+        if let Some(action) = self.fast_execute(frame.header, portal) {
             return action;
         }
         let Ok(meaning) = self.find(portal) else {
@@ -162,30 +169,38 @@ impl Session {
         }
         match meaning.verdict() {
             Some(verdict) => self.decide(
+                frame.header,
                 &Judged {
                     verdict,
                     text: meaning.excerpt(),
                 },
                 Request::Execute,
             ),
-            None => self.decide_effects(&meaning.effects(), Request::Execute, Refused::InPipeline),
+            None => self.decide_effects(
+                frame.header,
+                &meaning.effects(),
+                Request::Execute,
+                Refused::InPipeline,
+            ),
         }
     }
 
     /// The way of nearly every Execute: as [`Session::fast_permit`] for a text.
     #[inline]
-    fn fast_execute(&mut self, portal: Name<'_>) -> Option<Action> {
-        let permit = self.permit_for_any()?;
-        let server = &self.server;
+    fn fast_execute(&mut self, message: Header, portal: Name<'_>) -> Option<Action> {
+        let (client, server) = (&self.client, &self.server);
         let found = lookup::find(&server.names, &server.ledger, portal);
-        found.ok().flatten().filter(|meaning| meaning.is_plain())?;
+        let meaning = found.ok().flatten()?;
+        let permit = client
+            .fence
+            .admit_execute(message, meaning, client.variables.token())?;
         Some(self.forward(permit, Some(InFlight::client(Request::Execute, None))))
     }
 
     /// A Parse or Bind whose names have not ended.
     fn long_name(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Action {
         match frame.is_whole() {
-            true => self.malformed(tag),
+            true => self.malformed(tag, frame),
             false if frame.body.len() > NAMES_MAX => {
                 let error = WireError::Malformed(frame.header.tag);
                 self.end_for_violation(error).into()

@@ -11,12 +11,13 @@ use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX};
 use super::in_flight::{InFlight, Leave, Request};
 use super::judgement::Judged;
 use super::read_only::Adjustment;
-use super::{Lift, Pipeline, Session, Settles, injected};
-use crate::fence::{Basis, Permit};
+use super::{Lift, Session, Settles, injected};
+use crate::fence::{Basis, Permit, Pipeline};
 use crate::rejection::Rejection;
 use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
+use crate::wire::header::Header;
 
 /// What has become of a change of the access mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,10 +102,7 @@ impl Session {
         }
         // A request cycle of a session that does not hold all that it could need is judged by what is known at its
         // start, so the one before must have been answered.
-        if tag.is_judged()
-            && self.server.ledger.settled().is_none()
-            && self.permit_for_any().is_none()
-        {
+        if tag.is_judged() && self.server.ledger.settled().is_none() && !self.holds_all() {
             return Action::Need(Prerequisite::Replies);
         }
         match tag {
@@ -113,18 +111,23 @@ impl Session {
             FrontendTag::Bind => self.on_bind(frame),
             FrontendTag::Execute => self.on_execute(frame),
             FrontendTag::Describe | FrontendTag::Close => self.on_target(tag, frame),
-            FrontendTag::Sync => self.on_sync(),
-            FrontendTag::Flush if frame.header.body_len > 0 => self.malformed(tag),
-            FrontendTag::Flush => self.harmless(tag, None),
+            FrontendTag::Sync => self.on_sync(frame.header),
+            FrontendTag::Flush if frame.header.body_len > 0 => self.malformed(tag, frame),
+            FrontendTag::Flush => self.harmless(frame.header, None),
             // It can call any function by its number: PostgreSQL's documentation calls it obsolete.
             FrontendTag::FunctionCall => {
                 let effects = Effects::unknown(Some(Category::FunctionCall));
-                self.decide_effects(&effects, Request::FunctionCall, Refused::Whole)
+                self.decide_effects(
+                    frame.header,
+                    &effects,
+                    Request::FunctionCall,
+                    Refused::Whole,
+                )
             }
-            FrontendTag::CopyData | FrontendTag::CopyDone => self.on_copy_data(tag),
+            FrontendTag::CopyData | FrontendTag::CopyDone => self.on_copy_data(tag, frame.header),
             FrontendTag::CopyFail => {
                 self.client.settles = Settles::Yes;
-                self.harmless(tag, Some(Request::CopyEnd))
+                self.harmless(frame.header, Some(Request::CopyEnd))
             }
             FrontendTag::Terminate => Action::Terminate,
             FrontendTag::Password => {
@@ -154,15 +157,15 @@ impl Session {
         Action::Forward(permit)
     }
 
-    pub(super) fn harmless(&mut self, tag: FrontendTag, request: Option<Request>) -> Action {
+    pub(super) fn harmless(&mut self, message: Header, request: Option<Request>) -> Action {
         let entry = request.map(|request| InFlight::client(request, None));
-        self.forward_harmless(tag, entry)
+        self.forward_harmless(message, entry)
     }
 
     /// Sends a message on that can change no data by its type alone.
     #[inline(always)]
-    pub(super) fn forward_harmless(&mut self, tag: FrontendTag, entry: Option<InFlight>) -> Action {
-        match self.client.fence.admit_harmless(tag) {
+    pub(super) fn forward_harmless(&mut self, message: Header, entry: Option<InFlight>) -> Action {
+        match self.client.fence.admit_harmless(message) {
             Some(permit) => self.forward(permit, entry),
             None => self
                 .end_for_violation(WireError::UnknownFrontendTag(0))
@@ -176,7 +179,7 @@ impl Session {
         let len = frame.header.body_len;
         !frame.is_whole()
             && frame.has_room()
-            && (len <= LOOKED_AT_MAX || (len <= COLLECTED_MAX && self.permit_for_any().is_none()))
+            && (len <= LOOKED_AT_MAX || (len <= COLLECTED_MAX && !self.holds_all()))
     }
 
     fn on_query(&mut self, frame: Frame<'_>, verdicts: &RefCell<VerdictCache>) -> Action {
@@ -185,10 +188,13 @@ impl Session {
         }
         let text = match (frame.is_whole(), frontend::query(frame.body)) {
             (true, Ok(text)) => Ok(text),
-            (true, Err(_)) => return self.malformed(FrontendTag::Query),
+            (true, Err(_)) => return self.malformed(FrontendTag::Query, frame),
             (false, _) => Err(frame.why_not_collected()),
         };
-        let action = match text.ok().and_then(|text| self.fast_permit(text)) {
+        let action = match text
+            .ok()
+            .and_then(|text| self.fast_permit(frame.header, text))
+        {
             Some(permit) => self.forward(permit, Some(InFlight::client(Request::Query, None))),
             None => self.on_judged_query(text, frame, verdicts),
         };
@@ -213,7 +219,7 @@ impl Session {
             verdict: &verdict,
             text: text.unwrap_or(frame.body),
         };
-        self.decide(&judged, Request::Query)
+        self.decide(frame.header, &judged, Request::Query)
     }
 
     /// The client has ended a request cycle.
@@ -232,17 +238,17 @@ impl Session {
         }
     }
 
-    fn on_sync(&mut self) -> Action {
+    fn on_sync(&mut self, message: Header) -> Action {
         if self.server.ledger.is_copying_in() {
             // The server ignores it there.
-            return self.harmless(FrontendTag::Sync, None);
+            return self.harmless(message, None);
         }
         self.end_cycle();
-        self.harmless(FrontendTag::Sync, Some(Request::Sync))
+        self.harmless(message, Some(Request::Sync))
     }
 
     /// A message that PostgreSQL refuses for its layout: it says so itself, in a pipeline as an error in it.
-    pub(super) fn malformed(&mut self, tag: FrontendTag) -> Action {
+    pub(super) fn malformed(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Action {
         let request = match tag {
             FrontendTag::Query => Request::MalformedQuery,
             FrontendTag::Flush => Request::MalformedFlush,
@@ -252,7 +258,7 @@ impl Session {
             true => Pipeline::Closed,
             false => Pipeline::Open,
         };
-        match self.client.fence.admit_malformed(tag) {
+        match self.client.fence.admit_malformed(frame.header, frame.body) {
             Some(permit) => self.forward(permit, Some(InFlight::client(request, None))),
             None => self
                 .end_for_violation(WireError::UnknownFrontendTag(0))

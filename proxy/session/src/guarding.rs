@@ -5,10 +5,9 @@ use pgpalisade_policies::{Statement, Verdict, WriteReason};
 use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::{Leave, Request};
 use super::judgement::{Judged, lifetime};
-use super::names::Meaning;
 use super::read_only::{Adjustment, WriteAccess};
-use super::{Binds, Pipeline, Session, Settles};
-use crate::fence::Unguarded;
+use super::{Binds, Session, Settles};
+use crate::fence::{Meaning, Pipeline, Unguarded};
 use crate::rejection::Rejection;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
@@ -97,9 +96,7 @@ impl Session {
             self.server.text_settings.on_run();
             return Ok(Leave::ReadUnguarded);
         }
-        if self.is_in_doubt()
-            && let Some(rejection) = self.unguarded()
-        {
+        if let Some(rejection) = self.unguarded() {
             return Err(match self.server.ledger.is_empty() {
                 true => {
                     let statement = judged.map(Judged::for_the_record);
@@ -112,17 +109,15 @@ impl Session {
         Ok(Leave::Read)
     }
 
-    /// Whether the session may be able to write without a token. In a transaction that has failed nothing runs.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        let guard = self.server.read_only.guard();
-        guard.is_in_doubt() && (guard.has_ended() || !self.is_failed())
-    }
-
-    /// The refusal of what may hide a write, while read-only mode is in doubt.
+    /// The refusal of what may hide a write, while read-only mode is in doubt. In a transaction that has failed nothing
+    /// runs.
     pub(super) fn unguarded(&self) -> Option<Rejection> {
+        let why = self.server.read_only.guard().in_doubt()?;
+        if why == Unguarded::BegunOtherwise && self.is_failed() {
+            return None;
+        }
         let token = self.client.variables.token();
-        let fence = &self.client.fence;
-        fence.unguarded(token, Unguarded::TransactionEnded)
+        self.client.fence.unguarded(token, why)
     }
 
     /// What is stated before a text that binds a token, so that what follows in the same text can write. In an open

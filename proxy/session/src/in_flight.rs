@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use pgpalisade_policies::{AccessShow, Control, Statement, Verdict};
 
-use super::names::{Kind, NameChange};
+use super::names::NameChange;
+use crate::fence::Kind;
 use crate::rejection::Rejection;
 
 /// Whose message a request is, and so who gets the reply.

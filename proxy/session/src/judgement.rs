@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use pgpalisade_policies::scan::{self, NeedsParse};
 use pgpalisade_policies::{
     Control, Effects, FencingShow, FencingVariable, Lexing, Lifetime, Opaque, Statement, Verdict,
     VerdictCache, Weight, classify, weigh,
@@ -11,17 +10,19 @@ use pgpalisade_policies::{
 
 use super::action::{Action, JudgedText, Prerequisite, Refused, Unread, Waiting};
 use super::in_flight::{InFlight, Leave, Request};
+use super::lookup::NamesHere;
 use super::names::EXCERPT_MAX;
-use super::plan::runs_a_name;
 use super::read_only::{Adjustment, WriteAccess};
-use super::situation::{Confirmed, Situation};
 use super::token_text::{is_take, with_tokens};
 use super::tokens::Wanted;
-use super::variables::apply;
 use super::{Binds, Session, Settles};
 use crate::fence::traceparent::Traceparent;
-use crate::fence::{Admitted, Permit, TokenValue, Unmet};
+use crate::fence::variables::apply;
+use crate::fence::{
+    Admitted, Confirmed, Decision, Permit, Situation, TokenValue, Unmet, runs_a_name,
+};
 use crate::rejection::Enforcement;
+use crate::wire::header::Header;
 
 /// A verdict and the text that it is about.
 pub(super) struct Judged<'a> {
@@ -43,17 +44,18 @@ impl Judged<'_> {
 impl Session {
     /// The way of nearly every message: the session may write, and the text does nothing to it.
     #[inline]
-    pub(super) fn fast_permit(&self, text: &[u8]) -> Option<Permit> {
-        // The scan costs more.
-        let permit = self.permit_for_any()?;
-        (scan::needs_parse(text) == NeedsParse::No).then_some(permit)
+    pub(super) fn fast_permit(&self, message: Header, text: &[u8]) -> Option<Permit> {
+        let client = &self.client;
+        client
+            .fence
+            .admit_text(message, text, client.variables.token())
     }
 
-    /// A permit for whatever does nothing to the session, where it holds all that this could need. `None` says nothing.
+    /// Whether the session holds all that a text could need.
     #[inline]
-    pub(super) fn permit_for_any(&self) -> Option<Permit> {
+    pub(super) fn holds_all(&self) -> bool {
         let client = &self.client;
-        client.fence.admit_any(client.variables.token())
+        client.fence.holds_all(client.variables.token())
     }
 
     /// What a text does, or what finds it out.
@@ -71,7 +73,7 @@ impl Session {
         match settings.for_text(text, self.server.ledger.settled()) {
             Some(lexing) if lexing == reported => self.verdict_as(text, lexing, verdicts),
             // A session that may do anything is followed by what its client means.
-            _ if self.permit_for_any().is_some() => {
+            _ if self.holds_all() => {
                 let verdict = self.verdict_as(text, reported, verdicts)?;
                 Ok(Arc::new(verdict.in_doubt(Opaque::Encoding)))
             }
@@ -107,20 +109,19 @@ impl Session {
     /// Decides a request of which nothing is known but its effects.
     pub(super) fn decide_effects(
         &mut self,
+        message: Header,
         effects: &Effects,
         request: Request,
         refused: Refused,
     ) -> Action {
-        if self.is_in_doubt()
-            && let Some(rejection) = self.unguarded()
-        {
+        if let Some(rejection) = self.unguarded() {
             return match self.server.ledger.is_empty() {
                 true => self.refuse(Box::new(rejection), refused, None),
                 false => Action::Need(Prerequisite::Replies),
             };
         }
         let token = self.client.variables.token();
-        match self.client.fence.admit_effects(effects, token) {
+        match self.client.fence.admit_effects(message, effects, token) {
             Ok(Admitted { permit, observed }) => {
                 if let Some(rejection) = observed {
                     self.record(&rejection, Enforcement::Observed, None);
@@ -157,10 +158,15 @@ impl Session {
 
     /// Decides a text whose verdict is known. One that takes a token, which was accepted, is decided as the one that
     /// declares it.
-    pub(super) fn decide(&mut self, judged: &Judged<'_>, request: Request) -> Action {
+    pub(super) fn decide(
+        &mut self,
+        message: Header,
+        judged: &Judged<'_>,
+        request: Request,
+    ) -> Action {
         if !judged.verdict.has_controls() {
             // It has nothing to do with what was taken.
-            return self.decide_plain(judged, request);
+            return self.decide_plain(message, judged, request);
         }
         if self.server.token_text.is_shown_by(judged.verdict)
             && let Some(rejection) = self.client.fence.taken_beside_others()
@@ -175,9 +181,9 @@ impl Session {
                     verdict: &Arc::new(with_tokens(judged.verdict, tokens)),
                     text: judged.text,
                 };
-                self.decide_plain(&declares, request)
+                self.decide_plain(message, &declares, request)
             }
-            None => self.decide_plain(judged, request),
+            None => self.decide_plain(message, judged, request),
         };
         if matches!(action, Action::Forward(_)) {
             let told = &mut self.server.token_text;
@@ -192,7 +198,7 @@ impl Session {
         action
     }
 
-    fn decide_plain(&mut self, judged: &Judged<'_>, request: Request) -> Action {
+    fn decide_plain(&mut self, message: Header, judged: &Judged<'_>, request: Request) -> Action {
         let verdict = judged.verdict;
         let holds = touches_token(verdict);
         let names = verdict.any_control(runs_a_name);
@@ -203,7 +209,7 @@ impl Session {
             return Action::Need(Prerequisite::Replies);
         }
         self.record_observed_end();
-        let Admitted { permit, observed } = match self.situation().decide(verdict) {
+        let Admitted { permit, observed } = match self.plan(message, verdict) {
             Ok(admitted) => admitted,
             Err(unmet) => {
                 let refused = Refused::of(request);
@@ -274,22 +280,22 @@ impl Session {
         self.client.variables.is_in_doubt() && verdict.any_control(Control::is_transaction)
     }
 
-    /// What a text is judged by: what the server has confirmed where that holds for it, else the worst that may be.
-    fn situation(&self) -> Situation<'_> {
+    /// Judges a text by what the server has confirmed where that holds for it, else by the worst that may be.
+    fn plan(&self, message: Header, verdict: &Verdict) -> Decision {
         let (client, server) = (&self.client, &self.server);
+        let settled = server.ledger.settled();
+        let names = settled.map(|settled| NamesHere::new(settled, &server.names, &server.ledger));
         let guard = server.read_only.guard();
-        Situation {
+        let situation = Situation {
             fence: &client.fence,
             variables: &client.variables,
             accepted: server.granted.accepted(),
             status: server.status,
             wrote: server.ledger.wrote(),
             pipeline: client.pipeline,
-            confirmed: server
-                .ledger
-                .settled()
-                .map(|settled| Confirmed::new(settled, &server.names, &server.ledger, guard)),
-        }
+            confirmed: names.as_ref().map(|names| Confirmed { names, guard }),
+        };
+        situation.decide(message, verdict)
     }
 
     /// What a read may do besides: a function of the database may write wherever the session may.

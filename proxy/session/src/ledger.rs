@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 
 use super::in_flight::{Counts, InFlight, Origin, Request, access_show};
-use super::names::{Kind, Meaning, Name};
+use crate::fence::{Kind, Meaning, Name, Wrote};
 use crate::rejection::Rejection;
 use crate::wire::backend::tag;
 
@@ -50,16 +50,6 @@ pub enum Sent<'a> {
 /// the same request cycle, which ends with ReadyForQuery, so the server skips the request where any of it fails.
 #[derive(Debug, Clone, Copy)]
 pub struct Settled<'a>(PhantomData<&'a Ledger>);
-
-/// Whether the open transaction may have written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Wrote {
-    /// Nothing yet.
-    #[default]
-    No,
-    /// It may have.
-    Yes,
-}
 
 /// Requests in flight, oldest first.
 #[derive(Debug, Default)]

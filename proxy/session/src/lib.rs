@@ -25,17 +25,13 @@ mod judgement;
 pub mod ledger;
 mod lookup;
 pub mod names;
-mod plan;
 pub mod read_only;
 mod refusing;
 mod shown;
-pub mod situation;
 pub mod startup_options;
-mod text_names;
 pub mod text_settings;
 mod token_text;
 pub mod tokens;
-pub mod variables;
 
 use std::sync::Arc;
 
@@ -47,7 +43,7 @@ use pgpalisade_fence as fence;
 use pgpalisade_fence::rejection;
 use pgpalisade_wire as wire;
 
-use crate::fence::{Fence, HeldTokens, Identified, SessionFence};
+use crate::fence::{Fence, HeldTokens, Identified, Pipeline, SessionFence, Variables};
 use crate::rejection::{Enforcement, Rejection};
 use crate::wire::backend::TransactionStatus;
 use action::{Refusal, Waiting};
@@ -57,19 +53,8 @@ use read_only::{ReadOnlyGuard, Reported};
 use text_settings::{Reports, TextSettings};
 use token_text::TokenText;
 use tokens::Granted;
-use variables::Variables;
 
 pub use frontend::Adjusted;
-
-/// Whether messages of the extended protocol were sent since the last Sync. Such a pipeline is a
-/// transaction of its own where no block is open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pipeline {
-    /// Everything so far was synchronised.
-    Closed,
-    /// A Sync is due.
-    Open,
-}
 
 /// What is known of the session's server process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! What a name stands for where a message arrives that is sent now.
 
-use super::ledger::{Ledger, Sent};
-use super::names::{Meaning, Name, Names};
+use super::ledger::{Ledger, Sent, Settled};
+use super::names::Names;
+use crate::fence::{Meaning, Name, PreparedNames};
 
 /// A name that replies in flight may still give another meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,5 +27,23 @@ pub(super) fn find<'a>(
         Sent::Nothing => Ok(names.get(name)),
         Sent::Change(meaning) => Ok(meaning),
         Sent::Unclear => Err(Unclear),
+    }
+}
+
+/// The names of a session where a text arrives, all of whose replies in flight belong to its own request cycle.
+pub(super) struct NamesHere<'a> {
+    names: &'a Names,
+    ledger: &'a Ledger,
+}
+
+impl<'a> NamesHere<'a> {
+    pub(super) const fn new(_settled: Settled<'a>, names: &'a Names, ledger: &'a Ledger) -> Self {
+        Self { names, ledger }
+    }
+}
+
+impl PreparedNames for NamesHere<'_> {
+    fn find(&self, name: Name<'_>) -> Option<&Meaning> {
+        find(self.names, self.ledger, name).unwrap_or(Some(&Meaning::MaySteer))
     }
 }

@@ -10,172 +10,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pgpalisade_policies::scan::NeedsParse;
-use pgpalisade_policies::{Effects, Verdict};
+use pgpalisade_policies::Effects;
+
+use crate::fence::{Kind, Meaning, Name};
 
 /// Names and excerpts of a session may take this many bytes together; what does not fit is unknown.
 const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// As much of a statement's text is kept for the rejection log.
 pub(crate) const EXCERPT_MAX: usize = 1024;
-
-/// Bytes of a name that PostgreSQL keeps and compares.
-/// <https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS>
-const NAME_BYTES: usize = 63;
-
-/// The name space of a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Prepared statements.
-    Statement,
-    /// Portals, which are SQL's cursors.
-    Portal,
-}
-
-/// A name as PostgreSQL compares it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Name<'a> {
-    kind: Kind,
-    bytes: &'a [u8],
-}
-
-impl<'a> Name<'a> {
-    /// The name of a prepared statement.
-    #[inline]
-    #[must_use]
-    pub(crate) fn statement(name: &'a [u8]) -> Self {
-        Self::new(Kind::Statement, name)
-    }
-
-    /// The name of a portal.
-    #[inline]
-    #[must_use]
-    pub(crate) fn portal(name: &'a [u8]) -> Self {
-        Self::new(Kind::Portal, name)
-    }
-
-    #[inline]
-    fn new(kind: Kind, name: &'a [u8]) -> Self {
-        Self {
-            kind,
-            bytes: name.get(..NAME_BYTES).unwrap_or(name),
-        }
-    }
-
-    /// Its name space.
-    #[inline]
-    #[must_use]
-    pub(crate) const fn kind(self) -> Kind {
-        self.kind
-    }
-
-    /// Whether it is that of the unnamed statement or portal.
-    #[inline]
-    #[must_use]
-    pub(crate) const fn is_unnamed(self) -> bool {
-        self.bytes.is_empty()
-    }
-
-    /// Whether it may be the same name as another, on the server.
-    #[must_use]
-    pub(crate) fn may_equal(self, other: Self) -> bool {
-        self == other || !(self.is_comparable() && other.is_comparable())
-    }
-
-    /// Whether other bytes are sure to be another name. The server converts a name from the client's encoding first.
-    pub(super) fn is_comparable(self) -> bool {
-        self.bytes.is_ascii()
-    }
-}
-
-/// What a prepared statement or portal does, as far as the proxy looked.
-#[derive(Debug, Clone, Default)]
-pub enum Meaning {
-    /// The text was classified.
-    Classified(Arc<Classified>),
-    /// A byte scan showed that the text does nothing to the session; read or write was not asked.
-    Plain,
-    /// Made by SQL PREPARE.
-    Sql(Arc<Effects>),
-    /// Nothing is known.
-    #[default]
-    Unknown,
-    /// The same, and it may change the session itself: declare a token or lay one down, end the transaction.
-    MaySteer,
-}
-
-/// A text that was classified.
-#[derive(Debug)]
-pub struct Classified {
-    /// What the text does.
-    pub(crate) verdict: Arc<Verdict>,
-    /// The front of the text.
-    pub(crate) excerpt: Option<Box<[u8]>>,
-    /// Whether a byte scan would have done: a session that may write anyway has nothing to learn from it.
-    pub(crate) scan: NeedsParse,
-}
-
-impl Meaning {
-    /// The verdict, where there is one.
-    #[must_use]
-    pub(crate) fn verdict(&self) -> Option<&Arc<Verdict>> {
-        match self {
-            Self::Classified(classified) => Some(&classified.verdict),
-            Self::Plain | Self::Sql(_) | Self::Unknown | Self::MaySteer => None,
-        }
-    }
-
-    /// Whether executing it does nothing to the session, whatever it does to data.
-    #[inline]
-    #[must_use]
-    pub(crate) fn is_plain(&self) -> bool {
-        match self {
-            Self::Plain => true,
-            Self::Classified(classified) => classified.scan == NeedsParse::No,
-            Self::Sql(_) | Self::Unknown | Self::MaySteer => false,
-        }
-    }
-
-    /// The front of the text, where it was kept.
-    #[must_use]
-    pub(crate) fn excerpt(&self) -> &[u8] {
-        match self {
-            Self::Classified(classified) => classified.excerpt.as_deref().unwrap_or_default(),
-            Self::Plain | Self::Sql(_) | Self::Unknown | Self::MaySteer => &[],
-        }
-    }
-
-    /// What executing it does; anything, where that is not known.
-    #[must_use]
-    pub(crate) fn effects(&self) -> Arc<Effects> {
-        match self {
-            Self::Sql(effects) => Arc::clone(effects),
-            Self::Classified(_) | Self::Plain | Self::Unknown | Self::MaySteer => {
-                Arc::new(Effects::unknown(None))
-            }
-        }
-    }
-
-    /// What is left of it where it cannot be kept.
-    fn unknown(&self) -> Lost {
-        let steers = match self {
-            Self::Classified(classified) => {
-                let mut statements = classified.verdict.statements.iter();
-                statements.any(|statement| !statement.controls.is_empty())
-            }
-            Self::MaySteer => true,
-            Self::Plain | Self::Sql(_) | Self::Unknown => false,
-        };
-        match steers {
-            true => Lost::MaySteer,
-            false => Lost::Some,
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        self.excerpt().len()
-    }
-}
 
 /// What a message does to a name, once the server has confirmed it.
 #[derive(Debug, Default)]
@@ -204,7 +47,7 @@ impl NameChange {
     #[inline]
     #[must_use]
     pub(crate) fn set(name: Name<'_>, meaning: Meaning) -> Self {
-        match (name.kind, name.is_unnamed()) {
+        match (name.kind(), name.is_unnamed()) {
             (Kind::Statement, true) => Self::UnnamedStatement(meaning),
             (Kind::Portal, true) => Self::UnnamedPortal(meaning),
             _ => Self::named(name, Some(meaning)),
@@ -219,8 +62,8 @@ impl NameChange {
 
     fn named(name: Name<'_>, meaning: Option<Meaning>) -> Self {
         Self::Named(Box::new(NamedChange {
-            kind: name.kind,
-            name: name.bytes.into(),
+            kind: name.kind(),
+            name: name.bytes().into(),
             meaning,
         }))
     }
@@ -244,12 +87,25 @@ impl NameChange {
         match self {
             Self::UnnamedStatement(meaning) if name == Name::statement(b"") => Some(Some(meaning)),
             Self::UnnamedPortal(meaning) if name == Name::portal(b"") => Some(Some(meaning)),
-            Self::Named(change) if change.kind == name.kind && *change.name == *name.bytes => {
+            Self::Named(change) if change.kind == name.kind() && *change.name == *name.bytes() => {
                 Some(change.meaning.as_ref())
             }
             _ => None,
         }
     }
+}
+
+/// What is left of a meaning that cannot be kept.
+fn lost(meaning: &Meaning) -> Lost {
+    let steers = match meaning {
+        Meaning::Classified(classified) => {
+            let mut statements = classified.verdict.statements.iter();
+            statements.any(|statement| !statement.controls.is_empty())
+        }
+        Meaning::MaySteer => true,
+        Meaning::Plain | Meaning::Sql(_) | Meaning::Unknown => false,
+    };
+    if steers { Lost::MaySteer } else { Lost::Some }
 }
 
 /// What may stand behind a name that is not known: texts that were given to names that could not be kept, or not be
@@ -329,11 +185,11 @@ impl Names {
             Some(_) if kind == Kind::Portal && self.rolled_back == RolledBack::InPart => {
                 Some(meaning)
             }
-            Some(before) => before.unknown().max(meaning.unknown()).meaning().cloned(),
+            Some(before) => lost(&before).max(lost(&meaning)).meaning().cloned(),
             None => Some(meaning),
         }
         .unwrap_or_default();
-        let bytes = name.len() + meaning.bytes();
+        let bytes = name.len() + meaning.excerpt().len();
         if self.bytes.saturating_add(bytes) > NAMES_BYTES_MAX {
             return self.lose(kind, &meaning);
         }
@@ -346,7 +202,7 @@ impl Names {
             Kind::Statement => &mut self.lost_statements,
             Kind::Portal => &mut self.lost_portals,
         };
-        *lost = meaning.unknown().max(*lost);
+        *lost = self::lost(meaning).max(*lost);
     }
 
     const fn of_kind(&mut self, kind: Kind) -> &mut BTreeMap<Box<[u8]>, Meaning> {
@@ -360,15 +216,15 @@ impl Names {
     /// while something is in flight: see `lookup`.
     #[inline]
     pub(super) fn get(&self, name: Name<'_>) -> Option<&Meaning> {
-        match (name.kind, name.is_unnamed()) {
+        match (name.kind(), name.is_unnamed()) {
             (Kind::Statement, true) => Some(&self.unnamed_statement),
             (Kind::Portal, true) => Some(&self.unnamed_portal),
             (Kind::Statement, false) => {
-                let known = self.statements.get(name.bytes);
+                let known = self.statements.get(name.bytes());
                 known.or(self.lost_statements.meaning())
             }
             (Kind::Portal, false) => {
-                let known = self.portals.get(name.bytes);
+                let known = self.portals.get(name.bytes());
                 known.or(self.lost_portals.meaning())
             }
         }
@@ -386,15 +242,15 @@ impl Names {
     }
 
     fn remove(&mut self, name: Name<'_>) -> Option<Meaning> {
-        match (name.kind, name.is_unnamed()) {
+        match (name.kind(), name.is_unnamed()) {
             (Kind::Statement, true) => return Some(std::mem::take(&mut self.unnamed_statement)),
             (Kind::Portal, true) => return Some(std::mem::take(&mut self.unnamed_portal)),
             _ => {}
         }
-        let meaning = self.of_kind(name.kind).remove(name.bytes)?;
+        let meaning = self.of_kind(name.kind()).remove(name.bytes())?;
         self.bytes = self
             .bytes
-            .saturating_sub(name.bytes.len() + meaning.bytes());
+            .saturating_sub(name.bytes().len() + meaning.excerpt().len());
         Some(meaning)
     }
 
@@ -404,7 +260,7 @@ impl Names {
         self.lost_statements = Lost::Nothing;
         let portals = self.portals.iter();
         self.bytes = portals
-            .map(|(name, meaning)| name.len() + meaning.bytes())
+            .map(|(name, meaning)| name.len() + meaning.excerpt().len())
             .sum();
     }
 
@@ -427,7 +283,7 @@ impl Names {
         if !self.portals.is_empty() {
             let portals = std::mem::take(&mut self.portals).into_iter();
             let freed: usize = portals
-                .map(|(name, meaning)| name.len() + meaning.bytes())
+                .map(|(name, meaning)| name.len() + meaning.excerpt().len())
                 .sum();
             self.bytes = self.bytes.saturating_sub(freed);
         }
@@ -439,8 +295,10 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use pgpalisade_policies::Class;
+    use pgpalisade_policies::scan::NeedsParse;
 
     use super::*;
+    use crate::fence::Classified;
     use crate::ledger::Ledger;
     use crate::lookup::{Unclear, find};
 
@@ -552,7 +410,7 @@ mod tests {
     fn is_lost(names: &Names, name: Name<'_>, expect: Lost) {
         let ledger = Ledger::default();
         let found = find(names, &ledger, name).unwrap();
-        assert_eq!(found.map_or(Lost::Nothing, Meaning::unknown), expect);
+        assert_eq!(found.map_or(Lost::Nothing, lost), expect);
     }
 
     #[test]
@@ -607,7 +465,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut names = Names::default();
         let name = |at: usize| format!("{at:063}");
-        let room = NAMES_BYTES_MAX / NAME_BYTES;
+        let room = NAMES_BYTES_MAX / name(0).len();
         for at in 0..room + 10 {
             bound(&mut names, name(at).as_bytes(), read());
         }

@@ -7,8 +7,9 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-DEFAULT-TRANSACTION-READ-ONLY>
 
-use pgpalisade_policies::{Access, AccessShow, Chain, CommitsInside, Control, Lifetime, Statement};
+use pgpalisade_policies::{Access, AccessShow, Lifetime, Statement};
 
+use crate::fence::{Guard, TransactionAccess};
 use crate::wire::backend::TransactionStatus;
 
 /// The name of the setting. PostgreSQL reports it from version 14 on.
@@ -35,100 +36,6 @@ pub enum Adjustment {
     Release,
     /// The open transaction may write, and the default is the client's for as long as its token lasts.
     Lift(Lifetime),
-}
-
-/// What the open transaction may do, or the next one if none is open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Transaction {
-    /// It begins read-only, because of the guard. Nothing makes it read-write again, no savepoint and no chain.
-    Guarded,
-    /// The same, and the client has asked for a read-only transaction itself.
-    Asked,
-    /// It may be read-write.
-    Open,
-}
-
-/// Whether a transaction has ended since the last ReadyForQuery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    No,
-    Yes,
-}
-
-/// What keeps a session that may not write from writing, where the next statement runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Guard {
-    transaction: Transaction,
-    ended: Ended,
-}
-
-impl Guard {
-    /// A read-only transaction, as the server has confirmed it.
-    pub const SURE: Self = Self {
-        transaction: Transaction::Guarded,
-        ended: Ended::No,
-    };
-    /// Nothing is known.
-    pub(crate) const IN_DOUBT: Self = Self {
-        transaction: Transaction::Open,
-        ended: Ended::No,
-    };
-
-    /// Whether the session may be able to write. After the end of a transaction that is so, whatever ran before: COMMIT
-    /// runs queries of its own, and what the default is then the server tells only with ReadyForQuery.
-    #[inline]
-    #[must_use]
-    pub const fn is_in_doubt(self) -> bool {
-        matches!(self.transaction, Transaction::Open) || matches!(self.ended, Ended::Yes)
-    }
-
-    /// Whether a transaction has ended since the last ReadyForQuery.
-    pub(crate) const fn has_ended(self) -> bool {
-        matches!(self.ended, Ended::Yes)
-    }
-
-    /// The guard after a statement.
-    #[inline]
-    #[must_use]
-    pub fn after(self, statement: &Statement) -> Self {
-        if statement.commits_inside == CommitsInside::Possibly {
-            return Self::IN_DOUBT;
-        }
-        statement.controls.iter().fold(self, Self::after_control)
-    }
-
-    const fn after_control(self, control: &Control) -> Self {
-        match control {
-            // The next transaction has the modes of the one that has ended.
-            // <https://www.postgresql.org/docs/current/sql-commit.html>
-            Control::Commit { chain: Chain::Yes } | Control::Rollback { chain: Chain::Yes } => {
-                Self {
-                    ended: Ended::Yes,
-                    ..self
-                }
-            }
-            // DISCARD ALL is committed at once, in a pipeline too.
-            Control::Commit { .. }
-            | Control::Rollback { .. }
-            | Control::PrepareTransaction
-            | Control::DiscardAll => Self {
-                transaction: Transaction::Open,
-                ended: Ended::Yes,
-            },
-            Control::Begin {
-                access: Some(access),
-            }
-            | Control::SetTransactionAccess(access) => Self {
-                transaction: match (access, self.transaction) {
-                    (Access::ReadOnly, Transaction::Guarded) => Transaction::Asked,
-                    (Access::ReadOnly, transaction) => transaction,
-                    (Access::ReadWrite, _) => Transaction::Open,
-                },
-                ..self
-            },
-            _ => self,
-        }
-    }
 }
 
 /// Who has stated the default.
@@ -231,7 +138,7 @@ impl ReadOnlyGuard {
         match (access, self.owner) {
             (WriteAccess::MayWrite, Owner::Client) => None,
             (WriteAccess::MayWrite, _) => Some(Adjustment::Release),
-            (WriteAccess::MayNotWrite, Owner::Proxy) if !self.guard.is_in_doubt() => None,
+            (WriteAccess::MayNotWrite, Owner::Proxy) if self.guard.in_doubt().is_none() => None,
             (WriteAccess::MayNotWrite, _) => Some(Adjustment::Guard),
         }
     }
@@ -239,11 +146,11 @@ impl ReadOnlyGuard {
     /// What must be stated before a token counts in the open transaction: only one that is read-only because of the
     /// guard is lifted.
     pub(super) fn due_inside(&self, lifetime: Lifetime) -> Option<Adjustment> {
-        let is_guarded = match self.guard.transaction {
-            Transaction::Guarded => true,
-            Transaction::Asked => false,
+        let is_guarded = match self.guard.transaction() {
+            TransactionAccess::Guarded => true,
+            TransactionAccess::Asked => false,
             // It has begun in a pipeline, after the end of another.
-            Transaction::Open => self.owner == Owner::Proxy,
+            TransactionAccess::Open => self.owner == Owner::Proxy,
         };
         is_guarded.then_some(Adjustment::Lift(lifetime))
     }
@@ -272,7 +179,7 @@ impl ReadOnlyGuard {
         if matches!(adjustment, Adjustment::Guard) {
             self.process = Process::Asked;
         } else {
-            self.guard.transaction = Transaction::Open;
+            self.guard = self.guard.of(TransactionAccess::Open);
             self.lift = Lift::NotDue;
         }
         self.wish = Wish::NotStated;
@@ -292,7 +199,7 @@ impl ReadOnlyGuard {
 
     /// Whether what was stated holds, in the process of the login.
     pub(super) fn holds_in(&self, pid: i32) -> bool {
-        !self.guard.is_in_doubt() && self.process == Process::Told(Some(pid))
+        self.guard.in_doubt().is_none() && self.process == Process::Told(Some(pid))
     }
 
     /// A text is sent.
@@ -330,7 +237,7 @@ impl ReadOnlyGuard {
     /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
     #[inline]
     pub(super) fn on_ready(&mut self, status: TransactionStatus) {
-        self.guard.ended = Ended::No;
+        self.guard = self.guard.answered();
         if status == TransactionStatus::Idle {
             self.on_idle();
         }
@@ -358,10 +265,11 @@ impl ReadOnlyGuard {
         if self.owner == Owner::ClientForTransaction {
             self.owner = Owner::Proxy;
         }
-        self.guard.transaction = match (self.owner, self.reported.default) {
-            (Owner::Proxy, Some(Access::ReadOnly)) => Transaction::Guarded,
-            _ => Transaction::Open,
+        let transaction = match (self.owner, self.reported.default) {
+            (Owner::Proxy, Some(Access::ReadOnly)) => TransactionAccess::Guarded,
+            _ => TransactionAccess::Open,
         };
+        self.guard = self.guard.of(transaction);
     }
 
     /// What SHOW is to say in the place of what the server says, if anything. Only what is known to be the proxy's own
@@ -370,7 +278,7 @@ impl ReadOnlyGuard {
         let is_ours = match show {
             AccessShow::Default => self.owner == Owner::Proxy,
             AccessShow::Transaction => {
-                self.guard.transaction == Transaction::Guarded
+                self.guard.transaction() == TransactionAccess::Guarded
                     && self.reported.server == Some(Access::ReadWrite)
             }
         };
@@ -404,11 +312,4 @@ pub fn parse(value: &[u8]) -> Option<Access> {
     } else {
         None
     }
-}
-
-pub(super) const fn ends_transaction(control: &Control) -> bool {
-    matches!(
-        control,
-        Control::Commit { .. } | Control::Rollback { .. } | Control::PrepareTransaction
-    )
 }

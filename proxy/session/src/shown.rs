@@ -7,8 +7,8 @@ use pgpalisade_policies::{Lifetime, Verdict};
 
 use super::judgement::shows_history;
 use super::token_text::KnowsToken;
-use super::{Session, injected, variables};
-use crate::fence::{HeldToken, TokenStatus};
+use super::{Session, injected};
+use crate::fence::{HeldToken, TokenStatus, variables};
 
 impl Session {
     /// Has the server learn what a SHOW behind it will ask for. Everything that was sent before is answered.

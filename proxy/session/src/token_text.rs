@@ -1,12 +1,11 @@
 //! The value of `fencing.token` inside PostgreSQL where a take stands in the client's text: the number takes its place.
 
-use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Control, FencingVariable, Verdict};
 
 use super::action::{Action, Prerequisite};
-use super::read_only::ends_transaction;
-use super::{Pipeline, Session, injected, variables};
-use crate::fence::{HeldTokens, TokenValue};
+use super::{Session, injected};
+use crate::fence::Pipeline;
+use crate::fence::{HeldTokens, TokenValue, ends_transaction, takes, variables};
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::FrontendTag;
 
@@ -119,20 +118,6 @@ const fn resets(control: &Control) -> bool {
         } | Control::ResetAll
             | Control::DiscardAll
     )
-}
-
-/// Whether a statement sets `fencing.token` to a value that takes. Which scopes it is for does not matter.
-pub(super) fn takes(control: &Control) -> bool {
-    let Control::SetFencing {
-        variable: FencingVariable::Token,
-        value,
-        ..
-    } = control
-    else {
-        return false;
-    };
-    let value = TokenValue::parse(value, &Scope::default());
-    value.ok().flatten().is_some_and(|value| value.takes())
 }
 
 /// Whether a text does nothing but take: any other that takes is refused.

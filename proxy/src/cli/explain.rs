@@ -16,10 +16,9 @@ use pgpalisade_policies::{
 use super::explained::{Explained, ExplainedSession, ExplainedStatement};
 use super::text::print_json;
 use super::{Failure, failed};
-use crate::fence::TokenValue;
+use crate::fence::{Guard, TokenValue};
 use crate::policy_file;
 use crate::rejection::Rejection;
-use pgpalisade_session::read_only::Guard;
 
 /// More than is parsed: how a longer text goes on changes nothing.
 const SQL_BYTES_MAX: u64 = MAX_PARSED as u64 + 1;
@@ -302,15 +301,15 @@ fn read_only(
     if !is_free || !statement.may_hide_a_write() || open.any(|scope| holder.holds(scope)) {
         return None;
     }
-    Some(match holder.guard.is_in_doubt() {
-        true => {
-            let why = "PF002, a transaction ends before it in the same text, so read-only mode is in doubt";
-            refused(Mode::Enforce, why)
-        }
-        false => (
+    Some(if holder.guard.in_doubt().is_some() {
+        let why =
+            "PF002, a transaction ends before it in the same text, so read-only mode is in doubt";
+        refused(Mode::Enforce, why)
+    } else {
+        (
             "passes; a write that it hides PostgreSQL refuses (25006)".to_owned(),
             mode_name(session.mode(None)),
-        ),
+        )
     })
 }
 

@@ -158,7 +158,7 @@ impl Relay {
         // Everything before `at` is decided; everything before `sent` has been passed on or dropped.
         let mut sent = self.discard(bytes);
         // What is still to arrive of a message that was decided comes first.
-        let mut at = bytes.len().min(sent + self.server.upstream.admitted());
+        let mut at = bytes.len().min(sent + self.server.upstream.rest());
         let mut need = None;
         loop {
             let rest = bytes.get(at..).unwrap_or_default();
@@ -222,7 +222,7 @@ impl Relay {
     fn admit(&mut self, permit: Permit, header: Header) {
         self.client.collecting.done();
         self.worker.tally.forwarded(header.tag, permit.basis());
-        self.server.upstream.admit(permit, header.frame_len());
+        self.server.upstream.admit(permit);
     }
 
     /// Has the session decide the message at the front of `bytes`. One that is to arrive whole is waited for where

@@ -99,7 +99,7 @@ impl Relay {
             }
             _ => drop(self.send_rest().await),
         }
-        let quiet = self.session.is_answered() && self.server.upstream.admitted() == 0;
+        let quiet = self.session.is_answered() && self.server.upstream.rest() == 0;
         let Self {
             worker,
             label,

@@ -1,5 +1,6 @@
 //! The only writer to PostgreSQL.
 
+mod admitted;
 mod unfenced;
 
 use std::io;
@@ -10,6 +11,7 @@ use postgres_protocol::message::frontend;
 
 use crate::fence::Permit;
 use crate::transport::{Outbox, Socket};
+use admitted::Admitted;
 
 pub(crate) use unfenced::PassthroughUpstream;
 
@@ -20,8 +22,7 @@ pub(crate) use unfenced::PassthroughUpstream;
 pub(crate) struct Upstream {
     socket: Socket,
     outbox: Outbox,
-    /// Bytes of admitted messages that have not been forwarded yet.
-    admitted: usize,
+    admitted: Admitted,
 }
 
 impl Upstream {
@@ -31,35 +32,32 @@ impl Upstream {
         Self {
             socket,
             outbox: Outbox::default(),
-            admitted: 0,
+            admitted: Admitted::default(),
         }
     }
 
-    /// Spends a permit on a message of `frame_len` bytes, header included.
+    /// Spends a permit on the next message.
     #[inline]
-    pub(crate) fn admit(&mut self, permit: Permit, frame_len: usize) {
-        let Permit { .. } = permit;
-        self.admitted += frame_len;
+    pub(crate) fn admit(&mut self, permit: Permit) {
+        self.admitted.push(permit);
     }
 
-    /// Bytes of the message admitted last that have not been forwarded yet.
+    /// Bytes of a message whose beginning was forwarded that are still to come.
     #[inline]
     #[must_use]
-    pub(crate) const fn admitted(&self) -> usize {
-        self.admitted
+    pub(crate) const fn rest(&self) -> usize {
+        self.admitted.rest()
     }
 
     /// Sends bytes of admitted messages.
     ///
     /// # Errors
     ///
-    /// The socket's own errors; `PermissionDenied` for bytes that no permit was spent on.
+    /// The socket's own errors; `PermissionDenied` for a message that no permit was spent on, which is not sent, nor
+    /// what comes with it.
     #[inline]
     pub(crate) fn forward(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.admitted = self
-            .admitted
-            .checked_sub(bytes.len())
-            .ok_or(io::ErrorKind::PermissionDenied)?;
+        self.admitted.spend(bytes)?;
         self.outbox.send(&self.socket, bytes)
     }
 
@@ -132,7 +130,7 @@ impl Upstream {
     ///
     /// The socket's own errors. The caller bounds the wait.
     pub(crate) async fn terminate(mut self) -> io::Result<()> {
-        if self.admitted == 0 {
+        if self.rest() == 0 {
             let mut goodbye = BytesMut::new();
             frontend::terminate(&mut goodbye);
             self.put_own(&goodbye);

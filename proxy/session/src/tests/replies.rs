@@ -475,6 +475,7 @@ fn reports_of_the_access_mode() {
             (b'Z', b"I", "relay 0"),
         ],
     );
+    subject.to_server.clear();
     let action = subject.ask(&query("SELECT 1"));
     assert_eq!(super::subject::word(&action, &subject), "guard");
 }

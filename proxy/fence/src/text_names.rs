@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use pgpalisade_policies::{Control, Effects};
 
-use crate::names::Name;
+use crate::prepared::Name;
 
 /// What a text itself has done to names of prepared statements, up to one of its statements.
 #[derive(Debug, Default)]
-pub(super) struct TextNames<'a> {
+pub(crate) struct TextNames<'a> {
     /// The latest comes last.
     changes: Vec<(Name<'a>, Option<&'a Arc<Effects>>)>,
     others: Others,
@@ -23,7 +23,7 @@ enum Others {
 }
 
 /// What a text says that a name stands for.
-pub(super) enum InText<'a> {
+pub(crate) enum InText<'a> {
     Nothing,
     /// Something that is not known.
     Unknown,
@@ -31,7 +31,7 @@ pub(super) enum InText<'a> {
 }
 
 impl<'a> TextNames<'a> {
-    pub(super) fn apply(&mut self, control: &'a Control) {
+    pub(crate) fn apply(&mut self, control: &'a Control) {
         match control {
             Control::Prepare { name, effects } => {
                 let name = Name::statement(name.as_bytes());
@@ -48,7 +48,7 @@ impl<'a> TextNames<'a> {
         }
     }
 
-    pub(super) fn find(&self, name: Name<'_>) -> InText<'a> {
+    pub(crate) fn find(&self, name: Name<'_>) -> InText<'a> {
         let mut latest = self.changes.iter().rev();
         match latest.find(|(changed, _)| changed.may_equal(name)) {
             Some((changed, Some(effects))) if *changed == name => InText::Effects(effects),

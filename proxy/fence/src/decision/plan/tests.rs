@@ -5,13 +5,12 @@ use pgpalisade_policies::scan::NeedsParse;
 use pgpalisade_policies::{Effects, Lexing, Mode, Policy, TextEncoding, Who, classify};
 
 use super::*;
-use crate::fence::mark_cache::MarkCache;
-use crate::fence::{Admitted, Basis, Fence, GrantMode, HeldToken, Permit, SCOPES_MAX};
-use crate::in_flight::{InFlight, Request};
-use crate::ledger::Ledger;
-use crate::names::{Classified, NameChange, Names};
+use crate::mark_cache::MarkCache;
 use crate::rejection::RejectionKind;
-use crate::wire::frontend::FrontendTag;
+use crate::{
+    Admitted, Basis, Classified, CopyIn, Fence, GrantMode, HeldToken, Kind, Permit, PreparedNames,
+    SCOPES_MAX,
+};
 
 use RejectionKind::{InvalidToken, NoToken, StaleToken};
 
@@ -33,13 +32,32 @@ const FREE: Outcome = Admit(Basis::NotRequired);
 const TOKEN: Outcome = Admit(Basis::Token);
 const FAILED: Outcome = Admit(Basis::FailedTransaction);
 
+/// The type and length of a Query; which one does not matter.
+const QUERY: Header = Header {
+    tag: b'Q',
+    body_len: 9,
+};
+
+/// Names of statements and portals, and what they stand for.
+#[derive(Default)]
+struct Names(Vec<(Kind, &'static str, Meaning)>);
+
+impl PreparedNames for Names {
+    fn find(&self, name: Name<'_>) -> Option<&Meaning> {
+        let text = std::str::from_utf8(name.bytes()).ok()?;
+        let mut known = self.0.iter();
+        let found = known.find(|(kind, known, _)| *kind == name.kind() && *known == text);
+        found.map(|(.., meaning)| meaning)
+    }
+}
+
 /// A session, idle and without a transaction unless said otherwise.
 struct Session {
     fence: SessionFence,
     variables: Variables<Arc<HeldTokens>>,
     accepted: Vec<Arc<HeldTokens>>,
     names: Names,
-    ledger: Ledger,
+    is_confirmed: bool,
     status: TransactionStatus,
     wrote: Wrote,
     pipeline: Pipeline,
@@ -93,8 +111,10 @@ impl Session {
     fn under(fence: SessionFence, token: &str) -> Self {
         let token = (!token.is_empty()).then(|| holding(&fence, token));
         let mut names = Names::default();
-        names.prepared("r", &Arc::new(Effects::none()));
-        names.prepared("w", &Arc::new(Effects::unknown(None)));
+        for (name, effects) in [("r", Effects::none()), ("w", Effects::unknown(None))] {
+            let meaning = Meaning::Sql(Arc::new(effects));
+            names.0.push((Kind::Statement, name, meaning));
+        }
         for (portal, text) in [
             ("pr", "SELECT 1"),
             ("pw", "INSERT INTO t VALUES (1) RETURNING a"),
@@ -105,14 +125,14 @@ impl Session {
                 scan: NeedsParse::No,
             };
             let meaning = Meaning::Classified(Arc::new(classified));
-            names.confirm(NameChange::set(Name::portal(portal.as_bytes()), meaning));
+            names.0.push((Kind::Portal, portal, meaning));
         }
         Self {
             fence,
             variables: Variables::new(token.clone(), None),
             accepted: token.into_iter().collect(),
             names,
-            ledger: Ledger::default(),
+            is_confirmed: true,
             status: TransactionStatus::Idle,
             wrote: Wrote::No,
             pipeline: Pipeline::Closed,
@@ -150,7 +170,7 @@ impl Session {
 
     /// With an earlier request cycle in flight.
     fn unconfirmed(mut self) -> Self {
-        self.ledger.push(InFlight::client(Request::Sync, None));
+        self.is_confirmed = false;
         self
     }
 
@@ -160,7 +180,10 @@ impl Session {
     }
 
     fn situation(&self) -> Situation<'_> {
-        let confirmed = |settled| Confirmed::new(settled, &self.names, &self.ledger, self.guard);
+        let confirmed = || Confirmed {
+            names: &self.names,
+            guard: self.guard,
+        };
         Situation {
             fence: &self.fence,
             variables: &self.variables,
@@ -168,12 +191,13 @@ impl Session {
             status: self.status,
             wrote: self.wrote,
             pipeline: self.pipeline,
-            confirmed: self.ledger.settled().map(confirmed),
+            confirmed: self.is_confirmed.then(confirmed),
         }
     }
 
     fn plan(&self, text: &str) -> Decision {
-        self.situation().decide(&classify(text.as_bytes(), SAFE))
+        self.situation()
+            .decide(QUERY, &classify(text.as_bytes(), SAFE))
     }
 
     #[track_caller]
@@ -582,7 +606,9 @@ fn the_fast_path_asks_for_every_token() {
         ("default=4,billing=7", None),
     ] {
         let session = Session::new(token);
-        let permit = session.fence.admit_any(session.variables.token());
+        let permit = session
+            .fence
+            .admit_text(QUERY, b"INSERT", session.variables.token());
         assert_eq!(permit.map(|permit| permit.basis()), expect, "{token:?}");
     }
 }
@@ -605,9 +631,17 @@ fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
                 .map_err(|rejection| rejection.kind)
         };
         let holding = variables.token();
-        assert_eq!(basis(fence.admit_copy_data(holding)), expect, "{token:?}");
+        assert_eq!(
+            basis(
+                fence
+                    .admit_copy_data(QUERY, CopyIn::Reading, holding)
+                    .map(Option::unwrap)
+            ),
+            expect,
+            "{token:?}"
+        );
         let admission = |effects: &Effects| {
-            basis(match fence.admit_effects(effects, holding) {
+            basis(match fence.admit_effects(QUERY, effects, holding) {
                 Ok(Admitted {
                     permit,
                     observed: None,
@@ -624,24 +658,49 @@ fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
 #[test]
 fn messages_that_write_are_not_harmless() {
     for (tag, harmless) in [
-        (FrontendTag::Parse, true),
-        (FrontendTag::Bind, true),
-        (FrontendTag::Describe, true),
-        (FrontendTag::Close, true),
-        (FrontendTag::Flush, true),
-        (FrontendTag::Sync, true),
-        (FrontendTag::CopyFail, true),
-        (FrontendTag::Terminate, true),
-        (FrontendTag::Query, false),
-        (FrontendTag::Execute, false),
-        (FrontendTag::FunctionCall, false),
-        (FrontendTag::CopyData, false),
-        (FrontendTag::CopyDone, false),
-        (FrontendTag::Password, false),
+        (b'P', true),
+        (b'B', true),
+        (b'D', true),
+        (b'C', true),
+        (b'H', true),
+        (b'S', true),
+        (b'f', true),
+        (b'X', true),
+        (b'Q', false),
+        (b'E', false),
+        (b'F', false),
+        (b'd', false),
+        (b'c', false),
+        (b'p', false),
+        (b'?', false),
     ] {
-        let permit = fence().admit_harmless(tag);
+        let message = Header { tag, body_len: 4 };
+        let permit = fence().admit_harmless(message);
         let expect = harmless.then_some(Basis::NotRequired);
-        assert_eq!(permit.map(|permit| permit.basis()), expect, "{tag:?}");
+        assert_eq!(permit.map(|permit| permit.basis()), expect, "{tag}");
+    }
+}
+
+/// What is said to be malformed is looked at again.
+#[test]
+fn only_a_malformed_query_or_execute_passes_as_one() {
+    for (tag, body, passes) in [
+        (b'Q', &b"INSERT INTO t VALUES (1)\0"[..], false),
+        (b'Q', b"INSERT INTO t VALUES (1)", true),
+        (b'E', b"p\0\0\0\0\0", false),
+        (b'E', b"p", true),
+        (b'B', b"p", true),
+        (b'd', b"", false),
+    ] {
+        let body_len = body.len();
+        let permit = fence().admit_malformed(Header { tag, body_len }, body);
+        assert_eq!(permit.is_some(), passes, "{tag} {body:?}");
+        let longer = Header {
+            tag,
+            body_len: body_len + 1,
+        };
+        let cut = fence().admit_malformed(longer, body);
+        assert_eq!(cut.is_some(), passes && tag == b'B', "{tag} {body:?}");
     }
 }
 
@@ -787,7 +846,7 @@ fn a_mark_that_rises_while_a_text_is_judged_is_told_as_what_it_is() {
         let refused = std::thread::scope(|scope| {
             scope.spawn(|| cell.raise(&higher));
             loop {
-                if let Err(unmet) = session.situation().decide(&verdict) {
+                if let Err(unmet) = session.situation().decide(QUERY, &verdict) {
                     break unmet;
                 }
             }

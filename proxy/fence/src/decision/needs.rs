@@ -6,15 +6,18 @@ use std::sync::Arc;
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Class, Effects, Lifetime, Mode, Requirement, ScopeId, ScopeSet};
 
-use super::permit::{Admitted, Grounds};
-use super::{Basis, HeldTokens, SCOPES_MAX, SessionFence, TokenStatus, TokenValue};
+use super::permit::{Admitted, Basis, Grounds};
 use crate::rejection::{Needs, Rejection};
+use crate::wire::header::Header;
+use crate::{HeldTokens, SCOPES_MAX, SessionFence, TokenStatus, TokenValue};
 
 /// Why PostgreSQL's read-only mode is not sure to keep a statement from writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unguarded {
     /// What ran in an earlier transaction of the same request cycle may have switched it off.
     TransactionEnded,
+    /// The session could write when the transaction began.
+    BegunOtherwise,
     /// The transaction could write when it began.
     TokenLaidDown,
     /// The text is sent to a session that may write from its first statement on.
@@ -27,6 +30,10 @@ impl fmt::Display for Unguarded {
             Self::TransactionEnded => {
                 "a transaction, or a part of one, has ended before it in the same text or pipeline, \
                  so read-only mode is in doubt"
+            }
+            Self::BegunOtherwise => {
+                "the session could write when this transaction began, so the transaction is not read-only: \
+                 end it first"
             }
             Self::TokenLaidDown => {
                 "the token was laid down before it in the same text, so the transaction is not read-only"
@@ -62,14 +69,19 @@ impl SessionFence {
     /// # Errors
     ///
     /// [`Unmet`].
-    pub fn admit_effects(&self, effects: &Effects, holding: Option<&Arc<HeldTokens>>) -> Decision {
-        let mut grounds = Grounds::default();
+    pub fn admit_effects(
+        &self,
+        message: Header,
+        effects: &Effects,
+        holding: Option<&Arc<HeldTokens>>,
+    ) -> Decision {
+        let mut grounds = Grounds::none();
         self.check(&mut grounds, effects, None, holding)?;
-        Ok(grounds.admitted())
+        Ok(grounds.admitted(message))
     }
 
     /// Carries a refusal out, or keeps it where it is only observed; the first one is kept.
-    pub fn refuse_or_observe(
+    pub(super) fn refuse_or_observe(
         &self,
         grounds: &mut Grounds,
         rejection: Box<Rejection>,
@@ -84,7 +96,7 @@ impl SessionFence {
     }
 
     /// Whether a session with these tokens may do this, and what its permit rests on then.
-    pub fn check(
+    pub(super) fn check(
         &self,
         grounds: &mut Grounds,
         effects: &Effects,
@@ -117,7 +129,7 @@ impl SessionFence {
     }
 
     /// Whether a session that has been let write may end what it has begun.
-    pub fn check_goes_on(
+    pub(super) fn check_goes_on(
         &self,
         grounds: &mut Grounds,
         holding: Option<&Arc<HeldTokens>>,
@@ -180,11 +192,27 @@ impl SessionFence {
         if self.may_write(holding) {
             return None;
         }
-        let standing = self.check_standing(&mut Grounds::default(), holding);
+        let standing = self.check_standing(&mut Grounds::none(), holding);
         Some(match standing {
             Err(stale) => *stale,
             Ok(()) => self.missing(scope, Class::Write, Some(&why)),
         })
+    }
+
+    /// The refusal of running by its name what may change the session; `None` where that is only observed.
+    #[must_use]
+    pub fn changes_by_name(&self) -> Option<Box<Rejection>> {
+        let rejection = Box::new(Rejection::changes_by_name());
+        self.refuse_or_observe(&mut Grounds::none(), rejection)
+            .err()
+    }
+
+    /// The refusal of a token that is taken in front of other statements; `None` where that is only observed.
+    #[must_use]
+    pub fn taken_beside_others(&self) -> Option<Box<Rejection>> {
+        let rejection = Box::new(Rejection::taken_beside_others());
+        self.refuse_or_observe(&mut Grounds::none(), rejection)
+            .err()
     }
 
     /// The refusal for want of a token of one scope.

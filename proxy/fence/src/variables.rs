@@ -10,8 +10,8 @@ use std::sync::Arc;
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Chain, Control, FencingVariable, Lifetime};
 
-use crate::fence::{HeldTokens, SessionFence, TokenValue};
 use crate::wire::backend::TransactionStatus;
+use crate::{HeldTokens, SessionFence, TokenValue};
 
 /// One setting: the value of the session and, inside a transaction, a local one in front of it.
 #[derive(Debug, Clone)]
@@ -97,12 +97,12 @@ impl<V: Clone> Variables<V> {
     }
 
     /// The token of the startup packet has been accepted.
-    pub(crate) fn start_with(&mut self, token: V) {
+    pub fn start_with(&mut self, token: V) {
         *self = Self::new(Some(token), self.startup_scope.clone());
     }
 
     /// Puts another form of a token into every place that has it.
-    pub(crate) fn replace(&mut self, is_it: impl Fn(&V) -> bool, by: &V) {
+    pub fn replace(&mut self, is_it: impl Fn(&V) -> bool, by: &V) {
         let swap = |held: &mut V| {
             if is_it(held) {
                 *held = by.clone();
@@ -127,7 +127,7 @@ impl<V: Clone> Variables<V> {
 
     /// How long the token in force stays.
     #[must_use]
-    pub(crate) const fn token_lifetime(&self) -> Lifetime {
+    pub const fn token_lifetime(&self) -> Lifetime {
         match self.values.token.local {
             Some(_) => Lifetime::Local,
             None => Lifetime::Session,
@@ -136,59 +136,59 @@ impl<V: Clone> Variables<V> {
 
     /// The scope that a bare number is for, where the session has named one.
     #[must_use]
-    pub(crate) const fn scope(&self) -> Option<&Scope> {
+    pub const fn scope(&self) -> Option<&Scope> {
         self.values.scope.get()
     }
 
     /// The token that a RESET returns to.
     #[must_use]
-    pub(crate) const fn startup_token(&self) -> Option<&V> {
+    pub const fn startup_token(&self) -> Option<&V> {
         self.startup_token.as_ref()
     }
 
     /// Whether the open transaction has changed a setting or set a savepoint, so that its end matters.
     #[inline]
     #[must_use]
-    pub(crate) const fn is_in_doubt(&self) -> bool {
+    pub const fn is_in_doubt(&self) -> bool {
         self.transaction.is_some()
     }
 
     /// SET fencing.token.
-    pub(crate) fn set_token(&mut self, value: Option<V>, lifetime: Lifetime) {
+    pub fn set_token(&mut self, value: Option<V>, lifetime: Lifetime) {
         self.transaction();
         self.values.token.set(value, lifetime);
     }
 
     /// SET fencing.scope.
-    pub(crate) fn set_scope(&mut self, value: Option<Scope>, lifetime: Lifetime) {
+    pub fn set_scope(&mut self, value: Option<Scope>, lifetime: Lifetime) {
         self.transaction();
         self.values.scope.set(value, lifetime);
     }
 
     /// RESET fencing.token.
-    pub(crate) fn reset_token(&mut self, lifetime: Lifetime) {
+    pub fn reset_token(&mut self, lifetime: Lifetime) {
         self.set_token(self.startup_token.clone(), lifetime);
     }
 
     /// RESET fencing.scope.
-    pub(crate) fn reset_scope(&mut self, lifetime: Lifetime) {
+    pub fn reset_scope(&mut self, lifetime: Lifetime) {
         self.set_scope(self.startup_scope.clone(), lifetime);
     }
 
     /// RESET ALL, and DISCARD ALL, which contains it.
-    pub(crate) fn reset_all(&mut self) {
+    pub fn reset_all(&mut self) {
         self.reset_token(Lifetime::Session);
         self.reset_scope(Lifetime::Session);
     }
 
     /// SAVEPOINT.
-    pub(crate) fn savepoint(&mut self, name: &str) {
+    pub fn savepoint(&mut self, name: &str) {
         let values = self.values.clone();
         self.transaction().savepoints.push((name.into(), values));
     }
 
     /// RELEASE SAVEPOINT: what happened since then belongs to the outer level.
-    pub(crate) fn release(&mut self, name: &str) {
+    pub fn release(&mut self, name: &str) {
         if let Some(transaction) = &mut self.transaction
             && let Some(at) = transaction
                 .savepoints
@@ -200,7 +200,7 @@ impl<V: Clone> Variables<V> {
     }
 
     /// ROLLBACK TO SAVEPOINT: the savepoint itself stays.
-    pub(crate) fn rollback_to(&mut self, name: &str) {
+    pub fn rollback_to(&mut self, name: &str) {
         if let Some(transaction) = &mut self.transaction
             && let Some(at) = transaction
                 .savepoints
@@ -215,27 +215,27 @@ impl<V: Clone> Variables<V> {
     }
 
     /// COMMIT, or PREPARE TRANSACTION, completed.
-    pub(crate) fn commit(&mut self) {
+    pub fn commit(&mut self) {
         self.transaction = None;
         self.values.token.local = None;
         self.values.scope.local = None;
     }
 
     /// ROLLBACK completed.
-    pub(crate) fn rollback(&mut self) {
+    pub fn rollback(&mut self) {
         if let Some(transaction) = self.transaction.take() {
             self.values = transaction.before;
         }
     }
 
     /// The server has reported an error.
-    pub(crate) fn on_error(&mut self) {
+    pub fn on_error(&mut self) {
         self.outcome = Outcome::Error;
     }
 
     /// ReadyForQuery. Where the session is idle, a transaction that no COMMIT or ROLLBACK has ended
     /// was an implicit one, and it has ended now.
-    pub(crate) fn on_ready(&mut self, status: TransactionStatus) {
+    pub fn on_ready(&mut self, status: TransactionStatus) {
         let outcome = std::mem::replace(&mut self.outcome, Outcome::NoError);
         if status == TransactionStatus::Idle && self.transaction.is_some() {
             match outcome {
@@ -256,7 +256,7 @@ impl<V: Clone> Variables<V> {
 
 /// What the end of a transaction is that has failed: COMMIT of it is a ROLLBACK.
 /// <https://www.postgresql.org/docs/current/sql-commit.html>
-pub(super) const fn end_of_failed(control: &Control) -> Option<Control> {
+pub const fn end_of_failed(control: &Control) -> Option<Control> {
     match control {
         Control::Commit { chain } => Some(Control::Rollback { chain: *chain }),
         Control::PrepareTransaction => Some(Control::Rollback { chain: Chain::No }),
@@ -265,7 +265,7 @@ pub(super) const fn end_of_failed(control: &Control) -> Option<Control> {
 }
 
 /// Applies what a statement has done to the variables of its session, once the server has completed it.
-pub(super) fn apply(
+pub fn apply(
     fence: &SessionFence,
     control: &Control,
     accepted: &[Arc<HeldTokens>],
@@ -330,15 +330,12 @@ pub(super) fn apply(
 }
 
 /// The scope that a bare number is for.
-pub(super) fn scope<'a>(
-    fence: &'a SessionFence,
-    variables: &'a Variables<Arc<HeldTokens>>,
-) -> &'a Scope {
+pub fn scope<'a>(fence: &'a SessionFence, variables: &'a Variables<Arc<HeldTokens>>) -> &'a Scope {
     variables.scope().unwrap_or_else(|| fence.default_scope())
 }
 
 /// The accepted tokens that a value stands for.
-pub(super) fn find<'a>(
+pub fn find<'a>(
     accepted: &'a [Arc<HeldTokens>],
     in_force: Option<&'a Arc<HeldTokens>>,
     value: &TokenValue,

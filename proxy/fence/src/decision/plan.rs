@@ -10,19 +10,17 @@ use pgpalisade_policies::{
     Control, Effects, FencingVariable, Lifetime, Mistake, Mode, Statement, Verdict,
 };
 
-use super::Pipeline;
-use super::ledger::Wrote;
-use super::names::{Meaning, Name};
-use super::read_only::{Guard, ends_transaction};
-use super::situation::{Confirmed, Situation};
-use super::text_names::{InText, TextNames};
-use super::token_text::takes;
-use super::variables::{self, Variables, apply, end_of_failed, find};
-use crate::fence::{
-    Basis, Decision, Grounds, HeldTokens, SessionFence, TokenValue, Unguarded, Unmet,
-};
+use super::needs::{Decision, Unguarded, Unmet};
+use super::permit::{Basis, Grounds};
+use super::situation::{Confirmed, Pipeline, Situation, Wrote};
+use crate::guard::{Guard, ends_transaction};
+use crate::prepared::{Meaning, Name};
 use crate::rejection::Rejection;
+use crate::text_names::{InText, TextNames};
+use crate::variables::{self, Variables, apply, end_of_failed, find};
 use crate::wire::backend::TransactionStatus;
+use crate::wire::header::Header;
+use crate::{HeldTokens, SessionFence, TokenValue};
 
 /// Whether the server executes a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,12 +31,12 @@ enum Runs {
 }
 
 impl Situation<'_> {
-    /// Decides a text as a whole: one refused statement refuses all of it.
+    /// Decides the message of a text as a whole: one refused statement refuses all of it.
     ///
     /// # Errors
     ///
     /// [`Unmet`].
-    pub fn decide(&self, verdict: &Verdict) -> Decision {
+    pub fn decide(&self, message: Header, verdict: &Verdict) -> Decision {
         let mut walk = Walk {
             fence: self.fence,
             confirmed: self.confirmed,
@@ -46,11 +44,11 @@ impl Situation<'_> {
             accepted: self.accepted,
             guard: self
                 .confirmed
-                .map_or(Guard::IN_DOUBT, |confirmed| confirmed.guard()),
+                .map_or(Guard::IN_DOUBT, |confirmed| confirmed.guard),
             variables: Cow::Borrowed(self.variables),
             failed: self.status == TransactionStatus::Failed,
             wrote: self.wrote,
-            grounds: Grounds::default(),
+            grounds: Grounds::none(),
             alone: verdict.statements.len() == 1,
             could_write: CouldWrite::No,
             local_is_lost: verdict.statements.len() == 1
@@ -70,7 +68,7 @@ impl Situation<'_> {
                 break;
             }
         }
-        Ok(walk.grounds.admitted())
+        Ok(walk.grounds.admitted(message))
     }
 }
 
@@ -181,11 +179,11 @@ impl<'a> Walk<'a> {
 
     /// Read-only mode guards a session that may not write, as long as it is sure to be on.
     fn check_backstop(&mut self, statement: &Statement) -> Result<(), Unmet> {
-        let why = match self.could_write {
-            _ if self.guard.is_in_doubt() => Unguarded::TransactionEnded,
-            CouldWrite::BeforeItsToken => Unguarded::TokenDeclaredLater,
-            CouldWrite::BehindItsToken => Unguarded::TokenLaidDown,
-            CouldWrite::No => return Ok(()),
+        let why = match (self.could_write, self.guard.in_doubt()) {
+            (CouldWrite::BeforeItsToken, _) => Unguarded::TokenDeclaredLater,
+            (CouldWrite::BehindItsToken, None) => Unguarded::TokenLaidDown,
+            (_, Some(why)) => why,
+            (CouldWrite::No, None) => return Ok(()),
         };
         if statement.may_hide_a_write()
             && let Some(rejection) = self.fence.unguarded(self.variables.token(), why)
@@ -386,9 +384,24 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// Whether a statement sets `fencing.token` to a value that takes. Which scopes it is for does not matter.
+#[must_use]
+pub fn takes(control: &Control) -> bool {
+    let Control::SetFencing {
+        variable: FencingVariable::Token,
+        value,
+        ..
+    } = control
+    else {
+        return false;
+    };
+    let value = TokenValue::parse(value, &Scope::default());
+    value.ok().flatten().is_some_and(|value| value.takes())
+}
+
 /// Whether it runs what a name stands for.
 #[must_use]
-pub(super) const fn runs_a_name(control: &Control) -> bool {
+pub const fn runs_a_name(control: &Control) -> bool {
     matches!(control, Control::Execute { .. } | Control::Fetch { .. })
 }
 

@@ -1,0 +1,130 @@
+//! The right of one message to travel to PostgreSQL.
+
+use pgpalisade_wire::header::Header;
+
+use crate::rejection::Rejection;
+
+/// Says that one message was decided and may be sent. Only the decision makes permits, and only the upstream writer
+/// spends them, on a message of this type and length: code that sends a message without a decision does not compile.
+///
+/// A permit says that the token was current when it was looked at, not that it still is when the message arrives. The
+/// barrier makes a stale write impossible: see `ARCHITECTURE.md`.
+///
+/// ```compile_fail
+/// use pgpalisade_fence::{Basis, Permit};
+/// let permit = Permit { tag: b'Q', basis: Basis::Exempt, body_len: 9 };
+/// ```
+///
+/// ```compile_fail
+/// use pgpalisade_fence::{Basis, Permit};
+/// # use pgpalisade_wire::header::Header;
+/// let permit = Permit::new(Header { tag: b'Q', body_len: 9 }, Basis::Exempt);
+/// ```
+///
+/// ```compile_fail
+/// # fn twice(permit: pgpalisade_fence::Permit) {
+/// let another = permit.clone();
+/// # }
+/// ```
+///
+/// ```compile_fail
+/// let grounds = pgpalisade_fence::Grounds::default();
+/// ```
+///
+/// What a permit says can be read:
+///
+/// ```
+/// fn tag(permit: &pgpalisade_fence::Permit) -> u8 {
+///     permit.message().tag
+/// }
+/// ```
+#[must_use = "a permit is to be spent on the message that it was made for"]
+#[derive(Debug)]
+pub struct Permit {
+    // Handed over in registers, so no `Header`.
+    tag: u8,
+    basis: Basis,
+    body_len: u32,
+}
+
+/// What a permit rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Basis {
+    /// The message needs no token.
+    NotRequired,
+    /// The session holds the current tokens that it needs to write.
+    Token,
+    /// It may write without a token, or its refusal is only observed.
+    Exempt,
+    /// The transaction has failed: the server refuses the message itself.
+    FailedTransaction,
+}
+
+impl Permit {
+    #[inline]
+    pub(super) fn new(message: Header, basis: Basis) -> Self {
+        // No message of PostgreSQL is as long as that, so none would be sent on such a permit.
+        let body_len = u32::try_from(message.body_len).unwrap_or(u32::MAX);
+        Self {
+            tag: message.tag,
+            basis,
+            body_len,
+        }
+    }
+
+    /// The message that it is for.
+    #[inline]
+    #[must_use]
+    pub const fn message(&self) -> Header {
+        Header {
+            tag: self.tag,
+            body_len: self.body_len as usize,
+        }
+    }
+
+    /// What it rests on.
+    #[inline]
+    #[must_use]
+    pub const fn basis(&self) -> Basis {
+        self.basis
+    }
+}
+
+/// A request that may pass.
+#[derive(Debug)]
+pub struct Admitted {
+    /// Its right to be sent.
+    pub permit: Permit,
+    /// Why it would be refused, were that not only observed.
+    pub observed: Option<Box<Rejection>>,
+}
+
+/// What the permit of a message will rest on, gathered statement by statement.
+#[derive(Debug)]
+pub(super) struct Grounds {
+    pub(super) basis: Basis,
+    pub(super) observed: Option<Box<Rejection>>,
+}
+
+impl Grounds {
+    /// Those of a message without a statement.
+    pub(super) const fn none() -> Self {
+        Self {
+            basis: Basis::NotRequired,
+            observed: None,
+        }
+    }
+
+    /// The server executes nothing of the rest, for the transaction has failed.
+    pub(super) const fn nothing_runs(&mut self) {
+        self.basis = Basis::FailedTransaction;
+    }
+
+    /// The permit of a message whose statements have all passed.
+    pub(super) fn admitted(self, message: Header) -> Admitted {
+        Admitted {
+            permit: Permit::new(message, self.basis),
+            observed: self.observed,
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Messages that are decided without reading what they do: by their type, or by what the session holds.
+
+use std::sync::Arc;
+
+use pgpalisade_policies::scan::{self, NeedsParse};
+
+use super::needs::Unmet;
+use super::permit::{Basis, Grounds, Permit};
+use crate::prepared::Meaning;
+use crate::rejection::Rejection;
+use crate::wire::frontend::{self, FrontendTag};
+use crate::wire::header::Header;
+use crate::{HeldTokens, SessionFence};
+
+/// What is known of a COPY FROM STDIN where its data arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyIn {
+    /// The server reads the data.
+    Reading,
+    /// Everything was answered, and none is going on: the server throws the data away.
+    None,
+    /// The answer to what may have begun one has not come.
+    Unknown,
+}
+
+impl SessionFence {
+    /// What a permit of a session rests on that holds all the current tokens that a text can need, unless the text does
+    /// something to the session. `None` says nothing; the text must be looked at.
+    #[inline]
+    fn holds_all_basis(&self, holding: Option<&Arc<HeldTokens>>) -> Option<Basis> {
+        let needed = self.rules().unlooked()?;
+        let Some(holding) = holding else {
+            return needed.is_empty().then_some(Basis::Exempt);
+        };
+        let all_count = holding.bindings().iter().all(|one| self.counts(one));
+        (all_count && self.holds_each(needed, holding)).then_some(Basis::Token)
+    }
+
+    /// Whether the session holds all the current tokens that a text can need.
+    #[inline]
+    #[must_use]
+    pub fn holds_all(&self, holding: Option<&Arc<HeldTokens>>) -> bool {
+        self.holds_all_basis(holding).is_some()
+    }
+
+    /// A permit for a Query of a session that holds all that its text can need, if that does nothing to the session.
+    #[inline]
+    #[must_use]
+    pub fn admit_text(
+        &self,
+        message: Header,
+        text: &[u8],
+        holding: Option<&Arc<HeldTokens>>,
+    ) -> Option<Permit> {
+        // The scan costs more.
+        let basis = self.holds_all_basis(holding)?;
+        (scan::needs_parse(text) == NeedsParse::No).then(|| Permit::new(message, basis))
+    }
+
+    /// The same for an Execute.
+    #[inline]
+    #[must_use]
+    pub fn admit_execute(
+        &self,
+        message: Header,
+        meaning: &Meaning,
+        holding: Option<&Arc<HeldTokens>>,
+    ) -> Option<Permit> {
+        let basis = self.holds_all_basis(holding)?;
+        meaning.is_plain().then(|| Permit::new(message, basis))
+    }
+
+    /// A permit for a message that can change no data by its type alone.
+    #[inline]
+    #[must_use]
+    pub fn admit_harmless(&self, message: Header) -> Option<Permit> {
+        match FrontendTag::from_byte(message.tag) {
+            Ok(
+                FrontendTag::Parse
+                | FrontendTag::Bind
+                | FrontendTag::Describe
+                | FrontendTag::Close
+                | FrontendTag::Flush
+                | FrontendTag::Sync
+                | FrontendTag::CopyFail
+                | FrontendTag::Terminate,
+            ) => Some(Permit::new(message, Basis::NotRequired)),
+            Ok(
+                FrontendTag::Query
+                | FrontendTag::Execute
+                | FrontendTag::FunctionCall
+                | FrontendTag::CopyData
+                | FrontendTag::CopyDone
+                | FrontendTag::Password,
+            )
+            | Err(_) => None,
+        }
+    }
+
+    /// A permit for a message whose layout PostgreSQL refuses.
+    #[must_use]
+    pub fn admit_malformed(&self, message: Header, body: &[u8]) -> Option<Permit> {
+        let is_whole = body.len() == message.body_len;
+        let is_malformed = match FrontendTag::from_byte(message.tag) {
+            Ok(FrontendTag::Query) => is_whole && frontend::query(body).is_err(),
+            Ok(FrontendTag::Execute) => is_whole && frontend::execute(body).is_err(),
+            _ => return self.admit_harmless(message),
+        };
+        is_malformed.then(|| Permit::new(message, Basis::NotRequired))
+    }
+
+    /// A permit for data of a COPY, or their end. `None`: what was sent has to be answered first.
+    ///
+    /// # Errors
+    ///
+    /// The rejection where the token has become stale since the COPY began.
+    pub fn admit_copy_data(
+        &self,
+        message: Header,
+        copy: CopyIn,
+        holding: Option<&Arc<HeldTokens>>,
+    ) -> Result<Option<Permit>, Box<Rejection>> {
+        let basis = match copy {
+            CopyIn::None => Some(Basis::NotRequired),
+            CopyIn::Unknown => self.holds_all_basis(holding),
+            CopyIn::Reading => {
+                // What is only observed is on record with its statement, or will be with its COMMIT.
+                let mut grounds = Grounds::none();
+                match self.check_goes_on(&mut grounds, holding) {
+                    Ok(()) => Some(grounds.basis),
+                    Err(Unmet::Refuse(rejection)) => return Err(rejection),
+                    // Its COMMIT will be declared first.
+                    Err(Unmet::Declare(_)) => Some(Basis::Exempt),
+                }
+            }
+        };
+        Ok(basis.map(|basis| Permit::new(message, basis)))
+    }
+}
