@@ -29,6 +29,7 @@ pub mod names;
 mod plan;
 pub mod read_only;
 mod refusing;
+mod savepoints;
 pub mod search_path;
 mod shown;
 pub mod situation;
