@@ -49,17 +49,16 @@ fn scripts() -> Vec<Vec<Batch>> {
             .execute("c", 0)
             .execute("c", 0)
     };
-    for sql in [
-        "VALUES (1), (2), (3)",
-        "FETCH ALL FROM d",
-        "EXECUTE s",
-        "EXPLAIN TABLE items",
+    for (sql, then) in [
+        ("VALUES (1), (2), (3)", "FETCH ALL FROM c; COMMIT"),
+        ("FETCH ALL FROM d", "COMMIT"),
+        ("EXECUTE s", "COMMIT"),
+        ("EXPLAIN TABLE items", "MOVE ALL IN c; COMMIT"),
     ] {
         let begun = query(
             "BEGIN; DECLARE d CURSOR FOR VALUES (1), (2), (3); PREPARE s AS VALUES (1), (2), (3)",
         );
-        let fetched = query("FETCH ALL FROM c; COMMIT");
-        scripts.push(vec![begun, portal(sql).sync(), fetched]);
+        scripts.push(vec![begun, portal(sql).sync(), query(then)]);
     }
     scripts
 }
@@ -83,9 +82,11 @@ fn of_a_session_that_may_not_write() {
 #[test]
 fn of_a_holder() {
     check(|talk| {
-        for batch in scripts().iter().flatten() {
-            talk.run(batch);
-            talk.query("ROLLBACK; DEALLOCATE ALL");
+        for script in scripts() {
+            for batch in &script {
+                talk.run(batch);
+            }
+            talk.query("DEALLOCATE ALL");
         }
         talk.query("PREPARE i AS INSERT INTO items VALUES ($1); EXECUTE i(1); EXECUTE i(2)");
         talk.query("CREATE RULE quiet AS ON DELETE TO items DO INSTEAD NOTHING; DELETE FROM items");
