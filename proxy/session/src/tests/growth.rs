@@ -221,8 +221,11 @@ fn reading_a_text() {
     }
 }
 
-/// Texts that are walked over, both of a row, with what they do.
-fn judged() -> Vec<(String, [(String, Arc<Verdict>); 2])> {
+/// A text, and what it does.
+type Known = (String, Arc<Verdict>);
+
+/// Texts that are walked over, both of a row.
+fn judged() -> Vec<(String, [Known; 2])> {
     let of = |row, length| {
         let text = text(row, length);
         let verdict = Arc::new(read(&text));
