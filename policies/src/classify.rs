@@ -137,7 +137,8 @@ fn parse_here(text: &str, options: ParserOptions) -> Result<Verdict, Opaque> {
         .stmts
         .iter()
         .map(|raw| statement(raw.stmt.as_deref()).map_err(|UnknownShape| Opaque::Parser))
-        .collect::<Result<_, _>>()?;
+        .collect::<Result<Box<[_]>, _>>()?;
+    weight::check_statements(&statements)?;
     Ok(Verdict::new(statements))
 }
 

@@ -1,6 +1,7 @@
 //! What a policy file changes for the sessions: whom it lets write what, what it only observes, and how another one
 //! comes into force.
 
+mod altered;
 mod bounds;
 mod declare;
 mod long_texts;

@@ -6,6 +6,7 @@
 
 mod access_mode;
 mod auth;
+mod command_tags;
 mod copy;
 mod large;
 mod out_of_band;

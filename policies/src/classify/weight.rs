@@ -3,7 +3,8 @@
 //! A tree takes up to 4 KiB for each item of a list, and the time to fill them. So it is tokens that are limited, and
 //! bytes only beside that.
 
-use crate::verdict::Opaque;
+use crate::effects::{Effects, Tables};
+use crate::verdict::{Control, Opaque, Statement};
 
 /// Texts longer than this many bytes are not parsed: they are writes.
 ///
@@ -20,6 +21,10 @@ const TOKENS_MAX: usize = 64 * 1024;
 /// Texts of more tokens are [`Weight::Heavy`]. How long the worst of the others take, `make bench-micro` says:
 /// `classified_at_most`.
 const TOKENS_MAX_INLINE: usize = 4 * 1024;
+
+/// What the statements of a text may come to for those who walk over them, [step](steps) by step: the session that judges
+/// them does so on a thread that others wait for. The worst text takes it 5 milliseconds.
+const STEPS_MAX: usize = 16 * 1024;
 
 /// Operator characters in a row, at most.
 pub(crate) const OPERATOR_RUN_MAX: usize = 256;
@@ -62,6 +67,37 @@ pub(super) fn check(text: &str) -> Result<(), Opaque> {
     } else {
         Err(Opaque::Parser)
     }
+}
+
+/// Refuses a text whose statements take long to walk over.
+pub(super) fn check_statements(statements: &[Statement]) -> Result<(), Opaque> {
+    let steps: usize = statements.iter().map(steps).sum();
+    if steps <= STEPS_MAX {
+        Ok(())
+    } else {
+        Err(Opaque::Parser)
+    }
+}
+
+fn steps(statement: &Statement) -> usize {
+    let controls = statement.controls.iter().map(|control| match control {
+        // A value is read some times, and may name many scopes.
+        Control::SetFencing { value, .. } => 1 + value.len() / 2,
+        Control::Prepare { effects, .. } => 1 + names(effects),
+        _ => 1,
+    });
+    1 + controls.sum::<usize>() + names(&statement.effects)
+}
+
+fn names(effects: &Effects) -> usize {
+    let tables = |tables: &Tables| match tables {
+        Tables::Named(names) => names.len(),
+        Tables::Unknown => 0,
+    };
+    tables(&effects.writes)
+        + tables(&effects.reads)
+        + effects.functions.len()
+        + effects.settings.len()
 }
 
 /// How many tokens there are, if all of the text is SQL. In strings and comments there are fewer.
@@ -122,6 +158,7 @@ fn has_long_operator_run(text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classify::{Lexing, TextEncoding, classify};
 
     /// The cheap count must not be below what PostgreSQL's lexer finds.
     #[test]
@@ -136,6 +173,26 @@ mod tests {
             let at_most = tokens_at_most(many.as_bytes());
             assert!(at_most >= found, "{at_most} < {found}: {text}");
         }
+    }
+
+    #[test]
+    fn what_is_long_to_walk_over_is_not_understood() {
+        let understood = |head: &str, part: &str, between: &str, length: usize| {
+            let text = head.to_owned() + &vec![part; length].join(between);
+            let lexing = Lexing::with_unknown_strings(TextEncoding::AsciiSafe);
+            classify(text.as_bytes(), lexing).kind() != "unparsed"
+        };
+        let prepare = "PREPARE a AS TABLE t";
+        let set = format!("SET fencing.token = '{}'", " ".repeat(2 * 1024));
+        for (part, steps) in [("SELECT 1", 1), ("END", 2), (prepare, 3), (&set, 1024 + 3)] {
+            let most = STEPS_MAX / steps;
+            assert!(understood("", part, ";", most), "{part}");
+            assert!(!understood("", part, ";", most + 1), "{part}");
+        }
+        let names: Vec<String> = (0..STEPS_MAX).map(|at| format!("t{at}")).collect();
+        let few = names.get(1..).unwrap().join(",");
+        assert!(understood("TRUNCATE ", &few, "", 1));
+        assert!(!understood("TRUNCATE ", &names.join(","), "", 1));
     }
 
     #[test]

@@ -158,10 +158,8 @@ impl Walk {
     ) -> Result<(), UnknownShape> {
         match (of, key) {
             ("IntoClause", "rel") => self.with_role(Role::Write, value),
-            // A foreign key, and the LIKE of a CREATE TABLE.
-            ("Constraint", "pktable") | ("TableLikeClause", "relation") => {
-                self.with_role(Role::Read, value)
-            }
+            // The LIKE of a CREATE TABLE. What a foreign key references gets triggers by it, so it is altered.
+            ("TableLikeClause", "relation") => self.with_role(Role::Read, value),
             _ => value.serialize(&mut *self),
         }
     }

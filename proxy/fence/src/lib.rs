@@ -13,6 +13,7 @@ pub mod readable;
 pub mod rejection;
 mod replication_permit;
 mod rules;
+mod savepoints;
 pub mod statement_text;
 mod text_names;
 pub mod token_value;

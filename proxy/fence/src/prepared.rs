@@ -10,7 +10,7 @@ use pgpalisade_policies::{Effects, Verdict};
 const NAME_BYTES: usize = 63;
 
 /// The name space of a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Prepared statements.
     Statement,
@@ -19,7 +19,7 @@ pub enum Kind {
 }
 
 /// A name as PostgreSQL compares it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name<'a> {
     kind: Kind,
     bytes: &'a [u8],
@@ -69,12 +69,6 @@ impl<'a> Name<'a> {
     #[must_use]
     pub const fn is_unnamed(self) -> bool {
         self.bytes.is_empty()
-    }
-
-    /// Whether it may be the same name as another, on the server.
-    #[must_use]
-    pub fn may_equal(self, other: Self) -> bool {
-        self == other || !(self.is_comparable() && other.is_comparable())
     }
 
     /// Whether other bytes are sure to be another name. The server converts a name from the client's encoding first.

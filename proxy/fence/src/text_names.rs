@@ -1,5 +1,6 @@
 //! Names of prepared statements inside of one text.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pgpalisade_policies::{Control, Effects};
@@ -9,17 +10,19 @@ use crate::prepared::Name;
 /// What a text itself has done to names of prepared statements, up to one of its statements.
 #[derive(Debug, Default)]
 pub(crate) struct TextNames<'a> {
-    /// The latest comes last.
-    changes: Vec<(Name<'a>, Option<&'a Arc<Effects>>)>,
+    changed: BTreeMap<Name<'a>, Option<&'a Arc<Effects>>>,
+    /// Of one that cannot be told from the others only the latest change says something.
+    latest: Option<Name<'a>>,
     others: Others,
 }
 
-/// What became of the names that a text does not name.
+/// What became of the names that are not among the changed ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Others {
     #[default]
     AsBefore,
-    Gone,
+    /// They are gone, or one of them was changed and cannot be told from the others.
+    Unknown,
 }
 
 /// What a text says that a name stands for.
@@ -33,28 +36,35 @@ pub(crate) enum InText<'a> {
 impl<'a> TextNames<'a> {
     pub(crate) fn apply(&mut self, control: &'a Control) {
         match control {
-            Control::Prepare { name, effects } => {
-                let name = Name::statement(name.as_bytes());
-                self.changes.push((name, Some(effects)));
-            }
-            Control::Deallocate { name } => {
-                self.changes.push((Name::statement(name.as_bytes()), None));
-            }
-            Control::DeallocateAll | Control::DiscardAll => {
-                self.changes.clear();
-                self.others = Others::Gone;
-            }
+            Control::Prepare { name, effects } => self.change(name, Some(effects)),
+            Control::Deallocate { name } => self.change(name, None),
+            Control::DeallocateAll | Control::DiscardAll => self.forget(),
             _ => {}
         }
     }
 
+    fn change(&mut self, name: &'a str, effects: Option<&'a Arc<Effects>>) {
+        let name = Name::statement(name.as_bytes());
+        if !name.is_comparable() {
+            self.forget();
+        }
+        self.changed.insert(name, effects);
+        self.latest = Some(name);
+    }
+
+    fn forget(&mut self) {
+        self.changed.clear();
+        self.others = Others::Unknown;
+    }
+
     pub(crate) fn find(&self, name: Name<'_>) -> InText<'a> {
-        let mut latest = self.changes.iter().rev();
-        match latest.find(|(changed, _)| changed.may_equal(name)) {
-            Some((changed, Some(effects))) if *changed == name => InText::Effects(effects),
-            Some(_) => InText::Unknown,
-            None if self.others == Others::Gone => InText::Unknown,
-            None => InText::Nothing,
+        let is_sure = name.is_comparable() || self.latest == Some(name);
+        match self.changed.get(&name) {
+            Some(Some(effects)) if is_sure => InText::Effects(effects),
+            None if self.others == Others::AsBefore && (is_sure || self.changed.is_empty()) => {
+                InText::Nothing
+            }
+            _ => InText::Unknown,
         }
     }
 }

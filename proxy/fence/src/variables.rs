@@ -10,6 +10,7 @@ use std::sync::Arc;
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Chain, Control, FencingVariable, Lifetime};
 
+use crate::savepoints::{Back, Savepoints};
 use crate::wire::backend::TransactionStatus;
 use crate::{HeldTokens, SessionFence, TokenValue};
 
@@ -58,7 +59,7 @@ struct Values<V> {
 #[derive(Debug, Clone)]
 struct Transaction<V> {
     before: Values<V>,
-    savepoints: Vec<(Box<str>, Values<V>)>,
+    savepoints: Savepoints<Values<V>>,
 }
 
 /// What happened to the request whose end is reported.
@@ -112,9 +113,9 @@ impl<V: Clone> Variables<V> {
         self.values.token.for_each(swap);
         if let Some(transaction) = &mut self.transaction {
             transaction.before.token.for_each(swap);
-            for (_, values) in &mut transaction.savepoints {
-                values.token.for_each(swap);
-            }
+            transaction
+                .savepoints
+                .for_each(|values| values.token.for_each(swap));
         }
     }
 
@@ -155,13 +156,13 @@ impl<V: Clone> Variables<V> {
 
     /// SET fencing.token.
     pub fn set_token(&mut self, value: Option<V>, lifetime: Lifetime) {
-        self.transaction();
+        self.transaction().savepoints.changed();
         self.values.token.set(value, lifetime);
     }
 
     /// SET fencing.scope.
     pub fn set_scope(&mut self, value: Option<Scope>, lifetime: Lifetime) {
-        self.transaction();
+        self.transaction().savepoints.changed();
         self.values.scope.set(value, lifetime);
     }
 
@@ -184,33 +185,25 @@ impl<V: Clone> Variables<V> {
     /// SAVEPOINT.
     pub fn savepoint(&mut self, name: &str) {
         let values = self.values.clone();
-        self.transaction().savepoints.push((name.into(), values));
+        self.transaction().savepoints.push(name, values);
     }
 
-    /// RELEASE SAVEPOINT: what happened since then belongs to the outer level.
+    /// RELEASE SAVEPOINT.
     pub fn release(&mut self, name: &str) {
-        if let Some(transaction) = &mut self.transaction
-            && let Some(at) = transaction
-                .savepoints
-                .iter()
-                .rposition(|(found, _)| **found == *name)
-        {
-            transaction.savepoints.truncate(at);
+        if let Some(transaction) = &mut self.transaction {
+            transaction.savepoints.release(name);
         }
     }
 
-    /// ROLLBACK TO SAVEPOINT: the savepoint itself stays.
+    /// ROLLBACK TO SAVEPOINT. Where it is not known which token comes back, there is none.
     pub fn rollback_to(&mut self, name: &str) {
-        if let Some(transaction) = &mut self.transaction
-            && let Some(at) = transaction
-                .savepoints
-                .iter()
-                .rposition(|(found, _)| **found == *name)
-        {
-            transaction.savepoints.truncate(at + 1);
-            if let Some((_, values)) = transaction.savepoints.last() {
-                self.values = values.clone();
-            }
+        let Some(transaction) = &mut self.transaction else {
+            return;
+        };
+        match transaction.savepoints.rollback_to(name) {
+            Back::Nothing => {}
+            Back::Values(values) => self.values = values,
+            Back::Unknown => self.values.token = Variable::new(None),
         }
     }
 
@@ -249,7 +242,7 @@ impl<V: Clone> Variables<V> {
         let values = &self.values;
         self.transaction.get_or_insert_with(|| Transaction {
             before: values.clone(),
-            savepoints: Vec::new(),
+            savepoints: Savepoints::new(),
         })
     }
 }

@@ -10,7 +10,8 @@ use pgpalisade_policies::Control;
 use super::in_flight::{InFlight, Leave, Origin, Request};
 use crate::wire::backend::tag;
 
-/// Tags of statements that change no data. Those that are followed by a number of rows end with a space.
+/// Tags of statements that change no data. Those that are followed by a number of rows end with a space. EXECUTE is told
+/// where what it ran has no tag: an empty statement. All tags there are: `src/include/tcop/cmdtaglist.h`.
 const READS: [&[u8]; 23] = [
     b"SELECT ",
     b"FETCH ",
@@ -34,7 +35,7 @@ const READS: [&[u8]; 23] = [
     b"LISTEN",
     b"UNLISTEN",
     b"LOCK TABLE",
-    b"",
+    b"EXECUTE",
 ];
 
 /// Tags of statements that begin, split or end a transaction.
@@ -98,6 +99,7 @@ fn is_tag(tag: &[u8], told: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
     use std::sync::Arc;
 
     use pgpalisade_policies::{Lexing, TextEncoding, classify};
@@ -114,6 +116,89 @@ mod tests {
         request.leave = leave;
         let found = contradicts(&request, tag::COMMAND_COMPLETE, command_tag.as_bytes());
         assert_eq!(found, expect, "{text}: {command_tag}");
+    }
+
+    /// The tags of writes in `src/include/tcop/cmdtaglist.h` of PostgreSQL 18, which has all those of 15 to 17, by their
+    /// first word.
+    const WRITES: [(&str, &str); 4] = [
+        (
+            "ALTER",
+            "ACCESS METHOD, AGGREGATE, CAST, COLLATION, CONSTRAINT, CONVERSION, DATABASE, \
+            DEFAULT PRIVILEGES, DOMAIN, EVENT TRIGGER, EXTENSION, FOREIGN DATA WRAPPER, \
+            FOREIGN TABLE, FUNCTION, INDEX, LANGUAGE, LARGE OBJECT, MATERIALIZED VIEW, \
+            OPERATOR, OPERATOR CLASS, OPERATOR FAMILY, POLICY, PROCEDURE, PUBLICATION, ROLE, \
+            ROUTINE, RULE, SCHEMA, SEQUENCE, SERVER, STATISTICS, SUBSCRIPTION, SYSTEM, \
+            TABLE, TABLESPACE, TEXT SEARCH CONFIGURATION, TEXT SEARCH DICTIONARY, \
+            TEXT SEARCH PARSER, TEXT SEARCH TEMPLATE, TRANSFORM, TRIGGER, TYPE, \
+            USER MAPPING, VIEW",
+        ),
+        (
+            "CREATE",
+            "ACCESS METHOD, AGGREGATE, CAST, COLLATION, CONSTRAINT, CONVERSION, DATABASE, \
+            DOMAIN, EVENT TRIGGER, EXTENSION, FOREIGN DATA WRAPPER, FOREIGN TABLE, FUNCTION, \
+            INDEX, LANGUAGE, MATERIALIZED VIEW, OPERATOR, OPERATOR CLASS, OPERATOR FAMILY, \
+            POLICY, PROCEDURE, PUBLICATION, ROLE, ROUTINE, RULE, SCHEMA, SEQUENCE, SERVER, \
+            STATISTICS, SUBSCRIPTION, TABLE, TABLE AS, TABLESPACE, \
+            TEXT SEARCH CONFIGURATION, TEXT SEARCH DICTIONARY, TEXT SEARCH PARSER, \
+            TEXT SEARCH TEMPLATE, TRANSFORM, TRIGGER, TYPE, USER MAPPING, VIEW",
+        ),
+        (
+            "DROP",
+            "ACCESS METHOD, AGGREGATE, CAST, COLLATION, CONSTRAINT, CONVERSION, DATABASE, \
+            DOMAIN, EVENT TRIGGER, EXTENSION, FOREIGN DATA WRAPPER, FOREIGN TABLE, FUNCTION, \
+            INDEX, LANGUAGE, MATERIALIZED VIEW, OPERATOR, OPERATOR CLASS, OPERATOR FAMILY, \
+            OWNED, POLICY, PROCEDURE, PUBLICATION, ROLE, ROUTINE, RULE, SCHEMA, SEQUENCE, \
+            SERVER, STATISTICS, SUBSCRIPTION, TABLE, TABLESPACE, TEXT SEARCH CONFIGURATION, \
+            TEXT SEARCH DICTIONARY, TEXT SEARCH PARSER, TEXT SEARCH TEMPLATE, TRANSFORM, \
+            TRIGGER, TYPE, USER MAPPING, VIEW",
+        ),
+        (
+            "",
+            "???, ANALYZE, CALL, CHECKPOINT, CLOSE, CLUSTER, COMMENT, COMMIT PREPARED, \
+            COPY FROM, DELETE, DISCARD, DO, GRANT, GRANT ROLE, IMPORT FOREIGN SCHEMA, \
+            INSERT, LOAD, LOGIN, MERGE, NOTIFY, REASSIGN OWNED, REFRESH MATERIALIZED VIEW, \
+            REINDEX, REVOKE, REVOKE ROLE, ROLLBACK PREPARED, SECURITY LABEL, \
+            SELECT FOR KEY SHARE, SELECT FOR NO KEY UPDATE, SELECT FOR SHARE, \
+            SELECT FOR UPDATE, SELECT INTO, TRUNCATE TABLE, UPDATE, VACUUM",
+        ),
+    ];
+
+    /// As the server tells it: behind some, the number of rows.
+    fn told(tag: &[u8]) -> String {
+        let tag = str::from_utf8(tag).unwrap();
+        match (tag, tag.strip_suffix(' ')) {
+            ("INSERT", _) => "INSERT 0 7".to_owned(),
+            ("UPDATE" | "DELETE" | "MERGE", _) => format!("{tag} 7"),
+            (_, Some(tag)) => format!("{tag} 7"),
+            _ => tag.to_owned(),
+        }
+    }
+
+    #[test]
+    fn every_tag_of_postgresql_is_a_read_a_transaction_or_a_write() {
+        let writes = WRITES.iter().flat_map(|(word, others)| {
+            let others = others.split(", ");
+            others.map(move |other| format!("{word} {other}").trim_start().to_owned())
+        });
+        let writes: Vec<String> = writes.map(|tag| told(tag.as_bytes())).collect();
+        let reads = READS.map(told);
+        let transaction = TRANSACTION.map(told);
+        let all = writes.iter().chain(&reads).chain(&transaction);
+        assert_eq!(all.collect::<HashSet<_>>().len(), 193);
+        // What each of them is told of: a read, a transaction's statement, and EXECUTE, which stands for either.
+        for (tags, read, commit) in [
+            (&writes[..], true, true),
+            (&reads, false, true),
+            (&transaction, true, false),
+        ] {
+            for tag in tags {
+                check("SELECT 1", Leave::Read, tag, read);
+                check("EXECUTE s", Leave::Read, tag, read);
+                check("COMMIT", Leave::Read, tag, commit);
+                check("SELECT 1", Leave::Write, tag, !commit);
+                check("COMMIT", Leave::Write, tag, commit);
+            }
+        }
     }
 
     #[test]

@@ -558,7 +558,7 @@ fn statements_that_name_tables() {
     check_all(&[
         (
             "create table s.t (a int default f() references u, foreign key (a) references v, like w)",
-            "write; writes: s.t; reads: u, v, w; fn: f; cat: ddl",
+            "write; writes: s.t, u, v; reads: w; fn: f; cat: ddl",
         ),
         (
             "create table t () inherits (p, s.q)",
@@ -578,7 +578,15 @@ fn statements_that_name_tables() {
         ),
         (
             "alter table s.t add column b int, add foreign key (b) references u, replica identity full",
-            "write; writes: s.t; reads: u; cat: ddl",
+            "write; writes: s.t, u; cat: ddl",
+        ),
+        (
+            "alter table t add column b int references s.u on delete cascade",
+            "write; writes: s.u, t; cat: ddl",
+        ),
+        (
+            "create foreign table t (a int) inherits (p) server x",
+            "write; writes: p, t; cat: ddl",
         ),
         (
             "alter table t attach partition p default",
@@ -639,6 +647,10 @@ fn statements_that_name_tables() {
         (
             "create trigger a after insert on s.t execute function f()",
             "write; writes: s.t; cat: ddl",
+        ),
+        (
+            "create constraint trigger a after insert on t from s.u for each row execute function f()",
+            "write; writes: s.u, t; cat: ddl",
         ),
         (
             "create rule r as on insert to t do also delete from u",
@@ -790,6 +802,8 @@ fn t11_statements_that_name_no_table() {
                 "import foreign schema s from server x into y",
                 "create publication p for table t",
                 "alter publication p add table t",
+                "alter table t owner to bob, drop column a cascade",
+                "create schema s create table t (a int references u)",
                 "create subscription s connection '' publication p",
                 "alter subscription s disable",
                 "drop subscription s",

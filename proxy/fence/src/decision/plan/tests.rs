@@ -575,6 +575,15 @@ fn names_of_a_text_are_followed_through_it() {
         ("PREPARE n AS SELECT 1; EXECUTE r", FREE),
         ("PREPARE \u{e9} AS SELECT 1; EXECUTE \u{e9}", FREE),
         ("PREPARE \u{e9} AS SELECT 1; EXECUTE r", Refuse(NoToken)),
+        ("PREPARE n AS SELECT 1; EXECUTE \u{e9}", Refuse(NoToken)),
+        (
+            "PREPARE \u{e9} AS SELECT 1; PREPARE n AS SELECT 1; EXECUTE \u{e9}",
+            Refuse(NoToken),
+        ),
+        (
+            "PREPARE \u{e9} AS SELECT 1; PREPARE n AS SELECT 1; EXECUTE n",
+            FREE,
+        ),
         ("EXPLAIN ANALYZE EXECUTE w", Refuse(NoToken)),
         ("FETCH pr", FREE),
         ("FETCH pw", Refuse(NoToken)),

@@ -1,0 +1,326 @@
+//! Walks over a client's text take as much longer as it is longer: with every list of the grammar, each thing that a
+//! worker does with a text, or with the replies to it, is timed on one and on one that is eight times as long.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pgpalisade_policies::scan::needs_parse;
+use pgpalisade_policies::{
+    Control, Lexing, StandardStrings, TextEncoding, Verdict, VerdictCache, classify, weigh,
+};
+
+use super::super::in_flight::{InFlight, Leave, Request};
+use super::super::judgement::Judged;
+use super::super::names::NameChange;
+use super::frames::{query, strings};
+use super::subject::{Holds, Subject};
+use crate::fence::{Meaning, Name};
+use crate::wire::header::Header;
+
+const LEXING: Lexing = Lexing {
+    encoding: TextEncoding::Utf8,
+    strings: StandardStrings::On,
+};
+
+/// The message of a text; what counts is the text.
+const MESSAGE: Header = Header {
+    tag: b'Q',
+    body_len: 9,
+};
+
+/// How much longer the other text is.
+const LONGER: usize = 8;
+
+/// How much longer that may take: 2.5 times for twice the length. What allocators do is no straight line.
+const GROWTH_MAX: f64 = 2.5 * 2.5 * 2.5;
+
+/// So many parts has the shorter text.
+const PARTS: usize = 500;
+
+/// What takes less says nothing.
+const NOISE: Duration = Duration::from_micros(100);
+
+/// The best of so many times counts, for others run on the machine as well.
+const ROUNDS_MAX: usize = 40;
+
+/// Statements, or parts of one, that stand in a row: `#` is another number in each.
+const ROWS: [(&str, &str, &str, &str); 74] = [
+    // begins with, what is repeated, what stands between, ends with
+    ("SELECT ", "1", ",", ""),
+    ("SELECT ", "a#", ", ", " FROM t"),
+    ("SELECT ", "a#.b", ", ", " FROM t"),
+    ("SELECT ", "a#::s.t#", ", ", ""),
+    ("SELECT ", "CAST(a AS int)", ", ", ""),
+    ("SELECT 1", "::int", "", ""),
+    ("SELECT 1 WHERE a IN (", "#", ", ", ")"),
+    ("SELECT 1 WHERE a NOT IN (", "'#'", ", ", ")"),
+    ("", "SELECT #", " UNION ", ""),
+    ("", "(SELECT #", " UNION ALL ", ")"),
+    ("SELECT ", "(", "", "1"),
+    ("SELECT ", "(1)", ", ", ""),
+    ("WITH ", "c# AS (SELECT * FROM c)", ", ", " SELECT * FROM c"),
+    (
+        "WITH RECURSIVE ",
+        "c# AS (SELECT * FROM c#, c1)",
+        ", ",
+        " TABLE c1",
+    ),
+    (
+        "WITH ",
+        "c# AS (DELETE FROM t# RETURNING *)",
+        ", ",
+        " TABLE c1",
+    ),
+    ("", "WITH c# AS (", "", "SELECT 1"),
+    ("SELECT ", "set_config('a.b#', 'c', true)", ", ", ""),
+    (
+        "SELECT ",
+        "set_config('fencing.token', '5', false)",
+        ", ",
+        "",
+    ),
+    ("SELECT ", "set_config(", "", "'a', 'b', true)"),
+    ("SELECT ", "nextval('s#')", ", ", ""),
+    ("SELECT ", "f#()", ", ", ""),
+    ("SELECT ", "f(", "", "1)"),
+    ("SELECT 1 FROM ", "t#", ", ", ""),
+    ("SELECT 1 FROM ", "s#.t AS a#", ", ", ""),
+    ("SELECT 1 FROM t", " JOIN t# ON true", "", ""),
+    ("SELECT 1 FROM ", "(SELECT 1 FROM t#) a#", ", ", ""),
+    ("SELECT 1 FROM ", "(SELECT 1 FROM ", "", "t"),
+    ("SELECT 1 FROM t1, t2 FOR UPDATE OF ", "t#", ", ", ""),
+    ("SELECT 1 FROM t", " FOR SHARE OF t", "", ""),
+    ("SELECT ", "(SELECT 1)", ", ", ""),
+    ("SELECT ARRAY[", "#", ", ", "]"),
+    ("SELECT ", "ARRAY[", "", "1"),
+    ("SELECT '{", "#", ",", "}'::int[]"),
+    ("SELECT $a$", "$b$ $", " ", "$a$"),
+    ("SELECT ", "$a#$x$a#$", ", ", ""),
+    ("SELECT 1 ", "/* # */", " ", ""),
+    ("SELECT 1 ", "/* ", "", ""),
+    ("SELECT 1 ", "-- #", "\n", ""),
+    ("SELECT ", "'#'", "\n", ""),
+    ("SELECT ", "'#'", " || ", ""),
+    ("SELECT ", "E'\\x41#'", ", ", ""),
+    ("SELECT ", "U&'\\0041#'", ", ", ""),
+    ("SELECT CASE ", "WHEN a = # THEN b", " ", " END"),
+    ("SELECT ", "CASE WHEN a THEN ", "", "1"),
+    ("SELECT 1 WHERE ", "a#", " AND ", ""),
+    ("SELECT 1 WHERE ", "a#", " OR ", ""),
+    ("SELECT 1 WHERE ", "NOT ", "", "a"),
+    ("SELECT 1 GROUP BY ", "a#", ", ", ""),
+    ("VALUES ", "(#, 'x')", ", ", ""),
+    ("INSERT INTO t VALUES ", "(#, 'x')", ", ", ""),
+    ("UPDATE t SET ", "a# = 1", ", ", ""),
+    ("TRUNCATE ", "t#", ", ", ""),
+    ("LOCK ", "t#", ", ", " IN SHARE MODE"),
+    ("DROP TABLE ", "s.t#", ", ", ""),
+    ("GRANT SELECT ON ", "t#", ", ", " TO a"),
+    ("CREATE TABLE t (", "a# int REFERENCES u#", ", ", ")"),
+    ("ALTER TABLE t ", "ADD COLUMN a# int", ", ", ""),
+    ("DO '", "BEGIN SET fencing.a# = 1; END;", " ", "'"),
+    ("", "SAVEPOINT a#", "; ", ""),
+    ("BEGIN; ", "SAVEPOINT a#; RELEASE a#", "; ", ""),
+    ("", "SAVEPOINT a#; RELEASE b", "; ", ""),
+    ("", "SAVEPOINT a#; ROLLBACK TO b", "; ", ""),
+    (
+        "",
+        "SAVEPOINT a#; SET fencing.token = 5; ROLLBACK TO a1",
+        "; ",
+        "",
+    ),
+    ("", "PREPARE a# AS SELECT 1; EXECUTE b", "; ", ""),
+    (
+        "",
+        "PREPARE a# AS SELECT 1; DEALLOCATE b#; EXECUTE a1",
+        "; ",
+        "",
+    ),
+    (
+        "",
+        "PREPARE \"\u{e9}#\" AS SELECT 1; EXECUTE \"\u{e9}1\"",
+        "; ",
+        "",
+    ),
+    ("", "DEALLOCATE ALL", "; ", ""),
+    ("", "BEGIN; COMMIT AND CHAIN; ROLLBACK", "; ", ""),
+    (
+        "",
+        "SET fencing.token = 'default=5'; RESET fencing.token",
+        "; ",
+        "",
+    ),
+    ("", "SET fencing.scope = 'a#'", "; ", ""),
+    (
+        "",
+        "SHOW fencing.mark; SHOW transaction_read_only",
+        "; ",
+        "",
+    ),
+    ("", "SET LOCAL a.b# = 1; RESET ALL", "; ", ""),
+    ("", "FETCH 1 FROM c#; CLOSE c#; DISCARD ALL", "; ", ""),
+    (
+        "",
+        "SELECT a FROM s#.t; INSERT INTO t# VALUES (1)",
+        "; ",
+        "",
+    ),
+];
+
+fn text((head, part, between, tail): (&str, &str, &str, &str), length: usize) -> String {
+    let parts = (1..=length).map(|at| part.replace('#', &at.to_string()));
+    let closing = match part.chars().next_back() {
+        _ if part.starts_with("/* ") && !part.ends_with('/') => "*/",
+        _ if part.starts_with("ARRAY[") => "]",
+        _ if part.starts_with("CASE") => " END",
+        _ if part.contains('(') && !part.contains(')') && !part.ends_with("#") => ")",
+        _ => "",
+    };
+    let row = parts.collect::<Vec<_>>().join(between);
+    format!("{head}{row}{tail}{}", closing.repeat(length))
+}
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    work();
+    start.elapsed()
+}
+
+/// Finds out whether something takes too long on the longer of two.
+#[track_caller]
+fn check<T>(what: &str, few: &T, many: &T, time: impl Fn(&T) -> Duration) {
+    let (mut short, mut long) = (Duration::MAX, Duration::MAX);
+    for _ in 0..ROUNDS_MAX {
+        short = short.min(time(few));
+        long = long.min(time(many));
+        if long <= short.mul_f64(GROWTH_MAX) + NOISE {
+            return;
+        }
+    }
+    panic!("{what}: {short:?}, and {long:?} for {LONGER} times the length");
+}
+
+/// What is done with a text before anybody knows what it does.
+fn look(text: &str) -> Duration {
+    let mut cache = VerdictCache::new(64 << 20);
+    let verdict = Arc::new(Verdict::opaque(pgpalisade_policies::Opaque::Syntax));
+    timed(|| {
+        black_box((weigh(text.as_bytes()), needs_parse(text.as_bytes())));
+        cache.keep(text.as_bytes(), LEXING, &verdict);
+        black_box(cache.find(text.as_bytes(), LEXING));
+        black_box(cache.find(&text.as_bytes()[1..], LEXING));
+    })
+}
+
+fn read(text: &str) -> Verdict {
+    classify(text.as_bytes(), LEXING)
+}
+
+#[test]
+fn reading_a_text() {
+    for row in ROWS {
+        let what = format!("{row:?}");
+        let (few, many) = (text(row, PARTS), text(row, LONGER * PARTS));
+        check(&what, &few, &many, |text| look(text));
+        check(&what, &few, &many, |text| {
+            timed(|| drop(black_box(read(text))))
+        });
+    }
+}
+
+/// A text, and what it does.
+type Known = (String, Arc<Verdict>);
+
+/// Texts that are walked over, both of a row.
+fn judged() -> Vec<(String, [Known; 2])> {
+    let of = |row, length| {
+        let text = text(row, length);
+        let verdict = Arc::new(read(&text));
+        (text, verdict)
+    };
+    let rows = ROWS.map(|row| {
+        let both = [of(row, PARTS), of(row, LONGER * PARTS)];
+        (format!("{row:?}"), both)
+    });
+    let known = rows.into_iter();
+    let known: Vec<_> = known
+        .filter(|(_, [_, (_, verdict)])| verdict.kind() != "unparsed")
+        .collect();
+    assert!(known.len() > 50, "{}", known.len());
+    known
+}
+
+#[test]
+fn judging_a_text() {
+    for (what, [few, many]) in judged() {
+        for holds in [Holds::Current, Holds::None] {
+            check(&what, &few, &many, |(text, verdict)| {
+                let mut subject = Subject::new(holds);
+                subject.run(&query("BEGIN"), "BEGIN", b'T');
+                let text = text.as_bytes();
+                let judged = Judged { verdict, text };
+                timed(|| {
+                    drop(black_box(subject.session.decide(
+                        MESSAGE,
+                        &judged,
+                        Request::Query,
+                    )))
+                })
+            });
+        }
+    }
+}
+
+#[test]
+fn following_the_replies_to_a_text() {
+    for (what, [few, many]) in judged() {
+        check(&what, &few, &many, |(_, verdict)| {
+            let mut subject = in_flight(verdict);
+            timed(|| follow(&mut subject, verdict))
+        });
+    }
+}
+
+/// A session in a transaction, with a text in flight.
+fn in_flight(verdict: &Arc<Verdict>) -> Subject {
+    let mut subject = Subject::new(Holds::Current);
+    subject.run(&query("BEGIN"), "BEGIN", b'T');
+    let mut request = InFlight::client(Request::Query, Some(Arc::clone(verdict)));
+    request.leave = Leave::Write;
+    subject.session.server.ledger.push(request);
+    subject
+}
+
+fn follow(subject: &mut Subject, verdict: &Verdict) {
+    let (splits, other) = (strings(&["SAVEPOINT"]), strings(&["SET"]));
+    for statement in &verdict.statements {
+        let is_transaction = statement.controls.iter().any(Control::is_transaction);
+        let tag = if is_transaction { &splits } else { &other };
+        let _ = subject.reply(b'C', tag);
+    }
+    let _ = subject.reply(b'Z', b"I");
+}
+
+/// What a session has collected makes no statement slower.
+#[test]
+fn a_session_with_many_portals_and_savepoints() {
+    let text = "DEALLOCATE ALL; SAVEPOINT x; RELEASE y; ROLLBACK TO z; EXECUTE q";
+    let verdict = Arc::new(read(&[text; 50].join("; ")));
+    let full = |length: &usize| {
+        let mut subject = in_flight(&verdict);
+        for at in 0..*length {
+            let name = at.to_string();
+            let portal = NameChange::set(Name::portal(name.as_bytes()), Meaning::Plain);
+            subject.session.server.names.confirm(portal);
+            subject.session.client.variables.savepoint(&name);
+        }
+        timed(|| {
+            for _ in 0..50 {
+                black_box(subject.session.client.variables.clone());
+            }
+            follow(&mut subject, &verdict);
+        })
+    };
+    check("a full session", &PARTS, &(LONGER * PARTS), full);
+}
