@@ -9,6 +9,7 @@ mod auth;
 mod copy;
 mod large;
 mod out_of_band;
+mod parting;
 mod queries;
 mod startup;
 

@@ -90,6 +90,9 @@ impl Relay {
     }
 
     fn on_server_closed(&mut self, closed: io::Result<usize>) -> End {
+        if self.server.upstream.is_ended() && self.session.is_answered() {
+            return End::ServerClosed;
+        }
         self.follow_policy();
         match self.session.on_server_closed() {
             Some(ending) => self.ended(ending),
