@@ -43,7 +43,7 @@ fn look(packet: &[u8]) {
         "bytes that no parameter accounts for"
     );
 
-    let Ok(longer) = message.with_parameter("default_transaction_read_only", "on") else {
+    let Ok(longer) = message.with_parameter("default_transaction_read_only", b"on") else {
         return;
     };
     assert_eq!(startup::packet_len(&longer), Ok(Some(longer.len())));

@@ -92,20 +92,13 @@ pub(crate) async fn serve(
 ) -> Result<(), ServeError> {
     let (shutdown, closing) = (signals.shutdown, signals.closing);
     let mut handover = signals.handover;
-    let mut listeners = listen(&addresses(&config), handover.predecessor.as_mut()).await?;
-    let mut predecessor = handover.predecessor.take();
-    if matches!(config.takeover.authority, AuthorityLocation::Embedded(_))
-        && let Some(mut old) = predecessor.take()
-    {
-        // Its store can be open in one process only.
-        old.take_over(&listeners).await;
-        if shutdown.run_until_cancelled(old.gone()).await.is_none() {
-            return Ok(());
-        }
-    }
-    let Store { authority, lock } =
-        store::open(&config.takeover.authority, config.takeover.timeout).await?;
-    let takeover = start_takeover(&config, authority, lock).await?;
+    let starting = start(&config, &mut handover);
+    // A process that has not taken over leaves everything to the one before.
+    let Some(started) = shutdown.run_until_cancelled(starting).await else {
+        return Ok(());
+    };
+    let (mut listeners, takeover) = started?;
+    let predecessor = handover.predecessor.take();
     let reloads = (signals.reload, shutdown.clone());
     let fence = start_fence(&config, policy, &takeover, reloads)?;
     let server = Server::start(ServerOptions {
@@ -127,7 +120,7 @@ pub(crate) async fn serve(
         server.shared(),
     );
     let start_http = || start_http(config.http.as_ref(), &facts, &closing);
-    let http = take_over(predecessor, &listeners, start_http).await?;
+    let http = take_over(predecessor, &listeners, start_http, &closing).await?;
     // The last one is the console's.
     let console = config.console.as_ref().and_then(|_| listeners.pop());
     let console = console.map(|listener| OpenConsole::open(listener, signals.console, facts));
@@ -146,6 +139,26 @@ pub(crate) async fn serve(
     server.stop(config.shutdown_grace).await;
     takeover.give_back_leases().await;
     Ok(())
+}
+
+/// What may take long before anything is served: nothing of it has to be undone where it is left.
+async fn start(
+    config: &Config,
+    handover: &mut Handover,
+) -> Result<(Vec<Listener>, Takeover), ServeError> {
+    let listeners = listen(&addresses(config), handover.predecessor.as_mut()).await?;
+    if let AuthorityLocation::Embedded(directory) = &config.takeover.authority
+        && let Some(mut old) = handover.predecessor.take()
+    {
+        // Its store can be open in one process only.
+        store::look(directory)?;
+        old.take_over(&listeners).await;
+        old.gone().await;
+    }
+    let Store { authority, lock } =
+        store::open(&config.takeover.authority, config.takeover.timeout).await?;
+    let takeover = start_takeover(config, authority, lock).await?;
+    Ok((listeners, takeover))
 }
 
 /// Waits for a process that takes over all that is listened on. Cancel safe.
@@ -224,6 +237,7 @@ async fn take_over(
     predecessor: Option<Predecessor>,
     listeners: &[Listener],
     start_http: impl Fn() -> Result<Option<HttpServer>, HttpError>,
+    closing: &CancellationToken,
 ) -> Result<Option<HttpServer>, HttpError> {
     let Some(mut old) = predecessor else {
         return start_http();
@@ -233,7 +247,9 @@ async fn take_over(
     loop {
         match start_http() {
             Err(HttpError::Listen { source, .. })
-                if source.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < SETTLE_WITHIN =>
+                if source.kind() == io::ErrorKind::AddrInUse
+                    && begun.elapsed() < SETTLE_WITHIN
+                    && !closing.is_cancelled() =>
             {
                 tokio::time::sleep(RETRY_PAUSE).await;
             }

@@ -70,6 +70,11 @@ pub(crate) async fn open(
     })
 }
 
+/// Whether the embedded store in a directory could be opened, were it not in use.
+pub(crate) fn look(directory: &Path) -> Result<(), StoreError> {
+    embedded::read(directory).map(drop).map_err(Into::into)
+}
+
 /// Another process has it open for a moment when it looks at it, or ends.
 async fn open_embedded(directory: &Path) -> Result<Embedded, embedded::OpenError> {
     let begun = Instant::now();

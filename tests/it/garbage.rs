@@ -1,9 +1,13 @@
 //! Clients that send nonsense, or nothing, or take nothing: each harms only itself.
 
+use std::fs::Permissions;
+use std::io::Read as _;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use pgpalisade_tests::machine::{seed, wait_for};
-use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::postgres::{Postgres, scratch_dir};
 use pgpalisade_tests::proxy::{Options, Proxy};
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty, startup_packet};
@@ -98,6 +102,126 @@ fn startup_packets_that_are_cut_or_malformed() {
         check_closed(&stage, &format!("{body:?}"), &packet(body));
     }
     assert_serves(&stage);
+}
+
+/// A server that takes connections, and says nothing.
+fn mute_server() -> (TcpListener, Postgres, Options) {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    server.set_nonblocking(true).unwrap();
+    let postgres = Postgres::start();
+    let mut options = Options::new(&postgres);
+    options.upstream = format!("postgres://{}", server.local_addr().unwrap());
+    (server, postgres, options)
+}
+
+/// The next connection to it, and the first bytes that came over it.
+fn first_bytes(server: &TcpListener) -> (TcpStream, [u8; 8]) {
+    let mut connection = wait_for("a connection", || Some(server.accept().ok()?.0));
+    connection.set_nonblocking(false).unwrap();
+    connection
+        .set_read_timeout(Some(LOGIN_TIMEOUT * 4))
+        .unwrap();
+    let mut first = [0; 8];
+    connection.read_exact(&mut first).unwrap();
+    (connection, first)
+}
+
+fn packet(code: u32, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len() + 8).unwrap();
+    [&length.to_be_bytes(), &code.to_be_bytes(), body].concat()
+}
+
+/// Only a whole and sound packet costs PostgreSQL a connection.
+#[test]
+fn nothing_but_sound_packets_reaches_the_server() {
+    let (server, _postgres, options) = mute_server();
+    let proxy = Proxy::start_with(options);
+    for (code, body) in [
+        (80_877_103, &[0; 1][..]),
+        (80_877_103, &[0; 9_000]),
+        (80_877_104, &[0; 1]),
+        (80_877_104, &[0; 8]),
+        (80_877_102, &[]),
+        (80_877_102, &[0; 7]),
+        (80_877_102, &[0; 261]),
+        (80_877_101, &[0; 8]),
+        (0, &[0; 8]),
+        (0x0002_0000, &[0; 288]),
+        (0x0004_0000, b"user\0postgres\0\0"),
+        (PROTOCOL_3_0, b"user\0postgres\0"),
+        (PROTOCOL_3_0, b"user\0postgres\0\0\0"),
+    ] {
+        let mut socket = Wire::connect(&proxy.endpoint());
+        socket.send_bytes(&packet(code, body));
+        while socket.read_byte().is_some() {}
+    }
+    assert!(server.accept().is_err(), "something has reached the server");
+    let mut whole = Wire::connect(&proxy.endpoint());
+    whole.startup(PROTOCOL_3_0, &TRUSTED);
+    let (_connection, first) = first_bytes(&server);
+    assert_eq!(first[4..], PROTOCOL_3_0.to_be_bytes());
+}
+
+/// Nobody knows whether a key is somebody's: of cancel requests, too, only so many are connections of PostgreSQL.
+#[test]
+fn cancel_requests_are_bounded() {
+    let (server, _postgres, options) = mute_server();
+    let proxy = Proxy::start_with(options.flag("--connections-max", "2"));
+    let cancel = || {
+        let mut wire = Wire::connect(&proxy.endpoint());
+        wire.send_bytes(&packet(80_877_102, &[1; 8]));
+        wire
+    };
+    let mut clients: Vec<Wire> = (0..24).map(|_| cancel()).collect();
+    let mut connections: Vec<TcpStream> = Vec::new();
+    for _ in 0..16 {
+        let (connection, first) = first_bytes(&server);
+        assert_eq!(first[4..], 80_877_102_u32.to_be_bytes());
+        connections.push(connection);
+    }
+    // A place for a session is another one, and the next connection is that session's.
+    let mut session = Wire::connect(&proxy.endpoint());
+    session.startup(PROTOCOL_3_0, &TRUSTED);
+    let (_connection, first) = first_bytes(&server);
+    assert_eq!(first[4..], PROTOCOL_3_0.to_be_bytes());
+    // Who is done makes room for the next, whether or not its client is still there.
+    clients.clear();
+    connections.clear();
+    let mut last = cancel();
+    let (connection, first) = first_bytes(&server);
+    assert_eq!(first[4..], 80_877_102_u32.to_be_bytes());
+    drop(connection);
+    assert!(last.until_closed().last().unwrap().is_closed());
+}
+
+/// Whatever the proxy waits for: when the client has left, its connection to PostgreSQL goes too.
+#[test]
+fn nothing_goes_on_for_a_client_that_has_left() {
+    let dir = scratch_dir();
+    let users = dir.path().join("users");
+    for auth in ["relay", "scram"] {
+        let (server, postgres, mut options) = mute_server();
+        if auth == "scram" {
+            postgres.sql("CREATE ROLE app PASSWORD 'secret'");
+            let verifier = "SELECT rolpassword FROM pg_authid WHERE rolname = 'app'";
+            let user = format!("\"app\" \"{}\"\n", postgres.value(verifier));
+            std::fs::write(&users, user).unwrap();
+            std::fs::set_permissions(&users, Permissions::from_mode(0o600)).unwrap();
+            let users = users.display().to_string();
+            options = options.flag("--auth", auth).flag("--auth-file", &users);
+        }
+        let proxy = Proxy::start_with(options);
+        let mut wire = Wire::connect(&proxy.endpoint());
+        wire.startup(PROTOCOL_3_0, &TRUSTED);
+        // More than is read ahead of the end of a login.
+        wire.send(&Batch::new().query(&"x".repeat(80 * 1024)));
+        let (mut connection, _) = first_bytes(&server);
+        drop(wire);
+        let begin = Instant::now();
+        let mut rest = Vec::new();
+        connection.read_to_end(&mut rest).unwrap();
+        println!("{auth}: gone after {:?}", begin.elapsed());
+    }
 }
 
 /// Lengths of messages in a session: 0 and 3 are impossible, the large ones are never allocated.

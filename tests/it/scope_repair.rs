@@ -189,6 +189,31 @@ fn a_poisoned_scope_comes_back_under_two_proxies_on_postgres() {
     a_poisoned_scope_comes_back_under_two_proxies(Store::Url(dsn));
 }
 
+/// The proxies' own count is no scope of leaders: set back, it would hide that a store was restored.
+#[test]
+fn the_epoch_is_nobodys_to_repair() {
+    let postgres = server();
+    let mut proxy = Proxy::start(&postgres);
+    proxy.terminate();
+    let mut command = proxy.subcommand("scope repair");
+    command.args([
+        "--scope",
+        "pgpalisade.epoch",
+        "--mark",
+        "1",
+        "--reason",
+        "a mistake",
+        "--yes",
+    ]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("the proxies' own count of their starts"),
+        "{said}"
+    );
+}
+
 /// A session that was bound to the old incarnation and whose end the operator's role cannot bring about.
 #[test]
 fn a_repair_that_cannot_end_a_session_can_be_run_again() {

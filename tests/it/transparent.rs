@@ -10,6 +10,7 @@ mod command_tags;
 mod copy;
 mod large;
 mod out_of_band;
+mod parting;
 mod queries;
 mod startup;
 

@@ -1,15 +1,18 @@
 //! A new process takes over the listeners of the old one (SIGUSR2), and nobody who connects is refused.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use pgpalisade_harness::child::{Running, TERM};
 use pgpalisade_tests::etcd::Etcd;
 use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::{Signal, signal, wait_at_most, wait_for};
+use pgpalisade_tests::machine::{Signal, free_port, signal, wait_at_most, wait_for};
 use pgpalisade_tests::postgres::{Auth, Postgres, scratch_dir};
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
+use pgpalisade_tests::proxy::{Options, Proxy, Store, subcommand};
 use pgpalisade_tests::stage::leader;
 use pgpalisade_tests::wire::{Batch, Endpoint, PROTOCOL_3_0, Wire, cancel_request, pretty};
 
@@ -286,6 +289,101 @@ fn sessions_of_the_old_process_are_within_reach_of_the_new_one() {
     assert_eq!(told[0].sqlstate(), "PF001", "{}", pretty(&told));
     wait_for("the end of the old process", || ended(old));
     assert_eq!(postgres.sql("SELECT id FROM jobs").concat(), ["2"]);
+}
+
+/// Whether a process handles SIGTERM by itself, which it does before it begins to start.
+fn listens_to_signals(pid: u32) -> Option<()> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let caught = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigCgt:"))?;
+    let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
+    (caught & (1 << (Signal::TERM.as_raw() - 1)) != 0).then_some(())
+}
+
+/// Whoever ends the new process while it starts calls the upgrade off.
+#[test]
+fn a_signal_calls_an_upgrade_off() {
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let etcd = Etcd::start(1);
+    let mut line = Line::start(shared(&postgres, &etcd));
+    let mut open = open_transactions(&line.endpoint(), 1);
+    for (round, ends_with) in [Signal::TERM, Signal::INT].into_iter().enumerate() {
+        // Nobody gets a new connection, so the new process cannot finish its start.
+        signal(postgres.pid(), Signal::STOP);
+        line.ask();
+        let new = wait_for("a new process", || {
+            let output = line.proxy.output();
+            let mut started = output
+                .lines()
+                .filter(|line| line.contains("a new process starts"));
+            let told: serde_json::Value = serde_json::from_str(started.nth(round)?).unwrap();
+            u32::try_from(told["pid"].as_u64()?).ok()
+        });
+        wait_for("its signals", || listens_to_signals(new));
+        signal(new, ends_with);
+        // Sooner than it gives the connection up.
+        let called_off = wait_at_most(Duration::from_secs(3), || {
+            (line.proxy.output().matches(FAILED).count() == round + 1).then_some(())
+        });
+        signal(postgres.pid(), Signal::CONT);
+        assert!(called_off.is_some(), "{}", line.proxy.output());
+        leader(&line.endpoint(), "1").ok("INSERT INTO jobs VALUES (1)");
+    }
+    let old = line.upgrade();
+    open[0].ok("COMMIT");
+    wait_for("the end of the old process", || ended(old));
+}
+
+/// A start waits for PostgreSQL, and for its store: a signal is obeyed meanwhile.
+#[test]
+fn a_signal_ends_a_start() {
+    let postgres = Postgres::start();
+    let mut proxy = Proxy::start(&postgres);
+    proxy.terminate();
+    let hanging = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let etcd = format!("etcd:http://{}", hanging.local_addr().unwrap());
+    for store in [format!("embedded:{}", proxy.store().display()), etcd] {
+        let mut command = subcommand("serve");
+        command
+            .args(["--listen", &format!("127.0.0.1:{}", free_port())])
+            .args([
+                "--upstream",
+                &format!("postgres://127.0.0.1:{}", postgres.port()),
+            ])
+            .args(["--control", &postgres.admin_dsn(), "--authority", &store]);
+        signal(postgres.pid(), Signal::STOP);
+        let dir = scratch_dir();
+        let mut process = Running::spawn(&mut command, dir.path().join("log"), TERM).unwrap();
+        wait_for("its signals", || listens_to_signals(process.pid()));
+        signal(process.pid(), Signal::TERM);
+        let ended = process.wait(Duration::from_secs(2));
+        signal(postgres.pid(), Signal::CONT);
+        assert!(
+            ended.is_some_and(|status| status.success()),
+            "{store}: {}",
+            process.output()
+        );
+    }
+}
+
+/// With an embedded store the old process is asked to end before the new one can open it. What can be seen before that
+/// is seen.
+#[test]
+fn an_embedded_store_that_cannot_be_opened_stops_nobody() {
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let line = Line::start(Options::new(&postgres));
+    let permissions =
+        |mode| std::fs::set_permissions(line.proxy.store(), Permissions::from_mode(mode)).unwrap();
+    permissions(0o777);
+    line.ask();
+    wait_for("the failure", || {
+        line.proxy.output().contains(FAILED).then_some(())
+    });
+    permissions(0o700);
+    leader(&line.endpoint(), "1").ok("INSERT INTO jobs VALUES (1)");
 }
 
 /// A new process that cannot serve changes nothing, whichever store there is.

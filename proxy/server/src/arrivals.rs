@@ -21,6 +21,9 @@ use crate::timers::Timers;
 const SILENT_PART: usize = 4;
 const SILENT_LEAST: usize = 256;
 
+/// Cancel requests on their way to PostgreSQL, beside the places: who has none left may still cancel what it does.
+const CANCELS_MAX: usize = 16;
+
 /// How long a client may owe what comes next. Programs answer at once; whoever types a password connects anew with it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -33,6 +36,7 @@ pub(crate) struct Arrivals {
     waiting: Arc<Mutex<Waiting>>,
     silent_max: usize,
     places: Arc<Semaphore>,
+    cancels: Arc<Semaphore>,
     patience: Duration,
     timers: Timers,
 }
@@ -56,6 +60,7 @@ impl Arrivals {
             waiting: Arc::default(),
             silent_max: (places / SILENT_PART).max(SILENT_LEAST),
             places: Arc::new(Semaphore::new(places)),
+            cancels: Arc::new(Semaphore::new(CANCELS_MAX)),
             patience: PATIENCE.min(login_timeout),
             timers,
         }
@@ -127,6 +132,15 @@ impl Arrival {
         }
         let freed = Arc::clone(places).acquire_owned();
         self.arrivals.timers.timeout(ANSWER, freed).await.ok()?.ok()
+    }
+
+    /// Takes one of the few places of cancel requests. Until there is one, the client counts as one that has said
+    /// nothing: it gives way to others, and does not wait for long.
+    pub(crate) async fn cancel_place(&mut self) -> Option<OwnedSemaphorePermit> {
+        let place = Arc::clone(&self.arrivals.cancels).acquire_owned();
+        let place = self.unless_given_up(place).await;
+        self.answered();
+        place?.ok()
     }
 
     /// The client has to answer an authentication request.
@@ -223,6 +237,24 @@ mod tests {
         arrival.given_up().await;
         assert!(begin.elapsed() >= 2 * patience);
         assert!(begin.elapsed() < PATIENCE);
+    }
+
+    #[tokio::test]
+    async fn cancel_requests_are_few_and_wait_as_silent_ones() {
+        let arrivals = arrivals(1);
+        let mut first: Vec<Arrival> = (0..CANCELS_MAX).map(|_| arrivals.enter()).collect();
+        let mut places = Vec::new();
+        for arrival in &mut first {
+            places.push(arrival.cancel_place().await.unwrap());
+        }
+        // They take nothing of the others.
+        assert!(first[0].place().await.is_some());
+        let mut waiting = arrivals.enter();
+        let _silent: Vec<Arrival> = (0..SILENT_LEAST).map(|_| arrivals.enter()).collect();
+        assert!(waiting.cancel_place().await.is_none());
+        let mut last = arrivals.enter();
+        places.pop();
+        assert!(last.cancel_place().await.is_some());
     }
 
     #[tokio::test]

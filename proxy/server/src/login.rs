@@ -34,7 +34,7 @@ use crate::rejection_log::{ClientAddr, SessionLabel};
 use crate::relay::{Established, NotBegun, Relay};
 use crate::session::tokens::Wanted;
 use crate::session::{Beginning, Session};
-use crate::transport::Socket;
+use crate::transport::{Lookout, Socket};
 use crate::worker::Worker;
 
 use channel_binding::Binding;
@@ -60,9 +60,12 @@ pub(crate) async fn serve_client(
         }
     };
     let begun = Instant::now();
+    let lookout = client.lookout();
     let login = async {
         tokio::select! {
+            biased;
             login = log_in(&worker, &mut client, &mut client_addr, &mut arrival, listed) => login,
+            () = has_left(&worker, lookout) => Err(LoginError::ClientLeft),
             _ = listed.is_to_end() => Err(LoginError::Killed),
         }
     };
@@ -82,6 +85,10 @@ pub(crate) async fn serve_client(
             let relay = Box::pin(begin(&worker, client, *session, left, shown)).await;
             drop(arrival);
             return relay.map(|relay| (relay, place));
+        }
+        // The client is not waited for: as to PostgreSQL, it may send this and close.
+        Ok(Ok((LoginOutcome::Cancel(packet), _place))) => {
+            upstream::forward_cancel(&worker, &packet).await;
         }
         Ok(Ok((LoginOutcome::Replication(stream), _place))) => {
             drop(arrival);
@@ -160,6 +167,8 @@ async fn begin(
 
 /// What a login has led to, without its client's socket.
 enum LoginOutcome {
+    /// A packet for PostgreSQL, which cancels a statement of another session.
+    Cancel(Bytes),
     Session(Box<LoggedIn>),
     Replication(Stream),
 }
@@ -199,7 +208,23 @@ async fn log_in(
     // What the client is shown, up to the end of its login.
     let certificates = worker.shared.certificates.current();
     let shown = certificates.as_ref();
-    let request = startup_request(worker, shown, client, &mut carry, client_addr, arrival).await?;
+    let leg = leg_of(client_addr, shown);
+    let reading = startup::read(client, &mut carry, leg);
+    let opening = arrival.unless_given_up(reading).await;
+    let request = match opening.unwrap_or(Err(LoginError::NoStartup(Silence::Nothing)))? {
+        // It may come in the clear, as at PostgreSQL: many clients send it so, and its key is all that counts.
+        StartupKind::Cancel(packet) => {
+            let place = arrival.cancel_place().await;
+            let place = place.ok_or(LoginError::NoStartup(Silence::Nothing))?;
+            return Ok((LoginOutcome::Cancel(packet), place));
+        }
+        StartupKind::Startup(request) => request,
+    };
+    arrival.answered();
+    if let Some(Err(lacks)) = leg.map(|leg| encryption::check(client, leg)) {
+        let who = request.who(client_addr);
+        return Err(LoginError::Insecure(Insecure { lacks, who }));
+    }
     let place = arrival.place().await.ok_or(LoginError::Full)?;
     let mut label = request.label(client_addr);
     label.common_name = client.peer_common_name();
@@ -211,32 +236,29 @@ async fn log_in(
     let established = establish(worker, shown, client, carry, &request, label, arrival).await?;
     // With the process id of its server.
     let label = match &established {
-        LoginOutcome::Session(session) => &session.label,
-        LoginOutcome::Replication(stream) => &stream.label,
+        LoginOutcome::Session(session) => Some(&session.label),
+        LoginOutcome::Replication(stream) => Some(&stream.label),
+        LoginOutcome::Cancel(_) => None,
     };
-    listed.set_label(label, encryption);
+    if let Some(label) = label {
+        listed.set_label(label, encryption);
+    }
     Ok((established, place))
 }
 
-/// Waits until sessions may begin, for as long as the client stays.
-async fn await_gate(worker: &Worker, client: &Socket) -> Result<(), LoginError> {
-    while worker.gate.is_shut() {
-        let opens = worker.gate.is_open();
-        let _ = worker.shared.timers.timeout(pause::LOOK_EVERY, opens).await;
+/// Returns when the client has left, whatever is waited for: nothing goes on for it.
+async fn has_left(worker: &Worker, client: Lookout) {
+    loop {
+        worker.shared.timers.sleep(pause::LOOK_EVERY).await;
         if client.is_closed_by_peer() {
-            return Err(LoginError::ClientLeft);
+            return;
         }
     }
-    Ok(())
 }
 
 /// Connects for a client, once sessions may begin, and sends its startup packet.
-async fn connect(
-    worker: &Worker,
-    client: &Socket,
-    request: &StartupRequest,
-) -> Result<Connected, LoginError> {
-    await_gate(worker, client).await?;
+async fn connect(worker: &Worker, request: &StartupRequest) -> Result<Connected, LoginError> {
+    worker.gate.is_open().await;
     let mut server = upstream::connect(worker).await?;
     server.socket.write_all(request.packet()).await?;
     Ok(server)
@@ -262,7 +284,7 @@ async fn establish(
     };
     let scope = scope.flatten();
     let passage = entry.passage(request, wanted.as_ref())?;
-    let mut server = connect(worker, client, request).await?;
+    let mut server = connect(worker, request).await?;
     let mut legs = authentication::Legs {
         binding: Binding::between(client, shown, &server.socket),
         client,
@@ -303,38 +325,6 @@ async fn establish(
         ready: authenticated.ready,
         established,
     })))
-}
-
-/// Reads the startup packet. A connection that is for something else is served here, and answered.
-async fn startup_request(
-    worker: &Worker,
-    shown: &Loaded,
-    client: &mut Socket,
-    carry: &mut BytesMut,
-    client_addr: ClientAddr,
-    arrival: &mut Arrival,
-) -> Result<StartupRequest, LoginError> {
-    let leg = leg_of(client_addr, shown);
-    let reading = startup::read(client, carry, leg);
-    let opening = arrival.unless_given_up(reading).await;
-    arrival.answered();
-    let opening = opening.unwrap_or(Err(LoginError::NoStartup(Silence::Nothing)))?;
-    let lacks = leg.and_then(|leg| encryption::check(client, leg).err());
-    match (opening, lacks) {
-        // It may come in the clear, as at PostgreSQL: many clients send it so, and its key is all that counts.
-        (StartupKind::Cancel(packet), _) => upstream::forward_cancel(worker, &packet).await,
-        (kind, Some(lacks)) => {
-            let who = kind.who(client_addr);
-            return Err(LoginError::Insecure(Insecure { lacks, who }));
-        }
-        (StartupKind::Startup(request), None) => return Ok(request),
-        (StartupKind::OtherVersion(packet), None) => {
-            let mut server = upstream::connect(worker).await?.socket;
-            server.write_all(&packet).await?;
-            authentication::relay_refusal(client, &mut server).await;
-        }
-    }
-    Err(LoginError::Answered)
 }
 
 /// On a socket of the file system there is no TLS, and none is asked for, as by PostgreSQL.

@@ -82,8 +82,10 @@ async fn tell(mut link: Link, encryption: Encryption) -> Result<(), LinkError> {
                 link.out.extend_from_slice(b"N");
                 link.flush().await?;
             }
-            (Ok(StartupPacket::CancelRequest) | Err(_), _) => return Ok(()),
-            _ => break,
+            (Ok(StartupPacket::CancelRequest | StartupPacket::OtherVersion(_)) | Err(_), _) => {
+                return Ok(());
+            }
+            (Ok(StartupPacket::SslRequest | StartupPacket::Startup(_)), _) => break,
         }
     }
     too_many(&mut link.out);
@@ -152,8 +154,12 @@ mod tests {
     #[tokio::test]
     async fn who_does_not_is_not() {
         let cancel = b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\0\0\0\0\0";
+        let other_version = b"\0\0\0\x0c\0\x02\0\0user";
+        let long_ssl = b"\0\0\0\x09\x04\xd2\x16\x2f\0";
         for bytes in [
             &b""[..],
+            other_version,
+            long_ssl,
             &STARTUP[..9],
             b"GET / HTTP/1.1\r\n\r\n",
             b"\x16\x03\x01\x02\0\x01",

@@ -87,19 +87,44 @@ impl Passthrough {
             () = over => End::Deposed,
             _ = entry.is_to_end() => End::Killed,
         };
-        match end {
-            // It has sent what it wanted to be done: that arrives, though nobody waits for an answer.
-            End::ClientLeft => {
-                let finished = connection.server.finish();
-                let worker = &connection.worker;
-                let finished = worker.shared.timers.timeout(worker.close_timeout, finished);
-                if let Ok(Err(error)) = finished.await {
-                    tracing::debug!(%error, "the end of an unfenced connection");
-                }
-            }
-            _ => connection.client.shut_down_write(),
+        if let End::ClientLeft = end {
+            connection.relay_to_the_end().await;
         }
+        connection.client.shut_down_write();
         end
+    }
+
+    /// The client sends nothing more: it gets what the server still says, as long as something moves.
+    async fn relay_to_the_end(&mut self) {
+        let worker = Rc::clone(&self.worker);
+        loop {
+            let moves = std::future::poll_fn(|cx| self.poll_last(cx));
+            let moved = worker.shared.timers.timeout(worker.close_timeout, moves);
+            match moved.await {
+                Ok(Ok(())) => tokio::task::yield_now().await,
+                Ok(Err(_)) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Ready when something has moved.
+    fn poll_last(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        let waiting = self.client_outbox.waiting();
+        self.poll_flush(cx)?;
+        if let Poll::Ready(Err(error)) = self.server.poll_end(cx) {
+            self.on_deaf_server(&error);
+        }
+        let has_read = self.poll_server(cx)?;
+        if matches!(self.server_side, ServerSide::Closed(_))
+            && self.client_outbox.is_done(&self.client)
+        {
+            return Poll::Ready(Err(End::ServerClosed));
+        }
+        if has_read || self.client_outbox.waiting() < waiting {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
     }
 
     /// Sends what has come along with the login.

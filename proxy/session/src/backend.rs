@@ -221,7 +221,7 @@ impl Session {
     fn on_error(&mut self, body: &[u8]) -> Disposition {
         let fatal = backend::is_fatal(body);
         let terminated = fatal && backend::error_field(body, b'C') == Some(b"57P01");
-        if terminated && !self.server.granted.accepted().is_empty() {
+        if terminated {
             return Disposition::Terminated;
         }
         self.client.variables.on_error();

@@ -2,6 +2,7 @@
 
 use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope, Token};
+use pgpalisade_policies::Mode;
 
 use super::in_flight::{InFlight, Origin};
 use super::{CommittedMidway, Session, command_tag};
@@ -131,6 +132,28 @@ impl Session {
         ending
     }
 
+    /// Whether the server has said that it ends the session, and why is not known.
+    #[must_use]
+    pub const fn is_terminated(&self) -> bool {
+        self.server.final_error.is_some()
+    }
+
+    /// Where the server has ended the session while it declared: what the declaration has come to, a refusal or not,
+    /// says whether that was a takeover. The client is told.
+    pub fn end_if_terminated(&mut self, refused: Option<&Rejection>) -> Option<Ending> {
+        let stale = refused.filter(|rejection| rejection.kind == RejectionKind::StaleToken);
+        if stale.is_some() {
+            self.server.granted.forget_declared();
+        }
+        if !self.is_terminated() {
+            return None;
+        }
+        match stale {
+            Some(rejection) => Some(self.end_by_takeover(rejection)),
+            None => self.on_server_closed(),
+        }
+    }
+
     /// The server has closed the connection. A session that a takeover has ended is told so.
     pub fn on_server_closed(&mut self) -> Option<Ending> {
         if let Some(error) = self.server.final_error.take() {
@@ -203,11 +226,19 @@ impl Session {
     /// A token of the session that a takeover has made stale, where that ends sessions.
     fn ended_by_takeover(&self) -> Option<(Scope, Token, Mark)> {
         let ends = |binding: &&HeldToken| self.client.fence.ends_sessions(binding);
-        let accepted = self.server.granted.accepted().iter();
+        let granted = &self.server.granted;
+        let accepted = granted.accepted().iter();
         let mut bindings = accepted.flat_map(|held| held.bindings()).filter(ends);
-        bindings.find_map(|binding| {
+        let ended = bindings.find_map(|binding| {
             let mark = binding.cell.mark_above(binding.token)?;
             Some((binding.cell.scope().clone(), binding.token, mark))
+        });
+        let enforces = |scope| self.client.fence.mode(Some(scope)) == Mode::Enforce;
+        ended.or_else(|| {
+            granted.declared().iter().find_map(|(cell, token)| {
+                let mark = cell.mark_above(*token)?;
+                enforces(cell.scope()).then(|| (cell.scope().clone(), *token, mark))
+            })
         })
     }
 }

@@ -111,6 +111,11 @@ fn lost(meaning: &Meaning) -> Lost {
     if steers { Lost::MaySteer } else { Lost::Some }
 }
 
+/// Bytes that are kept of a meaning, near enough.
+fn kept_bytes(meaning: &Meaning) -> usize {
+    ENTRY_BYTES + meaning.excerpt().len()
+}
+
 /// What may stand behind a name that is not known: texts that were given to names that could not be kept, or not be
 /// compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -193,7 +198,7 @@ impl Names {
             None => Some(meaning),
         }
         .unwrap_or_default();
-        let bytes = name.len() + meaning.excerpt().len();
+        let bytes = name.len() + kept_bytes(&meaning);
         if self.statement_bytes + self.portal_bytes + bytes > NAMES_BYTES_MAX {
             return self.lose(kind, &meaning);
         }
@@ -259,7 +264,7 @@ impl Names {
             _ => {}
         }
         let meaning = self.of_kind(name.kind()).remove(name.bytes())?;
-        let freed = name.bytes().len() + meaning.excerpt().len();
+        let freed = name.bytes().len() + kept_bytes(&meaning);
         let bytes = self.bytes_of(name.kind());
         *bytes = bytes.saturating_sub(freed);
         Some(meaning)

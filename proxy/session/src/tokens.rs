@@ -7,6 +7,7 @@ use pgpalisade_policies::Mode;
 
 use super::endings::Ending;
 use super::{Binds, Identity, Session, injected};
+use crate::fence::mark_cache::CachedMark;
 use crate::fence::{
     Fence, GrantMode, HeldToken, HeldTokens, Identified, Purpose, SessionFence, Terms, TokenValue,
 };
@@ -154,6 +155,7 @@ pub(super) struct Granted {
     /// The tokens that were declared without an answer, the highest of each scope. The register may get the session
     /// there at any time from then on, so it must not declare a lower one: a takeover would spare it.
     unanswered: Vec<(Scope, Token)>,
+    declared: Vec<(Arc<CachedMark>, Token)>,
     /// How many declarations were accepted. A take that is made after that is another one; until then it is the same
     /// one, made again, for its answer may have been lost.
     takes: u64,
@@ -167,6 +169,27 @@ impl Granted {
     #[inline]
     pub(super) fn accepted(&self) -> &[Arc<HeldTokens>] {
         &self.accepted
+    }
+
+    /// What was declared, the last of each scope, whatever has come of it: the register may have the session there.
+    pub(super) fn declared(&self) -> &[(Arc<CachedMark>, Token)] {
+        &self.declared
+    }
+
+    fn note_declared(&mut self, fence: &Fence, value: &TokenValue) {
+        for (scope, claim) in value.claims() {
+            self.declared.retain(|(cell, _)| cell.scope() != scope);
+            if let Some(token) = claim.token()
+                && self.declared.len() < ACCEPTED_MAX
+            {
+                self.declared.push((fence.cell(scope), token));
+            }
+        }
+    }
+
+    /// It was stale, and is not registered.
+    pub(super) fn forget_declared(&mut self) {
+        self.declared.clear();
     }
 
     fn add(&mut self, holding: Arc<HeldTokens>, value: &TokenValue) {
@@ -211,6 +234,8 @@ impl Session {
     /// Where a higher token has had no answer, the session ends.
     pub fn may_declare(&mut self, wanted: &Wanted) -> Result<(), Ending> {
         let Some(scope) = self.server.granted.forbid(&wanted.value) else {
+            let fence = self.client.fence.fence();
+            self.server.granted.note_declared(fence, &wanted.value);
             return Ok(());
         };
         let why = "An earlier declaration of a higher token has had no answer";

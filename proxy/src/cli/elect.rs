@@ -8,7 +8,7 @@ use pgpalisade_authority::{LeaseTime, Scope, etcd};
 use pgpalisade_tls::{Login, Secret};
 
 use super::text::plain;
-use super::{Failure, failed, runtime, tell};
+use super::{Failure, failed, leaders_scope, runtime, tell};
 use crate::config::{Environment, parse_dsn, parse_time, show_time};
 use crate::elect::{
     self, Cluster, ElectError, EtcdElection, Event, Kind, KubernetesElection, Lock, LockSpec, Plan,
@@ -50,6 +50,7 @@ Examples:\n  \
     pgpalisade elect nightly --with advisory-lock:42 --proxied postgres://app@db:6432/app -- psql -f nightly.sql")]
 pub(super) struct ElectArgs {
     /// What the token is for: the scope of the policy, or "default"
+    #[arg(value_parser = leaders_scope)]
     scope: Scope,
     /// Whose holder leads: lease, etcd:KEY, zookeeper:PATH, kubernetes:NAMESPACE/NAME or advisory-lock:ID
     #[arg(long, value_name = "LOCK")]

@@ -30,6 +30,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use pgpalisade_authority::Scope;
 use tokio::runtime::Runtime;
 
 use crate::config::{Config, Environment, RawConfig};
@@ -140,6 +141,17 @@ fn run_to_end<T>(command: impl Future<Output = T>) -> Result<T, Failure> {
 fn runtime() -> Result<Runtime, Failure> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().map_err(failed)
+}
+
+/// A scope that leaders declare in.
+fn leaders_scope(name: &str) -> Result<Scope, String> {
+    let scope = Scope::new(name).map_err(|error| error.to_string())?;
+    if scope.is_epoch() {
+        return Err(
+            "it is the proxies' own count of their starts, and no leader declares in it".to_owned(),
+        );
+    }
+    Ok(scope)
 }
 
 fn failed(error: impl Error + 'static) -> Failure {

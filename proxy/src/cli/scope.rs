@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::settings::Settings;
 use super::text::plain;
-use super::{Failure, configuration, failed, operator, run_to_end, tell};
+use super::{Failure, configuration, failed, leaders_scope, operator, run_to_end, tell};
 use crate::config::{AuthorityLocation, Config};
 use crate::logging;
 use crate::rejection::utc;
@@ -44,7 +44,7 @@ enum ScopeCommand {
 #[derive(Debug, clap::Args)]
 pub(super) struct RepairArgs {
     /// The scope
-    #[arg(long, value_name = "NAME", value_parser = clap::value_parser!(Scope))]
+    #[arg(long, value_name = "NAME", value_parser = leaders_scope)]
     scope: Scope,
     /// The mark to set: the highest token that the election has really issued; 1 lets every token in
     #[arg(long, value_name = "TOKEN", value_parser = clap::value_parser!(Token))]

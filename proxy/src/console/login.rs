@@ -161,7 +161,7 @@ async fn startup(link: &mut Link) -> Result<Request, Refused> {
                     },
                 });
             }
-            Ok(StartupPacket::OtherVersion) => {
+            Ok(StartupPacket::OtherVersion(_)) => {
                 let message = "unsupported frontend protocol: the console supports 3.0";
                 return Err(Refused::Told(Failure::new("0A000", message, "")));
             }

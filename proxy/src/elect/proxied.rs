@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pgpalisade_authority::{Claim, LeaseTime, Leased, Scope, Token};
-use pgpalisade_tls::{Login, Secret, words};
+use pgpalisade_tls::{Login, Secret};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Client;
 
 use super::lease::{LATE, Lease};
 use super::lock::{Candidate, LockError, Patience};
-use super::session::{SHOW_TOKEN, Session, Unasked, failed, first_value, own_token};
+use super::session::{LastWords, SHOW_TOKEN, Session, Unasked, failed, first_value, own_token};
 
 /// How often a candidate looks whether an advisory lock is free.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(500);
@@ -64,8 +64,10 @@ impl ProxiedCandidate {
     }
 
     async fn renew(&self) -> Result<Leased, LockError> {
-        let Session { client, scope, .. } = &self.session;
-        renew(client, self.kind, scope, self.token).await
+        let Session {
+            client, scope, end, ..
+        } = &self.session;
+        renew((client, end), self.kind, scope, self.token).await
     }
 }
 
@@ -119,16 +121,18 @@ impl Candidate for ProxiedCandidate {
             client,
             driver,
             scope,
+            end,
             ..
         } = session;
-        let renew = async || renew(client, *kind, scope, *token).await;
-        tokio::select! {
-            ended = driver => match ended {
-                Ok(Err(error)) => words(&error),
-                Ok(Ok(())) | Err(_) => "the session through the proxy has ended".to_owned(),
-            },
-            why = lease.lost(renew) => why,
-        }
+        let renew = async || renew((&*client, &*end), *kind, scope, *token).await;
+        let lost = tokio::select! {
+            // First, for it may have got the last words.
+            biased;
+            why = lease.lost(renew) => Some(why),
+            _ = driver => None,
+        };
+        let ended = || "the session through the proxy has ended".to_owned();
+        session.end.get().or(lost).unwrap_or_else(ended)
     }
 
     async fn leads(&self) -> bool {
@@ -144,16 +148,17 @@ impl Candidate for ProxiedCandidate {
 
 /// Has the lock renewed, where it has a time, and looks whether the session is still that of the term.
 async fn renew(
-    client: &Client,
+    (client, end): (&Client, &LastWords),
     kind: Kind,
     scope: &Scope,
     token: Option<Token>,
 ) -> Result<Leased, LockError> {
     let ask = async |sql: &str| {
-        client
-            .simple_query(sql)
-            .await
-            .map_err(|error| failed(&error))
+        let answer = client.simple_query(sql).await;
+        answer.map_err(|error| {
+            end.note(&error);
+            failed(&error)
+        })
     };
     match kind {
         Kind::AdvisoryLock(_) => ask("").await.map(|_| Leased::Held),

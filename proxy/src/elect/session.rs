@@ -1,12 +1,14 @@
 //! A session through the proxy, in which a candidate declares.
 
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pgpalisade_authority::{Claim, Scope, Token};
 use pgpalisade_tls::{ConnectError, Login, Secret, words};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::lock::LockError;
@@ -22,10 +24,30 @@ const STALE: &str = "PF001";
 /// A session through the proxy.
 pub(super) struct Session {
     pub(super) client: Client,
-    /// Ends with the session, and says how.
-    pub(super) driver: JoinHandle<Result<(), tokio_postgres::Error>>,
+    /// Ends with the session.
+    pub(super) driver: JoinHandle<()>,
+    pub(super) end: LastWords,
     pub(super) scope: Scope,
     answers_within: Duration,
+}
+
+/// What has ended a session, in the words of who did: they come with an answer, or instead of one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LastWords(Arc<OnceLock<String>>);
+
+impl LastWords {
+    /// Other errors end no session, and that it is closed says nothing.
+    pub(super) fn note(&self, error: &tokio_postgres::Error) {
+        let severity = error.as_db_error().map(DbError::parsed_severity);
+        let ends = severity.is_none_or(|severity| severity == Some(Severity::Fatal));
+        if ends && !error.is_closed() {
+            let _ = self.0.set(words(error));
+        }
+    }
+
+    pub(super) fn get(&self) -> Option<String> {
+        self.0.get().cloned()
+    }
 }
 
 /// Why a statement has no answer.
@@ -58,9 +80,19 @@ impl Session {
             ConnectError::Server(error) => failed(&error),
             ConnectError::Files(error) => LockError::Session(error.to_string()),
         })?;
+        let end = LastWords::default();
+        let ended = end.clone();
+        let driver = tokio::spawn(async move {
+            let mut connection = pin!(connection);
+            // Whoever waits for an answer learns that there is none when this is dropped: by then it is known why.
+            if let Err(error) = connection.as_mut().await {
+                ended.note(&error);
+            }
+        });
         Ok(Self {
             client,
-            driver: tokio::spawn(connection),
+            driver,
+            end,
             scope: scope.clone(),
             answers_within: within,
         })
@@ -114,8 +146,13 @@ impl Session {
                 })
             }
             Some(code) if code.code() == STALE => Unasked::Stale(failed(&error)),
-            _ => Unasked::Failed(failed(&error)),
+            _ => Unasked::Failed(self.failed(&error)),
         })
+    }
+
+    fn failed(&self, error: &tokio_postgres::Error) -> LockError {
+        let said = self.end.get().filter(|_| error.is_closed());
+        said.map_or_else(|| failed(error), LockError::Session)
     }
 
     /// Says goodbye. Bounded.

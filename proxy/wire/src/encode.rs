@@ -71,6 +71,13 @@ pub fn error_response(out: &mut BytesMut, fields: &ErrorFields<'_>) {
     });
 }
 
+/// Appends a fatal error for a client of a protocol before 3, as PostgreSQL does (`send_message_to_frontend` in
+/// `elog.c`): one text, without a length.
+pub fn plain_fatal_error(out: &mut BytesMut, message: &str) {
+    let severity = Severity::Fatal.as_str();
+    out.extend_from_slice(format!("E{severity}:  {message}\n\0").as_bytes());
+}
+
 /// An ErrorResponse of the server, as it came.
 pub fn error_response_as_sent(out: &mut BytesMut, body: &[u8]) {
     message(out, b'E', |out| out.extend_from_slice(body));

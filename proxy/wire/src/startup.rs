@@ -2,12 +2,22 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>
 
+use std::fmt;
+use std::ops::RangeInclusive;
+
 use bytes::{BufMut, BytesMut};
 
 use super::{WireError, split_cstr};
 
 /// The largest startup packet, its length word included: PostgreSQL's `MAX_STARTUP_PACKET_LENGTH` leaves that out.
 pub const STARTUP_PACKET_MAX: usize = 10_004;
+
+/// The longest name of a role or database: `NAMEDATALEN - 1` bytes.
+const NAME_MAX: usize = 63;
+
+/// A cancel request: its header, a process id and a key of 4 to 256 bytes.
+/// <https://www.postgresql.org/docs/current/protocol-message-formats.html#PROTOCOL-MESSAGE-FORMATS-CANCELREQUEST>
+const CANCEL_REQUEST_LEN: RangeInclusive<usize> = 16..=268;
 
 const CANCEL_REQUEST: u32 = 80_877_102;
 const SSL_REQUEST: u32 = 80_877_103;
@@ -20,13 +30,40 @@ pub enum StartupPacket<'a> {
     SslRequest,
     /// The client asks for GSSAPI encryption.
     GssEncRequest,
-    /// The client asks to cancel a statement of another session. The key behind the process id has
-    /// 4 to 256 bytes, so it is not looked at.
+    /// The client asks to cancel a statement of another session.
     CancelRequest,
     /// A session of protocol 3.x begins.
     Startup(StartupMessage<'a>),
-    /// Another major version. The server answers it.
-    OtherVersion,
+    /// Another major version, which no server speaks.
+    OtherVersion(Version),
+}
+
+/// A version of the protocol that nobody speaks, or a request where it is out of place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Version(u32);
+
+impl Version {
+    /// A second SSLRequest.
+    pub const SSL_REQUEST: Self = Self(SSL_REQUEST);
+    /// A second GSSENCRequest.
+    pub const GSSENC_REQUEST: Self = Self(GSSENC_REQUEST);
+
+    const fn major(self) -> u32 {
+        self.0 >> 16
+    }
+
+    /// Whether its clients read an error as one text, as before protocol 3. Version 0.0 says nothing, so PostgreSQL
+    /// answers it as it does today's (`send_message_to_frontend` in `elog.c`).
+    #[must_use]
+    pub const fn has_plain_errors(self) -> bool {
+        self.major() < 3 && self.0 != 0
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major(), self.0 & 0xffff)
+    }
 }
 
 /// The parameters of a StartupMessage of protocol 3.
@@ -56,22 +93,21 @@ pub fn packet_len(buf: &[u8]) -> Result<Option<usize>, WireError> {
 ///
 /// # Errors
 ///
-/// [`WireError::Malformed`] for a packet that is no startup packet, [`WireError::Length`] for a cancel request without
-/// a key.
+/// [`WireError::Malformed`] for a packet that is no startup packet, [`WireError::Length`] for a request of another
+/// length than it has.
 pub fn parse(packet: &[u8]) -> Result<StartupPacket<'_>, WireError> {
     let malformed = WireError::Malformed(0);
     let Some(&[_, _, _, _, a, b, c, d]) = packet.first_chunk::<8>() else {
         return Err(malformed);
     };
     match u32::from_be_bytes([a, b, c, d]) {
-        CANCEL_REQUEST if packet.len() >= 16 => Ok(StartupPacket::CancelRequest),
-        CANCEL_REQUEST => Err(WireError::Length {
-            tag: 0,
-            length: i32::try_from(packet.len()).unwrap_or(i32::MAX),
-        }),
+        CANCEL_REQUEST if CANCEL_REQUEST_LEN.contains(&packet.len()) => {
+            Ok(StartupPacket::CancelRequest)
+        }
         SSL_REQUEST if packet.len() == 8 => Ok(StartupPacket::SslRequest),
         GSSENC_REQUEST if packet.len() == 8 => Ok(StartupPacket::GssEncRequest),
-        version if version >> 16 == 3 => {
+        CANCEL_REQUEST | SSL_REQUEST | GSSENC_REQUEST => Err(bad_length(packet.len())),
+        version if Version(version).major() == 3 => {
             let message = StartupMessage { packet };
             // The list must end with an empty name exactly at the end of the packet.
             match message.parameters().last() {
@@ -79,7 +115,14 @@ pub fn parse(packet: &[u8]) -> Result<StartupPacket<'_>, WireError> {
                 _ => Err(malformed),
             }
         }
-        _ => Ok(StartupPacket::OtherVersion),
+        version => Ok(StartupPacket::OtherVersion(Version(version))),
+    }
+}
+
+fn bad_length(len: usize) -> WireError {
+    WireError::Length {
+        tag: 0,
+        length: i32::try_from(len).unwrap_or(i32::MAX),
     }
 }
 
@@ -133,28 +176,43 @@ impl<'a> StartupMessage<'a> {
     /// # Errors
     ///
     /// [`WireError::Length`] where the packet would grow past [`STARTUP_PACKET_MAX`].
-    pub fn with_parameter(self, name: &str, value: &str) -> Result<BytesMut, WireError> {
+    pub fn with_parameter(self, name: &str, value: &[u8]) -> Result<BytesMut, WireError> {
         let list = self
             .packet
             .get(4..self.packet.len().saturating_sub(1))
             .unwrap_or_default();
         let len = 4 + list.len() + name.len() + 1 + value.len() + 1 + 1;
-        let word = i32::try_from(len).unwrap_or(i32::MAX);
         if len > STARTUP_PACKET_MAX {
-            return Err(WireError::Length {
-                tag: 0,
-                length: word,
-            });
+            return Err(bad_length(len));
         }
         let mut packet = BytesMut::with_capacity(len);
-        packet.put_i32(word);
+        packet.put_i32(i32::try_from(len).unwrap_or(i32::MAX));
         packet.put_slice(list);
-        for text in [name, value] {
-            packet.put_slice(text.as_bytes());
+        for text in [name.as_bytes(), value] {
+            packet.put_slice(text);
             packet.put_u8(0);
         }
         packet.put_u8(0);
         Ok(packet)
+    }
+
+    /// The packet with a user and a database that no server has to cut, where one of them is longer than names are:
+    /// PostgreSQL cuts both to [`NAME_MAX`] bytes, in the middle of a character too (`ProcessStartupPacket` in
+    /// `postmaster.c` of 15, `backend_startup.c` since 17). `None`: it is as it should be.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::with_parameter`].
+    pub fn with_names_cut(self) -> Result<Option<BytesMut>, WireError> {
+        let mut cut = None;
+        for name in ["user", "database"] {
+            let value = self.get(name).unwrap_or_default();
+            if let Some((front, [_, ..])) = value.split_at_checked(NAME_MAX) {
+                let packet = cut.as_deref().unwrap_or(self.packet);
+                cut = Some(StartupMessage { packet }.with_parameter(name, front)?);
+            }
+        }
+        Ok(cut)
     }
 }
 
@@ -204,12 +262,71 @@ mod tests {
             parse(&packet(80_877_102, &[0; 260])),
             Ok(StartupPacket::CancelRequest)
         );
-        assert!(parse(&packet(80_877_102, &[0; 7])).is_err());
-        assert!(parse(&packet(80_877_103, b"x")).is_ok_and(|p| p == StartupPacket::OtherVersion));
-        assert_eq!(
-            parse(&packet(2 << 16, b"anything")),
-            Ok(StartupPacket::OtherVersion)
-        );
+    }
+
+    /// What has not the length of its kind is nothing, and never another version.
+    #[test]
+    fn requests_have_their_length() {
+        for (code, body) in [
+            (80_877_102, 0),
+            (80_877_102, 7),
+            (80_877_102, 261),
+            (80_877_102, 9_000),
+            (80_877_103, 1),
+            (80_877_103, 8),
+            (80_877_104, 1),
+            (80_877_104, 9_000),
+        ] {
+            let parsed = parse(&packet(code, &vec![0; body])).unwrap_err();
+            assert!(matches!(parsed, WireError::Length { .. }), "{code} {body}");
+        }
+    }
+
+    #[test]
+    fn other_versions_are_named() {
+        for (code, named, has_plain_errors) in [
+            (0, "0.0", false),
+            (1, "0.1", true),
+            (2 << 16, "2.0", true),
+            (4 << 16 | 7, "4.7", false),
+            (80_877_101, "1234.5677", false),
+            (u32::MAX, "65535.65535", false),
+        ] {
+            let Ok(StartupPacket::OtherVersion(version)) = parse(&packet(code, b"anything")) else {
+                panic!("{code}")
+            };
+            assert_eq!(version.to_string(), named);
+            assert_eq!(version.has_plain_errors(), has_plain_errors, "{named}");
+        }
+    }
+
+    #[test]
+    fn names_are_cut_as_by_postgres() {
+        let cut = |list: &str| {
+            let bytes = packet(3 << 16, list.as_bytes());
+            let Ok(StartupPacket::Startup(message)) = parse(&bytes) else {
+                panic!("not a startup: {list:?}")
+            };
+            let cut = message.with_names_cut().unwrap()?;
+            let Ok(StartupPacket::Startup(message)) = parse(&cut) else {
+                panic!("not a startup any more: {list:?}")
+            };
+            let text = |name| message.get(name).map(<[u8]>::to_vec).unwrap_or_default();
+            Some((text("user"), text("database")))
+        };
+        let (long, cut_long) = ("n".repeat(64), "n".repeat(63).into_bytes());
+        let fits = "n".repeat(63);
+        assert_eq!(cut(&format!("user\0{fits}\0database\0{fits}\0\0")), None);
+        // The last one counts.
+        assert_eq!(cut(&format!("user\0{long}\0user\0a\0\0")), None);
+        assert_eq!(cut(&format!("application_name\0{long}\0user\0a\0\0")), None);
+        let both = format!("user\0{long}\0database\0{long}more\0\0");
+        assert_eq!(cut(&both), Some((cut_long.clone(), cut_long.clone())));
+        let one = format!("database\0{long}\0user\0a\0\0");
+        assert_eq!(cut(&one), Some((b"a".to_vec(), cut_long)));
+        let character = format!("user\0{}\u{e4}\0\0", "n".repeat(62));
+        let half = [&[b'n'; 62][..], &[0xc3]].concat();
+        assert_eq!(cut(&character), Some((half, Vec::new())));
     }
 
     #[test]
@@ -221,7 +338,7 @@ mod tests {
         assert_eq!(message.pairs().count(), 3);
         assert_eq!(message.get("user"), Some(&b"b"[..]));
         assert_eq!(message.get("database"), None);
-        let more = message.with_parameter("k", "v").unwrap();
+        let more = message.with_parameter("k", b"v").unwrap();
         assert_eq!(
             &more[..],
             &packet(3 << 16, b"user\0a\0options\0-c x=1\0user\0b\0k\0v\0\0")[..]
@@ -247,7 +364,7 @@ mod tests {
         };
         assert!(
             message
-                .with_parameter("default_transaction_read_only", "on")
+                .with_parameter("default_transaction_read_only", b"on")
                 .is_err()
         );
     }

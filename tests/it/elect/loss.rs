@@ -9,7 +9,7 @@ use pgpalisade_tests::machine::{Signal, wait_for};
 use pgpalisade_tests::proxy::binary;
 use pgpalisade_tests::stage::Stage;
 
-use super::{Candidate, etcd_arguments, token_of, wait_for_terms, writer};
+use super::{Candidate, etcd_arguments, pause, resume, token_of, wait_for_terms, writer};
 
 const LOST: &str = "lost etcd:/elections/jobs: ";
 
@@ -42,6 +42,28 @@ fn one_member_that_hangs_deposes_nobody() {
     assert!(!next.output().contains("leads"), "{}", next.output());
     depose(&etcd);
     leader.wait_for(LOST);
+}
+
+/// A leader that is deposed is told so by its session, whatever it was about to ask.
+#[test]
+fn who_is_deposed_says_so() {
+    let stage = Stage::start();
+    let arguments = ["jobs", "--with", "lease", "--ttl", "3s"];
+    for round in 1..=4_u64 {
+        let deposed = Candidate::start(&arguments, "sleep 60", &stage.proxy.endpoint());
+        token_of(&deposed);
+        // When it goes on, it learns of its end and is to ask for the lease anew, both at once.
+        pause(&deposed);
+        drop(stage.leader(&format!("jobs={}", round * 1000)));
+        std::thread::sleep(Duration::from_millis(1_100));
+        resume(&deposed);
+        deposed.wait_for("lost lease: ");
+        let output = deposed.output();
+        assert!(
+            output.contains("is stale") && !output.contains("closed"),
+            "{output}"
+        );
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The old leader (token 33) at every point where a takeover by 34 can find it.
 
-use pgpalisade_tests::machine::wait_for;
+use pgpalisade_tests::machine::{Signal, signal, wait_for};
 use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, pretty, tags};
@@ -13,6 +13,84 @@ fn wait_until_active(stage: &Stage, part: &str) {
         "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '{part}%'"
     );
     wait_for(part, || (stage.postgres.value(&look) == "1").then_some(()));
+}
+
+/// A leader that is deposed before its own declaration is through: at login and at SET, with a token that it brings
+/// and with one that it takes.
+#[test]
+fn deposed_while_it_declares() {
+    for claim in ["33", "next"] {
+        let stage = Stage::with_flags(SETUP, &[("--takeover-timeout", "15s")]);
+        // Its server process does not end, so nobody above it gets through.
+        let oldest = stage.leader("32");
+        signal(oldest.backend_pid(), Signal::STOP);
+        let mut at_set = stage.plain();
+        at_set.send(&Batch::new().query(&format!("SET fencing.token = '{claim}'")));
+        wait_until_registered(&stage, "33");
+        let at_login = std::thread::scope(|scope| {
+            let endpoint = stage.proxy.endpoint();
+            let token = if claim == "next" { "next" } else { "34" };
+            let login = scope.spawn(move || Wire::connect(&endpoint).start_as_leader(token));
+            wait_until_registered(&stage, "34");
+            let mut last = stage.plain();
+            last.send(&Batch::new().query("SET fencing.token = 35"));
+            wait_until_registered(&stage, "35");
+            wait_for("the ends of both", || {
+                let left = "SELECT count(*) FROM pg_stat_activity WHERE client_addr IS NOT NULL";
+                (stage.postgres.value(left) == "2").then_some(())
+            });
+            signal(oldest.backend_pid(), Signal::CONT);
+            let through = last.until_ready();
+            assert_eq!(through[0].tag, b'C', "{}", pretty(&through));
+            login.join().unwrap()
+        });
+        assert_ended(&at_set.until_closed());
+        let (end, told) = at_login.split_last().unwrap();
+        assert!(end.is_closed());
+        assert!(!told.iter().any(|m| m.tag == b'Z'), "{}", pretty(told));
+        assert_ended(&at_login);
+        let records = stage.proxy.first_rejections(2);
+        assert!(
+            records.iter().all(|record| record["sqlstate"] == "PF001"),
+            "{records:?}"
+        );
+    }
+}
+
+/// One whose declaration was not complete stands on the register all the same.
+#[test]
+fn deposed_after_a_declaration_that_was_not_complete() {
+    let stage = Stage::with_flags(SETUP, &[("--takeover-timeout", "1s")]);
+    let oldest = stage.leader("32");
+    signal(oldest.backend_pid(), Signal::STOP);
+    let mut old = stage.plain();
+    let answer = old.query("SET fencing.token = 33");
+    signal(oldest.backend_pid(), Signal::CONT);
+    assert_refused(&answer, "PF006", b'I');
+    let _new = take_over(&stage, "34");
+    assert_ended(&old.until_closed());
+    // Whom somebody else ends has not been deposed, also where it was refused before.
+    let mut refused = stage.plain();
+    assert_refused(&refused.query("SET fencing.token = 20"), "PF001", b'I');
+    let end = format!("SELECT pg_terminate_backend({})", refused.backend_pid());
+    stage.postgres.sql(&end);
+    let told = refused.until_closed();
+    assert_eq!(told[0].sqlstate(), "57P01", "{}", pretty(&told));
+}
+
+/// Waits until the proxy knows this mark.
+fn wait_until_registered(stage: &Stage, mark: &str) {
+    let mut look = stage.plain();
+    wait_for("the mark", || {
+        (look.rows("SHOW fencing.mark") == [[mark]]).then_some(())
+    });
+    // Its own session does not count.
+    let pid = look.backend_pid();
+    look.send(&Batch::new().terminate());
+    wait_for("the end of a look", || {
+        let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+        (stage.postgres.value(&left) == "0").then_some(())
+    });
 }
 
 #[test]

@@ -251,6 +251,30 @@ fn a_slow_reader() {
     assert!(took > Duration::from_secs(1), "given up after {took:?}");
 }
 
+/// One that sends nothing more gets the answers to what it has sent.
+#[test]
+fn a_connection_that_was_half_closed_is_answered() {
+    let stage = stage(&PolicyFile::new(FOR_EVERYBODY), &[]);
+    let text = "SELECT repeat('x', 8192) FROM generate_series(1, 3000)";
+    let answer = |endpoint: Endpoint| {
+        let parameters = [
+            ("user", "postgres"),
+            ("database", "postgres"),
+            ("replication", "database"),
+        ];
+        let mut wire = Wire::login(&endpoint, &parameters);
+        wire.send(&Batch::new().query("SHOW work_mem").query(text));
+        wire.shut_down_writing();
+        wire.until_closed()
+    };
+    let direct = answer(stage.postgres.tcp());
+    assert!(direct.len() > 3000, "{}", direct.len());
+    assert!(
+        answer(stage.proxy.endpoint()) == direct,
+        "the answers differ"
+    );
+}
+
 /// Bytes arrive whole in both directions, also the last ones before either side closes.
 #[test]
 fn both_ends() {

@@ -43,6 +43,58 @@ fn an_exempt_user() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "3");
 }
 
+/// PostgreSQL cuts user and database to 63 bytes, and so does the proxy before it looks for a rule: nobody leaves one,
+/// or gets into another's, by a longer name.
+#[test]
+fn names_that_are_too_long() {
+    let names = ["n", "m"].map(|letter| letter.repeat(63));
+    let [reader, exempt] = &names;
+    let setup = names
+        .each_ref()
+        .map(|name| format!("CREATE ROLE {name} SUPERUSER LOGIN"))
+        .join("; ");
+    let policy = PolicyFile::new(&format!(
+        "[defaults]\nwrites = \"allow\"\n\n\
+         [[session]]\nmatch = {{ user = \"{reader}\" }}\nwrites = \"refuse\"\n\n\
+         [[session]]\nmatch = {{ database = \"{exempt}\" }}\nwrites = \"refuse\"\n\n\
+         [[session]]\nmatch = {{ user = \"{exempt}-\" }}\nwrites = \"refuse\"\n"
+    ));
+    let stage = Stage::governed(&format!("{SETUP}; {setup}"), &policy);
+    stage.postgres.sql(&format!("CREATE DATABASE {exempt}"));
+    let login = |user: &str, database: &str| {
+        let parameters = [("user", user), ("database", database)];
+        Wire::login(&stage.proxy.endpoint(), &parameters)
+    };
+    for more in ["", "-", "\u{e4}", "and much more, which is of no use"] {
+        let longer = |name: &str| format!("{name}{more}");
+        let mut refused = login(&longer(reader), "postgres");
+        assert_eq!(refused.rows("SELECT current_user"), [[reader.as_str()]]);
+        assert_refused(&mut refused, "INSERT INTO notes VALUES (1)", "PF005");
+        let mut refused = login("postgres", &longer(exempt));
+        assert_eq!(
+            refused.rows("SELECT current_database()"),
+            [[exempt.as_str()]]
+        );
+        assert_refused(&mut refused, "CREATE TABLE t ()", "PF005");
+        let mut allowed = login(&longer(exempt), "postgres");
+        assert_eq!(allowed.rows("SELECT current_user"), [[exempt.as_str()]]);
+        allowed.ok("INSERT INTO notes VALUES (1)");
+    }
+    let mut users: Vec<_> = stage
+        .proxy
+        .rejections()
+        .iter()
+        .map(|r| r["user"].clone())
+        .collect();
+    users.dedup();
+    assert!(
+        users
+            .iter()
+            .all(|user| user == reader.as_str() || user == "postgres"),
+        "{users:?}"
+    );
+}
+
 /// No token helps where a rule refuses every write, and the backstop stays up.
 #[test]
 fn a_user_that_only_reads() {

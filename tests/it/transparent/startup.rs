@@ -1,5 +1,7 @@
 //! Startup packets: versions, negotiation, parameters, errors.
 
+use std::io::{Read as _, Write as _};
+
 use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::proxy::{Options, Proxy};
 use pgpalisade_tests::stage::Stage;
@@ -40,11 +42,43 @@ fn newer_minor_versions_and_protocol_options() {
     check_packet(&stage, 0x0003_270f, &[]);
 }
 
+/// The proxy answers them itself, in PostgreSQL's words; the place in its source is PostgreSQL's own.
 #[test]
 fn unknown_major_versions() {
     let stage = Stage::start();
-    check_packet(&stage, 0x0004_0000, &[]);
-    check_packet(&stage, 0x0001_0000, &[]);
+    for version in [0, 0x0004_0000, 0x0004_0007, 80_877_101, u32::MAX] {
+        let packet = startup_packet(version, &TRUSTED);
+        let answer = |endpoint| {
+            let told = greeting(&endpoint, &packet);
+            let fields = |message: &Message| {
+                let field = |code: &u8| message.field(*code);
+                (message.tag, b"SVCMDH".iter().map(field).collect::<Vec<_>>())
+            };
+            told.iter().map(fields).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            answer(stage.postgres.tcp()),
+            answer(stage.proxy.endpoint()),
+            "{version:x}"
+        );
+    }
+    // To a client of before, which reads a text up to its end, byte for byte.
+    for version in [1, 0x0001_0000, 0x0002_0000] {
+        let packet = startup_packet(version, &TRUSTED);
+        let answer = |endpoint: Endpoint| {
+            let Endpoint::Tcp(address) = endpoint else {
+                unreachable!()
+            };
+            let mut socket = std::net::TcpStream::connect(address).unwrap();
+            socket.write_all(&packet).unwrap();
+            let mut told = Vec::new();
+            socket.read_to_end(&mut told).unwrap();
+            told
+        };
+        let told = answer(stage.proxy.endpoint());
+        assert!(told.starts_with(b"EFATAL:  unsupported frontend protocol "));
+        assert_eq!(answer(stage.postgres.tcp()), told, "{version:x}");
+    }
 }
 
 #[test]

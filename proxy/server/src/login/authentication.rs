@@ -212,15 +212,3 @@ async fn send_answers(
     }
     Ok(())
 }
-
-/// Passes on what the server answers to a packet that only it understands, until it closes.
-pub(super) async fn relay_refusal(client: &mut Socket, server: &mut Socket) {
-    let mut bytes = BytesMut::new();
-    while server.read_more(&mut bytes).await.is_ok() {
-        if client.write_all(&bytes).await.is_err() {
-            return;
-        }
-        bytes.clear();
-    }
-    client.shut_down_write();
-}

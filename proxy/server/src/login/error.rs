@@ -10,6 +10,7 @@ use super::encryption::Unmet;
 use crate::accounts::LookupError;
 use crate::rejection::Rejection;
 use crate::wire::WireError;
+use crate::wire::startup::Version;
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +18,7 @@ pub(super) enum LoginError {
     /// The client closed before it was one: a health check, say.
     #[error("the client left before the login was complete")]
     ClientLeft,
-    /// Nothing more is to be done: a cancel request was forwarded, or the server refused and said why.
+    /// Nothing more is to be done: the server has refused and said why.
     #[error("the connection was answered")]
     Answered,
     /// What came is no startup packet, or none came in time: PostgreSQL closes without a word.
@@ -38,9 +39,9 @@ pub(super) enum LoginError {
     /// A startup packet whose parameters do not end where it does. PostgreSQL's own words.
     #[error("invalid startup packet layout: expected terminator as last byte")]
     Layout,
-    /// An encryption request where none is expected any more: to PostgreSQL it is a protocol that it does not speak.
+    /// A protocol that PostgreSQL does not speak, or an encryption request where none is expected any more.
     #[error("unsupported frontend protocol {0}: server supports 3.0 to 3.0")]
-    NoProtocol(&'static str),
+    NoProtocol(Version),
     /// There is no TLS with the client. As by PostgreSQL, it is told nothing but what TLS itself says.
     #[error("could not accept SSL connection: {0}")]
     Handshake(io::Error),

@@ -116,6 +116,12 @@ pub(super) fn words(
         rejection.encode(Severity::Fatal, &mut out);
         return Some(out);
     }
+    if let LoginError::NoProtocol(version) = error
+        && version.has_plain_errors()
+    {
+        encode::plain_fatal_error(&mut out, &error.to_string());
+        return Some(out);
+    }
     let message = match error.is_in_postgres_words() {
         true => error.to_string(),
         false => encode::with_code(sqlstate, &error.to_string()),

@@ -15,7 +15,7 @@ use crate::session::read_only;
 use crate::session::startup_options::{self, Setting};
 use crate::transport::Socket;
 use crate::wire::WireError;
-use crate::wire::startup::{self, StartupPacket};
+use crate::wire::startup::{self, StartupPacket, Version};
 
 /// What a connection turned out to be for.
 pub(super) enum StartupKind {
@@ -23,25 +23,6 @@ pub(super) enum StartupKind {
     Startup(StartupRequest),
     /// To cancel a statement of another session: the packet.
     Cancel(Bytes),
-    /// A session of a protocol that only the server can answer: the packet.
-    OtherVersion(Bytes),
-}
-
-impl StartupKind {
-    /// Who connects, in the words of PostgreSQL's own refusals.
-    pub(super) fn who(&self, client_addr: ClientAddr) -> String {
-        let host = client_addr.host();
-        match self {
-            Self::Startup(request) => {
-                let label = request.label(client_addr);
-                format!(
-                    "host \"{host}\", user \"{}\", database \"{}\"",
-                    label.user, label.database
-                )
-            }
-            Self::Cancel(_) | Self::OtherVersion(_) => format!("host \"{host}\""),
-        }
-    }
 }
 
 /// Whether a session is a stream of the write-ahead log.
@@ -85,25 +66,19 @@ pub(super) async fn read(
                 requests.gss = false;
                 client.write_all(b"N").await?;
             }
-            StartupPacket::SslRequest => return Err(LoginError::NoProtocol("1234.5679")),
-            StartupPacket::GssEncRequest => return Err(LoginError::NoProtocol("1234.5680")),
+            StartupPacket::SslRequest => {
+                return Err(LoginError::NoProtocol(Version::SSL_REQUEST));
+            }
+            StartupPacket::GssEncRequest => {
+                return Err(LoginError::NoProtocol(Version::GSSENC_REQUEST));
+            }
+            StartupPacket::OtherVersion(version) => return Err(LoginError::NoProtocol(version)),
             StartupPacket::CancelRequest => return Ok(StartupKind::Cancel(packet)),
-            StartupPacket::OtherVersion => return Ok(StartupKind::OtherVersion(packet)),
             StartupPacket::Startup(message) => {
-                let text = |name| {
-                    String::from_utf8_lossy(message.get(name).unwrap_or_default()).into_owned()
-                };
-                let (user, database) = (text("user"), text("database"));
-                let replication = replication(message.get("replication"));
-                let settings = startup_options::settings(message);
-                let request = StartupRequest {
-                    settings,
-                    user,
-                    database,
-                    replication,
-                    packet: packet.clone(),
-                };
-                return Ok(StartupKind::Startup(request));
+                // What is judged, recorded and sent is the same from here on.
+                let cut = message.with_names_cut().map_err(misread)?;
+                let packet = cut.map_or_else(|| packet.clone(), BytesMut::freeze);
+                return StartupRequest::read(packet).map(StartupKind::Startup);
             }
         }
     }
@@ -116,12 +91,16 @@ fn nothing_behind(carry: &BytesMut, request: &'static str) -> Result<(), LoginEr
     }
 }
 
-/// PostgreSQL says nothing to a packet whose length is wrong, and what is wrong to one that is malformed.
 fn parse(packet: &[u8]) -> Result<StartupPacket<'_>, LoginError> {
-    startup::parse(packet).map_err(|error| match error {
+    startup::parse(packet).map_err(misread)
+}
+
+/// PostgreSQL says nothing to a packet whose length is wrong, and what is wrong to one that is malformed.
+const fn misread(error: WireError) -> LoginError {
+    match error {
         WireError::Length { .. } => LoginError::NoStartup(Silence::Nonsense(error)),
         _ => LoginError::Layout,
-    })
+    }
 }
 
 async fn read_packet(client: &mut Socket, carry: &mut BytesMut) -> Result<Bytes, LoginError> {
@@ -151,6 +130,29 @@ fn replication(value: Option<&[u8]>) -> Replication {
 }
 
 impl StartupRequest {
+    /// Reads a packet whose names are not too long.
+    fn read(packet: Bytes) -> Result<Self, LoginError> {
+        let StartupPacket::Startup(message) = parse(&packet)? else {
+            return Err(LoginError::Layout);
+        };
+        let text =
+            |name| String::from_utf8_lossy(message.get(name).unwrap_or_default()).into_owned();
+        Ok(Self {
+            user: text("user"),
+            database: text("database"),
+            replication: replication(message.get("replication")),
+            settings: startup_options::settings(message),
+            packet: packet.clone(),
+        })
+    }
+
+    /// Who connects, in the words of PostgreSQL's own refusals.
+    pub(super) fn who(&self, client_addr: ClientAddr) -> String {
+        let (host, label) = (client_addr.host(), self.label(client_addr));
+        let (user, database) = (label.user, label.database);
+        format!("host \"{host}\", user \"{user}\", database \"{database}\"")
+    }
+
     /// The value of `fencing.token`, where there is one.
     pub(super) fn token_text(&self) -> Result<Option<String>, Box<Rejection>> {
         self.text("fencing.token")

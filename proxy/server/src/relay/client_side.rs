@@ -14,7 +14,6 @@ use crate::fence::Permit;
 use crate::pause;
 use crate::session::action::{Action, Prerequisite};
 use crate::session::frame::Frame;
-use crate::takeover::Lease;
 use crate::transport::{Outbox, Socket, Stall};
 use crate::wire::frontend;
 use crate::wire::header::{self, Header};
@@ -196,8 +195,7 @@ impl Relay {
                 }
                 Action::Terminate => {
                     self.pass_on(bytes, &mut sent, at)?;
-                    self.leases.drain(..).for_each(Lease::give_back);
-                    return Err(End::ClientLeft);
+                    return Err(End::Goodbye);
                 }
                 Action::End(ending) => {
                     self.pass_on(bytes, &mut sent, at)?;

@@ -1,17 +1,21 @@
 //! The end of a connection.
 
 use std::io;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use super::{REFUSAL_TIMEOUT, Relay, Side};
 use crate::session::Identity;
 use crate::session::endings::Ending;
+use crate::takeover::Lease;
 use crate::transport::Unsent;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum End {
-    /// The client said goodbye, or closed its socket.
+    /// The client said goodbye.
+    #[error("the client said goodbye")]
+    Goodbye,
+    /// The client closed its socket, or the side of it that it sends by.
     #[error("the client left")]
     ClientLeft,
     /// The server closed its socket.
@@ -50,7 +54,7 @@ impl End {
     /// One word, for metrics.
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            Self::ClientLeft => "client_left",
+            Self::Goodbye | Self::ClientLeft => "client_left",
             Self::ServerClosed => "server_closed",
             Self::Session(ending) => match **ending {
                 Ending::ProtocolViolation(_) => "protocol_violation",
@@ -89,9 +93,11 @@ impl From<Unsent> for End {
 impl Relay {
     /// Ends the connection.
     pub(crate) async fn finish(mut self, end: End) {
+        tracing::debug!(client_addr = %self.label.client_addr, user = self.label.user, %end, "session ended");
         // What waits for a client that still listens, a last error most of all.
         match end {
-            End::ClientLeft | End::ClientSocket(_) | End::ClientStalled => {}
+            End::Goodbye | End::ClientLeft => return self.part(&end).await,
+            End::ClientSocket(_) | End::ClientStalled => {}
             // It may be killed because it does not read.
             End::Killed => {
                 let timers = self.worker.shared.timers.clone();
@@ -99,29 +105,68 @@ impl Relay {
             }
             _ => drop(self.send_rest().await),
         }
+        self.client.socket.shut_down_write();
+    }
+
+    /// The client sends nothing more. As PostgreSQL does, which reads what was sent to the end, the proxy answers all
+    /// of it before it closes, as long as something moves.
+    async fn part(mut self, end: &End) {
         let quiet = self.session.is_answered() && self.server.upstream.rest() == 0;
-        let Self {
-            worker,
-            label,
-            session,
-            client,
-            server,
-            ..
-        } = self;
-        tracing::debug!(client_addr = %label.client_addr, user = label.user, %end, "session ended");
-        if !matches!(end, End::ClientLeft) {
-            client.socket.shut_down_write();
-            return;
+        // Within a request the server is to see what PostgreSQL sees of such a client.
+        if quiet || matches!(end, End::Goodbye) {
+            self.server.upstream.say_goodbye();
         }
+        let last = self.relay_to_the_end().await;
+        if matches!(end, End::Goodbye) {
+            self.leases.drain(..).for_each(Lease::give_back);
+        }
+        let (timers, within) = (self.worker.shared.timers.clone(), self.worker.close_timeout);
+        let has_closed = match last {
+            // What it has sent arrives, though nobody waits for an answer.
+            Some(End::ClientSocket(_) | End::ClientStalled) => {
+                let closed = timers.timeout(within, self.server.upstream.closed());
+                matches!(closed.await, Ok(Ok(())))
+            }
+            Some(last) => {
+                let _ = timers.timeout(within, self.send_rest()).await;
+                matches!(last, End::ServerClosed)
+            }
+            None => false,
+        };
+        self.client.socket.shut_down_write();
         // "Normally" ended means: nothing was in flight, and the server has closed its side.
-        let terminate = server.upstream.terminate();
-        let closed = worker
-            .shared
-            .timers
-            .timeout(worker.close_timeout, terminate)
-            .await;
-        if let (true, Ok(Ok(())), Identity::Known(session)) = (quiet, closed, session.identity()) {
-            worker.shared.takeover.release(session.backend);
+        if let (true, true, Identity::Known(session)) = (quiet, has_closed, self.session.identity())
+        {
+            self.worker.shared.takeover.release(session.backend);
+        }
+    }
+
+    /// Relays the last replies, until a side has closed; `None` where nothing has moved for too long.
+    async fn relay_to_the_end(&mut self) -> Option<End> {
+        let (timers, within) = (self.worker.shared.timers.clone(), self.worker.close_timeout);
+        loop {
+            let moves = std::future::poll_fn(|cx| self.poll_last(cx));
+            match timers.timeout(within, moves).await {
+                Ok(Ok(())) => tokio::task::yield_now().await,
+                Ok(Err(end)) => return Some(end),
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Ready when something has moved.
+    fn poll_last(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        let waiting = self.client.outbox.waiting();
+        self.poll_flush(cx)?;
+        if let Poll::Ready(Err(error)) = self.server.upstream.poll_end(cx) {
+            tracing::debug!(%error, "writing to the server");
+        }
+        let has_read = self.poll_server(cx)? == Side::Read;
+        self.check_end(cx)?;
+        if has_read || self.client.outbox.waiting() < waiting {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
         }
     }
 

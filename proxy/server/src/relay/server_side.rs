@@ -23,6 +23,16 @@ pub(super) struct ServerSide {
     kept: BytesMut,
     /// A message whose head was looked at.
     rest: Rest,
+    pub(super) close: Close,
+}
+
+/// What comes of it when the server closes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Close {
+    /// The end.
+    EndsSession,
+    /// Nothing yet, where the server has ended the session: the declaration under way will tell why.
+    AwaitsDeclaration,
 }
 
 /// The rest of a message whose head was looked at.
@@ -43,6 +53,7 @@ impl ServerSide {
             upstream,
             kept,
             rest: Rest::None,
+            close: Close::EndsSession,
         }
     }
 }
@@ -66,7 +77,12 @@ impl Relay {
         let read = match self.server.upstream.poll_read(cx, scratch.room()) {
             Poll::Pending => return Ok(Side::Drained),
             Poll::Ready(Ok(read @ 1..)) => read,
-            Poll::Ready(closed) => return Err(self.on_server_closed(closed)),
+            Poll::Ready(closed) => {
+                return match self.server.close {
+                    Close::AwaitsDeclaration if self.session.is_terminated() => Ok(Side::Drained),
+                    _ => Err(self.on_server_closed(closed)),
+                };
+            }
         };
         worker.tally.received_from_server(read);
         let bytes = scratch.front(read);
@@ -90,6 +106,9 @@ impl Relay {
     }
 
     fn on_server_closed(&mut self, closed: io::Result<usize>) -> End {
+        if self.server.upstream.is_ended() && self.session.is_answered() {
+            return End::ServerClosed;
+        }
         self.follow_policy();
         match self.session.on_server_closed() {
             Some(ending) => self.ended(ending),

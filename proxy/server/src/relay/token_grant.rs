@@ -6,6 +6,7 @@ use std::time::Duration;
 use pgpalisade_authority::{Claim, Declaration, LeaseTime, Leased, Mark, Scope, TakeId};
 use tokio::time::Instant;
 
+use super::server_side::Close;
 use super::{End, Relay};
 use crate::client_table::{Cause, ClientEntry};
 use crate::fence::readable::readable;
@@ -80,16 +81,27 @@ impl Relay {
             acquired: Vec::new(),
         };
         let declaring = declarant.declare(wanted, deadline);
+        self.server.close = Close::AwaitsDeclaration;
         let declared = match wanted.waits() {
-            true => self.while_the_client_stays(declaring).await?,
-            false => self.meanwhile(declaring).await?,
+            true => self.while_the_client_stays(declaring).await,
+            false => self.meanwhile(declaring).await,
         };
+        self.server.close = Close::EndsSession;
+        let declared = declared?;
         self.leases = declarant.leases;
         if declared.is_err() {
             self.give_back_leases();
         }
-        let denied = self.session.on_declared(wanted, session, declared);
-        self.granted(denied)
+        let outcome = self.session.on_declared(wanted, session, declared);
+        let ending = match &outcome {
+            Ok(()) => self.session.end_if_terminated(None),
+            Err(Denied::Refused(rejection)) => self.session.end_if_terminated(Some(rejection)),
+            Err(Denied::Ends(_)) => None,
+        };
+        match ending {
+            Some(ending) => Err(self.ended(ending)),
+            None => self.granted(outcome),
+        }
     }
 
     /// Waits until the server shows the trace. One that does not answer, as a machine does that is failing over, must

@@ -13,7 +13,7 @@ mod tests;
 pub(crate) use outbox::Outbox;
 pub use send_batch::Batching;
 pub(crate) use send_batch::{SendBatch, allowed_batching};
-pub(crate) use socket::{Socket, dial};
+pub(crate) use socket::{Lookout, Socket, dial};
 pub(crate) use stall::{Stall, StallLimit, Unsent};
 
 /// How much one read may bring. A large result takes a quarter of the system calls that PostgreSQL's own 16 KiB would

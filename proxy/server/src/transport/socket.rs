@@ -41,6 +41,16 @@ pub(crate) struct Socket {
     tls: Option<Box<RefCell<TlsSession>>>,
 }
 
+/// Sees whether the other side of a socket has closed, while somebody else has the socket.
+pub(crate) struct Lookout(Rc<SharedStream>);
+
+impl Lookout {
+    /// As far as is known without reading.
+    pub(crate) fn is_closed_by_peer(&self) -> bool {
+        self.0.stream.is_closed_by_peer()
+    }
+}
+
 /// Who is woken when something arrives.
 #[derive(Debug, Default)]
 struct Wakeup {
@@ -217,6 +227,11 @@ impl Socket {
     /// Whether the other side has closed, as far as is known without reading.
     pub(crate) fn is_closed_by_peer(&self) -> bool {
         self.shared.stream.is_closed_by_peer()
+    }
+
+    /// To look for that while somebody else reads and writes.
+    pub(crate) fn lookout(&self) -> Lookout {
+        Lookout(Rc::clone(&self.shared))
     }
 
     /// As [`Self::poll_read`], of what the network brings.

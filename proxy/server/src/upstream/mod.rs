@@ -4,7 +4,7 @@ mod admitted;
 mod unfenced;
 
 use std::io;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use postgres_protocol::message::frontend;
@@ -23,6 +23,16 @@ pub(crate) struct Upstream {
     socket: Socket,
     outbox: Outbox,
     admitted: Admitted,
+    stream: Stream,
+}
+
+/// What the server is to get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    /// There may be more.
+    Open,
+    /// It was shown the end.
+    Ended,
 }
 
 impl Upstream {
@@ -33,6 +43,7 @@ impl Upstream {
             socket,
             outbox: Outbox::default(),
             admitted: Admitted::default(),
+            stream: Stream::Open,
         }
     }
 
@@ -122,21 +133,43 @@ impl Upstream {
         self.socket.poll_read(cx, buf)
     }
 
-    /// Says goodbye and waits until the server has closed its side, which is after its session ended. Within a message
-    /// of which not all has come, a goodbye would be taken for its rest: there the server is shown the end alone. It is
-    /// shown that in any case: within the data of a COPY a goodbye is an error, and it would wait for what comes next.
-    ///
-    /// # Errors
-    ///
-    /// The socket's own errors. The caller bounds the wait.
-    pub(crate) async fn terminate(mut self) -> io::Result<()> {
+    /// Says goodbye. Within a message of which not all has come, it would be taken for the rest of that.
+    pub(crate) fn say_goodbye(&mut self) {
         if self.rest() == 0 {
             let mut goodbye = BytesMut::new();
             frontend::terminate(&mut goodbye);
             self.put_own(&goodbye);
         }
-        std::future::poll_fn(|cx| self.outbox.poll_send_all(&self.socket, cx)).await?;
-        self.socket.shut_down_write();
+    }
+
+    /// Sends what waits, and then shows the server the end: also behind a goodbye, which is an error within the data of
+    /// a COPY, so that the server would wait for what comes next.
+    ///
+    /// # Errors
+    ///
+    /// The socket's own errors.
+    pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.stream == Stream::Open {
+            ready!(self.outbox.poll_send_all(&self.socket, cx))?;
+            self.socket.shut_down_write();
+            self.stream = Stream::Ended;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Whether the server was shown the end.
+    #[must_use]
+    pub(crate) const fn is_ended(&self) -> bool {
+        matches!(self.stream, Stream::Ended)
+    }
+
+    /// Shows the server the end, and waits until it has closed its side, which is after its session ended.
+    ///
+    /// # Errors
+    ///
+    /// The socket's own errors. The caller bounds the wait.
+    pub(crate) async fn closed(mut self) -> io::Result<()> {
+        std::future::poll_fn(|cx| self.poll_end(cx)).await?;
         let mut rest = BytesMut::new();
         while self.socket.read_more(&mut rest).await.is_ok() {
             rest.clear();

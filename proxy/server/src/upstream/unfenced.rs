@@ -1,10 +1,9 @@
 //! The writer to PostgreSQL of a connection that is exempt as a whole.
 
 use std::io;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use bytes::BytesMut;
-
+use super::Stream;
 use crate::fence::ReplicationPermit;
 use crate::transport::{Outbox, Socket};
 
@@ -13,6 +12,7 @@ use crate::transport::{Outbox, Socket};
 pub(crate) struct PassthroughUpstream {
     socket: Socket,
     outbox: Outbox,
+    stream: Stream,
 }
 
 impl PassthroughUpstream {
@@ -23,6 +23,7 @@ impl PassthroughUpstream {
         Self {
             socket,
             outbox: Outbox::default(),
+            stream: Stream::Open,
         }
     }
 
@@ -72,19 +73,17 @@ impl PassthroughUpstream {
         self.socket.poll_read(cx, buf)
     }
 
-    /// Sends what waits, says that nothing more follows, and waits until the server has closed. What it still has to
-    /// say is for nobody.
+    /// Sends what waits, and then shows the server the end.
     ///
     /// # Errors
     ///
-    /// The socket's own errors. The caller bounds the wait.
-    pub(crate) async fn finish(mut self) -> io::Result<()> {
-        std::future::poll_fn(|cx| self.outbox.poll_send_all(&self.socket, cx)).await?;
-        self.socket.shut_down_write();
-        let mut rest = BytesMut::new();
-        while self.socket.read_more(&mut rest).await.is_ok() {
-            rest.clear();
+    /// The socket's own errors.
+    pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.stream == Stream::Open {
+            ready!(self.outbox.poll_send_all(&self.socket, cx))?;
+            self.socket.shut_down_write();
+            self.stream = Stream::Ended;
         }
-        Ok(())
+        Poll::Ready(Ok(()))
     }
 }

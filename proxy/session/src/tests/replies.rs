@@ -306,7 +306,11 @@ fn a_lift_that_comes_too_late_answers_the_message_it_was_for() {
 fn the_end_by_an_administrator() {
     let fatal = error_body("FATAL", "57P01", "terminating connection");
     let text = query("INSERT INTO t VALUES (1)");
-    check(&mut subject(Nothing, &[]), &[(b'E', &fatal, "relay 0")]);
+    // One that declares has no token yet: whether it was a takeover is known when its declaration is through.
+    check(
+        &mut subject(Nothing, &[]),
+        &[(b'E', &fatal, "terminated 0")],
+    );
     // Only FATAL ends a session, and only this one is an administrator's.
     let other = error_body("FATAL", "57P05", "idle session timeout");
     let mild = error_body("ERROR", "57P01", "terminating connection");
