@@ -292,8 +292,8 @@ async fn establish(
         server: &mut server.socket,
         shown,
     };
-    let logins = &worker.shared.logins;
-    let authenticating = mediated::authenticate(&mut legs, logins, request, startup, arrival);
+    let shared = &worker.shared;
+    let authenticating = mediated::authenticate(&mut legs, shared, request, startup, arrival);
     let authenticated = Connected::while_primary(server.tenure.as_ref(), authenticating).await?;
     entry.on_authenticated(authenticated.backend_pid);
     let access = access_mode(request.asked_access(), startup, &authenticated);
