@@ -203,10 +203,10 @@ mod tests {
         let row = [Cell::Number(-2), Cell::Null, Cell::from("a\0\u{202e}")];
         let mut out = BytesMut::new();
         put_row(&row, &[], &mut out);
-        assert_eq!(&out[7..], b"\0\0\0\x02-2\xff\xff\xff\xff\0\0\0\x02??");
+        assert_eq!(&out[7..], b"\0\0\0\x02-2\xff\xff\xff\xff\0\0\0\x03a??");
         out.clear();
         put_row(&row, &[1], &mut out);
-        let binary = b"\0\0\0\x08\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff\xff\0\0\0\x02??";
+        let binary = b"\0\0\0\x08\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff\xff\0\0\0\x03a??";
         assert_eq!(&out[7..], binary);
         assert_eq!(Cell::from(u64::MAX), Cell::Number(i64::MAX));
     }

@@ -90,7 +90,7 @@ fn names_from_the_log_cannot_steer_the_terminal() {
         );
     }
     let json = check(&place.report(&["--json", "-"], &raw), 0, "");
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json: Value = serde_json::from_str(&json).unwrap();
     assert!(
         json.to_string().contains("worker\u{202e}\u{9b}\u{2028}"),
         "{json}"

@@ -64,16 +64,10 @@ fn readers_take_no_place_of_an_admin() {
     let scene = Scene::new(on_a_port);
     let mut readers: Vec<Wire> = (0..16).map(|_| log_in(&scene, "bob")).collect();
     let said = scene.refused("bob", "pencil", "SHOW VERSION");
-    assert!(
-        said.contains("53300") && said.contains("who may read"),
-        "{said}"
-    );
+    assert!(said.contains("16 operators who may read"), "{said}");
     let admins: Vec<Wire> = (0..16).map(|_| log_in(&scene, "ann")).collect();
     let said = scene.refused("ann", "pencil", "SHOW VERSION");
-    assert!(
-        said.contains("53300") && said.contains("16 admins"),
-        "{said}"
-    );
+    assert!(said.contains("16 admins"), "{said}");
     drop(admins);
     wait_for("a place of an admin", || {
         let output = scene.psql("ann", "pencil", &["RELOAD"]);

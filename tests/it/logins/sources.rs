@@ -92,7 +92,7 @@ fn files_that_are_wrong() {
     does_not_start(
         &stage,
         "/nowhere/userlist.txt",
-        "cannot read the users file /nowhere/userlist.txt",
+        "the users file: cannot read /nowhere/userlist.txt",
     );
     let file = stage.write_file("\"app\" \"hunter2\"\n");
     does_not_start(
