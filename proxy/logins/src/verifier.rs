@@ -112,8 +112,8 @@ impl Account {
 pub struct Shapes(BTreeSet<(u32, usize)>);
 
 impl Shapes {
-    /// What PostgreSQL itself shows of those who have none (`mock_scram_secret` in auth-scram.c): the iterations are its
-    /// setting `scram_iterations`, where it has that.
+    /// What PostgreSQL itself shows of those who have none (`mock_scram_secret` in auth-scram.c): the iterations are
+    /// its setting `scram_iterations`, where it has that.
     #[must_use]
     pub fn of_server(iterations: Option<u32>) -> Self {
         let iterations = iterations.filter(|count| *count > 0);

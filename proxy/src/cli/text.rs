@@ -28,8 +28,8 @@ pub(super) fn name(value: &impl ValueEnum) -> String {
     name.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Prints lines. Whatever others have written into them steers no terminal; what could be taken for a line of ours is to
-/// be made [`plain`] before.
+/// Prints lines. Whatever others have written into them steers no terminal; what could be taken for a line of ours has
+/// to be made [`plain`] before.
 pub(super) fn print(lines: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(unsteered(lines, |line| plain(line).into()).as_bytes())?;
