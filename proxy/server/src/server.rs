@@ -32,8 +32,8 @@ const FIRST_TRANSACTION: Duration = Duration::from_secs(1);
 /// [`Server::settle`] takes no longer.
 pub const SETTLE_WITHIN: Duration = Duration::from_secs(5);
 
-/// So many passwords are hashed at once. A role may have been given up to 100,000 rounds, and whoever knows its name can
-/// have them counted.
+/// So many passwords are hashed at once. A role may have been given up to 100,000 rounds, and whoever knows its name
+/// can have them counted.
 const HASHED_AT_ONCE: usize = 2;
 
 /// How long it waits before it looks again whether clients have left.
