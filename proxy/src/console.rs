@@ -38,7 +38,7 @@ use table::{RowIter, Rows, columns, object};
 /// The only database.
 const DATABASE: &str = "pgpalisade";
 
-/// Operators at one time.
+/// Admins at one time, and others: those who only read keep no admin out.
 const OPERATORS_MAX: usize = 16;
 
 /// Connections that have not logged in. The oldest gives way to the newest.
@@ -158,7 +158,8 @@ struct Console {
     facts: Arc<Facts>,
     orders: Orders,
     users: Users,
-    places: Arc<Semaphore>,
+    readers: Arc<Semaphore>,
+    admins: Arc<Semaphore>,
 }
 
 impl OpenConsole {
@@ -171,7 +172,8 @@ impl OpenConsole {
             facts,
             orders: parts.orders,
             users: parts.users,
-            places: Arc::new(Semaphore::new(OPERATORS_MAX)),
+            readers: Arc::new(Semaphore::new(OPERATORS_MAX)),
+            admins: Arc::new(Semaphore::new(OPERATORS_MAX)),
         });
         let (listener, closing) = (Arc::new(listener), CancellationToken::new());
         let (accepts, closed) = (Arc::clone(&listener), closing.clone());
@@ -242,9 +244,14 @@ impl Console {
     async fn admit(&self, link: &mut Link) -> Result<(Operator, OwnedSemaphorePermit), Refused> {
         let operator = self.users.identify(link).await?;
         // Who has not logged in takes none.
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
-            let message = format!("{OPERATORS_MAX} operators are connected to the console already");
-            Failure::new("53300", message, "")
+        let (places, who) = match operator.rights {
+            Rights::Read => (&self.readers, "operators who may read"),
+            Rights::Admin => (&self.admins, "admins"),
+        };
+        let place = Arc::clone(places).try_acquire_owned().map_err(|_| {
+            let message = format!("{OPERATORS_MAX} {who} are connected to the console already");
+            let hint = "Whoever sends nothing for ten minutes is disconnected.";
+            Failure::new("53300", message, hint)
         })?;
         login::welcome(link).await?;
         Ok((operator, place))

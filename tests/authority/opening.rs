@@ -1,6 +1,8 @@
 //! Connecting: what is wrong is said, within a bound; logins and TLS; what the endpoints tell of themselves.
 
+use std::fs::Permissions;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -116,6 +118,68 @@ async fn users_and_passwords() {
     again.unwrap();
 }
 
+/// Files are read again whenever there is a new connection: so nobody has to restart a proxy for them.
+#[tokio::test]
+async fn another_password() {
+    let etcd = etcd::Etcd::start(1);
+    etcd.require_logins();
+    let store = connect_to(&etcd.authority_with_login()).await;
+    store.enrol(CLUSTER).await.unwrap();
+    let s = scope("password");
+    declare(&store, &s, 1, 1).await.unwrap();
+    etcd.write_password("another");
+    etcd.change_password("another");
+    declare(&store, &s, 2, 1).await.unwrap();
+    // In the other order: refused as long as the file has the old one.
+    etcd.change_password("third");
+    let refused = declare(&store, &s, 3, 1).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("authentication failed"),
+        "{refused}"
+    );
+    let file = etcd.write_password("third");
+    declare(&store, &s, 3, 1).await.unwrap();
+    // A file that is gone, or that everybody may read, is named.
+    std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+    etcd.change_password("fourth");
+    let refused = declare(&store, &s, 4, 1).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("password may be read or written by everybody"),
+        "{refused}"
+    );
+    etcd.write_password("fourth");
+    declare(&store, &s, 4, 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn other_certificates() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = certificates(dir.path(), "own");
+    let tls = Some(files.clone());
+    let mut etcd = etcd::Etcd::start_with(
+        1,
+        Setup {
+            tls,
+            ..Setup::default()
+        },
+    );
+    let url = etcd.urls().remove(0);
+    let (ca, cert, key) = (
+        files.ca.display(),
+        files.cert.display(),
+        files.key.display(),
+    );
+    let store = connect_to(&format!("etcd:{url}?ca={ca}&cert={cert}&key={key}")).await;
+    store.enrol(CLUSTER).await.unwrap();
+    let s = scope("certificates");
+    declare(&store, &s, 1, 1).await.unwrap();
+    // Of another authority. Whoever trusts the old one, or shows what it has signed, has no connection.
+    certificates(dir.path(), "own");
+    etcd.restart(0);
+    etcd.wait_until_ready();
+    declare(&store, &s, 2, 1).await.unwrap();
+}
+
 /// An authority, and a certificate for 127.0.0.1 that it has signed.
 fn certificates(dir: &Path, name: &str) -> TlsFiles {
     let mut ca = CertificateParams::new(Vec::new()).unwrap();
@@ -126,7 +190,7 @@ fn certificates(dir: &Path, name: &str) -> TlsFiles {
     let cert = cert.signed_by(&key, &ca).unwrap();
     let file = |part: &str, text: String| {
         let path = dir.join(format!("{name}-{part}.pem"));
-        std::fs::write(&path, text).unwrap();
+        machine::write_secret(&path, &text);
         path
     };
     TlsFiles {

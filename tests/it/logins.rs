@@ -1,10 +1,12 @@
 //! Logins: by which of three ways, with TLS on which legs, with what of channel binding.
 
 mod drivers;
+mod hashing;
 mod hostile;
 mod kept;
 mod sources;
 mod table;
+mod who_exists;
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;

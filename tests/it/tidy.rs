@@ -434,6 +434,27 @@ fn workers_ask_timers_for_their_timers() {
     });
 }
 
+/// What others have written passes `text.rs`, where it loses what would steer a terminal; `rejections` escapes its own
+/// lines.
+#[test]
+fn commands_print_through_one_file() {
+    check("commands print through `text`", |path, text| {
+        let inside = path.strip_prefix("proxy/src/cli");
+        if inside.map_or(true, |file| {
+            ["text.rs", "rejections.rs"]
+                .iter()
+                .any(|own| file == Path::new(own))
+        }) {
+            return Vec::new();
+        }
+        let prints = |line: &str| line.contains("stdout()") || line.contains("println!");
+        numbered(before_tests(text))
+            .filter(|(_, line)| prints(line))
+            .map(|(number, line)| (number, line.trim().to_owned()))
+            .collect()
+    });
+}
+
 /// A permit is proof only while nobody else can make one.
 #[test]
 fn only_the_fence_makes_permits() {

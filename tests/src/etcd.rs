@@ -115,10 +115,28 @@ impl Etcd {
 
     /// What stands behind `--authority` for the user `pgpalisade` then.
     pub fn authority_with_login(&self) -> String {
-        let file = self.dir().join("password");
-        std::fs::write(&file, "s%cret\n").expect("write a file");
+        let file = self.write_password("s%cret");
         let file = file.display();
         format!("{}?user=pgpalisade&password_file={file}", self.authority())
+    }
+
+    /// Writes the file with the password of that user.
+    pub fn write_password(&self, password: &str) -> PathBuf {
+        let file = self.dir().join("password");
+        machine::write_secret(&file, &format!("{password}\n"));
+        file
+    }
+
+    /// Gives that user another password.
+    pub fn change_password(&self, password: &str) {
+        let user = format!("pgpalisade:{password}");
+        for arguments in [
+            ["delete", "pgpalisade"].as_slice(),
+            &["add", &user],
+            &["grant-role", "pgpalisade", "marks"],
+        ] {
+            self.ctl(&[["--user=root:r", "user"].as_slice(), arguments].concat());
+        }
     }
 
     /// The URLs for clients.

@@ -1,5 +1,7 @@
 //! What every part of the harness needs from the machine: ports, paths, signals, and waiting with a bound.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
@@ -41,6 +43,12 @@ pub fn patience() -> Patience {
 /// A TCP port on 127.0.0.1 that nobody listens on.
 pub fn free_port() -> u16 {
     pgpalisade_harness::free_port().expect("a free port")
+}
+
+/// Writes a file with a secret, which nobody else may read.
+pub fn write_secret(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("write a file");
+    std::fs::set_permissions(path, Permissions::from_mode(0o600)).expect("close it");
 }
 
 /// The root of the repository.

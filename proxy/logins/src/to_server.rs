@@ -111,6 +111,12 @@ impl ServerLogin {
         }
     }
 
+    /// Whether the next message of the server makes it hash a password, in as many rounds as the server says.
+    #[must_use]
+    pub const fn is_to_hash(&self) -> bool {
+        matches!(self.state, State::ByPassword(_))
+    }
+
     /// Takes the body of an authentication message (`R`). `nonce` is random, of visible ASCII without a comma.
     ///
     /// # Errors

@@ -106,20 +106,23 @@ impl Account {
     }
 }
 
-/// What every client is shown of the verifiers that there are: iteration counts, and lengths of salts.
+/// What every client is shown of the verifiers that there are: iteration counts, and lengths of salts. Who has none is
+/// to be shown the same for as long as the process lives: what changes is a sign that there is no true one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shapes(BTreeSet<(u32, usize)>);
 
 impl Shapes {
-    /// Takes note of a true one. Whether that was new.
-    pub fn add(&mut self, verifier: &Verifier) -> bool {
-        self.lacks(verifier) && self.0.insert(shape(verifier))
+    /// What PostgreSQL itself shows of those who have none (`mock_scram_secret` in auth-scram.c): the iterations are
+    /// its setting `scram_iterations`, where it has that.
+    #[must_use]
+    pub fn of_server(iterations: Option<u32>) -> Self {
+        let iterations = iterations.filter(|count| *count > 0);
+        Self([(iterations.unwrap_or(ITERATIONS), SALT_LEN)].into())
     }
 
-    /// Whether it would be new.
-    #[must_use]
-    pub fn lacks(&self, verifier: &Verifier) -> bool {
-        self.0.len() < SHAPES_MAX && !self.0.contains(&shape(verifier))
+    /// Takes note of a true one. Whether that was new.
+    pub fn add(&mut self, verifier: &Verifier) -> bool {
+        self.0.len() < SHAPES_MAX && self.0.insert(shape(verifier))
     }
 
     /// One of them, or PostgreSQL's own where none is known.
@@ -227,6 +230,16 @@ mod tests {
     fn of_shape(iterations: u32, salt: &str) -> Verifier {
         let text = format!("SCRAM-SHA-256${iterations}:{salt}${STORED}:{SERVER}");
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn who_does_not_exist_has_the_shape_of_the_server() {
+        for (setting, expect) in [(None, 4096), (Some(0), 4096), (Some(15000), 15000)] {
+            for user in [&b"nobody"[..], b"somebody"] {
+                let shown = mock(7, &Shapes::of_server(setting), user);
+                assert_eq!(shape(&shown), (expect, 16));
+            }
+        }
     }
 
     #[test]

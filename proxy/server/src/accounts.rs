@@ -2,23 +2,18 @@
 
 mod auth_query;
 
-use std::fs::{self, File};
-use std::io::Read as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 use pgpalisade_logins::{Account, Mocks, Shapes, UsersFile, UsersFileError};
-use pgpalisade_tls::{Login, Secret};
+use pgpalisade_tls::{Login, Secret, read_secret};
 
 use crate::certificates::ClientTls;
 use crate::timers::Timers;
 use auth_query::AuthQuery;
 pub use auth_query::LookupError;
-
-/// A users file may have this many bytes.
-const FILE_MAX: u64 = 16 * 1024 * 1024;
 
 /// Who authenticates clients, and by what.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,31 +58,18 @@ enum Source {
     File {
         path: PathBuf,
         loaded: RwLock<Arc<UsersFile>>,
+        /// Of the verifiers that it had at the start.
+        shapes: Shapes,
     },
-    Query {
-        query: Box<AuthQuery>,
-        /// Of the verifiers that it has found.
-        seen: RwLock<Shapes>,
-    },
+    Query(Box<AuthQuery>),
 }
 
 /// What is wrong with a users file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read.
-    #[error("cannot read the users file {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// With a verifier passwords can be tried.
-    #[error("everybody may read or write the users file {0}: chmod o-rwx")]
-    Open(PathBuf),
-    /// It is larger than a users file may be.
-    #[error("the users file {0} is larger than {FILE_MAX} bytes")]
-    Large(PathBuf),
+    /// It cannot be read, or everybody may: with a verifier passwords can be tried.
+    #[error("the users file: {0}")]
+    File(#[from] pgpalisade_tls::FileError),
     /// One of its lines.
     #[error("the users file {path}: {error}")]
     Content {
@@ -116,9 +98,8 @@ impl Logins {
             Auth::Password => return Ok(Self::Password),
             Auth::Scram(VerifierSource::File(path)) => Accounts::of_file(path, tls)?,
             Auth::Scram(VerifierSource::Query(sql)) => {
-                let query = Box::new(AuthQuery::new(control, sql.clone(), timers));
-                let seen = RwLock::default();
-                Accounts::new(Source::Query { query, seen }, tls)
+                let query = AuthQuery::new(control, sql.clone(), timers);
+                Accounts::new(Source::Query(Box::new(query)), tls)
             }
         };
         Ok(Self::Scram(Arc::new(accounts)))
@@ -154,8 +135,13 @@ impl Accounts {
     ///
     /// What is wrong with it.
     pub fn of_file(path: &Path, tls: &ClientTls) -> Result<Self, FileError> {
-        let (loaded, path) = (RwLock::new(Arc::new(read(path)?)), path.to_owned());
-        Ok(Self::new(Source::File { path, loaded }, tls))
+        let file = read(path)?;
+        let source = Source::File {
+            path: path.to_owned(),
+            shapes: file.shapes().clone(),
+            loaded: RwLock::new(Arc::new(file)),
+        };
+        Ok(Self::new(source, tls))
     }
 
     /// Reads the users file again, where there is one. If it is not sound, the old one stays in force.
@@ -164,7 +150,7 @@ impl Accounts {
     ///
     /// What is wrong with it.
     pub fn reload(&self) -> Result<(), FileError> {
-        let Source::File { path, loaded } = &self.source else {
+        let Source::File { path, loaded, .. } = &self.source else {
             return Ok(());
         };
         let file = read(path).inspect_err(|error| {
@@ -186,19 +172,14 @@ impl Accounts {
         // No name that is not a text is in a file, or can be asked for.
         let name = std::str::from_utf8(user).ok();
         let (verifier, shapes) = match &self.source {
-            Source::File { loaded, .. } => {
+            Source::File { loaded, shapes, .. } => {
                 let file = Arc::clone(&loaded.read());
                 let verifier = name.and_then(|name| file.verifier(name));
-                (verifier.cloned(), file.shapes().clone())
+                (verifier.cloned(), shapes.clone())
             }
-            Source::Query { query, seen } => {
+            Source::Query(query) => {
                 let verifier = query.verifier(name.unwrap_or_default()).await?;
-                if let Some(verifier) = &verifier
-                    && seen.read().lacks(verifier)
-                {
-                    seen.write().add(verifier);
-                }
-                (verifier, seen.read().clone())
+                (verifier, query.shapes())
             }
         };
         let mock = Mocks::new(*self.secret.expose(), shapes).of(user);
@@ -208,20 +189,7 @@ impl Accounts {
 
 /// Reads a users file, which others may not.
 pub(crate) fn read(path: &Path) -> Result<UsersFile, FileError> {
-    let failed = |source| FileError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::open(path).map_err(failed)?;
-    if file.metadata().map_err(failed)?.permissions().mode() & 0o007 != 0 {
-        return Err(FileError::Open(path.to_owned()));
-    }
-    let mut text = String::new();
-    let read = file.take(FILE_MAX + 1).read_to_string(&mut text);
-    if read.map_err(failed)? as u64 > FILE_MAX {
-        return Err(FileError::Large(path.to_owned()));
-    }
-    UsersFile::parse(&text).map_err(|error| FileError::Content {
+    UsersFile::parse(&read_secret(path)?).map_err(|error| FileError::Content {
         path: path.to_owned(),
         error,
     })

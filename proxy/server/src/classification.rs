@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_policies::{Lexing, Opaque, Verdict, classify};
-use tokio::sync::Semaphore;
 
+use crate::aside::Aside;
 use crate::timers::Timers;
 
 /// So many texts are classified at once, by the whole process: each may take a second and 130 MiB.
 const AT_ONCE: usize = 1;
 
-/// A text waits for its turn at most this long. After it, it is not understood, and so a write.
+/// A text waits for its verdict at most this long. After it, it is not understood, and so a write.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Classifies texts on threads of its own. Clones share one limit.
 #[derive(Debug, Clone)]
 pub(crate) struct Classification {
-    places: Arc<Semaphore>,
+    aside: Aside,
     timers: Timers,
 }
 
@@ -26,26 +26,16 @@ impl Classification {
     #[must_use]
     pub(crate) fn new(timers: Timers) -> Self {
         Self {
-            places: Arc::new(Semaphore::new(AT_ONCE)),
+            aside: Aside::new(AT_ONCE),
             timers,
         }
     }
 
     /// What the text does. To be awaited on a tokio runtime.
     pub(crate) async fn of(self, text: Vec<u8>, lexing: Lexing) -> Arc<Verdict> {
-        let turn = self
-            .timers
-            .timeout(WAIT_MAX, self.places.acquire_owned())
-            .await;
-        let Ok(Ok(place)) = turn else {
-            return Arc::new(Verdict::opaque(Opaque::Parser));
-        };
-        let classified = tokio::task::spawn_blocking(move || {
-            let verdict = classify(&text, lexing);
-            drop(place);
-            verdict
-        });
-        let verdict = classified.await;
-        Arc::new(verdict.unwrap_or_else(|_| Verdict::opaque(Opaque::Parser)))
+        let classified = self.aside.run(move || classify(&text, lexing));
+        let verdict = self.timers.timeout(WAIT_MAX, classified).await;
+        let verdict = verdict.ok().flatten();
+        Arc::new(verdict.unwrap_or_else(|| Verdict::opaque(Opaque::Parser)))
     }
 }

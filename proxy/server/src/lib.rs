@@ -12,14 +12,16 @@
 //!
 //! Beside the way: [`worker`] has what the connections of a thread share. [`certificates`] and [`accounts`] are what
 //! logins need, [`hosts`] where PostgreSQL is, [`timers`] what measures time on threads without timers;
-//! `classification` and `collected` bound what long texts may take, `overflow` tells who finds no room. [`metrics`],
-//! [`client_table`] and [`history`] are for those who look, [`pause`] and [`link`] for operators.
+//! `aside` does what takes long, `classification` and `collected` bound what long texts may take, `overflow` tells who
+//! finds no room. [`metrics`], [`client_table`] and [`history`] are for those who look, [`pause`] and [`link`] for
+//! operators.
 //!
 //! What is configured comes in as values: nothing here knows the configuration, or who asks.
 
 pub mod accept;
 pub mod accounts;
 mod arrivals;
+mod aside;
 pub mod certificates;
 mod classification;
 pub mod client_table;

@@ -29,6 +29,9 @@ pub enum LinkError {
     /// The other end does not speak the protocol.
     #[error(transparent)]
     Wire(#[from] WireError),
+    /// No message came in time.
+    #[error("no message came in time")]
+    Idle,
 }
 
 /// One message.
@@ -102,6 +105,12 @@ impl Link {
         }
     }
 
+    /// The same, of a client that sends it whole within this time.
+    pub async fn message_within(&mut self, time: Duration) -> Result<Option<Message>, LinkError> {
+        let message = tokio::time::timeout(time, self.message()).await;
+        message.unwrap_or(Err(LinkError::Idle))
+    }
+
     /// Whether nothing more has come.
     pub fn is_drained(&self) -> bool {
         self.inbox.is_empty()
@@ -137,5 +146,30 @@ impl Link {
             }
         };
         let _ = tokio::time::timeout(Duration::from_secs(1), drain).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream as StdStream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_is_idle_is_not_waited_for() {
+        let (mut client, ours) = StdStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut link = Link::new(ClientStream::Unix(ours)).unwrap();
+        client.write_all(b"S\0\0\0\x04").unwrap();
+        let message = link.message_within(Duration::from_secs(60)).await;
+        assert_eq!(message.unwrap().unwrap().tag, b'S');
+        // Neither who says nothing, nor who says a part of something.
+        for begun in [&b""[..], b"Q\0"] {
+            client.write_all(begun).unwrap();
+            let waited = link.message_within(Duration::from_millis(20));
+            let waited = tokio::time::timeout(Duration::from_secs(60), waited).await;
+            assert!(matches!(waited.unwrap(), Err(LinkError::Idle)));
+        }
     }
 }

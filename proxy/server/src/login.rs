@@ -292,8 +292,8 @@ async fn establish(
         server: &mut server.socket,
         shown,
     };
-    let logins = &worker.shared.logins;
-    let authenticating = mediated::authenticate(&mut legs, logins, request, arrival);
+    let shared = &worker.shared;
+    let authenticating = mediated::authenticate(&mut legs, shared, request, arrival);
     let authenticated = Connected::while_primary(server.tenure.as_ref(), authenticating).await?;
     entry.on_authenticated(authenticated.backend_pid);
     let established = Established {

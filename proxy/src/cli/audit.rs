@@ -1,12 +1,11 @@
 //! `pgpalisade audit`: rows that were written around the proxy.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::time::Duration;
 
 use pgpalisade_authority::Scope;
 
-use super::text::{shown, table};
+use super::text::{print, shown, table};
 use super::{Failure, failed, run_to_end};
 use crate::config::{Environment, parse_dsn, parse_time};
 use crate::inspect::audit::{self, Audit, AuditedTable, LateRow};
@@ -60,7 +59,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<(), Failure> {
     };
     let found = run_to_end(audit::audit(&login, &audited))?.map_err(failed)?;
     let told = describe(&found, &audited);
-    io::stdout().write_all(told.as_bytes()).map_err(failed)?;
+    print(&told).map_err(failed)?;
     match found.late {
         0 => Ok(()),
         _ => Err(Failure::Told),

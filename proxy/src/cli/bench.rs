@@ -2,14 +2,13 @@
 
 mod page;
 
-use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
-use super::text::print_json;
+use super::text::{print, print_json};
 use super::{Failure, failed, run_to_end, tell};
 use crate::bench::{
     self, BenchError, Event, Path, Plan, Protocol, Report, Target, TokenFlag, Workload,
@@ -75,7 +74,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let report = run_to_end(measure(&plan))?.map_err(failure)?;
     let told = match args.json {
         true => print_json(&report),
-        false => io::stdout().write_all(page::page(&report).as_bytes()),
+        false => print(&page::page(&report)),
     };
     told.map_err(failed)
 }

@@ -1,6 +1,6 @@
 //! `pgpalisade check`: whether the proxy can serve with this configuration.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::check_policy::{self, Form, Warnings};
 use super::settings::Settings;
-use super::text::{name, plain};
+use super::text::{name, plain, print, print_json};
 use super::{Failure, configuration, failed, run_to_end};
 use crate::inspect::{Check, Finding, Outcome, check};
 
@@ -58,7 +58,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let mut printed = Ok(());
     run_to_end(check::run(&config, &mut |finding| {
         if !args.json && printed.is_ok() {
-            printed = print(&finding);
+            printed = show(&finding);
         }
         findings.push(finding);
     }))?;
@@ -80,7 +80,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
         checks: &findings,
     };
     let told = match args.json {
-        true => super::text::print_json(&report),
+        true => print_json(&report),
         false => summarize(&report),
     };
     told.map_err(failed)?;
@@ -90,7 +90,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
     }
 }
 
-fn print(finding: &Finding) -> io::Result<()> {
+fn show(finding: &Finding) -> io::Result<()> {
     let width = Check::value_variants().iter().map(|id| name(id).len());
     let width = width.max().unwrap_or_default();
     let Finding { id, verdict } = finding;
@@ -100,17 +100,15 @@ fn print(finding: &Finding) -> io::Result<()> {
         Outcome::Fail => "FAIL",
         Outcome::Skip => "skip",
     };
-    let mut stdout = io::stdout().lock();
-    writeln!(
-        stdout,
-        "{outcome:<4}  {:<width$}  {}",
+    let mut text = format!(
+        "{outcome:<4}  {:<width$}  {}\n",
         name(id),
         plain(&verdict.seen)
-    )?;
+    );
     if let Some(advice) = &verdict.advice {
-        writeln!(stdout, "      {:<width$}  -> {}", "", plain(advice))?;
+        text.push_str(&format!("      {:<width$}  -> {}\n", "", plain(advice)));
     }
-    stdout.flush()
+    print(&text)
 }
 
 fn summarize(report: &Report<'_>) -> io::Result<()> {
@@ -118,11 +116,8 @@ fn summarize(report: &Report<'_>) -> io::Result<()> {
         1 => "1 warning".to_owned(),
         n => format!("{n} warnings"),
     };
-    writeln!(
-        io::stdout(),
-        "\n{} ok, {warnings}, {} failed, {} skipped",
-        report.ok,
-        report.failed,
-        report.skipped
-    )
+    print(&format!(
+        "\n{} ok, {warnings}, {} failed, {} skipped\n",
+        report.ok, report.failed, report.skipped
+    ))
 }

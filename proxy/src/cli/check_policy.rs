@@ -1,12 +1,13 @@
 //! `pgpalisade check --policy FILE`: whether a policy file is valid, and nothing else.
 
-use std::io::{self, Write};
+use std::fmt::Write as _;
+use std::io;
 use std::path::Path;
 
 use pgpalisade_policies::{Policy, Remark, SessionRule};
 use serde::Serialize;
 
-use super::text::{plain, print_json};
+use super::text::{plain, print, print_json};
 use super::{Failure, failed, tell};
 use crate::policy_file::{self, Placed, PolicyFileErrors};
 
@@ -89,42 +90,44 @@ fn report<'a>(path: &Path, passed: bool, read: &'a Result<Policy, PolicyFileErro
 }
 
 fn summarize(path: &Path, policy: &Policy) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
+    let mut text = String::new();
+    // Writing to a String does not fail.
     let scopes: Vec<&str> = policy.scopes().iter().map(|name| &**name).collect();
-    writeln!(stdout, "scopes    {}", scopes.join(", "))?;
+    let _ = writeln!(text, "scopes    {}", scopes.join(", "));
     for rule in policy.rules() {
         let name = rule.name.as_deref().unwrap_or("without a name");
-        writeln!(
-            stdout,
+        let _ = writeln!(
+            text,
             "rule {:<4} {} (line {})",
             rule.number,
             plain(name),
             rule.line
-        )?;
+        );
     }
     for elected in policy.elected() {
-        writeln!(
-            stdout,
+        let _ = writeln!(
+            text,
             "election  {} for scope {}, of the etcd that keeps the marks",
             plain(&elected.election),
             plain(&elected.scope)
-        )?;
+        );
     }
     for warning in policy.warnings() {
-        writeln!(
-            stdout,
+        let _ = writeln!(
+            text,
             "warning   {}",
             plain(&Placed(path, warning).to_string())
-        )?;
+        );
     }
     let warnings = match policy.warnings().len() {
         0 => "no warnings".to_owned(),
         1 => "1 warning".to_owned(),
         n => format!("{n} warnings"),
     };
-    writeln!(
-        stdout,
+    let _ = writeln!(
+        text,
         "\n{} is valid, {warnings}",
         plain(&path.display().to_string())
-    )
+    );
+    print(&text)
 }

@@ -1,7 +1,7 @@
 //! `pgpalisade explain`: what a policy says about a statement, and why.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use pgpalisade_policies::{
 };
 
 use super::explained::{Explained, ExplainedSession, ExplainedStatement};
-use super::text::print_json;
+use super::text::{print, print_json};
 use super::{Failure, failed};
 use crate::fence::{Guard, TokenValue};
 use crate::policy_file;
@@ -95,7 +95,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     };
     match args.json {
         true => print_json(&explained),
-        false => io::stdout().write_all(explained.describe().as_bytes()),
+        false => print(&explained.describe()),
     }
     .map_err(failed)
 }

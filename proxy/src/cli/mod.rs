@@ -35,6 +35,7 @@ use tokio::runtime::Runtime;
 
 use crate::config::{Config, Environment, RawConfig};
 use settings::Settings;
+use text::{plain, unsteered};
 
 const EXIT_FAILURE: u8 = 1;
 const EXIT_USAGE: u8 = 2;
@@ -159,6 +160,7 @@ fn failed(error: impl Error + 'static) -> Failure {
 }
 
 fn tell(message: &str) {
+    let message = unsteered(message, |line| plain(line).into());
     let _ = writeln!(std::io::stderr(), "{message}");
 }
 

@@ -1,9 +1,9 @@
 //! `pgpalisade recover`: after a disaster, on an operator's word.
 
-use std::io::Write;
 use std::time::Duration;
 
 use super::settings::Settings;
+use super::text::print;
 use super::{Failure, configuration, failed, run_to_end};
 use crate::config::Config;
 use crate::takeover::{Recovery, WitnessMode};
@@ -97,5 +97,5 @@ fn describe(recovery: &Recovery, config: &Config) -> std::io::Result<()> {
 }
 
 fn say(text: &str) -> std::io::Result<()> {
-    std::io::stdout().write_all(text.as_bytes())
+    print(text)
 }

@@ -2,7 +2,7 @@
 
 mod page;
 
-use std::io::{self, Write};
+use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use pgpalisade_authority::Scope;
 
 use super::moment::moment;
 use super::rejection_file::{self, RejectionFileError};
-use super::text::print_json;
+use super::text::{print, print_json};
 use super::{Failure, failed};
 use crate::rejection::Enforcement;
 use crate::rejection_log::line::Filter;
@@ -72,7 +72,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let summary = report.summary(args.top.get());
     let told = match args.json {
         true => print_json(&summary),
-        false => io::stdout().write_all(page::page(&summary).as_bytes()),
+        false => print(&page::page(&summary)),
     };
     match told {
         // Who reads it has seen enough.

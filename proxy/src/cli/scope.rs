@@ -8,7 +8,7 @@ use pgpalisade_authority::{Mark, Scope, Token};
 use serde::Serialize;
 
 use super::settings::Settings;
-use super::text::plain;
+use super::text::{plain, print_json_line};
 use super::{Failure, configuration, failed, leaders_scope, operator, run_to_end, tell};
 use crate::config::{AuthorityLocation, Config};
 use crate::logging;
@@ -226,7 +226,5 @@ fn record(
         completed,
         "a scope was repaired on an operator's word"
     );
-    let mut stdout = io::stdout().lock();
-    serde_json::to_writer(&mut stdout, &record).map_err(failed)?;
-    writeln!(stdout).map_err(failed)
+    print_json_line(&record).map_err(failed)
 }

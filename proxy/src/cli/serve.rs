@@ -1,6 +1,5 @@
 //! `pgpalisade serve`: the proxy itself.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::reload::Reload;
 use super::settings::Settings;
+use super::text::print;
 use super::{Failure, failed, open_files, runtime};
 use crate::config::{Config, Environment, RawConfig};
 use crate::console::{ConsoleParts, Orders, Stop, Users};
@@ -247,8 +247,9 @@ fn announce(addresses: Option<Vec<ListenAddr>>, places: &str) {
     let Some(addresses) = addresses else { return };
     service_manager::ready();
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    let mut stdout = std::io::stdout().lock();
     // Nobody has to read it.
-    let _ = writeln!(stdout, "listening on {}, {places}", addresses.join(", "))
-        .and_then(|()| stdout.flush());
+    let _ = print(&format!(
+        "listening on {}, {places}\n",
+        addresses.join(", ")
+    ));
 }

@@ -1,12 +1,11 @@
 //! `pgpalisade status`: what is there now.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 
 use pgpalisade_authority::{Scope, TakeoverEnd};
 
 use super::settings::Settings;
-use super::text::{plain, print_json, table};
+use super::text::{plain, print, print_json, table};
 use super::{Failure, configuration, failed, run_to_end};
 use crate::inspect::cluster::Prepared;
 use crate::inspect::hosts::Host;
@@ -48,7 +47,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
     let status = run_to_end(status::look(&config, &wanted))?;
     let told = match args.json {
         true => print_json(&status),
-        false => io::stdout().write_all(describe(&status, &wanted).as_bytes()),
+        false => print(&describe(&status, &wanted)),
     };
     told.map_err(failed)?;
     match status.is_blind() {

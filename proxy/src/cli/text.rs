@@ -1,10 +1,12 @@
 //! Text and tables for a terminal, and JSON for scripts.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::fence::readable::escaped;
 /// Names in PostgreSQL may hold any character, and a terminal would obey some.
 pub(super) use crate::fence::readable::without_controls as plain;
 
@@ -26,11 +28,33 @@ pub(super) fn name(value: &impl ValueEnum) -> String {
     name.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
+/// Prints lines. Whatever others have written into them steers no terminal; what could be taken for a line of ours has
+/// to be made [`plain`] before.
+pub(super) fn print(lines: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(unsteered(lines, |line| plain(line).into()).as_bytes())?;
+    stdout.flush()
+}
+
 /// Prints one object and a line break.
 pub(super) fn print_json(value: &impl Serialize) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut stdout, value)?;
-    writeln!(stdout)
+    let mut json = serde_json::to_string_pretty(value)?;
+    json.push('\n');
+    // Between the strings there are only spaces and line breaks.
+    let json = unsteered(&json, escaped);
+    io::stdout().lock().write_all(json.as_bytes())
+}
+
+/// Prints one object in one line.
+pub(super) fn print_json_line(value: &impl Serialize) -> io::Result<()> {
+    let json = serde_json::to_string(value)?;
+    writeln!(io::stdout(), "{}", escaped(&json))
+}
+
+/// Each line as this makes it, with the same line breaks.
+pub(super) fn unsteered(text: &str, each: impl Fn(&str) -> Cow<'_, str>) -> String {
+    let lines: Vec<Cow<'_, str>> = text.split('\n').map(each).collect();
+    lines.join("\n")
 }
 
 /// Lines with columns as wide as their widest cell. The last column is as wide as it comes.
@@ -61,6 +85,21 @@ pub(super) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_and_json_steer_no_terminal() {
+        let hostile = "a\u{1b}[2J\u{9b}\u{202e}b\r\n\u{7f}c\n";
+        let lines = unsteered(hostile, |line| plain(line).into());
+        assert_eq!(lines, "a?[2J??b?\n?c\n");
+        let value = serde_json::json!({ "a": [hostile] });
+        let json = unsteered(&serde_json::to_string_pretty(&value).unwrap(), escaped);
+        assert_eq!(
+            json,
+            "{\n  \"a\": [\n    \"a\\u001b[2J\\u009b\\u202eb\\r\\n\\u007fc\\n\"\n  ]\n}"
+        );
+        let read: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(read, value);
+    }
 
     #[test]
     fn columns_are_aligned() {

@@ -47,6 +47,17 @@ impl AuthorityLocation {
     }
 }
 
+impl AuthorityLocation {
+    /// Whether a password is in the text itself.
+    pub(super) fn holds_password(&self) -> bool {
+        match self {
+            Self::Embedded(_) => false,
+            Self::Etcd(options) => options.holds_password(),
+            Self::Postgres(options) => options.holds_password(),
+        }
+    }
+}
+
 impl fmt::Display for AuthorityLocation {
     /// Without passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

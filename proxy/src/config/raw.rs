@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 
 use pgpalisade_policies::nearest;
+use pgpalisade_tls::{OPEN_TO_ALL, is_open_to_all};
 
 use super::error::{ConfigError, Source};
 use super::file;
@@ -124,8 +126,16 @@ impl RawConfig {
 
     fn add_file(&mut self, path: &Path) {
         match read_bounded(path) {
-            Ok(text) => {
+            Ok((text, metadata)) => {
                 let (values, errors) = file::parse(path, &text);
+                if is_open_to_all(&metadata) {
+                    let secrets = values.iter().filter(|value| value.holds_password());
+                    let refused = |value: &RawValue| {
+                        let message = format!("has a password, and the file {OPEN_TO_ALL}");
+                        ConfigError::new(&value.source, message)
+                    };
+                    self.errors.extend(secrets.map(refused));
+                }
                 self.values.extend(values);
                 self.errors.extend(errors);
             }
@@ -194,16 +204,18 @@ fn is_service_link(name: &str) -> bool {
         || name.starts_with("PGPALISADE_SERVICE_")
 }
 
-fn read_bounded(path: &Path) -> Result<String, String> {
+fn read_bounded(path: &Path) -> Result<(String, Metadata), String> {
     use std::io::Read as _;
     let mut text = String::new();
     let file =
         std::fs::File::open(path).map_err(|error| format!("cannot open the file: {error}"))?;
+    let metadata = file.metadata();
+    let metadata = metadata.map_err(|error| format!("cannot read the file: {error}"))?;
     file.take(file::MAX_FILE_BYTES + 1)
         .read_to_string(&mut text)
         .map_err(|error| format!("cannot read the file: {error}"))?;
     if text.len() as u64 > file::MAX_FILE_BYTES {
         return Err(format!("is larger than {} bytes", file::MAX_FILE_BYTES));
     }
-    Ok(text)
+    Ok((text, metadata))
 }

@@ -2,8 +2,9 @@
 
 use super::address::parse_hosts;
 use super::authority::AuthorityLocation;
+use super::control;
 use super::key::{KEYS, Key};
-use super::raw::RawConfig;
+use super::raw::{RawConfig, RawValue};
 
 /// Stands for what is not shown.
 const HIDDEN: &str = "(not shown)";
@@ -28,6 +29,23 @@ impl RawConfig {
             default: spec.default,
         };
         KEYS.iter().map(shown).collect()
+    }
+}
+
+impl RawValue {
+    /// Whether a password is written there. Of what is not sound nobody knows, and it is refused anyway.
+    pub(super) fn holds_password(&self) -> bool {
+        let texts: Vec<&str> = self.items.iter().map(|item| item.text.as_str()).collect();
+        let text = texts.join(",");
+        match self.key {
+            Key::Control => {
+                control::parse(&text).is_ok_and(|login| login.config.get_password().is_some())
+            }
+            Key::Authority => {
+                AuthorityLocation::parse(&text).is_ok_and(|authority| authority.holds_password())
+            }
+            _ => false,
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Precedence, and all errors at once.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -38,6 +40,7 @@ fn in_file<T>(text: &str, then: impl FnOnce(&Path) -> T) -> T {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pgpalisade.toml");
     std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     then(&path)
 }
 
@@ -360,4 +363,43 @@ authority = \"postgres:password=hunter2\"
     );
     assert_eq!(got.len(), 4, "{got:?}");
     assert!(!got.concat().contains("hunter2"), "{got:?}");
+}
+
+#[test]
+fn a_file_with_a_password_is_not_open_to_all() {
+    let upstream = "upstream = \"/run\"\n";
+    let control = |text: &str| format!("{MINIMAL}control = \"{text}\"\n");
+    let authority = |text: &str| format!("{upstream}authority = \"{text}\"\n");
+    for (text, line) in [
+        (control("user=c password=hunter2"), Some(3)),
+        (control("postgres://c:hunter2@h/d"), Some(3)),
+        (
+            authority("postgres:user=m password=hunter2 host=h"),
+            Some(2),
+        ),
+        (authority("etcd:http://u:hunter2@h:1"), Some(2)),
+        (authority("etcd:http://h:1?user=u&password_file=/x"), None),
+        (authority("postgres:user=m host=h"), None),
+        (control("user=c"), None),
+    ] {
+        in_file(&text, |path| {
+            for mode in [0o644, 0o602] {
+                std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+                // Another value that counts hides no password from those who read the file.
+                let flags: &[(&str, &[&str])] = &[("control", &["user=d"])];
+                match (load(Some(path), &[], flags), line) {
+                    (Ok(_), None) => {}
+                    (Err(errors), Some(line)) => {
+                        let place = format!("pgpalisade.toml:{line}: has a password, and");
+                        let errors = errors.to_string();
+                        assert!(errors.contains(&place), "{errors}");
+                        assert!(errors.contains("chmod o-rwx"), "{errors}");
+                    }
+                    (loaded, _) => panic!("{text}: {:?}", loaded.map(|_| ())),
+                }
+            }
+            std::fs::set_permissions(path, Permissions::from_mode(0o640)).unwrap();
+            load(Some(path), &[], &[]).unwrap();
+        });
+    }
 }

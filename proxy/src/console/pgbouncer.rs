@@ -88,11 +88,6 @@ pub(super) const TABLES: [Table; 9] = [
 /// A session has its server connection to the end, which pgbouncer calls so.
 const POOL_MODE: &str = "session";
 
-/// A name that a client has chosen, which must not steer a terminal.
-fn name(text: &str) -> Cell {
-    without_controls(text).into()
-}
-
 /// Who is connected, as far as that is proved.
 fn authenticated(facts: &ClientFacts) -> Option<(String, String)> {
     let label = facts
@@ -128,8 +123,8 @@ fn clients(facts: &Facts) -> Vec<Row> {
         };
         vec![
             "C".into(),
-            label.map(|label| name(&label.user)).into(),
-            label.map(|label| name(&label.database)).into(),
+            label.map(|label| label.user.as_str()).into(),
+            label.map(|label| label.database.as_str()).into(),
             match entry.state() {
                 ClientState::LoggingIn => "login".into(),
                 ClientState::Session(_) | ClientState::Streaming => "active".into(),
@@ -147,7 +142,6 @@ fn clients(facts: &Facts) -> Vec<Row> {
             },
             label
                 .and_then(|label| label.application_name.as_deref())
-                .map(name)
                 .into(),
             entry.id.into(),
         ]
@@ -176,14 +170,14 @@ fn servers(facts: &Facts) -> Vec<Row> {
         let label = entry.facts().label?;
         Some(vec![
             "S".into(),
-            name(&label.user),
-            name(&label.database),
+            label.user.as_str().into(),
+            label.database.as_str().into(),
             "active".into(),
             addr.clone(),
             port.clone(),
             connect_time(entry),
             Cell::Number(label.backend_pid?.into()),
-            label.application_name.as_deref().map(name).into(),
+            label.application_name.as_deref().into(),
             entry.id.into(),
         ])
     };

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Facts;
 use super::table::{Cell, Column, Row, RowIter, columns, rows};
-use super::tables::{shown, time, yes};
+use super::tables::{time, yes};
 use crate::rejection_log::RejectionRecord;
 use crate::rejection_log::overlaps::{Overlap, Writer};
 
@@ -23,11 +23,11 @@ pub(super) fn rejections(facts: &Facts) -> RowIter {
     rows(facts.shared.rejections.recent(), row)
 }
 
-/// A record as in the log, without what would steer a terminal.
+/// A record as in the log.
 fn rejection(columns: &[Column], record: &RejectionRecord) -> Row {
     let fields = serde_json::to_value(record).unwrap_or_default();
     let cell = |column: &Column| match fields.get(column.name) {
-        Some(Value::String(text)) => shown(text),
+        Some(Value::String(text)) => text.as_str().into(),
         Some(Value::Bool(is_so)) => yes(*is_so).into(),
         Some(Value::Number(number)) => match number.as_i64() {
             Some(number) => Cell::Number(number),
@@ -41,7 +41,7 @@ fn rejection(columns: &[Column], record: &RejectionRecord) -> Row {
 pub(super) fn overlaps(facts: &Facts) -> Vec<Row> {
     let row = |overlap: Overlap| {
         let [one, other] = &overlap.writers;
-        let name = |writer: &Writer| writer.application.as_deref().map(shown).into();
+        let name = |writer: &Writer| writer.application.as_deref().into();
         let host = |writer: &Writer| writer.host.as_deref().unwrap_or("local").into();
         vec![
             overlap.scope.as_str().into(),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 
@@ -18,6 +19,9 @@ use crate::wire::frontend::{self, FrontendTag, Target};
 
 /// Statements that one client may have prepared, and portals that it may have open.
 const NAMES_MAX: usize = 64;
+
+/// Who sends nothing for so long gives the place to others. psql connects anew by itself.
+const IDLE_MAX: Duration = Duration::from_secs(600);
 
 /// Rows are sent when there are so many bytes of them.
 const SEND_AT: usize = 64 * 1024;
@@ -89,7 +93,7 @@ impl Session {
     /// Answers until the client leaves.
     pub(super) async fn run(mut self) {
         let ended = loop {
-            let message = match self.link.message().await {
+            let message = match self.link.message_within(IDLE_MAX).await {
                 Ok(Some(message)) => message,
                 Ok(None) => return,
                 Err(error) => break error,
@@ -101,8 +105,7 @@ impl Session {
             }
         };
         tracing::debug!(user = self.operator.user, error = %ended, "a connection to the console ended");
-        if let LinkError::Wire(error) = ended {
-            let failure = Failure::new("08P01", error.to_string(), "");
+        if let Some(failure) = farewell(&ended) {
             failure.put(Severity::Fatal, &mut self.link.out);
             self.link.close().await;
         }
@@ -351,6 +354,19 @@ enum Next {
     End,
 }
 
+/// What a client is told at its end, if it hears anything.
+fn farewell(ended: &LinkError) -> Option<Failure> {
+    match ended {
+        LinkError::Wire(error) => Some(Failure::new("08P01", error.to_string(), "")),
+        // PostgreSQL's own words.
+        LinkError::Idle => {
+            let message = "terminating connection due to idle-session timeout";
+            Some(Failure::new("57P05", message, ""))
+        }
+        LinkError::Io(_) => None,
+    }
+}
+
 fn text(bytes: &[u8]) -> Result<&str, Failure> {
     std::str::from_utf8(bytes).map_err(|_| Failure::new("22021", "the text is not UTF8", ""))
 }
@@ -378,5 +394,21 @@ impl Failure {
             hint: self.hint,
         };
         encode::error_response(out, &fields);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_hears_why_it_is_over() {
+        for (ended, sqlstate) in [
+            (LinkError::Idle, Some("57P05")),
+            (WireError::UnknownFrontendTag(b'p').into(), Some("08P01")),
+            (io::Error::from(io::ErrorKind::BrokenPipe).into(), None),
+        ] {
+            assert_eq!(farewell(&ended).map(|told| told.sqlstate), sqlstate);
+        }
     }
 }

@@ -7,6 +7,7 @@ use bytes::{BufMut as _, BytesMut};
 use serde_json::Value;
 
 use super::Facts;
+use crate::fence::readable::without_controls;
 use crate::wire::encode::{self, Field, Nullness};
 
 /// One row, with a cell for each column.
@@ -16,19 +17,21 @@ pub(super) type Row = Vec<Cell>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cell {
     Null,
+    /// Made by `From` only.
     Text(String),
     Number(i64),
 }
 
 impl From<&str> for Cell {
+    /// Without what would steer a terminal: most of it is what others have chosen.
     fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
+        Self::Text(without_controls(text))
     }
 }
 
 impl From<String> for Cell {
     fn from(text: String) -> Self {
-        Self::Text(text)
+        Self::from(text.as_str())
     }
 }
 
@@ -163,7 +166,7 @@ pub(super) fn put_row(row: &[Cell], formats: &[i16], out: &mut BytesMut) {
             Cell::Number(value) if format(formats, number) == BINARY => out.put_i64(*value),
             Cell::Number(value) => out.put_slice(value.to_string().as_bytes()),
             // In both formats.
-            Cell::Text(text) => out.extend(text.bytes().filter(|&byte| byte != 0)),
+            Cell::Text(text) => out.put_slice(text.as_bytes()),
         }
         Nullness::NotNull
     });
@@ -197,13 +200,13 @@ mod tests {
 
     #[test]
     fn numbers_have_two_forms() {
-        let row = [Cell::Number(-2), Cell::Null, Cell::from("a\0b")];
+        let row = [Cell::Number(-2), Cell::Null, Cell::from("a\0\u{202e}")];
         let mut out = BytesMut::new();
         put_row(&row, &[], &mut out);
-        assert_eq!(&out[7..], b"\0\0\0\x02-2\xff\xff\xff\xff\0\0\0\x02ab");
+        assert_eq!(&out[7..], b"\0\0\0\x02-2\xff\xff\xff\xff\0\0\0\x03a??");
         out.clear();
         put_row(&row, &[1], &mut out);
-        let binary = b"\0\0\0\x08\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff\xff\0\0\0\x02ab";
+        let binary = b"\0\0\0\x08\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff\xff\0\0\0\x03a??";
         assert_eq!(&out[7..], binary);
         assert_eq!(Cell::from(u64::MAX), Cell::Number(i64::MAX));
     }

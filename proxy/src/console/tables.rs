@@ -14,7 +14,6 @@ use super::table::{Answer, Cell, Row, RowIter, Rows, Table, rows};
 use super::{refusals, takeovers};
 use crate::fence::HeldTokens;
 use crate::fence::mark_cache::CachedMark;
-use crate::fence::readable::without_controls;
 use crate::rejection_log::{moment, rfc3339};
 use crate::server::client_table::{ClientEntry, Encryption};
 use crate::takeover::cluster_lock::Proxy;
@@ -89,11 +88,6 @@ pub(super) const TABLES: [Table; 9] = [
     },
 ];
 
-/// A text that others have chosen, which must not steer a terminal.
-pub(super) fn shown(text: &str) -> Cell {
-    without_controls(text).into()
-}
-
 pub(super) fn time(time: SystemTime) -> Cell {
     rfc3339(time).into()
 }
@@ -130,11 +124,10 @@ fn sessions(facts: &Facts) -> RowIter {
         let label = client.label.as_deref();
         vec![
             entry.id.into(),
-            label.map(|label| shown(&label.user)).into(),
-            label.map(|label| shown(&label.database)).into(),
+            label.map(|label| label.user.as_str()).into(),
+            label.map(|label| label.database.as_str()).into(),
             label
                 .and_then(|label| label.application_name.as_deref())
-                .map(shown)
                 .into(),
             client.client_addr.to_string().into(),
             time(entry.since),
@@ -180,7 +173,7 @@ fn scopes(facts: &Facts) -> RowIter {
             scope.as_str().into(),
             mark.as_ref().map(|mark| mark.token.get()).into(),
             raised_at.map(time).into(),
-            mark.as_ref().map(|mark| shown(&mark.raised_by)).into(),
+            mark.as_ref().map(|mark| mark.raised_by.as_str()).into(),
             current.into(),
             stale.into(),
         ]
@@ -239,7 +232,7 @@ fn proxies(facts: &Facts) -> Answer<'_> {
             vec![
                 holder.pid.map(|pid| Cell::Number(pid.into())).into(),
                 holder.client_addr.into(),
-                holder.application_name.as_deref().map(shown).into(),
+                holder.application_name.into(),
                 proxy.since.and_then(moment).map(time).into(),
                 format!("{:08x}", proxy.authority).into(),
                 yes(proxy.is_asked).into(),
@@ -260,8 +253,8 @@ fn standing(facts: &Facts, answers: &str) -> Vec<Row> {
     let number = |value: Option<u64>| value.map(|value| value.to_string()).into();
     [
         ("store", facts.authority.clone().into()),
-        ("answers", shown(answers)),
-        ("control_connection", shown(&control)),
+        ("answers", answers.into()),
+        ("control_connection", control.into()),
         (
             "primary",
             primary.map(|primary| primary.server.to_string()).into(),

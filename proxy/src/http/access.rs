@@ -1,9 +1,6 @@
 //! Who may ask: whoever has the token, or a certificate; where nothing is asked for, whoever is on this machine.
 
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use hyper::HeaderMap;
@@ -11,22 +8,19 @@ use hyper::header::{AUTHORIZATION, HOST};
 use subtle::ConstantTimeEq as _;
 
 use crate::config::HttpAddr;
-use pgpalisade_tls::Secret;
+use pgpalisade_tls::{FileError, Secret, read_secret};
 
 /// A token may have so many bytes.
-const TOKEN_MAX: u64 = 4096;
+const TOKEN_MAX: usize = 4096;
 /// Less than this can be tried.
 const TOKEN_MIN: usize = 16;
 
 /// What is wrong with the file of the token.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenError {
-    /// It cannot be read.
-    #[error("cannot read http_token_file {0}: {1}")]
-    Read(PathBuf, io::Error),
-    /// Whoever has the token may ask.
-    #[error("everybody may read or write http_token_file {0}: chmod o-rwx")]
-    Open(PathBuf),
+    /// It cannot be read, or everybody may: whoever has the token may ask.
+    #[error("http_token_file: {0}")]
+    File(#[from] FileError),
     /// It is no token.
     #[error(
         "http_token_file {0} has to hold one line of {TOKEN_MIN} to {TOKEN_MAX} visible ASCII characters: \
@@ -143,16 +137,9 @@ fn shown(fields: &HeaderMap) -> Option<&[u8]> {
 }
 
 fn read(path: &Path) -> Result<Secret<String>, TokenError> {
-    let failed = |error| TokenError::Read(path.to_owned(), error);
-    let file = File::open(path).map_err(failed)?;
-    if file.metadata().map_err(failed)?.permissions().mode() & 0o007 != 0 {
-        return Err(TokenError::Open(path.to_owned()));
-    }
-    let mut text = String::new();
-    let read = file.take(TOKEN_MAX + 2).read_to_string(&mut text);
-    read.map_err(failed)?;
+    let text = read_secret(path)?;
     let token = text.trim_end_matches(['\r', '\n']);
-    let is_sound = (TOKEN_MIN..=TOKEN_MAX as usize).contains(&token.len())
+    let is_sound = (TOKEN_MIN..=TOKEN_MAX).contains(&token.len())
         && token.bytes().all(|byte| byte.is_ascii_graphic());
     match is_sound {
         true => Ok(Secret::new(token.to_owned())),
@@ -163,6 +150,7 @@ fn read(path: &Path) -> Result<Secret<String>, TokenError> {
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
 
     use hyper::header::HeaderValue;
     use pgpalisade_tls::AcceptFiles;
@@ -318,7 +306,7 @@ mod tests {
         };
         let token = "0123456789abcdef";
         assert!(error(token, 0o644).contains("chmod o-rwx"));
-        let long = "x".repeat(TOKEN_MAX as usize + 1);
+        let long = "x".repeat(TOKEN_MAX + 1);
         for text in [
             "",
             "short",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pgpalisade_authority::{Claim, Declaration, Mark, Token};
+use pgpalisade_authority::{Claim, Declaration, Mark};
 use pgpalisade_policies::{Numbers, TokenBounds};
 
 use super::error::DeclareError;
@@ -91,12 +91,12 @@ pub(super) fn check_growth(
 
 /// The authority has refused the step from this mark.
 pub(super) fn too_far(mark: Mark, claim: Claim, bounds: &TokenBounds) -> DeclareError {
-    let highest = bounds.max_token.unwrap_or(Token::MAX);
-    let bound = match claim.is_take() && mark.token.get() >= highest {
-        true => Bound::MaxToken(highest),
-        false if has_to_be_issued(claim, bounds) => Bound::Issued,
+    let bound = match bounds.max_token {
+        _ if claim.is_take() && mark.token.next().is_none() => Bound::Last,
+        Some(most) if claim.is_take() && mark.token.get() >= most => Bound::MaxToken(most),
+        _ if has_to_be_issued(claim, bounds) => Bound::Issued,
         // It judges by nothing else.
-        false => Bound::MaxStep(bounds.max_step.unwrap_or_default()),
+        _ => Bound::MaxStep(bounds.max_step.unwrap_or_default()),
     };
     DeclareError::OutOfBounds {
         mark: Some(mark),

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use pgpalisade_authority::{Incarnation, Mark, Scope, Token};
 use tokio::time::Instant;
 
-/// In this time the declarations of a scope together may raise its mark by `max_step`.
+/// In this time the declarations of a scope through one proxy together may raise its mark by `max_step`. Each
+/// proxy counts by itself, for a transaction of etcd cannot compare times.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 /// With so many windows, those that are over are thrown away.
 const WINDOWS: usize = 1024;

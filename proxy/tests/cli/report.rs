@@ -76,6 +76,25 @@ fn names_from_the_log_cannot_steer_the_terminal() {
         page.contains("?[2Jworker") && !page.contains('\u{1b}'),
         "{page}"
     );
+    // In JSON nothing is lost by it.
+    let raw = line.replace("worker", "worker\u{202e}\u{9b}\u{2028}");
+    for (flags, shown) in [
+        (&["-"][..], "worker???"),
+        (&["--json", "-"], "worker\\u202e\\u009b\\u2028"),
+    ] {
+        let told = check(&place.report(flags, &raw), 0, "");
+        assert!(told.contains(shown), "{told}");
+        assert!(
+            !told.contains(['\u{1b}', '\u{202e}', '\u{9b}', '\u{2028}']),
+            "{told}"
+        );
+    }
+    let json = check(&place.report(&["--json", "-"], &raw), 0, "");
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert!(
+        json.to_string().contains("worker\u{202e}\u{9b}\u{2028}"),
+        "{json}"
+    );
 }
 
 #[test]

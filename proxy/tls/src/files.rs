@@ -1,4 +1,4 @@
-//! Certificates and keys in PEM files.
+//! Certificates and keys in PEM files, and other files with secrets: how they are read, and who else may.
 
 use std::fs::{Metadata, OpenOptions};
 use std::io::Read;
@@ -12,8 +12,22 @@ use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::VerifierBuilderError;
 
-/// No file is read beyond this. The system's own bundle has about 250 KiB.
-const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// No file is read beyond this. The system's own bundle has about 250 KiB, and 100,000 users fit into it.
+const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// What is wrong with the permissions of a file with a secret.
+pub const OPEN_TO_ALL: &str = "may be read or written by everybody: chmod o-rwx";
+
+/// What a file holds, and so who may have access to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    /// Nothing that others may not know.
+    Certificates,
+    /// A password, a token, or verifiers: not everybody may read or write it.
+    Secret,
+    /// A private key, of which PostgreSQL's own rule holds.
+    PrivateKey,
+}
 
 /// What is wrong with a file, or with the files together.
 #[derive(Debug, thiserror::Error)]
@@ -60,10 +74,12 @@ fn content(path: &Path, what: impl Into<String>) -> FileError {
     }
 }
 
-fn read(
-    path: &Path,
-    check: impl FnOnce(&Metadata) -> Result<(), FileError>,
-) -> Result<Vec<u8>, FileError> {
+/// Reads a file, if no more people have access to it than what it holds allows.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn read_file(path: &Path, holds: Holds) -> Result<Vec<u8>, FileError> {
     let failed = |source| FileError::Read {
         path: path.to_path_buf(),
         source,
@@ -77,9 +93,14 @@ fn read(
         return Err(content(path, "is not a regular file"));
     }
     if metadata.len() > FILE_BYTES_MAX {
-        return Err(content(path, "is larger than 4 MiB"));
+        return Err(content(path, "is larger than 16 MiB"));
     }
-    check(&metadata)?;
+    match holds {
+        Holds::Certificates => {}
+        Holds::Secret if is_open_to_all(&metadata) => return Err(content(path, OPEN_TO_ALL)),
+        Holds::Secret => {}
+        Holds::PrivateKey => check_permissions(path, &metadata)?,
+    }
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX)
         .read_to_end(&mut bytes)
@@ -87,9 +108,25 @@ fn read(
     Ok(bytes)
 }
 
+/// Reads the text of a file with a secret.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn read_secret(path: &Path) -> Result<String, FileError> {
+    let text = String::from_utf8(read_file(path, Holds::Secret)?);
+    text.map_err(|_| content(path, "is not UTF-8"))
+}
+
+/// Whether everybody may read or write a file.
+#[must_use]
+pub fn is_open_to_all(metadata: &Metadata) -> bool {
+    metadata.mode() & 0o007 != 0
+}
+
 /// The certificates of a file: one's own comes first, then those that lead to the root.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
-    let bytes = read(path, |_| Ok(()))?;
+    let bytes = read_file(path, Holds::Certificates)?;
     let all: Result<Vec<_>, PemError> = CertificateDer::pem_slice_iter(&bytes).collect();
     match all {
         Ok(all) if all.is_empty() => Err(content(path, "holds no certificate in PEM format")),
@@ -100,7 +137,7 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 
 /// A private key, from a file that nobody else may read.
 pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
-    let bytes = read(path, |metadata| check_permissions(path, metadata))?;
+    let bytes = read_file(path, Holds::PrivateKey)?;
     let is_encrypted = bytes.windows(9).any(|part| part == b"ENCRYPTED");
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
         PemError::NoItemsFound if is_encrypted => {
@@ -217,6 +254,27 @@ mod tests {
         let long = std::fs::File::create(&path).unwrap();
         long.set_len(FILE_BYTES_MAX + 1).unwrap();
         let error = certificates(&path).unwrap_err().to_string();
-        assert!(error.contains("is larger than 4 MiB"), "{error}");
+        assert!(error.contains("is larger than 16 MiB"), "{error}");
+    }
+
+    #[test]
+    fn a_secret_that_everybody_may_read_or_write_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        write(&path, "hunter2\n").unwrap();
+        for mode in [0o600, 0o640, 0o660] {
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read_secret(&path).unwrap(), "hunter2\n", "{mode:o}");
+        }
+        for mode in [0o604, 0o602, 0o601, 0o666] {
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let error = read_secret(&path).unwrap_err().to_string();
+            assert!(error.contains(OPEN_TO_ALL), "{mode:o}: {error}");
+            assert!(read_file(&path, Holds::Certificates).is_ok());
+        }
+        write(&path, b"hunter2\xff").unwrap();
+        set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        let error = read_secret(&path).unwrap_err().to_string();
+        assert!(error.ends_with("is not UTF-8"), "{error}");
     }
 }

@@ -1,7 +1,8 @@
 //! TLS of both legs: certificates and keys from files, a session without I/O, and what libpq means by `sslmode`.
 //!
 //! Who listens has an [`Acceptor`], who connects a [`Connector`], and each makes a [`Session`], which turns bytes into
-//! other bytes. [`Login`] is for tokio-postgres, and [`Secret`] for what no log may show. Knows nothing of the proxy.
+//! other bytes. [`Login`] is for tokio-postgres, [`Secret`] for what no log may show, and [`read_file`] for files with
+//! secrets. Knows nothing of the proxy.
 
 mod accept;
 mod client;
@@ -17,7 +18,7 @@ pub use accept::{AcceptFiles, Acceptor};
 pub use client::{ConnectError, ForHost, Login, Negotiated, Stream, words};
 pub use connect::Connector;
 pub use dsn::percent_decode;
-pub use files::FileError;
+pub use files::{FileError, Holds, OPEN_TO_ALL, is_open_to_all, read_file, read_secret};
 pub use secret::Secret;
 pub use session::{Session, TlsError};
 pub use sslmode::{Root, SslMode, SslSettings};

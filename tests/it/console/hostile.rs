@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use pgpalisade_tests::machine::{Signal, signal, wait_for};
 use pgpalisade_tests::programs::program;
-use pgpalisade_tests::wire::{Endpoint, SSL_REQUEST, Wire, startup_packet};
+use pgpalisade_tests::wire::{Batch, Endpoint, SSL_REQUEST, Wire, startup_packet};
+use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 
 use super::{Scene, on_a_port, on_a_socket, show};
 
@@ -55,6 +56,39 @@ fn so_many_operators_and_no_more() {
         (again.read().tag == b'R').then_some(())
     });
     show(&mut all[0], "VERSION");
+}
+
+/// Those who only read keep no admin out, and the other way round.
+#[test]
+fn readers_take_no_place_of_an_admin() {
+    let scene = Scene::new(on_a_port);
+    let mut readers: Vec<Wire> = (0..16).map(|_| log_in(&scene, "bob")).collect();
+    let said = scene.refused("bob", "pencil", "SHOW VERSION");
+    assert!(said.contains("16 operators who may read"), "{said}");
+    let admins: Vec<Wire> = (0..16).map(|_| log_in(&scene, "ann")).collect();
+    let said = scene.refused("ann", "pencil", "SHOW VERSION");
+    assert!(said.contains("16 admins"), "{said}");
+    drop(admins);
+    wait_for("a place of an admin", || {
+        let output = scene.psql("ann", "pencil", &["RELOAD"]);
+        output.status.success().then_some(())
+    });
+    show(&mut readers[0], "VERSION");
+}
+
+/// A login with the password that all have.
+fn log_in(scene: &Scene, user: &str) -> Wire {
+    let mut wire = Wire::connect(&scene.console);
+    wire.startup(196_608, &[("user", user), ("database", "pgpalisade")]);
+    wire.read();
+    let mut scram = ScramSha256::new(b"pencil", ChannelBinding::unsupported());
+    let len = u32::try_from(scram.message().len()).unwrap().to_be_bytes();
+    let first = [b"SCRAM-SHA-256\0", &len[..], scram.message()].concat();
+    wire.send(&Batch::new().message(b'p', &first));
+    scram.update(&wire.read().body[4..]).unwrap();
+    wire.send(&Batch::new().message(b'p', scram.message()));
+    assert_eq!(wire.until_ready().last().unwrap().tag, b'Z');
+    wire
 }
 
 #[test]

@@ -40,6 +40,51 @@ fn every_table_of_the_help_can_be_shown() {
     }
 }
 
+/// Whatever others have chosen, no table steers a terminal: names of sessions, and of other proxies.
+#[test]
+fn no_table_steers_a_terminal() {
+    const HOSTILE: &str = "a\u{1b}[2J\u{9b}\u{202e}\u{feff}b";
+    let scene = Scene::with(on_a_socket, |mut options| {
+        options
+            .control
+            .push_str(&format!(" application_name='{HOSTILE}'"));
+        options
+    });
+    for what in ["ROLE", "DATABASE"] {
+        let create = format!("CREATE {what} \"{HOSTILE}\"");
+        scene.stage.postgres.sql(&create);
+    }
+    let login = format!("ALTER ROLE \"{HOSTILE}\" SUPERUSER LOGIN");
+    scene.stage.postgres.sql(&login);
+    let parameters = [
+        ("user", HOSTILE),
+        ("database", HOSTILE),
+        ("application_name", HOSTILE),
+        ("fencing.token", "34"),
+    ];
+    let endpoint = scene.stage.proxy.endpoint();
+    let mut leader = Wire::login(&endpoint, &parameters);
+    let mut other = Wire::login(&endpoint, &parameters[..3]);
+    let refused = other.query("CREATE TABLE \"x\u{202e}\u{1b}\" (a int)");
+    assert_eq!(refused[0].sqlstate(), "PF002");
+    leader.ok("SELECT 1");
+    let mut operator = scene.operator();
+    let mut texts = 0;
+    for command in show(&mut operator, "HELP") {
+        let command = command["command"].as_str().unwrap();
+        let Some(table) = command.strip_prefix("SHOW ") else {
+            continue;
+        };
+        for (column, cell) in show(&mut operator, table).into_iter().flatten() {
+            let text = cell.as_str().unwrap_or_default();
+            texts += usize::from(text.contains("a?[2J???b"));
+            let steers = |c: char| c.is_control() || matches!(c, '\u{202e}' | '\u{feff}');
+            assert!(!text.contains(steers), "{table}.{column}: {text:?}");
+        }
+    }
+    assert!(texts > 10, "{texts} cells with such a name");
+}
+
 #[test]
 fn a_session_is_shown_with_what_it_does_and_its_tokens() {
     let scene = Scene::new(on_a_socket);

@@ -54,7 +54,7 @@ fn which_of_the_three_works() {
     expect(
         &["--auth=scram", "--auth-file=/nowhere"],
         "fail",
-        "cannot read the users file /nowhere",
+        "the users file: cannot read /nowhere",
         "correct auth_file",
     );
     expect(

@@ -29,7 +29,7 @@ impl Way {
         said
     }
 
-    fn reload(&self) -> String {
+    pub(super) fn reload(&self) -> String {
         let before = self.proxy.output().len();
         signal(self.proxy.pid(), Signal::HUP);
         wait_for("the proxy to read its users file again", || {
@@ -92,7 +92,7 @@ fn files_that_are_wrong() {
     does_not_start(
         &stage,
         "/nowhere/userlist.txt",
-        "cannot read the users file /nowhere/userlist.txt",
+        "the users file: cannot read /nowhere/userlist.txt",
     );
     let file = stage.write_file("\"app\" \"hunter2\"\n");
     does_not_start(
@@ -108,7 +108,11 @@ fn files_that_are_wrong() {
     );
     let file = stage.write_users("app");
     set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
-    does_not_start(&stage, &file, "everybody may read or write the users file");
+    does_not_start(
+        &stage,
+        &file,
+        "may be read or written by everybody: chmod o-rwx",
+    );
 }
 
 /// PostgreSQL itself looks at VALID UNTIL, whatever is in the file, and the client learns nothing before.

@@ -69,3 +69,56 @@ fn a_poison_token_is_refused_and_changes_nothing() {
     wire.ok("SET fencing.token = 'default=35000,jobs=100'");
     wire.ok("INSERT INTO notes VALUES (2)");
 }
+
+/// No number follows the highest. That is what every take is told, and neither a bound nor a token that nobody has.
+#[test]
+fn nothing_follows_the_highest_token() {
+    let policy = "[tokens]\nmax_scopes = 10\n";
+    let stage = Stage::governed(SETUP, &PolicyFile::new(policy));
+    let mut poisoned = stage.leader(POISON);
+    let mut wire = stage.plain();
+    let after = format!("after:{POISON}");
+    // Twice, since nobody has the lease once it was of no use.
+    for claim in ["next", &after, "lease:nowait", "lease", "lease:15s", "next"] {
+        let refused = wire.query(&format!("SET fencing.token = '{claim}'"));
+        assert_eq!(refused[0].sqlstate(), "PF003", "{claim}");
+        let text = pretty(&refused);
+        for part in [
+            "no fencing token is left in scope \"default\"",
+            &format!("The session claims \"{claim}\". The mark of scope"),
+            &format!("No token is higher than {POISON}"),
+            "pgpalisade scope repair",
+        ] {
+            assert!(text.contains(part), "{claim}: {part} is missing in {text}");
+        }
+        assert!(
+            !text.contains("token 1 ") && !text.contains("max_"),
+            "{text}"
+        );
+    }
+    // A number below is stale, and the highest itself is the mark.
+    assert_refused(&mut wire, "SET fencing.token = 34", "PF001");
+    assert_refused(&mut wire, "SET fencing.token = 'after:34'", "PF001");
+    stage.leader(POISON).ok("INSERT INTO notes VALUES (1)");
+    poisoned.ok("INSERT INTO notes VALUES (2)");
+    // What has no number yet is not said to be number 1.
+    let reserved = pretty(&wire.query("SET fencing.token = 'pgpalisade.epoch=next'"));
+    assert!(
+        reserved.contains("fencing token \"next\" is out of bounds"),
+        "{reserved}"
+    );
+}
+
+/// Small steps go no further than one large one, through one proxy, which is what the refusal says.
+#[test]
+fn small_steps_are_counted_by_each_proxy() {
+    let policy = "[tokens]\nmax_step = 10\n";
+    let stage = Stage::governed(SETUP, &PolicyFile::new(policy));
+    let mut wire = stage.leader("100");
+    wire.ok("SET fencing.token = 106");
+    let refused = wire.query("SET fencing.token = 112");
+    assert_eq!(refused[0].sqlstate(), "PF003");
+    let text = pretty(&refused);
+    let said = "all declarations of 10 s through one proxy together to raise the mark by 10";
+    assert!(text.contains(said), "{text}");
+}

@@ -48,7 +48,8 @@ impl Candidate {
         election: &str,
         ttl: Duration,
     ) -> Result<Self, OpenError> {
-        let members = Members::new(&options.urls, client_options(options)?);
+        client_options(options)?;
+        let members = Members::new(options);
         let granted = lease::grant(&members, ttl).await;
         let lease = granted.map_err(|fault| explain(fault, election))?;
         Ok(Self {

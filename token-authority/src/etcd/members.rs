@@ -4,6 +4,9 @@
 //! endpoint has a client of its own. All calls go to the same one until it fails or does not answer in time, then
 //! to the next. One that is only slow may still answer: its attempt goes on beside the others, and what is called here
 //! must bear being taken twice.
+//!
+//! Each connection reads the files with password, certificates and key again. So after a change of them a login that is
+//! refused is made once more, over a new connection.
 
 use std::fmt;
 use std::future::Future;
@@ -14,10 +17,12 @@ use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnRespo
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::fault::{Fault, Kind};
+use super::open::client_options;
+use super::options::Options;
 
 /// The longest that a call takes, with all its attempts. Less than the 5 s that a takeover has by default, so that
 /// the client hears the reason; more than etcd needs to elect a leader (about 2 s).
@@ -33,7 +38,7 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// All endpoints of an etcd cluster.
 pub(super) struct Members {
     members: Vec<Member>,
-    options: ConnectOptions,
+    options: Options,
     /// Index of the endpoint in use.
     current: AtomicUsize,
     /// Where connections live: they must not end with the runtime of whoever calls first.
@@ -67,7 +72,7 @@ impl fmt::Debug for Members {
 }
 
 /// The bounds and habits that every client has.
-pub(super) fn client_options() -> ConnectOptions {
+pub(super) fn habits() -> ConnectOptions {
     ConnectOptions::new()
         .with_connect_timeout(ATTEMPT_TIMEOUT)
         .with_keep_alive(KEEP_ALIVE, KEEP_ALIVE_TIMEOUT)
@@ -79,14 +84,14 @@ pub(super) fn client_options() -> ConnectOptions {
 
 impl Members {
     /// Connects to nobody yet. To be called inside the runtime that the connections shall live in.
-    pub(super) fn new(urls: &[String], options: ConnectOptions) -> Self {
+    pub(super) fn new(options: &Options) -> Self {
         let member = |url: &String| Member {
             url: url.clone(),
             slot: Mutex::default(),
         };
         Self {
-            members: urls.iter().map(member).collect(),
-            options,
+            members: options.urls.iter().map(member).collect(),
+            options: options.clone(),
             current: AtomicUsize::new(0),
             runtime: Handle::current(),
         }
@@ -185,13 +190,29 @@ impl Members {
         self.members.iter().map(|member| member.url.as_str())
     }
 
-    /// One answer from one endpoint.
+    /// One answer from one endpoint. A login over a connection of before may be refused because the password is another
+    /// by now.
     pub(super) async fn attempt<T, F, A>(
         &self,
         index: usize,
         until: Instant,
         ask: &F,
     ) -> Result<T, Fault>
+    where
+        F: Fn(Client) -> A,
+        A: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        let is_connected = |member: &Member| member.get().is_some();
+        let was_connected = self.members.get(index).is_some_and(is_connected);
+        match self.answer(index, until, ask).await {
+            Err(fault) if fault.kind == Kind::Denied && was_connected => {
+                self.answer(index, until, ask).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn answer<T, F, A>(&self, index: usize, until: Instant, ask: &F) -> Result<T, Fault>
     where
         F: Fn(Client) -> A,
         A: Future<Output = Result<T, etcd_client::Error>>,
@@ -224,7 +245,16 @@ impl Members {
         let (url, options) = (member.url.clone(), self.options.clone());
         // A set, for it ends its task when it is dropped: a login may hang.
         let mut connecting = JoinSet::new();
-        let connect = async move { Client::connect([url], Some(options)).await };
+        let connect = async move {
+            let read = spawn_blocking(move || client_options(&options)).await;
+            let options = read.map_err(|error| error.to_string());
+            let options = options.and_then(|read| read.map_err(|error| error.to_string()));
+            // They may be in the middle of being replaced.
+            let options = options.map_err(|why| Fault::new(Kind::Unavailable, why))?;
+            Client::connect([url], Some(options))
+                .await
+                .map_err(Fault::from)
+        };
         connecting.spawn_on(connect, &self.runtime);
         match connecting.join_next().await {
             Some(Ok(client)) => Ok(member.put(client?)),

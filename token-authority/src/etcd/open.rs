@@ -1,11 +1,12 @@
 //! Connecting: files, login, identity.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use etcd_client::{
     Certificate, Compare, CompareOp, ConnectOptions, Identity, TlsOptions, Txn, TxnOp,
 };
+use pgpalisade_tls::{FileError, Holds, read_file, read_secret};
 use tokio::time::timeout;
 
 use super::fault::{Fault, Kind};
@@ -25,14 +26,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A file for TLS or the password cannot be read, or is none.
-    #[error("{what} {path}: {why}", path = path.display())]
+    #[error("{what}: {error}")]
     File {
         /// What it is for.
         what: &'static str,
-        /// The file.
-        path: PathBuf,
         /// What is wrong with it.
-        why: String,
+        error: FileError,
     },
     /// No endpoint answered.
     #[error(
@@ -87,8 +86,9 @@ pub(super) async fn open(
     options: Options,
     missing: Missing,
 ) -> Result<Option<(Store, i64)>, OpenError> {
-    let connect = client_options(&options)?;
-    let members = Members::new(&options.urls, connect);
+    // Each connection reads the files again; here their faults are an operator's, and said at once.
+    client_options(&options)?;
+    let members = Members::new(&options);
     let keys = Keys::new(&options.prefix);
     let history = History::default();
     let opened = timeout(
@@ -189,8 +189,9 @@ async fn identify(
     Ok(Some(Identified { identity, revision }))
 }
 
+/// What a connection needs, with the files as they are now.
 pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, OpenError> {
-    let mut connect = members::client_options();
+    let mut connect = members::habits();
     if let Some(tls) = &options.tls {
         connect = connect.with_tls(tls_options(tls)?);
     }
@@ -198,12 +199,8 @@ pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, OpenEr
         let password = match password {
             Password::Given(password) => password.clone(),
             Password::File(path) => {
-                let text = read("the password file", path)?;
-                let text = String::from_utf8(text).map_err(|_| OpenError::File {
-                    what: "the password file",
-                    path: path.clone(),
-                    why: "it is not UTF-8".to_owned(),
-                })?;
+                let what = "the password file";
+                let text = read_secret(path).map_err(|error| OpenError::File { what, error })?;
                 // Editors end a file with a line break.
                 text.trim_end_matches(['\r', '\n']).to_owned()
             }
@@ -214,32 +211,25 @@ pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, OpenEr
 }
 
 fn tls_options(tls: &Tls) -> Result<TlsOptions, OpenError> {
-    let ca = Certificate::from_pem(pem("the certificate authority (ca)", &tls.ca)?);
+    let what = "the certificate authority (ca)";
+    let ca = Certificate::from_pem(pem(what, &tls.ca, Holds::Certificates)?);
     let mut options = TlsOptions::new().ca_certificate(ca);
     if let Some((cert, key)) = &tls.client {
-        let cert = pem("the client's certificate (cert)", cert)?;
-        let key = pem("the client's key (key)", key)?;
+        let cert = pem("the client's certificate (cert)", cert, Holds::Certificates)?;
+        let key = pem("the client's key (key)", key, Holds::PrivateKey)?;
         options = options.identity(Identity::from_pem(cert, key));
     }
     Ok(options)
 }
 
-fn pem(what: &'static str, path: &Path) -> Result<Vec<u8>, OpenError> {
-    let bytes = read(what, path)?;
+fn pem(what: &'static str, path: &Path, holds: Holds) -> Result<Vec<u8>, OpenError> {
+    let bytes = read_file(path, holds).map_err(|error| OpenError::File { what, error })?;
     if bytes.windows(11).any(|part| part == b"-----BEGIN ") {
         return Ok(bytes);
     }
-    Err(OpenError::File {
-        what,
+    let error = FileError::Content {
         path: path.to_owned(),
-        why: "it is not PEM: a line -----BEGIN is missing".to_owned(),
-    })
-}
-
-fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, OpenError> {
-    std::fs::read(path).map_err(|error| OpenError::File {
-        what,
-        path: path.to_owned(),
-        why: error.to_string(),
-    })
+        what: "is not PEM: a line -----BEGIN is missing".to_owned(),
+    };
+    Err(OpenError::File { what, error })
 }

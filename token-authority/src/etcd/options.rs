@@ -116,6 +116,15 @@ pub enum OptionsError {
     TwoPlaces(&'static str),
 }
 
+impl Options {
+    /// Whether a password stands in the text itself, and not in a file.
+    #[must_use]
+    pub fn holds_password(&self) -> bool {
+        let login = self.login.as_ref();
+        login.is_some_and(|login| matches!(login.password, Password::Given(_)))
+    }
+}
+
 /// The values after `?`.
 #[derive(Default)]
 struct Query {

@@ -40,6 +40,12 @@ impl Options {
         self
     }
 
+    /// Whether the DSN has a password in it.
+    #[must_use]
+    pub fn holds_password(&self) -> bool {
+        self.login.config.get_password().is_some()
+    }
+
     pub(super) fn login(&self) -> &Login {
         &self.login
     }

@@ -8,9 +8,11 @@ use std::time::Duration;
 pub enum Bound {
     /// The highest token that is accepted.
     MaxToken(u64),
+    /// The highest token that there can be.
+    Last,
     /// How far one declaration may raise a mark.
     MaxStep(u64),
-    /// The same, by several declarations within this time.
+    /// The same, by several declarations through one proxy within this time.
     Pace(u64, Duration),
     /// Only those that were given out.
     Issued,
@@ -24,10 +26,11 @@ impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::MaxToken(most) => write!(f, "max_token is {most}"),
+            Self::Last => f.write_str("no token is higher than the mark"),
             Self::MaxStep(most) => write!(f, "max_step is {most}"),
             Self::Pace(most, within) => write!(
                 f,
-                "max_step allows all declarations of {} s together to raise the mark by {most}",
+                "max_step allows all declarations of {} s through one proxy together to raise the mark by {most}",
                 within.as_secs()
             ),
             Self::Issued => f.write_str("numbers is \"issued\""),

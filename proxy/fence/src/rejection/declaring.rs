@@ -16,11 +16,15 @@ impl Rejection {
     #[must_use]
     pub fn out_of_bounds(scope: &Scope, claim: Claim, mark: Option<Mark>, bound: Bound) -> Self {
         let after = || mark.as_ref().and_then(|mark| mark.token.next());
-        let token = claim.token().or_else(after).unwrap_or(Token::MIN);
-        if let Bound::MaxScopes(most) = bound {
-            return Self::too_many_scopes(scope, token, most);
+        let token = claim.token().or_else(after);
+        match bound {
+            Bound::MaxScopes(most) => return Self::too_many_scopes(scope, token, most),
+            Bound::Last => return Self::no_token_left(scope, claim, mark),
+            _ => {}
         }
-        let message = format!("fencing token {token} is out of bounds for scope \"{scope}\"");
+        // A take that nobody has judged has no number yet.
+        let number = token.map_or_else(|| format!("\"{claim}\""), |token| token.to_string());
+        let message = format!("fencing token {number} is out of bounds for scope \"{scope}\"");
         let at = match &mark {
             Some(mark) => format!("the mark is {}", mark.rank()),
             None => "no mark is known".to_owned(),
@@ -33,26 +37,36 @@ impl Rejection {
             Bound::Issued => format!(
                 "numbers of scope \"{scope}\" lets a session bring only a token that pgpalisade has given to one"
             ),
-            Bound::Pace(..) | Bound::MaxScopes(_) | Bound::Reserved => {
+            Bound::Pace(..) | Bound::MaxScopes(_) | Bound::Last | Bound::Reserved => {
                 format!("{bound} of scope \"{scope}\"")
             }
         };
         let detail =
-            format!("The session's token is {token}, {at}, and {limit}. Nothing was changed.");
+            format!("The session's token is {number}, {at}, and {limit}. Nothing was changed.");
         if bound == Bound::Issued {
             let hint = "Let pgpalisade give the token: SET fencing.token = 'lease', or 'after:' and the mark, or \
                 'next'. To bring the number of an election, an operator can set numbers = \"any\" in the policy.";
             let rejection = Self::new(RejectionKind::InvalidToken, message, detail, hint);
-            return rejection.about(scope, Some(token), mark);
+            return rejection.about(scope, token, mark);
         }
         let hint = "Check where the token comes from: it is not the next one of this election. If the election has \
             really come this far, raise the bound in the policy; if the mark is wrong, an operator can set it with \
             \"pgpalisade scope repair\".";
-        Self::new(RejectionKind::InvalidToken, message, detail, hint).about(
-            scope,
-            Some(token),
-            mark,
-        )
+        Self::new(RejectionKind::InvalidToken, message, detail, hint).about(scope, token, mark)
+    }
+
+    /// The mark is the highest token, so no other follows it.
+    fn no_token_left(scope: &Scope, claim: Claim, mark: Option<Mark>) -> Self {
+        let message = format!("no fencing token is left in scope \"{scope}\"");
+        let raised = mark.as_ref().map(|mark| raised_to(scope, mark));
+        let detail = format!(
+            "The session claims \"{claim}\". {} No token is higher than {}. Nothing was changed.",
+            raised.unwrap_or_default(),
+            Token::MAX
+        );
+        let hint = "Find out who declared it, and have an operator set the mark with \"pgpalisade scope repair\".";
+        let rejection = Self::new(RejectionKind::InvalidToken, message, detail, hint);
+        rejection.about(scope, None, mark)
     }
 
     /// The mark stands above what a session claims.
@@ -193,11 +207,11 @@ impl Rejection {
     }
 
     /// One more scope than the policy allows.
-    fn too_many_scopes(scope: &Scope, token: Token, most: u64) -> Self {
+    fn too_many_scopes(scope: &Scope, token: Option<Token>, most: u64) -> Self {
         let message = format!("scope \"{scope}\" is new, and there are too many scopes");
         let detail = format!("There are {most} or more. Nothing was changed.");
         let hint = "Correct the name, or have an operator add the scope to the policy, or raise tokens.max_scopes.";
-        Self::new(RejectionKind::Policy, message, detail, hint).about(scope, Some(token), None)
+        Self::new(RejectionKind::Policy, message, detail, hint).about(scope, token, None)
     }
 
     /// Prepared transactions of earlier tokens are left, and the policy does not let a takeover leave them.

@@ -1,10 +1,10 @@
 //! Verifiers from PostgreSQL, over a connection of their own: whoever can reach the proxy can make it ask, and
 //! takeovers may not wait for that.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use pgpalisade_logins::Verifier;
+use pgpalisade_logins::{Shapes, Verifier};
 use pgpalisade_tls::{Login, Secret};
 use tokio::sync::Mutex;
 use tokio_postgres::error::{DbError, Severity};
@@ -22,6 +22,10 @@ const APPLICATION_NAME: &str = "pgpalisade auth";
 /// Names in the query mean the same for everybody (CVE-2025-12819), and it changes nothing.
 const SETTINGS: &str = "SET search_path = pg_catalog, pg_temp; SET default_transaction_read_only = on; \
                         SET statement_timeout = '4s'; SET idle_session_timeout = 0";
+
+/// What PostgreSQL shows of users that do not exist, from version 16 on:
+/// <https://www.postgresql.org/docs/current/runtime-config-connection.html#GUC-SCRAM-ITERATIONS>.
+const ITERATIONS: &str = "SELECT current_setting('scram_iterations', true)";
 
 /// Why nobody knows what a user has.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -52,6 +56,8 @@ pub(super) struct AuthQuery {
     sql: String,
     timers: Timers,
     link: Mutex<Link>,
+    /// Of those whom it does not find. As it was said first, whatever is set later.
+    shapes: OnceLock<Shapes>,
 }
 
 #[derive(Debug, Default)]
@@ -71,7 +77,13 @@ impl AuthQuery {
             sql,
             timers,
             link: Mutex::default(),
+            shapes: OnceLock::new(),
         }
+    }
+
+    /// What those are like of whom there is nothing. Known once anybody was looked for.
+    pub(super) fn shapes(&self) -> Shapes {
+        self.shapes.get().cloned().unwrap_or_default()
     }
 
     /// What PostgreSQL has of a user; `None` where it is nothing that SCRAM could use.
@@ -121,7 +133,8 @@ impl AuthQuery {
             Err(_) => Err(LookupError::Late),
         };
         match connected {
-            Ok(client) => {
+            Ok((client, shapes)) => {
+                self.shapes.get_or_init(|| shapes);
                 let client = Arc::new(client);
                 link.client = Some(Arc::clone(&client));
                 Ok(client)
@@ -134,7 +147,7 @@ impl AuthQuery {
     }
 }
 
-async fn connect(login: &Secret<Login>) -> Result<Client, LookupError> {
+async fn connect(login: &Secret<Login>) -> Result<(Client, Shapes), LookupError> {
     let connected = login.expose().connect().await;
     let (client, connection) =
         connected.map_err(|error| LookupError::Connect(error.to_string().into()))?;
@@ -143,9 +156,12 @@ async fn connect(login: &Secret<Login>) -> Result<Client, LookupError> {
             tracing::warn!(%error, "the connection for auth_query");
         }
     });
-    let prepared = client.batch_execute(SETTINGS).await;
-    prepared.map_err(|error| LookupError::Connect(words(&error)))?;
-    Ok(client)
+    let refused = |error| LookupError::Connect(words(&error));
+    client.batch_execute(SETTINGS).await.map_err(refused)?;
+    let asked = client.query_typed(ITERATIONS, &[]).await.map_err(refused)?;
+    let setting: Option<&str> = asked.first().and_then(|row| row.try_get(0).ok()?);
+    let iterations = setting.and_then(|count| count.parse().ok());
+    Ok((client, Shapes::of_server(iterations)))
 }
 
 /// FATAL and PANIC end a session.

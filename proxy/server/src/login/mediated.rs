@@ -19,10 +19,12 @@ use super::error::Unproved;
 use super::startup::StartupRequest;
 use crate::accounts::{Accounts, Logins};
 use crate::arrivals::Arrival;
+use crate::aside::Aside;
 use crate::transport::Socket;
 use crate::wire::backend::tag;
 use crate::wire::encode;
 use crate::wire::header::{self, HEADER_LEN};
+use crate::worker::Shared;
 
 /// The largest answer of a client: PostgreSQL's `PG_MAX_SASL_MESSAGE_LENGTH`, and its `PG_MAX_AUTH_TOKEN_LENGTH`.
 const SASL_MAX: usize = 1024;
@@ -31,23 +33,26 @@ const PASSWORD_MAX: usize = 65_535;
 /// Has a client authenticated, however that is done, and waits until the server is ready for it.
 pub(super) async fn authenticate(
     legs: &mut Legs<'_>,
-    logins: &Logins,
+    shared: &Shared,
     request: &StartupRequest,
     arrival: &mut Arrival,
 ) -> Result<Authenticated, LoginError> {
     let mediator = Mediator {
         legs,
+        hashing: &shared.hashing,
         user: &request.user(),
         arrival,
         bytes: BytesMut::new(),
     };
-    let opened = mediator.run(logins).await?;
+    let opened = mediator.run(&shared.logins).await?;
     authentication::relay(legs, opened, arrival).await
 }
 
 /// A login between two sockets.
 struct Mediator<'a, 'b> {
     legs: &'a mut Legs<'b>,
+    /// Where passwords are hashed.
+    hashing: &'a Aside,
     /// The user of the startup packet.
     user: &'a [u8],
     arrival: &'a mut Arrival,
@@ -121,8 +126,21 @@ impl Mediator<'_, '_> {
         };
         let mut login = ServerLogin::new(self.user.to_vec(), credentials, channel);
         loop {
-            let body = request.get(HEADER_LEN..).unwrap_or_default();
-            let step = login.on_authentication(body, nonce(&rand::random()));
+            let is_to_hash = login.is_to_hash();
+            let answer = move || {
+                let body = request.get(HEADER_LEN..).unwrap_or_default();
+                let step = login.on_authentication(body, nonce(&rand::random()));
+                (login, step)
+            };
+            // In as many rounds as the server says: not on a thread on which sessions wait.
+            let answered = if is_to_hash {
+                let failed = || io::Error::other("the password could not be hashed");
+                self.hashing.run(answer).await.ok_or_else(failed)?
+            } else {
+                answer()
+            };
+            let step = answered.1;
+            login = answered.0;
             match step.map_err(|error| self.not_let_in(error))? {
                 Step::Done => return Ok(()),
                 Step::Wait => {}
