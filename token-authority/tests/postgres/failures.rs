@@ -434,7 +434,7 @@ async fn no_error_shows_the_password() {
         "host=127.0.0.1 port={} user=u",
         silent.local_addr().unwrap().port()
     );
-    let options: pgpalisade_authority::postgres::Options = dsn.parse().unwrap();
+    let options: Options = dsn.parse().unwrap();
     let begin = Instant::now();
     let options = options.with_timeout(Duration::from_millis(500));
     let error = Postgres::connect(&options).await.unwrap_err();
