@@ -52,5 +52,6 @@ mod tidy;
 mod tls;
 mod token_settings;
 mod transparent;
+mod traps;
 mod unix_socket;
 mod upgrade;

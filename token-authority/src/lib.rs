@@ -12,6 +12,7 @@ mod contents;
 pub mod embedded;
 pub mod etcd;
 mod lease;
+pub mod owned;
 pub mod postgres;
 mod rank;
 mod record;

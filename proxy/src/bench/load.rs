@@ -66,7 +66,7 @@ const FILL_TABLE: &str = "INSERT INTO pg_temp.pgpalisade_bench (n) VALUES (0)";
 
 /// Who answers: the server's version, when it was started, and whether it is a standby.
 pub(super) const SERVER: &str = "SELECT pg_catalog.current_setting('server_version'), \
-    (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::pg_catalog.int8, \
+    (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8, \
     pg_catalog.pg_is_in_recovery()";
 /// The cluster's own number, which an administrator may have hidden.
 pub(super) const IDENTIFIER: &str = "SELECT system_identifier FROM pg_catalog.pg_control_system()";

@@ -159,7 +159,10 @@ async fn begin(client: &Client, of: &AuditedTable) -> Result<Begun, AuditError> 
         .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         .await?;
     let table: u32 = client
-        .query_one("SELECT $1::text::regclass::oid", &[&of.table])
+        .query_one(
+            "SELECT $1::pg_catalog.text::pg_catalog.regclass::pg_catalog.oid",
+            &[&of.table],
+        )
         .await?
         .try_get(0)?;
     // From here on nobody's own functions and operators are found, and rows that a policy hides are an error.

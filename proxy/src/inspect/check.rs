@@ -193,13 +193,17 @@ async fn witness(config: &Config, control: &Chosen) -> (Verdict, Witnessed) {
             let verdict = Verdict::warn(
                 format!("the cluster keeps no copy of the marks that role {role} may use"),
                 format!(
-                    "let an owner of database {} run: {} and GRANT the role USAGE on the schema and SELECT, INSERT, \
+                    "let a superuser run in database {}: {} and GRANT the role USAGE on the schema and SELECT, INSERT, \
                      UPDATE on the table",
                     control.server.database,
                     witness::SETUP
                 ),
             );
             (verdict, None)
+        }
+        Err(error @ ControlError::Strange(_)) => {
+            let advice = "a proxy does not start, and a takeover fails, until that is done";
+            (Verdict::fail(error.to_string(), advice), None)
         }
         Err(error) => (unanswered(error), None),
     }

@@ -112,7 +112,7 @@ pub(super) async fn witness(client: &Client) -> Result<Witness, ControlError> {
     if witness::is_usable(client).await? {
         return witness::read(client).await.map(Witness::Kept);
     }
-    // Not where the schema is there and belongs to somebody else.
+    // Not where the schema is there and belongs to a superuser.
     let sql = "SELECT pg_catalog.to_regnamespace('pgpalisade') IS NULL \
         AND pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')";
     let rows = client.query_typed(sql, &[]).await?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pgpalisade_authority::owned::NAMES;
 use pgpalisade_tls::{Connector, FileError, Login, Negotiated, SSL_REQUEST};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -123,7 +124,7 @@ impl Connection {
             return Err(ControlError::Lost);
         }
         let begin = format!(
-            "BEGIN READ ONLY; SET LOCAL statement_timeout = {}",
+            "BEGIN READ ONLY; {NAMES}; SET LOCAL statement_timeout = {}",
             self.within.as_millis()
         );
         let looking = async {

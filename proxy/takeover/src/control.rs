@@ -101,6 +101,22 @@ struct Session {
     witness: Table,
 }
 
+/// What is asked over the connection.
+#[derive(Clone, Copy)]
+enum Request<'a> {
+    Statement(&'a str, &'a [(&'a (dyn ToSql + Sync), Type)]),
+    Script(&'a str),
+}
+
+impl Request<'_> {
+    async fn send(self, client: &Client) -> Result<Vec<Row>, tokio_postgres::Error> {
+        match self {
+            Self::Statement(sql, params) => client.query_typed(sql, params).await,
+            Self::Script(script) => client.batch_execute(script).await.map(|()| Vec::new()),
+        }
+    }
+}
+
 /// A connection that may serve: it has the rights and the lock, and its cluster is the one on record.
 struct Established {
     session: Arc<Session>,
@@ -159,18 +175,31 @@ impl Control {
         answered.map(|(rows, _)| rows)
     }
 
-    /// The same, and which cluster has answered: a connection that was made anew may lead to the successor of a
-    /// deposed primary.
+    /// The same with several statements in one message, which are one transaction.
+    pub(super) async fn run(&self, script: &str, deadline: Instant) -> Result<(), ControlError> {
+        self.ask(Request::Script(script), deadline).await.map(drop)
+    }
+
+    /// As [`Self::query`], and which cluster has answered: a connection that was made anew may lead to the successor
+    /// of a deposed primary.
     pub(super) async fn query_on_cluster(
         &self,
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
         deadline: Instant,
     ) -> Result<(Vec<Row>, Cluster), ControlError> {
+        self.ask(Request::Statement(sql, params), deadline).await
+    }
+
+    async fn ask(
+        &self,
+        request: Request<'_>,
+        deadline: Instant,
+    ) -> Result<(Vec<Row>, Cluster), ControlError> {
         loop {
             let session = self.session(deadline).await?;
             let began = Instant::now();
-            match timeout_at(deadline, session.client.query_typed(sql, params)).await {
+            match timeout_at(deadline, request.send(&session.client)).await {
                 Ok(result) => match result.map_err(ControlError::from) {
                     Err(ControlError::Lost) => {}
                     other => return other.map(|rows| (rows, session.cluster)),

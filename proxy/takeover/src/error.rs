@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::fmt;
 use std::sync::Arc;
 
+use pgpalisade_authority::owned::Strange;
 use pgpalisade_authority::{
     AuthorityError, AuthorityId, Backend, Cluster, Mark, Rank, Scope, Token,
 };
@@ -184,6 +185,9 @@ pub enum ControlError {
     /// The server refused the statement.
     #[error("{}", server_text(.0))]
     Server(Arc<tokio_postgres::Error>),
+    /// The witness is somebody else's, or has something attached to it.
+    #[error("the witness of the marks is {0}")]
+    Strange(Arc<Strange>),
     /// Nobody listens there, or there is no way.
     #[error("error connecting to server: {0}")]
     Dial(Arc<std::io::Error>),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::Cluster;
+use pgpalisade_authority::owned::NAMES;
 use pgpalisade_tls::Login;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -190,6 +191,7 @@ async fn connect(login: &Login, at: &Candidate) -> Result<Link, ControlError> {
             tracing::warn!(%error, "control connection");
         }
     });
+    client.batch_execute(NAMES).await?;
     Ok(Link {
         client,
         connection,

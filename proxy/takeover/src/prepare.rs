@@ -29,13 +29,14 @@ pub(super) async fn prepare(
     // Through pg_settings, because older servers do not know all of them. All that is written here is the copy of the
     // marks: nothing is admitted by it, so it does not wait for a standby.
     let settings = "SELECT pg_catalog.set_config(s.name, v.value, false) FROM (VALUES \
-        ('search_path', 'pg_catalog'), ('statement_timeout', $1), ('idle_session_timeout', '0'), \
+        ('statement_timeout', $1), ('idle_session_timeout', '0'), \
         ('idle_in_transaction_session_timeout', '0'), ('default_transaction_read_only', 'off'), \
         ('synchronous_commit', 'local')) \
         AS v(name, value) JOIN pg_catalog.pg_settings s ON s.name = v.name";
     client
         .query_typed(settings, &[(&timeout_ms, Type::TEXT)])
         .await?;
+    witness::prepare(client).await?;
     let backend = check_rights(client).await?;
     if let Some(previous) = previous {
         // Our own lost session may still hold the lock, if the server has not noticed.

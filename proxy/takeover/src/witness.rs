@@ -9,11 +9,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dashmap::DashMap;
+use pgpalisade_authority::owned::{Objects, PREPARED_GUARD, Strange};
 use pgpalisade_authority::{Authority, Incarnation, Mark, Rank, Scope, Token};
+use postgres_protocol::escape::escape_literal;
+use serde::Serialize;
 use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Row};
+use tokio_postgres::{Client, Row, SimpleQueryMessage, SimpleQueryRow};
 
 use super::control::{Control, answer};
 use super::error::{ControlError, DeclareError, StartError};
@@ -27,10 +29,19 @@ pub(super) enum Table {
     Missing,
 }
 
-/// What an owner of the database runs where the control role may not create the table itself.
+/// What a superuser runs where the control role may not create the table itself.
 pub const SETUP: &str = "CREATE SCHEMA IF NOT EXISTS pgpalisade; \
     CREATE TABLE IF NOT EXISTS pgpalisade.mark (scope text PRIMARY KEY, token int8 NOT NULL, \
     raised_at int8 NOT NULL, raised_by text NOT NULL, incarnation int8 NOT NULL DEFAULT 0);";
+
+/// What is used of the control connection's database.
+const OWN: Objects = Objects {
+    schema: "pgpalisade",
+    tables: &["mark"],
+    expressions: &["0"],
+    advice: "if the witness is your own, let the control role or a superuser own it, and nothing be attached to it; \
+             else have a superuser run: DROP SCHEMA pgpalisade CASCADE. It is a copy, which a proxy makes anew",
+};
 
 /// In the catalogs, because to_regclass fails where the role may not look into the schema.
 const IS_THERE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c \
@@ -42,46 +53,52 @@ const IS_USABLE: &str = "SELECT pg_catalog.has_schema_privilege('pgpalisade', 'U
     AND pg_catalog.has_table_privilege('pgpalisade.mark', 'INSERT') \
     AND pg_catalog.has_table_privilege('pgpalisade.mark', 'UPDATE')";
 
-const READ: &str = "SELECT scope, token, raised_at, raised_by, incarnation FROM pgpalisade.mark";
+/// Several statements in one message are one transaction
+/// (<https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-MULTI-STATEMENT>).
+fn read_statements() -> String {
+    let guard = OWN.guard();
+    format!(
+        "LOCK TABLE ONLY pgpalisade.mark IN ACCESS SHARE MODE; {guard}; \
+         SELECT scope, token, raised_at, raised_by, incarnation FROM pgpalisade.mark"
+    )
+}
 
 /// A row that is not lower in rank stays as it is: a mark never falls here either. `FOR UPDATE` of the conflicting row
 /// makes the comparison exact.
-const RAISE: &str = "INSERT INTO pgpalisade.mark AS m (scope, token, raised_at, raised_by, incarnation) \
-    SELECT * FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), \
-    pg_catalog.unnest($3), pg_catalog.unnest($4), pg_catalog.unnest($5)) \
-    ON CONFLICT (scope) DO UPDATE SET token = excluded.token, raised_at = excluded.raised_at, \
-    raised_by = excluded.raised_by, incarnation = excluded.incarnation \
-    WHERE (m.incarnation, m.token) < (excluded.incarnation, excluded.token)";
-
-/// The columns of rows for [`RAISE`].
-#[derive(Default)]
-struct Columns {
-    scopes: Vec<String>,
-    tokens: Vec<i64>,
-    raised_at: Vec<i64>,
-    raised_by: Vec<String>,
-    incarnations: Vec<i64>,
+fn raise_statements(guard: &str, rows: &[Written<'_>]) -> Result<String, ControlError> {
+    let rows = serde_json::to_string(rows)
+        .map_err(|error| ControlError::Down(error.to_string().into()))?;
+    let rows = escape_literal(&rows);
+    Ok(format!(
+        "LOCK TABLE ONLY pgpalisade.mark IN ROW EXCLUSIVE MODE; {guard}; \
+         INSERT INTO pgpalisade.mark AS m (scope, token, raised_at, raised_by, incarnation) \
+         SELECT * FROM pg_catalog.json_to_recordset({rows}) AS rows (scope pg_catalog.text, token pg_catalog.int8, \
+         raised_at pg_catalog.int8, raised_by pg_catalog.text, incarnation pg_catalog.int8) \
+         ON CONFLICT (scope) DO UPDATE SET token = excluded.token, raised_at = excluded.raised_at, \
+         raised_by = excluded.raised_by, incarnation = excluded.incarnation \
+         WHERE (m.incarnation, m.token) < (excluded.incarnation, excluded.token)"
+    ))
 }
 
-impl Columns {
-    fn push(&mut self, scope: &Scope, mark: &Mark) {
-        self.scopes.push(scope.to_string());
-        // A token is at most 2^63-1.
-        self.tokens
-            .push(i64::try_from(mark.token.get()).unwrap_or(i64::MAX));
-        self.raised_at.push(mark.raised_at);
-        self.raised_by.push(mark.raised_by.clone());
-        self.incarnations.push(mark.incarnation.get().into());
-    }
+/// A row to be written.
+#[derive(Serialize)]
+struct Written<'a> {
+    scope: &'a str,
+    token: u64,
+    raised_at: i64,
+    raised_by: &'a str,
+    incarnation: u32,
+}
 
-    fn params(&self) -> [(&(dyn ToSql + Sync), Type); 5] {
-        [
-            (&self.scopes, Type::TEXT_ARRAY),
-            (&self.tokens, Type::INT8_ARRAY),
-            (&self.raised_at, Type::INT8_ARRAY),
-            (&self.raised_by, Type::TEXT_ARRAY),
-            (&self.incarnations, Type::INT8_ARRAY),
-        ]
+impl<'a> Written<'a> {
+    fn of((scope, mark): (&'a Scope, &'a Mark)) -> Self {
+        Self {
+            scope: scope.as_str(),
+            token: mark.token.get(),
+            raised_at: mark.raised_at,
+            raised_by: &mark.raised_by,
+            incarnation: mark.incarnation.get(),
+        }
     }
 }
 
@@ -129,9 +146,7 @@ impl Witness {
         }
         let (table, _) = self.control.witness(deadline).await?;
         if table == Table::Usable {
-            let mut columns = Columns::default();
-            columns.push(scope, mark);
-            let written = self.control.query(RAISE, &columns.params(), deadline).await;
+            let written = self.write(Written::of((scope, mark)), deadline).await;
             written.map_err(|why| DeclareError::Witness {
                 scope: scope.clone(),
                 why,
@@ -140,6 +155,34 @@ impl Witness {
         let mut written = self.written.entry(scope.clone()).or_insert(mark.rank());
         *written = (*written).max(mark.rank());
         Ok(())
+    }
+
+    async fn write(&self, row: Written<'_>, deadline: Instant) -> Result<(), ControlError> {
+        let raise = raise_statements(PREPARED_GUARD, &[row])?;
+        let refused = match self.control.run(&raise, deadline).await {
+            Err(error @ ControlError::Server(_)) => error,
+            other => return other,
+        };
+        strange(&self.control.query(&OWN.question(), &[], deadline).await?)?;
+        Err(refused)
+    }
+}
+
+/// Prepares a control connection for writing.
+pub(super) async fn prepare(client: &Client) -> Result<(), ControlError> {
+    Ok(client.batch_execute(&OWN.prepare_guard()).await?)
+}
+
+/// Whether the table, or its place, is such that nobody else's code can be run by it.
+async fn check(client: &Client) -> Result<(), ControlError> {
+    strange(&client.query_typed(&OWN.question(), &[]).await?)
+}
+
+fn strange(rows: &[Row]) -> Result<(), ControlError> {
+    let read = Strange::read(&OWN, rows);
+    match read.map_err(|error| ControlError::Answer(error.into()))? {
+        None => Ok(()),
+        Some(strange) => Err(ControlError::Strange(strange.into())),
     }
 }
 
@@ -165,17 +208,15 @@ pub(super) async fn compare(
             others: lost.len() - 1,
         });
     }
-    let mut behind = Columns::default();
-    for (scope, mark) in &marks {
-        if witnessed
-            .get(scope)
-            .is_none_or(|seen| seen.rank() < mark.rank())
-        {
-            behind.push(scope, mark);
-        }
-    }
-    if !behind.scopes.is_empty() {
-        client.query_typed(RAISE, &behind.params()).await?;
+    let is_behind = |(scope, mark): &(&Scope, &Mark)| {
+        let seen = witnessed.get(*scope);
+        seen.is_none_or(|seen| seen.rank() < mark.rank())
+    };
+    let behind: Vec<_> = marks.iter().filter(is_behind).map(Written::of).collect();
+    if !behind.is_empty() {
+        client
+            .batch_execute(&raise_statements(&OWN.guard(), &behind)?)
+            .await?;
     }
     Ok(Table::Usable)
 }
@@ -216,7 +257,7 @@ async fn open(client: &Client) -> Result<Table, ControlError> {
                 %error,
                 setup = SETUP,
                 "the cluster keeps no witness of the marks, so an authority that was restored from an older snapshot \
-                 would not be noticed; let an owner of the control connection's database run \"setup\" and GRANT \
+                 would not be noticed; let a superuser run \"setup\" in the control connection's database and GRANT \
                  the control role USAGE on the schema and SELECT, INSERT, UPDATE on the table, or set witness = \"off\""
             );
             return Ok(Table::Missing);
@@ -229,8 +270,9 @@ async fn open(client: &Client) -> Result<Table, ControlError> {
     }
 }
 
-/// Whether the table is there, and may be read and written.
+/// Whether the table is there, and may be read and written. Fails if somebody else could run code by it.
 pub async fn is_usable(client: &Client) -> Result<bool, ControlError> {
+    check(client).await?;
     // Asked one after the other, because the privilege functions fail where the table is missing.
     for sql in [IS_THERE, IS_USABLE] {
         let rows = client.query_typed(sql, &[]).await?;
@@ -252,32 +294,43 @@ pub(super) async fn read_if_there(client: &Client) -> Result<HashMap<Scope, Mark
 
 /// Every mark that the witness has. Fails where there is no table.
 pub async fn read(client: &Client) -> Result<HashMap<Scope, Mark>, ControlError> {
-    let rows = client.query_typed(READ, &[]).await?;
-    let mut marks = HashMap::with_capacity(rows.len());
-    for row in &rows {
+    let mut marks = HashMap::new();
+    for message in client.simple_query(&read_statements()).await? {
         // A row that nobody of us has written says nothing.
-        if let Some((scope, mark)) = mark(row)? {
+        if let SimpleQueryMessage::Row(row) = message
+            && let Some((scope, mark)) = mark(&row)
+        {
             marks.insert(scope, mark);
         }
     }
     Ok(marks)
 }
 
-fn mark(row: &Row) -> Result<Option<(Scope, Mark)>, ControlError> {
-    let scope: String = answer(row, 0)?;
-    let token: i64 = answer(row, 1)?;
-    let (raised_at, raised_by) = (answer(row, 2)?, answer(row, 3)?);
-    let token = u64::try_from(token).ok().and_then(|t| Token::new(t).ok());
-    let incarnation = u32::try_from(answer::<i64>(row, 4)?).ok();
-    let known = (Scope::new(&scope), token, incarnation.map(Incarnation::new));
-    let (Ok(scope), Some(token), Some(incarnation)) = known else {
-        tracing::warn!(scope, "a row of pgpalisade.mark is not a mark");
-        return Ok(None);
+/// The guard's row has one column.
+fn mark(row: &SimpleQueryRow) -> Option<(Scope, Mark)> {
+    if row.len() == 1 {
+        return None;
+    }
+    let column = |at| row.try_get(at).ok().flatten();
+    let known = || {
+        let mark = Mark::new(
+            Token::new(column(1)?.parse().ok()?).ok()?,
+            column(2)?.parse().ok()?,
+            column(3)?.to_owned(),
+        );
+        // The record of a repair is in the authority alone.
+        let incarnation = Incarnation::new(column(4)?.parse().ok()?);
+        Some((
+            Scope::new(column(0)?).ok()?,
+            Mark {
+                incarnation,
+                ..mark
+            },
+        ))
     };
-    // The record of a repair is in the authority alone.
-    let mark = Mark {
-        incarnation,
-        ..Mark::new(token, raised_at, raised_by)
-    };
-    Ok(Some((scope, mark)))
+    let known = known();
+    if known.is_none() {
+        tracing::warn!(scope = column(0), "a row of pgpalisade.mark is not a mark");
+    }
+    known
 }

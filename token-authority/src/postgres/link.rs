@@ -14,7 +14,9 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Connection, Row, Socket};
 
 use super::options::{Options, SCHEMA};
+use super::own::OWN;
 use crate::AuthorityError;
+use crate::owned::{NAMES, Strange};
 
 /// The step of another store, or of another format.
 pub(super) const OTHER_STORE: &str = "PFA01";
@@ -30,6 +32,8 @@ pub(super) type Arguments<'a> = [(&'a (dyn ToSql + Sync), Type)];
 /// An open connection.
 pub(super) struct Link {
     client: Client,
+    /// Held while something is asked: nothing may come between the messages of a transaction.
+    pub(super) turn: tokio::sync::Mutex<()>,
     heard: Arc<Heard>,
     driver: JoinHandle<()>,
 }
@@ -57,6 +61,8 @@ pub(super) enum LinkError {
     Encoding(String),
     /// A row makes no sense.
     Record(String),
+    /// The store is somebody else's, or has something attached to it.
+    Strange(Strange),
 }
 
 /// What a session has to be like before it is used.
@@ -95,9 +101,13 @@ impl Link {
         let driver = tokio::spawn(drive(connection, Arc::clone(&heard)));
         let link = Self {
             client,
+            turn: tokio::sync::Mutex::default(),
             heard,
             driver,
         };
+        // In two messages: the guard is read with the path that the first one sets.
+        link.client.batch_execute(NAMES).await?;
+        link.client.batch_execute(&OWN.prepare_guard()).await?;
         if purpose != Purpose::Inspect {
             link.check_server().await?;
             let settings = settings(options, purpose);
@@ -133,7 +143,11 @@ impl Link {
         sql: &str,
         arguments: &Arguments<'_>,
     ) -> Result<Vec<Row>, LinkError> {
-        let rows = match timeout(bound, self.client.query_typed(sql, arguments)).await {
+        let asked = async {
+            let _turn = self.turn.lock().await;
+            self.client.query_typed(sql, arguments).await
+        };
+        let rows = match timeout(bound, asked).await {
             Ok(answer) => answer?,
             Err(_) => return Err(LinkError::Broken(format!("no answer within {bound:?}"))),
         };
@@ -152,7 +166,7 @@ impl Link {
 
     /// No step warns. The warning that may come is that the wait for a synchronous standby was cut short: the server
     /// then says that it has committed, though only it has.
-    fn unwarned(&self) -> Result<(), LinkError> {
+    pub(super) fn unwarned(&self) -> Result<(), LinkError> {
         let mut warning = self.heard.warning.lock();
         match warning.take() {
             Some(warning) => Err(LinkError::Broken(format!(
@@ -222,8 +236,7 @@ fn settings(options: &Options, purpose: Purpose) -> String {
         Purpose::Inspect => String::new(),
     };
     format!(
-        "SET search_path = pg_catalog, pg_temp; \
-         SET default_transaction_isolation = 'read committed'; \
+        "SET default_transaction_isolation = 'read committed'; \
          SET default_transaction_read_only = off; \
          SET client_min_messages = warning; \
          SET jit = off; \
@@ -296,7 +309,7 @@ impl LinkError {
         let said = format!("{place}: {self}");
         let Some(code) = self.code().map(SqlState::code) else {
             return match self {
-                Self::Record(_) => AuthorityError::Damaged(said),
+                Self::Record(_) | Self::Strange(_) => AuthorityError::Damaged(said),
                 _ => AuthorityError::Unavailable(said),
             };
         };
@@ -323,6 +336,7 @@ impl std::fmt::Display for LinkError {
             Self::Refused(refusal) => {
                 write!(f, "{} ({})", refusal.message(), refusal.code().code())
             }
+            Self::Strange(strange) => strange.fmt(f),
             Self::Standby => f.write_str(
                 "this server is a standby and accepts no writes; name the primary, or all hosts of the cluster",
             ),

@@ -2,9 +2,8 @@
 //!
 //! # Why the steps are atomic
 //!
-//! Every step is one function on the server, called in one statement outside a transaction block, and sent as one
-//! message: the server takes it, commits it, and only then answers. A proxy that stops in the middle holds no lock,
-//! for it never has a transaction open.
+//! Every step is one function on the server, called in one statement, in a transaction of its own that first makes sure
+//! whose the store is (`own`). All of it is sent at once: a proxy that stops in the middle holds no lock.
 //!
 //! Inside a step the isolation level is READ COMMITTED, and the function is `VOLATILE`, so that each of its statements
 //! sees what was committed before that statement began
@@ -40,6 +39,7 @@ mod lease;
 mod link;
 mod open;
 mod options;
+mod own;
 mod read;
 mod steps;
 mod takeovers;
@@ -47,13 +47,11 @@ mod watch;
 mod worker;
 
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::Stream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -71,6 +69,7 @@ use crate::{
 };
 use link::LinkError;
 use options::SCHEMA;
+use own::Locks;
 use steps::{CLUSTER, Declare, Forget, MARK, Reply, SESSION};
 use watch::Reader;
 use worker::{Alone, Job, RECOVERY, Taking, Worker};
@@ -168,24 +167,14 @@ impl Postgres {
     ) -> Result<Vec<T>, AuthorityError> {
         let bound = self.inner.options.timeout();
         let link = self.bounded(bound, self.inner.reader.link()).await?;
-        let place = self.inner.options.to_string();
-        let all = async {
-            let none: [(i32, tokio_postgres::types::Type); 0] = [];
-            let rows = soon(bound, link.client().query_typed_raw(&sql, none)).await??;
-            let mut rows = pin!(rows);
-            let mut all = Vec::new();
-            while let Some(row) = soon(bound, poll_fn(|cx| rows.as_mut().poll_next(cx))).await? {
-                all.push(read(&row?)?);
-            }
-            Ok::<_, LinkError>(all)
-        };
-        match all.await {
+        let rows = link.own(bound, Locks::Look, &sql, &[]).await;
+        match rows.and_then(|rows| rows.iter().map(read).collect()) {
             Ok(all) => Ok(all),
             Err(error) => {
                 if matches!(error, LinkError::Broken(_)) {
                     self.inner.reader.discard(&link).await;
                 }
-                Err(error.into_authority(&place))
+                Err(error.into_authority(&self.inner.options.to_string()))
             }
         }
     }
@@ -203,11 +192,6 @@ impl Postgres {
             }
         }
     }
-}
-
-async fn soon<T>(bound: Duration, answer: impl Future<Output = T>) -> Result<T, LinkError> {
-    let silence = |_| LinkError::Broken(format!("no answer within {bound:?}"));
-    timeout(bound, answer).await.map_err(silence)
 }
 
 impl Drop for Inner {

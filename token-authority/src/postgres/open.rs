@@ -7,6 +7,8 @@ use tokio_postgres::types::Type;
 
 use super::link::{Link, LinkError, Purpose, get};
 use super::options::{Options, SCHEMA};
+use super::own::Locks;
+use crate::owned::Strange;
 use crate::{AuthorityError, AuthorityId};
 
 /// The format that this version writes. Any other is refused.
@@ -38,7 +40,7 @@ pub enum OpenError {
         why: String,
     },
     /// The role may not make or use the schema.
-    #[error("the PostgreSQL authority at {place}: {why}; let an owner of the database run: {sql}")]
+    #[error("the PostgreSQL authority at {place}: {why}; have a superuser run: {sql}")]
     Rights {
         /// Where the server is.
         place: String,
@@ -57,6 +59,14 @@ pub enum OpenError {
         place: String,
         /// The format in the schema.
         found: i32,
+    },
+    /// Somebody else could run code by it.
+    #[error("the PostgreSQL authority at {place} is {why}")]
+    NotOurs {
+        /// Where the server is.
+        place: String,
+        /// What is in the way, whose it is, and what to do.
+        why: Strange,
     },
     /// The schema is not ours, or is damaged.
     #[error(
@@ -134,13 +144,16 @@ async fn read_identity(
 ) -> Result<Option<(i32, AuthorityId)>, LinkError> {
     let bound = options.timeout();
     let table = format!("{SCHEMA}.store");
+    if let Some(strange) = link.strange(bound).await {
+        return Err(strange);
+    }
     let there = "SELECT to_regclass($1) IS NOT NULL";
     let rows = link.ask(bound, there, &[(&table, Type::TEXT)]).await?;
     if !get::<bool>(rows.first().ok_or_else(LinkError::no_row)?, 0)? {
         return Ok(None);
     }
     let asked = format!("SELECT format, identity FROM {table}");
-    let rows = link.ask(bound, &asked, &[]).await?;
+    let rows = link.own(bound, Locks::Identity, &asked, &[]).await?;
     let row = rows
         .first()
         .ok_or_else(|| LinkError::Record("its table \"store\" is empty".into()))?;
@@ -207,6 +220,7 @@ pub(super) fn open_error(options: &Options, error: LinkError) -> OpenError {
         LinkError::Standby | LinkError::TooOld(_) | LinkError::Encoding(_) => {
             OpenError::Unsuitable { place, why }
         }
+        LinkError::Strange(why) => OpenError::NotOurs { place, why },
         LinkError::Record(_) => OpenError::Damaged { place, why },
         LinkError::Broken(_) => OpenError::Unreachable { place, why },
         LinkError::Refused(refusal) => match refusal.code().code() {

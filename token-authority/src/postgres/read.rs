@@ -3,6 +3,7 @@
 use super::link::{Link, LinkError, Purpose};
 use super::open::{OpenError, find, open_error};
 use super::options::{Options, SCHEMA};
+use super::own::Locks;
 use super::steps::{self, CLUSTER, MARK, SESSION};
 use super::takeovers::{HISTORY, history};
 use crate::takeovers::History;
@@ -24,7 +25,7 @@ pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
     };
     let bound = options.timeout();
     let contents = async {
-        let ask = async |sql: String| link.ask(bound, &sql, &[]).await;
+        let ask = async |sql: String| link.own(bound, Locks::Look, &sql, &[]).await;
         // Sessions first: the mark that is read after them is never below one of their tokens.
         let sessions = format!("SELECT s.scope, {SESSION} FROM {SCHEMA}.sessions s");
         let sessions = ask(sessions).await?;

@@ -12,9 +12,10 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio_postgres::types::Type;
 
-use super::link::{Link, LinkError, Purpose, get};
+use super::link::{Arguments, Link, LinkError, Purpose, get};
 use super::open;
 use super::options::{Options, SCHEMA};
+use super::own::Locks;
 use super::steps::{self, CLUSTER, MARK};
 use super::worker::Backoff;
 use crate::watchers::Watchers;
@@ -140,7 +141,8 @@ impl Reader {
              FROM {SCHEMA}.store s LEFT JOIN {SCHEMA}.marks m ON m.changed >= $1::text::xid8"
         );
         let bound = self.options.timeout();
-        let rows = link.ask(bound, &sql, &[(&horizon, Type::TEXT)]).await?;
+        let arguments: &Arguments<'_> = &[(&horizon, Type::TEXT)];
+        let rows = link.own(bound, Locks::Look, &sql, arguments).await?;
         let first = rows.first().ok_or_else(LinkError::no_row)?;
         let cluster = steps::cluster(first, 1)?;
         let (mut changes, mut marks) = (Vec::new(), HashMap::new());

@@ -6,13 +6,14 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, error::SqlState};
 
-use super::link::{Link, LinkError, Purpose, WENT_BACK};
+use super::link::{Arguments, Link, LinkError, Purpose, WENT_BACK};
 use super::open::FORMAT;
 use super::options::{Options, SCHEMA};
+use super::own::Locks;
 use super::steps::{self, Backends, Declare, Forget, Marks, Together};
 use crate::{
     AuthorityError, AuthorityId, Backend, Cluster, Drained, Enrolled, Mark, Rank, RepairRequest,
@@ -300,7 +301,11 @@ impl Worker {
             .as_ref()
             .ok_or_else(|| LinkError::Broken("not connected".into()))?;
         let sql = steps::call(function, &arguments);
-        let rows = link.ask(bound, &sql, &arguments).await?;
+        let locks = match function {
+            "enrol" | "recover" => Locks::Cluster,
+            _ => Locks::Step,
+        };
+        let rows = within(bound, link.own(bound, locks, &sql, &arguments)).await?;
         self.answered = Some((connection, step));
         Ok(rows)
     }
@@ -338,13 +343,14 @@ impl Worker {
         ];
         let bound = self.options.timeout();
         let sql = steps::call("hello", &arguments);
-        link.ask(bound, &sql, &arguments).await?;
+        within(bound, link.own(bound, Locks::Step, &sql, &arguments)).await?;
         // From here on it is the new row that has to stay. The old one may go even where no answer says so.
         (self.connection, self.step) = (connection, 0);
         self.answered = Some((connection, 0));
         if before.is_some() {
             let done = format!("DELETE FROM {SCHEMA}.connections WHERE id = $1");
-            link.ask(bound, &done, &[(&before, Type::INT8)]).await?;
+            let arguments: &Arguments<'_> = &[(&before, Type::INT8)];
+            within(bound, link.own(bound, Locks::Step, &done, arguments)).await?;
         }
         self.link = Some(link);
         Ok(())
@@ -362,6 +368,15 @@ impl Worker {
         }
         error
     }
+}
+
+/// A wait over `bound` is the end of the connection.
+async fn within<T>(
+    bound: Duration,
+    answer: impl Future<Output = Result<T, LinkError>>,
+) -> Result<T, LinkError> {
+    let silence = |_| LinkError::Broken(format!("no answer within {bound:?}"));
+    timeout(bound, answer).await.map_err(silence)?
 }
 
 fn integer(value: &i64) -> (&(dyn ToSql + Sync), Type) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use pgpalisade_authority::postgres::Options;
 use pgpalisade_authority::{
     Authority, AuthorityError, Cluster, Declared, Enrolled, Mark, Postgres, TakeoverEnd,
     TakeoverRecord,
@@ -14,6 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::machine::{self, PATIENCE, Signal};
 use crate::stage::{CLUSTER, Server, backend, connect, declare, impatient, options, scope, token};
+use pgpalisade_tests::held_relay::{Direction, HeldRelay};
 use pgpalisade_tests::postgres::Auth;
 
 /// Repeats a declaration until it is answered.
@@ -111,21 +113,30 @@ async fn a_crash_loses_nothing_that_was_answered() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_whose_end_is_not_heard_of_is_no_lost_step() {
     let server = Server::start();
-    let store = impatient(&server).await;
+    let relay = HeldRelay::start(([127, 0, 0, 1], server.port()).into());
+    let (host, port) = (relay.address().ip(), relay.address().port());
+    let dsn = format!("host={host} port={port} user=postgres dbname=postgres");
+    let options: Options = dsn.parse().unwrap();
+    let options = options.with_timeout(Duration::from_secs(1));
+    let store = Postgres::connect(&options).await.unwrap();
     store.enrol(CLUSTER).await.unwrap();
     declare(&store, "s", 1, 1).await.unwrap();
-    server.sql(
-        "CREATE SEQUENCE first; CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-         IF nextval('public.first') = 1 THEN \
-         PERFORM set_config('client_connection_check_interval', '0', false), pg_sleep(2); \
-         END IF; RETURN OLD; END $$; \
-         CREATE CONSTRAINT TRIGGER slow AFTER DELETE ON pgpalisade_authority.connections \
-         DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()",
-    );
+    let mut holder = server.admin();
+    holder.rows("BEGIN");
+    holder.rows("SELECT * FROM pgpalisade_authority.connections FOR UPDATE");
     terminate_sessions(&server);
-    let error = declare(&store, "s", 2, 1).await.unwrap_err();
+    let again = store.clone();
+    let declaring = tokio::spawn(async move {
+        // The first may find a connection that has not heard of its end.
+        let first = declare(&again, "s", 2, 1).await;
+        first.and(declare(&again, "s", 2, 1).await)
+    });
+    // The old row is to go: the answer to that is held back.
+    wait_for_waiting(&server);
+    relay.hold(Direction::ToClient);
+    holder.rows("ROLLBACK");
+    let error = declaring.await.unwrap().unwrap_err();
     assert!(matches!(error, AuthorityError::Unavailable(_)), "{error}");
-    // The row goes at the commit, a second after the store has given up.
     let end = Instant::now() + PATIENCE;
     while server
         .sql("SELECT 1 FROM pgpalisade_authority.connections")
@@ -423,7 +434,7 @@ async fn no_error_shows_the_password() {
         "host=127.0.0.1 port={} user=u",
         silent.local_addr().unwrap().port()
     );
-    let options: pgpalisade_authority::postgres::Options = dsn.parse().unwrap();
+    let options: Options = dsn.parse().unwrap();
     let begin = Instant::now();
     let options = options.with_timeout(Duration::from_millis(500));
     let error = Postgres::connect(&options).await.unwrap_err();

@@ -12,4 +12,5 @@ mod failures;
 mod first_use;
 mod stage;
 mod suite;
+mod traps;
 mod watching;

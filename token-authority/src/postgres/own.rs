@@ -1,0 +1,134 @@
+//! The store is used in transactions that have found it to be its own.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::Stream as _;
+use futures_util::future::maybe_done;
+use tokio::time::timeout;
+use tokio_postgres::Row;
+
+use super::link::{Arguments, Link, LinkError};
+use super::options::SCHEMA;
+use crate::owned::{Objects, PREPARED_GUARD, Strange};
+
+/// What the store uses of the database. The expressions are those of `tables.sql`.
+pub(super) const OWN: Objects = Objects {
+    schema: SCHEMA,
+    tables: &[
+        "store",
+        "marks",
+        "sessions",
+        "takeovers",
+        "leases",
+        "connections",
+    ],
+    expressions: &[
+        "true",
+        "false",
+        "0",
+        "now()",
+        "pg_current_xact_id()",
+        "one",
+        "(token > 0)",
+        "(octet_length(identity) = 16)",
+    ],
+    advice: "let all proxies log in as the owner of the store; if nobody of you has made it, have a superuser run: \
+             DROP SCHEMA pgpalisade_authority CASCADE",
+};
+
+/// What a transaction keeps as it is before it looks whose the store is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Locks {
+    /// The one table that a store of any format has, to read.
+    Identity,
+    /// All tables, to read.
+    Look,
+    /// The same, to write all but the cluster on record.
+    Step,
+    /// The same, to write that too. EXCLUSIVE at once: two that held less would wait for each other.
+    Cluster,
+}
+
+impl Locks {
+    fn begin(self) -> String {
+        let (store, others) = match self {
+            Self::Identity => ("ACCESS SHARE", None),
+            Self::Look => ("ACCESS SHARE", Some("ACCESS SHARE")),
+            Self::Step => ("ACCESS SHARE", Some("ROW EXCLUSIVE")),
+            Self::Cluster => ("EXCLUSIVE", Some("ROW EXCLUSIVE")),
+        };
+        let lock =
+            |table: &str, mode: &str| format!("LOCK TABLE ONLY {SCHEMA}.{table} IN {mode} MODE; ");
+        let mut begin = "BEGIN ISOLATION LEVEL READ COMMITTED; ".to_owned();
+        begin.push_str(&lock("store", store));
+        if let Some(mode) = others {
+            let others = OWN.tables.iter().filter(|table| **table != "store");
+            begin.extend(others.map(|table| lock(table, mode)));
+        }
+        begin.push_str(PREPARED_GUARD);
+        begin
+    }
+}
+
+impl Link {
+    /// Asks in a transaction that has found the store to be its own, and waits until it is committed. Each part of the
+    /// answer must come within `bound`.
+    ///
+    /// The whole transaction is on its way before the first answer, so a proxy that stops in the middle holds no lock.
+    /// Once the guard has failed, the server runs nothing of what follows it.
+    pub(super) async fn own(
+        &self,
+        bound: Duration,
+        locks: Locks,
+        sql: &str,
+        arguments: &Arguments<'_>,
+    ) -> Result<Vec<Row>, LinkError> {
+        let silence = |_| LinkError::Broken(format!("no answer within {bound:?}"));
+        let turn = timeout(bound, self.turn.lock()).await.map_err(silence)?;
+        let begin = locks.begin();
+        let arguments = arguments.iter().map(|(value, of)| (*value, of.clone()));
+        let mut begun = pin!(self.client().batch_execute(&begin));
+        let mut asked = pin!(maybe_done(self.client().query_typed_raw(sql, arguments)));
+        let mut ended = pin!(maybe_done(self.client().batch_execute("COMMIT")));
+        let sent = poll_fn(|context| {
+            // A future sends its message when it is polled first.
+            let begun = begun.as_mut().poll(context);
+            let _ = asked.as_mut().poll(context);
+            let _ = ended.as_mut().poll(context);
+            begun
+        });
+        if let Err(error) = timeout(bound, sent).await.map_err(silence)? {
+            drop(turn);
+            return Err(self.strange(bound).await.unwrap_or(error.into()));
+        }
+        timeout(bound, asked.as_mut()).await.map_err(silence)?;
+        let answer = asked.as_mut().take_output().ok_or_else(LinkError::no_row)?;
+        let (mut answer, mut rows) = (pin!(answer?), Vec::new());
+        loop {
+            let next = poll_fn(|context| answer.as_mut().poll_next(context));
+            match timeout(bound, next).await.map_err(silence)? {
+                Some(row) => rows.push(row?),
+                None => break,
+            }
+        }
+        timeout(bound, ended.as_mut()).await.map_err(silence)?;
+        ended
+            .as_mut()
+            .take_output()
+            .ok_or_else(LinkError::no_row)??;
+        self.unwarned()?;
+        Ok(rows)
+    }
+
+    /// What is in the way, if anything is.
+    pub(super) async fn strange(&self, bound: Duration) -> Option<LinkError> {
+        let asked = self.ask(bound, &OWN.question(), &[]).await;
+        match asked.map(|rows| Strange::read(&OWN, &rows)) {
+            Ok(Ok(strange)) => strange.map(LinkError::Strange),
+            Ok(Err(error)) => Some(error.into()),
+            Err(error) => Some(error),
+        }
+    }
+}
