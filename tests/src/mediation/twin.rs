@@ -7,6 +7,7 @@ const SHOWN: usize = 3;
 
 /// The first difference between what was said directly and through the proxy.
 pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
+    let (direct, proxied) = (compared(direct), compared(proxied));
     let (expect, found): (Vec<_>, Vec<_>) = (
         direct.iter().map(comparable).collect(),
         proxied.iter().map(comparable).collect(),
@@ -22,6 +23,16 @@ pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
         from(direct),
         from(proxied)
     ))
+}
+
+/// Up to a message that a COPY does not take: PostgreSQL tells that and ends the session, the proxy says both at once.
+fn compared(messages: &[Message]) -> &[Message] {
+    let out_of_step = |message: &Message| {
+        let text = message.field(b'M').unwrap_or_default();
+        message.tag == b'E' && text.contains("during COPY from stdin")
+    };
+    let end = messages.iter().position(out_of_step);
+    &messages[..end.unwrap_or(messages.len())]
 }
 
 /// The message without what differs from run to run: pids, times, object and transaction ids.

@@ -58,10 +58,11 @@ const JUDGEMENT: &str = "
     CREATE FUNCTION contents() RETURNS TABLE (relation text, scopes text, rows text) LANGUAGE plpgsql AS $$
     DECLARE t regclass;
     BEGIN
-        FOR t IN SELECT oid FROM pg_class WHERE relkind = 'r' AND relnamespace >= 16384 OR oid IN (
-            SELECT oid FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace)
+        FOR t IN SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE relkind = 'r' AND nspname NOT LIKE 'pg_%' AND nspname <> 'information_schema'
         LOOP
-            (relation, scopes) := (t::text, coalesce(obj_description(t, 'pg_class'), ''));
+            relation := t::text;
+            scopes := coalesce(obj_description(t, 'pg_class'), '');
             EXECUTE format('SELECT string_agg(x::text || x.xmin::text, '';'') FROM %s AS x', t) INTO rows;
             RETURN NEXT;
         END LOOP;
