@@ -107,6 +107,14 @@ impl Session {
             Self::Ruler => Some("default=@0,a=@0,b=@0"),
         }
     }
+
+    /// The token that its first statement declares, before the conversation begins.
+    pub const fn first_token(self) -> Option<&'static str> {
+        match self {
+            Self::Late => Some("@0"),
+            _ => None,
+        }
+    }
 }
 
 /// A database, by the encoding of its data.
@@ -305,6 +313,9 @@ impl fmt::Display for Conversation {
         }
         for (name, value) in &self.startup {
             write!(f, " {name}={value}")?;
+        }
+        if let Some(token) = self.session.first_token() {
+            write!(f, "\n  answered: SET fencing.token = '{token}'")?;
         }
         for step in &self.steps {
             match step {

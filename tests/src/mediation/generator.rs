@@ -129,10 +129,6 @@ fn startup(
 impl Generator {
     fn write(&mut self) {
         let holds = self.words.session == Session::Holder;
-        if self.words.session == Session::Late {
-            self.query("SET fencing.token = '@0'");
-            self.steps.push(Step::Wait);
-        }
         let fragment_at = match holds || once_in(&mut self.random, 2) {
             true => Some(self.random.random_range(0..4)),
             false => None,
@@ -162,7 +158,7 @@ impl Generator {
                 .iter()
                 .any(|word| text.contains(word))
         };
-        for step in self.steps.iter_mut().skip(1) {
+        for step in &mut self.steps {
             match step {
                 Step::Say(Message::Query(parts)) => parts.retain(|sql| !lays_down(sql)),
                 Step::Say(Message::Parse(_, sql)) if lays_down(sql) => *sql = "SELECT 1".into(),

@@ -131,6 +131,9 @@ impl Client {
             .last()
             .is_some_and(|last| last.tag == b'Z');
         let end = if ready { End::Answered } else { End::Closed };
+        if let (true, Some(token)) = (ready, conversation.session.first_token()) {
+            wire.query(&format!("SET fencing.token = '{}'", told(token, number)));
+        }
         Self {
             wire,
             pending: VecDeque::new(),

@@ -48,7 +48,13 @@ fn comparable(message: &Message) -> (u8, String) {
         _ => message.body.escape_ascii().to_string(),
     };
     let body = match message.tag {
-        b'D' | b'd' if body.contains("cost=") || body.contains(" ms") => String::new(),
+        b'D' | b'd'
+            if ["cost=", "time=", " ms"]
+                .iter()
+                .any(|word| body.contains(word)) =>
+        {
+            String::new()
+        }
         b'D' | b'd' | b'E' | b'N' => without_long_numbers(&body),
         _ => body,
     };

@@ -14,8 +14,12 @@ pub(super) enum Sql {
     Select,
     /// `SELECT f()`, a function that writes.
     Hidden,
-    /// `SELECT g()`, a function that switches read-only mode off for later transactions.
-    Switch,
+    /// `SELECT g()` or `SELECT h()`, functions that switch read-only mode off or on for later transactions.
+    Switch(Access),
+    /// `SELECT l()`, a function that does so until the transaction ends.
+    SwitchLocal,
+    /// `SELECT n()`, a function that does nothing.
+    Nothing,
     /// `SELECT 1/0`.
     Divide,
     /// `INSERT INTO t VALUES (1)`.
@@ -34,10 +38,31 @@ pub(super) enum Sql {
     DiscardAll,
     ShowTransaction,
     Show(String),
+    Declare(Keeping, Box<Self>),
+    /// The first row of the cursor.
+    Fetch,
+    /// The same, not shown.
+    Move,
+    /// The cursor ends.
+    CloseCursor,
     Prepare(String, Box<Self>),
     Execute(String),
     Deallocate(String),
 }
+
+/// How long a portal is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keeping {
+    /// Until its transaction ends.
+    Transaction,
+    /// A cursor WITH HOLD, until its transaction commits: then the rest of it runs.
+    UntilHeld,
+    /// It has outlived its transaction.
+    Held,
+}
+
+/// The name of the only cursor.
+pub(super) const CURSOR: &str = "c";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lifetime {
@@ -63,7 +88,13 @@ impl Sql {
         Some(match text {
             "SELECT 1" => Self::Select,
             "SELECT f()" => Self::Hidden,
-            "SELECT g()" => Self::Switch,
+            "SELECT g()" => Self::Switch(Access::ReadWrite),
+            "SELECT h()" => Self::Switch(Access::ReadOnly),
+            "SELECT l()" => Self::SwitchLocal,
+            "SELECT n()" => Self::Nothing,
+            "FETCH c" => Self::Fetch,
+            "MOVE c" => Self::Move,
+            "CLOSE c" => Self::CloseCursor,
             "SELECT 1/0" => Self::Divide,
             "INSERT INTO t VALUES (1)" => Self::Insert,
             "COPY t FROM STDIN" => Self::Copy,
@@ -100,6 +131,16 @@ impl Sql {
                     Box::new(Self::read_one(statement)?),
                 ))
             }
+            "DECLARE" => {
+                let (keeping, query) = match rest.strip_prefix("c CURSOR WITH HOLD FOR ") {
+                    Some(query) => (Keeping::UntilHeld, query),
+                    None => (Keeping::Transaction, rest.strip_prefix("c CURSOR FOR ")?),
+                };
+                let query = Self::read_one(query)?;
+                query
+                    .is_select()
+                    .then(|| Self::Declare(keeping, Box::new(query)))
+            }
             "SET" => {
                 let (lifetime, rest) = match rest.strip_prefix("LOCAL ") {
                     Some(rest) => (Lifetime::Local, rest),
@@ -126,32 +167,39 @@ impl Sql {
     /// in PostgreSQL's source.
     pub(super) const fn takes_snapshot(&self, step: Step) -> bool {
         match self {
-            Self::Select | Self::Hidden | Self::Switch | Self::Divide | Self::Insert => true,
-            Self::Copy | Self::Prepare(..) | Self::Execute(_) | Self::Deallocate(_) => {
+            Self::Insert | Self::Declare(..) => true,
+            select if select.is_select() => true,
+            Self::Copy
+            | Self::Fetch
+            | Self::Move
+            | Self::CloseCursor
+            | Self::Prepare(..)
+            | Self::Execute(_)
+            | Self::Deallocate(_) => {
                 matches!(step, Step::Run)
             }
             _ => false,
         }
     }
 
-    /// Whether it returns rows.
+    /// Whether it returns rows; a FETCH does if there is a cursor.
     pub(super) const fn has_rows(&self) -> bool {
-        matches!(
-            self,
-            Self::Select
-                | Self::Hidden
-                | Self::Switch
-                | Self::Divide
-                | Self::ShowTransaction
-                | Self::Show(_)
-                | Self::Execute(_)
-        )
+        self.is_select()
+            || matches!(
+                self,
+                Self::ShowTransaction | Self::Show(_) | Self::Execute(_) | Self::Fetch
+            )
     }
 
     pub(super) const fn is_select(&self) -> bool {
         matches!(
             self,
-            Self::Select | Self::Hidden | Self::Switch | Self::Divide
+            Self::Select
+                | Self::Hidden
+                | Self::Switch(_)
+                | Self::SwitchLocal
+                | Self::Nothing
+                | Self::Divide
         )
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::sql::{Refusal, Snapshot, Sql, Step};
+use super::super::sql::{CURSOR, Keeping, Refusal, Snapshot, Sql, Step};
 use super::{FAILED, Portal, Postgres};
 
 impl Postgres {
@@ -47,6 +47,7 @@ impl Postgres {
         let bound = Portal {
             depth: self.start().savepoints.len(),
             statement,
+            keeping: Keeping::Transaction,
             ran: false,
             rows: VecDeque::new(),
         };
@@ -72,9 +73,13 @@ impl Postgres {
     }
 
     fn describe(&mut self, statement: Option<&Sql>) -> Result<(), Refusal> {
+        let has_rows = |statement: &Sql| match statement {
+            Sql::Fetch => self.portals.contains_key(CURSOR),
+            other => other.has_rows(),
+        };
         match statement {
-            Some(statement) if statement.has_rows() && self.is_failed() => Err(FAILED),
-            Some(statement) if statement.has_rows() => {
+            Some(statement) if has_rows(statement) && self.is_failed() => Err(FAILED),
+            Some(statement) if has_rows(statement) => {
                 self.say(b'T', &[0, 1]);
                 Ok(())
             }

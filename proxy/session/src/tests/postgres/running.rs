@@ -1,15 +1,19 @@
 //! Running a statement.
 
+use std::collections::VecDeque;
+
 use pgpalisade_policies::{Access, Chain};
 
 use super::super::frames::{error_body, row, strings};
 use super::super::sql::{
-    Block, Company, DEFAULT_ACCESS, Lifetime, Refusal, Snapshot, Sql, Step, TOKEN, Transaction,
+    Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, Lifetime, Refusal, Snapshot, Sql, Step, TOKEN,
+    Transaction,
 };
-use super::{FAILED, Postgres, Protocol, Ran};
+use super::{FAILED, Portal, Postgres, Protocol, Ran};
 
 const NO_BLOCK: Refusal = ("25P01", "can only be used in transaction blocks");
 const NO_SAVEPOINT: Refusal = ("3B001", "savepoint does not exist");
+const NO_CURSOR: Refusal = ("34000", "cursor does not exist");
 const READ_ONLY: Refusal = ("25006", "cannot execute in a read-only transaction");
 
 impl Postgres {
@@ -111,11 +115,21 @@ impl Postgres {
                 self.write();
                 Ok(one("f", "SELECT 1"))
             }
-            Sql::Switch => {
-                self.settings
-                    .set(DEFAULT_ACCESS, Some("off"), Lifetime::Session);
-                Ok(one("g", "SELECT 1"))
+            Sql::Switch(access) => {
+                let value = Some(shown(*access));
+                self.settings.set(DEFAULT_ACCESS, value, Lifetime::Session);
+                let name = match access {
+                    Access::ReadWrite => "g",
+                    Access::ReadOnly => "h",
+                };
+                Ok(one(name, "SELECT 1"))
             }
+            Sql::SwitchLocal => {
+                self.settings
+                    .set(DEFAULT_ACCESS, Some("off"), Lifetime::Local);
+                Ok(one("l", "SELECT 1"))
+            }
+            Sql::Nothing => Ok(one("n", "SELECT 1")),
             Sql::Divide => Err(("22012", "division by zero")),
             Sql::Insert => {
                 self.may_write()?;
@@ -140,9 +154,10 @@ impl Postgres {
                     return Err(("25001", "DISCARD ALL cannot run inside a transaction block"));
                 }
                 self.settings.reset_all();
+                self.portals.clear();
                 self.statements.retain(|name, _| name.is_empty());
                 // Also in a pipeline, which begins another one with what follows.
-                self.commit(Chain::No);
+                self.commit(Chain::No)?;
                 done("DISCARD ALL")
             }
             Sql::SetTransaction(access) => {
@@ -172,8 +187,61 @@ impl Postgres {
                 Some(_) => done("DEALLOCATE"),
                 None => Err(("26000", "prepared statement does not exist")),
             },
+            Sql::Declare(keeping, query) => self.declare(*keeping, query),
+            Sql::Fetch | Sql::Move => self.run_cursor(statement),
+            Sql::CloseCursor => match self.portals.remove(CURSOR) {
+                Some(_) => done("CLOSE CURSOR"),
+                None => Err(NO_CURSOR),
+            },
             control => self.run_control(control),
         }
+    }
+
+    fn declare(&mut self, keeping: Keeping, query: &Sql) -> Result<Ran, Refusal> {
+        if keeping == Keeping::Transaction && self.start().company == Company::Alone {
+            self.in_block()?;
+        }
+        if self.portals.contains_key(CURSOR) {
+            return Err(("42P03", "cursor already exists"));
+        }
+        let declared = Portal {
+            depth: self.start().savepoints.len(),
+            statement: Some(query.clone()),
+            keeping,
+            ran: false,
+            rows: VecDeque::new(),
+        };
+        self.portals.insert(CURSOR.to_owned(), declared);
+        Ok(Ran::Done(Vec::new(), "DECLARE CURSOR".to_owned()))
+    }
+
+    fn run_cursor(&mut self, statement: &Sql) -> Result<Ran, Refusal> {
+        self.run_portal(CURSOR)?;
+        let row = self
+            .portals
+            .get_mut(CURSOR)
+            .and_then(|portal| portal.rows.pop_front());
+        let count = usize::from(row.is_some());
+        Ok(match statement {
+            Sql::Move => Ran::Done(Vec::new(), format!("MOVE {count}")),
+            _ => Ran::Done(row.into_iter().collect(), format!("FETCH {count}")),
+        })
+    }
+
+    /// Has a cursor find its rows, if it has not.
+    pub(super) fn run_portal(&mut self, name: &str) -> Result<(), Refusal> {
+        let portal = self.portals.get(name).ok_or(NO_CURSOR)?;
+        if portal.ran {
+            return Ok(());
+        }
+        let statement = portal.statement.clone();
+        if let Some(statement) = statement
+            && let Ran::Done(rows, _) = self.run(&statement)?
+            && let Some(portal) = self.portals.get_mut(name)
+        {
+            (portal.ran, portal.rows) = (true, rows.into());
+        }
+        Ok(())
     }
 
     /// Runs a statement that begins, splits or ends a transaction.
@@ -200,7 +268,7 @@ impl Postgres {
                         self.writes.push(token);
                     }
                 }
-                self.commit(*chain);
+                self.commit(*chain)?;
             }
             Sql::Rollback(chain) => {
                 self.may_end(*chain)?;
@@ -216,7 +284,9 @@ impl Postgres {
             Sql::Release => {
                 command_tag = "RELEASE";
                 let transaction = self.in_block()?;
-                transaction.savepoints.pop().ok_or(NO_SAVEPOINT)?;
+                let (_, access) = transaction.savepoints.pop().ok_or(NO_SAVEPOINT)?;
+                // What was set inside is undone: `CommitSubTransaction` in `xact.c`.
+                transaction.access = access;
                 let depth = transaction.savepoints.len();
                 for portal in self.portals.values_mut() {
                     portal.depth = portal.depth.min(depth);

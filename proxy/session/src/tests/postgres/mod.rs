@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use pgpalisade_policies::{Access, Chain};
 
 use super::frames::{error_body, message, split, strings};
-use super::sql::{Block, Company, DEFAULT_ACCESS, Refusal, Settings, Sql, Transaction};
+use super::sql::{Block, Company, DEFAULT_ACCESS, Keeping, Refusal, Settings, Sql, Transaction};
 use crate::wire::frontend::{self, Target};
 
 /// A write: the value of `fencing.token` at the time.
@@ -53,6 +53,7 @@ struct Portal {
     /// Savepoints that were open when it was bound: with the last of them, it goes.
     depth: usize,
     statement: Option<Sql>,
+    keeping: Keeping,
     /// It has run, and its rows are there.
     ran: bool,
     /// Rows that were not fetched.
@@ -129,8 +130,7 @@ impl Postgres {
             b'F' => self.on_function_call(),
             b'S' => {
                 self.mode = Mode::Normal;
-                self.end_implicit();
-                self.ready();
+                self.end_request();
             }
             b'H' if body.is_empty() => self.flush(),
             b'd' | b'c' | b'f' => {}
@@ -209,20 +209,48 @@ impl Postgres {
 
     fn end(&mut self) {
         self.transaction = None;
-        self.portals.clear();
+        self.portals
+            .retain(|_, portal| portal.keeping == Keeping::Held);
     }
 
-    fn commit(&mut self, chain: Chain) {
+    fn commit(&mut self, chain: Chain) -> Result<(), Refusal> {
         let mut next = None;
+        if self.is_failed() {
+            self.roll_back(chain);
+            return Ok(());
+        }
+        if self.transaction.is_some() {
+            self.hold_cursors()?;
+        }
         if let Some(transaction) = &self.transaction {
-            if transaction.block == Block::Failed {
-                return self.roll_back(chain);
-            }
             next = Some(transaction.access);
             self.settings.commit();
         }
         self.end();
         self.chain(chain, next);
+        Ok(())
+    }
+
+    /// Runs what cursors WITH HOLD have not shown yet, as a COMMIT does: `PreCommit_Portals` in `portalmem.c`. Where
+    /// that fails, all of the transaction does.
+    fn hold_cursors(&mut self) -> Result<(), Refusal> {
+        let unheld = |(name, portal): (&String, &Portal)| {
+            (portal.keeping == Keeping::UntilHeld).then(|| name.clone())
+        };
+        let names: Vec<_> = self.portals.iter().filter_map(unheld).collect();
+        for name in names {
+            if let Err(refusal) = self.run_portal(&name) {
+                if let Some(transaction) = &mut self.transaction {
+                    transaction.savepoints.clear();
+                    transaction.block = Block::Implicit;
+                }
+                return Err(refusal);
+            }
+            if let Some(portal) = self.portals.get_mut(&name) {
+                (portal.keeping, portal.depth) = (Keeping::Held, 0);
+            }
+        }
+        Ok(())
     }
 
     fn roll_back(&mut self, chain: Chain) {
@@ -243,14 +271,23 @@ impl Postgres {
         }
     }
 
-    fn end_implicit(&mut self) {
+    fn end_implicit(&mut self) -> Result<(), Refusal> {
         let block = self
             .transaction
             .as_ref()
             .map(|transaction| transaction.block);
-        if block == Some(Block::Implicit) {
-            self.commit(Chain::No);
+        match block {
+            Some(Block::Implicit) => self.commit(Chain::No),
+            _ => Ok(()),
         }
+    }
+
+    /// The end of a request that is not skipped to, whatever its transaction comes to.
+    fn end_request(&mut self) {
+        if let Err(refusal) = self.end_implicit() {
+            self.fail(refusal, Protocol::Simple);
+        }
+        self.ready();
     }
 
     fn on_query(&mut self, body: &[u8]) {
@@ -265,8 +302,7 @@ impl Postgres {
         match statements {
             Ok(statements) if statements.is_empty() => {
                 self.say(b'I', &[]);
-                self.end_implicit();
-                self.ready();
+                self.end_request();
             }
             Ok(statements) => self.run_all(statements),
             Err(refusal) => {
@@ -286,13 +322,23 @@ impl Postgres {
             if are_several {
                 transaction.company = Company::Others;
             }
-            match self.run(&statement) {
+            let ran = self.run(&statement);
+            // The last statement is told of once its transaction has ended.
+            let ended = match (&ran, statements.is_empty()) {
+                (Ok(Ran::Done(..)), true) => self.end_implicit(),
+                _ => Ok(()),
+            };
+            match ran {
                 Ok(Ran::Done(rows, command_tag)) => {
                     if statement.has_rows() {
                         self.say(b'T', &[0, 1]);
                     }
                     for row in rows {
                         self.say(b'D', &row);
+                    }
+                    if let Err(refusal) = ended {
+                        self.fail(refusal, Protocol::Simple);
+                        return self.ready();
                     }
                     self.say(b'C', &strings(&[&command_tag]));
                 }
@@ -303,8 +349,7 @@ impl Postgres {
                 }
             }
         }
-        self.end_implicit();
-        self.ready();
+        self.end_request();
     }
 
     fn wait_for_data(&mut self, protocol: Protocol, rest: Vec<Sql>) {
@@ -364,7 +409,7 @@ impl Postgres {
             Ok(()) => {
                 self.write();
                 self.say(b'V', &[255; 4]);
-                self.end_implicit();
+                return self.end_request();
             }
             Err(refusal) => self.fail(refusal, Protocol::Simple),
         }
