@@ -15,6 +15,8 @@ mod postgres;
 #[path = "../../proxy/session/src/tests/sql.rs"]
 mod sql;
 
+use std::collections::BTreeMap;
+
 use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
 use rand::rngs::StdRng;
@@ -46,6 +48,9 @@ const LOOKS: [&str; 3] = [
     "SHOW fencing.token",
 ];
 
+/// Left out of the scripts: what is prepared by that name may be anything, itself among others.
+const BY_NAME: [&[u8]; 2] = [b"EXECUTE r", b"EXECUTE s"];
+
 fn number(name: &str, otherwise: u64) -> u64 {
     let said = std::env::var(name).ok();
     said.map_or(otherwise, |said| said.parse().unwrap())
@@ -58,7 +63,7 @@ fn it_says_what_postgresql_says() {
     let function = server.value("SELECT 'f()'::regprocedure::oid::int8");
     let function: u32 = function.parse().unwrap();
     let first = number("PGPALISADE_MODEL_SEED", 1);
-    let mut wrong = Vec::new();
+    let mut wrong = BTreeMap::new();
     for seed in first..first + number("PGPALISADE_MODEL_SCRIPTS", SCRIPTS) {
         let mut rng = StdRng::seed_from_u64(seed);
         let startup = [
@@ -90,6 +95,12 @@ fn script(rng: &mut StdRng) -> Vec<Vec<u8>> {
     };
     let mut script = Vec::new();
     for said in Client::talk(rng, kind) {
+        if BY_NAME
+            .iter()
+            .any(|text| said.windows(text.len()).any(|at| at == *text))
+        {
+            continue;
+        }
         let ends = matches!(said[0], b'Q' | b'S');
         script.push(said);
         if ends && rng.random_ratio(1, 3) {
@@ -143,8 +154,8 @@ fn really(
     said
 }
 
-/// The first difference, with what was said in front of it.
-fn difference(expect: &[Message], found: &[Message]) -> Option<String> {
+/// The first difference: what kind it is, and with what was said in front of it.
+fn difference(expect: &[Message], found: &[Message]) -> Option<(String, String)> {
     let compared = |said: &[Message]| -> Vec<(String, Message)> {
         let told = said
             .iter()

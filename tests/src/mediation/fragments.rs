@@ -11,7 +11,7 @@ use super::words::{Kind, once_in, one};
 impl Generator {
     /// One of them.
     pub fn fragment(&mut self) {
-        if once_in(&mut self.random, 2) {
+        if !once_in(&mut self.random, 3) {
             return self.walk();
         }
         if self.words.session == Session::Holder {

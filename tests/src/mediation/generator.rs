@@ -1,7 +1,7 @@
 //! Makes a conversation from a seed.
 //!
-//! Each conversation has few names and few kinds of statements, so that what belongs together meets; and one in two
-//! has a [fragment](super::fragments) in it, the beginning of a way around, with anything else in between.
+//! Each conversation has few names and few kinds of statements, so that what belongs together meets; and three
+//! in four have a [fragment](super::fragments) in it, the beginning of a way around, with anything else in between.
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -129,7 +129,7 @@ fn startup(
 impl Generator {
     fn write(&mut self) {
         let holds = self.words.session == Session::Holder;
-        let fragment_at = match holds || once_in(&mut self.random, 2) {
+        let fragment_at = match holds || !once_in(&mut self.random, 4) {
             true => Some(self.random.random_range(0..4)),
             false => None,
         };

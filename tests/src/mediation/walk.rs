@@ -48,6 +48,30 @@ impl Stride {
     ];
 }
 
+impl Stride {
+    /// What often comes next: a setting is steered and then its block ends, a token is laid down and then something
+    /// runs that may write.
+    const fn leads_to(self) -> &'static [Self] {
+        match self {
+            Self::Begin => &[Self::Save, Self::Steer, Self::Declare, Self::Bind],
+            Self::Save => &[Self::Steer, Self::Token],
+            Self::Token => &[Self::Harmless, Self::Pay],
+            Self::Harmless => &[Self::Release, Self::Back, Self::End],
+            Self::Steer => &[
+                Self::Release,
+                Self::Back,
+                Self::End,
+                Self::Pay,
+                Self::Execute,
+            ],
+            Self::Declare => &[Self::End, Self::Fetch],
+            Self::Bind => &[Self::Steer, Self::Execute],
+            Self::End | Self::Release | Self::Back | Self::Fetch | Self::Execute => &[Self::Pay],
+            Self::Pay | Self::Other => &[Self::Begin, Self::Steer],
+        }
+    }
+}
+
 /// What a step says.
 enum Part {
     Text(Sql),
@@ -78,7 +102,9 @@ impl Place {
     }
 }
 
-const ENDS: [&str; 9] = [
+const ENDS: [&str; 11] = [
+    "COMMIT",
+    "COMMIT",
     "COMMIT",
     "COMMIT",
     "COMMIT",
@@ -90,7 +116,8 @@ const ENDS: [&str; 9] = [
     "END",
 ];
 
-const HARMLESS: [&str; 5] = [
+const HARMLESS: [&str; 6] = [
+    "SELECT public.harmless()",
     "SELECT public.harmless()",
     "SELECT public.harmless()",
     "SELECT 1",
@@ -131,21 +158,28 @@ impl Generator {
         let session = self.words.session;
         let mut place = Place::default();
         let likes = Stride::ALL.map(|stride| match stride {
-            Stride::Pay => 3,
-            Stride::Begin | Stride::End | Stride::Steer => one(&mut self.random, &[1, 2, 4]),
-            _ => one(&mut self.random, &[0, 0, 1, 3]),
+            Stride::Pay | Stride::Begin | Stride::End => 2,
+            Stride::Steer => one(&mut self.random, &[1, 2, 4]),
+            _ => one(&mut self.random, &[0, 1, 1, 3]),
         });
-        let mut parts = Vec::new();
+        let (mut parts, mut last) = (Vec::new(), Stride::Pay);
         for _ in 0..self.random.random_range(3..11) {
-            let liked = Stride::ALL.iter().zip(likes);
-            let fitting: Vec<_> = liked
+            let weight = |(stride, like): (&Stride, u32)| {
+                let is_next = last.leads_to().contains(stride);
+                (*stride, if is_next { 4 * like.max(1) } else { like })
+            };
+            let fitting: Vec<_> = Stride::ALL
+                .iter()
+                .zip(likes)
                 .filter(|(stride, _)| place.fits(**stride, session))
+                .map(weight)
                 .collect();
             let Ok((stride, _)) = fitting.choose_weighted(&mut self.random, |(_, like)| *like)
             else {
                 break;
             };
-            self.stride(**stride, &mut place, &mut parts);
+            last = *stride;
+            self.stride(last, &mut place, &mut parts);
         }
         if place.in_block && !once_in(&mut self.random, 4) {
             self.stride(Stride::End, &mut place, &mut parts);

@@ -132,9 +132,13 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Another session takes over: nothing of this one is on its way any more.
+    /// Another session takes over: nothing of this one is on its way any more. A pipeline with a cursor that the next
+    /// Sync runs is not taken over here: the takeover itself ends that session.
     pub(super) fn depose(&mut self) {
         self.drain();
+        if self.server.sync_runs_a_cursor() {
+            return;
+        }
         self.log.push("takeover".to_owned());
         self.raise(self.mark + 1, None);
     }

@@ -33,6 +33,8 @@ pub(super) enum Sql {
     RollbackTo,
     Release,
     SetTransaction(Access),
+    /// `SET transaction_read_only`.
+    SetAccess(Access),
     Set(String, Option<String>, Lifetime),
     ResetAll,
     DiscardAll,
@@ -149,8 +151,8 @@ impl Sql {
                 let (name, value) = rest.split_once(" = ")?;
                 let value = value.trim_matches('\'').to_owned();
                 Some(match (name, &*value) {
-                    ("transaction_read_only", "on") => Self::SetTransaction(Access::ReadOnly),
-                    ("transaction_read_only", _) => Self::SetTransaction(Access::ReadWrite),
+                    ("transaction_read_only", "on") => Self::SetAccess(Access::ReadOnly),
+                    ("transaction_read_only", _) => Self::SetAccess(Access::ReadWrite),
                     _ => Self::Set(name.to_owned(), Some(value), lifetime),
                 })
             }
@@ -180,15 +182,6 @@ impl Sql {
             }
             _ => false,
         }
-    }
-
-    /// Whether it returns rows; a FETCH does if there is a cursor.
-    pub(super) const fn has_rows(&self) -> bool {
-        self.is_select()
-            || matches!(
-                self,
-                Self::ShowTransaction | Self::Show(_) | Self::Execute(_) | Self::Fetch
-            )
     }
 
     pub(super) const fn is_select(&self) -> bool {
@@ -311,11 +304,13 @@ pub(super) struct Transaction {
     pub(super) company: Company,
 }
 
-/// Whether something else is in the same transaction, as a part of a pipeline or of a text.
+/// Whether something else is in the same transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Company {
     Alone,
-    Others,
+    Pipeline,
+    /// Statements of one text: for some of them that is a block.
+    Text,
 }
 
 impl Transaction {

@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 use pgpalisade_policies::{Access, Chain};
 
 use super::frames::{error_body, message, split, strings};
-use super::sql::{Block, Company, DEFAULT_ACCESS, Keeping, Refusal, Settings, Sql, Transaction};
+use super::sql::{
+    Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, Refusal, Settings, Sql, Transaction,
+};
 use crate::wire::frontend::{self, Target};
 
 /// A write: the value of `fencing.token` at the time.
@@ -24,7 +26,7 @@ pub(super) struct Postgres {
     /// The default access mode that the client was last told of.
     reported: String,
     transaction: Option<Transaction>,
-    statements: BTreeMap<String, Option<Sql>>,
+    statements: BTreeMap<String, Prepared>,
     portals: BTreeMap<String, Portal>,
     mode: Mode,
     copy: Option<Copy>,
@@ -48,12 +50,29 @@ enum Protocol {
     Extended,
 }
 
+#[derive(Debug, Clone)]
+struct Prepared {
+    statement: Option<Sql>,
+    /// Whether it returned rows when it was prepared.
+    shape: Shape,
+}
+
+/// Whether rows come: of EXECUTE and FETCH that depends on what there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Rows,
+    NoRows,
+}
+
 #[derive(Debug)]
 struct Portal {
     /// Savepoints that were open when it was bound: with the last of them, it goes.
     depth: usize,
     statement: Option<Sql>,
     keeping: Keeping,
+    shape: Shape,
+    /// What its statement was told to be when it had run.
+    command_tag: String,
     /// It has run, and its rows are there.
     ran: bool,
     /// Rows that were not fetched.
@@ -104,6 +123,14 @@ impl Postgres {
 
     pub(super) fn is_closed(&self) -> bool {
         self.mode == Mode::Closed
+    }
+
+    /// Whether a Sync, now, runs the rest of a cursor WITH HOLD.
+    pub(super) fn sync_runs_a_cursor(&self) -> bool {
+        let mut portals = self.portals.values();
+        let is_implicit = |transaction: &Transaction| transaction.block == Block::Implicit;
+        self.transaction.as_ref().is_some_and(is_implicit)
+            && portals.any(|portal| portal.keeping == Keeping::UntilHeld)
     }
 
     /// What it has sent since it was last asked.
@@ -320,7 +347,13 @@ impl Postgres {
             let statement = statements.remove(0);
             let transaction = self.start();
             if are_several {
-                transaction.company = Company::Others;
+                transaction.company = Company::Text;
+            }
+            let shape = self.shape(Some(&statement));
+            // A query says what its rows are before it runs, unless planning it fails already.
+            let says_first = statement.is_select() && statement != Sql::Divide && !self.is_failed();
+            if says_first {
+                self.say(b'T', &[0, 1]);
             }
             let ran = self.run(&statement);
             // The last statement is told of once its transaction has ended.
@@ -330,7 +363,7 @@ impl Postgres {
             };
             match ran {
                 Ok(Ran::Done(rows, command_tag)) => {
-                    if statement.has_rows() {
+                    if shape == Shape::Rows && !says_first {
                         self.say(b'T', &[0, 1]);
                     }
                     for row in rows {
@@ -350,6 +383,21 @@ impl Postgres {
             }
         }
         self.end_request();
+    }
+
+    /// Whether a statement returns rows as things are.
+    fn shape(&self, statement: Option<&Sql>) -> Shape {
+        let has_rows = match statement {
+            None => false,
+            Some(Sql::Fetch) => self.portals.contains_key(CURSOR),
+            Some(Sql::Execute(name)) => {
+                let prepared = self.statements.get(name);
+                prepared.is_some_and(|prepared| prepared.shape == Shape::Rows)
+            }
+            Some(Sql::ShowTransaction | Sql::Show(_)) => true,
+            Some(other) => other.is_select(),
+        };
+        if has_rows { Shape::Rows } else { Shape::NoRows }
     }
 
     fn wait_for_data(&mut self, protocol: Protocol, rest: Vec<Sql>) {
@@ -379,9 +427,18 @@ impl Postgres {
                 else {
                     return;
                 };
+                let ended = match (protocol, rest.is_empty()) {
+                    (Protocol::Simple, true) => self.end_implicit(),
+                    _ => Ok(()),
+                };
+                if let Err(refusal) = ended {
+                    self.fail(refusal, protocol);
+                    return self.ready();
+                }
                 self.say(b'C', &strings(&[&format!("COPY {rows}")]));
-                if protocol == Protocol::Simple {
-                    self.run_all(rest);
+                match protocol {
+                    Protocol::Simple => self.run_all(rest),
+                    Protocol::Extended => self.start().company = Company::Pipeline,
                 }
             }
             b'f' => {
@@ -405,7 +462,7 @@ impl Postgres {
     fn on_function_call(&mut self) {
         self.start();
         match self.may_write() {
-            Ok(()) if self.is_failed() => self.fail(FAILED, Protocol::Simple),
+            _ if self.is_failed() => self.fail(FAILED, Protocol::Simple),
             Ok(()) => {
                 self.write();
                 self.say(b'V', &[255; 4]);
@@ -426,7 +483,8 @@ impl Postgres {
             }
             b'B' => {
                 let (portal, statement) = frontend::bind(body).ok_or(malformed)?;
-                self.on_bind(text(portal), &text(statement))
+                let parameters = frontend::bind_parameters(body).ok_or(malformed)?;
+                self.on_bind(text(portal), &text(statement), parameters)
             }
             b'E' => {
                 let portal = frontend::execute(body).map_err(|_| malformed)?;

@@ -9,7 +9,7 @@ use super::super::sql::{
     Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, Lifetime, Refusal, Snapshot, Sql, Step, TOKEN,
     Transaction,
 };
-use super::{FAILED, Portal, Postgres, Protocol, Ran};
+use super::{FAILED, Portal, Postgres, Prepared, Protocol, Ran, Shape};
 
 const NO_BLOCK: Refusal = ("25P01", "can only be used in transaction blocks");
 const NO_SAVEPOINT: Refusal = ("3B001", "savepoint does not exist");
@@ -22,7 +22,7 @@ impl Postgres {
             .portals
             .get(name)
             .ok_or(("34000", "portal does not exist"))?;
-        let (statement, ran) = (portal.statement.clone(), portal.ran);
+        let (statement, ran, shape) = (portal.statement.clone(), portal.ran, portal.shape);
         let Some(statement) = statement else {
             self.say(b'I', &[]);
             return Ok(());
@@ -30,34 +30,38 @@ impl Postgres {
         if self.is_failed() && !statement.ends_failure() {
             return Err(FAILED);
         }
-        let mut command_tag = "SELECT".to_owned();
+        if ran && shape == Shape::NoRows {
+            return Err(("55000", "portal cannot be run"));
+        }
         if !ran {
             match self.run(&statement)? {
-                Ran::Done(rows, told) => {
-                    command_tag = told;
+                Ran::Done(rows, command_tag) => {
                     // It may have ended with its transaction.
-                    if let Some(portal) = self.portals.get_mut(name) {
-                        portal.ran = true;
-                        portal.rows = rows.into();
-                    } else {
+                    let Some(portal) = self.portals.get_mut(name) else {
                         self.say(b'C', &strings(&[&command_tag]));
                         return Ok(());
+                    };
+                    (portal.ran, portal.command_tag) = (true, command_tag);
+                    // What was taken for a statement without rows shows none.
+                    if shape == Shape::Rows {
+                        portal.rows = rows.into();
                     }
-                    self.start().company = Company::Others;
+                    self.start().company = Company::Pipeline;
                 }
                 Ran::Copies => {
+                    if let Some(portal) = self.portals.get_mut(name) {
+                        portal.ran = true;
+                    }
                     self.wait_for_data(Protocol::Extended, Vec::new());
                     return Ok(());
                 }
             }
-        } else if !statement.is_select() {
-            return Err(("55000", "portal cannot be run"));
         }
-        self.fetch(name, most, &statement, &command_tag);
+        self.fetch(name, most, &statement);
         Ok(())
     }
 
-    fn fetch(&mut self, name: &str, most: usize, statement: &Sql, command_tag: &str) {
+    fn fetch(&mut self, name: &str, most: usize, statement: &Sql) {
         let Some(portal) = self.portals.get_mut(name) else {
             return;
         };
@@ -66,15 +70,17 @@ impl Postgres {
             most => most.min(portal.rows.len()),
         };
         let rows: Vec<_> = portal.rows.drain(..count).collect();
+        let command_tag = match statement.is_select() {
+            true => format!("SELECT {count}"),
+            false => portal.command_tag.clone(),
+        };
+        let shape = portal.shape;
         for row in &rows {
             self.say(b'D', row);
         }
-        if most > 0 && count == most && statement.is_select() {
-            self.say(b's', &[]);
-        } else if statement.is_select() {
-            self.say(b'C', &strings(&[&format!("SELECT {count}")]));
-        } else {
-            self.say(b'C', &strings(&[command_tag]));
+        match most > 0 && count == most && shape == Shape::Rows {
+            true => self.say(b's', &[]),
+            false => self.say(b'C', &strings(&[&command_tag])),
         }
     }
 
@@ -141,6 +147,9 @@ impl Postgres {
                 Ok(Ran::Copies)
             }
             Sql::Set(name, value, lifetime) => {
+                if *lifetime == Lifetime::Local {
+                    self.warn_outside("SET LOCAL can only be used in transaction blocks");
+                }
                 self.settings.set(name, value.as_deref(), *lifetime);
                 done(if value.is_some() { "SET" } else { "RESET" })
             }
@@ -150,7 +159,7 @@ impl Postgres {
             }
             Sql::DiscardAll => {
                 let transaction = self.start();
-                if transaction.block != Block::Implicit || transaction.company == Company::Others {
+                if transaction.block != Block::Implicit || transaction.company != Company::Alone {
                     return Err(("25001", "DISCARD ALL cannot run inside a transaction block"));
                 }
                 self.settings.reset_all();
@@ -161,6 +170,11 @@ impl Postgres {
                 done("DISCARD ALL")
             }
             Sql::SetTransaction(access) => {
+                self.warn_outside("SET TRANSACTION can only be used in transaction blocks");
+                self.start().set_access(*access)?;
+                done("SET")
+            }
+            Sql::SetAccess(access) => {
                 self.start().set_access(*access)?;
                 done("SET")
             }
@@ -174,12 +188,16 @@ impl Postgres {
                 if self.statements.contains_key(name) {
                     return Err(("42P05", "prepared statement already exists"));
                 }
-                self.statements
-                    .insert(name.clone(), Some((**statement).clone()));
+                let prepared = Prepared {
+                    statement: Some((**statement).clone()),
+                    shape: self.shape(Some(statement)),
+                };
+                self.statements.insert(name.clone(), prepared);
                 done("PREPARE")
             }
             Sql::Execute(name) => {
-                let statement = self.statements.get(name).cloned().flatten();
+                let prepared = self.statements.get(name).cloned();
+                let statement = prepared.and_then(|prepared| prepared.statement);
                 let statement = statement.ok_or(("26000", "prepared statement does not exist"))?;
                 self.run(&statement)
             }
@@ -198,7 +216,7 @@ impl Postgres {
     }
 
     fn declare(&mut self, keeping: Keeping, query: &Sql) -> Result<Ran, Refusal> {
-        if keeping == Keeping::Transaction && self.start().company == Company::Alone {
+        if keeping == Keeping::Transaction && self.start().company != Company::Text {
             self.in_block()?;
         }
         if self.portals.contains_key(CURSOR) {
@@ -208,6 +226,8 @@ impl Postgres {
             depth: self.start().savepoints.len(),
             statement: Some(query.clone()),
             keeping,
+            shape: Shape::Rows,
+            command_tag: String::new(),
             ran: false,
             rows: VecDeque::new(),
         };
@@ -251,7 +271,7 @@ impl Postgres {
             Sql::Begin(access) => {
                 command_tag = "BEGIN";
                 if self.in_block().is_ok() {
-                    self.warn("there is already a transaction in progress");
+                    self.warn("25001", "there is already a transaction in progress");
                 }
                 let transaction = self.start();
                 transaction.block = Block::Open;
@@ -311,14 +331,21 @@ impl Postgres {
     fn may_end(&mut self, chain: Chain) -> Result<(), Refusal> {
         match (self.in_block().is_ok(), chain) {
             (false, Chain::Yes) => return Err(NO_BLOCK),
-            (false, Chain::No) => self.warn("there is no transaction in progress"),
+            (false, Chain::No) => self.warn("25P01", "there is no transaction in progress"),
             (true, _) => {}
         }
         Ok(())
     }
 
-    fn warn(&mut self, text: &str) {
-        self.say(b'N', &error_body("WARNING", "25001", text));
+    /// What a statement says that has no effect outside of a block. Texts of several statements are one for it.
+    fn warn_outside(&mut self, text: &str) {
+        if self.in_block().is_err() && self.start().company != Company::Text {
+            self.warn("25P01", text);
+        }
+    }
+
+    fn warn(&mut self, sqlstate: &str, text: &str) {
+        self.say(b'N', &error_body("WARNING", sqlstate, text));
     }
 }
 
