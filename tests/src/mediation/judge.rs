@@ -130,6 +130,24 @@ impl Judge {
         lines.into_iter().map(|row| row.join(" ")).collect()
     }
 
+    /// What it has changed of that since, and what else it may not: `written`, of which a notification is no record.
+    pub fn changed_for_others(
+        &mut self,
+        session: Session,
+        before: &[String],
+        written: Vec<String>,
+    ) -> Vec<String> {
+        let mut wrong = differences(before, &self.belonging_to_others(session));
+        if session == Session::Neighbour {
+            let message = |record: &String| record.starts_with("LogicalMessage");
+            wrong.extend(written.into_iter().filter(message));
+            if self.notifications() > 0 {
+                wrong.push("a notification".to_owned());
+            }
+        }
+        wrong
+    }
+
     /// The same of the twin that nothing stands in front of.
     pub fn belonging_to_others_directly(&self, world: &World, session: Session) -> Vec<String> {
         let whose = whose(session);
@@ -212,8 +230,7 @@ impl Judge {
     }
 }
 
-/// What a session has done that it may not: before and after in the words of the judge.
-pub fn differences(before: &[String], after: &[String]) -> Vec<String> {
+fn differences(before: &[String], after: &[String]) -> Vec<String> {
     let new = after.iter().filter(|line| !before.contains(line));
     new.map(|line| format!("changed: {line}")).collect()
 }

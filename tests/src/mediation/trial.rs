@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::conversation::{Conversation, Database, Message, Session, Step};
-use super::judge::{Judge, differences};
+use super::judge::Judge;
 use super::needless::{self, Refusal};
 use super::runner::{self, End, Heard};
 use super::twin;
@@ -194,15 +194,7 @@ impl Court {
         }
         let mut violations = match session {
             Session::Neighbour | Session::Free | Session::Reader => {
-                let mut wrong = differences(&others, &judge.belonging_to_others(session));
-                if session == Session::Neighbour {
-                    let message = |record: &String| record.starts_with("LogicalMessage");
-                    wrong.extend(written.into_iter().filter(message));
-                    if judge.notifications() > 0 {
-                        wrong.push("a notification".to_owned());
-                    }
-                }
-                wrong
+                judge.changed_for_others(session, &others, written)
             }
             Session::Holder => judge.wrong_rows(&rows, number, &found),
             _ => written,
