@@ -73,16 +73,12 @@ fn it_says_what_postgresql_says() {
         let script = script(&mut rng);
         let expect = really(&server, function, &startup, &script);
         let found = by_model(&startup, &script);
-        if let Some(difference) = difference(&expect, &found) {
-            wrong.push(format!(
-                "seed {seed}, {startup:?}\n{}{difference}",
-                shown(&script)
-            ));
-        }
-        if wrong.len() >= 5 {
-            break;
+        if let Some((kind, difference)) = difference(&expect, &found) {
+            let told = || format!("seed {seed}, {startup:?}\n{}{difference}", shown(&script));
+            wrong.entry(kind).or_insert_with(told);
         }
     }
+    let wrong: Vec<_> = wrong.into_values().collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
@@ -175,11 +171,9 @@ fn difference(expect: &[Message], found: &[Message]) -> Option<(String, String)>
                 .collect::<Vec<_>>(),
         )
     };
-    Some(format!(
-        "PostgreSQL:\n{}the model:\n{}",
-        around(&expect),
-        around(&found)
-    ))
+    let kind = format!("{:?} {:?}", line(&expect, at), line(&found, at));
+    let (expect, found) = (around(&expect), around(&found));
+    Some((kind, format!("PostgreSQL:\n{expect}the model:\n{found}")))
 }
 
 /// A message as far as the model has it: of settings the ones that matter here, of errors the SQLSTATE.

@@ -96,6 +96,8 @@ enum Ran {
     Copies,
 }
 
+const DIVISION: Refusal = ("22012", "division by zero");
+const NO_SETTING: Refusal = ("42704", "unrecognized configuration parameter");
 const FAILED: Refusal = ("25P02", "current transaction is aborted");
 
 impl Postgres {
@@ -123,6 +125,11 @@ impl Postgres {
 
     pub(super) fn is_closed(&self) -> bool {
         self.mode == Mode::Closed
+    }
+
+    /// The value of a setting, if there is such a one.
+    fn value(&self, name: &str) -> Option<String> {
+        self.settings.get(name).map(str::to_owned)
     }
 
     /// Whether a Sync, now, runs the rest of a cursor WITH HOLD.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::super::sql::{Keeping, Refusal, Snapshot, Sql, Step};
-use super::{FAILED, Portal, Postgres, Prepared, Shape};
+use super::{DIVISION, FAILED, NO_SETTING, Portal, Postgres, Prepared, Shape};
 
 impl Postgres {
     pub(super) fn on_parse(&mut self, name: String, text: &str) -> Result<(), Refusal> {
@@ -19,6 +19,11 @@ impl Postgres {
             ));
         }
         self.analyse(statement.as_ref())?;
+        if let Some(Sql::Show(setting)) = &statement
+            && self.value(setting).is_none()
+        {
+            return Err(NO_SETTING);
+        }
         if !name.is_empty() && self.statements.contains_key(&name) {
             return Err(("42P05", "prepared statement already exists"));
         }
@@ -57,6 +62,10 @@ impl Postgres {
             return Err(FAILED);
         }
         self.analyse(statement.as_ref())?;
+        // It is planned here.
+        if statement == Some(Sql::Divide) {
+            return Err(DIVISION);
+        }
         if !portal.is_empty() && self.portals.contains_key(&portal) {
             return Err(("42P03", "cursor already exists"));
         }

@@ -9,7 +9,7 @@ use super::super::sql::{
     Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, Lifetime, Refusal, Snapshot, Sql, Step, TOKEN,
     Transaction,
 };
-use super::{FAILED, Portal, Postgres, Prepared, Protocol, Ran, Shape};
+use super::{DIVISION, FAILED, NO_SETTING, Portal, Postgres, Prepared, Protocol, Ran, Shape};
 
 const NO_BLOCK: Refusal = ("25P01", "can only be used in transaction blocks");
 const NO_SAVEPOINT: Refusal = ("3B001", "savepoint does not exist");
@@ -57,11 +57,11 @@ impl Postgres {
                 }
             }
         }
-        self.fetch(name, most, &statement);
+        self.fetch(name, most);
         Ok(())
     }
 
-    fn fetch(&mut self, name: &str, most: usize, statement: &Sql) {
+    fn fetch(&mut self, name: &str, most: usize) {
         let Some(portal) = self.portals.get_mut(name) else {
             return;
         };
@@ -70,9 +70,10 @@ impl Postgres {
             most => most.min(portal.rows.len()),
         };
         let rows: Vec<_> = portal.rows.drain(..count).collect();
-        let command_tag = match statement.is_select() {
-            true => format!("SELECT {count}"),
-            false => portal.command_tag.clone(),
+        // The count is of what this Execute shows.
+        let command_tag = match portal.command_tag.split_once(' ') {
+            Some((word @ ("SELECT" | "FETCH"), _)) => format!("{word} {count}"),
+            _ => portal.command_tag.clone(),
         };
         let shape = portal.shape;
         for row in &rows {
@@ -136,7 +137,7 @@ impl Postgres {
                 Ok(one("l", "SELECT 1"))
             }
             Sql::Nothing => Ok(one("n", "SELECT 1")),
-            Sql::Divide => Err(("22012", "division by zero")),
+            Sql::Divide => Err(DIVISION),
             Sql::Insert => {
                 self.may_write()?;
                 self.write();
@@ -180,8 +181,7 @@ impl Postgres {
             }
             Sql::ShowTransaction => Ok(one(shown(self.start().access), "SHOW")),
             Sql::Show(name) => {
-                let value = self.settings.get(name).map(str::to_owned);
-                let value = value.ok_or(("42704", "unrecognized configuration parameter"))?;
+                let value = self.value(name).ok_or(NO_SETTING)?;
                 Ok(one(&value, "SHOW"))
             }
             Sql::Prepare(name, statement) => {
@@ -274,10 +274,11 @@ impl Postgres {
                     self.warn("25001", "there is already a transaction in progress");
                 }
                 let transaction = self.start();
-                transaction.block = Block::Open;
+                // Where its mode is refused, no block has begun.
                 if let Some(access) = access {
                     transaction.set_access(*access)?;
                 }
+                transaction.block = Block::Open;
             }
             Sql::Commit(chain) => {
                 self.may_end(*chain)?;
