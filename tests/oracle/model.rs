@@ -27,7 +27,7 @@ use frames::{empty, message, parts, query};
 use sql::{DEFAULT_ACCESS, TOKEN};
 
 /// Scripts, unless the environment says another number.
-const SCRIPTS: u64 = 1500;
+const SCRIPTS: u64 = 1000;
 
 /// What the model knows of.
 const WORLD: &str = "

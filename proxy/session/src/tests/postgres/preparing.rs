@@ -62,12 +62,12 @@ impl Postgres {
             return Err(FAILED);
         }
         self.analyse(statement.as_ref())?;
+        if !portal.is_empty() && self.portals.contains_key(&portal) {
+            return Err(("42P03", "cursor already exists"));
+        }
         // It is planned here.
         if statement == Some(Sql::Divide) {
             return Err(DIVISION);
-        }
-        if !portal.is_empty() && self.portals.contains_key(&portal) {
-            return Err(("42P03", "cursor already exists"));
         }
         let bound = Portal {
             depth: self.start().savepoints.len(),
