@@ -72,6 +72,36 @@ impl Stride {
     }
 }
 
+/// The steps of a march, one of each line.
+const MARCH: [&[Stride]; 9] = [
+    &[Stride::Begin],
+    &[Stride::Save],
+    &[
+        Stride::Steer,
+        Stride::Declare,
+        Stride::Declare,
+        Stride::Bind,
+    ],
+    &[Stride::Token, Stride::Pay],
+    &[
+        Stride::Harmless,
+        Stride::Harmless,
+        Stride::Fetch,
+        Stride::Execute,
+        Stride::Steer,
+    ],
+    &[
+        Stride::Release,
+        Stride::Release,
+        Stride::Back,
+        Stride::End,
+        Stride::End,
+    ],
+    &[Stride::Pay],
+    &[Stride::End],
+    &[Stride::Pay],
+];
+
 /// What a step says.
 enum Part {
     Text(Sql),
@@ -155,8 +185,43 @@ const TABLE_READS: [&str; 4] = [
 impl Generator {
     /// A walk of some steps, sent in one of many groupings.
     pub(super) fn walk(&mut self) {
-        let session = self.words.session;
         let mut place = Place::default();
+        let mut parts = match once_in(&mut self.random, 3) {
+            true => self.wander(&mut place),
+            false => self.march(&mut place),
+        };
+        if place.in_block && !once_in(&mut self.random, 4) {
+            self.stride(Stride::End, &mut place, &mut parts);
+            self.stride(Stride::Pay, &mut place, &mut parts);
+        }
+        self.group(parts);
+    }
+
+    /// Through the whole of a transaction, with some steps left out.
+    fn march(&mut self, place: &mut Place) -> Vec<Part> {
+        let mut parts = Vec::new();
+        for step in MARCH {
+            let session = self.words.session;
+            let fitting: Vec<_> = step
+                .iter()
+                .filter(|stride| place.fits(**stride, session))
+                .collect();
+            if once_in(&mut self.random, 9) {
+                self.stride(Stride::Other, place, &mut parts);
+            }
+            if let (Some(stride), false) = (
+                fitting.choose(&mut self.random),
+                once_in(&mut self.random, 5),
+            ) {
+                self.stride(**stride, place, &mut parts);
+            }
+        }
+        parts
+    }
+
+    /// Anywhere.
+    fn wander(&mut self, place: &mut Place) -> Vec<Part> {
+        let session = self.words.session;
         let likes = Stride::ALL.map(|stride| match stride {
             Stride::Pay | Stride::Begin | Stride::End => 2,
             Stride::Steer => one(&mut self.random, &[1, 2, 4]),
@@ -179,13 +244,9 @@ impl Generator {
                 break;
             };
             last = *stride;
-            self.stride(last, &mut place, &mut parts);
+            self.stride(last, place, &mut parts);
         }
-        if place.in_block && !once_in(&mut self.random, 4) {
-            self.stride(Stride::End, &mut place, &mut parts);
-            self.stride(Stride::Pay, &mut place, &mut parts);
-        }
-        self.group(parts);
+        parts
     }
 
     fn stride(&mut self, stride: Stride, place: &mut Place, parts: &mut Vec<Part>) {
