@@ -149,8 +149,8 @@ impl Court {
             }
             // What an earlier conversation has left may show in one database only.
             let (world, judge) = self.open(database);
-            judge.restore(world);
-            world.restore(database, Copy::Twin);
+            judge.clean();
+            judge.clean_twin(world);
             return self.compare(conversation, number);
         }
         let (world, judge) = self.open(database);
