@@ -327,9 +327,10 @@ impl Generator {
         } else {
             "q".into()
         };
-        let statement: Name = once_in(&mut self.random, 2)
-            .then(|| "t".into())
-            .unwrap_or_default();
+        let statement: Name = match once_in(&mut self.random, 2) {
+            true => "t".into(),
+            false => Name::new(),
+        };
         let sql = match once_in(&mut self.random, 3) {
             true => self.words.steering_query(&mut self.random),
             false => self.pay(),
