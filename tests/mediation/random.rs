@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use pgpalisade_tests::machine;
-use pgpalisade_tests::mediation::run::{Plan, run};
+use pgpalisade_tests::mediation::conversation::Session;
+use pgpalisade_tests::mediation::run::{LOOKED_AT, Plan, run};
 
 /// So long, with what it takes to start the servers.
 const DURATION: Duration = Duration::from_secs(80);
@@ -18,6 +19,8 @@ fn no_conversation_changes_what_its_session_may_not() {
         duration: DURATION,
         threads: 2,
         violations_max: 1,
+        looked_at: LOOKED_AT,
+        sessions: Session::ALL.to_vec(),
     });
     println!("{report}");
     // A run in which hardly anything ran, or nothing was refused, says nothing.

@@ -1,7 +1,7 @@
 //! Conversations in words, for the tests that know what they want.
 
 use pgpalisade_tests::mediation::conversation::{
-    Conversation, Message, Name, Session, Sql, Step, Target,
+    Conversation, Database, Message, Name, Session, Sql, Step, Target,
 };
 use pgpalisade_tests::mediation::trial::Trial;
 
@@ -13,6 +13,7 @@ impl Script {
     pub(crate) fn of(session: Session) -> Self {
         Self(Conversation {
             session,
+            database: Database::Utf8,
             startup: Vec::new(),
             steps: Vec::new(),
         })

@@ -10,10 +10,12 @@
 //! - [`functions`]: every volatile function, reviewed.
 //! - [`backstop`]: every way out of read-only mode. [`defaults`]: read-only mode that was set elsewhere.
 //! - [`preparing`]: what PostgreSQL runs before an Execute.
+//! - [`model`]: the PostgreSQL that the session's own tests run against, beside the real one.
 //! - [`table`]: the table of `docs/policies.md`, made from what happens.
 
 #![expect(
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     clippy::panic,
     reason = "a test that cannot go on fails"
 )]
@@ -25,9 +27,12 @@ mod defaults;
 mod functions;
 mod hidden;
 mod kinds;
+mod model;
 mod ordinary;
 mod past;
 mod preparing;
 mod statements;
 mod table;
 mod world;
+
+use pgpalisade_wire as wire;

@@ -7,14 +7,17 @@
 //! In reading order:
 //! - [`conversation`]: what a client says, as data. [`words`]: its SQL.
 //! - [`generator`]: a conversation from a seed; [`fragments`]: the beginnings of ways around; `moves`: those of a
-//!   session that holds a token.
+//!   session that holds a token; `walk`: transactions whose steps fit to each other; [`steering`]: settings that change
+//!   where no text shows it; [`tables`]: names that mean one table or another.
 //! - [`world`]: a server with something to write to, and the proxy. [`runner`]: one conversation there.
 //! - [`judge`]: what it has changed, and whether it may.
+//! - [`twin`]: whether a session that may do all hears the same as without the proxy.
 //! - [`trial`]: both together. [`shrinker`]: the shortest conversation that still does it.
 //! - [`needless`]: refusals of what would have written nothing.
 //! - [`run`]: many of them, in parallel.
 
 mod moves;
+mod walk;
 
 pub mod conversation;
 pub mod fragments;
@@ -25,6 +28,9 @@ pub mod purpose;
 pub mod run;
 pub mod runner;
 pub mod shrinker;
+pub mod steering;
+pub mod tables;
 pub mod trial;
+pub mod twin;
 pub mod words;
 pub mod world;

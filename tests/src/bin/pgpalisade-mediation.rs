@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use pgpalisade_tests::machine;
+use pgpalisade_tests::mediation::conversation::Session;
 use pgpalisade_tests::mediation::generator;
-use pgpalisade_tests::mediation::run::{Plan, run};
+use pgpalisade_tests::mediation::run::{LOOKED_AT, Plan, run};
 
 /// Sessions that may not write say anything that the protocol and SQL have, and the database is the judge.
 #[derive(Debug, Parser)]
@@ -26,6 +27,12 @@ struct Arguments {
     /// Ends when so many conversations were found that do what they may not.
     #[arg(long, default_value_t = 1)]
     violations: usize,
+    /// One conversation in so many is looked at for needless refusals.
+    #[arg(long, default_value_t = LOOKED_AT)]
+    look_at: u64,
+    /// Only these sessions, such as `Bare,Faithful`. Seeds then make other conversations.
+    #[arg(long, value_delimiter = ',', value_parser = session)]
+    sessions: Vec<Session>,
     /// Print the conversation of the seed, and run nothing.
     #[arg(long)]
     print: bool,
@@ -34,8 +41,12 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let seed = arguments.seed.unwrap_or_else(machine::seed);
+    let sessions = match arguments.sessions.is_empty() {
+        true => Session::ALL.to_vec(),
+        false => arguments.sessions,
+    };
     if arguments.print {
-        println!("{}", generator::conversation(seed));
+        println!("{}", generator::conversation(seed, &sessions));
         return ExitCode::SUCCESS;
     }
     let plan = Plan {
@@ -44,6 +55,8 @@ fn main() -> ExitCode {
         duration: Duration::from_secs_f64(arguments.minutes * 60.0),
         threads: arguments.threads,
         violations_max: arguments.violations,
+        looked_at: arguments.look_at.max(1),
+        sessions,
     };
     let report = run(&plan);
     print!("\nseed           {seed}\n{report}");
@@ -51,4 +64,11 @@ fn main() -> ExitCode {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
+}
+
+fn session(name: &str) -> Result<Session, String> {
+    let known = Session::ALL
+        .into_iter()
+        .find(|session| format!("{session:?}") == name);
+    known.ok_or_else(|| format!("one of {:?}", Session::ALL))
 }

@@ -9,6 +9,8 @@ use crate::wire::Batch;
 pub struct Conversation {
     /// What the session may do, and where it runs.
     pub session: Session,
+    /// Where its data are.
+    pub database: Database,
     /// More parameters of its startup packet.
     pub startup: Vec<(String, String)>,
     /// What it sends, in order.
@@ -31,22 +33,40 @@ pub enum Session {
     Neighbour,
     /// Begins with `@0`, the current token. Others may take over, and it may move or lay its token down.
     Holder,
+    /// Holds nothing where a policy lists tables, and may write whatever is not listed.
+    Free,
+    /// Holds the current token of scope `b` there, and may not even read what belongs to `a`.
+    Reader,
+    /// Holds `@0` from its startup packet to its end: PostgreSQL says the same to it as without the proxy.
+    Faithful,
+    /// The same, and its first statement declares the token.
+    Late,
+    /// The same where a policy lists tables, with the tokens of all scopes.
+    Ruler,
 }
 
 impl Session {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 11] = [
         Self::Bare,
         Self::Elsewhere,
         Self::Taker,
         Self::Ungoverned,
         Self::Neighbour,
         Self::Holder,
+        Self::Free,
+        Self::Reader,
+        Self::Faithful,
+        Self::Late,
+        Self::Ruler,
     ];
 
     /// Whether it runs where a policy lists tables.
     pub const fn is_governed(self) -> bool {
-        matches!(self, Self::Ungoverned | Self::Neighbour)
+        matches!(
+            self,
+            Self::Ungoverned | Self::Neighbour | Self::Free | Self::Reader | Self::Ruler
+        )
     }
 
     /// Whether it may change nothing at all.
@@ -57,14 +77,70 @@ impl Session {
         )
     }
 
+    /// Whether it may write something and not all: what is hidden from its policy is not promised.
+    pub const fn is_neighbour(self) -> bool {
+        matches!(self, Self::Neighbour | Self::Free | Self::Reader)
+    }
+
+    /// Whether PostgreSQL must say the same to it as without the proxy.
+    pub const fn has_twin(self) -> bool {
+        matches!(self, Self::Faithful | Self::Late | Self::Ruler)
+    }
+
+    /// The user that the policy knows it by.
+    pub const fn user(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Reader => "careful",
+            _ => "postgres",
+        }
+    }
+
     /// `fencing.token` of its startup packet.
     pub const fn token(self) -> Option<&'static str> {
         match self {
-            Self::Bare | Self::Ungoverned => None,
+            Self::Bare | Self::Ungoverned | Self::Free | Self::Late => None,
             Self::Elsewhere => Some("other=@0"),
             Self::Taker => Some("other=next"),
-            Self::Neighbour => Some("b=@0"),
-            Self::Holder => Some("@0"),
+            Self::Neighbour | Self::Reader => Some("b=@0"),
+            Self::Holder | Self::Faithful => Some("@0"),
+            Self::Ruler => Some("default=@0,a=@0,b=@0"),
+        }
+    }
+
+    /// The token that its first statement declares, before the conversation begins.
+    pub const fn first_token(self) -> Option<&'static str> {
+        match self {
+            Self::Late => Some("@0"),
+            _ => None,
+        }
+    }
+}
+
+/// A database, by the encoding of its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Database {
+    /// UTF8.
+    Utf8,
+    /// LATIN1.
+    Latin1,
+    /// EUC_JP.
+    EucJp,
+    /// SQL_ASCII.
+    SqlAscii,
+}
+
+impl Database {
+    /// All of them; most conversations are in the first.
+    pub const ALL: [Self; 4] = [Self::Utf8, Self::Latin1, Self::EucJp, Self::SqlAscii];
+
+    /// As PostgreSQL names it.
+    pub const fn encoding(self) -> &'static str {
+        match self {
+            Self::Utf8 => "UTF8",
+            Self::Latin1 => "LATIN1",
+            Self::EucJp => "EUC_JP",
+            Self::SqlAscii => "SQL_ASCII",
         }
     }
 }
@@ -229,11 +305,17 @@ pub fn with_tokens(text: &[u8], number: u64) -> Vec<u8> {
 impl fmt::Display for Conversation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "session {:?}", self.session)?;
+        if self.database != Database::Utf8 {
+            write!(f, " in {}", self.database.encoding())?;
+        }
         if let Some(token) = self.session.token() {
             write!(f, " fencing.token={token}")?;
         }
         for (name, value) in &self.startup {
             write!(f, " {name}={value}")?;
+        }
+        if let Some(token) = self.session.first_token() {
+            write!(f, "\n  answered: SET fencing.token = '{token}'")?;
         }
         for step in &self.steps {
             match step {

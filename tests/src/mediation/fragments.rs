@@ -11,6 +11,9 @@ use super::words::{Kind, once_in, one};
 impl Generator {
     /// One of them.
     pub fn fragment(&mut self) {
+        if !once_in(&mut self.random, 3) {
+            return self.walk();
+        }
         if self.words.session == Session::Holder {
             match self.random.random_range(0..5) {
                 0 => self.moves_in_a_transaction(),
@@ -28,7 +31,7 @@ impl Generator {
             4 => self.name_made_anew(),
             5 => self.default_in_flight(),
             6..=7 => self.malformed_then_anything(),
-            8 => self.lays_down(),
+            8 if !self.words.session.has_twin() => self.lays_down(),
             _ => self.held_cursor(),
         }
     }

@@ -1,13 +1,15 @@
 //! Makes a conversation from a seed.
 //!
-//! Each conversation has few names and few kinds of statements, so that what belongs together meets; and one in two
-//! has a [fragment](super::fragments) in it, the beginning of a way around, with anything else in between.
+//! Each conversation has few names and few kinds of statements, so that what belongs together meets; and three
+//! in four have a [fragment](super::fragments) in it, the beginning of a way around, with anything else in between.
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::conversation::{Conversation, Message, Name, Session, Sql, Step, Target};
+use super::conversation::{Conversation, Database, Message, Name, Session, Sql, Step, Target};
+use super::steering;
+use super::tables;
 use super::words::{ENCODINGS, Kind, Words, once_in, one};
 
 /// Names that are one in PostgreSQL's 63 bytes, or nearly are.
@@ -39,11 +41,16 @@ pub struct Generator {
     kinds: Vec<Kind>,
 }
 
-/// The conversation of a seed.
-pub fn conversation(seed: u64) -> Conversation {
+/// The conversation of a seed, by one of these sessions.
+pub fn conversation(seed: u64, sessions: &[Session]) -> Conversation {
     let mut random = StdRng::seed_from_u64(seed);
-    let session = one(&mut random, &Session::ALL);
-    let names = match random.random_range(0..4) {
+    let session = one(&mut random, sessions);
+    let database = match once_in(&mut random, 3) {
+        true => one(&mut random, &Database::ALL),
+        false => Database::Utf8,
+    };
+    // What EXECUTE of a name beyond ASCII may be refused is in docs/guarantee.md.
+    let names = match random.random_range(if session.has_twin() { 2 } else { 0 }..4) {
         0 => long_names()
             .choose_multiple(&mut random, 3)
             .cloned()
@@ -60,13 +67,17 @@ pub fn conversation(seed: u64) -> Conversation {
         .into_iter()
         .filter(|_| once_in(&mut random, 3))
         .collect();
-    let startup = startup(&mut random, session);
+    let aims = steering::aims(&mut random, session);
+    let startup = startup(&mut random, session, database, aims[0]);
+    let tables = some_tables(&mut random, database, &aims);
     let mut generator = Generator {
         random,
         words: Words {
             session,
             names,
             encodings,
+            aims,
+            tables,
         },
         steps: Vec::new(),
         kinds,
@@ -74,26 +85,51 @@ pub fn conversation(seed: u64) -> Conversation {
     generator.write();
     Conversation {
         session,
+        database,
         startup,
         steps: generator.steps,
     }
 }
 
-fn startup(random: &mut StdRng, session: Session) -> Vec<(String, String)> {
-    let owned = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+/// Names of tables that are used again and again.
+fn some_tables(random: &mut StdRng, database: Database, aims: &[steering::Aim]) -> Vec<String> {
+    let beyond = tables::names_beyond_ascii();
+    let recoded =
+        database != Database::Utf8 || aims.iter().any(|(name, _)| *name == "client_encoding");
+    let mut name = || match recoded && !once_in(random, 3) {
+        true => beyond.choose(random).cloned().unwrap_or_default(),
+        false => one(random, &tables::NAMES).to_owned(),
+    };
+    vec![name(), name()]
+}
+
+fn startup(
+    random: &mut StdRng,
+    session: Session,
+    database: Database,
+    aim: steering::Aim,
+) -> Vec<(String, String)> {
+    let mut chosen = vec![("aim.name", aim.0), ("aim.value", aim.1)];
+    let off = "default_transaction_read_only";
     match random.random_range(0..24) {
-        0 => owned("client_encoding", one(random, &ENCODINGS)),
-        1 => owned("options", "-c standard_conforming_strings=off"),
-        2 => owned("options", "-c default_transaction_read_only=off"),
-        3 if session.is_strict() => owned("default_transaction_read_only", "off"),
-        _ => Vec::new(),
+        0 => chosen.push(("client_encoding", one(random, &ENCODINGS))),
+        1 => chosen.push(("options", "-c standard_conforming_strings=off")),
+        2 => chosen.push(("options", "-c default_transaction_read_only=off")),
+        3 if session.is_strict() => chosen.push((off, "off")),
+        4..8 if session.has_twin() => chosen.push((off, one(random, &["on", "off"]))),
+        _ if database != Database::Utf8 && once_in(random, 2) => {
+            chosen.push(("client_encoding", "UTF8"));
+        }
+        _ => {}
     }
+    let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    chosen.into_iter().map(owned).collect()
 }
 
 impl Generator {
     fn write(&mut self) {
         let holds = self.words.session == Session::Holder;
-        let fragment_at = match holds || once_in(&mut self.random, 2) {
+        let fragment_at = match holds || !once_in(&mut self.random, 4) {
             true => Some(self.random.random_range(0..4)),
             false => None,
         };
@@ -109,6 +145,26 @@ impl Generator {
             self.fragment();
         }
         self.end();
+        if self.words.session == Session::Late {
+            self.keep_the_token();
+        }
+    }
+
+    /// Leaves out what lays down a token that the startup packet did not bring.
+    fn keep_the_token(&mut self) {
+        let lays_down = |sql: &Sql| {
+            let text = String::from_utf8_lossy(sql).to_uppercase();
+            ["RESET ALL", "DISCARD ALL", "FENCING."]
+                .iter()
+                .any(|word| text.contains(word))
+        };
+        for step in &mut self.steps {
+            match step {
+                Step::Say(Message::Query(parts)) => parts.retain(|sql| !lays_down(sql)),
+                Step::Say(Message::Parse(_, sql)) if lays_down(sql) => *sql = "SELECT 1".into(),
+                _ => {}
+            }
+        }
     }
 
     /// The end of what is open, so that what waits for a COMMIT is committed; and a hidden write, which passes where
@@ -241,6 +297,9 @@ impl Generator {
 
     /// A value that the text does not show.
     fn parameters(&mut self) {
+        if self.words.session.has_twin() {
+            return self.walk();
+        }
         let encoding = self.words.encodings[0];
         let (text, value) = one(
             &mut self.random,
@@ -259,7 +318,7 @@ impl Generator {
         );
         // What is hidden from the token of scope `b` is not promised.
         let text = match self.words.session {
-            Session::Neighbour => text.replace("::d", "::text"),
+            Session::Neighbour | Session::Free | Session::Reader => text.replace("::d", "::text"),
             _ => text.to_owned(),
         };
         self.say(Message::Parse(Vec::new(), text.into()));
@@ -301,8 +360,11 @@ impl Generator {
                 ("txid_current()", &[]),
             ],
         );
-        if self.words.session == Session::Neighbour && function == "w()" {
-            return Message::FunctionCall("txid_current()", Vec::new());
+        let hides = matches!(self.words.session, Session::Neighbour) && function == "w()";
+        let differs =
+            self.words.session.has_twin() && !matches!(function, "w()" | "sets(text, text)");
+        if hides || differs {
+            return Message::FunctionCall("harmless()", Vec::new());
         }
         Message::FunctionCall(function, arguments.to_vec())
     }

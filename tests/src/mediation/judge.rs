@@ -5,13 +5,17 @@
 //! - A strict session: nothing at all. No transaction id, and nothing in the write-ahead log but what reading leaves
 //!   there. Rows, sequences, catalogs, large objects and notifications each take a transaction id; a WAL message need
 //!   not.
-//! - The neighbour: no row of any table but `b.jobs`, no sequence, catalog, large object, notification or WAL message.
+//! - The neighbour: no row of any table but those of scope `b`, no sequence, catalog, large object, notification or WAL
+//!   message. The free one: no row of a table that a scope lists. The reader: no row of those of scope `a`, nor was it
+//!   shown one.
+//! - Those with a twin: PostgreSQL says the same to them as to one without the proxy.
 //! - The holder: each new row of `log` has a token that the session has had, `@0` or more. And G1 with G2: a row with
 //!   a token below `n` that another session's declaration of `n` has not found, when it was answered, never comes.
 
 use std::time::Duration;
 
-use super::world::{WATCHED, World};
+use super::conversation::{Database, Session};
+use super::world::{Copy, World, name_of};
 use crate::machine::wait_at_most;
 use crate::wire::Wire;
 
@@ -38,13 +42,12 @@ pub struct Judge {
     outside: Wire,
     /// In the database of the conversations; it hears notifications.
     inside: Wire,
+    database: Database,
 }
 
 /// Of one line each; the notifications come by themselves.
-const BELONGS_TO_OTHERS: &str = "
-    SELECT 'a.jobs', coalesce(string_agg(t::text || xmin::text, ';'), '') FROM a.jobs t
-    UNION ALL SELECT 'log', coalesce(string_agg(t::text || xmin::text, ';'), '') FROM log t
-    UNION ALL SELECT 'counter', last_value::text || is_called::text FROM counter
+const CATALOG: &str = "
+    SELECT 'counter', last_value::text || is_called::text FROM counter
     UNION ALL SELECT 'large objects', count(*)::text FROM pg_largeobject_metadata
     UNION ALL SELECT 'relations', count(*)::text FROM pg_class
     UNION ALL SELECT 'functions', count(*)::text FROM pg_proc";
@@ -52,7 +55,7 @@ const BELONGS_TO_OTHERS: &str = "
 /// Who else is there. Judges are known by their name.
 const OTHERS: &str = "
     SELECT pid FROM pg_stat_activity
-    WHERE datname IN ('watched', 'twin') AND application_name <> 'judge'";
+    WHERE datname ~ '^(watched|twin)' AND application_name <> 'judge'";
 
 /// The log's records that say that something was done.
 const RECORDS: &str = "
@@ -63,10 +66,11 @@ const RECORDS: &str = "
 
 impl Judge {
     /// A judge of this world.
-    pub fn new(world: &World) -> Self {
+    pub fn new(world: &World, database: Database) -> Self {
         Self {
             outside: world.admin("postgres"),
-            inside: inside(world),
+            inside: inside(world, database),
+            database,
         }
     }
 
@@ -115,13 +119,43 @@ impl Judge {
         found
     }
 
-    /// What the token of scope `b` is not for.
-    pub fn belonging_to_others(&mut self) -> Vec<String> {
-        self.inside
-            .rows(BELONGS_TO_OTHERS)
-            .into_iter()
-            .map(|row| row.join(" "))
-            .collect()
+    /// What this session may not change.
+    pub fn belonging_to_others(&mut self, session: Session) -> Vec<String> {
+        let whose = whose(session);
+        let tables = format!("SELECT relation, scopes, rows FROM contents() WHERE {whose}");
+        let mut lines = self.inside.rows(&tables);
+        if session == Session::Neighbour {
+            lines.extend(self.inside.rows(CATALOG));
+        }
+        lines.into_iter().map(|row| row.join(" ")).collect()
+    }
+
+    /// What it has changed of that since, and what else it may not: `written`, of which a notification is no record.
+    pub fn changed_for_others(
+        &mut self,
+        session: Session,
+        before: &[String],
+        written: Vec<String>,
+    ) -> Vec<String> {
+        let mut wrong = differences(before, &self.belonging_to_others(session));
+        if session == Session::Neighbour {
+            let message = |record: &String| record.starts_with("LogicalMessage");
+            wrong.extend(written.into_iter().filter(message));
+            if self.notifications() > 0 {
+                wrong.push("a notification".to_owned());
+            }
+        }
+        wrong
+    }
+
+    /// The same of the twin that nothing stands in front of.
+    pub fn belonging_to_others_directly(&self, world: &World, session: Session) -> Vec<String> {
+        let whose = whose(session);
+        let tables = format!("SELECT relation, scopes, rows FROM contents() WHERE {whose}");
+        let lines = world
+            .admin(&name_of(self.database, Copy::Twin))
+            .rows(&tables);
+        lines.into_iter().map(|row| row.join(" ")).collect()
     }
 
     /// How many notifications have come since.
@@ -179,27 +213,41 @@ impl Judge {
 
     /// Makes the tables what they were, after writes that were allowed.
     pub fn clean(&mut self) {
-        let sql = "TRUNCATE log, a.jobs, b.jobs; INSERT INTO log VALUES ('first'); INSERT INTO a.jobs VALUES ('first')";
-        self.inside.ok(sql);
+        self.inside.ok(CLEAN);
+    }
+
+    /// The same in the twin.
+    pub fn clean_twin(&self, world: &World) {
+        world.admin(&name_of(self.database, Copy::Twin)).ok(CLEAN);
     }
 
     /// Makes the database what it was, whatever was written.
     pub fn restore(&mut self, world: &World) {
         self.inside.send(&crate::wire::Batch::new().terminate());
         self.inside.until_closed();
-        world.restore(WATCHED);
-        self.inside = inside(world);
+        world.restore(self.database, Copy::Watched);
+        self.inside = inside(world, self.database);
     }
 }
 
-/// What a session has done that it may not: before and after in the words of the judge.
-pub fn differences(before: &[String], after: &[String]) -> Vec<String> {
+fn differences(before: &[String], after: &[String]) -> Vec<String> {
     let new = after.iter().filter(|line| !before.contains(line));
     new.map(|line| format!("changed: {line}")).collect()
 }
 
-fn inside(world: &World) -> Wire {
-    let mut wire = world.admin(WATCHED);
+/// The tables of which this session may write no row.
+const fn whose(session: Session) -> &'static str {
+    match session {
+        Session::Free => "scopes <> ''",
+        Session::Reader => "scopes LIKE '%a%'",
+        _ => "scopes <> 'b'",
+    }
+}
+
+const CLEAN: &str = "SELECT clean()";
+
+fn inside(world: &World, database: Database) -> Wire {
+    let mut wire = world.admin(&name_of(database, Copy::Watched));
     wire.ok("SET application_name = 'judge'");
     wire.ok("LISTEN news");
     wire

@@ -48,7 +48,9 @@ pub(super) const fn token_values(session: Session) -> &'static [&'static str] {
         Session::Holder => &[
             "@0", "@1", "@1", "@2", "5", "", "other=@0", "next", "after:@0", "after:@1", "after:5",
         ],
-        Session::Neighbour => &[
+        Session::Faithful | Session::Late => &["@0"],
+        Session::Ruler => &["default=@0,a=@0,b=@0"],
+        Session::Neighbour | Session::Reader => &[
             "b=@0",
             "b=@1",
             "a=1",
@@ -58,7 +60,9 @@ pub(super) const fn token_values(session: Session) -> &'static [&'static str] {
             "b=after:@0",
             "a=after:1",
         ],
-        Session::Ungoverned => &["a=1", "b=1", "c=1", "", "x", "c=next", "a=after:1"],
+        Session::Ungoverned | Session::Free => {
+            &["a=1", "b=1", "c=1", "", "x", "c=next", "a=after:1"]
+        }
         Session::Bare | Session::Elsewhere | Session::Taker => &[
             "5",
             "default=5",

@@ -2,7 +2,7 @@
 //!
 //! Of a conversation the first refused request is looked at: everything in front of it has passed the proxy and has
 //! written nothing. The conversation up to that request runs once more straight on a twin of the database, where
-//! nothing stands in between; if nothing is written there either, the refusal was needless.
+//! nothing stands in between; if it does nothing there that its session may not, the refusal was needless.
 //!
 //! Limits: later refusals of a conversation are not looked at. A text of several statements, and a pipeline that is
 //! refused at its Parse or Bind, is one request up to its end. A request that fails on the twin has written nothing,
@@ -99,7 +99,7 @@ fn is_a_lift(steps: &[Step]) -> bool {
 
 /// The words of a refusal without names and numbers.
 fn kind_of(words: &str) -> String {
-    let reason = words.split("no read: ").nth(1).unwrap_or(words);
+    let reason = words.split("not a read: ").nth(1).unwrap_or(words);
     let mut kind = String::new();
     let mut quoted = false;
     for letter in reason.chars().take(140) {

@@ -6,13 +6,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::conversation::Conversation;
+use super::conversation::{Conversation, Session};
 use super::generator;
 use super::shrinker::shrink;
 use super::trial::{SILENT, Trial};
 
-/// One in so many conversations is looked at for needless refusals.
-const LOOKED_AT: u64 = 40;
+/// One in so many conversations is looked at for needless refusals, where nothing else is asked for.
+pub const LOOKED_AT: u64 = 40;
 
 /// So many conversations are told of while the others run.
 const TOLD_OF: u64 = 5000;
@@ -30,6 +30,10 @@ pub struct Plan {
     pub threads: usize,
     /// It ends with so many violations.
     pub violations_max: usize,
+    /// One in so many is looked at for needless refusals.
+    pub looked_at: u64,
+    /// Who speaks.
+    pub sessions: Vec<Session>,
 }
 
 /// A conversation that has done what it may not.
@@ -89,11 +93,11 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
             return;
         }
         let seed = plan.seed.wrapping_add(at);
-        let conversation = generator::conversation(seed);
+        let conversation = generator::conversation(seed, &plan.sessions);
         let started = Instant::now();
         let outcome = trial.run(&conversation);
         let busy = started.elapsed();
-        let refusal = match at % LOOKED_AT {
+        let refusal = match at % plan.looked_at {
             0 if !outcome.is_violation() => trial.assess(&conversation, &outcome.heard),
             _ => None,
         };
@@ -120,7 +124,8 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
             }
         }
         if let Some(violation) = violation {
-            println!("{violation}\n");
+            let (so_far, seconds) = (report.conversations, begun.elapsed().as_secs());
+            println!("after {so_far} conversations and {seconds} s\n{violation}\n");
             report.violations.push(violation);
         }
     }

@@ -39,14 +39,27 @@ pub enum End {
 pub struct Heard {
     /// In their order.
     pub errors: Vec<Told>,
+    /// All of what the server has said.
+    pub said: Vec<wire::Message>,
     /// How it ended.
     pub end: End,
+}
+
+impl Heard {
+    /// Whether the client was shown a row with this text.
+    pub fn shows(&self, text: &str) -> bool {
+        let mut rows = self
+            .said
+            .iter()
+            .filter(|message| matches!(message.tag, b'D' | b'd'));
+        rows.any(|row| String::from_utf8_lossy(&row.body).contains(text))
+    }
 }
 
 /// Runs a conversation to its end. `number` stands for its tokens; `declares` does what [`Step::Declare`] says.
 pub fn run(
     world: &World,
-    to: &(Endpoint, &str),
+    to: &(Endpoint, String),
     conversation: &Conversation,
     number: u64,
     declares: &mut dyn FnMut(&str),
@@ -58,7 +71,9 @@ pub fn run(
             break;
         }
         if let Step::Say(message) = step {
-            batch = message.onto(batch, number, &|function| world.oid(function));
+            batch = message.onto(batch, number, &|function| {
+                world.oid(conversation.database, function)
+            });
             client.expect(at, message);
             continue;
         }
@@ -89,7 +104,7 @@ struct Client {
 
 impl Client {
     fn new(
-        (endpoint, database): &(Endpoint, &str),
+        (endpoint, database): &(Endpoint, String),
         conversation: &Conversation,
         number: u64,
     ) -> Self {
@@ -97,7 +112,10 @@ impl Client {
             .session
             .token()
             .map(|token| told(token, number));
-        let mut parameters = vec![("user", "postgres"), ("database", database)];
+        let mut parameters = vec![
+            ("user", conversation.session.user()),
+            ("database", database.as_str()),
+        ];
         parameters.extend(token.as_deref().map(|token| ("fencing.token", token)));
         parameters.extend(
             conversation
@@ -113,12 +131,16 @@ impl Client {
             .last()
             .is_some_and(|last| last.tag == b'Z');
         let end = if ready { End::Answered } else { End::Closed };
+        if let (true, Some(token)) = (ready, conversation.session.first_token()) {
+            wire.query(&format!("SET fencing.token = '{}'", told(token, number)));
+        }
         Self {
             wire,
             pending: VecDeque::new(),
             copying: false,
             heard: Heard {
                 errors: Vec::new(),
+                said: Vec::new(),
                 end,
             },
         }
@@ -159,6 +181,7 @@ impl Client {
     }
 
     fn hear(&mut self, message: &wire::Message) {
+        self.heard.said.push(message.clone());
         let front = self.pending.front().map(|(_, front)| front);
         match message.tag {
             0 => self.heard.end = End::Closed,

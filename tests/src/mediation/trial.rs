@@ -1,18 +1,21 @@
 //! One conversation and its judgement, again and again on the same servers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::conversation::{Conversation, Message, Session, Step};
-use super::judge::{Judge, differences};
+use super::conversation::{Conversation, Database, Message, Session, Step};
+use super::judge::Judge;
 use super::needless::{self, Refusal};
 use super::runner::{self, End, Heard};
-use super::world::{Rules, TWIN, WATCHED, World};
+use super::twin;
+use super::world::{Copy, Rules, World, name_of};
+use crate::wire::Endpoint;
 
-/// A world with its judge.
+/// A world with a judge for each of its databases.
 #[derive(Debug)]
 struct Court {
     world: World,
-    judge: Judge,
+    judges: BTreeMap<Database, Judge>,
 }
 
 /// Both kinds of worlds, for one thread. Each is started when it is needed.
@@ -53,9 +56,6 @@ impl Trial {
         cut.steps.push(Step::Say(Message::Sync));
         cut.steps.push(Step::Wait);
         let wrote = self.writes_directly(&cut);
-        if wrote {
-            self.court(cut.session).world.restore(TWIN);
-        }
         Some(refused.judged(wrote))
     }
 
@@ -78,8 +78,9 @@ impl Trial {
         };
         court.get_or_insert_with(|| {
             let world = World::start(rules);
-            let judge = Judge::new(&world);
-            Court { world, judge }
+            let judge = Judge::new(&world, Database::Utf8);
+            let judges = [(Database::Utf8, judge)].into();
+            Court { world, judges }
         })
     }
 }
@@ -93,46 +94,82 @@ pub const SILENT: &str = "it no longer answers";
 /// Above all tokens that are stale.
 const FIRST: u64 = 100;
 
+/// What a session that must not see it is shown.
+const SECRET: &str = "secret";
+
 impl Court {
+    /// The judge of a database, which is made when it is needed.
+    fn open(&mut self, database: Database) -> (&World, &mut Judge) {
+        let world = &mut self.world;
+        let judge = self.judges.entry(database).or_insert_with(|| {
+            world.create(database);
+            Judge::new(world, database)
+        });
+        (world, judge)
+    }
+
+    /// Whether it would do what its session may not.
     fn writes_directly(&mut self, conversation: &Conversation, number: u64) -> bool {
-        let (world, judge) = (&self.world, &mut self.judge);
-        let before = judge.counters();
-        runner::run(
-            world,
-            &(world.direct(), TWIN),
-            conversation,
-            number,
-            &mut |_| {},
-        );
+        let (session, database) = (conversation.session, conversation.database);
+        let (world, judge) = self.open(database);
+        let others = |judge: &Judge| match session.is_neighbour() {
+            true => judge.belonging_to_others_directly(world, session),
+            false => Vec::new(),
+        };
+        let (before, owned) = (judge.counters(), others(judge));
+        let twin = (world.direct(), name_of(database, Copy::Twin));
+        let heard = runner::run(world, &twin, conversation, number, &mut |_| {});
         judge.sessions_end(ENDS_WITHIN);
         let after = judge.counters();
-        !judge.written(&before, &after).is_empty()
+        let written = judge.written(&before, &after);
+        let wrong = match session {
+            Session::Free | Session::Reader => {
+                owned != others(judge) || (session == Session::Reader && heard.shows(SECRET))
+            }
+            Session::Neighbour => {
+                owned != others(judge)
+                    || written
+                        .iter()
+                        .any(|record| record.starts_with("LogicalMessage"))
+            }
+            _ => !written.is_empty(),
+        };
+        if !written.is_empty() {
+            world.restore(database, Copy::Twin);
+        }
+        wrong
     }
 
     fn run(&mut self, conversation: &Conversation, number: u64) -> Outcome {
-        let session = conversation.session;
-        let (world, judge) = (&self.world, &mut self.judge);
+        let (session, database) = (conversation.session, conversation.database);
+        if session.has_twin() {
+            let outcome = self.compare(conversation, number);
+            if !outcome.is_violation() {
+                return outcome;
+            }
+            // What an earlier conversation has left may show in one database only.
+            let (world, judge) = self.open(database);
+            judge.clean();
+            judge.clean_twin(world);
+            return self.compare(conversation, number);
+        }
+        let (world, judge) = self.open(database);
         let before = judge.counters();
-        let others = match session {
-            Session::Neighbour => judge.belonging_to_others(),
-            _ => Vec::new(),
+        let others = match session.is_neighbour() {
+            true => judge.belonging_to_others(session),
+            false => Vec::new(),
         };
         let rows = match session {
             Session::Holder => judge.rows(),
             _ => Vec::new(),
         };
         let mut found = Vec::new();
-        let mut heard = runner::run(
-            world,
-            &(world.endpoint(), WATCHED),
-            conversation,
-            number,
-            &mut |token| {
-                if world.declare(token) {
-                    found.extend(judge.found_by(token));
-                }
-            },
-        );
+        let watched = (world.endpoint(), name_of(database, Copy::Watched));
+        let mut heard = runner::run(world, &watched, conversation, number, &mut |token| {
+            if world.declare(token) {
+                found.extend(judge.found_by(token));
+            }
+        });
         let within = match heard.end {
             End::Silent => Duration::ZERO,
             End::Answered | End::Closed => ENDS_WITHIN,
@@ -142,31 +179,57 @@ impl Court {
         }
         let after = judge.counters();
         let written = judge.written(&before, &after);
-        let silent = (heard.end == End::Silent).then(|| SILENT.to_owned());
+        let mut other_violations = Vec::new();
+        if heard.end == End::Silent {
+            other_violations.push(SILENT.to_owned());
+        }
+        if session == Session::Reader && heard.shows(SECRET) {
+            other_violations.push("a row that it may not read".to_owned());
+        }
         if written.is_empty() {
             return Outcome {
                 heard,
-                violations: silent.into_iter().collect(),
+                violations: other_violations,
             };
         }
         let mut violations = match session {
-            Session::Bare | Session::Elsewhere | Session::Taker | Session::Ungoverned => written,
-            Session::Neighbour => {
-                let mut wrong = differences(&others, &judge.belonging_to_others());
-                let message = |record: &String| record.starts_with("LogicalMessage");
-                wrong.extend(written.into_iter().filter(message));
-                if judge.notifications() > 0 {
-                    wrong.push("a notification".to_owned());
-                }
-                wrong
+            Session::Neighbour | Session::Free | Session::Reader => {
+                judge.changed_for_others(session, &others, written)
             }
             Session::Holder => judge.wrong_rows(&rows, number, &found),
+            _ => written,
         };
         match violations.is_empty() && !session.is_strict() {
             true => judge.clean(),
             false => judge.restore(world),
         }
-        violations.extend(silent);
+        violations.extend(other_violations);
+        Outcome { heard, violations }
+    }
+
+    /// The same to two databases, through the proxy and directly.
+    fn compare(&mut self, conversation: &Conversation, number: u64) -> Outcome {
+        let (world, judge) = self.open(conversation.database);
+        let before = judge.counters();
+        let run = |endpoint: Endpoint, copy: Copy| {
+            let to = (endpoint, name_of(conversation.database, copy));
+            runner::run(world, &to, conversation, number, &mut |_| {})
+        };
+        let direct = run(world.direct(), Copy::Twin);
+        let mut heard = run(world.endpoint(), Copy::Watched);
+        if !judge.sessions_end(ENDS_WITHIN) {
+            heard.end = End::Silent;
+        }
+        let mut violations: Vec<_> = twin::difference(&direct.said, &heard.said)
+            .into_iter()
+            .collect();
+        if heard.end != direct.end {
+            violations.push(format!("{:?}, and directly {:?}", heard.end, direct.end));
+        }
+        if before != judge.counters() {
+            judge.clean();
+            judge.clean_twin(world);
+        }
         Outcome { heard, violations }
     }
 }

@@ -6,6 +6,7 @@ use rand::rngs::StdRng;
 use super::conversation::{Name, Session, Sql};
 use super::moves::token_values;
 pub use super::purpose::Kind;
+use super::steering::Aim;
 
 impl Kind {
     /// All of them.
@@ -30,7 +31,7 @@ impl Kind {
 }
 
 /// Client encodings: those in which a second byte may be one of ASCII's, and some in which it may not.
-pub const ENCODINGS: [&str; 11] = [
+pub const ENCODINGS: [&str; 12] = [
     "SJIS",
     "BIG5",
     "GBK",
@@ -41,6 +42,7 @@ pub const ENCODINGS: [&str; 11] = [
     "LATIN1",
     "EUC_JP",
     "EUC_KR",
+    "EUC_CN",
     "UTF8",
 ];
 
@@ -216,6 +218,10 @@ pub struct Words {
     pub names: Vec<Name>,
     /// The encodings that it changes to.
     pub encodings: [&'static str; 2],
+    /// The settings that it changes where no text shows it.
+    pub aims: [Aim; 2],
+    /// Tables that a name may mean.
+    pub tables: Vec<String>,
 }
 
 impl Words {
@@ -226,7 +232,7 @@ impl Words {
             Kind::Piercing => self.piercing(random),
             Kind::Write => self.write(random),
             // The token of scope `b` covers what is hidden; docs/guarantee.md says so.
-            Kind::Hidden if self.session == Session::Neighbour => self.piercing(random),
+            Kind::Hidden if self.session.is_neighbour() => self.piercing(random),
             Kind::Hidden => one(random, &HIDDEN).into(),
             Kind::Lift => one(random, &LIFTS).into(),
             Kind::Encoding => self.encoding(random),
@@ -246,7 +252,7 @@ impl Words {
     /// A statement that would write where it is believed to be a read.
     pub fn piercing(&self, random: &mut StdRng) -> Sql {
         match random.random_range(0..4) {
-            0 => "NOTIFY news, 'x'".into(),
+            0 if self.session != Session::Free => "NOTIFY news, 'x'".into(),
             _ => self.piercing_query(random),
         }
     }
@@ -255,6 +261,8 @@ impl Words {
     pub fn piercing_query(&self, random: &mut StdRng) -> Sql {
         match self.session {
             Session::Neighbour => one(random, &FOREIGN_WRITES).into(),
+            Session::Free | Session::Reader => one(random, &FOREIGN_WRITES[..6]).into(),
+            session if session.has_twin() => PIERCING_CALLS[0].into(),
             _ => one(random, &PIERCING_CALLS).into(),
         }
     }
@@ -263,8 +271,11 @@ impl Words {
     pub fn write(&self, random: &mut StdRng) -> Sql {
         match self.session {
             Session::Neighbour if once_in(random, 3) => "INSERT INTO b.jobs VALUES ('x')".into(),
-            Session::Neighbour => one(random, &FOREIGN_WRITES).into(),
+            Session::Neighbour | Session::Free | Session::Reader => {
+                one(random, &FOREIGN_WRITES).into()
+            }
             Session::Holder => one(random, &WRITES[..6]).into(),
+            session if session.has_twin() => one(random, &WRITES[..6]).into(),
             _ => one(random, &WRITES).into(),
         }
     }

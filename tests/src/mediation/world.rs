@@ -2,18 +2,35 @@
 
 use std::collections::HashMap;
 
+use super::conversation::Database;
+use super::{steering, tables};
 use crate::policy::PolicyFile;
 use crate::postgres::{Auth, Postgres};
 use crate::proxy::{Options, Proxy};
 use crate::wire::{Endpoint, Wire};
 
-/// The database that conversations go to. It can be made anew from `TEMPLATE`.
-pub const WATCHED: &str = "watched";
-/// One like it that nothing stands in front of.
-pub const TWIN: &str = "twin";
-const TEMPLATE: &str = "template";
+/// What a database is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copy {
+    /// The others are made of it.
+    Template,
+    /// Conversations go to it.
+    Watched,
+    /// One like it that nothing stands in front of.
+    Twin,
+}
 
-/// `log` and `counter` belong to nobody, `a.jobs` and `b.jobs` to scopes where the policy says so. A row of `log` has
+/// The name of a database.
+pub fn name_of(database: Database, copy: Copy) -> String {
+    let of = match copy {
+        Copy::Template => "template",
+        Copy::Watched => "watched",
+        Copy::Twin => "twin",
+    };
+    format!("{of}_{}", database.encoding().to_lowercase())
+}
+
+/// `log` and `counter` belong to nobody, other [`tables`] to scopes where the policy says so. A row of `log` has
 /// the token that PostgreSQL knew when it was written. The functions do what their names say, where no parser sees it.
 const WORLD: &str = "
     CREATE TABLE log (what text, token text);
@@ -22,11 +39,6 @@ const WORLD: &str = "
         AS $$ BEGIN NEW.token := current_setting('fencing.token', true); RETURN NEW; END $$;
     CREATE TRIGGER stamps BEFORE INSERT OR UPDATE ON log FOR EACH ROW EXECUTE FUNCTION stamps();
     CREATE SEQUENCE counter;
-    CREATE SCHEMA a;
-    CREATE TABLE a.jobs (LIKE log);
-    CREATE SCHEMA b;
-    CREATE TABLE b.jobs (LIKE log);
-    INSERT INTO a.jobs VALUES ('first');
     CREATE FUNCTION w() RETURNS int LANGUAGE plpgsql
         AS $$ BEGIN INSERT INTO public.log VALUES ('w'); RETURN 1; END $$;
     CREATE FUNCTION stable_w() RETURNS int STABLE LANGUAGE plpgsql AS $$ BEGIN RETURN public.w(); END $$;
@@ -39,16 +51,41 @@ const WORLD: &str = "
     CREATE FUNCTION sets_local(name text, value text) RETURNS text LANGUAGE plpgsql
         AS $$ BEGIN RETURN set_config(name, value, true); END $$;
     CREATE FUNCTION runs(statement text) RETURNS int LANGUAGE plpgsql
-        AS $$ BEGIN EXECUTE statement; RETURN 1; END $$;
-    GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC;
-    GRANT ALL ON SEQUENCE counter TO PUBLIC";
+        AS $$ BEGIN EXECUTE statement; RETURN 1; END $$";
 
-/// The tokens that are stale in it: below 10.
-const POLICY: &str = "
-    [scope.a]
-    tables = [\"a.*\"]
-    [scope.b]
-    tables = [\"b.*\"]";
+/// What judges need. A table's comment has the scopes that it belongs to.
+const JUDGEMENT: &str = "
+    CREATE FUNCTION contents() RETURNS TABLE (relation text, scopes text, rows text) LANGUAGE plpgsql AS $$
+    DECLARE t regclass;
+    BEGIN
+        FOR t IN SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE relkind = 'r' AND nspname NOT LIKE 'pg_%' AND nspname <> 'information_schema'
+        LOOP
+            relation := t::text;
+            scopes := coalesce(obj_description(t, 'pg_class'), '');
+            EXECUTE format('SELECT string_agg(x::text || x.xmin::text, '';'') FROM %s AS x', t) INTO rows;
+            RETURN NEXT;
+        END LOOP;
+    END $$;
+    CREATE FUNCTION clean() RETURNS void LANGUAGE plpgsql AS $$
+    DECLARE t record;
+    BEGIN
+        FOR t IN SELECT relation, scopes FROM contents() LOOP
+            IF t.relation LIKE '%made' THEN
+                EXECUTE format('DROP TABLE %s', t.relation);
+            ELSE
+                EXECUTE format('DELETE FROM %s', t.relation);
+            END IF;
+            IF t.relation !~ '(steered|ruled|triggered|deferred|made)$' THEN
+                EXECUTE format('INSERT INTO %s VALUES (%L)', t.relation,
+                    CASE WHEN t.scopes LIKE '%a%' THEN 'secret' ELSE 'first' END);
+            END IF;
+        END LOOP;
+        PERFORM setval('counter', 1, false);
+    END $$;
+    GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC;
+    GRANT ALL ON SEQUENCE counter TO PUBLIC;
+    SELECT clean()";
 
 /// What the proxy is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +102,7 @@ pub struct World {
     proxy: Proxy,
     postgres: Postgres,
     _policy: PolicyFile,
-    oids: HashMap<String, u32>,
+    oids: HashMap<(Database, String), u32>,
 }
 
 impl World {
@@ -80,28 +117,67 @@ impl World {
             ],
         );
         postgres.sql("CREATE ROLE app");
-        postgres.sql("CREATE EXTENSION pg_walinspect");
-        postgres.sql(&format!("CREATE DATABASE {TEMPLATE}"));
-        session(&postgres.socket(), TEMPLATE).ok(WORLD);
-        for copy in [WATCHED, TWIN] {
-            postgres.sql(&format!("CREATE DATABASE {copy} TEMPLATE {TEMPLATE}"));
+        for role in ["a", "b", "free", "careful"] {
+            postgres.sql(&format!("CREATE ROLE {role} SUPERUSER LOGIN"));
         }
+        postgres.sql("CREATE EXTENSION pg_walinspect");
         let mut options = Options::new(&postgres).flag("--witness", "off");
-        let policy = PolicyFile::new(POLICY);
+        let policy = PolicyFile::new(&tables::policy());
         if rules == Rules::Governed {
             options = options.flag("--policy", &policy.path().display().to_string());
         }
         let proxy = Proxy::start_with(options);
-        let world = Self {
-            oids: oids(&postgres),
+        let mut world = Self {
+            oids: HashMap::new(),
             proxy,
             postgres,
             _policy: policy,
         };
+        world.create(Database::Utf8);
         for scope in ["default", "other", "a", "b"] {
             world.declare(&format!("{scope}=10"));
         }
         world
+    }
+
+    /// Makes the databases of an encoding.
+    pub fn create(&mut self, database: Database) {
+        let template = name_of(database, Copy::Template);
+        self.postgres.sql(&format!(
+            "CREATE DATABASE {template} TEMPLATE template0 ENCODING '{}' LC_COLLATE 'C' LC_CTYPE 'C'",
+            database.encoding()
+        ));
+        let mut admin = self.admin(&template);
+        if database != Database::SqlAscii {
+            admin.ok("SET client_encoding = 'UTF8'");
+        }
+        admin.ok(WORLD);
+        admin.ok(steering::WORLD);
+        for statement in tables::statements() {
+            // Not every encoding has the letters of every name.
+            admin.query(&statement);
+        }
+        admin.ok(&steering::tables("public", ""));
+        admin.ok(&steering::tables("b", "b"));
+        admin.ok(JUDGEMENT);
+        drop(admin);
+        for copy in [Copy::Watched, Copy::Twin] {
+            self.copy_template(database, copy);
+        }
+        self.oids.extend(self.functions(database));
+    }
+
+    /// The functions of a database, by their signatures. A copy of it has the same numbers.
+    fn functions(&self, database: Database) -> Vec<((Database, String), u32)> {
+        let sql = "SELECT oid::regprocedure::text, oid::int8 FROM pg_proc
+            WHERE pronamespace = 'public'::regnamespace OR proname IN ('lo_create', 'pg_notify', 'txid_current')";
+        let rows = self.admin(&name_of(database, Copy::Watched)).rows(sql);
+        let parsed = rows.into_iter().map(|row| {
+            let [signature, oid] = <[String; 2]>::try_from(row).expect("two columns");
+            let function = (database, signature.replace(',', ", "));
+            (function, oid.parse().expect("a number"))
+        });
+        parsed.collect()
     }
 
     /// Where conversations go.
@@ -115,8 +191,9 @@ impl World {
     }
 
     /// The number of a function by its signature.
-    pub fn oid(&self, function: &str) -> u32 {
-        self.oids.get(function).copied().unwrap_or_default()
+    pub fn oid(&self, database: Database, function: &str) -> u32 {
+        let known = self.oids.get(&(database, function.to_owned()));
+        known.copied().unwrap_or_default()
     }
 
     /// A superuser's session, straight to a database of the server.
@@ -131,7 +208,7 @@ impl World {
             crate::wire::PROTOCOL_3_0,
             &[
                 ("user", "postgres"),
-                ("database", WATCHED),
+                ("database", "postgres"),
                 ("fencing.token", token),
             ],
         );
@@ -144,37 +221,29 @@ impl World {
     }
 
     /// Puts a database back to what it was.
-    pub fn restore(&self, database: &str) {
-        for gid in self
+    pub fn restore(&self, database: Database, copy: Copy) {
+        let prepared = self
             .postgres
-            .sql("SELECT gid FROM pg_prepared_xacts")
-            .concat()
-        {
-            for database in [WATCHED, TWIN] {
-                self.admin(database)
-                    .query(&format!("ROLLBACK PREPARED '{gid}'"));
-            }
+            .sql("SELECT gid, database FROM pg_prepared_xacts");
+        for row in prepared {
+            let [gid, database] = <[String; 2]>::try_from(row).expect("two columns");
+            self.admin(&database)
+                .query(&format!("ROLLBACK PREPARED '{gid}'"));
         }
+        let name = name_of(database, copy);
         self.postgres
-            .sql(&format!("DROP DATABASE IF EXISTS {database} WITH (FORCE)"));
+            .sql(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"));
+        self.copy_template(database, copy);
+    }
+
+    fn copy_template(&self, database: Database, copy: Copy) {
+        let (name, template) = (name_of(database, copy), name_of(database, Copy::Template));
         self.postgres.sql(&format!(
-            "CREATE DATABASE {database} TEMPLATE {TEMPLATE} STRATEGY file_copy"
+            "CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy"
         ));
     }
 }
 
 fn session(endpoint: &Endpoint, database: &str) -> Wire {
     Wire::login(endpoint, &[("user", "postgres"), ("database", database)])
-}
-
-/// A copy of a database has the same numbers.
-fn oids(postgres: &Postgres) -> HashMap<String, u32> {
-    let sql = "SELECT oid::regprocedure::text, oid::int8 FROM pg_proc
-        WHERE pronamespace = 'public'::regnamespace OR proname IN ('lo_create', 'pg_notify', 'txid_current')";
-    let rows = session(&postgres.socket(), WATCHED).rows(sql);
-    let parsed = rows.into_iter().map(|row| {
-        let [signature, oid] = <[String; 2]>::try_from(row).expect("two columns");
-        (signature.replace(',', ", "), oid.parse().expect("a number"))
-    });
-    parsed.collect()
 }

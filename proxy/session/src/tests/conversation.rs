@@ -21,6 +21,9 @@ const TEXTS: &[&str] = &[
     "SELECT 1",
     "SELECT f()",
     "SELECT g()",
+    "SELECT h()",
+    "SELECT l()",
+    "SELECT n()",
     "SELECT 1/0",
     "INSERT INTO t VALUES (1)",
     "INSERT INTO t VALUES (1)",
@@ -49,6 +52,16 @@ const TEXTS: &[&str] = &[
     "DEALLOCATE e",
     "SHOW transaction_read_only",
     "SHOW default_transaction_read_only",
+    "SHOW fencing.token",
+    "SET default_transaction_read_only = off",
+    "SET default_transaction_read_only = on",
+    "SET LOCAL default_transaction_read_only = on",
+    "DECLARE c CURSOR WITH HOLD FOR SELECT g()",
+    "DECLARE c CURSOR WITH HOLD FOR SELECT f()",
+    "DECLARE c CURSOR FOR SELECT h()",
+    "FETCH c",
+    "MOVE c",
+    "CLOSE c",
     "no statement",
     "",
 ];
@@ -85,6 +98,31 @@ const MOVING: &[&str] = &[
     "DEALLOCATE s",
 ];
 
+/// What a walk through a transaction may do, in this order: each step is one of a line, or left out.
+const WALK: &[&[&str]] = &[
+    &["BEGIN"],
+    &["SAVEPOINT a"],
+    &[
+        "SELECT g()",
+        "SELECT l()",
+        "SET LOCAL default_transaction_read_only = on",
+        "DECLARE c CURSOR WITH HOLD FOR SELECT g()",
+        "DECLARE c CURSOR WITH HOLD FOR SELECT f()",
+    ],
+    &["SELECT n()", "SELECT g()", "FETCH c"],
+    &["RELEASE a", "ROLLBACK TO a", "COMMIT", "COMMIT AND CHAIN"],
+    &["SELECT f()", "INSERT INTO t VALUES (1)"],
+    &["COMMIT", "COMMIT", "ROLLBACK"],
+    &["SELECT f()", "SHOW transaction_read_only"],
+];
+
+/// What lays the token down in one.
+const DOWN: &[&str] = &[
+    "SET fencing.token = ''",
+    "SET LOCAL fencing.token = ''",
+    "RESET fencing.token",
+];
+
 const NAMES: &[&str] = &["", "", "r", "s", "w"];
 
 /// A generator of messages.
@@ -92,6 +130,7 @@ pub(super) struct Client<'a> {
     pub(super) rng: &'a mut StdRng,
     /// What it says. Half of the clients have few texts, and so combine those more often.
     texts: Vec<&'static str>,
+    kind: Kind,
     messages: Vec<Vec<u8>>,
 }
 
@@ -104,6 +143,7 @@ impl<'a> Client<'a> {
         };
         let few: Vec<_> = std::iter::repeat_with(&mut text).take(6).collect();
         let mut client = Self {
+            kind,
             texts: match (rng.random(), kind) {
                 (true, _) => few,
                 (false, Kind::Faithful) => TEXTS.to_vec(),
@@ -120,7 +160,8 @@ impl<'a> Client<'a> {
 
     fn part(&mut self) {
         match self.rng.random_range(0..20) {
-            0..8 => self.query(),
+            0..5 => self.query(),
+            5..8 => self.walk(),
             8..14 => self.pipeline(),
             14 | 15 => self.copy(),
             16 => self.copy_in_pipeline(),
@@ -147,6 +188,34 @@ impl<'a> Client<'a> {
         let count = *[1, 1, 1, 2, 3].choose(self.rng).unwrap();
         let texts: Vec<_> = (0..count).map(|_| self.text()).collect();
         self.messages.push(query(&texts.join("; ")));
+    }
+
+    /// Steps that fit to each other, in texts or in a pipeline.
+    fn walk(&mut self) {
+        let mut texts = Vec::new();
+        for (at, step) in WALK.iter().enumerate() {
+            if at == 3 && self.kind == Kind::Any && self.rng.random_ratio(2, 3) {
+                texts.push(*DOWN.choose(self.rng).unwrap());
+            }
+            if self.rng.random_ratio(3, 4) {
+                texts.push(*step.choose(self.rng).unwrap());
+            }
+        }
+        if self.rng.random_ratio(1, 3) {
+            for text in texts {
+                self.messages.push(parse("", text));
+                self.messages.push(bind("", ""));
+                self.messages.push(execute("", 0));
+            }
+            return self.messages.push(empty(b'S'));
+        }
+        let mut rest = &texts[..];
+        while !rest.is_empty() {
+            let count = self.rng.random_range(1..4).min(rest.len());
+            let (together, behind) = rest.split_at(count);
+            self.messages.push(query(&together.join("; ")));
+            rest = behind;
+        }
     }
 
     fn pipeline(&mut self) {

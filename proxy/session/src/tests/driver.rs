@@ -60,6 +60,8 @@ pub(super) struct Driver<'a> {
     /// What the client has got.
     pub(super) to_client: Vec<u8>,
     mark: u64,
+    /// The token of the startup packet.
+    started: Option<String>,
     granted: Vec<String>,
     /// The take that has raised the mark, by its number.
     taken: Option<u64>,
@@ -95,6 +97,7 @@ impl<'a> Driver<'a> {
             to_session: VecDeque::new(),
             to_client: Vec::new(),
             mark: subject::MARK,
+            started: None,
             granted: Vec::new(),
             taken: None,
             course: Course::GoesOn,
@@ -112,6 +115,7 @@ impl<'a> Driver<'a> {
     pub(super) fn start_with(&mut self, value: &str) {
         let wanted = subject::wanted(&self.fence, value);
         assert!(matches!(self.obtain(&wanted, None), Some(Grant::Accepted)));
+        self.started = Some(value.to_owned());
         self.session.start_with(&wanted);
     }
 
@@ -132,9 +136,13 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Another session takes over: nothing of this one is on its way any more.
+    /// Another session takes over: nothing of this one is on its way any more. A pipeline with a cursor that the next
+    /// Sync runs is not taken over here: the takeover itself ends that session.
     pub(super) fn depose(&mut self) {
         self.drain();
+        if self.server.sync_runs_a_cursor() {
+            return;
+        }
         self.log.push("takeover".to_owned());
         self.raise(self.mark + 1, None);
     }
@@ -348,8 +356,14 @@ impl<'a> Driver<'a> {
         Moved::Some
     }
 
-    /// Who writes holds a token that was accepted for it, and no other session has a higher one.
+    /// Who writes holds a token that was accepted for it, and no other session has a higher one. What RESET returns to
+    /// may be what the startup packet has asked for, without its number.
     fn check_write(&self, token: &str) {
+        let asked = self.started.as_deref() == Some(token) && token.parse::<u64>().is_err();
+        let token = match self.granted.first() {
+            Some(number) if asked => number,
+            _ => token,
+        };
         let is_current = token.parse::<u64>().is_ok_and(|token| token >= self.mark);
         let is_granted = self.granted.iter().any(|granted| granted == token);
         assert!(

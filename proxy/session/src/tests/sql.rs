@@ -16,8 +16,12 @@ pub(super) enum Sql {
     Process,
     /// `SELECT f()`, a function that writes.
     Hidden,
-    /// `SELECT g()`, a function that switches read-only mode off for later transactions.
-    Switch,
+    /// `SELECT g()` or `SELECT h()`, functions that switch read-only mode off or on for later transactions.
+    Switch(Access),
+    /// `SELECT l()`, a function that does so until the transaction ends.
+    SwitchLocal,
+    /// `SELECT n()`, a function that does nothing.
+    Nothing,
     /// `SELECT 1/0`.
     Divide,
     /// `INSERT INTO t VALUES (1)`.
@@ -31,15 +35,38 @@ pub(super) enum Sql {
     RollbackTo,
     Release,
     SetTransaction(Access),
+    /// `SET transaction_read_only`.
+    SetAccess(Access),
     Set(String, Option<String>, Lifetime),
     ResetAll,
     DiscardAll,
     ShowTransaction,
     Show(String),
+    Declare(Keeping, Box<Self>),
+    /// The first row of the cursor.
+    Fetch,
+    /// The same, not shown.
+    Move,
+    /// The cursor ends.
+    CloseCursor,
     Prepare(String, Box<Self>),
     Execute(String),
     Deallocate(String),
 }
+
+/// How long a portal is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keeping {
+    /// Until its transaction ends.
+    Transaction,
+    /// A cursor WITH HOLD, until its transaction commits: then the rest of it runs.
+    UntilHeld,
+    /// It has outlived its transaction.
+    Held,
+}
+
+/// The name of the only cursor.
+pub(super) const CURSOR: &str = "c";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lifetime {
@@ -66,7 +93,13 @@ impl Sql {
             "SELECT 1" => Self::Select,
             "SELECT pg_catalog.pg_backend_pid()" => Self::Process,
             "SELECT f()" => Self::Hidden,
-            "SELECT g()" => Self::Switch,
+            "SELECT g()" => Self::Switch(Access::ReadWrite),
+            "SELECT h()" => Self::Switch(Access::ReadOnly),
+            "SELECT l()" => Self::SwitchLocal,
+            "SELECT n()" => Self::Nothing,
+            "FETCH c" => Self::Fetch,
+            "MOVE c" => Self::Move,
+            "CLOSE c" => Self::CloseCursor,
             "SELECT 1/0" => Self::Divide,
             "INSERT INTO t VALUES (1)" => Self::Insert,
             "COPY t FROM STDIN" => Self::Copy,
@@ -103,6 +136,16 @@ impl Sql {
                     Box::new(Self::read_one(statement)?),
                 ))
             }
+            "DECLARE" => {
+                let (keeping, query) = match rest.strip_prefix("c CURSOR WITH HOLD FOR ") {
+                    Some(query) => (Keeping::UntilHeld, query),
+                    None => (Keeping::Transaction, rest.strip_prefix("c CURSOR FOR ")?),
+                };
+                let query = Self::read_one(query)?;
+                query
+                    .is_select()
+                    .then(|| Self::Declare(keeping, Box::new(query)))
+            }
             "SET" => {
                 let (lifetime, rest) = match rest.strip_prefix("LOCAL ") {
                     Some(rest) => (Lifetime::Local, rest),
@@ -114,8 +157,8 @@ impl Sql {
                 let (name, value) = rest.split_once(" = ")?;
                 let value = value.trim_matches('\'').to_owned();
                 Some(match (name, &*value) {
-                    ("transaction_read_only", "on") => Self::SetTransaction(Access::ReadOnly),
-                    ("transaction_read_only", _) => Self::SetTransaction(Access::ReadWrite),
+                    ("transaction_read_only", "on") => Self::SetAccess(Access::ReadOnly),
+                    ("transaction_read_only", _) => Self::SetAccess(Access::ReadWrite),
                     _ => Self::Set(name.to_owned(), Some(value), lifetime),
                 })
             }
@@ -132,38 +175,31 @@ impl Sql {
     /// in PostgreSQL's source.
     pub(super) const fn takes_snapshot(&self, step: Step) -> bool {
         match self {
-            Self::Select
-            | Self::Process
-            | Self::Hidden
-            | Self::Switch
-            | Self::Divide
-            | Self::Insert => true,
-            Self::Copy | Self::Prepare(..) | Self::Execute(_) | Self::Deallocate(_) => {
+            Self::Insert | Self::Declare(..) => true,
+            select if select.is_select() => true,
+            Self::Copy
+            | Self::Fetch
+            | Self::Move
+            | Self::CloseCursor
+            | Self::Prepare(..)
+            | Self::Execute(_)
+            | Self::Deallocate(_) => {
                 matches!(step, Step::Run)
             }
             _ => false,
         }
     }
 
-    /// Whether it returns rows.
-    pub(super) const fn has_rows(&self) -> bool {
+    pub(super) const fn is_select(&self) -> bool {
         matches!(
             self,
             Self::Select
                 | Self::Process
                 | Self::Hidden
-                | Self::Switch
+                | Self::Switch(_)
+                | Self::SwitchLocal
+                | Self::Nothing
                 | Self::Divide
-                | Self::ShowTransaction
-                | Self::Show(_)
-                | Self::Execute(_)
-        )
-    }
-
-    pub(super) const fn is_select(&self) -> bool {
-        matches!(
-            self,
-            Self::Select | Self::Process | Self::Hidden | Self::Switch | Self::Divide
         )
     }
 }
@@ -275,11 +311,13 @@ pub(super) struct Transaction {
     pub(super) company: Company,
 }
 
-/// Whether something else is in the same transaction, as a part of a pipeline or of a text.
+/// Whether something else is in the same transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Company {
     Alone,
-    Others,
+    Pipeline,
+    /// Statements of one text: for some of them that is a block.
+    Text,
 }
 
 impl Transaction {

@@ -2,11 +2,14 @@
 
 use std::collections::VecDeque;
 
-use super::super::sql::{Refusal, Snapshot, Sql, Step};
-use super::{FAILED, Portal, Postgres};
+use super::super::sql::{Keeping, Refusal, Snapshot, Sql, Step};
+use super::{DIVISION, FAILED, NO_SETTING, Portal, Postgres, Prepared, Shape};
 
 impl Postgres {
     pub(super) fn on_parse(&mut self, name: String, text: &str) -> Result<(), Refusal> {
+        if name.is_empty() {
+            self.statements.remove("");
+        }
         let mut statements = Sql::read(text)?;
         let statement = statements.pop();
         if !statements.is_empty() {
@@ -16,10 +19,16 @@ impl Postgres {
             ));
         }
         self.analyse(statement.as_ref())?;
+        if let Some(Sql::Show(setting)) = &statement
+            && self.value(setting).is_none()
+        {
+            return Err(NO_SETTING);
+        }
         if !name.is_empty() && self.statements.contains_key(&name) {
             return Err(("42P05", "prepared statement already exists"));
         }
-        self.statements.insert(name, statement);
+        let shape = self.shape(statement.as_ref());
+        self.statements.insert(name, Prepared { statement, shape });
         self.say(b'1', &[]);
         Ok(())
     }
@@ -37,16 +46,35 @@ impl Postgres {
         Ok(())
     }
 
-    pub(super) fn on_bind(&mut self, portal: String, statement: &str) -> Result<(), Refusal> {
+    pub(super) fn on_bind(
+        &mut self,
+        portal: String,
+        statement: &str,
+        parameters: u16,
+    ) -> Result<(), Refusal> {
         let found = self.statements.get(statement).cloned();
-        let statement = found.ok_or(("26000", "prepared statement does not exist"))?;
+        let Prepared { statement, .. } =
+            found.ok_or(("26000", "prepared statement does not exist"))?;
+        if parameters > 0 {
+            return Err(("08P01", "bind message supplies parameters"));
+        }
+        if statement.is_none() && self.is_failed() {
+            return Err(FAILED);
+        }
         self.analyse(statement.as_ref())?;
         if !portal.is_empty() && self.portals.contains_key(&portal) {
             return Err(("42P03", "cursor already exists"));
         }
+        // It is planned here.
+        if statement == Some(Sql::Divide) {
+            return Err(DIVISION);
+        }
         let bound = Portal {
             depth: self.start().savepoints.len(),
+            shape: self.shape(statement.as_ref()),
             statement,
+            keeping: Keeping::Transaction,
+            command_tag: String::new(),
             ran: false,
             rows: VecDeque::new(),
         };
@@ -56,32 +84,28 @@ impl Postgres {
     }
 
     pub(super) fn describe_statement(&mut self, name: &str) -> Result<(), Refusal> {
-        let found = self.statements.get(name).cloned();
-        let statement = found.ok_or(("26000", "prepared statement does not exist"))?;
+        let found = self.statements.get(name).map(|found| found.shape);
+        let shape = found.ok_or(("26000", "prepared statement does not exist"))?;
+        // In a failed transaction that of rows is refused as a whole.
+        if shape == Shape::Rows && self.is_failed() {
+            return Err(FAILED);
+        }
         self.say(b't', &[0, 0]);
-        self.describe(statement.as_ref())
+        self.describe(shape)
     }
 
     pub(super) fn describe_portal(&mut self, name: &str) -> Result<(), Refusal> {
-        let found = self
-            .portals
-            .get(name)
-            .map(|portal| portal.statement.clone());
-        let statement = found.ok_or(("34000", "portal does not exist"))?;
-        self.describe(statement.as_ref())
+        let found = self.portals.get(name).map(|portal| portal.shape);
+        let shape = found.ok_or(("34000", "portal does not exist"))?;
+        self.describe(shape)
     }
 
-    fn describe(&mut self, statement: Option<&Sql>) -> Result<(), Refusal> {
-        match statement {
-            Some(statement) if statement.has_rows() && self.is_failed() => Err(FAILED),
-            Some(statement) if statement.has_rows() => {
-                self.say(b'T', &[0, 1]);
-                Ok(())
-            }
-            _ => {
-                self.say(b'n', &[]);
-                Ok(())
-            }
+    fn describe(&mut self, shape: Shape) -> Result<(), Refusal> {
+        match shape {
+            Shape::Rows if self.is_failed() => return Err(FAILED),
+            Shape::Rows => self.say(b'T', &[0, 1]),
+            Shape::NoRows => self.say(b'n', &[]),
         }
+        Ok(())
     }
 }

@@ -1,15 +1,19 @@
 //! Running a statement.
 
+use std::collections::VecDeque;
+
 use pgpalisade_policies::{Access, Chain};
 
 use super::super::frames::{error_body, row, strings};
 use super::super::sql::{
-    Block, Company, DEFAULT_ACCESS, Lifetime, Refusal, Snapshot, Sql, Step, TOKEN, Transaction,
+    Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, Lifetime, Refusal, Snapshot, Sql, Step, TOKEN,
+    Transaction,
 };
-use super::{FAILED, Postgres, Protocol, Ran};
+use super::{DIVISION, FAILED, NO_SETTING, Portal, Postgres, Prepared, Protocol, Ran, Shape};
 
 const NO_BLOCK: Refusal = ("25P01", "can only be used in transaction blocks");
 const NO_SAVEPOINT: Refusal = ("3B001", "savepoint does not exist");
+const NO_CURSOR: Refusal = ("34000", "cursor does not exist");
 const READ_ONLY: Refusal = ("25006", "cannot execute in a read-only transaction");
 
 impl Postgres {
@@ -18,7 +22,7 @@ impl Postgres {
             .portals
             .get(name)
             .ok_or(("34000", "portal does not exist"))?;
-        let (statement, ran) = (portal.statement.clone(), portal.ran);
+        let (statement, ran, shape) = (portal.statement.clone(), portal.ran, portal.shape);
         let Some(statement) = statement else {
             self.say(b'I', &[]);
             return Ok(());
@@ -26,34 +30,38 @@ impl Postgres {
         if self.is_failed() && !statement.ends_failure() {
             return Err(FAILED);
         }
-        let mut command_tag = "SELECT".to_owned();
+        if ran && shape == Shape::NoRows {
+            return Err(("55000", "portal cannot be run"));
+        }
         if !ran {
             match self.run(&statement)? {
-                Ran::Done(rows, told) => {
-                    command_tag = told;
+                Ran::Done(rows, command_tag) => {
                     // It may have ended with its transaction.
-                    if let Some(portal) = self.portals.get_mut(name) {
-                        portal.ran = true;
-                        portal.rows = rows.into();
-                    } else {
+                    let Some(portal) = self.portals.get_mut(name) else {
                         self.say(b'C', &strings(&[&command_tag]));
                         return Ok(());
+                    };
+                    (portal.ran, portal.command_tag) = (true, command_tag);
+                    // What was taken for a statement without rows shows none.
+                    if shape == Shape::Rows {
+                        portal.rows = rows.into();
                     }
-                    self.start().company = Company::Others;
+                    self.start().company = Company::Pipeline;
                 }
                 Ran::Copies => {
+                    if let Some(portal) = self.portals.get_mut(name) {
+                        portal.ran = true;
+                    }
                     self.wait_for_data(Protocol::Extended, Vec::new());
                     return Ok(());
                 }
             }
-        } else if !statement.is_select() {
-            return Err(("55000", "portal cannot be run"));
         }
-        self.fetch(name, most, &statement, &command_tag);
+        self.fetch(name, most);
         Ok(())
     }
 
-    fn fetch(&mut self, name: &str, most: usize, statement: &Sql, command_tag: &str) {
+    fn fetch(&mut self, name: &str, most: usize) {
         let Some(portal) = self.portals.get_mut(name) else {
             return;
         };
@@ -62,15 +70,18 @@ impl Postgres {
             most => most.min(portal.rows.len()),
         };
         let rows: Vec<_> = portal.rows.drain(..count).collect();
+        // The count is of what this Execute shows.
+        let command_tag = match portal.command_tag.split_once(' ') {
+            Some((word @ ("SELECT" | "FETCH"), _)) => format!("{word} {count}"),
+            _ => portal.command_tag.clone(),
+        };
+        let shape = portal.shape;
         for row in &rows {
             self.say(b'D', row);
         }
-        if most > 0 && count == most && statement.is_select() {
-            self.say(b's', &[]);
-        } else if statement.is_select() {
-            self.say(b'C', &strings(&[&format!("SELECT {count}")]));
-        } else {
-            self.say(b'C', &strings(&[command_tag]));
+        match most > 0 && count == most && shape == Shape::Rows {
+            true => self.say(b's', &[]),
+            false => self.say(b'C', &strings(&[&command_tag])),
         }
     }
 
@@ -113,12 +124,22 @@ impl Postgres {
                 self.write();
                 Ok(one("f", "SELECT 1"))
             }
-            Sql::Switch => {
-                self.settings
-                    .set(DEFAULT_ACCESS, Some("off"), Lifetime::Session);
-                Ok(one("g", "SELECT 1"))
+            Sql::Switch(access) => {
+                let value = Some(shown(*access));
+                self.settings.set(DEFAULT_ACCESS, value, Lifetime::Session);
+                let name = match access {
+                    Access::ReadWrite => "g",
+                    Access::ReadOnly => "h",
+                };
+                Ok(one(name, "SELECT 1"))
             }
-            Sql::Divide => Err(("22012", "division by zero")),
+            Sql::SwitchLocal => {
+                self.settings
+                    .set(DEFAULT_ACCESS, Some("off"), Lifetime::Local);
+                Ok(one("l", "SELECT 1"))
+            }
+            Sql::Nothing => Ok(one("n", "SELECT 1")),
+            Sql::Divide => Err(DIVISION),
             Sql::Insert => {
                 self.may_write()?;
                 self.write();
@@ -129,6 +150,9 @@ impl Postgres {
                 Ok(Ran::Copies)
             }
             Sql::Set(name, value, lifetime) => {
+                if *lifetime == Lifetime::Local {
+                    self.warn_outside("SET LOCAL can only be used in transaction blocks");
+                }
                 self.settings.set(name, value.as_deref(), *lifetime);
                 done(if value.is_some() { "SET" } else { "RESET" })
             }
@@ -138,35 +162,44 @@ impl Postgres {
             }
             Sql::DiscardAll => {
                 let transaction = self.start();
-                if transaction.block != Block::Implicit || transaction.company == Company::Others {
+                if transaction.block != Block::Implicit || transaction.company != Company::Alone {
                     return Err(("25001", "DISCARD ALL cannot run inside a transaction block"));
                 }
                 self.settings.reset_all();
+                self.portals.clear();
                 self.statements.retain(|name, _| name.is_empty());
                 // Also in a pipeline, which begins another one with what follows.
-                self.commit(Chain::No);
+                self.commit(Chain::No)?;
                 done("DISCARD ALL")
             }
             Sql::SetTransaction(access) => {
+                self.warn_outside("SET TRANSACTION can only be used in transaction blocks");
+                self.start().set_access(*access)?;
+                done("SET")
+            }
+            Sql::SetAccess(access) => {
                 self.start().set_access(*access)?;
                 done("SET")
             }
             Sql::ShowTransaction => Ok(one(shown(self.start().access), "SHOW")),
             Sql::Show(name) => {
-                let value = self.settings.get(name).map(str::to_owned);
-                let value = value.ok_or(("42704", "unrecognized configuration parameter"))?;
+                let value = self.value(name).ok_or(NO_SETTING)?;
                 Ok(one(&value, "SHOW"))
             }
             Sql::Prepare(name, statement) => {
                 if self.statements.contains_key(name) {
                     return Err(("42P05", "prepared statement already exists"));
                 }
-                self.statements
-                    .insert(name.clone(), Some((**statement).clone()));
+                let prepared = Prepared {
+                    statement: Some((**statement).clone()),
+                    shape: self.shape(Some(statement)),
+                };
+                self.statements.insert(name.clone(), prepared);
                 done("PREPARE")
             }
             Sql::Execute(name) => {
-                let statement = self.statements.get(name).cloned().flatten();
+                let prepared = self.statements.get(name).cloned();
+                let statement = prepared.and_then(|prepared| prepared.statement);
                 let statement = statement.ok_or(("26000", "prepared statement does not exist"))?;
                 self.run(&statement)
             }
@@ -174,8 +207,63 @@ impl Postgres {
                 Some(_) => done("DEALLOCATE"),
                 None => Err(("26000", "prepared statement does not exist")),
             },
+            Sql::Declare(keeping, query) => self.declare(*keeping, query),
+            Sql::Fetch | Sql::Move => self.run_cursor(statement),
+            Sql::CloseCursor => match self.portals.remove(CURSOR) {
+                Some(_) => done("CLOSE CURSOR"),
+                None => Err(NO_CURSOR),
+            },
             control => self.run_control(control),
         }
+    }
+
+    fn declare(&mut self, keeping: Keeping, query: &Sql) -> Result<Ran, Refusal> {
+        if keeping == Keeping::Transaction && self.start().company != Company::Text {
+            self.in_block()?;
+        }
+        if self.portals.contains_key(CURSOR) {
+            return Err(("42P03", "cursor already exists"));
+        }
+        let declared = Portal {
+            depth: self.start().savepoints.len(),
+            statement: Some(query.clone()),
+            keeping,
+            shape: Shape::Rows,
+            command_tag: String::new(),
+            ran: false,
+            rows: VecDeque::new(),
+        };
+        self.portals.insert(CURSOR.to_owned(), declared);
+        Ok(Ran::Done(Vec::new(), "DECLARE CURSOR".to_owned()))
+    }
+
+    fn run_cursor(&mut self, statement: &Sql) -> Result<Ran, Refusal> {
+        self.run_portal(CURSOR)?;
+        let row = self
+            .portals
+            .get_mut(CURSOR)
+            .and_then(|portal| portal.rows.pop_front());
+        let count = usize::from(row.is_some());
+        Ok(match statement {
+            Sql::Move => Ran::Done(Vec::new(), format!("MOVE {count}")),
+            _ => Ran::Done(row.into_iter().collect(), format!("FETCH {count}")),
+        })
+    }
+
+    /// Has a cursor find its rows, if it has not.
+    pub(super) fn run_portal(&mut self, name: &str) -> Result<(), Refusal> {
+        let portal = self.portals.get(name).ok_or(NO_CURSOR)?;
+        if portal.ran {
+            return Ok(());
+        }
+        let statement = portal.statement.clone();
+        if let Some(statement) = statement
+            && let Ran::Done(rows, _) = self.run(&statement)?
+            && let Some(portal) = self.portals.get_mut(name)
+        {
+            (portal.ran, portal.rows) = (true, rows.into());
+        }
+        Ok(())
     }
 
     /// Runs a statement that begins, splits or ends a transaction.
@@ -185,13 +273,14 @@ impl Postgres {
             Sql::Begin(access) => {
                 command_tag = "BEGIN";
                 if self.in_block().is_ok() {
-                    self.warn("there is already a transaction in progress");
+                    self.warn("25001", "there is already a transaction in progress");
                 }
                 let transaction = self.start();
-                transaction.block = Block::Open;
+                // Where its mode is refused, no block has begun.
                 if let Some(access) = access {
                     transaction.set_access(*access)?;
                 }
+                transaction.block = Block::Open;
             }
             Sql::Commit(chain) => {
                 self.may_end(*chain)?;
@@ -202,7 +291,7 @@ impl Postgres {
                         self.writes.push(token);
                     }
                 }
-                self.commit(*chain);
+                self.commit(*chain)?;
             }
             Sql::Rollback(chain) => {
                 self.may_end(*chain)?;
@@ -218,7 +307,9 @@ impl Postgres {
             Sql::Release => {
                 command_tag = "RELEASE";
                 let transaction = self.in_block()?;
-                transaction.savepoints.pop().ok_or(NO_SAVEPOINT)?;
+                let (_, access) = transaction.savepoints.pop().ok_or(NO_SAVEPOINT)?;
+                // What was set inside is undone: `CommitSubTransaction` in `xact.c`.
+                transaction.access = access;
                 let depth = transaction.savepoints.len();
                 for portal in self.portals.values_mut() {
                     portal.depth = portal.depth.min(depth);
@@ -243,14 +334,21 @@ impl Postgres {
     fn may_end(&mut self, chain: Chain) -> Result<(), Refusal> {
         match (self.in_block().is_ok(), chain) {
             (false, Chain::Yes) => return Err(NO_BLOCK),
-            (false, Chain::No) => self.warn("there is no transaction in progress"),
+            (false, Chain::No) => self.warn("25P01", "there is no transaction in progress"),
             (true, _) => {}
         }
         Ok(())
     }
 
-    fn warn(&mut self, text: &str) {
-        self.say(b'N', &error_body("WARNING", "25001", text));
+    /// What a statement says that has no effect outside of a block. Texts of several statements are one for it.
+    fn warn_outside(&mut self, text: &str) {
+        if self.in_block().is_err() && self.start().company != Company::Text {
+            self.warn("25P01", text);
+        }
+    }
+
+    fn warn(&mut self, sqlstate: &str, text: &str) {
+        self.say(b'N', &error_body("WARNING", sqlstate, text));
     }
 }
 

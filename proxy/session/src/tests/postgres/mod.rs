@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 use pgpalisade_policies::{Access, Chain};
 
 use super::frames::{error_body, message, split, strings};
-use super::sql::{Block, Company, DEFAULT_ACCESS, Refusal, Settings, Sql, Transaction};
+use super::sql::{
+    Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, Refusal, Settings, Sql, Transaction,
+};
 use crate::wire::frontend::{self, Target};
 
 /// A write: the value of `fencing.token` at the time.
@@ -24,7 +26,7 @@ pub(super) struct Postgres {
     /// The default access mode that the client was last told of.
     reported: String,
     transaction: Option<Transaction>,
-    statements: BTreeMap<String, Option<Sql>>,
+    statements: BTreeMap<String, Prepared>,
     portals: BTreeMap<String, Portal>,
     mode: Mode,
     copy: Option<Copy>,
@@ -48,11 +50,29 @@ enum Protocol {
     Extended,
 }
 
+#[derive(Debug, Clone)]
+struct Prepared {
+    statement: Option<Sql>,
+    /// Whether it returned rows when it was prepared.
+    shape: Shape,
+}
+
+/// Whether rows come: of EXECUTE and FETCH that depends on what there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Rows,
+    NoRows,
+}
+
 #[derive(Debug)]
 struct Portal {
     /// Savepoints that were open when it was bound: with the last of them, it goes.
     depth: usize,
     statement: Option<Sql>,
+    keeping: Keeping,
+    shape: Shape,
+    /// What its statement was told to be when it had run.
+    command_tag: String,
     /// It has run, and its rows are there.
     ran: bool,
     /// Rows that were not fetched.
@@ -76,6 +96,8 @@ enum Ran {
     Copies,
 }
 
+const DIVISION: Refusal = ("22012", "division by zero");
+const NO_SETTING: Refusal = ("42704", "unrecognized configuration parameter");
 const FAILED: Refusal = ("25P02", "current transaction is aborted");
 
 impl Postgres {
@@ -105,6 +127,19 @@ impl Postgres {
         self.mode == Mode::Closed
     }
 
+    /// The value of a setting, if there is such a one.
+    fn value(&self, name: &str) -> Option<String> {
+        self.settings.get(name).map(str::to_owned)
+    }
+
+    /// Whether a Sync, now, runs the rest of a cursor WITH HOLD.
+    pub(super) fn sync_runs_a_cursor(&self) -> bool {
+        let mut portals = self.portals.values();
+        let is_implicit = |transaction: &Transaction| transaction.block == Block::Implicit;
+        self.transaction.as_ref().is_some_and(is_implicit)
+            && portals.any(|portal| portal.keeping == Keeping::UntilHeld)
+    }
+
     /// What it has sent since it was last asked.
     pub(super) fn take(&mut self) -> Vec<Vec<u8>> {
         split(&std::mem::take(&mut self.sent))
@@ -129,8 +164,7 @@ impl Postgres {
             b'F' => self.on_function_call(),
             b'S' => {
                 self.mode = Mode::Normal;
-                self.end_implicit();
-                self.ready();
+                self.end_request();
             }
             b'H' if body.is_empty() => self.flush(),
             b'd' | b'c' | b'f' => {}
@@ -209,20 +243,48 @@ impl Postgres {
 
     fn end(&mut self) {
         self.transaction = None;
-        self.portals.clear();
+        self.portals
+            .retain(|_, portal| portal.keeping == Keeping::Held);
     }
 
-    fn commit(&mut self, chain: Chain) {
+    fn commit(&mut self, chain: Chain) -> Result<(), Refusal> {
         let mut next = None;
+        if self.is_failed() {
+            self.roll_back(chain);
+            return Ok(());
+        }
+        if self.transaction.is_some() {
+            self.hold_cursors()?;
+        }
         if let Some(transaction) = &self.transaction {
-            if transaction.block == Block::Failed {
-                return self.roll_back(chain);
-            }
             next = Some(transaction.access);
             self.settings.commit();
         }
         self.end();
         self.chain(chain, next);
+        Ok(())
+    }
+
+    /// Runs what cursors WITH HOLD have not shown yet, as a COMMIT does: `PreCommit_Portals` in `portalmem.c`. Where
+    /// that fails, all of the transaction does.
+    fn hold_cursors(&mut self) -> Result<(), Refusal> {
+        let unheld = |(name, portal): (&String, &Portal)| {
+            (portal.keeping == Keeping::UntilHeld).then(|| name.clone())
+        };
+        let names: Vec<_> = self.portals.iter().filter_map(unheld).collect();
+        for name in names {
+            if let Err(refusal) = self.run_portal(&name) {
+                if let Some(transaction) = &mut self.transaction {
+                    transaction.savepoints.clear();
+                    transaction.block = Block::Implicit;
+                }
+                return Err(refusal);
+            }
+            if let Some(portal) = self.portals.get_mut(&name) {
+                (portal.keeping, portal.depth) = (Keeping::Held, 0);
+            }
+        }
+        Ok(())
     }
 
     fn roll_back(&mut self, chain: Chain) {
@@ -243,14 +305,23 @@ impl Postgres {
         }
     }
 
-    fn end_implicit(&mut self) {
+    fn end_implicit(&mut self) -> Result<(), Refusal> {
         let block = self
             .transaction
             .as_ref()
             .map(|transaction| transaction.block);
-        if block == Some(Block::Implicit) {
-            self.commit(Chain::No);
+        match block {
+            Some(Block::Implicit) => self.commit(Chain::No),
+            _ => Ok(()),
         }
+    }
+
+    /// The end of a request that is not skipped to, whatever its transaction comes to.
+    fn end_request(&mut self) {
+        if let Err(refusal) = self.end_implicit() {
+            self.fail(refusal, Protocol::Simple);
+        }
+        self.ready();
     }
 
     fn on_query(&mut self, body: &[u8]) {
@@ -265,8 +336,7 @@ impl Postgres {
         match statements {
             Ok(statements) if statements.is_empty() => {
                 self.say(b'I', &[]);
-                self.end_implicit();
-                self.ready();
+                self.end_request();
             }
             Ok(statements) => self.run_all(statements),
             Err(refusal) => {
@@ -284,15 +354,31 @@ impl Postgres {
             let statement = statements.remove(0);
             let transaction = self.start();
             if are_several {
-                transaction.company = Company::Others;
+                transaction.company = Company::Text;
             }
-            match self.run(&statement) {
+            let shape = self.shape(Some(&statement));
+            // A query says what its rows are before it runs, unless planning it fails already.
+            let says_first = statement.is_select() && statement != Sql::Divide && !self.is_failed();
+            if says_first {
+                self.say(b'T', &[0, 1]);
+            }
+            let ran = self.run(&statement);
+            // The last statement is told of once its transaction has ended.
+            let ended = match (&ran, statements.is_empty()) {
+                (Ok(Ran::Done(..)), true) => self.end_implicit(),
+                _ => Ok(()),
+            };
+            match ran {
                 Ok(Ran::Done(rows, command_tag)) => {
-                    if statement.has_rows() {
+                    if shape == Shape::Rows && !says_first {
                         self.say(b'T', &[0, 1]);
                     }
                     for row in rows {
                         self.say(b'D', &row);
+                    }
+                    if let Err(refusal) = ended {
+                        self.fail(refusal, Protocol::Simple);
+                        return self.ready();
                     }
                     self.say(b'C', &strings(&[&command_tag]));
                 }
@@ -303,8 +389,22 @@ impl Postgres {
                 }
             }
         }
-        self.end_implicit();
-        self.ready();
+        self.end_request();
+    }
+
+    /// Whether a statement returns rows as things are.
+    fn shape(&self, statement: Option<&Sql>) -> Shape {
+        let has_rows = match statement {
+            None => false,
+            Some(Sql::Fetch) => self.portals.contains_key(CURSOR),
+            Some(Sql::Execute(name)) => {
+                let prepared = self.statements.get(name);
+                prepared.is_some_and(|prepared| prepared.shape == Shape::Rows)
+            }
+            Some(Sql::ShowTransaction | Sql::Show(_)) => true,
+            Some(other) => other.is_select(),
+        };
+        if has_rows { Shape::Rows } else { Shape::NoRows }
     }
 
     fn wait_for_data(&mut self, protocol: Protocol, rest: Vec<Sql>) {
@@ -334,9 +434,18 @@ impl Postgres {
                 else {
                     return;
                 };
+                let ended = match (protocol, rest.is_empty()) {
+                    (Protocol::Simple, true) => self.end_implicit(),
+                    _ => Ok(()),
+                };
+                if let Err(refusal) = ended {
+                    self.fail(refusal, protocol);
+                    return self.ready();
+                }
                 self.say(b'C', &strings(&[&format!("COPY {rows}")]));
-                if protocol == Protocol::Simple {
-                    self.run_all(rest);
+                match protocol {
+                    Protocol::Simple => self.run_all(rest),
+                    Protocol::Extended => self.start().company = Company::Pipeline,
                 }
             }
             b'f' => {
@@ -360,11 +469,11 @@ impl Postgres {
     fn on_function_call(&mut self) {
         self.start();
         match self.may_write() {
-            Ok(()) if self.is_failed() => self.fail(FAILED, Protocol::Simple),
+            _ if self.is_failed() => self.fail(FAILED, Protocol::Simple),
             Ok(()) => {
                 self.write();
                 self.say(b'V', &[255; 4]);
-                self.end_implicit();
+                return self.end_request();
             }
             Err(refusal) => self.fail(refusal, Protocol::Simple),
         }
@@ -381,7 +490,8 @@ impl Postgres {
             }
             b'B' => {
                 let (portal, statement) = frontend::bind(body).ok_or(malformed)?;
-                self.on_bind(text(portal), &text(statement))
+                let parameters = frontend::bind_parameters(body).ok_or(malformed)?;
+                self.on_bind(text(portal), &text(statement), parameters)
             }
             b'E' => {
                 let portal = frontend::execute(body).map_err(|_| malformed)?;

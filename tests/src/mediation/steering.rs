@@ -1,0 +1,172 @@
+//! Settings that change, and everything in a database that can change one where no text shows it.
+
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use super::conversation::{Message, Session, Sql};
+use super::tables::SCHEMAS;
+use super::words::{Words, once_in, one};
+
+/// What a conversation steers: a setting and a value.
+pub type Aim = (&'static str, &'static str);
+
+/// What the fence goes by in a session that may write nothing. A function that resets `transaction_read_only` makes its
+/// own transaction read-write up to PostgreSQL 15, and could write itself: that is not promised.
+const ACCESS: [Aim; 1] = [("default_transaction_read_only", "off")];
+
+/// What decides which table a name means.
+const MEANING: [Aim; 9] = [
+    ("role", "a"),
+    ("role", "b"),
+    ("session_authorization", "a"),
+    ("client_encoding", "LATIN1"),
+    ("client_encoding", "EUC_KR"),
+    ("client_encoding", "EUC_CN"),
+    ("client_encoding", "EUC_JP"),
+    ("client_encoding", "SJIS"),
+    ("client_encoding", "UTF8"),
+];
+
+/// What a session that holds its token may do to itself.
+const OWN: [Aim; 6] = [
+    ("default_transaction_read_only", "on"),
+    ("default_transaction_read_only", "off"),
+    ("default_transaction_read_only", "on"),
+    ("transaction_read_only", "on"),
+    ("transaction_read_only", "off"),
+    ("default_transaction_deferrable", "on"),
+];
+
+/// Without rights of its own, and without writing: `$n` is the setting, `$v` the value.
+const UNWRITTEN: [&str; 20] = [
+    "SET $n = '$v'",
+    "SET LOCAL $n = '$v'",
+    "SET LOCAL $n = '$v'",
+    "RESET $n",
+    "SELECT set_config('$n', '$v', false)",
+    "SELECT set_config('$n', '$v', true)",
+    "SELECT public.sets('$n', '$v')",
+    "SELECT public.sets_local('$n', '$v')",
+    "SELECT '$n' OPERATOR(public.###) '$v'",
+    "SELECT '$n' OPERATOR(public.####) '$v'",
+    "SELECT '$n=$v'::public.steering",
+    "TABLE public.steers",
+    "SELECT count(*) FROM public.steers WHERE what IS NOT NULL",
+    "COPY (SELECT public.sets('$n', '$v')) TO STDOUT",
+    "COPY (TABLE public.steers) TO STDOUT",
+    "EXPLAIN ANALYZE SELECT public.sets('$n', '$v')",
+    "VALUES (public.sets('$n', '$v'))",
+    "SELECT public.runs('SET $n = ''$v''')",
+    "SELECT public.runs('SET LOCAL $n = ''$v''')",
+    "SELECT public.runs('RESET $n')",
+];
+
+/// By writing to a table of the session's own, `$s` its schema: a default, a rule, triggers at once and at the COMMIT.
+const WRITTEN: [&str; 8] = [
+    "INSERT INTO $s.steered (what) VALUES ('x')",
+    "INSERT INTO $s.ruled VALUES ('x')",
+    "INSERT INTO $s.triggered VALUES ('x')",
+    "INSERT INTO $s.deferred VALUES ('x')",
+    "INSERT INTO $s.deferred VALUES ('x')",
+    "WITH w AS (INSERT INTO $s.triggered VALUES ('x') RETURNING 1) TABLE w",
+    "COPY $s.triggered (what) FROM STDIN",
+    "COPY $s.steered (what) FROM STDIN",
+];
+
+/// Queries that steer when they are run, by a cursor or a name.
+const QUERIES: [&str; 4] = [
+    "SELECT public.sets('$n', '$v')",
+    "TABLE public.steers",
+    "SELECT '$n' OPERATOR(public.####) '$v'",
+    "SELECT '$n=$v'::public.steering",
+];
+
+/// What the statements of this module need. `steer` does what the session's own parameters `aim.` say.
+pub const WORLD: &str = "
+    CREATE FUNCTION harmless() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN 1; END $$;
+    CREATE OPERATOR ### (LEFTARG = text, RIGHTARG = text, FUNCTION = sets);
+    CREATE OPERATOR #### (LEFTARG = text, RIGHTARG = text, FUNCTION = sets_local);
+    CREATE DOMAIN steering AS text
+        CHECK (public.sets(split_part(VALUE, '=', 1), split_part(VALUE, '=', 2)) IS NOT NULL);
+    CREATE FUNCTION steer() RETURNS text LANGUAGE plpgsql
+        AS $$ BEGIN RETURN set_config(current_setting('aim.name'), current_setting('aim.value'), false); END $$;
+    CREATE FUNCTION steer_row() RETURNS trigger LANGUAGE plpgsql
+        AS $$ BEGIN PERFORM public.steer(); RETURN NEW; END $$;
+    CREATE VIEW steers AS SELECT steer() AS what";
+
+/// Tables whose rows steer, in one schema.
+pub fn tables(schema: &str, scope: &str) -> String {
+    let comments = ["steered", "ruled", "triggered", "deferred"]
+        .map(|table| format!("COMMENT ON TABLE {schema}.{table} IS '{scope}';"));
+    format!(
+        "CREATE TABLE {schema}.steered (what text, by text DEFAULT public.steer());
+         CREATE TABLE {schema}.ruled (what text);
+         CREATE RULE steers AS ON INSERT TO {schema}.ruled DO ALSO SELECT public.steer();
+         CREATE TABLE {schema}.triggered (what text);
+         CREATE TRIGGER steers BEFORE INSERT ON {schema}.triggered
+             FOR EACH ROW EXECUTE FUNCTION public.steer_row();
+         CREATE TABLE {schema}.deferred (what text);
+         CREATE CONSTRAINT TRIGGER steers AFTER INSERT ON {schema}.deferred DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW EXECUTE FUNCTION public.steer_row();
+         {}",
+        comments.concat()
+    )
+}
+
+/// Two aims of a conversation, so that what belongs together meets.
+pub fn aims(random: &mut StdRng, session: Session) -> [Aim; 2] {
+    let mut aim = || match session {
+        Session::Neighbour | Session::Free | Session::Reader => meaning(random),
+        session if session.is_strict() => match once_in(random, 6) {
+            true => meaning(random),
+            false => one(random, &ACCESS),
+        },
+        session => match once_in(random, 4) {
+            true => meaning(random),
+            false if session.has_twin() => one(random, &OWN),
+            false => one(random, &OWN[..3]),
+        },
+    };
+    [aim(), aim()]
+}
+
+fn meaning(random: &mut StdRng) -> Aim {
+    match once_in(random, 3) {
+        true => one(random, &MEANING),
+        false => ("search_path", one(random, &SCHEMAS)),
+    }
+}
+
+impl Words {
+    /// A statement that changes a setting, or another that does when the data of its COPY comes.
+    pub fn steering(&self, random: &mut StdRng) -> Sql {
+        let own = match self.session {
+            Session::Neighbour | Session::Reader => Some("b"),
+            Session::Free | Session::Faithful | Session::Ruler | Session::Late => Some("public"),
+            _ => None,
+        };
+        match own {
+            Some(schema) if once_in(random, 3) => one(random, &WRITTEN).replace("$s", schema),
+            _ => self.aimed(random, &UNWRITTEN),
+        }
+        .into()
+    }
+
+    /// A query that changes a setting when it is run.
+    pub fn steering_query(&self, random: &mut StdRng) -> Sql {
+        self.aimed(random, &QUERIES).into()
+    }
+
+    fn aimed(&self, random: &mut StdRng, forms: &[&str]) -> String {
+        let (name, value) = self.aims[random.random_range(0..self.aims.len())];
+        one(random, forms).replace("$n", name).replace("$v", value)
+    }
+}
+
+/// The messages behind a statement that waits for data.
+pub fn data_of(sql: &[u8]) -> Vec<Message> {
+    match sql.starts_with(b"COPY ") && sql.ends_with(b"FROM STDIN") {
+        true => vec![Message::CopyData("x\n".into()), Message::CopyDone],
+        false => Vec::new(),
+    }
+}

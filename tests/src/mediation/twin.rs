@@ -1,0 +1,77 @@
+//! Whether PostgreSQL says the same to a session through the proxy as to one without it.
+
+use crate::wire::{Message, pretty};
+
+/// So much in front of a difference is shown.
+const SHOWN: usize = 3;
+
+/// The first difference between what was said directly and through the proxy.
+pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
+    let (direct, proxied) = (compared(direct), compared(proxied));
+    let (expect, found): (Vec<_>, Vec<_>) = (
+        direct.iter().map(comparable).collect(),
+        proxied.iter().map(comparable).collect(),
+    );
+    let at = (0..expect.len().max(found.len())).find(|&at| expect.get(at) != found.get(at))?;
+    let from = |messages: &[Message]| {
+        pretty(
+            &messages[at.saturating_sub(SHOWN).min(messages.len())..(at + 1).min(messages.len())],
+        )
+    };
+    Some(format!(
+        "directly:\n{}  through the proxy:\n{}  ",
+        from(direct),
+        from(proxied)
+    ))
+}
+
+/// Up to a message that a COPY does not take: PostgreSQL tells that and ends the session, the proxy says both at once.
+fn compared(messages: &[Message]) -> &[Message] {
+    let out_of_step = |message: &Message| {
+        let text = message.field(b'M').unwrap_or_default();
+        message.tag == b'E' && text.contains("during COPY from stdin")
+    };
+    let end = messages.iter().position(out_of_step);
+    &messages[..end.unwrap_or(messages.len())]
+}
+
+/// The message without what differs from run to run: pids, times, object and transaction ids.
+fn comparable(message: &Message) -> (u8, String) {
+    let body = match message.tag {
+        b'D' => message.row().join("|"),
+        b'A' => message
+            .body
+            .get(4..)
+            .unwrap_or_default()
+            .escape_ascii()
+            .to_string(),
+        _ => message.body.escape_ascii().to_string(),
+    };
+    let body = match message.tag {
+        b'D' | b'd'
+            if ["cost=", "time=", " ms"]
+                .iter()
+                .any(|word| body.contains(word)) =>
+        {
+            String::new()
+        }
+        b'D' | b'd' | b'E' | b'N' => without_long_numbers(&body),
+        _ => body,
+    };
+    (message.tag, body)
+}
+
+fn without_long_numbers(text: &str) -> String {
+    let mut kept = String::new();
+    let mut digits = String::new();
+    for letter in text.chars().chain([' ']) {
+        if letter.is_ascii_digit() {
+            digits.push(letter);
+            continue;
+        }
+        kept.push_str(if digits.len() > 3 { "#" } else { &digits });
+        digits.clear();
+        kept.push(letter);
+    }
+    kept
+}

@@ -1,0 +1,417 @@
+//! Walks through a transaction: each step fits to those before, so that few of them lead nowhere.
+//!
+//! A block is begun before it is ended, a savepoint set before it is released, a cursor declared before it is fetched
+//! from. Which steps a walk likes is its own, and what it steers and writes is the conversation's.
+
+use rand::Rng;
+use rand::seq::IndexedRandom;
+
+use super::conversation::{Message, Name, Session, Sql};
+use super::generator::Generator;
+use super::steering::data_of;
+use super::words::{Kind, once_in, one};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stride {
+    Begin,
+    End,
+    Save,
+    Release,
+    Back,
+    Steer,
+    Harmless,
+    Pay,
+    Declare,
+    Fetch,
+    Bind,
+    Execute,
+    Token,
+    Other,
+}
+
+impl Stride {
+    const ALL: [Self; 14] = [
+        Self::Begin,
+        Self::End,
+        Self::Save,
+        Self::Release,
+        Self::Back,
+        Self::Steer,
+        Self::Harmless,
+        Self::Pay,
+        Self::Declare,
+        Self::Fetch,
+        Self::Bind,
+        Self::Execute,
+        Self::Token,
+        Self::Other,
+    ];
+}
+
+impl Stride {
+    /// What often comes next: a setting is steered and then its block ends, a token is laid down and then something
+    /// runs that may write.
+    const fn leads_to(self) -> &'static [Self] {
+        match self {
+            Self::Begin => &[Self::Save, Self::Steer, Self::Declare, Self::Bind],
+            Self::Save => &[Self::Steer, Self::Token],
+            Self::Token => &[Self::Harmless, Self::Pay],
+            Self::Harmless => &[Self::Release, Self::Back, Self::End],
+            Self::Steer => &[
+                Self::Release,
+                Self::Back,
+                Self::End,
+                Self::Pay,
+                Self::Execute,
+            ],
+            Self::Declare => &[Self::End, Self::Fetch],
+            Self::Bind => &[Self::Steer, Self::Execute],
+            Self::End | Self::Release | Self::Back | Self::Fetch | Self::Execute => &[Self::Pay],
+            Self::Pay | Self::Other => &[Self::Begin, Self::Steer],
+        }
+    }
+}
+
+/// The steps of a march, one of each line.
+const MARCH: [&[Stride]; 9] = [
+    &[Stride::Begin],
+    &[Stride::Save],
+    &[
+        Stride::Steer,
+        Stride::Declare,
+        Stride::Declare,
+        Stride::Bind,
+    ],
+    &[Stride::Token, Stride::Pay],
+    &[
+        Stride::Harmless,
+        Stride::Harmless,
+        Stride::Fetch,
+        Stride::Execute,
+        Stride::Steer,
+    ],
+    &[
+        Stride::Release,
+        Stride::Release,
+        Stride::Back,
+        Stride::End,
+        Stride::End,
+    ],
+    &[Stride::Pay],
+    &[Stride::End],
+    &[Stride::Pay],
+];
+
+/// What a step says.
+enum Part {
+    Text(Sql),
+    Messages(Vec<Message>),
+}
+
+/// Where a walk is.
+#[derive(Default)]
+struct Place {
+    in_block: bool,
+    savepoints: usize,
+    cursors: usize,
+    bound: Vec<Name>,
+}
+
+impl Place {
+    fn fits(&self, stride: Stride, session: Session) -> bool {
+        match stride {
+            Stride::Begin => !self.in_block,
+            Stride::End | Stride::Save | Stride::Declare => self.in_block,
+            Stride::Release | Stride::Back => self.savepoints > 0,
+            Stride::Fetch => self.cursors > 0,
+            Stride::Execute => !self.bound.is_empty(),
+            Stride::Token => session == Session::Holder,
+            Stride::Bind => self.bound.len() < 2,
+            Stride::Steer | Stride::Harmless | Stride::Pay | Stride::Other => true,
+        }
+    }
+}
+
+const ENDS: [&str; 11] = [
+    "COMMIT",
+    "COMMIT",
+    "COMMIT",
+    "COMMIT",
+    "COMMIT",
+    "COMMIT",
+    "COMMIT AND CHAIN",
+    "COMMIT AND CHAIN",
+    "ROLLBACK",
+    "ROLLBACK AND CHAIN",
+    "END",
+];
+
+const HARMLESS: [&str; 6] = [
+    "SELECT public.harmless()",
+    "SELECT public.harmless()",
+    "SELECT public.harmless()",
+    "SELECT 1",
+    "SHOW transaction_read_only",
+    "SHOW default_transaction_read_only",
+];
+
+const TOKENS: [&str; 7] = [
+    "SET fencing.token = ''",
+    "SET fencing.token = ''",
+    "SET LOCAL fencing.token = ''",
+    "SET fencing.token = 'other=@0'",
+    "SET fencing.token = '@0'",
+    "SET LOCAL fencing.token = '@0'",
+    "RESET fencing.token",
+];
+
+/// `$t` is a table that the session may take for another.
+const TABLE_WRITES: [&str; 6] = [
+    "INSERT INTO $t VALUES ('x')",
+    "INSERT INTO $t VALUES ('x')",
+    "UPDATE $t SET what = 'x'",
+    "DELETE FROM $t",
+    "WITH w AS (INSERT INTO $t VALUES ('x') RETURNING 1) TABLE w",
+    "COPY $t (what) FROM STDIN",
+];
+
+const TABLE_READS: [&str; 4] = [
+    "SELECT what FROM $t",
+    "TABLE $t",
+    "COPY $t TO STDOUT",
+    "WITH r AS (TABLE $t) SELECT r FROM r",
+];
+
+impl Generator {
+    /// A walk of some steps, sent in one of many groupings.
+    pub(super) fn walk(&mut self) {
+        let mut place = Place::default();
+        let mut parts = match once_in(&mut self.random, 3) {
+            true => self.wander(&mut place),
+            false => self.march(&mut place),
+        };
+        if place.in_block && !once_in(&mut self.random, 4) {
+            self.stride(Stride::End, &mut place, &mut parts);
+            self.stride(Stride::Pay, &mut place, &mut parts);
+        }
+        self.group(parts);
+    }
+
+    /// Through the whole of a transaction, with some steps left out.
+    fn march(&mut self, place: &mut Place) -> Vec<Part> {
+        let mut parts = Vec::new();
+        for step in MARCH {
+            let session = self.words.session;
+            let fitting: Vec<_> = step
+                .iter()
+                .filter(|stride| place.fits(**stride, session))
+                .collect();
+            if once_in(&mut self.random, 9) {
+                self.stride(Stride::Other, place, &mut parts);
+            }
+            if let (Some(stride), false) = (
+                fitting.choose(&mut self.random),
+                once_in(&mut self.random, 5),
+            ) {
+                self.stride(**stride, place, &mut parts);
+            }
+        }
+        parts
+    }
+
+    /// Anywhere.
+    fn wander(&mut self, place: &mut Place) -> Vec<Part> {
+        let session = self.words.session;
+        let likes = Stride::ALL.map(|stride| match stride {
+            Stride::Pay | Stride::Begin | Stride::End => 2,
+            Stride::Steer => one(&mut self.random, &[1, 2, 4]),
+            _ => one(&mut self.random, &[0, 1, 1, 3]),
+        });
+        let (mut parts, mut last) = (Vec::new(), Stride::Pay);
+        for _ in 0..self.random.random_range(3..11) {
+            let weight = |(stride, like): (&Stride, u32)| {
+                let is_next = last.leads_to().contains(stride);
+                (*stride, if is_next { 4 * like.max(1) } else { like })
+            };
+            let fitting: Vec<_> = Stride::ALL
+                .iter()
+                .zip(likes)
+                .filter(|(stride, _)| place.fits(**stride, session))
+                .map(weight)
+                .collect();
+            let Ok((stride, _)) = fitting.choose_weighted(&mut self.random, |(_, like)| *like)
+            else {
+                break;
+            };
+            last = *stride;
+            self.stride(last, place, &mut parts);
+        }
+        parts
+    }
+
+    fn stride(&mut self, stride: Stride, place: &mut Place, parts: &mut Vec<Part>) {
+        let random = &mut self.random;
+        let text: Sql = match stride {
+            Stride::Begin => {
+                place.in_block = true;
+                one(
+                    random,
+                    &[
+                        "BEGIN",
+                        "BEGIN",
+                        "BEGIN",
+                        "START TRANSACTION",
+                        "BEGIN READ ONLY",
+                    ],
+                )
+                .into()
+            }
+            Stride::End => {
+                let end = one(random, &ENDS);
+                *place = Place {
+                    in_block: end.ends_with("CHAIN"),
+                    ..Place::default()
+                };
+                end.into()
+            }
+            Stride::Save => {
+                place.savepoints += 1;
+                "SAVEPOINT s".into()
+            }
+            Stride::Release => {
+                place.savepoints -= 1;
+                "RELEASE s".into()
+            }
+            Stride::Back => "ROLLBACK TO s".into(),
+            Stride::Steer => self.words.steering(random),
+            Stride::Harmless => one(random, &HARMLESS).into(),
+            Stride::Pay => self.pay(),
+            Stride::Declare => {
+                place.cursors += 1;
+                let hold: &[u8] = match once_in(random, 3) {
+                    true => b"DECLARE c CURSOR FOR ",
+                    false => b"DECLARE c CURSOR WITH HOLD FOR ",
+                };
+                let query = match once_in(random, 4) {
+                    true => self.words.query(random),
+                    false => self.words.steering_query(random),
+                };
+                [hold, &query].concat()
+            }
+            Stride::Fetch => one(
+                random,
+                &[
+                    "FETCH c",
+                    "FETCH ALL FROM c",
+                    "MOVE c",
+                    "MOVE ALL IN c",
+                    "CLOSE c",
+                ],
+            )
+            .into(),
+            Stride::Token => one(random, &TOKENS).into(),
+            Stride::Other => self.statement(),
+            Stride::Bind => return parts.push(self.bound(place)),
+            Stride::Execute => {
+                let portal = place.bound.pop().unwrap_or_default();
+                return parts.push(Part::Messages(vec![Message::Execute(portal, 0)]));
+            }
+        };
+        parts.push(Part::Text(text));
+    }
+
+    /// A portal that is executed later, or not at all.
+    fn bound(&mut self, place: &mut Place) -> Part {
+        let name: Name = if place.bound.is_empty() {
+            "p".into()
+        } else {
+            "q".into()
+        };
+        let statement: Name = match once_in(&mut self.random, 2) {
+            true => "t".into(),
+            false => Name::new(),
+        };
+        let sql = match once_in(&mut self.random, 3) {
+            true => self.words.steering_query(&mut self.random),
+            false => self.pay(),
+        };
+        place.bound.push(name.clone());
+        Part::Messages(vec![
+            Message::Parse(statement.clone(), sql),
+            Message::Bind(name, statement, Vec::new()),
+        ])
+    }
+
+    /// What the walk is about: it changes or shows what this session is not allowed, were it taken for something else.
+    fn pay(&mut self) -> Sql {
+        let forms: &[&str] = match self.words.session {
+            Session::Neighbour | Session::Free => &TABLE_WRITES,
+            Session::Reader if once_in(&mut self.random, 3) => &TABLE_WRITES,
+            Session::Reader => &TABLE_READS,
+            Session::Faithful | Session::Late | Session::Ruler => {
+                match self.random.random_range(0..4) {
+                    0 => &HARMLESS,
+                    1 => return self.of(Kind::Hidden),
+                    _ => &["INSERT INTO public.log VALUES ('x')"],
+                }
+            }
+            _ => return self.of(Kind::Hidden),
+        };
+        let table = self.words.tables.choose(&mut self.random);
+        let table = table.map_or("jobs", String::as_str);
+        one(&mut self.random, forms).replace("$t", table).into()
+    }
+
+    /// One text, several, or messages of the extended protocol.
+    fn group(&mut self, parts: Vec<Part>) {
+        let style = self.random.random_range(0..5);
+        let mut texts: Vec<Sql> = Vec::new();
+        for part in parts {
+            let sql = match part {
+                Part::Text(sql) => sql,
+                Part::Messages(messages) => {
+                    self.say_texts(&mut texts);
+                    messages.into_iter().for_each(|message| self.say(message));
+                    if style > 2 {
+                        self.pause();
+                    }
+                    continue;
+                }
+            };
+            let data = data_of(&sql);
+            match style {
+                0 | 1 => {
+                    texts.push(sql);
+                    if !data.is_empty() || (style == 1 && once_in(&mut self.random, 2)) {
+                        self.say_texts(&mut texts);
+                        data.into_iter().for_each(|message| self.say(message));
+                        self.breathe();
+                    }
+                }
+                2 => {
+                    self.extended(sql);
+                    data.into_iter().for_each(|message| self.say(message));
+                    if once_in(&mut self.random, 5) {
+                        self.say(Message::Sync);
+                        self.breathe();
+                    }
+                }
+                _ => {
+                    self.deliver(sql);
+                    data.into_iter().for_each(|message| self.say(message));
+                    self.pause();
+                }
+            }
+        }
+        self.say_texts(&mut texts);
+        if style == 2 {
+            self.say(Message::Sync);
+        }
+    }
+
+    fn say_texts(&mut self, texts: &mut Vec<Sql>) {
+        if !texts.is_empty() {
+            self.say(Message::Query(std::mem::take(texts)));
+        }
+    }
+}
