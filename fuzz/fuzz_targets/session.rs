@@ -136,7 +136,7 @@ fn satisfy(session: &mut Session, prerequisite: Prerequisite) {
     match prerequisite {
         Prerequisite::Replies => session.ask_for_replies(),
         Prerequisite::Verdict(unread) => {
-            session.on_verdict(Arc::new(classify(&unread.text, unread.lexing)))
+            session.on_verdict(Arc::new(classify(&unread.text, unread.encoding)))
         }
         Prerequisite::History => session.on_history("[]".to_owned()),
         Prerequisite::Access(adjustment) => {

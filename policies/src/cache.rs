@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::sync::Arc;
 
 use crate::allocation::{boxed, counted};
-use crate::classify::Lexing;
+use crate::classify::TextEncoding;
 use crate::form::{Constant, has_form, parts};
 use crate::verdict::Verdict;
 
@@ -45,7 +45,7 @@ pub struct CacheStats {
 /// last goes first.
 #[derive(Debug)]
 pub struct VerdictCache {
-    /// To a slot, from the hash of text and lexing settings, and from that of form and lexing settings. Of two entries
+    /// To a slot, from the hash of text and encoding settings, and from that of form and encoding settings. Of two entries
     /// with one hash the later one is kept.
     index: HashMap<u64, usize, BuildHasherDefault<AlreadyHashed>>,
     slots: Vec<Option<Entry>>,
@@ -65,7 +65,7 @@ struct Entry {
     /// The hash of the text's form, where it has one with constants to leave out.
     form: Option<u64>,
     text: Box<[u8]>,
-    lexing: Lexing,
+    encoding: TextEncoding,
     verdict: Arc<Verdict>,
     cost: usize,
     use_since: Use,
@@ -108,11 +108,11 @@ impl VerdictCache {
     }
 
     /// The verdict on `text`, if it is here, or that on another text of its form.
-    pub fn find(&mut self, text: &[u8], lexing: Lexing) -> Option<Arc<Verdict>> {
-        let hash = self.hash(text, lexing);
-        let found = match self.find_text(hash, text, lexing) {
+    pub fn find(&mut self, text: &[u8], encoding: TextEncoding) -> Option<Arc<Verdict>> {
+        let hash = self.hash(text, encoding);
+        let found = match self.find_text(hash, text, encoding) {
             Some(verdict) => Some(verdict),
-            None => self.find_form(hash, text, lexing),
+            None => self.find_form(hash, text, encoding),
         };
         match found {
             Some(_) => self.stats.hits += 1,
@@ -123,10 +123,10 @@ impl VerdictCache {
 
     /// Keeps what [`classify`](crate::classify()) has said, where there is room: a quarter of the cache for one text at
     /// most.
-    pub fn keep(&mut self, text: &[u8], lexing: Lexing, verdict: &Arc<Verdict>) {
-        let hash = self.hash(text, lexing);
-        let form = self.form_hash(text, lexing);
-        self.keep_as((hash, form), text, lexing, verdict);
+    pub fn keep(&mut self, text: &[u8], encoding: TextEncoding, verdict: &Arc<Verdict>) {
+        let hash = self.hash(text, encoding);
+        let form = self.form_hash(text, encoding);
+        self.keep_as((hash, form), text, encoding, verdict);
     }
 
     /// Bytes that it may hold.
@@ -144,16 +144,26 @@ impl VerdictCache {
         }
     }
 
-    fn find_text(&mut self, hash: u64, text: &[u8], lexing: Lexing) -> Option<Arc<Verdict>> {
+    fn find_text(
+        &mut self,
+        hash: u64,
+        text: &[u8],
+        encoding: TextEncoding,
+    ) -> Option<Arc<Verdict>> {
         let entry = self.entry(hash)?;
-        (entry.lexing == lexing && *entry.text == *text).then(|| entry.used())
+        (entry.encoding == encoding && *entry.text == *text).then(|| entry.used())
     }
 
-    fn find_form(&mut self, hash: u64, text: &[u8], lexing: Lexing) -> Option<Arc<Verdict>> {
-        let form = self.form_hash(text, lexing)?;
+    fn find_form(
+        &mut self,
+        hash: u64,
+        text: &[u8],
+        encoding: TextEncoding,
+    ) -> Option<Arc<Verdict>> {
+        let form = self.form_hash(text, encoding)?;
         let entry = self.entry(form)?;
         let alike = entry.form == Some(form)
-            && entry.lexing == lexing
+            && entry.encoding == encoding
             && parts(&entry.text).eq(parts(text));
         let verdict = alike.then(|| entry.used())?;
         self.stats.hits_by_form += 1;
@@ -161,7 +171,7 @@ impl VerdictCache {
         if let Some(seen) = self.seen.get_mut(place)
             && std::mem::replace(seen, hash) == hash
         {
-            self.keep_as((hash, None), text, lexing, &verdict);
+            self.keep_as((hash, None), text, encoding, &verdict);
         }
         Some(verdict)
     }
@@ -170,7 +180,7 @@ impl VerdictCache {
         &mut self,
         (hash, form): (u64, Option<u64>),
         text: &[u8],
-        lexing: Lexing,
+        encoding: TextEncoding,
         verdict: &Arc<Verdict>,
     ) {
         let places = PLACE_IN_INDEX * (1 + usize::from(form.is_some()));
@@ -181,7 +191,7 @@ impl VerdictCache {
                 hash,
                 form,
                 text: text.into(),
-                lexing,
+                encoding,
                 verdict: Arc::clone(verdict),
                 cost,
                 use_since: Use::Old,
@@ -194,15 +204,15 @@ impl VerdictCache {
         self.slots.get_mut(slot)?.as_mut()
     }
 
-    fn hash(&self, text: &[u8], lexing: Lexing) -> u64 {
+    fn hash(&self, text: &[u8], encoding: TextEncoding) -> u64 {
         let mut hasher = self.keys.build_hasher();
         hasher.write(text);
-        hasher.write_u8(2 * lexing.number());
+        hasher.write_u8(2 * encoding.number());
         hasher.finish()
     }
 
     /// `None` where no other text is known to have the same verdict.
-    fn form_hash(&self, text: &[u8], lexing: Lexing) -> Option<u64> {
+    fn form_hash(&self, text: &[u8], encoding: TextEncoding) -> Option<u64> {
         if !has_form(text) {
             return None;
         }
@@ -218,7 +228,7 @@ impl VerdictCache {
             });
         }
         // Other values than behind a text, so that no text has the hash of a form.
-        hasher.write_u8(2 * lexing.number() + 1);
+        hasher.write_u8(2 * encoding.number() + 1);
         (constants > 0).then(|| hasher.finish())
     }
 
@@ -308,15 +318,19 @@ mod tests {
     use crate::classify::{MAX_PARSED_INLINE, classify};
     use crate::effects::Class;
 
-    const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Utf8);
-    const UNSAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Other);
+    const SAFE: TextEncoding = TextEncoding::Utf8;
+    const UNSAFE: TextEncoding = TextEncoding::Other;
 
     impl VerdictCache {
         /// As a session asks.
-        pub(crate) fn get_or_classify(&mut self, text: &[u8], lexing: Lexing) -> Arc<Verdict> {
-            self.find(text, lexing).unwrap_or_else(|| {
-                let verdict = Arc::new(classify(text, lexing));
-                self.keep(text, lexing, &verdict);
+        pub(crate) fn get_or_classify(
+            &mut self,
+            text: &[u8],
+            encoding: TextEncoding,
+        ) -> Arc<Verdict> {
+            self.find(text, encoding).unwrap_or_else(|| {
+                let verdict = Arc::new(classify(text, encoding));
+                self.keep(text, encoding, &verdict);
                 verdict
             })
         }

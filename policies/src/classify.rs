@@ -33,47 +33,12 @@ pub enum TextEncoding {
     Other,
 }
 
-/// What the session's `standard_conforming_strings` is.
-/// <https://www.postgresql.org/docs/current/runtime-config-compatible.html#GUC-STANDARD-CONFORMING-STRINGS>
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StandardStrings {
-    /// A backslash in a plain string is a character like any other.
-    On,
-    /// A backslash in a plain string begins an escape.
-    Off,
-    /// It may be either.
-    Unknown,
-}
-
-/// The settings of a session on which the reading of its texts depends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Lexing {
-    /// That of client and server.
-    pub encoding: TextEncoding,
-    /// What a backslash means.
-    pub strings: StandardStrings,
-}
-
-impl Lexing {
-    /// For a session of which no more than its encoding is known.
-    #[must_use]
-    pub const fn with_unknown_strings(encoding: TextEncoding) -> Self {
-        Self {
-            encoding,
-            strings: StandardStrings::Unknown,
-        }
-    }
-
-    /// A number for each value, below 8.
+impl TextEncoding {
+    /// A number for each value.
     pub(crate) const fn number(self) -> u8 {
-        let strings = match self.strings {
-            StandardStrings::On => 0,
-            StandardStrings::Off => 1,
-            StandardStrings::Unknown => 2,
-        };
-        match self.encoding {
-            TextEncoding::Utf8 => strings,
-            TextEncoding::Other => strings + 3,
+        match self {
+            Self::Utf8 => 0,
+            Self::Other => 1,
         }
     }
 }
@@ -81,13 +46,14 @@ impl Lexing {
 /// What the text does. Never fails: what is not understood is one write of kind "unparsed".
 ///
 /// Takes 5 to 20 microseconds for a short statement, and up to a second for the longest: [`weigh`] tells which. A text
-/// with a backslash is parsed twice where `standard_conforming_strings` is not known.
+/// with a backslash is parsed twice, as either value of `standard_conforming_strings` reads it: the value can change
+/// before the server tells of it.
 #[must_use]
-pub fn classify(text: &[u8], lexing: Lexing) -> Verdict {
-    understand(text, lexing).unwrap_or_else(|why| Verdict::of_opaque(text, why))
+pub fn classify(text: &[u8], encoding: TextEncoding) -> Verdict {
+    understand(text, encoding).unwrap_or_else(|why| Verdict::of_opaque(text, why))
 }
 
-fn understand(text: &[u8], lexing: Lexing) -> Result<Verdict, Opaque> {
+fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, Opaque> {
     if text.len() > MAX_PARSED {
         return Err(Opaque::TooLong);
     }
@@ -95,7 +61,7 @@ fn understand(text: &[u8], lexing: Lexing) -> Result<Verdict, Opaque> {
         return Err(Opaque::Nul);
     }
     // ASCII is the same in every encoding of a client.
-    if lexing.encoding == TextEncoding::Other && !text.is_ascii() {
+    if encoding == TextEncoding::Other && !text.is_ascii() {
         return Err(Opaque::Encoding);
     }
     let text = str::from_utf8(text).map_err(|_| Opaque::NotUtf8)?;
@@ -104,17 +70,20 @@ fn understand(text: &[u8], lexing: Lexing) -> Result<Verdict, Opaque> {
     // Read so, each string with a backslash is worth a warning to the parser, which takes longer than to parse it.
     let off = ParserOptions::DISABLE_STANDARD_CONFORMING_STRINGS
         | ParserOptions::DISABLE_ESCAPE_STRING_WARNING;
-    match lexing.strings {
-        StandardStrings::On => parse(text, on),
-        StandardStrings::Off => parse(text, off),
-        StandardStrings::Unknown if !text.contains('\\') => parse(text, on),
-        StandardStrings::Unknown => {
-            let verdict = parse(text, on);
-            match verdict == parse(text, off) {
-                true => verdict,
-                false => Err(Opaque::Backslash),
-            }
-        }
+    let verdict = parse(text, on);
+    if !text.contains('\\') {
+        return verdict;
+    }
+    // Strings end elsewhere only where a backslash stands before a quote. In others it matters if what they say does.
+    let other = if text.contains("\\'") {
+        parse(text, off)
+    } else {
+        parse(&text.replace('\\', "~"), on)
+    };
+    if verdict == other {
+        verdict
+    } else {
+        Err(Opaque::Backslash)
     }
 }
 

@@ -222,7 +222,7 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     use super::*;
-    use crate::{Lexing, TextEncoding, classify};
+    use crate::{TextEncoding, classify};
 
     #[track_caller]
     fn check(text: &[u8], expected: NeedsParse) {
@@ -479,10 +479,7 @@ mod tests {
                 }
             }
             let text: String = chars.into_iter().collect();
-            let verdict = classify(
-                text.as_bytes(),
-                Lexing::with_unknown_strings(TextEncoding::Utf8),
-            );
+            let verdict = classify(text.as_bytes(), TextEncoding::Utf8);
             // What PostgreSQL's grammar refuses, the server refuses too.
             let midway = verdict.kind() != "unparsed" && verdict.commits_midway();
             let inert = !verdict.has_controls() && !midway;

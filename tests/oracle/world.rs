@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use pgpalisade_policies::{Class, Control, Lexing, TextEncoding, WriteReason, classify};
+use pgpalisade_policies::{Class, Control, TextEncoding, WriteReason, classify};
 use pgpalisade_tests::postgres::{Auth, Postgres};
 use pgpalisade_tests::proxy::Proxy;
 use pgpalisade_tests::stage::Stage;
@@ -10,7 +10,7 @@ use pgpalisade_tests::wire::{Batch, Endpoint, Message, Wire};
 
 use super::corpus::WORLD;
 
-const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Utf8);
+const SAFE: TextEncoding = TextEncoding::Utf8;
 
 /// A line for every table, sequence and system catalog with a checksum of its rows, and for what the catalogs do not
 /// hold: replication slots, prepared transactions, settings in files.

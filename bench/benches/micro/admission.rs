@@ -7,8 +7,8 @@ use divan::Bencher;
 use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_fence::mark_cache::MarkCache;
 use pgpalisade_fence::{
-    Admitted, Confirmed, Decision, Fence, GrantMode, Guard, HeldToken, HeldTokens, Meaning, Name,
-    Pipeline, PreparedNames, SessionFence, Situation, Unmet, Variables, Wrote,
+    Admitted, Confirmed, CopyIn, Decision, Fence, GrantMode, Guard, HeldToken, HeldTokens, Meaning,
+    Name, Pipeline, PreparedNames, SessionFence, Situation, Unmet, Variables, Wrote,
 };
 use pgpalisade_policies::{Mode, Policy, Verdict, VerdictCache, classify};
 use pgpalisade_wire::backend::TransactionStatus;
@@ -140,7 +140,7 @@ fn copy_data(bencher: Bencher<'_, '_>) {
     let session = Session::new(Policy::default(), Some(("default", 34)));
     let admit = || {
         let token = divan::black_box(session.variables.token());
-        divan::black_box(session.fence.admit_copy_data(token)).is_ok()
+        divan::black_box(session.fence.admit_copy_data(QUERY, CopyIn::Reading, token)).is_ok()
     };
     assert!(admit());
     bencher.bench_local(admit);

@@ -12,7 +12,7 @@ mod classification;
 mod framing;
 mod policy;
 
-use pgpalisade_policies::{Lexing, TextEncoding};
+use pgpalisade_policies::TextEncoding;
 
 /// 100 bytes, as an application sends them.
 const INSERT: &str = "INSERT INTO job_result (job_id, worker, finished_at, result) \
@@ -21,7 +21,7 @@ const INSERT: &str = "INSERT INTO job_result (job_id, worker, finished_at, resul
 /// What pgbench -S sends.
 const POINT_SELECT: &str = "SELECT abalance FROM pgbench_accounts WHERE aid = $1";
 
-const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Utf8);
+const SAFE: TextEncoding = TextEncoding::Utf8;
 
 fn main() {
     divan::main();

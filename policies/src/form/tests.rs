@@ -15,9 +15,9 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::functions::names_that_look_at_argument;
-use crate::{Class, Lexing, TextEncoding, VerdictCache, classify};
+use crate::{Class, TextEncoding, VerdictCache, classify};
 
-const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Utf8);
+const SAFE: TextEncoding = TextEncoding::Utf8;
 
 /// The form as a text: `{n}` for a number, `{s}` for a string. `None` where the text has none, or no constant.
 fn form(text: &str) -> Option<String> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_policies::{Lexing, Opaque, Verdict, classify};
+use pgpalisade_policies::{Opaque, TextEncoding, Verdict, classify};
 
 use crate::aside::Aside;
 use crate::timers::Timers;
@@ -32,8 +32,8 @@ impl Classification {
     }
 
     /// What the text does. To be awaited on a tokio runtime.
-    pub(crate) async fn of(self, text: Vec<u8>, lexing: Lexing) -> Arc<Verdict> {
-        let classified = self.aside.run(move || classify(&text, lexing));
+    pub(crate) async fn of(self, text: Vec<u8>, encoding: TextEncoding) -> Arc<Verdict> {
+        let classified = self.aside.run(move || classify(&text, encoding));
         let verdict = self.timers.timeout(WAIT_MAX, classified).await;
         let verdict = verdict.ok().flatten();
         Arc::new(verdict.unwrap_or_else(|| Verdict::opaque(Opaque::Parser)))

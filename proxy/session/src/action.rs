@@ -1,6 +1,6 @@
 //! What the session answers to a message: what its driver is to do with it.
 
-use pgpalisade_policies::Lexing;
+use pgpalisade_policies::TextEncoding;
 
 use super::endings::Ending;
 use super::in_flight::Request;
@@ -69,7 +69,7 @@ pub struct Unread {
     /// The text.
     pub text: Vec<u8>,
     /// How the server reads it.
-    pub lexing: Lexing,
+    pub encoding: TextEncoding,
 }
 
 /// What is to be done with a message of the server.

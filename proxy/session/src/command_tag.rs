@@ -102,16 +102,13 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::Arc;
 
-    use pgpalisade_policies::{Lexing, TextEncoding, classify};
+    use pgpalisade_policies::{TextEncoding, classify};
 
     use super::*;
 
     #[track_caller]
     fn check(text: &str, leave: Leave, command_tag: &str, expect: bool) {
-        let verdict = Arc::new(classify(
-            text.as_bytes(),
-            Lexing::with_unknown_strings(TextEncoding::Utf8),
-        ));
+        let verdict = Arc::new(classify(text.as_bytes(), TextEncoding::Utf8));
         let mut request = InFlight::client(Request::Query, Some(verdict));
         request.leave = leave;
         let found = contradicts(&request, tag::COMMAND_COMPLETE, command_tag.as_bytes());

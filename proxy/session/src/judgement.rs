@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use pgpalisade_policies::{
-    Control, Effects, FencingShow, FencingVariable, Lexing, Lifetime, Opaque, Statement, Verdict,
-    VerdictCache, Weight, classify, weigh,
+    Control, Effects, FencingShow, FencingVariable, Lifetime, Opaque, Statement, TextEncoding,
+    Verdict, VerdictCache, Weight, classify, weigh,
 };
 
 use super::action::{Action, JudgedText, Prerequisite, Refused, Unread, Waiting};
@@ -69,40 +69,36 @@ impl Session {
             Err(why) => return Ok(Arc::new(Verdict::opaque(why))),
         };
         let settings = &self.server.text_settings;
-        let reported = settings.reported();
-        match settings.for_text(text, self.server.ledger.settled()) {
-            Some(lexing) if lexing == reported => self.verdict_as(text, lexing, verdicts),
+        let encoding = settings.for_text(text, self.server.ledger.settled());
+        if encoding != Some(TextEncoding::Utf8) && self.holds_all() {
             // A session that may do anything is followed by what its client means.
-            _ if self.holds_all() => {
-                let verdict = self.verdict_as(text, reported, verdicts)?;
-                Ok(Arc::new(verdict.in_doubt(Opaque::Encoding)))
-            }
-            Some(lexing) => self.verdict_as(text, lexing, verdicts),
-            None => Err(Prerequisite::Replies),
+            let verdict = self.verdict_as(text, settings.reported(), verdicts)?;
+            return Ok(Arc::new(verdict.in_doubt(Opaque::Encoding)));
         }
+        self.verdict_as(text, encoding.ok_or(Prerequisite::Replies)?, verdicts)
     }
 
     fn verdict_as(
         &self,
         text: &[u8],
-        lexing: Lexing,
+        encoding: TextEncoding,
         verdicts: &RefCell<VerdictCache>,
     ) -> Result<Arc<Verdict>, Prerequisite> {
         let mut verdicts = verdicts.borrow_mut();
-        if let Some(verdict) = verdicts.find(text, lexing) {
+        if let Some(verdict) = verdicts.find(text, encoding) {
             return Ok(verdict);
         }
         let prepared = self.prepared.as_ref();
         let classified = prepared.and_then(|done| done.verdict.clone());
         let verdict = match (classified, weigh(text)) {
             (Some(verdict), _) => verdict,
-            (None, Weight::Light) => Arc::new(classify(text, lexing)),
+            (None, Weight::Light) => Arc::new(classify(text, encoding)),
             (None, Weight::Heavy) => {
                 let text = text.to_vec();
-                return Err(Prerequisite::Verdict(Box::new(Unread { text, lexing })));
+                return Err(Prerequisite::Verdict(Box::new(Unread { text, encoding })));
             }
         };
-        verdicts.keep(text, lexing, &verdict);
+        verdicts.keep(text, encoding, &verdict);
         Ok(verdict)
     }
 

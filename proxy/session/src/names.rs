@@ -404,9 +404,7 @@ mod tests {
 
     /// A text that changes the session.
     fn steering() -> Meaning {
-        let lexing = pgpalisade_policies::Lexing::with_unknown_strings(
-            pgpalisade_policies::TextEncoding::Utf8,
-        );
+        let lexing = pgpalisade_policies::TextEncoding::Utf8;
         Meaning::Classified(Arc::new(Classified {
             verdict: Arc::new(pgpalisade_policies::classify(b"RESET ALL", lexing)),
             excerpt: None,

@@ -1,11 +1,12 @@
-//! The settings by which the server reads a text, as far as it has told them.
+//! The encodings by which the server reads a text, as far as it has told them.
 //!
-//! The server reports a change with ReadyForQuery, and a change counts at once. So inside of a request cycle, behind
-//! whatever may have run a SET or a function, nobody but the server knows them.
+//! The server reports a change with ReadyForQuery, and a change counts at once. So inside of a request cycle, after
+//! whatever may have run a SET or a function, only the server knows them. Nothing else is kept: texts are read as either
+//! value of `standard_conforming_strings` would have them read, for a reload of the server can change that unseen.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
 
-use pgpalisade_policies::{Lexing, StandardStrings, TextEncoding};
+use pgpalisade_policies::TextEncoding;
 
 use super::ledger::Settled;
 
@@ -21,7 +22,6 @@ enum Ran {
 pub struct Reports {
     client: TextEncoding,
     server: TextEncoding,
-    strings: StandardStrings,
 }
 
 impl Default for Reports {
@@ -30,7 +30,6 @@ impl Default for Reports {
         Self {
             client: TextEncoding::Other,
             server: TextEncoding::Other,
-            strings: StandardStrings::Unknown,
         }
     }
 }
@@ -41,18 +40,7 @@ impl Reports {
         match name {
             b"client_encoding" => self.client = encoding(value),
             b"server_encoding" => self.server = encoding(value),
-            b"standard_conforming_strings" => self.strings = strings(value),
             _ => {}
-        }
-    }
-
-    const fn lexing(self) -> Lexing {
-        Lexing {
-            encoding: match (self.client, self.server) {
-                (TextEncoding::Utf8, TextEncoding::Utf8) => TextEncoding::Utf8,
-                _ => TextEncoding::Other,
-            },
-            strings: self.strings,
         }
     }
 }
@@ -61,14 +49,6 @@ const fn encoding(name: &[u8]) -> TextEncoding {
     match name {
         b"UTF8" => TextEncoding::Utf8,
         _ => TextEncoding::Other,
-    }
-}
-
-const fn strings(value: &[u8]) -> StandardStrings {
-    match value {
-        b"on" => StandardStrings::On,
-        b"off" => StandardStrings::Off,
-        _ => StandardStrings::Unknown,
     }
 }
 
@@ -107,24 +87,29 @@ impl TextSettings {
 
     /// How the server reads texts, as far as it has told.
     #[must_use]
-    pub(crate) const fn reported(&self) -> Lexing {
-        self.reports.lexing()
+    pub(crate) const fn reported(&self) -> TextEncoding {
+        match (self.reports.client, self.reports.server) {
+            (TextEncoding::Utf8, TextEncoding::Utf8) => TextEncoding::Utf8,
+            _ => TextEncoding::Other,
+        }
     }
 
     /// How the server will read a text that is sent now; `None` where that is known only once everything in flight was
     /// answered.
     #[must_use]
-    pub(crate) fn for_text(&self, text: &[u8], settled: Option<Settled<'_>>) -> Option<Lexing> {
-        if text.is_ascii() && !text.contains(&b'\\') {
-            // The same in every encoding, and with either value of the other setting.
-            return Some(self.reported());
+    pub(crate) fn for_text(
+        &self,
+        text: &[u8],
+        settled: Option<Settled<'_>>,
+    ) -> Option<TextEncoding> {
+        if text.is_ascii() {
+            // The same in every encoding.
+            return Some(TextEncoding::Utf8);
         }
-        let known = settled.filter(|_| self.ran == Ran::Nothing);
-        match known {
-            Some(_) => Some(self.reported()),
-            None if text.is_ascii() => Some(Lexing::with_unknown_strings(self.reported().encoding)),
-            None => settled.map(|_| Lexing::with_unknown_strings(TextEncoding::Other)),
-        }
+        settled.map(|_| match self.ran {
+            Ran::Nothing => self.reported(),
+            Ran::Something => TextEncoding::Other,
+        })
     }
 }
 
@@ -134,49 +119,34 @@ mod tests {
     use crate::in_flight::{InFlight, Request};
     use crate::ledger::Ledger;
 
-    const REPORTED: Lexing = Lexing {
-        encoding: TextEncoding::Utf8,
-        strings: StandardStrings::On,
-    };
-
-    fn settings() -> TextSettings {
+    fn settings(server: &str, client: &str) -> TextSettings {
         let mut reports = Reports::default();
-        for (name, value) in [
-            ("server_encoding", "UTF8"),
-            ("client_encoding", "UTF8"),
-            ("standard_conforming_strings", "on"),
-        ] {
-            reports.note(name.as_bytes(), value.as_bytes());
-        }
+        reports.note(b"server_encoding", server.as_bytes());
+        reports.note(b"client_encoding", client.as_bytes());
         TextSettings::new(reports)
-    }
-
-    /// What is known of how a text will be read: right away, behind something that has run in the same request cycle,
-    /// and behind a cycle that was not answered yet.
-    #[track_caller]
-    fn check(text: &str, expect: [Option<Lexing>; 3]) {
-        let text = text.as_bytes();
-        let (answered, mut in_flight) = (Ledger::default(), Ledger::default());
-        in_flight.push(InFlight::client(Request::Query, None));
-        let mut settings = settings();
-        let at_once = settings.for_text(text, answered.settled());
-        let behind_a_cycle = settings.for_text(text, in_flight.settled());
-        settings.on_run();
-        let behind_a_run = settings.for_text(text, answered.settled());
-        assert_eq!([at_once, behind_a_run, behind_a_cycle], expect);
-        settings.on_cycle_sent();
-        assert_eq!(settings.for_text(text, answered.settled()), at_once);
     }
 
     #[test]
     fn a_setting_counts_as_it_was_reported_while_nothing_can_have_changed_it() {
-        let (known, worst) = (Some(REPORTED), |encoding| {
-            Some(Lexing::with_unknown_strings(encoding))
-        });
-        check("SELECT 1", [known; 3]);
-        let unknown_strings = worst(TextEncoding::Utf8);
-        check("SELECT '\\'", [known, unknown_strings, unknown_strings]);
-        check("SELECT 'é'", [known, worst(TextEncoding::Other), None]);
+        let (answered, mut in_flight) = (Ledger::default(), Ledger::default());
+        in_flight.push(InFlight::client(Request::Query, None));
+        let (known, other) = (Some(TextEncoding::Utf8), Some(TextEncoding::Other));
+        // Right away, after something that has run in the same request cycle, and after a cycle that was not answered.
+        for (text, expect) in [
+            ("SELECT 1", [known; 3]),
+            ("SELECT '\\'", [known; 3]),
+            ("SELECT 'é'", [known, other, None]),
+        ] {
+            let text = text.as_bytes();
+            let mut settings = settings("UTF8", "UTF8");
+            let at_once = settings.for_text(text, answered.settled());
+            let after_a_cycle = settings.for_text(text, in_flight.settled());
+            settings.on_run();
+            let after_a_run = settings.for_text(text, answered.settled());
+            assert_eq!([at_once, after_a_run, after_a_cycle], expect);
+            settings.on_cycle_sent();
+            assert_eq!(settings.for_text(text, answered.settled()), at_once);
+        }
     }
 
     #[test]
@@ -191,23 +161,13 @@ mod tests {
             ("SQL_ASCII", "UTF8", TextEncoding::Other),
             ("EUC_JP", "EUC_JP", TextEncoding::Other),
         ] {
-            let mut settings = settings();
+            let mut settings = settings("UTF8", "UTF8");
             settings.on_report(b"server_encoding", server.as_bytes());
             settings.on_report(b"client_encoding", client.as_bytes());
-            settings.on_report(b"standard_conforming_strings", b"off");
-            let found = settings.for_text("é\\".as_bytes(), ledger.settled());
-            let strings = StandardStrings::Off;
-            let encoding = expect;
-            assert_eq!(
-                found,
-                Some(Lexing { encoding, strings }),
-                "{server} {client}"
-            );
+            let found = settings.for_text("é".as_bytes(), ledger.settled());
+            assert_eq!(found, Some(expect), "{server} {client}");
         }
-        let unreported = TextSettings::new(Reports::default()).reported();
-        assert_eq!(
-            unreported,
-            Lexing::with_unknown_strings(TextEncoding::Other)
-        );
+        let unreported = TextSettings::new(Reports::default());
+        assert_eq!(unreported.reported(), TextEncoding::Other);
     }
 }

@@ -79,16 +79,13 @@ pub(super) const MARK: &str = "SHOW fencing.mark";
 
 #[cfg(test)]
 mod tests {
-    use pgpalisade_policies::{Class, Lexing, ObjectName, Tables, TextEncoding, classify};
+    use pgpalisade_policies::{Class, ObjectName, Tables, TextEncoding, classify};
 
     use super::*;
 
     /// The tables that one statement writes, by the classifier that the fence itself uses; none for a read.
     fn written(sql: &str) -> Vec<String> {
-        let verdict = classify(
-            sql.as_bytes(),
-            Lexing::with_unknown_strings(TextEncoding::Utf8),
-        );
+        let verdict = classify(sql.as_bytes(), TextEncoding::Utf8);
         assert_eq!(verdict.statements.len(), 1, "{sql}");
         let effects = &verdict.statements[0].effects;
         let schema = |name: &ObjectName| name.schema.as_deref().unwrap_or("?").to_owned();

@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Backstop, Class, Control, Effects, FencingVariable, Lexing, MAX_PARSED, Mode, ObjectName,
-    Policy, Requirement, ScopeId, SessionPolicy, StandardStrings, Statement, Tables, TextEncoding,
-    Who, classify,
+    Backstop, Class, Control, Effects, FencingVariable, MAX_PARSED, Mode, ObjectName, Policy,
+    Requirement, ScopeId, SessionPolicy, Statement, Tables, TextEncoding, Who, classify,
 };
 
 use super::explained::{Explained, ExplainedSession, ExplainedStatement};
@@ -76,12 +75,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     });
     let mut holder = Holder::new(&session, args.token.as_deref())?;
     let sql = text(&args.sql).map_err(failed)?;
-    // As in a session that has changed nothing about it.
-    let lexing = Lexing {
-        encoding: TextEncoding::Utf8,
-        strings: StandardStrings::On,
-    };
-    let verdict = classify(&sql, lexing);
+    let verdict = classify(&sql, TextEncoding::Utf8);
     let mut prepared = HashMap::new();
     let statements = verdict.statements.iter().map(|statement| {
         let explained = explain(&session, statement, &holder, &prepared);

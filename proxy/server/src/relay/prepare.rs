@@ -23,9 +23,9 @@ impl Relay {
         match prerequisite {
             Prerequisite::Replies => self.await_replies().await,
             Prerequisite::Verdict(unread) => {
-                let Unread { text, lexing } = *unread;
+                let Unread { text, encoding } = *unread;
                 let classification = self.worker.shared.classification.clone();
-                let verdict = self.meanwhile(classification.of(text, lexing)).await?;
+                let verdict = self.meanwhile(classification.of(text, encoding)).await?;
                 self.session.on_verdict(verdict);
                 Ok(())
             }

@@ -1,6 +1,6 @@
 //! Conversations in the order in which both sides send: what is in flight, and where each reply goes.
 
-use pgpalisade_policies::{Lexing, TextEncoding, classify};
+use pgpalisade_policies::{TextEncoding, classify};
 
 use super::super::in_flight::Leave;
 use super::super::names::NameChange;
@@ -545,10 +545,7 @@ fn the_queue_has_a_limit() {
 }
 
 fn with_text(request: Request, text: &str) -> InFlight {
-    let verdict = classify(
-        text.as_bytes(),
-        Lexing::with_unknown_strings(TextEncoding::Utf8),
-    );
+    let verdict = classify(text.as_bytes(), TextEncoding::Utf8);
     InFlight::client(request, Some(Arc::new(verdict)))
 }
 

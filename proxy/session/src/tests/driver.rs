@@ -183,7 +183,7 @@ impl<'a> Driver<'a> {
             Prerequisite::Replies => self.await_replies(),
             Prerequisite::Verdict(unread) => {
                 self.session
-                    .on_verdict(classify(&unread.text, unread.lexing).into());
+                    .on_verdict(classify(&unread.text, unread.encoding).into());
             }
             Prerequisite::History => self.session.on_history("[]".to_owned()),
             Prerequisite::Access(adjustment) => {

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgpalisade_policies::scan::needs_parse;
-use pgpalisade_policies::{
-    Control, Lexing, StandardStrings, TextEncoding, Verdict, VerdictCache, classify, weigh,
-};
+use pgpalisade_policies::{Control, TextEncoding, Verdict, VerdictCache, classify, weigh};
 
 use super::super::in_flight::{InFlight, Leave, Request};
 use super::super::judgement::Judged;
@@ -18,10 +16,7 @@ use super::subject::{Holds, Subject};
 use crate::fence::{Meaning, Name};
 use crate::wire::header::Header;
 
-const LEXING: Lexing = Lexing {
-    encoding: TextEncoding::Utf8,
-    strings: StandardStrings::On,
-};
+const UTF8: TextEncoding = TextEncoding::Utf8;
 
 /// The message of a text; what counts is the text.
 const MESSAGE: Header = Header {
@@ -207,14 +202,14 @@ fn look(text: &str) -> Duration {
     let verdict = Arc::new(Verdict::opaque(pgpalisade_policies::Opaque::Syntax));
     timed(|| {
         black_box((weigh(text.as_bytes()), needs_parse(text.as_bytes())));
-        cache.keep(text.as_bytes(), LEXING, &verdict);
-        black_box(cache.find(text.as_bytes(), LEXING));
-        black_box(cache.find(&text.as_bytes()[1..], LEXING));
+        cache.keep(text.as_bytes(), UTF8, &verdict);
+        black_box(cache.find(text.as_bytes(), UTF8));
+        black_box(cache.find(&text.as_bytes()[1..], UTF8));
     })
 }
 
 fn read(text: &str) -> Verdict {
-    classify(text.as_bytes(), LEXING)
+    classify(text.as_bytes(), UTF8)
 }
 
 #[test]

@@ -212,7 +212,7 @@ fn satisfy(session: &mut super::super::Session, prerequisite: Prerequisite) {
     match prerequisite {
         Prerequisite::Replies => session.ask_for_replies(),
         Prerequisite::Verdict(unread) => {
-            session.on_verdict(classify(&unread.text, unread.lexing).into())
+            session.on_verdict(classify(&unread.text, unread.encoding).into())
         }
         Prerequisite::History => session.on_history("[]".to_owned()),
         Prerequisite::Access(adjustment) => {

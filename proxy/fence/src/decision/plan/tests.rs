@@ -2,7 +2,7 @@
 
 use pgpalisade_authority::{Mark, Token};
 use pgpalisade_policies::scan::NeedsParse;
-use pgpalisade_policies::{Effects, Lexing, Mode, Policy, TextEncoding, Who, classify};
+use pgpalisade_policies::{Effects, Mode, Policy, TextEncoding, Who, classify};
 
 use super::*;
 use crate::mark_cache::MarkCache;
@@ -26,7 +26,7 @@ enum Outcome {
 
 use Outcome::{Admit, Declare, Refuse};
 
-const SAFE: Lexing = Lexing::with_unknown_strings(TextEncoding::Utf8);
+const SAFE: TextEncoding = TextEncoding::Utf8;
 
 const FREE: Outcome = Admit(Basis::NotRequired);
 const TOKEN: Outcome = Admit(Basis::Token);
