@@ -74,11 +74,11 @@ fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, Opaque> {
     if !text.contains('\\') {
         return verdict;
     }
-    // Strings end elsewhere only where a backslash stands before a quote. In others it matters if what they say does.
-    let other = if text.contains("\\'") {
-        parse(text, off)
-    } else {
-        parse(&text.replace('\\', "~"), on)
+    let other = match parse(text, off) {
+        // An escape that makes no character here, and may make one on the server. Strings end elsewhere only where a
+        // backslash stands before a quote, so it matters only if what the string says does.
+        Err(Opaque::Syntax) if !text.contains("\\'") => parse(&text.replace('\\', "~"), on),
+        other => other,
     };
     if verdict == other {
         verdict

@@ -8,6 +8,6 @@ mod unread;
 
 pub use needs::{Decision, Unguarded, Unmet};
 pub use permit::{Admitted, Basis, Permit};
-pub use plan::{runs_a_name, takes};
+pub use plan::{changes_names, runs_a_name, takes};
 pub use situation::{Confirmed, Pipeline, Situation, Wrote};
 pub use unread::CopyIn;

@@ -24,7 +24,7 @@ use pgpalisade_wire as wire;
 
 pub use decision::{
     Admitted, Basis, Confirmed, CopyIn, Decision, Permit, Pipeline, Situation, Unguarded, Unmet,
-    Wrote, runs_a_name, takes,
+    Wrote, changes_names, runs_a_name, takes,
 };
 pub use guard::{Guard, TransactionAccess, ends_transaction};
 pub use held_tokens::{GrantMode, HeldToken, HeldTokens, Identified, Purpose, Terms, TokenStatus};

@@ -52,7 +52,8 @@ impl<'a> TextNames<'a> {
         self.latest = Some(name);
     }
 
-    fn forget(&mut self) {
+    /// Nothing is known of any name any more.
+    pub(crate) fn forget(&mut self) {
         self.changed.clear();
         self.others = Others::Unknown;
     }

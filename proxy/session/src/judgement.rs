@@ -19,7 +19,7 @@ use super::{Binds, Session, Settles};
 use crate::fence::traceparent::Traceparent;
 use crate::fence::variables::apply;
 use crate::fence::{
-    Admitted, Confirmed, Decision, Permit, Situation, TokenValue, Unmet, runs_a_name,
+    Admitted, Confirmed, Decision, Name, Permit, Situation, TokenValue, Unmet, runs_a_name,
 };
 use crate::rejection::Enforcement;
 use crate::wire::header::Header;
@@ -261,6 +261,7 @@ impl Session {
             self.client.settles = Settles::Yes;
         }
         self.server.read_only.on_sent(&verdict.statements);
+        self.forget_names_changed_by(verdict);
         let mut entry = InFlight::client(request, Some(Arc::clone(verdict)));
         if verdict.statements.iter().any(Statement::may_hide_a_write) {
             entry.leave = match declares {
@@ -269,6 +270,18 @@ impl Session {
             };
         }
         self.forward(permit, Some(entry))
+    }
+
+    /// What EXECUTE does to names of statements is not followed: afterwards any of them may stand for anything.
+    fn forget_names_changed_by(&mut self, verdict: &Verdict) {
+        let names = &self.server.names;
+        let changes = |control: &Control| match control {
+            Control::Execute { name } => names.may_be_changed_by(Name::statement(name.as_bytes())),
+            _ => false,
+        };
+        if verdict.any_control(changes) {
+            self.server.names.forget_statements();
+        }
     }
 
     /// Whether a text settles what becomes of a token that was set in the open transaction.

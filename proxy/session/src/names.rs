@@ -10,9 +10,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pgpalisade_policies::Effects;
+use pgpalisade_policies::{Control, Effects};
 
-use crate::fence::{Kind, Meaning, Name};
+use crate::fence::{Kind, Meaning, Name, changes_names};
 
 /// Names and excerpts of a session may take this many bytes together; what does not fit is unknown.
 const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -277,6 +277,21 @@ impl Names {
         self.statement_bytes = 0;
     }
 
+    /// Whether running a statement by its name may change what names stand for.
+    pub(crate) fn may_be_changed_by(&self, name: Name<'_>) -> bool {
+        let verdict = self.get(name).and_then(Meaning::verdict);
+        let changes = |control: &Control| {
+            changes_names(control) || matches!(control, Control::Execute { .. })
+        };
+        verdict.is_some_and(|verdict| verdict.any_control(changes))
+    }
+
+    /// Nobody knows what the names of statements stand for.
+    pub(crate) fn forget_statements(&mut self) {
+        self.deallocated_all();
+        self.lost_statements = Lost::MaySteer;
+    }
+
     /// A simple Query has run, which destroys the unnamed statement and portal.
     #[inline]
     pub(crate) fn on_simple_query(&mut self) {
@@ -465,6 +480,36 @@ mod tests {
         parsed(&mut names, b"n", steering());
         parsed(&mut names, b"n", read());
         is_lost(&names, name, Lost::MaySteer);
+    }
+
+    #[test]
+    fn what_runs_by_a_name_may_change_names() {
+        let classified = |text: &str| {
+            Meaning::Classified(Arc::new(Classified {
+                verdict: Arc::new(pgpalisade_policies::classify(
+                    text.as_bytes(),
+                    pgpalisade_policies::TextEncoding::Utf8,
+                )),
+                excerpt: None,
+                scan: NeedsParse::Yes,
+            }))
+        };
+        let (runs, z) = (Name::statement(b"runs"), Name::statement(b"z"));
+        for (text, expect) in [
+            ("SELECT 1", false),
+            ("FETCH c", false),
+            ("DEALLOCATE z", true),
+            ("DEALLOCATE ALL", true),
+            ("PREPARE z AS DELETE FROM t", true),
+            ("EXECUTE other", true),
+        ] {
+            let mut names = Names::default();
+            parsed(&mut names, b"runs", classified(text));
+            parsed(&mut names, b"z", read());
+            assert_eq!(names.may_be_changed_by(runs), expect, "{text}");
+            names.forget_statements();
+            is_lost(&names, z, Lost::MaySteer);
+        }
     }
 
     #[test]

@@ -88,6 +88,21 @@ fn of_a_holder() {
             }
             talk.query("DEALLOCATE ALL");
         }
+        // Statements that act on names, run by a name.
+        for sql in [
+            "FETCH ALL FROM c",
+            "MOVE ALL IN c",
+            "PREPARE t AS VALUES (9)",
+            "DEALLOCATE x",
+            "DEALLOCATE ALL",
+            "EXECUTE x",
+        ] {
+            talk.query("BEGIN; DECLARE c CURSOR FOR VALUES (1), (2); PREPARE x AS VALUES (3)");
+            talk.run(&Batch::new().parse("p", sql).sync());
+            talk.query("EXECUTE p");
+            talk.query("FETCH c; EXECUTE x");
+            talk.query("ROLLBACK; DEALLOCATE ALL");
+        }
         talk.query("PREPARE i AS INSERT INTO items VALUES ($1); EXECUTE i(1); EXECUTE i(2)");
         talk.query("CREATE RULE quiet AS ON DELETE TO items DO INSTEAD NOTHING; DELETE FROM items");
         talk.query("PREPARE d AS DELETE FROM items; EXECUTE d; DROP RULE quiet ON items");

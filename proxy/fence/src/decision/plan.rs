@@ -22,6 +22,9 @@ use crate::wire::backend::TransactionStatus;
 use crate::wire::header::Header;
 use crate::{HeldTokens, SessionFence, TokenValue};
 
+/// So deep EXECUTE may run an EXECUTE.
+const DEPTH_MAX: u8 = 4;
+
 /// Whether the server executes a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Runs {
@@ -200,7 +203,7 @@ impl<'a> Walk<'a> {
             match control {
                 // What its name stands for.
                 Control::Execute { name } => {
-                    self.check_execute(Name::statement(name.as_bytes()))?
+                    self.check_execute(Name::statement(name.as_bytes()), DEPTH_MAX)?
                 }
                 Control::Fetch { portal } => self.check_fetch(Name::portal(portal.as_bytes()))?,
                 // A write where there is something to commit.
@@ -216,11 +219,14 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn check_execute(&mut self, name: Name<'_>) -> Result<(), Unmet> {
+    fn check_execute(&mut self, name: Name<'_>, depth: u8) -> Result<(), Unmet> {
         match self.in_text.find(name) {
             InText::Effects(effects) => self.check(effects, None),
             InText::Unknown => self.check(&Effects::unknown(None), None),
-            InText::Nothing => self.check_meaning(self.find(name).unwrap_or(&Meaning::Unknown)),
+            InText::Nothing => {
+                let meaning = self.find(name).unwrap_or(&Meaning::Unknown);
+                self.check_meaning(meaning, depth)
+            }
         }
     }
 
@@ -228,7 +234,7 @@ impl<'a> Walk<'a> {
     /// declared.
     fn check_fetch(&mut self, name: Name<'_>) -> Result<(), Unmet> {
         self.find(name)
-            .map_or(Ok(()), |meaning| self.check_meaning(meaning))
+            .map_or(Ok(()), |meaning| self.check_meaning(meaning, DEPTH_MAX))
     }
 
     /// What a name stands for; `None` where that is nothing that is known.
@@ -241,7 +247,7 @@ impl<'a> Walk<'a> {
 
     /// What EXECUTE or FETCH runs: it may change data as the session may, but not the session itself, for that is
     /// noticed in messages of the protocol and in statements of their own.
-    fn check_meaning(&mut self, meaning: &Meaning) -> Result<(), Unmet> {
+    fn check_meaning(&mut self, meaning: &'a Meaning, depth: u8) -> Result<(), Unmet> {
         let Some(verdict) = meaning.verdict() else {
             self.check(&meaning.effects(), None)?;
             return match meaning {
@@ -252,22 +258,31 @@ impl<'a> Walk<'a> {
         for statement in &verdict.statements {
             self.check(&statement.effects, None)?;
             for control in &statement.controls {
-                match control {
-                    Control::SetFencing { variable, .. } => {
-                        self.refuse(Rejection::mistake(&Mistake::DoesNotDeclare(*variable)))?;
-                    }
-                    Control::Mistake(mistake) => self.refuse(Rejection::mistake(mistake))?,
-                    Control::ShowFencing(_) | Control::ShowAccess(_) => {}
-                    control => {
-                        if runs_a_name(control) {
-                            self.check(&Effects::unknown(None), None)?;
-                        }
-                        self.refuse(Rejection::changes_by_name())?;
-                    }
-                }
+                self.check_named_control(control, depth)?;
             }
         }
         Ok(())
+    }
+
+    fn check_named_control(&mut self, control: &'a Control, depth: u8) -> Result<(), Unmet> {
+        match control {
+            Control::SetFencing { variable, .. } => {
+                self.refuse(Rejection::mistake(&Mistake::DoesNotDeclare(*variable)))
+            }
+            Control::Mistake(mistake) => self.refuse(Rejection::mistake(mistake)),
+            Control::ShowFencing(_) | Control::ShowAccess(_) => Ok(()),
+            // What portals they run is not looked at.
+            Control::Fetch { .. } => self.check(&Effects::unknown(None), None),
+            Control::Execute { name } if depth > 0 => {
+                self.check_execute(Name::statement(name.as_bytes()), depth - 1)
+            }
+            // Names are not followed here. They are of no matter to a session that holds all, and lost for later.
+            control if changes_names(control) && self.fence.holds_all(self.variables.token()) => {
+                self.in_text.forget();
+                Ok(())
+            }
+            _ => self.refuse(Rejection::changes_by_name()),
+        }
     }
 
     fn check(&mut self, effects: &Effects, why: Option<&dyn fmt::Display>) -> Result<(), Unmet> {
@@ -397,6 +412,15 @@ pub fn takes(control: &Control) -> bool {
     };
     let value = TokenValue::parse(value, &Scope::default());
     value.ok().flatten().is_some_and(|value| value.takes())
+}
+
+/// Whether it gives a meaning to the name of a prepared statement, or takes one away.
+#[must_use]
+pub const fn changes_names(control: &Control) -> bool {
+    matches!(
+        control,
+        Control::Prepare { .. } | Control::Deallocate { .. } | Control::DeallocateAll
+    )
 }
 
 /// Whether it runs what a name stands for.

@@ -115,9 +115,17 @@ impl Session {
             let meaning = Meaning::Sql(Arc::new(effects));
             names.0.push((Kind::Statement, name, meaning));
         }
-        for (portal, text) in [
-            ("pr", "SELECT 1"),
-            ("pw", "INSERT INTO t VALUES (1) RETURNING a"),
+        for (kind, name, text) in [
+            (Kind::Portal, "pr", "SELECT 1"),
+            (Kind::Portal, "pw", "INSERT INTO t VALUES (1) RETURNING a"),
+            (Kind::Statement, "fetches", "FETCH pr"),
+            (Kind::Statement, "prepares", "PREPARE r AS DELETE FROM t"),
+            (Kind::Statement, "deallocates", "DEALLOCATE r"),
+            (Kind::Statement, "executes", "EXECUTE r"),
+            (Kind::Statement, "nests", "EXECUTE executes"),
+            (Kind::Statement, "loops", "EXECUTE loops"),
+            (Kind::Statement, "sets", "RESET ALL"),
+            (Kind::Statement, "nests_set", "EXECUTE sets"),
         ] {
             let classified = Classified {
                 verdict: Arc::new(classify(text.as_bytes(), SAFE)),
@@ -125,7 +133,7 @@ impl Session {
                 scan: NeedsParse::No,
             };
             let meaning = Meaning::Classified(Arc::new(classified));
-            names.0.push((Kind::Portal, portal, meaning));
+            names.0.push((kind, name, meaning));
         }
         Self {
             fence,
@@ -599,6 +607,45 @@ fn names_of_a_text_are_followed_through_it() {
             .unconfirmed()
             .check(text, Refuse(RejectionKind::Policy));
     }
+}
+
+/// What acts on names can be run by a name, by who holds all: what they stand for is lost then.
+#[test]
+fn names_that_are_changed_by_a_name() {
+    for (text, holder, others) in [
+        ("EXECUTE fetches", TOKEN, Refuse(NoToken)),
+        ("EXECUTE prepares", FREE, Refuse(RejectionKind::Policy)),
+        ("EXECUTE deallocates", FREE, Refuse(RejectionKind::Policy)),
+        (
+            "EXECUTE deallocates; EXECUTE r",
+            TOKEN,
+            Refuse(RejectionKind::Policy),
+        ),
+        ("EXECUTE executes", FREE, FREE),
+        ("EXECUTE nests", FREE, FREE),
+        (
+            "EXECUTE loops",
+            Refuse(RejectionKind::Policy),
+            Refuse(RejectionKind::Policy),
+        ),
+        (
+            "EXECUTE sets",
+            Refuse(RejectionKind::Policy),
+            Refuse(RejectionKind::Policy),
+        ),
+        (
+            "EXECUTE nests_set",
+            Refuse(RejectionKind::Policy),
+            Refuse(RejectionKind::Policy),
+        ),
+    ] {
+        Session::new("5").check(text, holder);
+        Session::new("").check(text, others);
+    }
+    Session::set("5").check(
+        "EXECUTE deallocates; SET fencing.token = ''; EXECUTE r",
+        Refuse(InvalidToken),
+    );
 }
 
 #[test]
