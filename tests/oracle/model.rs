@@ -192,6 +192,8 @@ fn line(message: &Message) -> Option<String> {
         {
             "E 08P01 COPY".to_owned()
         }
+        // A portal that ran its own end is told of at times.
+        b'N' if message.sqlstate() == "01000" => return None,
         b'E' | b'N' => format!("{tag} {}", message.sqlstate()),
         b'D' => format!("D {:?}", message.row()),
         b'C' | b'Z' => format!("{tag} {}", String::from_utf8_lossy(&message.body)),

@@ -121,13 +121,7 @@ impl Judge {
 
     /// What this session may not change.
     pub fn belonging_to_others(&mut self, session: Session) -> Vec<String> {
-        let whose = whose(session);
-        let tables = format!("SELECT relation, scopes, rows FROM contents() WHERE {whose}");
-        let mut lines = self.inside.rows(&tables);
-        if session == Session::Neighbour {
-            lines.extend(self.inside.rows(CATALOG));
-        }
-        lines.into_iter().map(|row| row.join(" ")).collect()
+        belonging_to_others(&mut self.inside, session)
     }
 
     /// What it has changed of that since, and what else it may not: `written`, of which a notification is no record.
@@ -150,12 +144,8 @@ impl Judge {
 
     /// The same of the twin that nothing stands in front of.
     pub fn belonging_to_others_directly(&self, world: &World, session: Session) -> Vec<String> {
-        let whose = whose(session);
-        let tables = format!("SELECT relation, scopes, rows FROM contents() WHERE {whose}");
-        let lines = world
-            .admin(&name_of(self.database, Copy::Twin))
-            .rows(&tables);
-        lines.into_iter().map(|row| row.join(" ")).collect()
+        let mut twin = world.admin(&name_of(self.database, Copy::Twin));
+        belonging_to_others(&mut twin, session)
     }
 
     /// How many notifications have come since.
@@ -242,6 +232,16 @@ const fn whose(session: Session) -> &'static str {
         Session::Reader => "scopes LIKE '%a%'",
         _ => "scopes <> 'b'",
     }
+}
+
+fn belonging_to_others(wire: &mut Wire, session: Session) -> Vec<String> {
+    let whose = whose(session);
+    let tables = format!("SELECT relation, scopes, rows FROM contents() WHERE {whose}");
+    let mut lines = wire.rows(&tables);
+    if session == Session::Neighbour {
+        lines.extend(wire.rows(CATALOG));
+    }
+    lines.into_iter().map(|row| row.join(" ")).collect()
 }
 
 const CLEAN: &str = "SELECT clean()";

@@ -103,6 +103,7 @@ const WALK: &[&[&str]] = &[
     &["BEGIN"],
     &["SAVEPOINT a"],
     &[
+        "SET TRANSACTION READ ONLY",
         "SELECT g()",
         "SELECT l()",
         "SET LOCAL default_transaction_read_only = on",

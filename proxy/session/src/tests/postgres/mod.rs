@@ -301,7 +301,8 @@ impl Postgres {
     fn chain(&mut self, chain: Chain, access: Option<Access>) {
         if let (Chain::Yes, Some(access)) = (chain, access) {
             let transaction = self.start();
-            (transaction.block, transaction.access) = (Block::Open, access);
+            transaction.block = Block::Open;
+            (transaction.access, transaction.began) = (access, access);
         }
     }
 
