@@ -454,30 +454,3 @@ fn commands_print_through_one_file() {
             .collect()
     });
 }
-
-/// A permit is proof only while nobody else can make one.
-#[test]
-fn only_the_fence_makes_permits() {
-    check(
-        "`Permit` is constructed inside proxy/fence only",
-        |path, text| {
-            if path.starts_with("proxy/fence") || path.starts_with("tests") {
-                return Vec::new();
-            }
-            let made = |line: &str| {
-                let code = line.split("//").next().unwrap_or_default();
-                // `Permit {` in a signature is its return type; `Permit { .. }` takes one apart.
-                let code = code.replace("Permit { .. }", "");
-                code.contains("Permit {")
-                    && !code.contains("-> Permit {")
-                    && !code.contains("struct ")
-                    || code.contains("= Permit(")
-                    || code.contains("Permit::new(")
-            };
-            numbered(text)
-                .filter(|(_, line)| made(line))
-                .map(|(number, line)| (number, line.trim().to_owned()))
-                .collect()
-        },
-    );
-}
