@@ -56,6 +56,8 @@ impl Trial {
         cut.steps.push(Step::Say(Message::Sync));
         cut.steps.push(Step::Wait);
         let wrote = self.writes_directly(&cut);
+        let court = self.court(cut.session);
+        court.world.restore(cut.database, Copy::Twin);
         Some(refused.judged(wrote))
     }
 
@@ -133,9 +135,6 @@ impl Court {
             }
             _ => !written.is_empty(),
         };
-        if !written.is_empty() {
-            world.restore(database, Copy::Twin);
-        }
         wrong
     }
 
