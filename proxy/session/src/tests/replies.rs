@@ -158,10 +158,25 @@ fn replies_to_the_session_itself() {
             (b'N', b"", "drop 4"),
             (b'A', b"", "relay 4"),
             (b'C', b"SET\0", "drop 3"),
-            (b'S', &setting(DEFAULT_READ_ONLY, "on"), "drop 3"),
+            (b'S', &setting(DEFAULT_READ_ONLY, "off"), "drop 3"),
             (b'3', b"", "drop 2"),
             (b'3', b"", "drop 1"),
             (b'Z', b"I", "drop 0"),
+        ],
+    );
+    // The value at login is another than the client knows: it is told.
+    subject.session.begin_adjustment(Adjustment::Release);
+    check(
+        &mut subject,
+        &[
+            (b'3', b"", "drop 6"),
+            (b'1', b"", "drop 5"),
+            (b'2', b"", "drop 4"),
+            (b'C', b"SET\0", "drop 3"),
+            (b'S', &setting(DEFAULT_READ_ONLY, "on"), "drop 3"),
+            (b'3', b"", "drop 2"),
+            (b'3', b"", "drop 1"),
+            (b'Z', b"I", "drop !S 0"),
         ],
     );
     // One that must not fail: nobody knows the access mode then.
