@@ -16,7 +16,7 @@ mod codes;
 mod console;
 mod crowd;
 mod dashboard;
-mod dropped_parameters;
+
 mod elect;
 mod elected;
 mod fencing;
@@ -37,6 +37,7 @@ mod policy;
 mod policy_examples;
 mod policy_explain;
 mod policy_file;
+mod pooler_between;
 mod probes;
 mod programs;
 mod proxy_protocol;

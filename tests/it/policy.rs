@@ -9,8 +9,9 @@ mod observe;
 mod prepared;
 mod reload;
 mod replication;
-mod search_path;
+
 mod sessions;
+mod unqualified;
 
 use pgpalisade_tests::wire::{Message, Wire, pretty};
 

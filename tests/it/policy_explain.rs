@@ -78,28 +78,23 @@ fn tables_lead_to_their_scopes() {
 }
 
 #[test]
-fn a_name_without_schema_needs_the_search_path() {
-    let sql = "INSERT INTO cron_lock VALUES (1)";
-    let asks = "the schema of cron_lock: give --search-path (the proxy asks the server)";
-    needs("app", &[], sql, asks);
-    needs(
-        "app",
-        &["--search-path", "\"$user\", public"],
-        sql,
-        "the current token of jobs",
-    );
-    needs(
-        "app",
-        &["--search-path", "other"],
-        sql,
-        "the current token of default",
-    );
-    needs(
-        "jobs",
-        &["--search-path", "$user"],
-        "DELETE FROM any_table",
-        "the current token of jobs",
-    );
+fn a_name_without_schema_counts_as_every_listed_table() {
+    for (sql, expect) in [
+        (
+            "INSERT INTO cron_lock VALUES (1)",
+            "the current token of jobs",
+        ),
+        (
+            "DELETE FROM any_table",
+            "the current token of default and of jobs",
+        ),
+        (
+            "DELETE FROM outbox",
+            "the current token of jobs and of mail",
+        ),
+    ] {
+        needs("app", &[], sql, expect);
+    }
 }
 
 #[test]

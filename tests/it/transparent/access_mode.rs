@@ -6,7 +6,7 @@ use pgpalisade_tests::proxy::{Options, Proxy};
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, Endpoint, Message, Wire, pretty};
 
-use super::{TRUSTED, compare};
+use super::{TRUSTED, check as check_holder, compare};
 
 const BOTH: &str = "SHOW transaction_read_only; SHOW default_transaction_read_only";
 
@@ -50,11 +50,9 @@ fn show_in_simple_queries() {
         "SELECT 'on'; SHOW transaction_read_only; SELECT 'on'; SHOW default_transaction_read_only; SELECT 'on'",
         ";; SHOW transaction_read_only; ; SHOW search_path; SHOW transaction_read_only",
         "SELECT 'on' FROM generate_series(1, 3); SHOW transaction_read_only; SELECT 1/0; SHOW transaction_read_only",
-        "BEGIN READ ONLY; SHOW transaction_read_only; COMMIT; SHOW transaction_read_only",
-        "SET default_transaction_read_only = on; SHOW transaction_read_only; SHOW default_transaction_read_only",
+        "BEGIN READ ONLY; SHOW transaction_read_only; COMMIT",
         "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
         "SET default_transaction_read_only = on; RESET ALL; SHOW default_transaction_read_only",
-        "SET default_transaction_read_only = on; SELECT 1/0",
         "DISCARD ALL",
     ];
     let scripts: Vec<_> = one.iter().map(|sql| queries(&[sql])).collect();
@@ -78,42 +76,6 @@ fn show_in_transactions() {
         queries(&["BEGIN", "ROLLBACK AND CHAIN", BOTH, "COMMIT"]),
         queries(&["BEGIN", "SET TRANSACTION READ ONLY", BOTH, "ROLLBACK"]),
         queries(&["BEGIN", "SET transaction_read_only = on", BOTH, "ROLLBACK"]),
-        queries(&[
-            "BEGIN",
-            "SET LOCAL default_transaction_read_only = on",
-            "SHOW default_transaction_read_only",
-            "END",
-        ]),
-        queries(&[
-            "BEGIN",
-            "SET default_transaction_read_only = on",
-            BOTH,
-            "COMMIT",
-            BOTH,
-            "BEGIN",
-            BOTH,
-            "END",
-        ]),
-        queries(&[
-            "BEGIN",
-            "SET default_transaction_read_only = on",
-            BOTH,
-            "ROLLBACK",
-        ]),
-        queries(&[
-            "BEGIN",
-            "SET default_transaction_read_only = on",
-            "SELECT 1/0",
-            "SHOW transaction_read_only",
-            "COMMIT",
-        ]),
-        queries(&[
-            "BEGIN",
-            "SET default_transaction_read_only = on",
-            "ROLLBACK AND CHAIN",
-            BOTH,
-            "END",
-        ]),
         queries(&[
             "BEGIN",
             "SAVEPOINT s",
@@ -194,7 +156,7 @@ fn show_in_the_extended_protocol() {
     check(&stage, &[], &scripts);
 }
 
-/// A token that comes and goes: the mode is the client's in all of it, and other ways to look tell the truth.
+/// A token that comes and goes: other ways to look tell the truth.
 #[test]
 fn show_while_a_token_comes_and_goes() {
     let stage = Stage::start();
@@ -207,38 +169,93 @@ fn show_while_a_token_comes_and_goes() {
     check(&mut wire, "without a token", ["on", "on"]);
     wire.ok("BEGIN");
     wire.ok("SET fencing.token = 5");
-    check(&mut wire, "declared in a transaction", ["off", "on"]);
+    check(&mut wire, "declared in a transaction", ["off", "off"]);
+    wire.ok("ROLLBACK");
+    check(&mut wire, "after its rollback", ["on", "on"]);
+    wire.ok("BEGIN; SET LOCAL fencing.token = 5");
+    check(&mut wire, "declared for a transaction", ["off", "off"]);
     wire.ok("COMMIT");
-    check(&mut wire, "behind it", ["off", "off"]);
-    wire.ok("BEGIN");
-    wire.ok("RESET fencing.token");
-    wire.ok("SELECT 1");
-    check(&mut wire, "given back in a transaction", ["on", "off"]);
-    wire.ok("COMMIT");
-    check(&mut wire, "behind that", ["on", "on"]);
-    // What the client undoes is no wish of its own: with a token it writes.
-    wire.ok("BEGIN; SET default_transaction_read_only = on; ROLLBACK");
+    check(&mut wire, "after it", ["on", "on"]);
     wire.ok("SET fencing.token = 5");
-    check(&mut wire, "after a rollback", ["off", "off"]);
-    wire.ok("CREATE TABLE written ()");
+    check(&mut wire, "declared", ["off", "off"]);
+    wire.ok("RESET fencing.token");
+    check(&mut wire, "given back", ["on", "on"]);
 }
 
-/// What may be the client's own doing is shown as the server has it, though it may be the proxy's.
+/// What the client has set itself it sees, and what it has got from the proxy then too: nobody follows what becomes of
+/// it. The next declaration brings back what the session had at login.
 #[test]
-fn show_in_doubt() {
+fn show_what_the_client_has_set() {
     let stage = Stage::start();
-    let mut wire = stage.plain();
-    for unclear in ["ROLLBACK TO s", "COMMIT AND CHAIN"] {
-        wire.ok("BEGIN; SAVEPOINT s; SET default_transaction_read_only = on");
-        wire.ok(unclear);
-        assert_eq!(
-            wire.rows("SHOW transaction_read_only"),
-            [["on"]],
-            "{unclear}"
-        );
-        wire.ok("ROLLBACK; RESET default_transaction_read_only");
-        assert_eq!(wire.rows(BOTH), [["off"], ["off"]], "behind {unclear}");
+    for set in [
+        "SET default_transaction_read_only = on",
+        "BEGIN; SET LOCAL default_transaction_read_only = on; COMMIT",
+        "BEGIN; SET default_transaction_read_only = on; ROLLBACK",
+        "SELECT set_config('default_transaction_read_only', 'on', false)",
+    ] {
+        let mut wire = stage.plain();
+        assert_eq!(wire.rows(BOTH), [["off"], ["off"]]);
+        wire.ok(set);
+        assert_eq!(wire.rows(BOTH), [["on"], ["on"]], "{set}");
+        wire.ok("SET fencing.token = 5");
+        assert_eq!(wire.rows(BOTH), [["off"], ["off"]], "{set}");
+        wire.ok("DISCARD ALL");
+        assert_eq!(wire.rows(BOTH), [["off"], ["off"]], "{set}");
     }
+}
+
+/// A holder has the settings to itself: its session is PostgreSQL's, with all that is reported.
+#[test]
+fn settings_of_a_holder() {
+    let scripts: &[&[&str]] = &[
+        &[
+            "SET default_transaction_read_only = on",
+            BOTH,
+            "INSERT INTO items VALUES (1)",
+        ],
+        &[
+            "BEGIN",
+            "SET LOCAL default_transaction_read_only = on",
+            "COMMIT",
+        ],
+        &[
+            "BEGIN; SAVEPOINT s; SET default_transaction_read_only = on",
+            "ROLLBACK TO s",
+            "COMMIT",
+        ],
+        &["SELECT set_config('default_transaction_read_only', 'on', true)"],
+        &[
+            "SELECT set_config('default_transaction_read_only', 'on', false)",
+            "DISCARD ALL",
+        ],
+        &[
+            "BEGIN READ ONLY",
+            "INSERT INTO items VALUES (1)",
+            "ROLLBACK AND CHAIN",
+            BOTH,
+            "COMMIT",
+        ],
+        &[
+            "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+            "RESET default_transaction_read_only",
+        ],
+        &[
+            "BEGIN; SET TRANSACTION READ ONLY",
+            "COMMIT AND CHAIN",
+            "SHOW transaction_read_only",
+            "END",
+        ],
+    ];
+    check_holder(|talk| {
+        for script in scripts {
+            for sql in *script {
+                talk.query(sql);
+            }
+            talk.query(BOTH);
+            talk.query("INSERT INTO items VALUES (2); DELETE FROM items");
+            talk.query("DISCARD ALL");
+        }
+    });
 }
 
 /// A standby's transactions are read-only whatever anybody asks for.

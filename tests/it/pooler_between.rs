@@ -1,0 +1,34 @@
+//! A pooler between the proxy and PostgreSQL: what the proxy states in one server process says nothing of the next.
+
+use pgpalisade_tests::pooler::Pooler;
+use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_tests::proxy::{Options, Proxy};
+use pgpalisade_tests::wire::{PROTOCOL_3_0, Wire};
+
+#[test]
+fn a_session_that_cannot_be_guarded_is_ended() {
+    let postgres = Postgres::start();
+    for pooler in [
+        Pooler::start(&postgres),
+        Pooler::of_sessions(&postgres, 10, ""),
+    ] {
+        let proxy = Proxy::start_with(Options {
+            upstream: format!("postgres://127.0.0.1:{}", pooler.port()),
+            ..Options::new(&postgres)
+        });
+        let mut wire = Wire::connect(&proxy.endpoint());
+        wire.startup(
+            PROTOCOL_3_0,
+            &[("user", "postgres"), ("database", "postgres")],
+        );
+        wire.until_ready();
+        let answer = wire.query("SELECT 1");
+        let error = answer.iter().find(|message| message.tag == b'E');
+        let error = error.expect("it is refused");
+        assert_eq!(error.sqlstate(), "PF006");
+        let hint = error.field(b'H').unwrap_or_default();
+        assert!(hint.contains("a pooler in between"), "{hint}");
+        let logged = &proxy.first_rejections(1)[0];
+        assert_eq!(logged["sqlstate"], "PF006", "{logged}");
+    }
+}
