@@ -36,6 +36,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::object_name::ObjectName;
+
 pub use decide::Decision;
 pub use declare::MayNotDeclare;
 pub use file::{POLICY_BYTES_MAX, POLICY_KEYS, PolicyKey, nearest};
@@ -207,6 +209,14 @@ impl Policy {
     #[must_use]
     pub fn mode_of(&self, scope: &str) -> Mode {
         self.modes.of_scope(scope)
+    }
+
+    /// Whether a scope lists a table of this name.
+    #[must_use]
+    pub fn may_list(&self, name: &ObjectName) -> bool {
+        let mut is_listed = false;
+        self.tables.matching(name, &mut |_| is_listed = true);
+        is_listed
     }
 
     /// Its rules for sessions, in their order.

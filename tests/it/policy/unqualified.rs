@@ -83,6 +83,8 @@ fn the_search_path_opens_nothing() {
         let error = answer.iter().find(|message| message.tag == b'E');
         let error = error.expect("it is refused");
         assert_eq!(error.sqlstate(), "PF002", "{way:?}");
+        let detail = error.field(b'D').unwrap_or_default();
+        assert!(detail.contains("\"queue\" has no schema"), "{detail}");
         wire.ok("ROLLBACK");
         assert_refused(&mut wire, "INSERT INTO cron_lock VALUES (1)", "PF002");
         wire.ok("ROLLBACK; INSERT INTO public.notes VALUES (1)");

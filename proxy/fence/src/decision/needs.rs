@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Class, Effects, Lifetime, Mode, Requirement, ScopeId, ScopeSet};
+use pgpalisade_policies::{
+    Class, Effects, Lifetime, Mode, ObjectName, Requirement, ScopeId, ScopeSet, Tables,
+};
 
 use super::permit::{Admitted, Basis, Grounds};
 use crate::rejection::{Needs, Rejection};
@@ -116,7 +118,7 @@ impl SessionFence {
         };
         self.check_standing(grounds, holding)?;
         if let Some(scopes) = &scopes {
-            self.check_scopes(grounds, effects.class, scopes, why_write, holding)?;
+            self.check_scopes(grounds, effects, scopes, why_write, holding)?;
         }
         self.check_accepted(holding)?;
         let basis = match (is_read, &scopes, &grounds.observed) {
@@ -228,15 +230,26 @@ impl SessionFence {
             scopes: &[scope],
             session_scope: self.default_scope(),
             why_write,
+            unqualified: None,
         };
         Rejection::no_token(scope, &needs)
+    }
+
+    /// A table that a scope lists, maybe, and that a statement names without its schema.
+    fn listed_without_schema<'a>(&self, effects: &'a Effects) -> Option<&'a ObjectName> {
+        let names = |tables: &'a Tables| match tables {
+            Tables::Named(names) => &**names,
+            Tables::Unknown => &[],
+        };
+        let mut names = names(&effects.writes).iter().chain(names(&effects.reads));
+        names.find(|name| name.schema.is_none() && self.rules().policy().may_list(name))
     }
 
     /// Whether the session has declared tokens of all these scopes.
     fn check_scopes(
         &self,
         grounds: &mut Grounds,
-        class: Class,
+        effects: &Effects,
         scopes: &ScopeSet,
         why_write: Option<&dyn fmt::Display>,
         holding: Option<&Arc<HeldTokens>>,
@@ -253,10 +266,11 @@ impl SessionFence {
             let needed = scopes.as_slice().iter().map(scope);
             let needed: Vec<&Scope> = needed.take(SCOPES_MAX + 1).collect();
             let needs = Needs {
-                class,
+                class: effects.class,
                 scopes: &needed,
                 session_scope: self.default_scope(),
                 why_write,
+                unqualified: self.listed_without_schema(effects),
             };
             let rejection = Box::new(Rejection::no_token(missing, &needs));
             self.refuse_or_observe(grounds, rejection)?;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::Class;
+use pgpalisade_policies::{Class, ObjectName};
 
 use super::{Rejection, RejectionKind};
 use crate::token_value::SCOPES_MAX;
@@ -19,6 +19,8 @@ pub struct Needs<'a> {
     pub(crate) session_scope: &'a Scope,
     /// Why it counts as a write.
     pub(crate) why_write: Option<&'a dyn fmt::Display>,
+    /// A table without a schema that a scope may list.
+    pub(crate) unqualified: Option<&'a ObjectName>,
 }
 
 impl Rejection {
@@ -64,6 +66,11 @@ impl Rejection {
             detail.push_str(&format!(
                 " It needs the tokens of scopes {}.",
                 all.join(", ")
+            ));
+        }
+        if let Some(name) = needs.unqualified {
+            detail.push_str(&format!(
+                " \"{name}\" has no schema, so it counts as every listed table of that name: write the schema."
             ));
         }
         let value = match needs.scopes {
