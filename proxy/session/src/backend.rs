@@ -7,7 +7,7 @@ use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
 use super::action::Disposition;
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::Reply;
-use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Told, WriteAccess, value};
+use super::read_only::{self, Again, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Told, WriteAccess, value};
 use super::token_text::KnowsToken;
 use super::{CommittedMidway, Lift, Session, Settles};
 use crate::fence::variables::{apply, end_of_failed};
@@ -237,6 +237,13 @@ impl Session {
             Reply::Replace(rejection) => {
                 rejection.encode(Severity::Error, &mut self.output.to_client);
                 self.on_lift_refused(&rejection);
+                Disposition::Drop
+            }
+            // The client's cancel request has met the guard, which is stated again.
+            Reply::Swallow
+                if backend::error_field(body, b'C') == Some(b"57014")
+                    && self.server.read_only.on_cancelled() == Again::Yes =>
+            {
                 Disposition::Drop
             }
             Reply::Swallow => {

@@ -10,7 +10,7 @@ use super::endings::Ending;
 use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX};
 use super::in_flight::{InFlight, Leave, Request};
 use super::judgement::Judged;
-use super::read_only::Adjustment;
+use super::read_only::{Adjustment, Guarded};
 use super::{Lift, Session, Settles, injected};
 use crate::fence::{Basis, Permit, Pipeline};
 use crate::rejection::Rejection;
@@ -300,7 +300,7 @@ impl Session {
     /// The session ends if its transactions are not read-only all the same.
     pub fn end_adjustment(&mut self, adjustment: Adjustment) -> Result<Adjusted, Ending> {
         let pid = self.server.identity.pid();
-        if adjustment == Adjustment::Guard && !self.server.read_only.holds_in(pid) {
+        if adjustment == Adjustment::Guard && self.server.read_only.confirm(pid) == Guarded::No {
             return Err(self.end_unguarded());
         }
         if self.prepared().lift == Lift::Refused {

@@ -74,6 +74,22 @@ impl Reported {
     }
 }
 
+/// Whether a statement that was cancelled is made again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Again {
+    Yes,
+    No,
+}
+
+/// What became of the guard that was stated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guarded {
+    Yes,
+    No,
+    /// It has to be stated again.
+    NotYet,
+}
+
 /// Whether the client has got a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Told {
@@ -108,8 +124,12 @@ pub(super) struct ReadOnlyGuard {
 enum Process {
     /// It is asked.
     Asked,
+    /// The client's cancel request has met what was stated or asked.
+    Cancelled,
     /// It has said its id.
     Told(Option<i32>),
+    /// It is.
+    Confirmed,
 }
 
 impl ReadOnlyGuard {
@@ -197,9 +217,28 @@ impl ReadOnlyGuard {
         self.process = Process::Told(pid);
     }
 
-    /// Whether what was stated holds, in the process of the login.
-    pub(super) fn holds_in(&self, pid: i32) -> bool {
-        self.guard.in_doubt().is_none() && self.process == Process::Told(Some(pid))
+    /// What the proxy stated was answered. Says whether it holds, in the process of the login.
+    pub(super) fn confirm(&mut self, pid: i32) -> Guarded {
+        match (self.reported.default, self.process) {
+            (Some(Access::ReadOnly), Process::Told(Some(told))) if told == pid => {
+                self.process = Process::Confirmed;
+                self.on_idle();
+                Guarded::Yes
+            }
+            (_, Process::Cancelled) => Guarded::NotYet,
+            _ => Guarded::No,
+        }
+    }
+
+    /// A statement of the proxy was cancelled. Says whether it can be made again.
+    pub(super) const fn on_cancelled(&mut self) -> Again {
+        match self.process {
+            Process::Asked | Process::Cancelled => {
+                self.process = Process::Cancelled;
+                Again::Yes
+            }
+            Process::Told(_) | Process::Confirmed => Again::No,
+        }
     }
 
     /// A text is sent.
@@ -265,8 +304,10 @@ impl ReadOnlyGuard {
         if self.owner == Owner::ClientForTransaction {
             self.owner = Owner::Proxy;
         }
-        let transaction = match (self.owner, self.reported.default) {
-            (Owner::Proxy, Some(Access::ReadOnly)) => TransactionAccess::Guarded,
+        let transaction = match (self.owner, self.process, self.reported.default) {
+            (Owner::Proxy, Process::Confirmed, Some(Access::ReadOnly)) => {
+                TransactionAccess::Guarded
+            }
             _ => TransactionAccess::Open,
         };
         self.guard = self.guard.of(transaction);
@@ -311,5 +352,186 @@ pub fn parse(value: &[u8]) -> Option<Access> {
         Some(Access::ReadWrite)
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgpalisade_policies::{TextEncoding, classify};
+
+    use super::*;
+    use Access::{ReadOnly, ReadWrite};
+    use TransactionStatus::{Idle, InTransaction};
+    use WriteAccess::{MayNotWrite, MayWrite};
+
+    fn reported(default: &str) -> Reported {
+        let mut reported = Reported::default();
+        reported.note(DEFAULT_READ_ONLY.as_bytes(), default.as_bytes());
+        reported.note(IN_HOT_STANDBY.as_bytes(), b"off");
+        reported
+    }
+
+    /// A session as its login leaves it.
+    fn begun() -> ReadOnlyGuard {
+        ReadOnlyGuard::new(reported("off"))
+    }
+
+    /// The same, after its guard was stated.
+    fn guarded() -> ReadOnlyGuard {
+        let mut guard = begun();
+        state(&mut guard);
+        guard
+    }
+
+    fn state(guard: &mut ReadOnlyGuard) {
+        assert_eq!(guard.due_outside(MayNotWrite), Some(Adjustment::Guard));
+        guard.on_adjusting(Adjustment::Guard);
+        guard.on_report(ReadOnly, MayNotWrite);
+        guard.on_answer(b"7");
+        guard.on_ready(Idle);
+        assert_eq!(guard.confirm(7), Guarded::Yes);
+        assert_eq!(guard.due_outside(MayNotWrite), None);
+    }
+
+    fn send(guard: &mut ReadOnlyGuard, text: &str) {
+        let verdict = classify(text.as_bytes(), TextEncoding::Utf8);
+        guard.on_sent(&verdict.statements);
+        for statement in &verdict.statements {
+            guard.on_ran(statement);
+        }
+    }
+
+    #[test]
+    fn the_guard_is_stated_once_and_given_back_once() {
+        let mut guard = guarded();
+        assert_eq!(guard.guard(), Guard::SURE);
+        assert_eq!(guard.due_outside(MayWrite), Some(Adjustment::Release));
+        guard.on_adjusting(Adjustment::Release);
+        guard.on_report(ReadWrite, MayNotWrite);
+        guard.on_ready(Idle);
+        for own in [ReadOnly, ReadWrite, ReadOnly] {
+            assert_eq!(guard.due_outside(MayWrite), None);
+            assert_eq!(guard.on_report(own, MayWrite), Told::Now);
+            guard.on_ready(Idle);
+        }
+        // What the client itself has set is not the proxy's statement.
+        state(&mut guard);
+    }
+
+    #[test]
+    fn what_switches_the_default_off_is_met_before_the_next_transaction() {
+        let mut guard = guarded();
+        send(&mut guard, "SELECT f()");
+        guard.on_report(ReadWrite, MayNotWrite);
+        guard.on_ready(InTransaction);
+        assert_eq!(guard.guard(), Guard::SURE);
+        guard.on_ready(Idle);
+        state(&mut guard);
+    }
+
+    #[test]
+    fn a_transaction_is_guarded_up_to_its_end() {
+        for (text, status, is_sure) in [
+            (
+                "BEGIN; SAVEPOINT s; ROLLBACK TO s; RELEASE s",
+                InTransaction,
+                true,
+            ),
+            ("BEGIN; COMMIT AND CHAIN", InTransaction, true),
+            ("BEGIN; ROLLBACK AND CHAIN", InTransaction, true),
+            ("COMMIT; BEGIN", InTransaction, false),
+            ("ROLLBACK; BEGIN READ ONLY", InTransaction, false),
+            ("DISCARD ALL; BEGIN", InTransaction, false),
+            ("BEGIN READ WRITE", InTransaction, false),
+            ("COMMIT", Idle, true),
+        ] {
+            let mut guard = guarded();
+            send(&mut guard, text);
+            guard.on_ready(status);
+            assert_eq!(guard.guard().in_doubt().is_none(), is_sure, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_the_proxy_s_own_doing_is_lifted() {
+        let due = |guard: &ReadOnlyGuard| guard.due_inside(Lifetime::Local);
+        let lift = Some(Adjustment::Lift(Lifetime::Local));
+        assert_eq!(due(&begun()), None);
+        let mut guard = guarded();
+        send(&mut guard, "BEGIN");
+        assert_eq!(due(&guard), lift);
+        send(&mut guard, "SET TRANSACTION READ ONLY");
+        assert_eq!(due(&guard), None);
+        // A pipeline goes on after the end of a transaction.
+        send(&mut guard, "COMMIT");
+        assert_eq!(due(&guard), lift);
+        guard.on_adjusting(Adjustment::Lift(Lifetime::Local));
+        assert_eq!(due(&guard), None);
+        // With its token the default goes back to the proxy.
+        guard.on_ready(Idle);
+        assert_eq!(guard.due_outside(MayNotWrite), None);
+        guard.on_adjusting(Adjustment::Lift(Lifetime::Session));
+        guard.on_ready(Idle);
+        assert_eq!(guard.due_outside(MayWrite), None);
+        // A rollback brings the guard back, and nobody relies on that.
+        assert_eq!(guard.due_outside(MayNotWrite), Some(Adjustment::Guard));
+    }
+
+    #[test]
+    fn a_lift_waits_for_what_follows_in_a_pipeline() {
+        let mut guard = guarded();
+        assert_eq!(guard.due_later(Lifetime::Session), None);
+        guard.lift_later();
+        let lift = Some(Adjustment::Lift(Lifetime::Session));
+        assert_eq!(guard.due_later(Lifetime::Session), lift);
+        guard.on_ready(Idle);
+        assert_eq!(guard.due_later(Lifetime::Session), None);
+    }
+
+    #[test]
+    fn only_the_proxy_s_own_doing_is_hidden() {
+        let shown = |guard: &ReadOnlyGuard, show| guard.shown_for(show, ReadOnly);
+        let both = [AccessShow::Transaction, AccessShow::Default];
+        let check = |guard: &ReadOnlyGuard, expect: [Option<Access>; 2]| {
+            assert_eq!(both.map(|show| shown(guard, show)), expect, "{guard:?}");
+            assert_eq!(both.map(|show| guard.shown_for(show, ReadWrite)), [None; 2]);
+        };
+        let mut guard = guarded();
+        check(&guard, [Some(ReadWrite); 2]);
+        send(&mut guard, "BEGIN READ ONLY");
+        check(&guard, [None, Some(ReadWrite)]);
+        guard.on_ready(Idle);
+        send(&mut guard, "SET default_transaction_read_only = on");
+        check(&guard, [None; 2]);
+        assert_eq!(guard.tell(MayNotWrite), Some(ReadOnly));
+        let mut standby = guarded();
+        standby.on_standby_report(b"on");
+        check(&standby, [None, Some(ReadWrite)]);
+        let mut holder = guarded();
+        holder.on_adjusting(Adjustment::Release);
+        check(&holder, [None; 2]);
+        // At login it was on.
+        let mut asked = ReadOnlyGuard::new(reported("on"));
+        state(&mut asked);
+        check(&asked, [None; 2]);
+        assert_eq!(asked.tell(MayNotWrite), None);
+    }
+
+    #[test]
+    fn booleans_are_read_as_postgresql_reads_them() {
+        for (value, expect) in [
+            ("on", Some(ReadOnly)),
+            ("TRUE", Some(ReadOnly)),
+            (" y ", Some(ReadOnly)),
+            ("1", Some(ReadOnly)),
+            ("of", Some(ReadWrite)),
+            ("n", Some(ReadWrite)),
+            ("0", Some(ReadWrite)),
+            ("o", None),
+            ("", None),
+            ("10", None),
+        ] {
+            assert_eq!(parse(value.as_bytes()), expect, "{value:?}");
+        }
     }
 }

@@ -7,7 +7,9 @@ const SHOWN: usize = 3;
 
 /// The first difference between what was said directly and through the proxy.
 pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
-    let (direct, proxied) = (compared(direct), compared(proxied));
+    let end = direct.len().max(proxied.len());
+    let end = proxied.iter().position(is_unreadable).unwrap_or(end);
+    let (direct, proxied) = (compared(direct, end), compared(proxied, end));
     let (expect, found): (Vec<_>, Vec<_>) = (
         direct.iter().map(comparable).collect(),
         proxied.iter().map(comparable).collect(),
@@ -25,8 +27,15 @@ pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
     ))
 }
 
-/// Up to a message that a COPY does not take: PostgreSQL tells that and ends the session, the proxy says both at once.
-fn compared(messages: &[Message]) -> &[Message] {
+/// A holder, too, is told that a text names the settings of the proxy and cannot be read. PostgreSQL does not know them.
+fn is_unreadable(message: &Message) -> bool {
+    message.tag == b'E' && message.sqlstate() == "PF003"
+}
+
+/// Up to that, or to a message that a COPY does not take: PostgreSQL tells that and ends the session, the proxy says both
+/// at once.
+fn compared(messages: &[Message], end: usize) -> &[Message] {
+    let messages = messages.get(..end).unwrap_or(messages);
     let out_of_step = |message: &Message| {
         let text = message.field(b'M').unwrap_or_default();
         message.tag == b'E' && text.contains("during COPY from stdin")

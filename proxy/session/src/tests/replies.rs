@@ -187,6 +187,46 @@ fn replies_to_the_session_itself() {
     );
 }
 
+/// A cancel request of the client may meet what the proxy states: that is stated again, and nobody hears of it.
+#[test]
+fn a_guard_that_is_cancelled() {
+    let cancelled = error_body("ERROR", "57014", "canceling statement due to user request");
+    for at in 0..2 {
+        let mut subject = Subject::at_login(Nothing);
+        subject.session.begin_adjustment(Adjustment::Guard);
+        for statement in 0..2 {
+            let _ = subject.reply(b'3', b"");
+            if statement == at {
+                let disposition = subject.reply(b'E', &cancelled);
+                assert!(matches!(disposition, Disposition::Drop), "{at}");
+            } else {
+                let _ = subject.reply(b'1', b"");
+                let _ = subject.reply(b'2', b"");
+                if statement == 1 {
+                    let _ = subject.reply(b'D', &row("7"));
+                }
+                let _ = subject.reply(b'C', b"SET\0");
+                let _ = subject.reply(b'3', b"");
+                let _ = subject.reply(b'3', b"");
+            }
+            let _ = subject.reply(b'Z', b"I");
+        }
+        let adjusted = subject.session.end_adjustment(Adjustment::Guard);
+        assert_eq!(adjusted.unwrap(), Adjusted::Done);
+        assert_eq!(subject.to_client, b"");
+        subject.to_server.clear();
+        let action = subject.ask(&query("SELECT 1"));
+        assert_eq!(super::subject::word(&action, &subject), "guard", "{at}");
+    }
+    // Others are not made again: what came after them relied on them.
+    let mut subject = subject(Current, &[]);
+    subject.session.begin_adjustment(Adjustment::Release);
+    check(
+        &mut subject,
+        &[(b'3', b"", "drop 6"), (b'E', &cancelled, "own !E 1")],
+    );
+}
+
 /// Read-only mode counts if the process of the login says that it has it.
 #[test]
 fn the_guard_is_confirmed() {
