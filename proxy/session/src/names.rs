@@ -286,10 +286,17 @@ impl Names {
         verdict.is_some_and(|verdict| verdict.any_control(changes))
     }
 
-    /// Nobody knows what the names of statements stand for.
+    /// Nobody knows what the names of statements stand for: what they stood for, or what PREPARE takes, which changes
+    /// nothing but data.
     pub(crate) fn forget_statements(&mut self) {
-        self.deallocated_all();
-        self.lost_statements = Lost::MaySteer;
+        for meaning in self.statements.values_mut() {
+            *meaning = lost(meaning).meaning().cloned().unwrap_or_default();
+        }
+        let statements = self.statements.iter();
+        self.statement_bytes = statements
+            .map(|(name, meaning)| name.len() + kept_bytes(meaning))
+            .sum();
+        self.lost_statements = self.lost_statements.max(Lost::Some);
     }
 
     /// A simple Query has run, which destroys the unnamed statement and portal.
@@ -508,7 +515,14 @@ mod tests {
             parsed(&mut names, b"z", read());
             assert_eq!(names.may_be_changed_by(runs), expect, "{text}");
             names.forget_statements();
-            is_lost(&names, z, Lost::MaySteer);
+            is_lost(&names, z, Lost::Some);
+            // What had been changing the session may do so still.
+            let before = match text {
+                "SELECT 1" => Lost::Some,
+                _ => Lost::MaySteer,
+            };
+            is_lost(&names, runs, before);
+            is_lost(&names, Name::statement(b"new"), Lost::Some);
         }
     }
 

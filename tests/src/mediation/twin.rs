@@ -8,7 +8,7 @@ const SHOWN: usize = 3;
 /// The first difference between what was said directly and through the proxy.
 pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
     let end = direct.len().max(proxied.len());
-    let end = proxied.iter().position(is_unreadable).unwrap_or(end);
+    let end = proxied.iter().position(is_own_word).unwrap_or(end);
     let (direct, proxied) = (compared(direct, end), compared(proxied, end));
     let (expect, found): (Vec<_>, Vec<_>) = (
         direct.iter().map(comparable).collect(),
@@ -27,9 +27,19 @@ pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
     ))
 }
 
-/// A holder, too, is told that a text names the settings of the proxy and cannot be read. PostgreSQL does not know them.
-fn is_unreadable(message: &Message) -> bool {
-    message.tag == b'E' && message.sqlstate() == "PF003"
+/// What a holder is told, too, and PostgreSQL never: that a text names the settings of the proxy and cannot be read, and
+/// that what a name stands for may change the session. From there on the conversations differ.
+pub fn is_own_word(message: &Message) -> bool {
+    let by_name = || {
+        let text = message.field(b'M').unwrap_or_default();
+        text.contains("cannot run by its name")
+    };
+    message.tag == b'E'
+        && match message.sqlstate().as_str() {
+            "PF003" => true,
+            "PF005" => by_name(),
+            _ => false,
+        }
 }
 
 /// Up to that, or to a message that a COPY does not take: PostgreSQL tells that and ends the session, the proxy says both
