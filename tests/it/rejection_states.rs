@@ -333,6 +333,8 @@ fn an_idle_server_is_not_touched() {
         "SELECT state_change FROM pg_stat_activity WHERE pid = {}",
         wire.backend_pid()
     );
+    // The first statement has the session made read-only.
+    wire.ok("SELECT 1");
     let before = stage.postgres.value(&state);
     assert_eq!(tags(&wire.run(&Batch::new().query(WRITE))), "E ZI");
     assert_eq!(stage.postgres.value(&state), before);

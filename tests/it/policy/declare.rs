@@ -158,7 +158,7 @@ fn max_step_holds_over_time() {
     assert_refused(&mut wire, "SET fencing.token = 112", "PF003");
     let answer = wire.query("SET fencing.token = 112");
     assert!(
-        pretty(&answer).contains("of 10 s together"),
+        pretty(&answer).contains("of 10 s through one proxy together"),
         "{}",
         pretty(&answer)
     );
@@ -259,51 +259,40 @@ fn a_text_that_cannot_be_read_declares_nothing() {
     wire.ok("SET fencing.token = 35");
 }
 
-/// Constants run no code of a user's, so they leave no doubt behind a COMMIT in the same text.
+/// Constants run no code of a user's, so they may come after a COMMIT in the same text.
 #[test]
 fn constants_before_the_end_of_a_transaction() {
     let stage = stage("");
     let mut wire = stage.plain();
     wire.ok("SELECT 1; COMMIT; SELECT 2");
-    wire.ok("SELECT 1; COMMIT; SELECT count(*) FROM notes");
-    assert_refused(
-        &mut wire,
+    for sql in [
+        "SELECT 1; COMMIT; SELECT count(*) FROM notes",
         "SELECT hidden(1) WHERE false; COMMIT; SELECT hidden(1)",
-        "PF002",
-    );
-    assert_refused(&mut wire, "SELECT 1; COMMIT; SELECT hidden(1)", "25006");
+        "SELECT 1; COMMIT; SELECT hidden(1)",
+    ] {
+        assert_refused(&mut wire, sql, "PF002");
+    }
 }
 
-/// What a backslash means the server has told, so a text with one is no riddle.
+/// What a backslash means is not asked: it matters only in front of a quote, and then it is not decided.
 #[test]
-fn a_backslash_is_read_as_the_server_reads_it() {
+fn a_backslash_is_a_riddle_only_before_a_quote() {
     let stage = stage("");
     let mut wire = stage.plain();
-    for first in 0..=255_u8 {
-        let literal = format!("{first:02x}{:02x}", first.wrapping_mul(37));
-        wire.ok(&format!("SELECT '\\x{literal}'::bytea"));
+    for setting in ["on", "off"] {
+        wire.ok(&format!("SET standard_conforming_strings = {setting}"));
+        for first in (0..=255_u8).step_by(7) {
+            let literal = format!("{first:02x}{:02x}", first.wrapping_mul(37));
+            let answer = wire.query(&format!("SELECT '\\x{literal}'::bytea"));
+            assert!(!pretty(&answer).contains("PF002"), "{}", pretty(&answer));
+        }
+        for sql in [
+            "SELECT 'C:\\dir\\'",
+            "SELECT 'a\\'; INSERT INTO notes VALUES (1) --'",
+            "SELECT 'a\\''; INSERT INTO notes VALUES (1); --'",
+        ] {
+            assert_refused(&mut wire, sql, "PF002");
+        }
     }
-    wire.ok("SELECT 'C:\\dir\\'");
-    assert_refused(
-        &mut wire,
-        "SELECT 'a\\'; INSERT INTO notes VALUES (1) --'",
-        "PF002",
-    );
-    wire.ok("SET standard_conforming_strings = off");
-    wire.ok("SELECT 'a\\'; INSERT INTO notes VALUES (1) --'");
-    assert_refused(
-        &mut wire,
-        "SELECT 'a\\''; INSERT INTO notes VALUES (1); --'",
-        "PF002",
-    );
-    // In one packet with the SET nobody knows.
-    wire.ok("RESET standard_conforming_strings");
-    let both = Batch::new()
-        .query("SET standard_conforming_strings = off")
-        .query("SELECT 'a\\''; INSERT INTO notes VALUES (1); --'");
-    wire.send(&both);
-    assert_passes(&wire.until_ready());
-    let answer = wire.until_ready();
-    assert!(pretty(&answer).contains("PF002"), "{}", pretty(&answer));
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "0");
 }

@@ -110,7 +110,12 @@ pub(super) fn words(
         LoginError::Full => ("53300", "pgpalisade has reached connections.max.", ""),
     };
     metrics.refused_login(sqlstate);
-    tracing::info!(%client_addr, %error, "login refused");
+    if matches!(error, LoginError::NoProtocol(_)) {
+        // Anybody can ask for it, as often as they like.
+        tracing::debug!(%client_addr, %error, "login refused");
+    } else {
+        tracing::info!(%client_addr, %error, "login refused");
+    }
     let mut out = BytesMut::new();
     if let LoginError::Refused(rejection) = error {
         rejection.encode(Severity::Fatal, &mut out);
