@@ -124,7 +124,7 @@ impl Court {
         judge.sessions_end(ENDS_WITHIN);
         let after = judge.counters();
         let written = judge.written(&before, &after);
-        let wrong = match session {
+        match session {
             Session::Free | Session::Reader => {
                 owned != others(judge) || (session == Session::Reader && heard.shows(SECRET))
             }
@@ -134,8 +134,7 @@ impl Court {
                 owned != others(judge) || (!rows && !written.is_empty())
             }
             _ => !written.is_empty(),
-        };
-        wrong
+        }
     }
 
     fn run(&mut self, conversation: &Conversation, number: u64) -> Outcome {
