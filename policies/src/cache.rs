@@ -45,8 +45,8 @@ pub struct CacheStats {
 /// last goes first.
 #[derive(Debug)]
 pub struct VerdictCache {
-    /// To a slot, from the hash of text and encoding settings, and from that of form and encoding settings. Of two entries
-    /// with one hash the later one is kept.
+    /// To a slot, from the hash of text and encoding settings, and from that of form and encoding settings. Of two
+    /// entries with one hash the later one is kept.
     index: HashMap<u64, usize, BuildHasherDefault<AlreadyHashed>>,
     slots: Vec<Option<Entry>>,
     free: Vec<usize>,

@@ -53,6 +53,13 @@ pub fn classify(text: &[u8], encoding: TextEncoding) -> Verdict {
     understand(text, encoding).unwrap_or_else(|why| Verdict::of_opaque(text, why))
 }
 
+/// Whether a text is ASCII, and none of its names stands for other letters: `U&"\00e9"`.
+#[must_use]
+pub fn is_ascii(text: &[u8]) -> bool {
+    let escapes = |pair: &[u8]| matches!(pair, [b'u' | b'U', b'&']);
+    text.is_ascii() && !text.windows(2).any(escapes)
+}
+
 fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, Opaque> {
     if text.len() > MAX_PARSED {
         return Err(Opaque::TooLong);
@@ -61,7 +68,7 @@ fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, Opaque> {
         return Err(Opaque::Nul);
     }
     // ASCII is the same in every encoding of a client.
-    if encoding == TextEncoding::Other && !text.is_ascii() {
+    if encoding == TextEncoding::Other && !is_ascii(text) {
         return Err(Opaque::Encoding);
     }
     let text = str::from_utf8(text).map_err(|_| Opaque::NotUtf8)?;

@@ -26,7 +26,7 @@ mod walk;
 
 pub use cache::{CacheStats, VerdictCache};
 pub use classify::{
-    MAX_PARSED, MAX_PARSED_INLINE, PARSER_STACK, TextEncoding, Weight, classify, weigh,
+    MAX_PARSED, MAX_PARSED_INLINE, PARSER_STACK, TextEncoding, Weight, classify, is_ascii, weigh,
 };
 pub use effects::{Category, Class, Effects, Tables, UnknownCategory};
 pub use object_name::ObjectName;

@@ -118,6 +118,8 @@ pub enum Control {
     Release(Box<str>),
     /// ROLLBACK TO SAVEPOINT name
     RollbackTo(Box<str>),
+    /// What names of prepared statements stand for afterwards is not known.
+    MayChangeNames,
     /// PREPARE TRANSACTION: the block ends, its work lives on.
     PrepareTransaction,
     /// The mode of the current transaction: SET TRANSACTION READ .., SET transaction_read_only.
@@ -308,6 +310,9 @@ impl Statement {
     /// [`Control::SetTransactionAccess`] says it.
     #[must_use]
     pub fn may_state_default_access(&self) -> bool {
+        if self.may_reset_default_access() {
+            return false;
+        }
         let is_told = || self.controls.iter().any(Control::tells_transaction_access);
         let states = |setting: &str| match setting {
             ANY_SETTING | "default_transaction_read_only" => true,
@@ -337,6 +342,32 @@ impl Statement {
     pub fn may_hide_a_write(&self) -> bool {
         self.computes == Computes::Anything
     }
+}
+
+impl Statement {
+    /// Whether it stands for a text that was not understood, and that the server may understand.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        matches!(self.why, Some(WriteReason::Opaque(why)) if why != Opaque::Syntax)
+    }
+
+    /// Whether it returns the default access mode to the value of the session's start, or may.
+    #[must_use]
+    pub fn may_reset_default_access(&self) -> bool {
+        let resets = |control: &Control| {
+            matches!(
+                control,
+                Control::ResetAll | Control::DiscardAll | Control::ResetDefaultAccess
+            )
+        };
+        self.is_unread() || self.controls.iter().any(resets)
+    }
+}
+
+/// Whether a word of ASCII letters is in a text, in any case.
+fn contains(text: &[u8], word: &[u8]) -> bool {
+    let mut at = text.windows(word.len());
+    at.any(|bytes| bytes.eq_ignore_ascii_case(word))
 }
 
 impl Verdict {
@@ -404,16 +435,25 @@ impl Verdict {
     /// The same for a text that is at hand. One that names a setting of ours is no declaration, and no statement that
     /// only has the word in it: it may be either. What PostgreSQL's grammar refuses, it refuses itself.
     pub(crate) fn of_opaque(text: &[u8], why: Opaque) -> Self {
-        let names_ours = || {
-            let mut at = text.windows(OURS.len());
-            at.any(|bytes| bytes.eq_ignore_ascii_case(OURS))
-        };
-        let controls: Box<[Control]> = if why != Opaque::Syntax && names_ours() {
-            Box::new([Control::Mistake(Mistake::Unreadable(why))])
-        } else {
-            Box::default()
-        };
-        Self::opaque_with(why, controls)
+        let names_ours = || contains(text, OURS);
+        let mut controls = Vec::new();
+        if why != Opaque::Syntax {
+            if names_ours() {
+                controls.push(Control::Mistake(Mistake::Unreadable(why)));
+            }
+            // Keywords are ASCII in every encoding.
+            let may_name: [&[u8]; 4] = [b"prepare", b"deallocate", b"discard", b"execute"];
+            if may_name.iter().any(|word| contains(text, word)) {
+                controls.push(Control::MayChangeNames);
+            }
+        }
+        let mut verdict = Self::opaque_with(why, controls.into());
+        if contains(text, b"prepare") && contains(text, b"transaction") {
+            for statement in &mut verdict.statements {
+                statement.effects.category = Some(Category::PrepareTransaction);
+            }
+        }
+        verdict
     }
 
     /// The strongest class of its statements.

@@ -1028,9 +1028,6 @@ fn what_states_a_default_access_mode() {
     for text in [
         "set default_transaction_read_only = on",
         "set session characteristics as transaction read only",
-        "reset default_transaction_read_only",
-        "reset all",
-        "discard all",
         "set local default_transaction_read_only = on",
         "set local \"Default_Transaction_Read_Only\" to default",
         "select set_config('Transaction_Read_Only', 'on', true)",
@@ -1038,6 +1035,22 @@ fn what_states_a_default_access_mode() {
         "select set_config($1, 'on', false)",
     ] {
         assert!(states(text), "{text}");
+    }
+    let resets = |text: &str| {
+        let verdict = classify(text.as_bytes(), SAFE);
+        verdict.statements[0].may_reset_default_access()
+    };
+    for text in [
+        "reset default_transaction_read_only",
+        "set default_transaction_read_only to default",
+        "reset all",
+        "discard all",
+        "reset all; select 'a\\'",
+    ] {
+        assert!(resets(text) && !states(text), "{text}");
+    }
+    for text in ["select 1", "reset work_mem", "this is no statement"] {
+        assert!(!resets(text), "{text}");
     }
     for text in [
         "set transaction read only",

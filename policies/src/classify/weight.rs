@@ -22,8 +22,8 @@ const TOKENS_MAX: usize = 64 * 1024;
 /// `classified_at_most`.
 const TOKENS_MAX_INLINE: usize = 4 * 1024;
 
-/// What the statements of a text may come to for those who walk over them, [step](steps) by step: the session that judges
-/// them does so on a thread that others wait for. The worst text takes it 5 milliseconds.
+/// What the statements of a text may come to for those who walk over them, [step](steps) by step: the session that
+/// judges them does so on a thread that others wait for. The worst text takes it 5 milliseconds.
 const STEPS_MAX: usize = 16 * 1024;
 
 /// Operator characters in a row, at most.

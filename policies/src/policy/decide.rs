@@ -188,11 +188,16 @@ impl SessionPolicy {
         trace: &mut T,
     ) -> Result<Needs, Reason> {
         let terms = self.terms();
-        if refusals == Refusals::Count
-            && let Some(category) = effects.category
-            && let Some(by) = terms.refuses(category)
-        {
-            return Err(self.refuse(category.as_str(), by, trace));
+        if refusals == Refusals::Count {
+            // A text that may prepare a transaction, and was not understood.
+            let is_unread = effects.reads == Tables::Unknown;
+            let also = effects.category.filter(|_| is_unread);
+            let also = also.map(|_| Category::Unparsed);
+            for category in effects.category.into_iter().chain(also) {
+                if let Some(by) = terms.refuses(category) {
+                    return Err(self.refuse(category.as_str(), by, trace));
+                }
+            }
         }
         let mut needs = Needs::default();
         if effects.class == Class::Write {
@@ -277,7 +282,7 @@ impl SessionPolicy {
             return self.unknown_tables(half, needs, trace);
         };
         for name in names {
-            if half.side == Side::Reads && is_systems(name) {
+            if half.side == Side::Reads && is_systems(name) && !self.policy().lists_by_name(name) {
                 continue;
             }
             self.table(half, name, needs, trace)?;

@@ -219,6 +219,15 @@ impl Policy {
         is_listed
     }
 
+    /// Whether a scope lists a table by this very name.
+    fn lists_by_name(&self, name: &ObjectName) -> bool {
+        let mut is_listed = false;
+        self.tables.matching(name, &mut |listed| {
+            is_listed |= listed.pattern.table.exact().is_some();
+        });
+        is_listed
+    }
+
     /// Its rules for sessions, in their order.
     pub fn rules(&self) -> impl Iterator<Item = &SessionRule> {
         self.rules

@@ -6,7 +6,7 @@ mod plan;
 mod situation;
 mod unread;
 
-pub use needs::{Decision, Unguarded, Unmet};
+pub use needs::{Decision, Unmet};
 pub use permit::{Admitted, Basis, Permit};
 pub use plan::{changes_names, runs_a_name, takes};
 pub use situation::{Confirmed, Pipeline, Situation, Wrote};

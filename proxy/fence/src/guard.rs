@@ -1,8 +1,42 @@
 //! What keeps a session that may not write from writing: a read-only transaction.
 
+use std::fmt;
+
 use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
 
-use crate::decision::Unguarded;
+/// Why PostgreSQL's read-only mode is not sure to keep a statement from writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unguarded {
+    /// What ran in an earlier transaction of the same request cycle may have switched it off.
+    TransactionEnded,
+    /// The session could write when the transaction began.
+    BegunOtherwise,
+    /// The transaction could write when it began.
+    TokenLaidDown,
+    /// The text is sent to a session that may write from its first statement on.
+    TokenDeclaredLater,
+}
+
+impl fmt::Display for Unguarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TransactionEnded => {
+                "a transaction, or a part of one, has ended before it in the same text or pipeline, \
+                 so read-only mode is in doubt"
+            }
+            Self::BegunOtherwise => {
+                "the session could write when this transaction began, so the transaction is not read-only: \
+                 end it first"
+            }
+            Self::TokenLaidDown => {
+                "the token was laid down before it in the same text, so the transaction is not read-only"
+            }
+            Self::TokenDeclaredLater => {
+                "the token is declared behind it in the same text, so the transaction is not read-only"
+            }
+        })
+    }
+}
 
 /// What the open transaction may do, or the next one if none is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,8 +75,8 @@ impl Guard {
         ended: Ended::No,
     };
 
-    /// Why the session may be able to write, if it may. After the end of a transaction that is so, whatever ran before: COMMIT
-    /// runs queries of its own, and what the default is then the server tells only with ReadyForQuery.
+    /// Why the session may be able to write, if it may. After the end of a transaction that is so, whatever ran before:
+    /// COMMIT runs queries of its own, and what the default is then the server tells only with ReadyForQuery.
     #[inline]
     #[must_use]
     pub const fn in_doubt(self) -> Option<Unguarded> {

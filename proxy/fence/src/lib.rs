@@ -23,10 +23,10 @@ pub mod variables;
 use pgpalisade_wire as wire;
 
 pub use decision::{
-    Admitted, Basis, Confirmed, CopyIn, Decision, Permit, Pipeline, Situation, Unguarded, Unmet,
-    Wrote, changes_names, runs_a_name, takes,
+    Admitted, Basis, Confirmed, CopyIn, Decision, Permit, Pipeline, Situation, Unmet, Wrote,
+    changes_names, runs_a_name, takes,
 };
-pub use guard::{Guard, TransactionAccess, ends_transaction};
+pub use guard::{Guard, TransactionAccess, Unguarded, ends_transaction};
 pub use held_tokens::{GrantMode, HeldToken, HeldTokens, Identified, Purpose, Terms, TokenStatus};
 pub use prepared::{Classified, Kind, Meaning, Name, PreparedNames};
 pub use replication_permit::ReplicationPermit;

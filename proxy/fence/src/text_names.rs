@@ -38,7 +38,7 @@ impl<'a> TextNames<'a> {
         match control {
             Control::Prepare { name, effects } => self.change(name, Some(effects)),
             Control::Deallocate { name } => self.change(name, None),
-            Control::DeallocateAll | Control::DiscardAll => self.forget(),
+            Control::DeallocateAll | Control::DiscardAll | Control::MayChangeNames => self.forget(),
             _ => {}
         }
     }

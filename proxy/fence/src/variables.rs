@@ -318,7 +318,8 @@ pub fn apply(
         | Control::Execute { .. }
         | Control::Fetch { .. }
         | Control::Deallocate { .. }
-        | Control::DeallocateAll => {}
+        | Control::DeallocateAll
+        | Control::MayChangeNames => {}
     }
 }
 

@@ -200,6 +200,9 @@ impl Session {
         if let Some(status) = status_after(control) {
             server.status = status;
         }
+        if chains(control) {
+            server.ledger.begin_another();
+        }
         if ends_transaction(control) {
             // Also where another has begun in the same request, so that ReadyForQuery does not tell.
             server.names.end_transaction();
@@ -212,6 +215,7 @@ impl Session {
                 server.token_text.on_rollback();
             }
             Control::SetFencing { .. } => server.token_text.known = KnowsToken::Yes,
+            Control::MayChangeNames => server.names.forget_statements(),
             Control::Prepare { name, effects } => server.names.prepared(name, effects),
             Control::Deallocate { name } => server.names.deallocated(name),
             _ => {}
@@ -225,6 +229,7 @@ impl Session {
             return Disposition::Terminated;
         }
         self.client.variables.on_error();
+        self.server.read_only.on_error();
         self.server.token_text.on_rollback();
         if self.server.ledger.is_copying_in() {
             // What stands behind the COPY in its text may have been waited for.
@@ -305,6 +310,14 @@ impl Session {
             encode::parameter_status(out, DEFAULT_READ_ONLY, value(told));
         }
     }
+}
+
+/// Whether another transaction begins where one ends.
+const fn chains(control: &Control) -> bool {
+    matches!(
+        control,
+        Control::Commit { chain: Chain::Yes } | Control::Rollback { chain: Chain::Yes }
+    )
 }
 
 /// The transaction status after a statement, which a pipeline or a text with more to come has before

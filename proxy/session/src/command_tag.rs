@@ -10,8 +10,8 @@ use pgpalisade_policies::Control;
 use super::in_flight::{InFlight, Leave, Origin, Request};
 use crate::wire::backend::tag;
 
-/// Tags of statements that change no data. Those that are followed by a number of rows end with a space. EXECUTE is told
-/// where what it ran has no tag: an empty statement. All tags there are: `src/include/tcop/cmdtaglist.h`.
+/// Tags of statements that change no data. Those that are followed by a number of rows end with a space. EXECUTE is
+/// told where what it ran has no tag: an empty statement. All tags there are: `src/include/tcop/cmdtaglist.h`.
 const READS: [&[u8]; 23] = [
     b"SELECT ",
     b"FETCH ",
@@ -115,8 +115,8 @@ mod tests {
         assert_eq!(found, expect, "{text}: {command_tag}");
     }
 
-    /// The tags of writes in `src/include/tcop/cmdtaglist.h` of PostgreSQL 18, which has all those of 15 to 17, by their
-    /// first word.
+    /// The tags of writes in `src/include/tcop/cmdtaglist.h` of PostgreSQL 18, which has all those of 15 to 17, by
+    /// their first word.
     const WRITES: [(&str, &str); 4] = [
         (
             "ALTER",

@@ -283,7 +283,12 @@ impl Session {
         self.server.read_only.on_adjusting(adjustment);
         self.execute_own(injected::default_access(adjustment), None);
         match adjustment {
-            Adjustment::Guard => self.execute_own(injected::WHICH_PROCESS, None),
+            Adjustment::Guard => {
+                let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
+                let pipeline = Pipeline::Open;
+                injected::execute(out, ledger, pipeline, injected::WAIT_FOR_NONE, None);
+                self.execute_own(injected::WHICH_PROCESS, None);
+            }
             Adjustment::Release => {}
             Adjustment::Lift(_) => {
                 self.prepared().lift = Lift::Sent;

@@ -192,6 +192,12 @@ impl InFlight {
         self.verdict.as_ref().map(|verdict| (verdict, at))
     }
 
+    /// Whether the next reply is about the last statement of it.
+    pub(super) fn is_at_its_last(&self) -> bool {
+        let position = self.position();
+        position.is_some_and(|(verdict, at)| at + 1 == verdict.statements.len())
+    }
+
     pub(super) fn counts(&self) -> Counts {
         let kind = self.name.kind();
         let names = kind == Some(Kind::Statement) || self.may_change_statements();
@@ -226,6 +232,7 @@ const fn changes_statements(control: &Control) -> bool {
             | Control::Deallocate { .. }
             | Control::DeallocateAll
             | Control::DiscardAll
+            | Control::MayChangeNames
     )
 }
 

@@ -21,8 +21,13 @@ const NAME: &str = "pgpalisade";
 /// any error would. It shows up in the server's log.
 const REFUSED: &str = "REFUSED BY PGPALISADE /* stands for a statement that the fence refused */";
 
-/// Asks which process has read what was sent before.
-pub(super) const WHICH_PROCESS: &str = "SELECT pg_catalog.pg_backend_pid()";
+/// Has the question behind it wait for no other transaction, as a deferrable serializable one would.
+pub(super) const WAIT_FOR_NONE: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED";
+
+/// Asks which process has read what was sent before, and has the session keep its encoding when the server reads its
+/// files again.
+pub(super) const WHICH_PROCESS: &str = "SELECT pg_catalog.pg_backend_pid(), \
+    pg_catalog.set_config('client_encoding', pg_catalog.current_setting('client_encoding'), false)";
 
 /// Makes the open transaction read-write. PostgreSQL refuses that after its first query.
 pub(super) const LIFT: &str = "SET transaction_read_only = off";

@@ -264,9 +264,10 @@ impl Session {
         self.forget_names_changed_by(verdict);
         let mut entry = InFlight::client(request, Some(Arc::clone(verdict)));
         if verdict.statements.iter().any(Statement::may_hide_a_write) {
-            entry.leave = match declares {
-                true => Leave::ReadUnguarded,
-                false => self.leave_for_reads(),
+            entry.leave = if declares || self.comes_to_write(verdict) {
+                Leave::ReadUnguarded
+            } else {
+                self.leave_for_reads()
             };
         }
         self.forward(permit, Some(entry))
@@ -341,6 +342,18 @@ impl Session {
             apply(fence, control, accepted, &mut ahead);
             sets_token(control) && fence.may_write(ahead.token())
         })
+    }
+
+    /// Whether the session may write in the midst of a text: also where the end of a transaction brings a token back.
+    fn comes_to_write(&self, verdict: &Verdict) -> bool {
+        let fence = &self.client.fence;
+        let accepted = self.server.granted.accepted();
+        let mut ahead = self.client.variables.clone();
+        verdict.has_controls()
+            && controls(verdict).any(|control| {
+                apply(fence, control, accepted, &mut ahead);
+                fence.may_write(ahead.token())
+            })
     }
 
     /// SHOW of how the last takeovers went: the authority has to tell it.

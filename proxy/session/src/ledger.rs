@@ -291,6 +291,19 @@ impl Ledger {
         }
     }
 
+    /// A statement has completed that has ended a transaction and begun another.
+    pub(crate) fn begin_another(&mut self) {
+        self.wrote = Wrote::No;
+        if let Some(front) = self
+            .in_flight
+            .front_mut()
+            .filter(|front| front.is_at_its_last())
+        {
+            self.counts.writing -= front.counts.writing;
+            front.counts.writing = 0;
+        }
+    }
+
     /// ReadyForQuery has told that no transaction is open.
     #[inline]
     pub(crate) const fn end_transaction(&mut self) {

@@ -47,11 +47,14 @@ enum Owner {
     ClientForTransaction,
 }
 
-/// Whether a token was declared in a pipeline, whose transaction is not lifted yet.
+/// What a token that was declared in a transaction does to its mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lift {
     NotDue,
     Due,
+    Done,
+    /// An error has undone it, unless a savepoint stands between.
+    Undone,
 }
 
 /// The two settings that the server reports of its own accord.
@@ -184,7 +187,7 @@ impl ReadOnlyGuard {
     #[inline]
     pub(super) fn due_later(&self, lifetime: Lifetime) -> Option<Adjustment> {
         match self.lift {
-            Lift::NotDue => None,
+            Lift::NotDue | Lift::Done | Lift::Undone => None,
             Lift::Due => self.due_inside(lifetime),
         }
     }
@@ -200,7 +203,10 @@ impl ReadOnlyGuard {
             self.process = Process::Asked;
         } else {
             self.guard = self.guard.of(TransactionAccess::Open);
-            self.lift = Lift::NotDue;
+            self.lift = match adjustment {
+                Adjustment::Lift(_) => Lift::Done,
+                Adjustment::Guard | Adjustment::Release => Lift::NotDue,
+            };
         }
         self.wish = Wish::NotStated;
     }
@@ -244,6 +250,17 @@ impl ReadOnlyGuard {
     /// A text is sent.
     pub(super) fn on_sent(&mut self, statements: &[Statement]) {
         self.guard = statements.iter().fold(self.guard, Guard::after);
+        // It may be the value of a file now, which a reload changes before the server reports it.
+        if statements.iter().any(Statement::may_reset_default_access) {
+            self.owner = Owner::Client;
+        }
+    }
+
+    /// The server has reported an error.
+    pub(super) const fn on_error(&mut self) {
+        if matches!(self.lift, Lift::Done) {
+            self.lift = Lift::Undone;
+        }
     }
 
     /// A statement of the client has completed.
@@ -258,6 +275,10 @@ impl ReadOnlyGuard {
     /// itself.
     pub(super) fn on_report(&mut self, reported: Access, access: WriteAccess) -> Told {
         self.reported.default = Some(reported);
+        if self.lift == Lift::Undone && reported == Access::ReadOnly {
+            self.owner = Owner::Proxy;
+            return Told::NotYet;
+        }
         match access {
             WriteAccess::MayWrite => {
                 self.told = Some(reported);
@@ -277,8 +298,12 @@ impl ReadOnlyGuard {
     #[inline]
     pub(super) fn on_ready(&mut self, status: TransactionStatus) {
         self.guard = self.guard.answered();
-        if status == TransactionStatus::Idle {
-            self.on_idle();
+        match status {
+            TransactionStatus::Idle => self.on_idle(),
+            TransactionStatus::InTransaction if self.lift == Lift::Undone => {
+                self.lift = Lift::Done;
+            }
+            TransactionStatus::InTransaction | TransactionStatus::Failed => {}
         }
     }
 
@@ -290,7 +315,8 @@ impl ReadOnlyGuard {
 
     /// What the client is to be told of the default. A session that may not write is not shown the guard.
     pub(super) fn tell(&mut self, access: WriteAccess) -> Option<Access> {
-        let hides = access == WriteAccess::MayNotWrite && self.wish == Wish::NotStated;
+        let is_ours = access == WriteAccess::MayNotWrite || self.owner == Owner::Proxy;
+        let hides = is_ours && self.wish == Wish::NotStated;
         if hides || !self.is_untold() {
             return None;
         }

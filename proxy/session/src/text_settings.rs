@@ -1,12 +1,13 @@
 //! The encodings by which the server reads a text, as far as it has told them.
 //!
 //! The server reports a change with ReadyForQuery, and a change counts at once. So inside of a request cycle, after
-//! whatever may have run a SET or a function, only the server knows them. Nothing else is kept: texts are read as either
-//! value of `standard_conforming_strings` would have them read, for a reload of the server can change that unseen.
+//! whatever may have run a SET or a function, only the server knows them. Nothing else is kept: texts are read as
+//! either value of `standard_conforming_strings` would have them read, for a reload of the server can change that
+//! unseen.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
 
-use pgpalisade_policies::TextEncoding;
+use pgpalisade_policies::{TextEncoding, is_ascii};
 
 use super::ledger::Settled;
 
@@ -102,7 +103,7 @@ impl TextSettings {
         text: &[u8],
         settled: Option<Settled<'_>>,
     ) -> Option<TextEncoding> {
-        if text.is_ascii() {
+        if is_ascii(text) {
             // The same in every encoding.
             return Some(TextEncoding::Utf8);
         }

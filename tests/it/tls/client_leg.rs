@@ -138,10 +138,6 @@ fn what_is_refused_in_the_clear() {
         (answer[0].sqlstate(), answer[0].severity()),
         ("28000".into(), "FATAL".into())
     );
-    // Of a protocol that only the server knows, nothing comes to it.
-    let mut wire = Wire::connect(&scene.endpoint());
-    wire.startup(0x0002_0000, &TRUSTED);
-    assert_eq!(wire.until_closed()[0].sqlstate(), "28000");
     scene.assert_serves();
 }
 

@@ -37,7 +37,8 @@ fn scripts() -> Vec<Vec<Batch>> {
         query("COMMIT"),
         query("BEGIN; SAVEPOINT a; SELECT 1/0"),
         query("ROLLBACK TO a; RELEASE a; END; ABORT"),
-        query("BEGIN; DECLARE c CURSOR FOR VALUES (1), (2), (3); FETCH 2 FROM c; MOVE ALL IN c; CLOSE c; CLOSE ALL; END"),
+        query("BEGIN; DECLARE c CURSOR FOR VALUES (1), (2), (3); FETCH 2 FROM c; MOVE ALL IN c; CLOSE c; CLOSE ALL"),
+        query("END"),
         query("SET CONSTRAINTS ALL DEFERRED; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; RESET ALL; DISCARD PLANS"),
         query("COPY (VALUES (1), (2)) TO STDOUT; LISTEN x; UNLISTEN *; TABLE items; LOCK items IN ACCESS SHARE MODE"),
     ]);

@@ -27,8 +27,8 @@ pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
     ))
 }
 
-/// What a holder is told, too, and PostgreSQL never: that a text names the settings of the proxy and cannot be read, and
-/// that what a name stands for may change the session. From there on the conversations differ.
+/// What a holder is told, too, and PostgreSQL never: that a text names the settings of the proxy and cannot be read,
+/// and that what a name stands for may change the session. From there on the conversations differ.
 pub fn is_own_word(message: &Message) -> bool {
     let by_name = || {
         let text = message.field(b'M').unwrap_or_default();
@@ -42,8 +42,8 @@ pub fn is_own_word(message: &Message) -> bool {
         }
 }
 
-/// Up to that, or to a message that a COPY does not take: PostgreSQL tells that and ends the session, the proxy says both
-/// at once.
+/// Up to that, or to a message that a COPY does not take: PostgreSQL tells that and ends the session, the proxy says
+/// both at once.
 fn compared(messages: &[Message], end: usize) -> &[Message] {
     let messages = messages.get(..end).unwrap_or(messages);
     let out_of_step = |message: &Message| {

@@ -9,43 +9,10 @@ use pgpalisade_policies::{
 };
 
 use super::permit::{Admitted, Basis, Grounds};
+use crate::guard::Unguarded;
 use crate::rejection::{Needs, Rejection};
 use crate::wire::header::Header;
 use crate::{HeldTokens, SCOPES_MAX, SessionFence, TokenStatus, TokenValue};
-
-/// Why PostgreSQL's read-only mode is not sure to keep a statement from writing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unguarded {
-    /// What ran in an earlier transaction of the same request cycle may have switched it off.
-    TransactionEnded,
-    /// The session could write when the transaction began.
-    BegunOtherwise,
-    /// The transaction could write when it began.
-    TokenLaidDown,
-    /// The text is sent to a session that may write from its first statement on.
-    TokenDeclaredLater,
-}
-
-impl fmt::Display for Unguarded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TransactionEnded => {
-                "a transaction, or a part of one, has ended before it in the same text or pipeline, \
-                 so read-only mode is in doubt"
-            }
-            Self::BegunOtherwise => {
-                "the session could write when this transaction began, so the transaction is not read-only: \
-                 end it first"
-            }
-            Self::TokenLaidDown => {
-                "the token was laid down before it in the same text, so the transaction is not read-only"
-            }
-            Self::TokenDeclaredLater => {
-                "the token is declared behind it in the same text, so the transaction is not read-only"
-            }
-        })
-    }
-}
 
 /// Why a request does not just pass.
 #[derive(Debug)]

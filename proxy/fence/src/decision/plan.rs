@@ -10,10 +10,10 @@ use pgpalisade_policies::{
     Control, Effects, FencingVariable, Lifetime, Mistake, Mode, Statement, Verdict,
 };
 
-use super::needs::{Decision, Unguarded, Unmet};
+use super::needs::{Decision, Unmet};
 use super::permit::{Basis, Grounds};
 use super::situation::{Confirmed, Pipeline, Situation, Wrote};
-use crate::guard::{Guard, ends_transaction};
+use crate::guard::{Guard, Unguarded, ends_transaction};
 use crate::prepared::{Meaning, Name};
 use crate::rejection::Rejection;
 use crate::text_names::{InText, TextNames};
@@ -144,7 +144,8 @@ impl<'a> Walk<'a> {
     fn step(&mut self, statement: &'a Statement) -> Result<Runs, Unmet> {
         let had_failed = self.failed;
         if self.failed {
-            if !statement.controls.iter().any(ends_failure) {
+            // What was not read may begin with a ROLLBACK.
+            if !statement.is_unread() && !statement.controls.iter().any(ends_failure) {
                 return Ok(Runs::No);
             }
             self.failed = false;

@@ -12,7 +12,7 @@ pub(super) const TOKEN: &str = "fencing.token";
 pub(super) enum Sql {
     /// `SELECT 1`.
     Select,
-    /// `SELECT pg_catalog.pg_backend_pid()`.
+    /// `SELECT pg_catalog.pg_backend_pid(), ..`.
     Process,
     /// `SELECT f()`, a function that writes.
     Hidden,
@@ -91,7 +91,11 @@ impl Sql {
     fn read_one(text: &str) -> Option<Self> {
         Some(match text {
             "SELECT 1" => Self::Select,
-            "SELECT pg_catalog.pg_backend_pid()" => Self::Process,
+            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED" => {
+                let level = Some("read committed".to_owned());
+                Self::Set("transaction_isolation".to_owned(), level, Lifetime::Local)
+            }
+            text if text.starts_with("SELECT pg_catalog.pg_backend_pid(), ") => Self::Process,
             "SELECT f()" => Self::Hidden,
             "SELECT g()" => Self::Switch(Access::ReadWrite),
             "SELECT h()" => Self::Switch(Access::ReadOnly),
