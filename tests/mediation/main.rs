@@ -11,3 +11,4 @@ mod random;
 mod read_only;
 mod script;
 mod tokens;
+mod unread;

@@ -1,0 +1,129 @@
+//! Texts that the proxy cannot read: they count as the worst, also where the server would not run most others.
+
+use pgpalisade_tests::policy::PolicyFile;
+use pgpalisade_tests::stage::Stage;
+use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
+
+const SETUP: &str = "CREATE TABLE log (what text); CREATE SCHEMA jobs; CREATE TABLE jobs.queue (id int); \
+    CREATE FUNCTION w() RETURNS int LANGUAGE sql AS $$INSERT INTO log VALUES ('w') RETURNING 1$$";
+
+/// Ends of a text that keep it from being read.
+fn ends() -> [String; 3] {
+    [
+        "SELECT 'C:\\'".to_owned(),
+        format!("SELECT 1{}", "+1".repeat(1000)),
+        format!("SELECT '{}'", "x".repeat(1 << 20)),
+    ]
+}
+
+#[track_caller]
+fn sqlstate(answer: &[Message]) -> String {
+    let error = answer.iter().find(|message| message.tag == b'E');
+    error.map_or_else(|| pretty(answer), Message::sqlstate)
+}
+
+/// ROLLBACK is what a failed transaction runs, and what follows it in the text.
+#[test]
+fn in_a_failed_transaction() {
+    let stage = Stage::with(SETUP);
+    let begins = [
+        "ROLLBACK; BEGIN READ WRITE; INSERT INTO log VALUES ('x'); COMMIT",
+        "COMMIT; SET transaction_read_only TO DEFAULT; INSERT INTO log VALUES ('x')",
+        "ROLLBACK TO s; RESET transaction_read_only; INSERT INTO log VALUES ('x'); COMMIT",
+        "ROLLBACK",
+    ];
+    for begin in begins {
+        for end in ends() {
+            let mut wire = stage.plain();
+            wire.ok("BEGIN; SAVEPOINT s");
+            assert_eq!(sqlstate(&wire.query("SELECT 1/0")), "22012");
+            let text = format!("{begin}; {end}");
+            assert_eq!(sqlstate(&wire.query(&text)), "PF002", "{begin}");
+            wire.ok("ROLLBACK");
+            // A holder may send it.
+            let mut leader = stage.leader("1");
+            leader.ok("BEGIN");
+            assert_eq!(sqlstate(&leader.query("SELECT 1/0")), "22012");
+            leader.ok(&format!("ROLLBACK; {end}"));
+        }
+    }
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "0");
+}
+
+/// What may prepare a transaction is refused as that.
+#[test]
+fn a_transaction_that_is_prepared() {
+    let stage = Stage::with(SETUP);
+    let mut leader = stage.leader("1");
+    for text in [
+        "PREPARE TRANSACTION 'job\\'",
+        "SELECT '\\'; prepare /* */ Transaction 'job'",
+    ] {
+        leader.ok("BEGIN; INSERT INTO log VALUES ('x')");
+        assert_eq!(sqlstate(&leader.query(text)), "PF005", "{text}");
+        leader.ok("ROLLBACK");
+    }
+}
+
+/// A name that such a text may have given another meaning is judged as any text.
+#[test]
+fn a_name_with_another_meaning() {
+    let policy = "[defaults]\nwrites = \"allow\"\n[scope.jobs]\ntables = \"jobs.*\"\n";
+    let stage = Stage::governed(SETUP, &PolicyFile::new(policy));
+    let mut wire = stage.plain();
+    wire.ok("SET fencing.token = 'jobs=1'");
+    wire.ok("PREPARE p AS SELECT 1");
+    wire.ok(
+        "DEALLOCATE p; PREPARE p AS WITH w AS (INSERT INTO jobs.queue SELECT 1 WHERE 'x' <> '\\' RETURNING 1) \
+         SELECT count(*) FROM w",
+    );
+    wire.ok("SET fencing.token = ''");
+    assert_eq!(sqlstate(&wire.query("EXECUTE p")), "PF002");
+    let bound = Batch::new().bind("", "p", &[]).execute("", 0);
+    assert_eq!(sqlstate(&wire.run(&bound.sync())), "PF002");
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs.queue"), "0");
+}
+
+/// The server's own files: a RESET leaves their value, which a reload changes before anything is reported.
+#[test]
+fn a_reload_behind_a_reset() {
+    let stage = Stage::with(SETUP);
+    let reload = |sql: &str| {
+        stage.postgres.sql(sql);
+        stage.postgres.sql("SELECT pg_reload_conf()");
+        std::thread::sleep(std::time::Duration::from_millis(300));
+    };
+    for reset in [
+        "DISCARD ALL",
+        "RESET ALL",
+        "RESET default_transaction_read_only",
+        "BEGIN; SET LOCAL fencing.token = 1; RESET default_transaction_read_only; COMMIT",
+    ] {
+        let mut wire = stage.plain();
+        reload("ALTER SYSTEM SET default_transaction_read_only = on");
+        wire.ok("SELECT 1");
+        wire.ok(reset);
+        wire.ok("SELECT 1");
+        reload("ALTER SYSTEM RESET default_transaction_read_only");
+        assert_eq!(sqlstate(&wire.query("SELECT w()")), "25006", "{reset}");
+    }
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "0");
+}
+
+/// The proxy's own question waits for no transaction, least of all for that of the leader before.
+#[test]
+fn a_session_that_waits_for_safe_snapshots() {
+    let stage = Stage::with(SETUP);
+    let mut old = stage.leader("1");
+    old.ok("BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO log VALUES ('old')");
+    let options =
+        "-c default_transaction_isolation=serializable -c default_transaction_deferrable=on";
+    let parameters = [
+        ("user", "postgres"),
+        ("database", "postgres"),
+        ("options", options),
+    ];
+    let mut new = Wire::login(&stage.proxy.endpoint(), &parameters);
+    new.ok("SET fencing.token = 2");
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "0");
+}
