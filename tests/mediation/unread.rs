@@ -1,5 +1,6 @@
 //! Texts that the proxy cannot read: they count as the worst, also where the server would not run most others.
 
+use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
@@ -88,10 +89,13 @@ fn a_name_with_another_meaning() {
 #[test]
 fn a_reload_behind_a_reset() {
     let stage = Stage::with(SETUP);
-    let reload = |sql: &str| {
+    let reload = |sql: &str, value: &str| {
         stage.postgres.sql(sql);
         stage.postgres.sql("SELECT pg_reload_conf()");
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        wait_for("the server to read its files", || {
+            let shown = stage.postgres.value("SHOW default_transaction_read_only");
+            (shown == value).then_some(())
+        });
     };
     for reset in [
         "DISCARD ALL",
@@ -100,11 +104,11 @@ fn a_reload_behind_a_reset() {
         "BEGIN; SET LOCAL fencing.token = 1; RESET default_transaction_read_only; COMMIT",
     ] {
         let mut wire = stage.plain();
-        reload("ALTER SYSTEM SET default_transaction_read_only = on");
+        reload("ALTER SYSTEM SET default_transaction_read_only = on", "on");
         wire.ok("SELECT 1");
         wire.ok(reset);
         wire.ok("SELECT 1");
-        reload("ALTER SYSTEM RESET default_transaction_read_only");
+        reload("ALTER SYSTEM RESET default_transaction_read_only", "off");
         assert_eq!(sqlstate(&wire.query("SELECT w()")), "25006", "{reset}");
     }
     assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "0");
