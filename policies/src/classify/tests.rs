@@ -33,7 +33,7 @@ use rand::{Rng, SeedableRng};
 
 use super::weight::OPERATOR_RUN_MAX;
 use super::*;
-use crate::effects::Class;
+use crate::effects::{Category, Class};
 use crate::verdict::{
     Access, AccessShow, Chain, Computes, Control, FencingShow, FencingVariable, Lifetime, Mistake,
 };
@@ -464,6 +464,39 @@ fn t16_t17_lexing_that_depends_on_the_session() {
         SAFE,
         Opaque::NotUtf8,
     );
+}
+
+/// What is not read is looked through for what it may be besides.
+#[test]
+fn words_in_what_is_not_read() {
+    for (text, category, controls) in [
+        ("select 'a\\'", Category::Unparsed, &[][..]),
+        (
+            "PREPARE TRANSACTION 'a\\'",
+            Category::PrepareTransaction,
+            &[Control::MayChangeNames],
+        ),
+        (
+            "deallocate p; select 'a\\'",
+            Category::Unparsed,
+            &[Control::MayChangeNames],
+        ),
+    ] {
+        let verdict = classify(text.as_bytes(), SAFE);
+        let statement = &verdict.statements[0];
+        assert!(statement.is_unread(), "{text}");
+        assert_eq!(statement.effects.category, Some(category), "{text}");
+        assert_eq!(*statement.controls, *controls, "{text}");
+    }
+    // Its names stand for other letters, which the server folds and cuts by its own encoding.
+    for text in ["select * from u&\"\\00e9\"", "SELECT * FROM U&\"x\""] {
+        let other = classify(text.as_bytes(), TextEncoding::Other);
+        assert!(other.statements[0].is_unread(), "{text}");
+        assert!(
+            !classify(text.as_bytes(), SAFE).statements[0].is_unread(),
+            "{text}"
+        );
+    }
 }
 
 /// The server reads it by `standard_conforming_strings`, which a reload can change unseen.

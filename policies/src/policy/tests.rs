@@ -291,6 +291,28 @@ fn a_name_without_schema_stands_for_every_listed_table_of_that_name() {
     check(&refuse, &write(&["orders"]), "refused");
 }
 
+/// The catalog is free to read, also without its schema, but for what a scope lists by name.
+#[test]
+fn names_of_the_catalog_are_free_to_read() {
+    let text = "[defaults]\nreads = \"current\"\n[scope.jobs]\ntables = [\"public.pg_queue\", \"jobs.*\"]\n";
+    let app = session(text, "app");
+    check(&app, &read(&["pg_class"]), "free");
+    check(&app, &read(&["pg_catalog.pg_class"]), "free");
+    check(&app, &read(&["pg_queue"]), "jobs");
+    check(&app, &read(&["jobs.pg_x"]), "jobs");
+}
+
+/// A text that was not read, and may prepare a transaction, is refused as either.
+#[test]
+fn an_unread_text_may_prepare_a_transaction() {
+    let unread = Effects::unknown(Some(Category::PrepareTransaction));
+    check(&session("", "app"), &unread, "refused");
+    let allowed = "[defaults]\nallow = [\"prepare-transaction\"]\n";
+    check(&session(allowed, "app"), &unread, "default");
+    let neither = format!("{allowed}refuse = [\"unparsed\"]\n");
+    check(&session(&neither, "app"), &unread, "refused");
+}
+
 #[test]
 fn kinds_are_refused_by_name() {
     let text = "\

@@ -503,6 +503,43 @@ mod tests {
         assert_eq!(guard.due_outside(MayNotWrite), Some(Adjustment::Guard));
     }
 
+    /// What an error undoes of a declaration is not told: the client's transaction has failed, its setting has not
+    /// changed.
+    #[test]
+    fn an_error_after_a_lift() {
+        let mut guard = guarded();
+        send(&mut guard, "BEGIN");
+        guard.on_adjusting(Adjustment::Lift(Lifetime::Session));
+        assert_eq!(guard.on_report(ReadWrite, MayWrite), Told::Now);
+        guard.on_error();
+        assert_eq!(guard.on_report(ReadOnly, MayWrite), Told::NotYet);
+        guard.on_ready(TransactionStatus::Failed);
+        assert_eq!(guard.tell(MayWrite), None);
+        guard.on_ready(Idle);
+        assert_eq!(guard.due_outside(MayNotWrite), None);
+        assert_eq!(guard.tell(MayNotWrite), None);
+        assert_eq!(
+            guard.shown_for(AccessShow::Default, ReadOnly),
+            Some(ReadWrite)
+        );
+    }
+
+    /// The value may be that of a file then.
+    #[test]
+    fn after_a_reset_the_guard_is_stated_again() {
+        for text in [
+            "RESET ALL",
+            "DISCARD ALL",
+            "SET default_transaction_read_only TO DEFAULT",
+            "SELECT 'a\\'",
+        ] {
+            let mut guard = guarded();
+            send(&mut guard, text);
+            guard.on_ready(Idle);
+            state(&mut guard);
+        }
+    }
+
     #[test]
     fn a_lift_waits_for_what_follows_in_a_pipeline() {
         let mut guard = guarded();

@@ -609,6 +609,20 @@ fn names_of_a_text_are_followed_through_it() {
     }
 }
 
+/// What was not read may begin with the ROLLBACK that a failed transaction runs.
+#[test]
+fn an_unread_text_in_a_failed_transaction() {
+    for text in ["ROLLBACK; SELECT 'a\\'", "SELECT 'a\\'"] {
+        Session::new("").failed().check(text, Refuse(NoToken));
+        Session::new("4").failed().check(text, Refuse(StaleToken));
+        Session::new("5").failed().check(text, TOKEN);
+    }
+    // The server refuses it before it looks at anything else.
+    Session::new("")
+        .failed()
+        .check("this is no statement", FAILED);
+}
+
 /// What acts on names can be run by a name, by who holds all: what they stand for is lost then.
 #[test]
 fn names_that_are_changed_by_a_name() {
