@@ -235,9 +235,9 @@ impl Session {
         });
         let enforces = |scope| self.client.fence.mode(Some(scope)) == Mode::Enforce;
         ended.or_else(|| {
-            granted.declared().iter().find_map(|(cell, token)| {
-                let mark = cell.mark_above(*token)?;
-                enforces(cell.scope()).then(|| (cell.scope().clone(), *token, mark))
+            granted.declared().iter().find_map(|(scope, token)| {
+                let mark = self.client.fence.fence().mark_above(scope, *token)?;
+                enforces(scope).then(|| (scope.clone(), *token, mark))
             })
         })
     }

@@ -7,7 +7,6 @@ use pgpalisade_policies::Mode;
 
 use super::endings::Ending;
 use super::{Binds, Identity, Session, injected};
-use crate::fence::mark_cache::CachedMark;
 use crate::fence::{
     Fence, GrantMode, HeldToken, HeldTokens, Identified, Purpose, SessionFence, Terms, TokenValue,
 };
@@ -155,7 +154,7 @@ pub(super) struct Granted {
     /// The tokens that were declared without an answer, the highest of each scope. The register may get the session
     /// there at any time from then on, so it must not declare a lower one: a takeover would spare it.
     unanswered: Vec<(Scope, Token)>,
-    declared: Vec<(Arc<CachedMark>, Token)>,
+    declared: Vec<(Scope, Token)>,
     /// How many declarations were accepted. A take that is made after that is another one; until then it is the same
     /// one, made again, for its answer may have been lost.
     takes: u64,
@@ -172,17 +171,17 @@ impl Granted {
     }
 
     /// What was declared, the last of each scope, whatever has come of it: the register may have the session there.
-    pub(super) fn declared(&self) -> &[(Arc<CachedMark>, Token)] {
+    pub(super) fn declared(&self) -> &[(Scope, Token)] {
         &self.declared
     }
 
-    fn note_declared(&mut self, fence: &Fence, value: &TokenValue) {
+    fn note_declared(&mut self, value: &TokenValue) {
         for (scope, claim) in value.claims() {
-            self.declared.retain(|(cell, _)| cell.scope() != scope);
+            self.declared.retain(|(other, _)| other != scope);
             if let Some(token) = claim.token()
                 && self.declared.len() < ACCEPTED_MAX
             {
-                self.declared.push((fence.cell(scope), token));
+                self.declared.push((scope.clone(), token));
             }
         }
     }
@@ -234,8 +233,7 @@ impl Session {
     /// Where a higher token has had no answer, the session ends.
     pub fn may_declare(&mut self, wanted: &Wanted) -> Result<(), Ending> {
         let Some(scope) = self.server.granted.forbid(&wanted.value) else {
-            let fence = self.client.fence.fence();
-            self.server.granted.note_declared(fence, &wanted.value);
+            self.server.granted.note_declared(&wanted.value);
             return Ok(());
         };
         let why = "An earlier declaration of a higher token has had no answer";

@@ -65,6 +65,15 @@ pub(super) async fn refuse(
     }
 }
 
+fn log(client_addr: ClientAddr, error: &LoginError) {
+    if matches!(error, LoginError::NoProtocol(_)) {
+        // Anybody can ask for any protocol, as often as they like.
+        tracing::debug!(%client_addr, %error, "login refused");
+    } else {
+        tracing::info!(%client_addr, %error, "login refused");
+    }
+}
+
 /// What a client is told, where PostgreSQL would say something.
 pub(super) fn words(
     metrics: &Metrics,
@@ -110,12 +119,7 @@ pub(super) fn words(
         LoginError::Full => ("53300", "pgpalisade has reached connections.max.", ""),
     };
     metrics.refused_login(sqlstate);
-    if matches!(error, LoginError::NoProtocol(_)) {
-        // Anybody can ask for it, as often as they like.
-        tracing::debug!(%client_addr, %error, "login refused");
-    } else {
-        tracing::info!(%client_addr, %error, "login refused");
-    }
+    log(client_addr, error);
     let mut out = BytesMut::new();
     if let LoginError::Refused(rejection) = error {
         rejection.encode(Severity::Fatal, &mut out);
