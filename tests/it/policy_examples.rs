@@ -163,7 +163,7 @@ fn sharded_scheduler_without_schemas() {
         one.ok(&format!("SET search_path = {path}"));
         refuse(&mut one, "INSERT INTO jobs VALUES (1)", "PF002");
     }
-    let rows = "SELECT count(*) FROM (TABLE shard_1.jobs UNION ALL TABLE shard_2.jobs) both";
+    let rows = "SELECT count(*) FROM (TABLE shard_1.jobs UNION ALL TABLE shard_2.jobs) AS jobs";
     assert_eq!(stage.postgres.value(rows), "0");
 }
 

@@ -200,7 +200,7 @@ fn what_is_no_startup_packet_is_answered_as_by_postgresql() {
         cases.iter().partition(|case| direct(case) == ["closed"]);
     assert!(silent.len() > 10 && answered.len() > 5);
     // Whom PostgreSQL tells nothing, the log does not mention either.
-    let before = stage.proxy.output();
+    let before = output_at_start(&stage);
     for case in silent {
         assert_eq!(ask(&endpoint, case), ["closed"], "{case:?}");
     }
@@ -212,6 +212,14 @@ fn what_is_no_startup_packet_is_answered_as_by_postgresql() {
     stage.plain().ok("SELECT 1");
 }
 
+/// The proxy's log once it has said that it serves, which it does after it listens.
+fn output_at_start(stage: &Stage) -> String {
+    wait_for("the proxy to say that it serves", || {
+        let output = stage.proxy.output();
+        output.contains("pgpalisade serves").then_some(output)
+    })
+}
+
 /// Who goes with a reset, as haproxy does to save a port, and in the middle of a login too.
 #[test]
 fn connections_that_are_reset_make_no_noise() {
@@ -220,7 +228,7 @@ fn connections_that_are_reset_make_no_noise() {
         unreachable!("the proxy listens on TCP");
     };
     let whole = startup_packet(PROTOCOL_3_0, &[("user", "postgres")]);
-    let before = stage.proxy.output();
+    let before = output_at_start(&stage);
     for bytes in [&b""[..], &whole[..5], &SSL_REQUEST, &whole] {
         for reads in [false, true] {
             let mut stream = TcpStream::connect(address).unwrap();
@@ -259,7 +267,7 @@ fn the_checks_of_haproxy_make_no_noise() {
          backend unknown\n  option pgsql-check user haproxy\n  server one {server}\n",
         socket.display()
     );
-    let before = stage.proxy.output();
+    let before = output_at_start(&stage);
     let mut command = haproxy(dir.path(), &settings);
     let log = dir.path().join("log");
     let haproxy = Running::spawn(&mut command, log.clone(), TERM);

@@ -183,7 +183,7 @@ fn statement(start: Start, random: &mut StdRng) -> String {
     match random.random_range(0..26) {
         0..=1 => format!("SET fencing.token = {value}"),
         2 => format!("SET SESSION \"fencing\".\"Token\" TO {value}"),
-        3 => format!("set U&\"fencing.tok\\0065n\" = {value}"),
+        3 => format!("set \"fencing.token\" = {value}"),
         4 => format!("SET /* a comment */ FENCING . token TO {value}"),
         5..=6 => format!("SET LOCAL fencing.token = {value}"),
         7 => "RESET fencing.token".to_owned(),

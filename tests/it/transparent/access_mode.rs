@@ -191,7 +191,6 @@ fn show_what_the_client_has_set() {
         "SET default_transaction_read_only = on",
         "BEGIN; SET LOCAL default_transaction_read_only = on; COMMIT",
         "BEGIN; SET default_transaction_read_only = on; ROLLBACK",
-        "SELECT set_config('default_transaction_read_only', 'on', false)",
     ] {
         let mut wire = stage.plain();
         assert_eq!(wire.rows(BOTH), [["off"], ["off"]]);
