@@ -166,11 +166,8 @@ fn leave_out_doubtful(start: Start, statements: &mut Vec<String>) {
         doubtful |= undoes || ends && ran;
         true
     });
-    // Who has begun with a token has begun read-write, and that is what DISCARD ALL returns to in the middle of a
-    // pipeline. A Bind behind it may run a function.
-    if start == Start::WithToken
-        && let Some(at) = statements.iter().position(|text| text == "DISCARD ALL")
-    {
+    // DISCARD ALL takes the read-only mode away in the middle of a pipeline, and a Bind after it may run a function.
+    if let Some(at) = statements.iter().position(|text| text == "DISCARD ALL") {
         statements.truncate(at + 1);
     }
 }
