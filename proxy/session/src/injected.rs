@@ -21,8 +21,9 @@ const NAME: &str = "pgpalisade";
 /// any error would. It shows up in the server's log.
 const REFUSED: &str = "REFUSED BY PGPALISADE /* stands for a statement that the fence refused */";
 
-/// Has the question behind it wait for no other transaction, as a deferrable serializable one would.
-pub(super) const WAIT_FOR_NONE: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED";
+/// Has the question behind it wait for no other transaction, as a deferrable serializable one would. SET TRANSACTION
+/// would leave a warning in the server's log.
+pub(super) const WAIT_FOR_NONE: &str = "SET transaction_isolation = 'read committed'";
 
 /// Asks which process has read what was sent before, and has the session keep its encoding when the server reads its
 /// files again.

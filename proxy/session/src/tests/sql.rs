@@ -91,7 +91,8 @@ impl Sql {
     fn read_one(text: &str) -> Option<Self> {
         Some(match text {
             "SELECT 1" => Self::Select,
-            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED" => {
+            // It begins anew with each transaction.
+            "SET transaction_isolation = 'read committed'" => {
                 let level = Some("read committed".to_owned());
                 Self::Set("transaction_isolation".to_owned(), level, Lifetime::Local)
             }
