@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Sleep;
 
+use crate::aside::Aside;
 use crate::timers::Timers;
 
 /// Connections without a startup packet: this part of `connections.max`, and at least so many.
@@ -23,6 +24,10 @@ const SILENT_LEAST: usize = 256;
 
 /// Cancel requests on their way to PostgreSQL, beside the places: who has none left may still cancel what it does.
 const CANCELS_MAX: usize = 16;
+
+/// So many passwords are hashed at once. A role may have been given up to 100,000 rounds, and whoever knows its name
+/// can have them counted.
+const HASHED_AT_ONCE: usize = 2;
 
 /// How long a client may owe what comes next. Programs answer at once; whoever types a password connects anew with it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -37,6 +42,7 @@ pub(crate) struct Arrivals {
     silent_max: usize,
     places: Arc<Semaphore>,
     cancels: Arc<Semaphore>,
+    hashing: Aside,
     patience: Duration,
     timers: Timers,
 }
@@ -61,6 +67,7 @@ impl Arrivals {
             silent_max: (places / SILENT_PART).max(SILENT_LEAST),
             places: Arc::new(Semaphore::new(places)),
             cancels: Arc::new(Semaphore::new(CANCELS_MAX)),
+            hashing: Aside::new(HASHED_AT_ONCE),
             patience: PATIENCE.min(login_timeout),
             timers,
         }
@@ -141,6 +148,11 @@ impl Arrival {
         let place = self.unless_given_up(place).await;
         self.answered();
         place?.ok()
+    }
+
+    /// Where its password is hashed.
+    pub(crate) const fn hashing(&self) -> &Aside {
+        &self.arrivals.hashing
     }
 
     /// The client has to answer an authentication request.

@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 use crate::accept::Accepting;
 use crate::accounts::Logins;
 use crate::arrivals::Arrivals;
-use crate::aside::Aside;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
@@ -31,10 +30,6 @@ const FIRST_TRANSACTION: Duration = Duration::from_secs(1);
 
 /// [`Server::settle`] takes no longer.
 pub const SETTLE_WITHIN: Duration = Duration::from_secs(5);
-
-/// So many passwords are hashed at once. A role may have been given up to 100,000 rounds, and whoever knows its name
-/// can have them counted.
-const HASHED_AT_ONCE: usize = 2;
 
 /// How long it waits before it looks again whether clients have left.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
@@ -81,7 +76,6 @@ impl Server {
         let shared = Shared {
             arrivals: Arrivals::new(places, limits.login_timeout, timers.clone()),
             classification: Classification::new(timers.clone()),
-            hashing: Aside::new(HASHED_AT_ONCE),
             metrics: Metrics::new(Arc::clone(options.takeover.cells())),
             connected: ClientTable::default(),
             takeover: options.takeover,

@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::accounts::Logins;
 use crate::arrivals::Arrivals;
-use crate::aside::Aside;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
@@ -77,8 +76,6 @@ pub struct Shared {
     pub fence: watch::Receiver<Arc<Fence>>,
     /// Verdicts on texts that take long.
     pub(crate) classification: Classification,
-    /// Hashes of passwords that clients have sent.
-    pub(crate) hashing: Aside,
     /// The record of rejections.
     pub rejections: RejectionLog,
     /// What is counted.

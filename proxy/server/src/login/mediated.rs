@@ -19,7 +19,6 @@ use super::error::Unproved;
 use super::startup::StartupRequest;
 use crate::accounts::{Accounts, Logins};
 use crate::arrivals::Arrival;
-use crate::aside::Aside;
 use crate::transport::Socket;
 use crate::wire::backend::tag;
 use crate::wire::encode;
@@ -39,7 +38,6 @@ pub(super) async fn authenticate(
 ) -> Result<Authenticated, LoginError> {
     let mediator = Mediator {
         legs,
-        hashing: &shared.hashing,
         user: &request.user(),
         arrival,
         bytes: BytesMut::new(),
@@ -51,8 +49,6 @@ pub(super) async fn authenticate(
 /// A login between two sockets.
 struct Mediator<'a, 'b> {
     legs: &'a mut Legs<'b>,
-    /// Where passwords are hashed.
-    hashing: &'a Aside,
     /// The user of the startup packet.
     user: &'a [u8],
     arrival: &'a mut Arrival,
@@ -135,7 +131,11 @@ impl Mediator<'_, '_> {
             // In as many rounds as the server says: not on a thread on which sessions wait.
             let answered = if is_to_hash {
                 let failed = || io::Error::other("the password could not be hashed");
-                self.hashing.run(answer).await.ok_or_else(failed)?
+                self.arrival
+                    .hashing()
+                    .run(answer)
+                    .await
+                    .ok_or_else(failed)?
             } else {
                 answer()
             };

@@ -35,6 +35,22 @@ enum Stream {
     Ended,
 }
 
+impl Stream {
+    fn poll_end(
+        &mut self,
+        outbox: &mut Outbox,
+        socket: &Socket,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        if *self == Self::Open {
+            ready!(outbox.poll_send_all(socket, cx))?;
+            socket.shut_down_write();
+            *self = Self::Ended;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
 impl Upstream {
     /// A server that has finished its login.
     #[must_use]
@@ -149,12 +165,7 @@ impl Upstream {
     ///
     /// The socket's own errors.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.stream == Stream::Open {
-            ready!(self.outbox.poll_send_all(&self.socket, cx))?;
-            self.socket.shut_down_write();
-            self.stream = Stream::Ended;
-        }
-        Poll::Ready(Ok(()))
+        self.stream.poll_end(&mut self.outbox, &self.socket, cx)
     }
 
     /// Whether the server was shown the end.

@@ -1,7 +1,7 @@
 //! The writer to PostgreSQL of a connection that is exempt as a whole.
 
 use std::io;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use super::Stream;
 use crate::fence::ReplicationPermit;
@@ -79,11 +79,6 @@ impl PassthroughUpstream {
     ///
     /// The socket's own errors.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.stream == Stream::Open {
-            ready!(self.outbox.poll_send_all(&self.socket, cx))?;
-            self.socket.shut_down_write();
-            self.stream = Stream::Ended;
-        }
-        Poll::Ready(Ok(()))
+        self.stream.poll_end(&mut self.outbox, &self.socket, cx)
     }
 }
