@@ -370,6 +370,27 @@ fn contains(text: &[u8], word: &[u8]) -> bool {
     at.any(|bytes| bytes.eq_ignore_ascii_case(word))
 }
 
+/// Whether PREPARE stands there with TRANSACTION as its next word, or with a comment, which is not read.
+fn may_prepare_transaction(text: &[u8]) -> bool {
+    const PREPARE: &[u8] = b"prepare";
+    let starts_with = |text: &[u8], word: &[u8]| {
+        let start = text.get(..word.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(word))
+    };
+    (0..text.len()).any(|at| {
+        let rest = text.get(at..).unwrap_or_default();
+        if !starts_with(rest, PREPARE) {
+            return false;
+        }
+        let rest = rest.get(PREPARE.len()..).unwrap_or_default();
+        let is_space = |byte: &u8| b" \t\n\r\x0b\x0c".contains(byte);
+        let next = rest.iter().position(|byte| !is_space(byte));
+        let next = rest.get(next.unwrap_or(rest.len())..).unwrap_or_default();
+        let may_follow: [&[u8]; 3] = [b"transaction", b"--", b"/*"];
+        may_follow.iter().any(|word| starts_with(next, word))
+    })
+}
+
 impl Verdict {
     /// The verdict on a text of these statements.
     #[must_use]
@@ -448,7 +469,7 @@ impl Verdict {
             }
         }
         let mut verdict = Self::opaque_with(why, controls.into());
-        if contains(text, b"prepare") && contains(text, b"transaction") {
+        if may_prepare_transaction(text) {
             for statement in &mut verdict.statements {
                 statement.effects.category = Some(Category::PrepareTransaction);
             }

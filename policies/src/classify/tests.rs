@@ -477,6 +477,21 @@ fn words_in_what_is_not_read() {
             &[Control::MayChangeNames],
         ),
         (
+            "select 'a\\'; Prepare/* a name? */Transaction 'b'",
+            Category::PrepareTransaction,
+            &[Control::MayChangeNames],
+        ),
+        (
+            "select 'a\\'; prepare\t\n\u{b} TRANSACTION 'b'",
+            Category::PrepareTransaction,
+            &[Control::MayChangeNames],
+        ),
+        (
+            "prepare p as select 'a\\'; reset transaction_read_only",
+            Category::Unparsed,
+            &[Control::MayChangeNames],
+        ),
+        (
             "deallocate p; select 'a\\'",
             Category::Unparsed,
             &[Control::MayChangeNames],

@@ -220,7 +220,10 @@ impl Court {
         let mut violations: Vec<_> = twin::difference(&direct.said, &heard.said)
             .into_iter()
             .collect();
-        if heard.end != direct.end && !heard.said.iter().any(twin::is_own_word) {
+        if heard.end != direct.end
+            && !heard.said.iter().any(twin::is_own_word)
+            && !twin::refused_the_data(&direct.said, &heard.said)
+        {
             violations.push(format!("{:?}, and directly {:?}", heard.end, direct.end));
         }
         if before != judge.counters() {

@@ -7,9 +7,14 @@ const SHOWN: usize = 3;
 
 /// The first difference between what was said directly and through the proxy.
 pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
-    let end = direct.len().max(proxied.len());
-    let end = proxied.iter().position(is_own_word).unwrap_or(end);
-    let (direct, proxied) = (compared(direct, end), compared(proxied, end));
+    let own_word = proxied.iter().position(is_own_word);
+    let refused_data = out_of_step(proxied).filter(|_| refused_the_data(direct, proxied));
+    let until = |messages: &[Message]| {
+        let ends = [own_word, refused_data, out_of_step(messages)];
+        let end = ends.into_iter().flatten().min();
+        end.map_or(messages.len(), |end| end.min(messages.len()))
+    };
+    let (direct, proxied) = (&direct[..until(direct)], &proxied[..until(proxied)]);
     let (expect, found): (Vec<_>, Vec<_>) = (
         direct.iter().map(comparable).collect(),
         proxied.iter().map(comparable).collect(),
@@ -42,16 +47,20 @@ pub fn is_own_word(message: &Message) -> bool {
         }
 }
 
-/// Up to that, or to a message that a COPY does not take: PostgreSQL tells that and ends the session, the proxy says
-/// both at once.
-fn compared(messages: &[Message], end: usize) -> &[Message] {
-    let messages = messages.get(..end).unwrap_or(messages);
-    let out_of_step = |message: &Message| {
+/// Where a message came that a COPY does not take: PostgreSQL tells that and ends the session, the proxy says both at
+/// once.
+fn out_of_step(messages: &[Message]) -> Option<usize> {
+    messages.iter().position(|message| {
         let text = message.field(b'M').unwrap_or_default();
         message.tag == b'E' && text.contains("during COPY from stdin")
-    };
-    let end = messages.iter().position(out_of_step);
-    &messages[..end.unwrap_or(messages.len())]
+    })
+}
+
+/// Whether the session through the proxy ended with such a message, where PostgreSQL had refused the data in front of it
+/// and took the message for the next request.
+pub fn refused_the_data(direct: &[Message], proxied: &[Message]) -> bool {
+    let refused = |end: usize| direct.get(end).is_some_and(|message| message.tag == b'E');
+    out_of_step(direct).is_none() && out_of_step(proxied).is_some_and(refused)
 }
 
 /// The message without what differs from run to run: pids, times, object and transaction ids.
