@@ -24,6 +24,7 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
             let new = Tables::named(new_name(node).into_iter().collect());
             (found.writes.and(new), found.reads)
         }
+        Touched::Seen => (found.writes.and(found.reads.clone()), found.reads),
         Touched::Objects(names) => (Tables::named(names), found.reads),
         Touched::NoTable => (Tables::none(), Tables::none()),
         Touched::Unknown => (Tables::Unknown, Tables::Unknown),
@@ -41,6 +42,9 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
 enum Touched {
     /// In it, as names of tables.
     Named,
+    /// In it, and whoever names a view writes the tables that the view shows.
+    /// <https://www.postgresql.org/docs/current/sql-createview.html#SQL-CREATEVIEW-UPDATABLE-VIEWS>
+    Seen,
     /// These, which it names as objects of some kind.
     Objects(Vec<ObjectName>),
     /// There are none.
@@ -64,10 +68,10 @@ fn touched(node: &NodeEnum) -> Touched {
         N::DropStmt(drop) => dropped(drop),
         N::CommentStmt(comment) => objects(comment.objtype, comment.object.as_deref()),
         N::SecLabelStmt(label) => objects(label.objtype, label.object.as_deref()),
+        N::ViewStmt(_) => Touched::Seen,
         N::CreateStmt(_)
         | N::CreateForeignTableStmt(_)
         | N::CreateTableAsStmt(_)
-        | N::ViewStmt(_)
         | N::IndexStmt(_)
         | N::CreateTrigStmt(_)
         | N::RuleStmt(_)

@@ -1,4 +1,4 @@
-//! Tables that a statement alters or locks beside the one that it is about need their tokens too.
+//! Tables that a statement alters, locks or opens to writes beside the one that it is about need their tokens too.
 
 use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::stage::Stage;
@@ -7,8 +7,8 @@ use super::{SETUP, assert_refused};
 
 const POLICY: &str = "[scope.jobs]\ntables = [\"jobs.*\"]\n\n[scope.bill]\ntables = [\"bill.*\"]\n";
 
-/// Each would have a DELETE or INSERT of the leader of `jobs` fail or wait.
-const ALTERING: [&str; 9] = [
+/// Each would have a DELETE or INSERT of the leader of `jobs` fail or wait, or be a way to write its table.
+const ALTERING: [&str; 10] = [
     "CREATE TABLE bill.fk (a int REFERENCES jobs.queue)",
     "CREATE TABLE bill.fk (a int, FOREIGN KEY (a) REFERENCES jobs.queue)",
     "ALTER TABLE bill.items ADD FOREIGN KEY (id) REFERENCES jobs.queue",
@@ -18,6 +18,7 @@ const ALTERING: [&str; 9] = [
     "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON bill.items FROM jobs.queue FOR EACH ROW EXECUTE FUNCTION refuse()",
     "CREATE RULE r AS ON INSERT TO bill.items DO ALSO DELETE FROM jobs.queue",
     "ALTER TABLE bill.items SET SCHEMA jobs",
+    "CREATE VIEW bill.seen AS SELECT * FROM jobs.queue",
 ];
 
 #[test]

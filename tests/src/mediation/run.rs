@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::conversation::{Conversation, Session};
 use super::generator;
+use super::needless::Refusal;
+use super::runner::Heard;
 use super::shrinker::shrink;
 use super::trial::{SILENT, Trial};
 
@@ -94,16 +97,17 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
         }
         let seed = plan.seed.wrapping_add(at);
         let conversation = generator::conversation(seed, &plan.sessions);
-        let started = Instant::now();
-        let outcome = trial.run(&conversation);
-        let busy = started.elapsed();
-        let refusal = match at % plan.looked_at {
-            0 if !outcome.is_violation() => trial.assess(&conversation, &outcome.heard),
-            _ => None,
+        let judged = AssertUnwindSafe(|| judge(plan, &mut trial, at, &conversation));
+        let (heard, busy, refusal, violation) = match catch_unwind(judged) {
+            Ok(judged) => judged,
+            // PostgreSQL has faults too, and a crash of it takes the judge's own connections along.
+            Err(_) if trial.server_has_crashed() => {
+                println!("PostgreSQL crashed in the conversation of seed {seed}");
+                trial = Trial::default();
+                continue;
+            }
+            Err(panic) => resume_unwind(panic),
         };
-        let violation = outcome
-            .is_violation()
-            .then(|| violation(&mut trial, seed, &conversation, outcome.violations));
         let mut report = report.lock().expect("the report");
         report.conversations += 1;
         report.busy += busy;
@@ -112,7 +116,7 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
             let seconds = begun.elapsed().as_secs();
             println!("{so_far} conversations after {seconds} s, {wrong} violations");
         }
-        for told in outcome.heard.errors {
+        for told in heard.errors {
             *report.errors.entry(told.sqlstate).or_default() += 1;
         }
         if let Some(refusal) = refusal {
@@ -129,6 +133,24 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
             report.violations.push(violation);
         }
     }
+}
+
+/// What has come of one conversation, and how long that took.
+type Judged = (Heard, Duration, Option<Refusal>, Option<Violation>);
+
+fn judge(plan: &Plan, trial: &mut Trial, at: u64, conversation: &Conversation) -> Judged {
+    let started = Instant::now();
+    let outcome = trial.run(conversation);
+    let busy = started.elapsed();
+    let refusal = match at % plan.looked_at {
+        0 if !outcome.is_violation() => trial.assess(conversation, &outcome.heard),
+        _ => None,
+    };
+    let seed = plan.seed.wrapping_add(at);
+    let violation = outcome
+        .is_violation()
+        .then(|| violation(trial, seed, conversation, outcome.violations));
+    (outcome.heard, busy, refusal, violation)
 }
 
 fn violation(

@@ -50,6 +50,15 @@ impl Trial {
         self.court(conversation.session).run(conversation, number)
     }
 
+    /// Whether a server of it has crashed.
+    pub fn server_has_crashed(&self) -> bool {
+        let courts = [&self.plain, &self.governed];
+        courts
+            .into_iter()
+            .flatten()
+            .any(|court| court.world.has_crashed())
+    }
+
     /// Whether its first refusal was needless.
     pub fn assess(&mut self, conversation: &Conversation, heard: &Heard) -> Option<Refusal> {
         let (mut cut, refused) = needless::first_refusal(conversation, heard)?;

@@ -106,6 +106,11 @@ pub struct World {
 }
 
 impl World {
+    /// Whether a process of PostgreSQL was ended by a signal, which takes all of its connections along.
+    pub fn has_crashed(&self) -> bool {
+        self.postgres.log().contains("was terminated by signal")
+    }
+
     /// Starts both.
     pub fn start(rules: Rules) -> Self {
         let postgres = Postgres::start_with(

@@ -634,7 +634,7 @@ fn statements_that_name_tables() {
         ("create sequence s", "write; writes: s; cat: ddl"),
         (
             "create view v as table t",
-            "write; writes: v; reads: t; cat: ddl",
+            "write; writes: t, v; reads: t; cat: ddl",
         ),
         (
             "create index on s.t (f(a)) where b",
