@@ -120,9 +120,10 @@ impl Stage {
             Target::Direct => self.legs != Legs::None,
             _ => self.legs == Legs::Both,
         };
-        let expect = match is_encrypted {
-            true => "TLSv1.3 TLS_AES_256_GCM_SHA384",
-            false => "",
+        let expect = if is_encrypted {
+            "TLSv1.3 TLS_AES_256_GCM_SHA384"
+        } else {
+            ""
         };
         assert_eq!(session.rows(own), [[expect]], "{way:?}");
     }

@@ -1,4 +1,4 @@
-//! The two ways to the server: their connection strings, filled up from the environment, and their addresses.
+//! The two paths to the server: their connection strings, filled up from the environment, and their addresses.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -92,7 +92,7 @@ impl Target {
         let settings = startup_options::from_switches(options.as_bytes());
         let wrong = |reason: &dyn fmt::Display| BenchError::Dsn {
             path: self.path,
-            reason: format!("declares a token that is none: {reason}"),
+            reason: format!("declares an invalid token: {reason}"),
         };
         let text = startup_options::last(&settings, "fencing.token").unwrap_or_default();
         let text = String::from_utf8_lossy(text);
@@ -100,9 +100,9 @@ impl Target {
         let claims = tokens.as_ref().map_or(&[][..], TokenValue::claims);
         let number = |(scope, claim): &(Scope, Claim)| match claim {
             Claim::Token(token) => Ok((scope.clone(), *token)),
-            Claim::After(_) | Claim::Next | Claim::Lease(_) => {
-                Err(wrong(&format!("\"{claim}\" takes one")))
-            }
+            Claim::After(_) | Claim::Next | Claim::Lease(_) => Err(wrong(&format!(
+                "\"{claim}\" takes a new one; write a number"
+            ))),
         };
         claims.iter().map(number).collect()
     }
@@ -180,7 +180,9 @@ impl FromStr for TokenFlag {
     fn from_str(text: &str) -> Result<Self, String> {
         let text: String = text.split_whitespace().collect();
         match TokenValue::parse(&text, &Scope::default()) {
-            Ok(Some(value)) if value.takes() => Err("takes a token: write 34".to_owned()),
+            Ok(Some(value)) if value.takes() => {
+                Err("takes a new token: write a number, such as 34".to_owned())
+            }
             Ok(Some(_)) => Ok(Self(text)),
             Ok(None) => Err("is empty: write 34, or scheduler=34".to_owned()),
             Err(error) => Err(error.to_string()),
