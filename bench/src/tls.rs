@@ -13,7 +13,7 @@ use pgpalisade_tests::wire::{Batch, Wire};
 
 use crate::pgbench::{self, Moment, WARM_UP, micros};
 use crate::plan::{Cell, Plan, in_turn};
-use crate::record::{Figure, Measurement, Record, Target};
+use crate::record::{Figure, Measurement, Record, Target, counted};
 use crate::ways::{Encryption, Way, server};
 
 /// pgbench's tables, with this many rows.
@@ -136,7 +136,11 @@ pub(crate) fn tls(plan: &Plan) -> Vec<Record> {
     let stages = Legs::ALL.map(|legs| Stage::open(legs, clients));
     let mut records = Vec::new();
     for round in 1..=plan.rounds {
-        eprintln!("tls: round {round} of {}, {clients} clients", plan.rounds);
+        eprintln!(
+            "tls: round {round} of {}, {}",
+            plan.rounds,
+            counted(clients, "client")
+        );
         for stage in in_turn(&stages, round) {
             for protocol in PROTOCOLS {
                 let variant = format!("{protocol}, {}", stage.legs.name());

@@ -235,9 +235,6 @@ fn the_table() {
 fn paths_that_cannot_be_compared() {
     let stage = Stage::start();
     let (direct, proxied) = (dsn(&stage.postgres.tcp()), dsn(&stage.proxy.endpoint()));
-    refused(bench(&proxied, &proxied, &[]), 2, &["the same address"]);
-    let localhost = proxied.replace("127.0.0.1", "localhost");
-    refused(bench(&localhost, &proxied, &[]), 2, &["the same address"]);
     refused(
         bench(&direct, &dsn(&stage.postgres.socket()), &[]),
         1,
@@ -270,11 +267,13 @@ fn paths_that_cannot_be_compared() {
         &["lead to different servers", "system identifier"],
     );
     let through = dsn(&other.proxy.endpoint());
-    refused(
-        bench(&through, &proxied, &[]),
-        1,
-        &["also leads through pgpalisade"],
-    );
+    for direct in [&through, &proxied] {
+        refused(
+            bench(direct, &proxied, &[]),
+            1,
+            &["also leads through pgpalisade"],
+        );
+    }
 }
 
 #[test]

@@ -16,11 +16,6 @@ pub(crate) enum BenchError {
     /// A connection string that is none. It is not quoted: it may hold a password.
     #[error("{} {reason}", path.flag())]
     Dsn { path: Path, reason: String },
-    /// Nothing to compare.
-    #[error(
-        "--direct and --proxied are the same address, {0}: give PostgreSQL's address and the proxy's"
-    )]
-    OneAddress(UpstreamAddr),
     /// No session.
     #[error("cannot log in at the {path} address {address}: {said}")]
     Login {
@@ -103,7 +98,7 @@ impl BenchError {
 
     /// The command line is at fault.
     pub(crate) const fn is_usage(&self) -> bool {
-        matches!(self, Self::Dsn { .. } | Self::OneAddress(_))
+        matches!(self, Self::Dsn { .. })
     }
 }
 

@@ -15,7 +15,7 @@ use tokio_postgres::error::SqlState;
 use super::BenchError;
 use super::error::{Said, current};
 use super::load::{IDENTIFIER, MARK, SCOPE, SERVER, STATUS};
-use super::target::{Path, Target, is_one_place};
+use super::target::{Path, Target};
 
 /// A login, or a question, is given up after this.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -165,9 +165,6 @@ impl Server {
 
 /// Looks. Nothing is declared, and nothing written.
 pub(super) async fn look(direct: &Target, proxied: &Target) -> Result<Survey, BenchError> {
-    if is_one_place(direct, proxied).await {
-        return Err(BenchError::OneAddress(direct.address.clone()));
-    }
     let direct_server = {
         let connection = Connection::open(direct).await?;
         let server = server(&connection, Path::Direct).await?;

@@ -1,9 +1,7 @@
 //! The two paths to the server: their connection strings, filled up from the environment, and their addresses.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
-use std::time::Duration;
 
 use pgpalisade_authority::{Claim, Scope, Token};
 use pgpalisade_tls::{Login, Secret};
@@ -127,47 +125,6 @@ impl Target {
             ..self
         }
     }
-
-    /// Every address that the name stands for, or the canonical path of the socket.
-    async fn places(&self) -> Vec<Place> {
-        match &self.address {
-            UpstreamAddr::Tcp { host, port } => {
-                let looked_up = tokio::net::lookup_host((host.as_str(), *port));
-                match tokio::time::timeout(LOOK_UP, looked_up).await {
-                    Ok(Ok(found)) => found.map(|at| Place::Tcp(at.ip(), at.port())).collect(),
-                    // Connecting says what is wrong with the name.
-                    _ => Vec::new(),
-                }
-            }
-            UpstreamAddr::Unix(path) => {
-                // The directory's: the socket itself may not be there.
-                let real = path
-                    .parent()
-                    .and_then(|directory| directory.canonicalize().ok());
-                let place = real
-                    .zip(path.file_name())
-                    .map(|(directory, name)| directory.join(name));
-                place.map(Place::Unix).into_iter().collect()
-            }
-        }
-    }
-}
-
-const LOOK_UP: Duration = Duration::from_secs(5);
-
-#[derive(PartialEq, Eq)]
-enum Place {
-    Tcp(IpAddr, u16),
-    Unix(std::path::PathBuf),
-}
-
-/// Whether both lead to one listening socket, as far as names tell: `localhost` and `127.0.0.1` are one.
-pub(super) async fn is_one_place(direct: &Target, proxied: &Target) -> bool {
-    if direct.address == proxied.address {
-        return true;
-    }
-    let (some, others) = tokio::join!(direct.places(), proxied.places());
-    some.iter().any(|place| others.contains(place))
 }
 
 /// `34`, or `scheduler=34,billing=7`, without white space, so that it is one word of the options.
@@ -284,21 +241,6 @@ mod tests {
         assert!(wrong.tokens(&Scope::default()).is_err());
         for wrong in ["", "x", "0", "a=b", "a b=-1"] {
             assert!(wrong.parse::<TokenFlag>().is_err(), "{wrong}");
-        }
-    }
-
-    #[tokio::test]
-    async fn one_place_under_two_names() {
-        for (direct, proxied, one) in [
-            ("host=db port=1", "host=db port=1 user=x", true),
-            ("host=db port=1", "host=db port=2", false),
-            ("host=localhost port=1", "host=127.0.0.1 port=1", true),
-            ("host=localhost port=1", "host=127.0.0.1 port=2", false),
-            ("host=/tmp port=1", "host=/tmp/../tmp port=1", true),
-            ("host=/tmp port=1", "host=localhost port=1", false),
-        ] {
-            let found = is_one_place(&target(direct, &[]), &target(proxied, &[])).await;
-            assert_eq!(found, one, "{direct} and {proxied}");
         }
     }
 }
