@@ -57,8 +57,7 @@ impl Row {
     /// Of at least one round, direct and proxied.
     fn of(name: &'static str, rounds: &[(f64, f64)]) -> Option<Self> {
         let sorted = |figure: &dyn Fn(&(f64, f64)) -> f64| {
-            let rounded = |round| (figure(round) * 100.0).round() / 100.0;
-            let mut figures: Vec<f64> = rounds.iter().map(rounded).collect();
+            let mut figures: Vec<f64> = rounds.iter().map(figure).collect();
             figures.sort_by(f64::total_cmp);
             figures
         };
@@ -71,7 +70,10 @@ impl Row {
             direct: middle(&sorted(&|(direct, _)| *direct))?,
             proxied: middle(&sorted(&|(_, proxied)| *proxied))?,
             difference: middle(&differences)?,
-            spread: (*differences.first()?, *differences.last()?),
+            spread: (
+                hundredths(*differences.first()?),
+                hundredths(*differences.last()?),
+            ),
             percent: middle(&sorted(&percent))?,
             significant: is_significant(&differences),
         })
@@ -86,12 +88,15 @@ fn is_significant(differences: &[f64]) -> bool {
     more.abs_diff(less) as f64 - 1.0 > 1.96 * ((more + less) as f64).sqrt()
 }
 
+/// The median.
 fn middle(sorted: &[f64]) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
-    Some(f64::midpoint(
-        *sorted.get(last / 2)?,
-        *sorted.get(last.div_ceil(2))?,
-    ))
+    let (below, above) = (*sorted.get(last / 2)?, *sorted.get(last.div_ceil(2))?);
+    Some(hundredths(f64::midpoint(below, above)))
+}
+
+fn hundredths(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
 }
 
 /// `None`: there is not one round.
