@@ -7,7 +7,7 @@ use std::path::Path;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::record::{Figure, Measurement, Record, Target, median};
+use crate::record::{Figure, Measurement, Record, Target, counted, median};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -74,14 +74,7 @@ fn draw_panel(
         .fold(1.0, f64::max);
     let across: Range<f64> = -0.5..protocols.len() as f64 - 0.5;
     let mut chart = ChartBuilder::on(area)
-        .caption(
-            if clients == 1 {
-                "1 client".to_owned()
-            } else {
-                format!("{clients} clients")
-            },
-            (FONT, 15),
-        )
+        .caption(counted(clients, "client"), (FONT, 15))
         .margin(10)
         .x_label_area_size(30)
         .y_label_area_size(40)

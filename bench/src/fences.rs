@@ -11,7 +11,7 @@ use pgpalisade_tests::postgres::Postgres;
 use crate::pgbench::{self, Load};
 use crate::plan::{Cell, Plan, in_turn};
 use crate::process;
-use crate::record::{Figure, Measurement, Record, Target};
+use crate::record::{Figure, Measurement, Record, Target, counted};
 use crate::ways::{Way, server};
 
 const SETUP: &str = "CREATE TABLE ledger (amount int);
@@ -59,8 +59,9 @@ pub(crate) fn fences(plan: &Plan) -> Vec<Record> {
         // With more the cores are divided, and nothing else changes.
         for &clients in plan.clients.iter().take(2) {
             eprintln!(
-                "fences: round {round} of {}, {clients} clients",
-                plan.rounds
+                "fences: round {round} of {}, {}",
+                plan.rounds,
+                counted(clients, "client")
             );
             for &(variant, target, statements) in in_turn(&FENCES, round) {
                 let way = match target {

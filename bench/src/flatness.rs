@@ -71,7 +71,7 @@ pub(crate) fn sessions(plan: &Plan) -> Vec<Record> {
 
 impl Crowd {
     fn open(target: Target, number: u32) -> Self {
-        eprintln!("sessions: {} with {number} idle ones", target.name());
+        eprintln!("sessions: {}, {number} idle", target.name());
         let postgres = server(number + ACTIVE, &[FEW_BUFFERS]);
         pgbench::initialise(&postgres, 1);
         let way = Way::open(target, &postgres, number + ACTIVE);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pgpalisade_tests::wire::{Endpoint, Wire};
 
 use crate::plan::{Cell, Plan};
-use crate::record::{Figure, Measurement, Record, Target};
+use crate::record::{Figure, Measurement, Record, Target, counted};
 use crate::takeover::{Stage, StoreKind, USER};
 
 /// The next one has asked by then, and waits.
@@ -60,7 +60,7 @@ pub(crate) fn handover(plan: &Plan) -> Vec<Record> {
                 End::Released | End::Killed => plan.takeovers,
                 End::Paused => plan.takeovers.min(PAUSED_ROUNDS),
             };
-            eprintln!("handover: {kind}, {end}, {rounds} rounds");
+            eprintln!("handover: {kind}, {end}, {}", counted(rounds, "round"));
             for round in 1..=rounds {
                 let cell = Cell {
                     measurement: Measurement::Handover,

@@ -150,6 +150,12 @@ pub(crate) fn write(path: &Path, records: &[Record]) -> csv::Result<()> {
     Ok(writer.flush()?)
 }
 
+/// A number with its noun.
+pub(crate) fn counted(number: u32, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
+
 /// The median. `None` of nothing.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();

@@ -1,6 +1,6 @@
 //! The table: a row for each figure, a column for each target, medians over the rounds.
 
-use crate::record::{Figure, Measurement, Record, Target, median};
+use crate::record::{Figure, Measurement, Record, Target, counted, median};
 
 /// What a row is about.
 type Key<'a> = (Measurement, &'a str, u32, Figure);
@@ -68,10 +68,7 @@ fn key(record: &Record) -> Key<'_> {
 }
 
 fn label((measurement, variant, number, figure): Key<'_>) -> String {
-    let of = |what: &str| match number {
-        1 => format!("1 {what}"),
-        n => format!("{n} {what}s"),
-    };
+    let of = |what| counted(number, what);
     let what = match measurement {
         Measurement::Transactions | Measurement::Tls => format!("{}, {variant}", of("client")),
         Measurement::Copy => format!("COPY {variant}, {number} MB"),

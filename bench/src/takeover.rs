@@ -12,7 +12,7 @@ use pgpalisade_tests::stage::leader;
 use pgpalisade_tests::wire::{Endpoint, Message, Wire, pretty};
 
 use crate::plan::{Cell, Plan};
-use crate::record::{Figure, Measurement, Record, Target};
+use crate::record::{Figure, Measurement, Record, Target, counted};
 
 const WRITE: &str = "BEGIN; INSERT INTO jobs (who) VALUES (1)";
 pub(crate) const USER: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
@@ -67,8 +67,9 @@ pub(crate) fn takeover(plan: &Plan) -> Vec<Record> {
         let mut stage = Stage::start(kind, most);
         for &number in plan.old_sessions {
             eprintln!(
-                "takeover: {kind}, over {number} sessions, {} rounds",
-                plan.takeovers
+                "takeover: {kind}, over {}, {}",
+                counted(number, "session"),
+                counted(plan.takeovers, "round")
             );
             for round in 1..=plan.takeovers {
                 let cell = Cell {

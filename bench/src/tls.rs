@@ -13,7 +13,7 @@ use pgpalisade_tests::wire::{Batch, Wire};
 
 use crate::pgbench::{self, Moment, WARM_UP, micros};
 use crate::plan::{Cell, Plan, in_turn};
-use crate::record::{Figure, Measurement, Record, Target};
+use crate::record::{Figure, Measurement, Record, Target, counted};
 use crate::ways::{Encryption, Way, server};
 
 /// pgbench's tables, with this many rows.
@@ -120,9 +120,10 @@ impl Stage {
             Target::Direct => self.legs != Legs::None,
             _ => self.legs == Legs::Both,
         };
-        let expect = match is_encrypted {
-            true => "TLSv1.3 TLS_AES_256_GCM_SHA384",
-            false => "",
+        let expect = if is_encrypted {
+            "TLSv1.3 TLS_AES_256_GCM_SHA384"
+        } else {
+            ""
         };
         assert_eq!(session.rows(own), [[expect]], "{way:?}");
     }
@@ -135,7 +136,11 @@ pub(crate) fn tls(plan: &Plan) -> Vec<Record> {
     let stages = Legs::ALL.map(|legs| Stage::open(legs, clients));
     let mut records = Vec::new();
     for round in 1..=plan.rounds {
-        eprintln!("tls: round {round} of {}, {clients} clients", plan.rounds);
+        eprintln!(
+            "tls: round {round} of {}, {}",
+            plan.rounds,
+            counted(clients, "client")
+        );
         for stage in in_turn(&stages, round) {
             for protocol in PROTOCOLS {
                 let variant = format!("{protocol}, {}", stage.legs.name());

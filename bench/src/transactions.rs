@@ -11,7 +11,7 @@ use pgpalisade_tests::wire::{Batch, Wire, pretty};
 use crate::pgbench::{self, Load};
 use crate::plan::{Cell, Plan, in_turn};
 use crate::process;
-use crate::record::{Figure, Measurement, Record, Target};
+use crate::record::{Figure, Measurement, Record, Target, counted};
 use crate::ways::{Way, server};
 
 const PROTOCOLS: [&str; 3] = ["simple", "extended", "prepared"];
@@ -51,8 +51,9 @@ pub(crate) fn transactions(plan: &Plan) -> Vec<Record> {
     for round in 1..=plan.rounds {
         for &clients in plan.clients {
             eprintln!(
-                "transactions: round {round} of {}, {clients} clients",
-                plan.rounds
+                "transactions: round {round} of {}, {}",
+                plan.rounds,
+                counted(clients, "client")
             );
             for protocol in PROTOCOLS {
                 let cell = Cell {

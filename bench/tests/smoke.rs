@@ -13,6 +13,9 @@ use std::process::Command;
 /// Rounds of a target, by measurement and figure.
 type Found = BTreeMap<(String, String, String), usize>;
 
+/// What one target has shown in one round, by figure.
+type Shown = BTreeMap<String, f64>;
+
 const ALL: [&str; 5] = ["direct", "haproxy", "pgbouncer", "pgpalisade", "relay"];
 const PROXIES: [&str; 4] = ["haproxy", "pgbouncer", "pgpalisade", "relay"];
 
@@ -30,16 +33,54 @@ fn run(out: &Path, flags: &[&str]) -> String {
 
 fn read(csv: &Path) -> Found {
     let mut found = Found::new();
+    let mut rounds: BTreeMap<[String; 5], Shown> = BTreeMap::new();
     for line in csv::Reader::from_path(csv).unwrap().records() {
         let line = line.unwrap();
         let value: f64 = line[6].parse().unwrap();
-        // So few idle sessions may fit into memory that the process has already, and one of two windows may be
-        // without CPU time, but nothing is less than nothing.
-        assert!(value.is_finite() && value >= 0.0, "{line:?}");
         let key = [0, 5, 1].map(|column| line[column].to_owned());
         *found.entry(key.into()).or_default() += 1;
+        let round = [0, 1, 2, 3, 4].map(|column| line[column].to_owned());
+        let shown = rounds.entry(round).or_default();
+        assert!(
+            shown.insert(line[5].to_owned(), value).is_none(),
+            "{line:?}"
+        );
+    }
+    for (round, shown) in &rounds {
+        plausible(round, shown);
     }
     found
+}
+
+/// These figures can be true together.
+#[track_caller]
+fn plausible(round: &[String; 5], shown: &Shown) {
+    for (figure, value) in shown {
+        // So few idle sessions may fit into memory that the process has already, a window may be without CPU time, and
+        // not every write meets another one.
+        let may_be_none = ["KiB", "CPU us", "multixacts"].contains(&figure.as_str());
+        let least = if may_be_none { 0.0 } else { f64::MIN_POSITIVE };
+        assert!(
+            (least..1e9).contains(value),
+            "{figure}: {round:?} {shown:?}"
+        );
+    }
+    let of = |figure: &str| shown.get(figure).copied();
+    if let Some((rate, p50)) = of("per second").zip(of("p50 us")) {
+        // Little's law: each client waits for one answer. Half of them take no longer than twice the mean.
+        let clients: f64 = round[3].parse().unwrap();
+        let waiting = rate * p50 / 1e6 / clients;
+        assert!((0.05..2.5).contains(&waiting), "{round:?} {shown:?}");
+        assert!(
+            of("p99 us").is_none_or(|p99| p50 <= p99),
+            "{round:?} {shown:?}"
+        );
+    }
+    let work = of("per second").or_else(|| of("MB/s"));
+    if let Some((work, cpu)) = work.zip(of("CPU us")) {
+        let cores = std::thread::available_parallelism().unwrap().get() as f64;
+        assert!(work * cpu / 1e6 < cores * 1.5, "{round:?} {shown:?}");
+    }
 }
 
 #[track_caller]
@@ -123,11 +164,11 @@ fn a_soak_has_all_phases() {
         let mut rows = rows.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
         let row = rows.find(|row| row.len() == 12 && row[2] == phase);
         let row = row.unwrap_or_else(|| panic!("no {phase:?} in:\n{printed}"));
-        // Latency, throughput and memory.
-        for column in [3, 4, 5, 7] {
-            let value: f64 = row[column].parse().unwrap();
-            assert!(value.is_finite() && value > 0.0, "{row:?}");
-        }
+        let [p50, p99, rate, memory] =
+            [3, 4, 5, 7].map(|column| row[column].parse::<f64>().unwrap());
+        assert!(1.0 < p50 && p50 <= p99 && p99.is_finite(), "{row:?}");
+        // 50 in a second are asked for, and a proxy needs some memory.
+        assert!((25.0..100.0).contains(&rate) && memory > 1.0, "{row:?}");
         let [refusals, scrapes, pictures] = [8, 9, 10].map(|column| row[column] != "0");
         assert_eq!(
             [refusals, scrapes, pictures],

@@ -16,11 +16,6 @@ pub(crate) enum BenchError {
     /// A connection string that is none. It is not quoted: it may hold a password.
     #[error("{} {reason}", path.flag())]
     Dsn { path: Path, reason: String },
-    /// Nothing to compare.
-    #[error(
-        "--direct and --proxied lead to one address, {0}: give PostgreSQL's own and the proxy's"
-    )]
-    OneAddress(UpstreamAddr),
     /// No session.
     #[error("cannot log in at the {path} address {address}: {said}")]
     Login {
@@ -29,29 +24,31 @@ pub(crate) enum BenchError {
         said: Said,
     },
     /// Nobody answers.
-    #[error("the {path} address {address} does not answer within {within:?}")]
+    #[error("the {path} address {address} did not answer within {within:?}")]
     Silent {
         path: Path,
         address: UpstreamAddr,
         within: Duration,
     },
-    /// What is behind `--proxied` is PostgreSQL itself, or another proxy.
+    /// `--proxied` leads to PostgreSQL itself, or to another proxy.
     #[error(
-        "what listens at the proxied address {0} is no pgpalisade: it does not know SHOW fencing.status"
+        "the server at the proxied address {0} is not pgpalisade: it does not know SHOW fencing.status; give the \
+         proxy's address"
     )]
     NoProxy(UpstreamAddr),
-    /// What is behind `--direct` is a pgpalisade.
-    #[error("the direct address {0} leads through pgpalisade too: give PostgreSQL's own address")]
+    /// `--direct` leads to a pgpalisade.
+    #[error("the direct address {0} also leads through pgpalisade: give PostgreSQL's own address")]
     DirectIsProxied(UpstreamAddr),
     /// They would be two servers that are compared.
     #[error(
-        "the two addresses do not lead to the same server: {direct} directly, {proxied} through the proxy"
+        "the two addresses lead to different servers: directly {direct}, through the proxy {proxied}; give two paths \
+         to one server"
     )]
     OtherServer { direct: String, proxied: String },
     /// The bench is no leader: it does not raise marks.
     #[error(
-        "token {token} would be a takeover: the mark of scope \"{scope}\" is {mark}, and the bench ends nobody's \
-         sessions; give the current token, --token {}",
+        "token {token} would be a takeover: the mark of scope \"{scope}\" is {mark}, and the benchmark must not \
+         end anybody's sessions; give the current token: --token {}",
         current(scope, mark)
     )]
     Takeover {
@@ -61,14 +58,14 @@ pub(crate) enum BenchError {
     },
     /// The same, where no leader has been yet.
     #[error(
-        "no token has been declared in scope \"{0}\" yet, and the bench is not to be its first leader; declare one \
+        "no token has been declared in scope \"{0}\" yet, and the benchmark must not be its first leader; declare one \
          through the proxy: psql -c \"SET fencing.token = '{0}=1'\""
     )]
     NoMark(Scope),
     /// The session may not make its table.
     #[error(
-        "the proxied session may not write: {said}; the bench needs the current token, which it then shares with the \
-         leader: {hint}"
+        "the proxied session may not write: {said}; the benchmark needs the current token, which it then shares with \
+         the leader: {hint}"
     )]
     NoToken { said: Said, hint: String },
     /// A statement failed, or its session was ended.
@@ -101,7 +98,7 @@ impl BenchError {
 
     /// The command line is at fault.
     pub(crate) const fn is_usage(&self) -> bool {
-        matches!(self, Self::Dsn { .. } | Self::OneAddress(_))
+        matches!(self, Self::Dsn { .. })
     }
 }
 
@@ -128,9 +125,10 @@ impl Said {
             Some(db) => {
                 let code = db.code().code().to_owned();
                 // The proxy's own messages begin with it.
-                let text = match db.message().starts_with(&code) {
-                    true => format!("{}: {}", db.severity(), db.message()),
-                    false => format!("{}: {} ({code})", db.severity(), db.message()),
+                let text = if db.message().starts_with(&code) {
+                    format!("{}: {}", db.severity(), db.message())
+                } else {
+                    format!("{}: {} ({code})", db.severity(), db.message())
                 };
                 (code, text)
             }

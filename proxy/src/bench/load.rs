@@ -10,9 +10,9 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Workload {
-    /// Reads no table: SELECT of a parameter
+    /// SELECT of a parameter; reads no table
     Select,
-    /// Updates the one row of a temporary table that each session makes for itself; needs a token
+    /// UPDATE of the one row of a temporary table, which each session creates for itself; needs a token
     Write,
 }
 
@@ -20,11 +20,11 @@ pub(crate) enum Workload {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Protocol {
-    /// One message with the text, values written into it
+    /// One message, with the value in the text
     Simple,
-    /// Parsed anew each time, with a parameter
+    /// Parsed each time, with a parameter
     Extended,
-    /// Parsed once in each session, then executed by name with a parameter
+    /// Parsed once per session, then executed by name with a parameter
     Prepared,
 }
 

@@ -1,11 +1,11 @@
-//! What pgpalisade adds in the environment of a user: two ways to one server, measured in turns.
+//! What pgpalisade adds in the environment of a user: two paths to one server, measured in turns.
 //!
 //! - `target`, `survey`: the two connection strings, and whether they are what they should be.
 //! - `load`: every statement that is sent. `session`: a session that sends one, again and again.
 //! - `rounds`: the turns of a whole measurement, in their order.
 //! - `report`: what the rounds say together.
 //!
-//! The ways take turns, and every second round begins with the other one, so that what else the machine does meets
+//! The paths take turns, and every second round begins with the other one, so that what else the machine does meets
 //! both. Each round gives one difference; the report is made of these.
 
 mod error;
@@ -24,7 +24,7 @@ pub(crate) use error::BenchError;
 pub(crate) use load::{Protocol, Workload};
 pub(crate) use report::{Report, Row};
 pub(crate) use rounds::Round;
-pub(crate) use survey::{Proof, Way};
+pub(crate) use survey::{Proof, Survey, Way};
 pub(crate) use target::{Path, Target, TokenFlag};
 
 /// What is measured, and how.
@@ -34,26 +34,26 @@ pub(crate) struct Plan {
     pub(crate) proxied: Target,
     pub(crate) workload: Workload,
     pub(crate) protocol: Protocol,
-    /// Sessions on each way.
+    /// Sessions on each path.
     pub(crate) clients: usize,
     pub(crate) rounds: usize,
-    /// How long each way is measured in a round.
+    /// How long each path is measured in a round.
     pub(crate) length: Duration,
 }
 
 /// What has been done.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Event<'a> {
-    /// Both ways work, and lead to the same server.
+    /// Both paths work, and lead to the same server.
     Surveyed,
-    /// Both ways have had their turn. The number is from 1.
+    /// Both paths have had their turn. The number is from 1.
     Round(usize, &'a Round),
 }
 
-/// Measures, and tells what it has done. When `stop` is cancelled it ends with the rounds that are complete.
+/// Measures, and tells what it has done. When `stop` is cancelled, it ends with the rounds that are complete.
 ///
 /// # Errors
-/// Where the two ways are not what they should be, or one of them fails, or not one round was complete.
+/// If the two paths are not what they should be, or one of them fails, or not one round was complete.
 pub(crate) async fn run(
     plan: &Plan,
     stop: &CancellationToken,

@@ -4,15 +4,14 @@ use serde::Serialize;
 
 use super::Plan;
 use super::load::{Protocol, Workload};
-use super::rounds::Round;
-use super::survey::{Proof, Survey, Way};
+use super::rounds::{Round, Turn};
+use super::survey::Survey;
 
 /// Everything that was measured. This is what `--json` prints.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Report {
-    pub(crate) direct: Way,
-    pub(crate) proxied: Way,
-    pub(crate) same_server: Proof,
+    #[serde(flatten)]
+    pub(crate) survey: Survey,
     pub(crate) workload: Workload,
     pub(crate) protocol: Protocol,
     pub(crate) clients: usize,
@@ -20,13 +19,13 @@ pub(crate) struct Report {
     pub(crate) rounds: usize,
     /// Fewer than were asked for: it was ended before its time.
     pub(crate) interrupted: bool,
-    /// How long each way was measured in a round.
+    /// How long each path was measured in a round.
     pub(crate) round_ms: u64,
-    /// Statements in a second; then percentiles of the latency, in microseconds.
+    /// Statements in a second; then mean, percentiles and most of the latency, in microseconds.
     pub(crate) rows: Vec<Row>,
 }
 
-/// One figure on both ways. All are medians over the rounds.
+/// One figure on both paths: medians over the rounds, rounded to hundredths.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
@@ -38,14 +37,20 @@ pub(crate) struct Row {
     pub(crate) spread: (f64, f64),
     /// The difference as a part of direct, in percent.
     pub(crate) percent: f64,
+    /// So many rounds agree on the sign of the difference that chance alone rarely does it.
+    pub(crate) significant: bool,
 }
 
-/// Which part of the statements is answered within each figure; 1 is the slowest of a round.
-const QUANTILES: [(&str, f64); 4] = [
-    ("p50 us", 0.5),
-    ("p90 us", 0.9),
-    ("p99 us", 0.99),
-    ("max us", 1.0),
+/// A figure's name and value.
+type Figure = (&'static str, fn(&Turn) -> f64);
+
+const FIGURES: [Figure; 6] = [
+    ("statements/s", |turn| turn.throughput),
+    ("mean us", |turn| turn.mean),
+    ("p50 us", |turn| turn.p50),
+    ("p90 us", |turn| turn.p90),
+    ("p99 us", |turn| turn.p99),
+    ("max us", |turn| turn.max),
 ];
 
 impl Row {
@@ -65,46 +70,50 @@ impl Row {
             direct: middle(&sorted(&|(direct, _)| *direct))?,
             proxied: middle(&sorted(&|(_, proxied)| *proxied))?,
             difference: middle(&differences)?,
-            spread: (*differences.first()?, *differences.last()?),
+            spread: (
+                hundredths(*differences.first()?),
+                hundredths(*differences.last()?),
+            ),
             percent: middle(&sorted(&percent))?,
+            significant: is_significant(&differences),
         })
-    }
-
-    /// Some rounds had more on one way and some on the other: the difference may be chance.
-    pub(crate) fn may_be_chance(&self) -> bool {
-        let (least, most) = self.spread;
-        least <= 0.0 && most >= 0.0
     }
 }
 
+/// The two-sided sign test at 5 %, by its normal approximation with the correction for continuity: fewer than six
+/// rounds show nothing.
+fn is_significant(differences: &[f64]) -> bool {
+    let more = differences.iter().filter(|found| **found > 0.0).count();
+    let less = differences.iter().filter(|found| **found < 0.0).count();
+    more.abs_diff(less) as f64 - 1.0 > 1.96 * ((more + less) as f64).sqrt()
+}
+
+/// The median.
 fn middle(sorted: &[f64]) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
-    Some(f64::midpoint(
-        *sorted.get(last / 2)?,
-        *sorted.get(last.div_ceil(2))?,
-    ))
+    let (below, above) = (*sorted.get(last / 2)?, *sorted.get(last.div_ceil(2))?);
+    Some(hundredths(f64::midpoint(below, above)))
+}
+
+fn hundredths(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
 }
 
 /// `None`: there is not one round.
 pub(super) fn of(plan: &Plan, survey: Survey, rounds: &[Round]) -> Option<Report> {
-    let row = |name, figure: &dyn Fn(&Round) -> (f64, f64)| {
-        Row::of(name, &rounds.iter().map(figure).collect::<Vec<_>>())
-    };
-    let mut rows = vec![row("statements/s", &Round::throughput)?];
-    for (name, quantile) in QUANTILES {
-        rows.push(row(name, &|round| round.latency(quantile))?);
-    }
+    let rows = FIGURES.map(|(name, figure)| {
+        let both = |round: &Round| (figure(&round.direct), figure(&round.proxied));
+        Row::of(name, &rounds.iter().map(both).collect::<Vec<_>>())
+    });
     Some(Report {
-        direct: survey.direct,
-        proxied: survey.proxied,
-        same_server: survey.same_server,
+        survey,
         workload: plan.workload,
         protocol: plan.protocol,
         clients: plan.clients,
         rounds: rounds.len(),
         interrupted: rounds.len() < plan.rounds,
         round_ms: u64::try_from(plan.length.as_millis()).unwrap_or(u64::MAX),
-        rows,
+        rows: rows.into_iter().collect::<Option<_>>()?,
     })
 }
 
@@ -112,7 +121,7 @@ pub(super) fn of(plan: &Plan, survey: Survey, rounds: &[Round]) -> Option<Report
 mod tests {
     use super::*;
 
-    /// What every way has in common, a bad minute of the machine, is not in the difference.
+    /// What both paths have in common, a bad minute of the machine, is not in the difference.
     #[test]
     fn rounds_are_compared_in_pairs() {
         let rounds = [
@@ -126,10 +135,34 @@ mod tests {
         assert_eq!((row.direct, row.proxied), (200.0, 211.0));
         assert_eq!((row.difference, row.spread), (10.0, (9.0, 12.0)));
         assert_eq!(row.percent, 5.5);
-        assert!(!row.may_be_chance());
         assert_eq!(Row::of("p50 us", &rounds[..2]).unwrap().difference, 10.5);
         assert!(Row::of("p50 us", &[]).is_none());
-        let row = Row::of("p50 us", &[(100.0, 90.0), (100.0, 110.0)]).unwrap();
-        assert!(row.may_be_chance());
+        let row = Row::of("p50 us", &[(3.0, 3.0 + 1.0 / 3.0)]).unwrap();
+        assert_eq!((row.proxied, row.percent), (3.33, 11.11));
+    }
+
+    /// The exact two-sided chance of so uneven a split, or a more uneven one, is below 5 % in the significant ones.
+    #[test]
+    fn few_rounds_and_mixed_signs_are_not_significant() {
+        for (more, less, same, expect) in [
+            (1, 0, 0, false),
+            (5, 0, 0, false),
+            (6, 0, 0, true),
+            (0, 6, 6, true),
+            (5, 0, 7, false),
+            (9, 3, 0, false),
+            (10, 2, 0, true),
+            (2, 10, 0, true),
+            (59, 41, 0, false),
+            (61, 39, 0, true),
+            (0, 0, 12, false),
+        ] {
+            let differences = [vec![1.0; more], vec![-1.0; less], vec![0.0; same]].concat();
+            assert_eq!(
+                is_significant(&differences),
+                expect,
+                "{more}, {less}, {same}"
+            );
+        }
     }
 }

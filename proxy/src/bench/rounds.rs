@@ -1,4 +1,4 @@
-//! The turns of a whole measurement, in their order. In a turn each session of one way sends its next statement when
+//! The turns of a whole measurement, in their order. In a turn each session of one path sends its next statement when
 //! the last is answered.
 
 use std::io;
@@ -15,45 +15,71 @@ use super::survey::{ANSWER_WITHIN, token_hint};
 use super::target::{Path, Target};
 use super::{BenchError, Event, Plan};
 
-/// A way is warmed up for a round, but no longer than this.
+/// A path is warmed up for a round, but no longer than this.
 const WARM_UP_MAX: Duration = Duration::from_secs(2);
 
-/// Both ways have had their turn.
-#[derive(Debug, Clone)]
+/// Both paths have had their turn.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Round {
-    pub(super) direct: Turn,
-    pub(super) proxied: Turn,
+    pub(crate) direct: Turn,
+    pub(crate) proxied: Turn,
 }
 
-/// What came of a turn of one way.
-#[derive(Debug, Clone)]
+/// The figures of one path's turn. Latencies are in microseconds, from sending a statement to the end of its answer.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn {
-    /// Nanoseconds from sending a statement to the end of its answer, for those that were answered in time.
-    latencies: Histogram<u64>,
-    length: Duration,
+    /// Statements in a second.
+    pub(crate) throughput: f64,
+    pub(super) mean: f64,
+    pub(super) p50: f64,
+    pub(super) p90: f64,
+    pub(super) p99: f64,
+    pub(super) max: f64,
 }
 
-impl Round {
-    /// Statements in a second that were answered, on the direct way and on the other.
-    pub(crate) fn throughput(&self) -> (f64, f64) {
-        let of = |turn: &Turn| turn.latencies.len() as f64 / turn.length.as_secs_f64();
-        (of(&self.direct), of(&self.proxied))
-    }
-
-    /// Microseconds within which this part of the statements was answered, in the same order.
-    pub(crate) fn latency(&self, quantile: f64) -> (f64, f64) {
-        let of = |turn: &Turn| turn.latencies.value_at_quantile(quantile) as f64 / 1_000.0;
-        (of(&self.direct), of(&self.proxied))
+impl Turn {
+    /// Of every statement that was begun in a turn which lasted so long until the last of them was answered.
+    fn of(latencies: &Latencies, length: Duration) -> Self {
+        let nanos = latencies.0.lock();
+        let within = |quantile| nanos.value_at_quantile(quantile) as f64 / 1_000.0;
+        Self {
+            throughput: nanos.len() as f64 / length.as_secs_f64(),
+            mean: nanos.mean() / 1_000.0,
+            p50: within(0.5),
+            p90: within(0.9),
+            p99: within(0.99),
+            max: within(1.0),
+        }
     }
 }
 
-/// Open sessions of one way.
+/// Nanoseconds, with three digits.
+struct Latencies(Mutex<Histogram<u64>>);
+
+impl Latencies {
+    fn new() -> Result<Self, BenchError> {
+        let empty = Histogram::new(3).map_err(not_counted)?;
+        Ok(Self(Mutex::new(empty)))
+    }
+
+    /// The histogram grows with what it is given. Its `saturating_record` would not: it clamps.
+    fn record(&self, latency: Duration) -> Result<(), BenchError> {
+        let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.0.lock().record(nanos).map_err(not_counted)
+    }
+}
+
+fn not_counted(error: impl std::error::Error + Send + Sync + 'static) -> BenchError {
+    BenchError::system("cannot record latencies", io::Error::other(error))
+}
+
+/// Open sessions of one path.
 struct Sessions {
     path: Path,
     open: Vec<Arc<Session>>,
 }
 
-/// Opens all sessions, warms both ways up, and lets them take turns. If it is stopped, the rounds are those that were
+/// Opens all sessions, warms both paths up, and lets them take turns. If it is stopped, the rounds are those that were
 /// complete.
 pub(super) async fn measure(
     plan: &Plan,
@@ -86,7 +112,7 @@ pub(super) async fn measure(
     }
 }
 
-/// The ways take turns in being the first.
+/// The paths take turns in being the first.
 async fn round(
     number: usize,
     [direct, proxied]: [&Sessions; 2],
@@ -116,11 +142,9 @@ impl Sessions {
 
     /// Nothing holds the sessions afterwards, however it ends.
     async fn turn(&self, length: Duration, stop: &CancellationToken) -> Result<Turn, BenchError> {
-        let latencies = Histogram::new(3).map_err(|error| {
-            BenchError::system("cannot make a histogram", io::Error::other(error))
-        })?;
-        let latencies = Arc::new(Mutex::new(latencies));
-        let end = Instant::now() + length;
+        let latencies = Arc::new(Latencies::new()?);
+        let begin = Instant::now();
+        let end = begin + length;
         let mut all = JoinSet::new();
         for session in &self.open {
             all.spawn(keep_asking(
@@ -138,10 +162,9 @@ impl Sessions {
                 within: patience,
             }),
         };
+        let took = begin.elapsed();
         all.shutdown().await;
-        done?;
-        let latencies = latencies.lock().clone();
-        Ok(Turn { latencies, length })
+        done.map(|()| Turn::of(&latencies, took))
     }
 
     /// At once: each waits for what it has in flight.
@@ -164,17 +187,16 @@ async fn join(all: &mut JoinSet<Result<(), BenchError>>) -> Result<(), BenchErro
 async fn keep_asking(
     session: Arc<Session>,
     end: Instant,
-    latencies: Arc<Mutex<Histogram<u64>>>,
+    latencies: Arc<Latencies>,
 ) -> Result<(), BenchError> {
-    loop {
-        let begin = Instant::now();
+    let mut begin = Instant::now();
+    while begin < end {
         session.ask().await?;
-        if Instant::now() > end {
-            return Ok(());
-        }
-        let nanos = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        latencies.lock().saturating_record(nanos);
+        let answered = Instant::now();
+        latencies.record(answered - begin)?;
+        begin = answered;
     }
+    Ok(())
 }
 
 /// The step, unless it is interrupted first.
@@ -186,5 +208,52 @@ pub(super) async fn unless<T>(
         biased;
         () = stop.cancelled() => Err(BenchError::Interrupted),
         done = step => done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Figures whose values are known: of even latencies, of a few, and of a stall as long as there is patience for.
+    #[test]
+    fn a_known_distribution_has_known_figures() {
+        const STALL: u64 = 70_000_000;
+        let even: Vec<u64> = (1..=10_000).collect();
+        let stalled = [vec![200; 98], vec![900, STALL]].concat();
+        // Microseconds, seconds; then throughput, mean, p50, p90, p99, and the most.
+        for (micros, seconds, expect) in [
+            (
+                even,
+                2,
+                [5_000.0, 5_000.5, 5_000.0, 9_000.0, 9_900.0, 10_000.0],
+            ),
+            (vec![80], 1, [1.0, 80.0, 80.0, 80.0, 80.0, 80.0]),
+            (
+                stalled,
+                70,
+                [1.43, 700_205.0, 200.0, 200.0, 900.0, 70_000_000.0],
+            ),
+        ] {
+            let latencies = Latencies::new().unwrap();
+            for micros in micros {
+                latencies.record(Duration::from_micros(micros)).unwrap();
+            }
+            let turn = Turn::of(&latencies, Duration::from_secs(seconds));
+            let found = [
+                turn.throughput,
+                turn.mean,
+                turn.p50,
+                turn.p90,
+                turn.p99,
+                turn.max,
+            ];
+            for (found, expect) in found.into_iter().zip(expect) {
+                assert!(
+                    (found / expect - 1.0).abs() < 0.002,
+                    "{turn:?}, not {expect}"
+                );
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! One session that sends the statement of the load, again and again.
 
 use tokio_postgres::Statement as Prepared;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::BenchError;
 use super::error::Said;
@@ -16,7 +16,6 @@ const ONE: i32 = 1;
 pub(super) struct Session {
     path: Path,
     connection: Connection,
-    workload: Workload,
     sent: Sent,
 }
 
@@ -58,7 +57,6 @@ impl Session {
         Ok(Self {
             path,
             connection,
-            workload,
             sent,
         })
     }
@@ -66,22 +64,13 @@ impl Session {
     /// Sends the statement once and takes its answer. Bounded by the turn that it is in.
     pub(super) async fn ask(&self) -> Result<(), BenchError> {
         let client = &self.connection.client;
-        let answered = match (&self.sent, self.workload) {
-            (Sent::Simple(sql), _) => client.simple_query(sql).await.map(drop),
-            (Sent::Extended(sql), Workload::Select) => client
-                .query_typed(sql, &[(&ONE, Type::INT4)])
-                .await
-                .map(drop),
-            (Sent::Extended(sql), Workload::Write) => client
-                .execute_typed(sql, &[(&ONE, Type::INT4)])
-                .await
-                .map(drop),
-            (Sent::Prepared(statement), Workload::Select) => {
-                client.query(statement, &[&ONE]).await.map(drop)
+        let answered = match &self.sent {
+            Sent::Simple(sql) => client.simple_query(sql).await.map(drop),
+            Sent::Extended(sql) => {
+                let parameters = [(&ONE as &(dyn ToSql + Sync), Type::INT4)];
+                client.execute_typed(sql, &parameters).await.map(drop)
             }
-            (Sent::Prepared(statement), Workload::Write) => {
-                client.execute(statement, &[&ONE]).await.map(drop)
-            }
+            Sent::Prepared(statement) => client.execute(statement, &[&ONE]).await.map(drop),
         };
         answered.map_err(|error| self.connection.failed(self.path, &error))
     }

@@ -1,4 +1,4 @@
-//! What is looked at before anything is measured: whether both ways work, whether one of them is the proxy, whether
+//! What is looked at before anything is measured: whether both paths work, whether one of them is the proxy, whether
 //! they lead to the same server, and whether a token that is given is the current one.
 
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use tokio_postgres::error::SqlState;
 use super::BenchError;
 use super::error::{Said, current};
 use super::load::{IDENTIFIER, MARK, SCOPE, SERVER, STATUS};
-use super::target::{Path, Target, is_one_place};
+use super::target::{Path, Target};
 
 /// A login, or a question, is given up after this.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -109,7 +109,7 @@ pub(super) async fn within<T>(
     timeout(ANSWER_WITHIN, answer).await.map_err(stuck)
 }
 
-/// What is known of both ways.
+/// What is known of both paths.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Survey {
     pub(crate) direct: Way,
@@ -118,12 +118,12 @@ pub(crate) struct Survey {
     pub(crate) same_server: Proof,
 }
 
-/// What is known of one way.
+/// What is known of one path.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Way {
     pub(crate) address: String,
     pub(crate) server_version: String,
-    /// What `SHOW fencing.status` says of the sessions that are measured; `None` for the direct way.
+    /// What `SHOW fencing.status` says of the sessions that are measured; `None` for the direct path.
     pub(crate) fencing_status: Option<String>,
 }
 
@@ -159,15 +159,12 @@ impl Server {
             None => String::new(),
         };
         let started = crate::rejection::utc(self.started_us);
-        format!("{kind}{identifier} that was started at {started}")
+        format!("{kind}{identifier}, started at {started}")
     }
 }
 
 /// Looks. Nothing is declared, and nothing written.
 pub(super) async fn look(direct: &Target, proxied: &Target) -> Result<Survey, BenchError> {
-    if is_one_place(direct, proxied).await {
-        return Err(BenchError::OneAddress(direct.address.clone()));
-    }
     let direct_server = {
         let connection = Connection::open(direct).await?;
         let server = server(&connection, Path::Direct).await?;
@@ -178,21 +175,16 @@ pub(super) async fn look(direct: &Target, proxied: &Target) -> Result<Survey, Be
         server
     };
     let connection = Connection::open(&proxied.undeclared(None)).await?;
-    let status = connection.show(Path::Proxied, STATUS).await?;
-    let status = status.ok_or_else(|| BenchError::NoProxy(proxied.address.clone()))?;
+    if connection.show(Path::Proxied, STATUS).await?.is_none() {
+        return Err(BenchError::NoProxy(proxied.address.clone()));
+    }
     let proxied_server = server(&connection, Path::Proxied).await?;
     let same_server = same(&direct_server, &proxied_server)?;
-    let declares = share_only(proxied, &connection).await?;
+    share_only(proxied, &connection).await?;
     connection.close().await;
-    let status = match declares {
-        Declares::Nothing => status,
-        Declares::Current => {
-            let connection = Connection::open(proxied).await?;
-            let status = connection.show(Path::Proxied, STATUS).await?;
-            connection.close().await;
-            status.unwrap_or_default()
-        }
-    };
+    let connection = Connection::open(proxied).await?;
+    let fencing_status = connection.show(Path::Proxied, STATUS).await?;
+    connection.close().await;
     Ok(Survey {
         direct: Way {
             address: direct.address.to_string(),
@@ -202,7 +194,7 @@ pub(super) async fn look(direct: &Target, proxied: &Target) -> Result<Survey, Be
         proxied: Way {
             address: proxied.address.to_string(),
             server_version: proxied_server.version,
-            fencing_status: Some(status),
+            fencing_status,
         },
         same_server,
     })
@@ -253,43 +245,31 @@ fn same(direct: &Server, proxied: &Server) -> Result<Proof, BenchError> {
     })
 }
 
-/// What the sessions to be measured say at their login.
-enum Declares {
-    Nothing,
-    Current,
-}
-
 /// A token above the mark would end the leader's sessions. `asking` is a session of the proxy without a token.
-async fn share_only(proxied: &Target, asking: &Connection) -> Result<Declares, BenchError> {
-    let own = asking.show(Path::Proxied, SCOPE).await?.unwrap_or_default();
-    let own = Scope::new(&own).unwrap_or_default();
-    let tokens = proxied.tokens(&own)?;
-    for (scope, token) in &tokens {
-        let mark = if *scope == own {
+async fn share_only(proxied: &Target, asking: &Connection) -> Result<(), BenchError> {
+    let own = own_scope(asking).await?;
+    for (scope, token) in proxied.tokens(&own)? {
+        let mark = if scope == own {
             mark(asking).await?
         } else {
-            let connection = Connection::open(&proxied.undeclared(Some(scope))).await?;
+            let connection = Connection::open(&proxied.undeclared(Some(&scope))).await?;
             let mark = mark(&connection).await?;
             connection.close().await;
             mark
         };
         match mark {
-            None => return Err(BenchError::NoMark(scope.clone())),
-            Some(mark) if *token > mark => {
-                return Err(BenchError::Takeover {
-                    scope: scope.clone(),
-                    token: *token,
-                    mark,
-                });
-            }
+            None => return Err(BenchError::NoMark(scope)),
+            Some(mark) if token > mark => return Err(BenchError::Takeover { scope, token, mark }),
             // A lower one is refused by the proxy, which says by whom it was deposed.
             Some(_) => {}
         }
     }
-    Ok(match tokens.is_empty() {
-        true => Declares::Nothing,
-        false => Declares::Current,
-    })
+    Ok(())
+}
+
+async fn own_scope(connection: &Connection) -> Result<Scope, BenchError> {
+    let own = connection.show(Path::Proxied, SCOPE).await?;
+    Ok(Scope::new(&own.unwrap_or_default()).unwrap_or_default())
 }
 
 async fn mark(connection: &Connection) -> Result<Option<Token>, BenchError> {
@@ -300,11 +280,7 @@ async fn mark(connection: &Connection) -> Result<Option<Token>, BenchError> {
 /// What to add to the command line, for a session that was refused as having no token.
 pub(super) async fn token_hint(proxied: &Target) -> Result<String, BenchError> {
     let connection = Connection::open(&proxied.undeclared(None)).await?;
-    let own = connection
-        .show(Path::Proxied, SCOPE)
-        .await?
-        .unwrap_or_default();
-    let own = Scope::new(&own).unwrap_or_default();
+    let own = own_scope(&connection).await?;
     let hint = match mark(&connection).await? {
         Some(mark) => format!("add --token {}", current(&own, &mark)),
         None => format!(

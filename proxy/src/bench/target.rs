@@ -1,9 +1,7 @@
-//! The two ways to the server: their connection strings, filled up from the environment, and their addresses.
+//! The two paths to the server: their connection strings, filled up from the environment, and their addresses.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
-use std::time::Duration;
 
 use pgpalisade_authority::{Claim, Scope, Token};
 use pgpalisade_tls::{Login, Secret};
@@ -92,7 +90,7 @@ impl Target {
         let settings = startup_options::from_switches(options.as_bytes());
         let wrong = |reason: &dyn fmt::Display| BenchError::Dsn {
             path: self.path,
-            reason: format!("declares a token that is none: {reason}"),
+            reason: format!("declares an invalid token: {reason}"),
         };
         let text = startup_options::last(&settings, "fencing.token").unwrap_or_default();
         let text = String::from_utf8_lossy(text);
@@ -100,9 +98,9 @@ impl Target {
         let claims = tokens.as_ref().map_or(&[][..], TokenValue::claims);
         let number = |(scope, claim): &(Scope, Claim)| match claim {
             Claim::Token(token) => Ok((scope.clone(), *token)),
-            Claim::After(_) | Claim::Next | Claim::Lease(_) => {
-                Err(wrong(&format!("\"{claim}\" takes one")))
-            }
+            Claim::After(_) | Claim::Next | Claim::Lease(_) => Err(wrong(&format!(
+                "\"{claim}\" takes a new one; write a number"
+            ))),
         };
         claims.iter().map(number).collect()
     }
@@ -127,47 +125,6 @@ impl Target {
             ..self
         }
     }
-
-    /// Every address that the name stands for, or the canonical path of the socket.
-    async fn places(&self) -> Vec<Place> {
-        match &self.address {
-            UpstreamAddr::Tcp { host, port } => {
-                let looked_up = tokio::net::lookup_host((host.as_str(), *port));
-                match tokio::time::timeout(LOOK_UP, looked_up).await {
-                    Ok(Ok(found)) => found.map(|at| Place::Tcp(at.ip(), at.port())).collect(),
-                    // Connecting says what is wrong with the name.
-                    _ => Vec::new(),
-                }
-            }
-            UpstreamAddr::Unix(path) => {
-                // The directory's: the socket itself may not be there.
-                let real = path
-                    .parent()
-                    .and_then(|directory| directory.canonicalize().ok());
-                let place = real
-                    .zip(path.file_name())
-                    .map(|(directory, name)| directory.join(name));
-                place.map(Place::Unix).into_iter().collect()
-            }
-        }
-    }
-}
-
-const LOOK_UP: Duration = Duration::from_secs(5);
-
-#[derive(PartialEq, Eq)]
-enum Place {
-    Tcp(IpAddr, u16),
-    Unix(std::path::PathBuf),
-}
-
-/// Whether both lead to one listening socket, as far as names tell: `localhost` and `127.0.0.1` are one.
-pub(super) async fn is_one_place(direct: &Target, proxied: &Target) -> bool {
-    if direct.address == proxied.address {
-        return true;
-    }
-    let (some, others) = tokio::join!(direct.places(), proxied.places());
-    some.iter().any(|place| others.contains(place))
 }
 
 /// `34`, or `scheduler=34,billing=7`, without white space, so that it is one word of the options.
@@ -180,7 +137,9 @@ impl FromStr for TokenFlag {
     fn from_str(text: &str) -> Result<Self, String> {
         let text: String = text.split_whitespace().collect();
         match TokenValue::parse(&text, &Scope::default()) {
-            Ok(Some(value)) if value.takes() => Err("takes a token: write 34".to_owned()),
+            Ok(Some(value)) if value.takes() => {
+                Err("takes a new token: write a number, such as 34".to_owned())
+            }
             Ok(Some(_)) => Ok(Self(text)),
             Ok(None) => Err("is empty: write 34, or scheduler=34".to_owned()),
             Err(error) => Err(error.to_string()),
@@ -282,21 +241,6 @@ mod tests {
         assert!(wrong.tokens(&Scope::default()).is_err());
         for wrong in ["", "x", "0", "a=b", "a b=-1"] {
             assert!(wrong.parse::<TokenFlag>().is_err(), "{wrong}");
-        }
-    }
-
-    #[tokio::test]
-    async fn one_place_under_two_names() {
-        for (direct, proxied, one) in [
-            ("host=db port=1", "host=db port=1 user=x", true),
-            ("host=db port=1", "host=db port=2", false),
-            ("host=localhost port=1", "host=127.0.0.1 port=1", true),
-            ("host=localhost port=1", "host=127.0.0.1 port=2", false),
-            ("host=/tmp port=1", "host=/tmp/../tmp port=1", true),
-            ("host=/tmp port=1", "host=localhost port=1", false),
-        ] {
-            let found = is_one_place(&target(direct, &[]), &target(proxied, &[])).await;
-            assert_eq!(found, one, "{direct} and {proxied}");
         }
     }
 }

@@ -21,15 +21,15 @@ const ROUNDS_MAX: usize = 1_000;
 const ROUND: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(50)..=Duration::from_secs(60);
 
-/// Measure what the proxy adds: latency and throughput, direct and proxied in turns
+/// Measure what the proxy adds to latency and takes from throughput
 ///
-/// Logs in on both ways, looks that they lead to the same server, and lets them take turns in short rounds. In its turn
-/// each client sends its next statement when the last is answered. Every figure is a median over the rounds; the
-/// difference has its least and its most beside it.
+/// Logs in directly and through the proxy, checks that both paths lead to the same server, and lets them take turns in
+/// short rounds. In a turn each client sends its next statement as soon as the last is answered. Every figure is a
+/// median of the rounds; the smallest and the largest difference are beside it.
 ///
-/// It writes into nothing but a temporary table of its own (with --workload write), and declares no token but the
-/// current one. Needs no other program. Ctrl-C ends it with the rounds that are complete. Ends with 0 if something
-/// was measured, with 1 if nothing could be, with 2 if the command line is wrong.
+/// Writes only to temporary tables of its own (with --workload write), and declares no token but the current one. Needs
+/// no other program. Ctrl-C stops it and prints the complete rounds. Exits with 0 if something was measured, 1 if
+/// nothing could be measured, 2 if the command line is wrong.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 What a DSN leaves out comes from PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE and PGOPTIONS. A password on the \
@@ -39,13 +39,13 @@ Examples:\n  \
     pgpalisade bench --direct port=5432 --proxied port=6432 --workload write --token 34\n  \
     pgpalisade bench --direct \"host=/var/run/postgresql\" --proxied \"host=127.0.0.1 port=6432\" --clients 1 --json")]
 pub(super) struct BenchArgs {
-    /// The way to PostgreSQL itself: postgres://user@host:port/db, or key=value pairs
+    /// PostgreSQL itself: postgres://user@host:port/db, or key=value pairs
     #[arg(long, value_name = "DSN")]
     direct: String,
-    /// The way through pgpalisade; a token may be in it: options='-c fencing.token=34'
+    /// The same server through pgpalisade; may hold a token: options='-c fencing.token=34'
     #[arg(long, value_name = "DSN")]
     proxied: String,
-    /// The token for the proxied way: 34, or scheduler=34. It must be the current one, which the bench then shares
+    /// Token for the proxied sessions: 34, or scheduler=34. Must be the current one, shared with the leader
     #[arg(long, value_name = "TOKENS")]
     token: Option<TokenFlag>,
     /// What the statement does
@@ -54,13 +54,13 @@ pub(super) struct BenchArgs {
     /// How the statement is sent
     #[arg(long, value_enum, default_value_t = Protocol::Prepared)]
     protocol: Protocol,
-    /// Sessions on each way; twice as many are open in all
+    /// Sessions on each path; twice as many are open in all
     #[arg(long, value_name = "N", default_value = "8", value_parser = clients)]
     clients: NonZeroUsize,
-    /// How often both ways have a turn
+    /// How many turns each path has; fewer than 6 show nothing significant
     #[arg(long, value_name = "N", default_value = "12", value_parser = rounds)]
     rounds: NonZeroUsize,
-    /// How long each way is measured in a round, 50ms to 1min
+    /// Length of a turn, 50ms to 1min
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = round)]
     round: Duration,
     /// Print one JSON object
@@ -68,15 +68,16 @@ pub(super) struct BenchArgs {
     json: bool,
 }
 
-/// Measures, and tells.
+/// Measures, and prints the report.
 pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let plan = plan(args).map_err(failure)?;
     let report = run_to_end(measure(&plan))?.map_err(failure)?;
-    let told = match args.json {
-        true => print_json(&report),
-        false => print(&page::page(&report)),
+    let printed = if args.json {
+        print_json(&report)
+    } else {
+        print(&page::page(&report))
     };
-    told.map_err(failed)
+    printed.map_err(failed)
 }
 
 fn plan(args: &BenchArgs) -> Result<Plan, BenchError> {
@@ -107,22 +108,20 @@ async fn measure(plan: &Plan) -> Result<Report, BenchError> {
         told.cancel();
     });
     let mut progress = |event: Event<'_>| match event {
-        Event::Surveyed => tell("both ways lead to the same server"),
-        Event::Round(number, round) => {
-            let (direct, proxied) = round.throughput();
-            let all = plan.rounds;
-            tell(&format!(
-                "round {number} of {all}: direct {direct:.0}, proxied {proxied:.0} statements/s"
-            ));
-        }
+        Event::Surveyed => tell("both paths lead to the same server"),
+        Event::Round(number, round) => tell(&format!(
+            "round {number} of {}: direct {:.0}, proxied {:.0} statements/s",
+            plan.rounds, round.direct.throughput, round.proxied.throughput
+        )),
     };
     bench::run(plan, &stop, &mut progress).await
 }
 
 fn failure(error: BenchError) -> Failure {
-    match error.is_usage() {
-        true => Failure::Usage(format!("pgpalisade: {error}")),
-        false => failed(error),
+    if error.is_usage() {
+        Failure::Usage(format!("pgpalisade: {error}"))
+    } else {
+        failed(error)
     }
 }
 

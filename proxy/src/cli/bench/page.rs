@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::bench::{Proof, Report, Row, Way};
+use crate::bench::{Proof, Report, Row, Survey, Way};
 use crate::cli::text::{name, plain, table};
 use crate::config::show_time;
 
@@ -10,12 +10,12 @@ pub(super) fn page(report: &Report) -> String {
     let rows: Vec<_> = report.rows.iter().map(cells).collect();
     let table = table(["", "DIRECT", "PROXIED", "DIFFERENCE"], &rows);
     let mut text = format!(
-        "{}\n{table}\nMedians over {}. In brackets: the least and the most difference of a round.\n",
+        "{}\n{table}\nMedians of {}. In brackets: the smallest and the largest difference of any round.\n",
         head(report),
         count(report.rounds, "round")
     );
     if report.interrupted {
-        text.push_str("Interrupted: these are the rounds that were complete.\n");
+        text.push_str("Interrupted: only the complete rounds are shown.\n");
     }
     text
 }
@@ -28,17 +28,20 @@ fn head(report: &Report) -> String {
             plain(&way.server_version)
         )
     };
-    let status = report.proxied.fencing_status.as_deref().unwrap_or_default();
-    let same = match report.same_server {
-        Proof::IdentifierAndStart => "the same, by system identifier and time of start",
-        Proof::Start => {
-            "the same, by time of start only: the role may not call pg_control_system()"
-        }
+    let Survey {
+        direct,
+        proxied,
+        same_server,
+    } = &report.survey;
+    let status = proxied.fencing_status.as_deref().unwrap_or_default();
+    let same = match same_server {
+        Proof::IdentifierAndStart => "the same: equal system identifier and start time",
+        Proof::Start => "the same: equal start time; the role may not call pg_control_system()",
     };
     format!(
         "direct   {}\nproxied  {}\n         {}\nserver   {same}\nload     {}, {}, {}, turns of {}\n",
-        way(&report.direct),
-        way(&report.proxied),
+        way(direct),
+        way(proxied),
         plain(status),
         name(&report.workload),
         name(&report.protocol),
@@ -56,13 +59,13 @@ fn count(number: usize, what: &str) -> String {
 
 fn cells(row: &Row) -> [String; 4] {
     let (least, most) = row.spread;
-    let chance = if row.may_be_chance() {
-        ", which may be chance"
-    } else {
+    let doubt = if row.significant {
         ""
+    } else {
+        ", not significant"
     };
     let difference = format!(
-        "{} [{}, {}], {} %{chance}",
+        "{} [{}, {}], {} %{doubt}",
         signed(row.difference),
         signed(least),
         signed(most),
@@ -78,10 +81,8 @@ fn cells(row: &Row) -> [String; 4] {
 
 /// No more digits than mean something.
 fn unsigned(value: f64) -> String {
-    match value.abs() {
-        small if small < 99.95 => format!("{value:.1}"),
-        _ => format!("{value:.0}"),
-    }
+    let places = usize::from(value.abs() < 99.95);
+    format!("{value:.places$}")
 }
 
 fn signed(value: f64) -> String {
@@ -105,6 +106,7 @@ mod tests {
             difference: proxied - direct,
             spread,
             percent: (proxied - direct) / direct * 100.0,
+            significant: spread.0 * spread.1 > 0.0,
         }
     }
 
@@ -116,12 +118,14 @@ mod tests {
             fencing_status: status.map(str::to_owned),
         };
         let mut report = Report {
-            direct: way("db:5432", None),
-            proxied: way(
-                "db:6432",
-                Some("token=34 scope=default mark=34 state=current"),
-            ),
-            same_server: Proof::IdentifierAndStart,
+            survey: Survey {
+                direct: way("db:5432", None),
+                proxied: way(
+                    "db:6432",
+                    Some("token=34 scope=default mark=34 state=current"),
+                ),
+                same_server: Proof::IdentifierAndStart,
+            },
             workload: Workload::Select,
             protocol: Protocol::Prepared,
             clients: 8,
@@ -138,20 +142,20 @@ mod tests {
 direct   db:5432, PostgreSQL 15.20
 proxied  db:6432, PostgreSQL 15.20
          token=34 scope=default mark=34 state=current
-server   the same, by system identifier and time of start
+server   the same: equal system identifier and start time
 load     select, prepared, 8 clients, turns of 1s
 
               DIRECT  PROXIED  DIFFERENCE
 statements/s  40000   36000    -4000 [-4100, -3800], -10.0 %
 p50 us        80.5    120      +40.0 [+38.0, +42.0], +49.7 %
-p99 us        400     401      +1.0 [-1.0, +3.0], +0.2 %, which may be chance
+p99 us        400     401      +1.0 [-1.0, +3.0], +0.2 %, not significant
 
-Medians over 12 rounds. In brackets: the least and the most difference of a round.
+Medians of 12 rounds. In brackets: the smallest and the largest difference of any round.
 ";
         assert_eq!(page(&report), expect);
         (report.interrupted, report.rounds) = (true, 1);
-        assert!(page(&report).contains("over 1 round. "));
-        assert!(page(&report).ends_with("Interrupted: these are the rounds that were complete.\n"));
+        assert!(page(&report).contains("Medians of 1 round. "));
+        assert!(page(&report).ends_with("Interrupted: only the complete rounds are shown.\n"));
     }
 
     #[test]
