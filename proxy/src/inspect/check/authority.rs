@@ -10,8 +10,10 @@ use super::super::finding::{Check, Verdict};
 use super::super::hosts::Chosen;
 use super::super::store::{self, Held};
 use super::{Report, unanswered};
+use crate::config::AuthorityLocation;
 use crate::rejection::utc;
-use crate::takeover::cluster_lock::{self, Proxy};
+use crate::takeover::ControlError;
+use crate::takeover::cluster_lock::Proxy;
 use crate::takeover::error::wrong_cluster_advice;
 use crate::takeover::prepare;
 use crate::takeover::witness::forgotten;
@@ -31,7 +33,9 @@ const RECOVER: &str =
 
 pub(super) async fn checks(
     control: &Chosen,
+    location: &AuthorityLocation,
     held: &Held,
+    proxies: Result<Vec<Proxy>, ControlError>,
     witnessed: Option<&HashMap<Scope, Mark>>,
     report: &mut Report<'_>,
 ) {
@@ -39,7 +43,7 @@ pub(super) async fn checks(
         return report.skip(CHECKS, ON_STANDBY);
     }
     report.add(Check::Cluster, on_record(control, held).await);
-    report.add(Check::Proxies, proxies(control, held).await);
+    report.add(Check::Proxies, served(location, held, proxies));
     report.add(Check::Marks, marks(held, witnessed));
     let Held::Contents(contents) = held else {
         return report.skip(Check::Sessions..=Check::Takeovers, why_not(held));
@@ -91,10 +95,14 @@ async fn on_record(control: &Chosen, held: &Held) -> Verdict {
     }
 }
 
-async fn proxies(control: &Chosen, held: &Held) -> Verdict {
+fn served(
+    location: &AuthorityLocation,
+    held: &Held,
+    proxies: Result<Vec<Proxy>, ControlError>,
+) -> Verdict {
     const SHARE: &str =
         "give all proxies the same store: a cluster with two authorities has two marks";
-    let proxies = match control.connection.look(cluster_lock::proxies).await {
+    let proxies = match proxies {
         Ok(proxies) => proxies,
         Err(error) => return unanswered(error),
     };
@@ -119,6 +127,15 @@ async fn proxies(control: &Chosen, held: &Held) -> Verdict {
             ),
             SHARE,
         ),
+        // A copy of it: what is open elsewhere is not this file.
+        Held::Contents(_)
+            if matches!(location, AuthorityLocation::Embedded(_)) && !served.is_empty() =>
+        {
+            Verdict::fail(
+                format!("the cluster is served with a copy of this store: {all}"),
+                "stop that proxy, or give all of them a store for several: etcd or postgres",
+            )
+        }
         Held::InUse if served.is_empty() => Verdict::warn(
             "the store is in use, but no proxy is connected to this cluster",
             "wait where a proxy is just starting; else it serves another cluster, or its control connection is down: \
