@@ -142,12 +142,7 @@ pub(crate) async fn serve(
     if let Some(mut old) = handover.predecessor.take() {
         old.take_over(&listeners).await;
     }
-    let http = match (http, &config.http) {
-        (None, Some(address)) => inherit_http(address, &closing).await,
-        (http, _) => http,
-    };
-    let start_http = |http| HttpServer::start(http, Arc::clone(&facts), closing.clone());
-    let http = http.map(start_http).transpose()?;
+    let http = start_http(&config, http, &facts, &closing).await?;
     let console = config.console.as_ref().and_then(|_| listeners.pop());
     let console = console.map(|listener| OpenConsole::open(listener, signals.console, facts));
     let accepting = server.accept(listeners);
@@ -233,6 +228,21 @@ fn start_fence(
         None => drop(asked),
     }
     Ok(fence)
+}
+
+/// Answers over HTTP, where that is configured and the process before does not keep the address.
+async fn start_http(
+    config: &Config,
+    listener: Option<HttpListener>,
+    facts: &Arc<Facts>,
+    closing: &CancellationToken,
+) -> Result<Option<HttpServer>, HttpError> {
+    let listener = match (listener, &config.http) {
+        (None, Some(address)) => inherit_http(address, closing).await,
+        (listener, _) => listener,
+    };
+    let start = |listener| HttpServer::start(listener, Arc::clone(facts), closing.clone());
+    listener.map(start).transpose()
 }
 
 /// The address of HTTP, as soon as the process before has let go of it. Without it sessions are served all the same.

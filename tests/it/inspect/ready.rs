@@ -257,7 +257,7 @@ fn missing_rights_fail_in_both() {
     ] {
         let mut settings = Settings::new(&postgres, Path::new(&store));
         settings.flags.extend(flags);
-        let mut command = |name: &str| {
+        let command = |name: &str| {
             let mut command = unprivileged(&program);
             command.arg(name).args(settings.arguments());
             command.env("PGPALISADE_LISTEN", "127.0.0.1:0");

@@ -101,10 +101,12 @@ fn user(config: &Config) -> Verdict {
     };
     let others = places_of_proxy(config).into_iter().find_map(of_others);
     match others.filter(|_| uid == 0) {
-        None => Verdict::ok(format!("this runs as {user}, and so the proxy should")),
+        None => Verdict::ok(format!(
+            "all of this is tried as {user}, so the proxy should run as {user} too"
+        )),
         Some((path, owner)) => Verdict::warn(
             format!(
-                "this runs as {user}, but {} belongs to {owner}",
+                "all of this is tried as {user}, but {} belongs to {owner}",
                 path.display()
             ),
             format!("run it as the user of the proxy: sudo -u {owner} pgpalisade check .."),
