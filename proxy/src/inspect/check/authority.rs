@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
 
 use pgpalisade_authority::{Backend, Contents, Mark, Rank, Registered, Scope};
 
@@ -13,7 +14,7 @@ use super::{Report, unanswered};
 use crate::config::AuthorityLocation;
 use crate::rejection::utc;
 use crate::takeover::ControlError;
-use crate::takeover::cluster_lock::Proxy;
+use crate::takeover::cluster_lock::{self, Proxy};
 use crate::takeover::error::wrong_cluster_advice;
 use crate::takeover::prepare;
 use crate::takeover::witness::forgotten;
@@ -23,6 +24,9 @@ const NAMED: usize = 5;
 
 /// The checks of this file.
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Cluster..=Check::Takeovers;
+
+/// A server process notices within this time that its proxy has ended.
+const GONE_WITHIN: Duration = Duration::from_secs(2);
 
 const IN_USE: &str = "not looked at: only the running proxy can read its store";
 const NO_STORE: &str = "nothing to look at: there is no store yet";
@@ -43,6 +47,12 @@ pub(super) async fn checks(
         return report.skip(CHECKS, ON_STANDBY);
     }
     report.add(Check::Cluster, on_record(control, held).await);
+    let proxies = match (location, held, proxies) {
+        (AuthorityLocation::Embedded(_), Held::Contents(_), Ok(seen)) if !seen.is_empty() => {
+            still_there(control).await
+        }
+        (.., proxies) => proxies,
+    };
     report.add(Check::Proxies, served(location, held, proxies));
     report.add(Check::Marks, marks(held, witnessed));
     let Held::Contents(contents) = held else {
@@ -60,6 +70,18 @@ pub(super) async fn checks(
             report.add(Check::Sessions, unanswered(error.clone()));
             report.add(Check::Takeovers, unanswered(error));
         }
+    }
+}
+
+/// The proxies of a store that none of them has open. The control connection of one that has just ended is soon gone.
+async fn still_there(control: &Chosen) -> Result<Vec<Proxy>, ControlError> {
+    let give_up = Instant::now() + GONE_WITHIN;
+    loop {
+        let proxies = control.connection.look(cluster_lock::proxies).await?;
+        if proxies.is_empty() || Instant::now() >= give_up {
+            return Ok(proxies);
+        }
+        tokio::time::sleep(GONE_WITHIN / 20).await;
     }
 }
 
