@@ -88,7 +88,11 @@ fn by_flags(dir: &Path, authority: &Authority, taken: &str) -> Vec<(&'static str
     let (short, token) = (file("short", "abc\n", 0o600), "0123456789abcdef\n");
     let open = file("open", token, 0o644);
     let garbage = file("garbage", "garbage", 0o600);
-    let policy = file("policy", "nonsense", 0o600);
+    // "check --policy" asks for that file alone.
+    let policy = |path: &str| format!("policy = \"{path}\"\n");
+    let no_policy = file("no_policy.toml", &policy("/nowhere"), 0o600);
+    let nonsense = file("nonsense", "nonsense", 0o600);
+    let bad_policy = file("bad_policy.toml", &policy(&nonsense), 0o600);
     let rows: Vec<(&'static str, String)> = vec![
         ("rejections", "--rejection-log=/nowhere/r".into()),
         ("rejections", format!("--rejection-log={here}")),
@@ -129,8 +133,8 @@ fn by_flags(dir: &Path, authority: &Authority, taken: &str) -> Vec<(&'static str
             format!("--console={here}:7778 --console-auth-file=/nowhere"),
         ),
         ("logins", "--auth=scram --auth-file=/nowhere".into()),
-        ("declare", "--policy=/nowhere".into()),
-        ("declare", format!("--policy={policy}")),
+        ("declare", format!("--config={no_policy}")),
+        ("declare", format!("--config={bad_policy}")),
     ];
     let split = |flags: String| flags.split(' ').map(str::to_owned).collect();
     rows.into_iter()
