@@ -82,13 +82,18 @@ fn describe(status: &Status, wanted: &Wanted) -> String {
     }
     line(&mut text, &format!("sessions   {}", sessions(status)));
     text.push_str("\nproxies\n");
-    text.push_str(&proxies(&status.proxies));
+    let is_seen = status.cluster.version.is_some();
+    let of_cluster = |told: String| match is_seen {
+        true => told,
+        false => "only PostgreSQL knows\n".to_owned(),
+    };
+    text.push_str(&of_cluster(proxies(&status.proxies)));
     text.push_str(&format!("\n{}\n", scopes_head(status, wanted)));
     text.push_str(&scopes(&status.scopes, status.marks_from));
     text.push_str(&repaired(&status.scopes));
     text.push_str(&takeovers(&status.takeovers));
     text.push_str("\nprepared transactions\n");
-    text.push_str(&prepared(&status.prepared_transactions));
+    text.push_str(&of_cluster(prepared(&status.prepared_transactions)));
     text
 }
 
