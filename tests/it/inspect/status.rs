@@ -150,5 +150,8 @@ fn a_cluster_that_is_down_fails() {
     assert_eq!(status["authority"]["state"], "in_use");
     assert_eq!(status["scopes"].as_array().unwrap().len(), 0);
     let text = String::from_utf8(settings.run("status").stdout).unwrap();
-    assert!(text.contains("\nproxies\nonly PostgreSQL knows\n"), "{text}");
+    assert!(
+        text.contains("\nproxies\nonly PostgreSQL knows\n"),
+        "{text}"
+    );
 }
