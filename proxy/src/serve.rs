@@ -142,7 +142,7 @@ pub(crate) async fn serve(
     if let Some(mut old) = handover.predecessor.take() {
         old.take_over(&listeners).await;
     }
-    let http = start_http(&config, http, &facts, &closing).await?;
+    let http = start_http(config.http.as_ref(), http, &facts, &closing).await?;
     let console = config.console.as_ref().and_then(|_| listeners.pop());
     let console = console.map(|listener| OpenConsole::open(listener, signals.console, facts));
     let accepting = server.accept(listeners);
@@ -232,12 +232,12 @@ fn start_fence(
 
 /// Answers over HTTP, where that is configured and the process before does not keep the address.
 async fn start_http(
-    config: &Config,
+    config: Option<&HttpAddr>,
     listener: Option<HttpListener>,
     facts: &Arc<Facts>,
     closing: &CancellationToken,
 ) -> Result<Option<HttpServer>, HttpError> {
-    let listener = match (listener, &config.http) {
+    let listener = match (listener, config) {
         (None, Some(address)) => inherit_http(address, closing).await,
         (listener, _) => listener,
     };
