@@ -25,6 +25,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::ShownKey;
+use crate::in_force::InForce;
 use crate::server::link::Link;
 use crate::server::listener::{Accepted, Listener};
 use crate::server::worker::Shared;
@@ -90,6 +91,8 @@ pub(crate) struct Facts {
     pub(crate) settings: Vec<ShownKey>,
     /// The store, without passwords.
     pub(crate) authority: String,
+    /// Which policy is in force, and how the last reload went.
+    pub(crate) in_force: InForce,
 }
 
 impl Facts {

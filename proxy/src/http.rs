@@ -72,24 +72,22 @@ pub(crate) enum HttpError {
     Thread(io::Error),
 }
 
-/// Answers until it is dropped.
+/// Where requests come in, and who may send them.
 #[derive(Debug)]
-pub(crate) struct HttpServer {
-    end: CancellationToken,
-    thread: Option<JoinHandle<()>>,
+pub(crate) struct HttpListener {
+    listener: StdListener,
+    /// With the port that the system chose.
+    address: SocketAddr,
+    access: Access,
 }
 
-impl HttpServer {
-    /// Listens, and begins to answer. `shutdown` is cancelled when the proxy begins to stop.
+impl HttpListener {
+    /// Listens.
     ///
     /// # Errors
     ///
     /// [`HttpError`].
-    pub(crate) fn start(
-        config: &HttpAddr,
-        facts: Arc<Facts>,
-        shutdown: CancellationToken,
-    ) -> Result<Self, HttpError> {
+    pub(crate) fn open(config: &HttpAddr) -> Result<Self, HttpError> {
         let access = Access::new(config)?;
         let address = config.address;
         let listen = || {
@@ -99,9 +97,46 @@ impl HttpServer {
         };
         let (address, listener) =
             listen().map_err(|source| HttpError::Listen { address, source })?;
+        Ok(Self {
+            listener,
+            address,
+            access,
+        })
+    }
+
+    /// Where it is.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// Answers until it is dropped.
+#[derive(Debug)]
+pub(crate) struct HttpServer {
+    end: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HttpServer {
+    /// Begins to answer. `shutdown` is cancelled when the proxy begins to stop.
+    ///
+    /// # Errors
+    ///
+    /// The system gives no thread.
+    pub(crate) fn start(
+        listener: HttpListener,
+        facts: Arc<Facts>,
+        shutdown: CancellationToken,
+    ) -> Result<Self, HttpError> {
+        let HttpListener {
+            listener,
+            address,
+            access,
+        } = listener;
         let takeover = facts.shared.takeover.clone();
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Process::default()));
+        registry.register_collector(Box::new(facts.in_force.clone()));
         facts.shared.metrics.register(&takeover, &mut registry);
         let answers = Arc::new(Answers {
             access,

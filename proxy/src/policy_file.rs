@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{ElectedScope, Mode, POLICY_BYTES_MAX, Policy, Remark};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::AuthorityLocation;
 use crate::fence::Fence;
 use crate::fence::mark_cache::MarkCache;
+use crate::in_force::InForce;
 
 /// Everything that is wrong with a policy file, never empty. Displays as one line for each.
 #[derive(Debug)]
@@ -23,6 +25,14 @@ pub(crate) struct PolicyFileErrors {
     pub remarks: Vec<Remark>,
 }
 
+/// A policy, and which one it is.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    pub policy: Policy,
+    /// SHA-256 of the file, as sha256sum prints it; empty without one.
+    pub sha256: String,
+}
+
 /// Reads a policy file for a proxy with this store of marks.
 ///
 /// # Errors
@@ -31,10 +41,11 @@ pub(crate) struct PolicyFileErrors {
 pub(crate) fn read_for(
     path: &Path,
     authority: &AuthorityLocation,
-) -> Result<Policy, PolicyFileErrors> {
-    let policy = read(path)?;
+) -> Result<Loaded, PolicyFileErrors> {
+    let loaded = load(path)?;
+    let policy = &loaded.policy;
     if matches!(authority, AuthorityLocation::Etcd(_)) || policy.elected().is_empty() {
-        return Ok(policy);
+        return Ok(loaded);
     }
     let remark = |elected: &ElectedScope| Remark {
         line: elected.line,
@@ -57,6 +68,10 @@ pub(crate) fn read_for(
 ///
 /// It cannot be read, or everything that is wrong with it.
 pub(crate) fn read(path: &Path) -> Result<Policy, PolicyFileErrors> {
+    load(path).map(|loaded| loaded.policy)
+}
+
+fn load(path: &Path) -> Result<Loaded, PolicyFileErrors> {
     let wrong = |remarks| PolicyFileErrors {
         path: path.to_path_buf(),
         remarks,
@@ -68,7 +83,12 @@ pub(crate) fn read(path: &Path) -> Result<Policy, PolicyFileErrors> {
             message,
         }])
     })?;
-    Policy::parse(&text, &check_scope).map_err(|errors| wrong(errors.0))
+    let policy = Policy::parse(&text, &check_scope).map_err(|errors| wrong(errors.0))?;
+    let digits = Sha256::digest(&text).into_iter();
+    Ok(Loaded {
+        policy,
+        sha256: digits.map(|byte| format!("{byte:02x}")).collect(),
+    })
 }
 
 fn check_scope(name: &str) -> Result<(), String> {
@@ -114,6 +134,7 @@ pub(crate) struct Reloads {
     pub(crate) overall: Mode,
     pub(crate) authority: AuthorityLocation,
     pub(crate) fences: watch::Sender<Arc<Fence>>,
+    pub(crate) in_force: InForce,
 }
 
 impl Reloads {
@@ -144,14 +165,17 @@ impl Reloads {
             Ok(read) => read.map_err(|errors| errors.to_string()),
             Err(error) => Err(error.to_string()),
         };
-        let fence = loaded.and_then(|policy| {
+        let fence = loaded.and_then(|Loaded { policy, sha256 }| {
             let fence = Fence::new(policy, Arc::clone(&self.cells), self.overall);
-            fence.map_err(|error| error.to_string())
+            fence
+                .map(|fence| (fence, sha256))
+                .map_err(|error| error.to_string())
         });
-        let fence = fence.inspect_err(|error| {
+        let (fence, sha256) = fence.inspect_err(|error| {
             tracing::error!(%path, %error, "the policy file is not valid: the old policy stays in force");
         })?;
         self.fences.send_replace(Arc::new(fence));
+        self.in_force.set_policy(sha256);
         tracing::info!(%path, "the policy file was read again and is in force");
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! What the process itself takes, under the names that Prometheus has for it in every program.
+//! What the kernel says of this process: its user, and what it takes, under the names that Prometheus has for it in
+//! every program.
 
 use std::time::SystemTime;
 use std::{fmt, fs, io};
@@ -7,9 +8,35 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, geteuid, getrlimit};
 
 use crate::server::metrics::gauge;
+
+/// The number of the user that this process runs as.
+pub(crate) fn uid() -> u32 {
+    geteuid().as_raw()
+}
+
+/// The name of that user.
+pub(crate) fn user() -> String {
+    name_of(uid())
+}
+
+/// The name of a user, or `uid 998`.
+pub(crate) fn name_of(uid: u32) -> String {
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    find_name(&users, uid).unwrap_or_else(|| format!("uid {uid}"))
+}
+
+/// The first name of a user id in /etc/passwd. A user of a directory service has none there.
+fn find_name(users: &str, uid: u32) -> Option<String> {
+    let uid = uid.to_string();
+    let mut users = users.lines().map(|line| line.split(':'));
+    users.find_map(|mut fields| {
+        let name = fields.next()?;
+        (fields.nth(1)? == uid).then(|| name.to_owned())
+    })
+}
 
 /// Asks the kernel each time.
 #[derive(Debug)]
@@ -122,6 +149,15 @@ impl Collector for Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_are_found_by_their_number() {
+        let users =
+            "root:x:0:0:root:/root:/bin/sh\nbroken\nalice:x:1000:1000::/:\nal:x:1000:1::/:\n";
+        assert_eq!(find_name(users, 0).as_deref(), Some("root"));
+        assert_eq!(find_name(users, 1000).as_deref(), Some("alice"));
+        assert_eq!(find_name(users, 1), None);
+    }
 
     #[test]
     fn the_name_of_the_program_may_be_anything() {

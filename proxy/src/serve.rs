@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgpalisade_authority::Authority;
-use pgpalisade_policies::{Mode, Policy};
+use pgpalisade_policies::Mode;
+use rustix::system::uname;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -13,15 +14,16 @@ use crate::config::{AuthorityLocation, Config, HttpAddr};
 use crate::console::{ConsoleParts, Facts, OpenConsole};
 use crate::elections;
 use crate::fence::Fence;
-use crate::handover::{Handover, Predecessor, Successor};
-use crate::http::{HttpError, HttpServer};
-use crate::policy_file::Reloads;
+use crate::handover::{Handover, Successor};
+use crate::http::{HttpError, HttpListener, HttpServer};
+use crate::in_force::InForce;
+use crate::policy_file::{Loaded, Reloads};
 use crate::rejection_log::RejectionLog;
 use crate::server::accept::Accepting;
 use crate::server::accounts::Logins;
 use crate::server::certificates::Certificates;
 use crate::server::listener::{ListenAddr, Listener};
-use crate::server::worker::{Servers, Shared};
+use crate::server::worker::Servers;
 use crate::server::{SETTLE_WITHIN, Server, ServerOptions};
 use crate::store::{self, Store, StoreError};
 use crate::takeover::{StartError, StoreLock, Takeover, TakeoverOptions};
@@ -72,6 +74,18 @@ pub(crate) struct Signals {
     pub console: ConsoleParts,
 }
 
+/// What the proxy has of this machine.
+pub(crate) struct Equipment {
+    pub policy: Loaded,
+    pub rejections: RejectionLog,
+    pub certificates: Arc<Certificates>,
+    pub logins: Logins,
+    /// The last one is the console's, if it has one.
+    pub listeners: Vec<Listener>,
+    /// `None` also while the process before has the address.
+    pub http: Option<HttpListener>,
+}
+
 /// Whom to tell whether the policy file is valid.
 pub(crate) type PolicyReloaded = oneshot::Sender<Result<(), String>>;
 
@@ -83,24 +97,29 @@ pub(crate) type PolicyReloaded = oneshot::Sender<Result<(), String>>;
 /// [`ServeError`] where it cannot begin to serve.
 pub(crate) async fn serve(
     config: Config,
-    policy: Policy,
+    equipment: Equipment,
     signals: Signals,
-    rejections: RejectionLog,
-    certificates: Arc<Certificates>,
-    logins: Logins,
+    in_force: InForce,
     ready: oneshot::Sender<Vec<ListenAddr>>,
 ) -> Result<(), ServeError> {
     let (shutdown, closing) = (signals.shutdown, signals.closing);
     let mut handover = signals.handover;
-    let starting = start(&config, &mut handover);
+    let Equipment {
+        policy,
+        rejections,
+        certificates,
+        logins,
+        mut listeners,
+        http,
+    } = equipment;
+    let starting = start(&config, &listeners, &mut handover);
     // A process that has not taken over leaves everything to the one before.
-    let Some(started) = shutdown.run_until_cancelled(starting).await else {
+    let Some(takeover) = shutdown.run_until_cancelled(starting).await else {
         return Ok(());
     };
-    let (mut listeners, takeover) = started?;
-    let predecessor = handover.predecessor.take();
+    let takeover = takeover?;
     let reloads = (signals.reload, shutdown.clone());
-    let fence = start_fence(&config, policy, &takeover, reloads)?;
+    let fence = start_fence(&config, policy, &takeover, &in_force, reloads)?;
     let server = Server::start(ServerOptions {
         workers: config.workers,
         max_connections: config.clients.max_connections,
@@ -114,14 +133,16 @@ pub(crate) async fn serve(
         fence,
     });
     let server = server.map_err(ServeError::Worker)?;
-    let facts = facts(
-        &signals.console,
-        &config.takeover.authority,
-        server.shared(),
-    );
-    let start_http = || start_http(config.http.as_ref(), &facts, &closing);
-    let http = take_over(predecessor, &listeners, start_http, &closing).await?;
-    // The last one is the console's.
+    let facts = Arc::new(Facts {
+        shared: server.shared().clone(),
+        settings: signals.console.settings.clone(),
+        authority: config.takeover.authority.to_string(),
+        in_force,
+    });
+    if let Some(mut old) = handover.predecessor.take() {
+        old.take_over(&listeners).await;
+    }
+    let http = start_http(config.http.as_ref(), http, &facts, &closing).await?;
     let console = config.console.as_ref().and_then(|_| listeners.pop());
     let console = console.map(|listener| OpenConsole::open(listener, signals.console, facts));
     let accepting = server.accept(listeners);
@@ -144,21 +165,20 @@ pub(crate) async fn serve(
 /// What may take long before anything is served: nothing of it has to be undone where it is left.
 async fn start(
     config: &Config,
+    listeners: &[Listener],
     handover: &mut Handover,
-) -> Result<(Vec<Listener>, Takeover), ServeError> {
-    let listeners = listen(&addresses(config), handover.predecessor.as_mut()).await?;
+) -> Result<Takeover, ServeError> {
     if let AuthorityLocation::Embedded(directory) = &config.takeover.authority
         && let Some(mut old) = handover.predecessor.take()
     {
         // Its store can be open in one process only.
         store::look(directory)?;
-        old.take_over(&listeners).await;
+        old.take_over(listeners).await;
         old.gone().await;
     }
     let Store { authority, lock } =
         store::open(&config.takeover.authority, config.takeover.timeout).await?;
-    let takeover = start_takeover(config, authority, lock).await?;
-    Ok((listeners, takeover))
+    Ok(start_takeover(config, authority, lock).await?)
 }
 
 /// Waits for a process that takes over all that is listened on. Cancel safe.
@@ -172,21 +192,6 @@ async fn successor(
     handover.successor(&all).await
 }
 
-/// What is listened on: for clients, and at the end for operators.
-fn addresses(config: &Config) -> Vec<ListenAddr> {
-    let console = config.console.iter().map(|console| &console.listen);
-    let clients = config.clients.listen.iter();
-    clients.chain(console).cloned().collect()
-}
-
-fn facts(console: &ConsoleParts, authority: &AuthorityLocation, shared: &Shared) -> Arc<Facts> {
-    Arc::new(Facts {
-        shared: shared.clone(),
-        settings: console.settings.clone(),
-        authority: authority.to_string(),
-    })
-}
-
 fn servers(config: &Config) -> Servers {
     Servers {
         upstream: config.upstream.hosts.clone(),
@@ -198,12 +203,14 @@ fn servers(config: &Config) -> Servers {
 /// asked for.
 fn start_fence(
     config: &Config,
-    policy: Policy,
+    loaded: Loaded,
     takeover: &Takeover,
+    in_force: &InForce,
     (asked, shutdown): (mpsc::Receiver<PolicyReloaded>, CancellationToken),
 ) -> Result<watch::Receiver<Arc<Fence>>, ServeError> {
     let cells = takeover.cells();
-    let fence = Fence::new(policy, Arc::clone(cells), config.policy.mode)?;
+    let fence = Fence::new(loaded.policy, Arc::clone(cells), config.policy.mode)?;
+    in_force.set_policy(loaded.sha256);
     let (fences, fence) = watch::channel(Arc::new(fence));
     let reloads = config.policy.file.clone().map(|path| Reloads {
         path,
@@ -211,6 +218,7 @@ fn start_fence(
         overall: config.policy.mode,
         authority: config.takeover.authority.clone(),
         fences,
+        in_force: in_force.clone(),
     });
     let following = elections::follow(takeover.clone(), fence.clone(), shutdown.clone());
     drop(tokio::spawn(following));
@@ -222,30 +230,26 @@ fn start_fence(
     Ok(fence)
 }
 
-fn start_http(
+/// Answers over HTTP, where that is configured and the process before does not keep the address.
+async fn start_http(
     config: Option<&HttpAddr>,
+    listener: Option<HttpListener>,
     facts: &Arc<Facts>,
     closing: &CancellationToken,
 ) -> Result<Option<HttpServer>, HttpError> {
-    let start = |config| HttpServer::start(config, Arc::clone(facts), closing.clone());
-    config.map(start).transpose()
+    let listener = match (listener, config) {
+        (None, Some(address)) => inherit_http(address, closing).await,
+        (listener, _) => listener,
+    };
+    let start = |listener| HttpServer::start(listener, Arc::clone(facts), closing.clone());
+    listener.map(start).transpose()
 }
 
-/// Serves instead of the process before, and starts HTTP as soon as that has let go of the address. Then sessions are
-/// served without it, too.
-async fn take_over(
-    predecessor: Option<Predecessor>,
-    listeners: &[Listener],
-    start_http: impl Fn() -> Result<Option<HttpServer>, HttpError>,
-    closing: &CancellationToken,
-) -> Result<Option<HttpServer>, HttpError> {
-    let Some(mut old) = predecessor else {
-        return start_http();
-    };
-    old.take_over(listeners).await;
+/// The address of HTTP, as soon as the process before has let go of it. Without it sessions are served all the same.
+async fn inherit_http(config: &HttpAddr, closing: &CancellationToken) -> Option<HttpListener> {
     let begun = Instant::now();
     loop {
-        match start_http() {
+        match HttpListener::open(config) {
             Err(HttpError::Listen { source, .. })
                 if source.kind() == io::ErrorKind::AddrInUse
                     && begun.elapsed() < SETTLE_WITHIN
@@ -255,30 +259,11 @@ async fn take_over(
             }
             Err(error) => {
                 tracing::error!(%error, "there is no HTTP");
-                return Ok(None);
+                return None;
             }
-            http => return http,
+            Ok(listener) => return Some(listener),
         }
     }
-}
-
-async fn listen(
-    addresses: &[ListenAddr],
-    mut predecessor: Option<&mut Predecessor>,
-) -> Result<Vec<Listener>, ServeError> {
-    let mut listeners = Vec::new();
-    for address in addresses {
-        let inherited = predecessor.as_mut().and_then(|old| old.listener(address));
-        let listener = match inherited {
-            Some(listener) => Ok(listener),
-            None => Listener::bind(address).await,
-        };
-        listeners.push(listener.map_err(|source| ServeError::Listen {
-            address: address.clone(),
-            source,
-        })?);
-    }
-    Ok(listeners)
 }
 
 async fn start_takeover(
@@ -286,7 +271,8 @@ async fn start_takeover(
     authority: Arc<dyn Authority>,
     store_lock: StoreLock,
 ) -> Result<Takeover, StartError> {
-    let declared_by = format!("pgpalisade {}", std::process::id());
+    let host = uname().nodename().to_string_lossy().into_owned();
+    let declared_by = format!("pgpalisade {host} {}", std::process::id());
     let mut options = TakeoverOptions::new(config.control.expose().clone(), declared_by);
     options.timeout = config.takeover.timeout;
     options.store_lock = store_lock;

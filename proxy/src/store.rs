@@ -72,6 +72,7 @@ pub(crate) async fn open(
 
 /// Whether the embedded store in a directory could be opened, were it not in use.
 pub(crate) fn look(directory: &Path) -> Result<(), StoreError> {
+    embedded::try_open(directory)?;
     embedded::read(directory).map(drop).map_err(Into::into)
 }
 

@@ -195,9 +195,9 @@ fn configuration_blocks_are_taken() {
         ),
         ("http_key", "--http-key", key.clone()),
         ("http_client_ca", "--http-client-ca", client_ca.clone()),
-        ("certificate", "--tls-certificate", certificate),
-        ("key", "--tls-key", key),
-        ("client_ca", "--tls-client-ca", client_ca),
+        ("tls.certificate", "--tls-certificate", certificate),
+        ("tls.key", "--tls-key", key),
+        ("tls.client_ca", "--tls-client-ca", client_ca),
     ];
     let mut taken = 0;
     for page in page::all() {

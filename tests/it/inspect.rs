@@ -4,10 +4,11 @@ mod check;
 mod check_authority;
 mod hosts;
 mod logins;
+mod ready;
 mod status;
 
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use pgpalisade_tests::machine::repository;
@@ -16,8 +17,11 @@ use pgpalisade_tests::proxy::subcommand;
 use serde_json::Value;
 
 /// The ids of all checks, in the order in which they run.
-const IDS: [&str; 20] = [
+const IDS: [&str; 24] = [
     "config",
+    "user",
+    "files",
+    "rejections",
     "declare",
     "upstream",
     "logins",
@@ -37,6 +41,7 @@ const IDS: [&str; 20] = [
     "marks",
     "sessions",
     "takeovers",
+    "listen",
 ];
 
 /// Settings for a look.
@@ -81,13 +86,25 @@ impl Settings {
         self
     }
 
-    fn run(&self, name: &str) -> Output {
+    fn arguments(&self) -> Vec<String> {
+        let places = [
+            format!("--upstream={}", self.upstream),
+            format!("--control={}", self.control),
+            format!("--authority={}", self.authority),
+        ];
+        [&places[..], &self.flags].concat()
+    }
+
+    fn command(&self, name: &str) -> Command {
         let mut command = subcommand(name);
+        command.args(self.arguments());
+        // Where no flag says something else.
+        command.env("PGPALISADE_LISTEN", "127.0.0.1:0");
         command
-            .args(["--upstream", &self.upstream, "--control", &self.control])
-            .args(["--authority", &self.authority])
-            .args(&self.flags);
-        let output = command.output().unwrap();
+    }
+
+    fn run(&self, name: &str) -> Output {
+        let output = self.command(name).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!said.contains("panicked"), "{said}");
         output

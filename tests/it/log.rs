@@ -108,7 +108,8 @@ fn each_mark_that_is_raised() {
     assert_eq!(raises(&other, own), [second]);
     assert_eq!(raises(&other, seen), [first, third]);
     let told = &lines(&one, seen)[0]["raised_by"];
-    let via = format!("via pgpalisade {}", other.pid());
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let via = format!("via pgpalisade {} {}", host.trim(), other.pid());
     assert!(told.as_str().unwrap().ends_with(&via), "{told}");
 }
 

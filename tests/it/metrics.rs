@@ -203,6 +203,28 @@ fn what_is_only_observed_is_counted_apart() {
     );
 }
 
+/// A file that a reload refused is seen by the metrics alone, not only in the log.
+#[test]
+fn a_refused_reload_is_seen() {
+    let postgres = Postgres::start();
+    let policy = PolicyFile::new("");
+    let http = Http::free();
+    let path = policy.path().display().to_string();
+    let proxy = Proxy::start_with(http.options(&postgres).flag("--policy", &path));
+    let ok = |file: &str| format!("pgpalisade_reload_ok{{file=\"{file}\"}}");
+    // SHA-256 of nothing.
+    let empty = "pgpalisade_policy_info{sha256=\
+                 \"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\"}";
+    wait_until(http, empty, 1.0);
+    policy.reload(&proxy, "nonsense");
+    wait_until(http, &ok("policy"), 0.0);
+    let seen = http.metrics();
+    assert_eq!((seen.of(empty), seen.of(&ok("tls"))), (1.0, 1.0));
+    policy.reload(&proxy, "[scope.jobs]\n");
+    wait_until(http, &ok("policy"), 1.0);
+    assert!(!http.metrics().text.contains(empty));
+}
+
 /// A client can write what it likes into its names: it makes no series, and no line of its own.
 #[test]
 fn clients_make_no_series() {

@@ -66,13 +66,14 @@ fn the_debian_package_has_what_a_service_needs() {
         Some(key) if !key.starts_with(' ') => key,
         _ => line,
     });
-    let one_authority = uncommented.filter(|line| !line.contains("etcd:"));
-    let all: Vec<&str> = one_authority.collect();
+    // Verifiers come from one place, and the files are for these ways of logging in.
+    let one_source = uncommented.filter(|line| !line.starts_with("auth_query"));
+    let all: Vec<&str> = one_source.collect();
     let file = dir.path().join("all.toml");
     std::fs::write(&file, all.join("\n")).unwrap();
     let mut check = Command::new(&program);
     let checked = check
-        .args(["check", "--config"])
+        .args(["check", "--auth=scram", "--tls-mode=require", "--config"])
         .arg(&file)
         .env_remove("PGPALISADE_BIN")
         .output()

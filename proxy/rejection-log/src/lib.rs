@@ -131,6 +131,17 @@ impl RejectionLog {
         Self::start(sink, literals, QUEUE)
     }
 
+    /// Whether this process could open the file. Neither makes nor changes it.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`].
+    pub fn try_open(file: &Path) -> Result<(), RejectionLogError> {
+        writer::try_append(file).map_err(|source| RejectionLogError::Open {
+            path: file.to_path_buf(),
+            source,
+        })
+    }
+
     fn start(
         sink: Option<Sink>,
         literals: Literals,

@@ -1,7 +1,7 @@
 //! The thread that writes rejection records. It alone waits for the disk.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -112,6 +112,19 @@ fn open_append(path: &Path) -> std::io::Result<File> {
         .create(true)
         .mode(0o640)
         .open(path)
+}
+
+/// Whether [`open_append`] would succeed. A file that is missing is not made: another one beside it is, and removed.
+pub(super) fn try_append(path: &Path) -> std::io::Result<()> {
+    match OpenOptions::new().append(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        opened => return opened.map(drop),
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".check-{}", std::process::id()));
+    let beside = PathBuf::from(beside);
+    open_append(&beside)?;
+    fs::remove_file(beside)
 }
 
 impl Writer {

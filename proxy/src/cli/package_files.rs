@@ -1,4 +1,5 @@
-//! `pgpalisade package-files`: man pages and completions, made from the command line itself, for who builds packages.
+//! `pgpalisade package-files`: man pages, completions and the annotated configuration, made from the command line and
+//! the table of keys, for who builds packages.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,11 +8,12 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use super::{Cli, Failure, failed};
+use crate::config::example;
 
-/// Write man pages and shell completions into a directory
+/// Write man pages, shell completions and the annotated configuration into a directory
 #[derive(Debug, clap::Args)]
 pub(super) struct PackageFilesArgs {
-    /// The directory: man pages go to man/, completions to completions/
+    /// The directory: man pages go to man/, completions to completions/, the configuration to pgpalisade.toml
     directory: PathBuf,
 }
 
@@ -24,6 +26,7 @@ fn write(directory: &Path) -> io::Result<()> {
     let (man, completions) = (directory.join("man"), directory.join("completions"));
     std::fs::create_dir_all(&man)?;
     std::fs::create_dir_all(&completions)?;
+    std::fs::write(directory.join("pgpalisade.toml"), example())?;
     let command = Cli::command();
     let name = command.get_name().to_owned();
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {

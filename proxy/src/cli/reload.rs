@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::settings::Settings;
 use crate::config::{Config, Environment, RawConfig};
 use crate::console::Reloaded;
+use crate::in_force::{InForce, Reread};
 use crate::rejection_log::RejectionLog;
 use crate::serve::PolicyReloaded;
 use crate::server::accounts::{Accounts, Logins};
@@ -29,6 +30,8 @@ pub(super) struct Reload {
     pub(super) operators: Option<Arc<Accounts>>,
     /// Has the policy file read, where there is one, and is told how that went.
     pub(super) policy: mpsc::Sender<PolicyReloaded>,
+    /// Is told what is refused.
+    pub(super) in_force: InForce,
 }
 
 impl Reload {
@@ -42,6 +45,7 @@ impl Reload {
             logins,
             operators,
             policy,
+            in_force,
         } = self;
         let begun = Arc::new((settings, begun_with));
         while let Some(who_asks) = asked.recv().await {
@@ -52,23 +56,32 @@ impl Reload {
             // A file may be slow: nobody who logs in waits for it.
             let files = tokio::task::spawn_blocking(move || {
                 let of_users = |accounts: &Accounts| accounts.reload().map_err(|e| e.to_string());
+                let tls = certificates.reload().map_err(|error| error.to_string());
+                let users = logins.reload().map_err(|error| error.to_string());
                 let all = [
-                    say_what_changed(&begun.0, &begun.1),
-                    certificates.reload().map_err(|error| error.to_string()),
-                    logins.reload().map_err(|error| error.to_string()),
-                    operators.as_deref().map_or(Ok(()), of_users),
+                    (Reread::Config, say_what_changed(&begun.0, &begun.1)),
+                    (Reread::Tls, tls),
+                    (Reread::Users, users),
+                    (
+                        Reread::ConsoleUsers,
+                        operators.as_deref().map_or(Ok(()), of_users),
+                    ),
                 ];
-                all.into_iter().filter_map(Result::err).collect::<Vec<_>>()
+                let wrong = |(file, read): (Reread, Result<(), String>)| Some((file, read.err()?));
+                all.into_iter().filter_map(wrong).collect::<Vec<_>>()
             });
             let mut wrong = files.await.unwrap_or_else(|error| {
                 tracing::error!(%error, "reading files again");
-                vec![error.to_string()]
+                Reread::ALL.map(|file| (file, error.to_string())).into()
             });
             let (done, is_done) = oneshot::channel();
             if policy.send(done).await.is_ok() {
                 // Nobody who answers means that the proxy ends.
-                wrong.extend(is_done.await.ok().and_then(Result::err));
+                let refused = is_done.await.ok().and_then(Result::err);
+                wrong.extend(refused.map(|error| (Reread::Policy, error)));
             }
+            let (refused, wrong): (Vec<_>, Vec<_>) = wrong.into_iter().unzip();
+            in_force.set_refused(refused);
             service_manager::ready();
             if let Some(who_asks) = who_asks {
                 let reloaded = match wrong.is_empty() {

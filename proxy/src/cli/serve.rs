@@ -1,9 +1,9 @@
 //! `pgpalisade serve`: the proxy itself.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_policies::Policy;
 use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -15,15 +15,13 @@ use super::{Failure, failed, open_files, runtime};
 use crate::config::{Config, Environment, RawConfig};
 use crate::console::{ConsoleParts, Orders, Stop, Users};
 use crate::handover::{Handover, Predecessor};
-use crate::logging;
-use crate::rejection_log::RejectionLog;
-use crate::serve::{self, ServeError};
-use crate::server::accounts::{Accounts, FileError, Logins};
-use crate::server::certificates::Certificates;
-use crate::server::listener::ListenAddr;
-use crate::server::timers::Timers;
+use crate::http::HttpError;
+use crate::in_force::InForce;
+use crate::local::{Local, Purpose};
+use crate::serve::{self, Equipment, ServeError};
+use crate::server::listener::{ListenAddr, Listener};
 use crate::signals::Signals;
-use crate::{policy_file, service_manager};
+use crate::{logging, service_manager};
 
 /// Run the proxy
 ///
@@ -54,30 +52,37 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let written = RawConfig::collect(&args.settings.0, &environment);
     let config = Config::from_raw(written.clone(), &environment)
         .map_err(|errors| Failure::Usage(errors.to_string()))?;
-    let policy = policy(&config)?;
     let _log = logging::init(&config.log).map_err(failed)?;
     open_files::raise_limit(&config);
-    let rejections = rejection_log(&config)?;
-    let certificates = Arc::new(certificates(&config).map_err(failed)?);
     let runtime = runtime()?;
-    let timers = Timers::new(runtime.handle().clone());
-    let logins = logins(&config, timers).map_err(failed)?;
-    let users = console_users(&config).map_err(failed)?;
+    let result = runtime.block_on(serve(args, written, config));
+    // Nothing that still runs may hold up the end.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    result.inspect(|()| tracing::info!("stopped"))
+}
+
+async fn serve(args: &ServeArgs, written: RawConfig, config: Config) -> Result<(), Failure> {
+    let (mut handover, upgrades, is_replaced) = Handover::new();
+    if args.successor {
+        handover.predecessor = Some(Predecessor::receive().map_err(failed)?);
+    }
+    let (equipment, users) = equipment(&config, handover.predecessor.as_mut()).await?;
     let (policies, policy_reloads) = mpsc::channel(1);
     let (orders, reloads, stops) = Orders::new();
-    let (handover, upgrades, is_replaced) = Handover::new();
+    let in_force = InForce::default();
     let reload = Reload {
         settings: args.settings.clone(),
         begun_with: written.clone(),
-        rejections: rejections.clone(),
-        certificates: Arc::clone(&certificates),
-        logins: logins.clone(),
+        rejections: equipment.rejections.clone(),
+        certificates: Arc::clone(&equipment.certificates),
+        logins: equipment.logins.clone(),
         operators: users.accounts.clone(),
         policy: policies,
+        in_force: in_force.clone(),
     };
     let shutdown = CancellationToken::new();
     let closing = shutdown.child_token();
-    let mut signals = serve::Signals {
+    let signals = serve::Signals {
         shutdown: shutdown.clone(),
         closing: closing.clone(),
         reload: policy_reloads,
@@ -90,80 +95,65 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     };
     let places = places(&config);
     let (ready, is_ready) = oneshot::channel();
-    let result = runtime.block_on(async {
-        if args.successor {
-            signals.handover.predecessor = Some(Predecessor::receive().map_err(failed)?);
-        }
-        let serving = serve::serve(
-            config,
-            policy,
-            signals,
-            rejections,
-            certificates,
-            logins,
-            ready,
-        );
-        let announced = async { announce(is_ready.await.ok(), &places) };
-        let signalled = Signalled {
-            shutdown,
-            closing,
-            reloading: reload.run(reloads),
-            orders,
-            stops,
-            upgrades,
-            is_replaced,
-        };
-        obey(serving, announced, signalled).await
-    });
-    // Nothing that still runs may hold up the end.
-    runtime.shutdown_timeout(Duration::from_millis(100));
-    result.inspect(|()| tracing::info!("stopped"))
+    let serving = serve::serve(config, equipment, signals, in_force, ready);
+    let announced = async { announce(is_ready.await.ok(), &places) };
+    let signalled = Signalled {
+        shutdown,
+        closing,
+        reloading: reload.run(reloads),
+        orders,
+        stops,
+        upgrades,
+        is_replaced,
+    };
+    obey(serving, announced, signalled).await
 }
 
-fn policy(config: &Config) -> Result<Policy, Failure> {
-    let read = |path| policy_file::read_for(path, &config.takeover.authority);
-    let file = config.policy.file.as_deref();
-    let policy = file.map_or_else(|| Ok(Policy::default()), read);
-    policy.map_err(|errors| Failure::Usage(errors.to_string()))
+/// All that this machine has to give, or the first thing that is missing.
+async fn equipment(
+    config: &Config,
+    predecessor: Option<&mut Predecessor>,
+) -> Result<(Equipment, Users), Failure> {
+    let is_successor = predecessor.is_some();
+    let Local {
+        policy,
+        rejections,
+        certificates,
+        logins,
+        users,
+        listeners,
+        http,
+    } = Local::take(config, Purpose::Serve, predecessor).await;
+    let policy = policy.map_err(|errors| Failure::Usage(errors.to_string()))?;
+    let listen = |(address, listener): (ListenAddr, io::Result<Listener>)| {
+        listener.map_err(|source| failed(ServeError::Listen { address, source }))
+    };
+    let http = match http {
+        // The process before has it until it is told that this one serves.
+        Err(HttpError::Listen { source, .. })
+            if is_successor && source.kind() == io::ErrorKind::AddrInUse =>
+        {
+            None
+        }
+        http => http.map_err(failed)?,
+    };
+    let equipment = Equipment {
+        policy,
+        rejections: rejections.map_err(failed)?,
+        certificates: Arc::new(certificates.map_err(failed)?),
+        logins: logins.map_err(failed)?,
+        listeners: listeners
+            .into_iter()
+            .map(listen)
+            .collect::<Result<_, _>>()?,
+        http,
+    };
+    Ok((equipment, users.map_err(failed)?))
 }
 
 fn places(config: &Config) -> String {
     let (hosts, authority) = (&config.upstream.hosts, &config.takeover.authority);
     format!("upstream {hosts}, authority {authority}")
-}
-
-fn rejection_log(config: &Config) -> Result<RejectionLog, Failure> {
-    let file = config.rejections.file.as_deref();
-    RejectionLog::open(file, config.rejections.literals).map_err(failed)
-}
-
-/// TLS, with the files that it is made of.
-fn certificates(config: &Config) -> Result<Certificates, pgpalisade_tls::FileError> {
-    let http = config.http.as_ref().and_then(|http| http.tls.clone());
-    Certificates::load(
-        config.clients.tls.clone(),
-        http,
-        config.upstream.ssl.clone(),
-    )
-}
-
-/// How clients log in.
-fn logins(config: &Config, timers: Timers) -> Result<Logins, FileError> {
-    let clients = &config.clients;
-    Logins::load(&clients.auth, &clients.tls, &config.control, timers)
-}
-
-/// Who may log in to the console.
-fn console_users(config: &Config) -> Result<Users, FileError> {
-    let Some(console) = &config.console else {
-        return Ok(Users::default());
-    };
-    let read = |file| Accounts::of_file(file, &config.clients.tls);
-    let accounts = console.auth_file.as_deref().map(read);
-    Ok(Users {
-        accounts: accounts.transpose()?.map(Arc::new),
-        admins: console.admins.clone(),
-    })
 }
 
 /// What signals and the console set off.

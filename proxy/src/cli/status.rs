@@ -10,7 +10,7 @@ use super::{Failure, configuration, failed, run_to_end};
 use crate::inspect::cluster::Prepared;
 use crate::inspect::hosts::Host;
 use crate::inspect::status::{
-    self, ProxyStatus, ScopeStatus, Status, StoreState, TakeoverStatus, Wanted,
+    self, MarksFrom, ProxyStatus, ScopeStatus, Status, TakeoverStatus, Wanted,
 };
 use crate::rejection::utc;
 
@@ -20,7 +20,7 @@ const SCOPES_SHOWN: usize = 50;
 /// Show the cluster, the authority, the proxies, the marks and unfinished takeovers
 ///
 /// Changes nothing. An embedded store can be read only while no proxy runs; otherwise the marks come from the cluster's
-/// copy. Ends with 1 if neither cluster nor authority can be read.
+/// copy, and may be higher by now. Ends with 1 if the cluster or the authority cannot be read.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArgs {
     /// Print one JSON object
@@ -50,7 +50,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
         false => print(&describe(&status, &wanted)),
     };
     told.map_err(failed)?;
-    match status.is_blind() {
+    match status.is_incomplete() {
         true => Err(Failure::Told),
         false => Ok(()),
     }
@@ -82,13 +82,18 @@ fn describe(status: &Status, wanted: &Wanted) -> String {
     }
     line(&mut text, &format!("sessions   {}", sessions(status)));
     text.push_str("\nproxies\n");
-    text.push_str(&proxies(&status.proxies));
+    let is_seen = status.cluster.version.is_some();
+    let of_cluster = |told: String| match is_seen {
+        true => told,
+        false => "only PostgreSQL knows\n".to_owned(),
+    };
+    text.push_str(&of_cluster(proxies(&status.proxies)));
     text.push_str(&format!("\n{}\n", scopes_head(status, wanted)));
-    text.push_str(&scopes(&status.scopes));
+    text.push_str(&scopes(&status.scopes, status.marks_from));
     text.push_str(&repaired(&status.scopes));
     text.push_str(&takeovers(&status.takeovers));
     text.push_str("\nprepared transactions\n");
-    text.push_str(&prepared(&status.prepared_transactions));
+    text.push_str(&of_cluster(prepared(&status.prepared_transactions)));
     text
 }
 
@@ -141,11 +146,9 @@ fn proxies(proxies: &[ProxyStatus]) -> String {
 }
 
 fn scopes_head(status: &Status, wanted: &Wanted) -> String {
-    let source = match status.authority.state {
-        StoreState::Read => "",
-        StoreState::InUse | StoreState::Missing | StoreState::Unreadable => {
-            ", from the cluster's copy of the marks"
-        }
+    let source = match status.marks_from {
+        MarksFrom::Authority => "",
+        MarksFrom::Copy => ", from the cluster's copy of the marks: they may be higher by now",
     };
     let (shown, total) = (status.scopes.len(), status.scopes_total);
     let some = match wanted {
@@ -156,19 +159,24 @@ fn scopes_head(status: &Status, wanted: &Wanted) -> String {
     format!("scopes{some}{source}")
 }
 
-fn scopes(scopes: &[ScopeStatus]) -> String {
+fn scopes(scopes: &[ScopeStatus], from: MarksFrom) -> String {
     if scopes.is_empty() {
         return "none\n".to_owned();
     }
+    let at_least = match from {
+        MarksFrom::Authority => "",
+        MarksFrom::Copy => "at least ",
+    };
     let row = |scope: &ScopeStatus| {
         [
             scope.scope.clone(),
             match scope.incarnation {
-                0 => scope.mark.to_string(),
-                number => format!("{} (incarnation {number})", scope.mark),
+                0 => format!("{at_least}{}", scope.mark),
+                number => format!("{at_least}{} (incarnation {number})", scope.mark),
             },
             match scope.alive_below_mark {
                 Some(0) => "completed".to_owned(),
+                Some(1) => "1 old session left".to_owned(),
                 Some(left) => format!("{left} old sessions left"),
                 None => "-".to_owned(),
             },

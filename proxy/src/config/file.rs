@@ -109,9 +109,16 @@ impl Reader<'_> {
     }
 
     fn unknown(&mut self, name: &str, at: &Range<usize>) {
+        if let Some((table, key)) = misplaced(name) {
+            let why = format!(
+                "unknown key \"{name}\": \"{key}\" is a top-level key, and what follows the line [{table}] belongs to that \
+                 table; move it above the first line in square brackets"
+            );
+            return self.error(at, &why);
+        }
         let names = KEYS.iter().map(|(_, spec)| spec.name);
-        let hint = nearest(name, names)
-            .map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"));
+        let near = in_a_table(name).or_else(|| nearest(name, names));
+        let hint = near.map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"));
         self.error(at, &format!("unknown key \"{name}\"{hint}"));
     }
 
@@ -127,6 +134,24 @@ impl Reader<'_> {
             line: 1 + before.iter().filter(|byte| **byte == b'\n').count(),
         }
     }
+}
+
+/// The table that a key stands in, and the key, if it is one of the top level.
+fn misplaced(name: &str) -> Option<(&str, &str)> {
+    let (table, key) = name.split_once('.')?;
+    let is_known = Key::by_name(key).is_some() || is_table(key);
+    (is_known && is_table(table)).then_some((table, key))
+}
+
+/// The only key of a table that ends so: somebody has left out the table.
+fn in_a_table(name: &str) -> Option<&'static str> {
+    let ends_so = |spec: &&KeySpec| {
+        let table = spec.name.strip_suffix(name);
+        table.is_some_and(|table| table.ends_with('.'))
+    };
+    let mut found = KEYS.iter().map(|(_, spec)| spec).filter(ends_so);
+    let first = found.next()?;
+    found.next().is_none().then_some(first.name)
 }
 
 /// Whether keys exist below this name.

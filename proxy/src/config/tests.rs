@@ -257,6 +257,40 @@ x = 1
 }
 
 #[test]
+fn a_key_in_the_wrong_table_is_told_where_it_belongs() {
+    for (text, line, key, table) in [
+        (
+            "[connections]\nconsole = \"/run\"",
+            4,
+            "console",
+            "connections",
+        ),
+        ("[tls]\nhttp = \"127.0.0.1:1\"", 4, "http", "tls"),
+        (
+            "[connections]\nmax = 1\ntls.mode = \"off\"",
+            5,
+            "tls",
+            "connections",
+        ),
+        (
+            "[shutdown]\n[shutdown.tls]\nmode = \"off\"",
+            4,
+            "tls",
+            "shutdown",
+        ),
+    ] {
+        let says = format!(
+            "pgpalisade.toml:{line}: unknown key \"{table}.{key}\": \"{key}\" is a top-level key, and what follows the \
+             line [{table}] belongs to that table; move it above the first line in square brackets"
+        );
+        assert_eq!(errors(&format!("{MINIMAL}{text}\n"), &[], &[]), [says]);
+    }
+    // The other way around.
+    let says = "pgpalisade.toml:3: unknown key \"max\" (did you mean \"connections.max\"?)";
+    assert_eq!(errors(&format!("{MINIMAL}max = 1\n"), &[], &[]), [says]);
+}
+
+#[test]
 fn an_empty_list_and_a_value_given_twice() {
     let got = errors(
         &format!("{MINIMAL}listen = []\n"),

@@ -3,6 +3,7 @@
 mod authority;
 mod elections;
 mod logins;
+mod machine;
 mod postgres;
 
 use std::collections::HashMap;
@@ -19,8 +20,10 @@ use super::finding::{Check, Finding, Verdict};
 use super::hosts::{self, Chosen, Survey, Unseen};
 use super::{step_within, store};
 use crate::config::Config;
-use crate::policy_file;
-use crate::takeover::{ControlError, WitnessMode, witness};
+use crate::policy_file::PolicyFileErrors;
+use crate::takeover::{ControlError, WitnessMode, cluster_lock, witness};
+use machine::Place;
+use postgres::Proxies;
 
 /// Where findings go as they are made.
 struct Report<'a> {
@@ -44,21 +47,34 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let within = step_within(config);
     let report = &mut Report { tell };
     report.add(Check::Config, Verdict::ok("every value is valid"));
-    let policy = policy(config);
+    let tried = machine::checks(config, report).await;
     report.add(
         Check::Declare,
-        match &policy {
-            Ok(policy) => who_may_declare(policy),
-            Err(verdict) => verdict.clone(),
+        match &tried.policy {
+            Ok(loaded) => who_may_declare(&loaded.policy),
+            Err(errors) => invalid(errors),
         },
     );
     report.add(Check::Upstream, upstream(config, within).await);
-    report.add(Check::Logins, logins::check(config, within).await);
+    let logins = logins::check(config, tried.logins, within).await;
+    report.add(Check::Logins, logins);
     let Survey { chosen, hosts } = hosts::survey(config, within).await;
     report.add(Check::Control, introduce(&chosen));
     let control = chosen.ok();
+    let proxies = match &control {
+        Some(control) => control.connection.look(cluster_lock::proxies).await,
+        None => Err(ControlError::Lost),
+    };
     let witnessed = match &control {
-        Some(control) => postgres::checks(config, control, &hosts, within, report).await,
+        Some(control) => {
+            let seen = proxies.as_ref().map_or(0, Vec::len);
+            let count = match tried.places.iter().any(Place::is_in_use) {
+                true => seen,
+                false => seen + 1,
+            };
+            let proxies = Proxies::of(&config.takeover.authority, count);
+            postgres::checks(config, control, &hosts, proxies, within, report).await
+        }
         None => {
             report.skip(postgres::CHECKS, WITHOUT_CONTROL);
             None
@@ -66,34 +82,32 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     };
     let protected = control.as_ref().map(|c| c.server.system_identifier);
     // After the witness, which never is ahead of an authority that remembers.
-    let store = store::look(&config.takeover.authority, protected, within).await;
+    let location = &config.takeover.authority;
+    let store = store::look(location, protected, within).await;
+    let store = store::try_open(location, store, within).await;
     report.add(Check::Authority, store.verdict);
-    let elected = policy.as_ref().map_or(&[][..], Policy::elected);
-    let elections = elections::check(&config.takeover.authority, elected, within).await;
+    let policy = tried.policy.as_ref();
+    let elected = policy.map_or(&[][..], |loaded| loaded.policy.elected());
+    let elections = elections::check(location, elected, within).await;
     report.add(Check::Elections, elections);
+    let seen = proxies.as_ref().map(Vec::len).ok();
     match &control {
         Some(control) => {
-            authority::checks(control, &store.held, witnessed.as_ref(), report).await;
+            let witnessed = witnessed.as_ref();
+            authority::checks(control, location, &store.held, proxies, witnessed, report).await;
         }
         None => report.skip(authority::CHECKS, WITHOUT_CONTROL),
     }
+    let running = machine::running(location, &store.held, seen);
+    report.add(Check::Listen, machine::listen(&tried.places, running));
 }
 
-/// The policy, or what is wrong with it.
-fn policy(config: &Config) -> Result<Policy, Verdict> {
-    let read = |path| policy_file::read_for(path, &config.takeover.authority);
-    let policy = config
-        .policy
-        .file
-        .as_deref()
-        .map_or(Ok(Policy::default()), read);
-    policy.map_err(|errors| {
-        let first = errors.to_string();
-        Verdict::fail(
-            first.lines().next().unwrap_or_default(),
-            "\"pgpalisade check --policy FILE\" lists all errors of the file itself",
-        )
-    })
+fn invalid(errors: &PolicyFileErrors) -> Verdict {
+    let all = errors.to_string();
+    Verdict::fail(
+        all.lines().next().unwrap_or_default(),
+        "\"pgpalisade check --policy FILE\" lists all errors of the file itself",
+    )
 }
 
 /// Nothing shows a pooler in front of the proxy, so this is said in any case.

@@ -22,6 +22,9 @@ pub(crate) enum Outcome {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Check {
     Config,
+    User,
+    Files,
+    Rejections,
     Declare,
     Upstream,
     Logins,
@@ -41,6 +44,7 @@ pub(crate) enum Check {
     Marks,
     Sessions,
     Takeovers,
+    Listen,
 }
 
 /// One check and its result.

@@ -27,12 +27,24 @@ pub(crate) struct Status {
     /// Proxies that are connected to the cluster.
     pub(crate) proxies: Vec<ProxyStatus>,
     pub(crate) scopes: Vec<ScopeStatus>,
+    /// Where their marks come from.
+    pub(crate) marks_from: MarksFrom,
     /// Scopes that there are, shown or not.
     pub(crate) scopes_total: usize,
     /// The last ones of these scopes, the newest first. None where the store cannot be read.
     pub(crate) takeovers: Vec<TakeoverStatus>,
     /// The oldest ones, at most 100.
     pub(crate) prepared_transactions: Vec<Prepared>,
+}
+
+/// Where the marks come from that are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum MarksFrom {
+    /// They are the marks.
+    Authority,
+    /// The authority raises a mark before the cluster's copy, so a mark may be higher by now.
+    Copy,
 }
 
 /// The protected cluster.
@@ -168,10 +180,14 @@ pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
     let marks = match contents {
         Some(contents) => contents.marks.clone(),
         None => seen.witnessed.take().unwrap_or_else(|| {
-            if !matches!(store.held, Held::Nothing) {
-                let note = "marks: the store cannot be read, and the cluster keeps no copy of them";
-                seen.cluster.problems.push(note.to_owned());
-            }
+            let note = match (&store.held, &connection) {
+                (Held::Nothing, _) => None,
+                (_, None) => Some("marks: neither the store nor the cluster can be read"),
+                (_, Some(_)) => {
+                    Some("marks: the store cannot be read, and the cluster keeps no copy of them")
+                }
+            };
+            seen.cluster.problems.extend(note.map(str::to_owned));
             Vec::new()
         }),
     };
@@ -184,6 +200,10 @@ pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
         authority: authority(config, &store.held, described, alive.as_ref()),
         proxies: seen.proxies,
         scopes: select(scopes, wanted),
+        marks_from: match store.held {
+            Held::Contents(_) => MarksFrom::Authority,
+            Held::Nothing | Held::InUse | Held::Unknown => MarksFrom::Copy,
+        },
         scopes_total,
         takeovers,
         prepared_transactions: seen.prepared,
@@ -191,9 +211,9 @@ pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
 }
 
 impl Status {
-    /// Whether neither cluster nor authority could be read.
-    pub(crate) fn is_blind(&self) -> bool {
-        self.cluster.version.is_none() && self.authority.state == StoreState::Unreadable
+    /// Whether the cluster or the authority could not be read. A store that only its running proxy can read is none.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.cluster.version.is_none() || self.authority.state == StoreState::Unreadable
     }
 }
 

@@ -57,6 +57,32 @@ pub(super) async fn look(
     }
 }
 
+/// The same store, and whether this process may open it as `serve` does. One over a network needs nothing of this
+/// machine.
+pub(super) async fn try_open(
+    location: &AuthorityLocation,
+    store: Store,
+    within: Duration,
+) -> Store {
+    let AuthorityLocation::Embedded(dir) = location else {
+        return store;
+    };
+    if matches!(store.held, Held::Unknown) {
+        return store;
+    }
+    let dir = dir.clone();
+    let trying = tokio::task::spawn_blocking(move || embedded::try_open(&dir));
+    let verdict = match timeout(within, trying).await {
+        Ok(Ok(Ok(()))) => return store,
+        Ok(Ok(Err(error))) => Verdict::fail(error.to_string(), RUN_AS_PROXY),
+        Ok(Err(_)) | Err(_) => Verdict::fail(
+            format!("{location} could not be opened within {within:?}"),
+            "look at the disk",
+        ),
+    };
+    Store { verdict, ..store }
+}
+
 fn unknown(seen: String, advice: &str) -> Store {
     Store {
         held: Held::Unknown,
@@ -104,16 +130,16 @@ async fn embedded(place: &str, dir: &Path, within: Duration) -> Store {
             held: Held::InUse,
         },
         Ok(Ok(Ok(embedded::Found::Nothing))) => nothing(place),
-        Ok(Ok(Err(error))) => unknown(
-            error.to_string(),
-            "run this as the user that the proxy runs as, and give it the directory of the proxy",
-        ),
+        Ok(Ok(Err(error))) => unknown(error.to_string(), RUN_AS_PROXY),
         Ok(Err(_)) | Err(_) => unknown(
             format!("{place} could not be read within {within:?}"),
             "look at the disk",
         ),
     }
 }
+
+const RUN_AS_PROXY: &str =
+    "run this as the user that the proxy runs as, and give that user the directory of the store";
 
 const NEEDED: &str =
     "a proxy does not start, and takes no new token, while its store cannot be used";

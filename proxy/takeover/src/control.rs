@@ -133,12 +133,7 @@ impl Control {
         let mut waits = false;
         let first = loop {
             match establish(&plan, None).await {
-                // The backend of a proxy that was killed may take a moment to notice; a failover may be under way.
-                Err(
-                    error @ (StartError::OtherAuthority { .. }
-                    | StartError::Taken { .. }
-                    | StartError::NoPrimary { .. }),
-                ) if Instant::now() < give_up => {
+                Err(error) if error.may_pass() && Instant::now() < give_up => {
                     if !waits {
                         let within = plan.lock_wait;
                         tracing::warn!(%error, ?within, "waiting for the cluster");
@@ -357,14 +352,18 @@ async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established
     let found = hosts::primaries(&plan.login, Instant::now() + within).await?;
     let mut refused = None;
     for open in of_one_cluster(plan, found).await? {
+        let at = open.at.to_string();
+        let error = ControlError::Timeout;
         let prepared = timeout(within, prepare_session(plan, open, previous)).await;
-        match prepared.unwrap_or(Err(StartError::Connect(ControlError::Timeout))) {
+        match prepared.unwrap_or(Err(StartError::Connect { at, error })) {
             // A deposed primary that lives on, beside another.
             Err(error @ StartError::WrongCluster { .. }) => refused = refused.or(Some(error)),
             prepared => return prepared,
         }
     }
-    Err(refused.unwrap_or(StartError::Connect(ControlError::Lost)))
+    Err(refused.unwrap_or_else(|| StartError::NoPrimary {
+        seen: "none of the hosts belongs to the cluster on record".to_owned(),
+    }))
 }
 
 /// Leaves out the hosts of other clusters than the one on record.

@@ -8,6 +8,7 @@ use pgpalisade_authority::owned::Strange;
 use pgpalisade_authority::{
     AuthorityError, AuthorityId, Backend, Cluster, Mark, Rank, Scope, Token,
 };
+use tokio_postgres::error::SqlState;
 
 use super::Bound;
 
@@ -15,8 +16,13 @@ use super::Bound;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StartError {
     /// No connection to the cluster.
-    #[error("the control connection cannot be made: {0}")]
-    Connect(ControlError),
+    #[error("the control connection to {at} cannot be made: {error}")]
+    Connect {
+        /// The server.
+        at: String,
+        /// Why.
+        error: ControlError,
+    },
     /// The role may not do what a takeover needs.
     #[error("the control role {role:?} lacks {missing}; run as a superuser: {grant}")]
     Rights {
@@ -96,6 +102,21 @@ pub enum StartError {
     /// The authority did not answer.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
+}
+
+impl StartError {
+    /// Whether another try may succeed soon: PostgreSQL is just starting, a failover is under way, or a proxy that was
+    /// killed still has its server process.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::OtherAuthority { .. }
+            | Self::Taken { .. }
+            | Self::NoPrimary { .. }
+            | Self::Standby => true,
+            Self::Connect { error, .. } => error.may_pass(),
+            _ => false,
+        }
+    }
 }
 
 /// Not its source: its text has it already.
@@ -189,7 +210,7 @@ pub enum ControlError {
     #[error("the witness of the marks is {0}")]
     Strange(Arc<Strange>),
     /// Nobody listens there, or there is no way.
-    #[error("error connecting to server: {0}")]
+    #[error("cannot connect: {0}")]
     Dial(Arc<std::io::Error>),
     /// The server did not answer in time.
     #[error("the server did not answer in time")]
@@ -201,6 +222,29 @@ pub enum ControlError {
     #[error("TLS to the server: {0}")]
     Files(Arc<pgpalisade_tls::FileError>),
 }
+
+impl ControlError {
+    /// Whether a server that starts, ends or is full explains it. A refused login or bad TLS is there to stay.
+    /// <https://www.postgresql.org/docs/15/errcodes-appendix.html>
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Dial(_) | Self::Timeout | Self::Lost => true,
+            Self::Server(error) => match error.code() {
+                Some(code) => PASSING.contains(code),
+                None => error.is_closed(),
+            },
+            _ => false,
+        }
+    }
+}
+
+/// What a server says that has no room, shuts down, or starts.
+const PASSING: [SqlState; 4] = [
+    SqlState::TOO_MANY_CONNECTIONS,
+    SqlState::ADMIN_SHUTDOWN,
+    SqlState::CRASH_SHUTDOWN,
+    SqlState::CANNOT_CONNECT_NOW,
+];
 
 /// tokio-postgres says no more than "db error" by itself.
 fn server_text(error: &tokio_postgres::Error) -> String {

@@ -271,7 +271,10 @@ pub(super) async fn primaries(login: &Login, deadline: Instant) -> Result<Vec<Op
             Ok(Open { role, .. }) if role == Role::Standby && is_only_one => {
                 return Err(StartError::Standby);
             }
-            Err(error) if is_only_one => return Err(StartError::Connect(error)),
+            Err(error) if is_only_one => {
+                let at = at.to_string();
+                return Err(StartError::Connect { at, error });
+            }
             Ok(open) if open.role != Role::Standby => {
                 found.push(open);
                 AFTER_A_PRIMARY
@@ -287,8 +290,9 @@ pub(super) async fn primaries(login: &Login, deadline: Instant) -> Result<Vec<Op
         };
         deadline = deadline.min(Instant::now() + patience);
     }
-    if found.is_empty() && is_only_one {
-        return Err(StartError::Connect(ControlError::Timeout));
+    if let ([at], true, true) = (unheard.as_slice(), found.is_empty(), is_only_one) {
+        let (at, error) = (at.to_string(), ControlError::Timeout);
+        return Err(StartError::Connect { at, error });
     }
     if found.is_empty() {
         why.extend(unheard.iter().map(|at| format!("{at} does not answer")));

@@ -18,7 +18,7 @@ pub struct TakeoverOptions {
     pub store_lock: StoreLock,
     /// Whether marks are copied into the cluster.
     pub witness: WitnessMode,
-    /// How long a start waits for a cluster lock that somebody holds. 10 s by default.
+    /// How long a start waits for a primary, and for a cluster lock that somebody holds. 10 s by default.
     pub lock_wait: Duration,
     /// How often records of ended sessions are removed. 30 s by default.
     pub reap_every: Duration,

@@ -31,9 +31,11 @@ fn what_is_there_while_a_proxy_runs_and_after() {
     assert!(status["scopes"][0]["alive_below_mark"].is_null());
     let text = String::from_utf8(settings.run("status").stdout).unwrap();
     assert!(
-        text.contains("from the cluster's copy of the marks"),
+        text.contains("from the cluster's copy of the marks: they may be higher by now"),
         "{text}"
     );
+    assert_eq!(status["marks_from"], "copy");
+    assert!(text.contains("default  at least 34  -"), "{text}");
     let nowhere = settings.clone().flag("--witness=off").status();
     let problem = nowhere["cluster"]["problems"][0].as_str().unwrap();
     assert!(problem.contains("keeps no copy of them"), "{problem}");
@@ -46,6 +48,7 @@ fn what_is_there_while_a_proxy_runs_and_after() {
 
     let status = settings.status();
     assert_eq!(status["authority"]["state"], "read");
+    assert_eq!(status["marks_from"], "authority");
     assert_eq!(marks(&status), ["\"default\"=34", "\"jobs\"=7"]);
     assert_eq!(status["scopes"][0]["alive_below_mark"], 0);
     let taken = |status: &serde_json::Value| {
@@ -104,7 +107,7 @@ fn what_can_be_read_is_shown() {
     let nowhere = "host=127.0.0.1 port=1 user=postgres";
     // The store alone.
     let blind = Settings::new(&postgres, &store).control(nowhere.to_owned());
-    let status = blind.status();
+    let status = incomplete(&blind);
     assert!(status["cluster"]["system_identifier"].is_null());
     assert!(
         status["cluster"]["problems"][0]
@@ -115,9 +118,40 @@ fn what_can_be_read_is_shown() {
     // The cluster alone.
     std::fs::create_dir(&store).unwrap();
     std::fs::write(store.join("authority.redb"), b"damaged").unwrap();
-    let status = Settings::new(&postgres, &store).status();
+    let status = incomplete(&Settings::new(&postgres, &store));
     assert_eq!(status["authority"]["state"], "unreadable");
     assert_eq!(status["cluster"]["timeline"], 1);
     // Neither.
-    assert_eq!(blind.run("status").status.code(), Some(1));
+    let status = incomplete(&blind);
+    let problems = status["cluster"]["problems"].to_string();
+    assert!(
+        problems.contains("neither the store nor the cluster"),
+        "{problems}"
+    );
+}
+
+/// What it shows where it cannot show all, which its exit code says.
+#[track_caller]
+fn incomplete(settings: &Settings) -> serde_json::Value {
+    let output = settings.clone().flag("--json").run("status");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Only the running proxy can read its store, and nobody else knows the marks while PostgreSQL is down.
+#[test]
+fn a_cluster_that_is_down_fails() {
+    let mut postgres = Postgres::start();
+    let proxy = Proxy::start(&postgres);
+    let settings = Settings::new(&postgres, &proxy.store());
+    settings.status();
+    postgres.crash();
+    let status = incomplete(&settings);
+    assert_eq!(status["authority"]["state"], "in_use");
+    assert_eq!(status["scopes"].as_array().unwrap().len(), 0);
+    let text = String::from_utf8(settings.run("status").stdout).unwrap();
+    assert!(
+        text.contains("\nproxies\nonly PostgreSQL knows\n"),
+        "{text}"
+    );
 }

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
 
 pub use open::OpenError;
-pub use read::{Found, read};
+pub use read::{Found, read, try_open};
 
 use crate::watchers::Watchers;
 use crate::{

@@ -142,7 +142,7 @@ pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), OpenErro
 
 /// Makes a new file under another name and links it to its own once it is complete. So a file that is empty
 /// or lacks its identity is damage, never a store that is just being made: marks cannot vanish unseen.
-fn create(dir: &Path) -> Result<(), OpenError> {
+pub(super) fn create(dir: &Path) -> Result<(), OpenError> {
     let (new, path) = (dir.join(NEW_FILE), dir.join(FILE));
     let file = OpenOptions::new()
         .read(true)

@@ -1,8 +1,9 @@
 //! Looking at an embedded store without changing it, not even by the repair that an unclean end makes necessary:
 //! the file is copied into memory, and opened there.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
+use std::os::unix::fs::DirBuilderExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use redb::backends::InMemoryBackend;
 use redb::{Database, StorageBackend};
 
 use super::open::{
-    CACHE_BYTES, FILE, OpenError, check_meta, check_mode, fault_error, io_error, panic_text,
+    CACHE_BYTES, FILE, OpenError, check_meta, check_mode, create, fault_error, io_error, panic_text,
 };
 use super::tables::{Fault, Tables};
 use crate::{AuthorityId, Contents};
@@ -62,6 +63,39 @@ pub fn read(dir: &Path) -> Result<Found, OpenError> {
             path: path.clone(),
             why: panic_text(panic.as_ref()),
         })
+    })
+}
+
+/// Whether this process may open the store in `dir`, or make it: what [`super::Embedded::open`] needs of the disk. Leaves
+/// nothing behind: a store that is missing is made in a directory beside it, which is removed.
+///
+/// # Errors
+///
+/// As [`super::Embedded::open`], but for what is in the file, which [`read()`] tells.
+pub fn try_open(dir: &Path) -> Result<(), OpenError> {
+    let path = dir.join(FILE);
+    if path.try_exists().map_err(io_error(&path))? {
+        check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)?;
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        return opened.map(drop).map_err(io_error(&path));
+    }
+    let there = dir.ancestors().find(|ancestor| ancestor.exists());
+    let there = there.unwrap_or(dir);
+    if there == dir {
+        check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)?;
+    }
+    let scratch = there.join(format!(".pgpalisade-check-{}", std::process::id()));
+    let mut builder = fs::DirBuilder::new();
+    builder
+        .mode(0o700)
+        .create(&scratch)
+        .map_err(io_error(dir))?;
+    let made = create(&scratch);
+    fs::remove_dir_all(&scratch).map_err(io_error(&scratch))?;
+    made.map_err(|error| match error {
+        // The scratch directory is nobody's concern.
+        OpenError::Io { source, .. } => io_error(dir)(source),
+        other => other,
     })
 }
 

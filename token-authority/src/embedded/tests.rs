@@ -376,6 +376,27 @@ async fn reading_tells_all_and_changes_nothing() {
     }
 }
 
+/// Rights are those of the file system, which root does not notice: the end-to-end tests try them as somebody else.
+#[test]
+fn trying_to_open_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = || fs::read_dir(dir.path()).unwrap().count();
+    let missing = dir.path().join("deep/inside");
+    try_open(&missing).unwrap();
+    try_open(dir.path()).unwrap();
+    assert_eq!(files(), 0);
+    let store = Embedded::open(&missing).unwrap();
+    try_open(&missing).unwrap();
+    drop(store);
+    fs::write(dir.path().join("file"), "").unwrap();
+    for nowhere in [dir.path().join("file"), "/proc/authority".into()] {
+        let error = try_open(&nowhere).unwrap_err();
+        assert!(matches!(error, OpenError::Io { .. }), "{error}");
+    }
+    fs::set_permissions(&missing, fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(matches!(try_open(&missing), Err(OpenError::Exposed { .. })));
+}
+
 #[test]
 fn reading_what_is_damaged_is_an_error() {
     for text in [&b""[..], b"nothing of ours", &[7; 100_000]] {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
 
 use pgpalisade_authority::{Backend, Contents, Mark, Rank, Registered, Scope};
 
@@ -10,7 +11,9 @@ use super::super::finding::{Check, Verdict};
 use super::super::hosts::Chosen;
 use super::super::store::{self, Held};
 use super::{Report, unanswered};
+use crate::config::AuthorityLocation;
 use crate::rejection::utc;
+use crate::takeover::ControlError;
 use crate::takeover::cluster_lock::{self, Proxy};
 use crate::takeover::error::wrong_cluster_advice;
 use crate::takeover::prepare;
@@ -22,6 +25,9 @@ const NAMED: usize = 5;
 /// The checks of this file.
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Cluster..=Check::Takeovers;
 
+/// A server process notices within this time that its proxy has ended.
+const GONE_WITHIN: Duration = Duration::from_secs(2);
+
 const IN_USE: &str = "not looked at: only the running proxy can read its store";
 const NO_STORE: &str = "nothing to look at: there is no store yet";
 const UNKNOWN: &str = "not looked at: the store cannot be read";
@@ -31,7 +37,9 @@ const RECOVER: &str =
 
 pub(super) async fn checks(
     control: &Chosen,
+    location: &AuthorityLocation,
     held: &Held,
+    proxies: Result<Vec<Proxy>, ControlError>,
     witnessed: Option<&HashMap<Scope, Mark>>,
     report: &mut Report<'_>,
 ) {
@@ -39,7 +47,13 @@ pub(super) async fn checks(
         return report.skip(CHECKS, ON_STANDBY);
     }
     report.add(Check::Cluster, on_record(control, held).await);
-    report.add(Check::Proxies, proxies(control, held).await);
+    let proxies = match (location, held, proxies) {
+        (AuthorityLocation::Embedded(_), Held::Contents(_), Ok(seen)) if !seen.is_empty() => {
+            still_there(control).await
+        }
+        (.., proxies) => proxies,
+    };
+    report.add(Check::Proxies, served(location, held, proxies));
     report.add(Check::Marks, marks(held, witnessed));
     let Held::Contents(contents) = held else {
         return report.skip(Check::Sessions..=Check::Takeovers, why_not(held));
@@ -56,6 +70,18 @@ pub(super) async fn checks(
             report.add(Check::Sessions, unanswered(error.clone()));
             report.add(Check::Takeovers, unanswered(error));
         }
+    }
+}
+
+/// The proxies of a store that none of them has open. The control connection of one that has just ended is soon gone.
+async fn still_there(control: &Chosen) -> Result<Vec<Proxy>, ControlError> {
+    let give_up = Instant::now() + GONE_WITHIN;
+    loop {
+        let proxies = control.connection.look(cluster_lock::proxies).await?;
+        if proxies.is_empty() || Instant::now() >= give_up {
+            return Ok(proxies);
+        }
+        tokio::time::sleep(GONE_WITHIN / 20).await;
     }
 }
 
@@ -91,10 +117,14 @@ async fn on_record(control: &Chosen, held: &Held) -> Verdict {
     }
 }
 
-async fn proxies(control: &Chosen, held: &Held) -> Verdict {
+fn served(
+    location: &AuthorityLocation,
+    held: &Held,
+    proxies: Result<Vec<Proxy>, ControlError>,
+) -> Verdict {
     const SHARE: &str =
         "give all proxies the same store: a cluster with two authorities has two marks";
-    let proxies = match control.connection.look(cluster_lock::proxies).await {
+    let proxies = match proxies {
         Ok(proxies) => proxies,
         Err(error) => return unanswered(error),
     };
@@ -119,6 +149,15 @@ async fn proxies(control: &Chosen, held: &Held) -> Verdict {
             ),
             SHARE,
         ),
+        // A copy of it: what is open elsewhere is not this file.
+        Held::Contents(_)
+            if matches!(location, AuthorityLocation::Embedded(_)) && !served.is_empty() =>
+        {
+            Verdict::fail(
+                format!("the cluster is served with a copy of this store: {all}"),
+                "stop that proxy, or give all of them a store for several: etcd or postgres",
+            )
+        }
         Held::InUse if served.is_empty() => Verdict::warn(
             "the store is in use, but no proxy is connected to this cluster",
             "wait where a proxy is just starting; else it serves another cluster, or its control connection is down: \

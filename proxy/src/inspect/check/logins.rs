@@ -11,9 +11,8 @@ use tokio::time::timeout;
 use super::super::connection::{self, ConnectError, Opened};
 use super::super::finding::Verdict;
 use crate::config::Config;
-use crate::server::accounts::{Auth, Logins, LookupError};
+use crate::server::accounts::{Auth, FileError, Logins, LookupError};
 use crate::server::certificates::ClientTls;
-use crate::server::timers::Timers;
 use crate::wire::{backend, header};
 
 /// What PostgreSQL asks a role for.
@@ -97,7 +96,11 @@ impl Legs {
     }
 }
 
-pub(super) async fn check(config: &Config, within: Duration) -> Verdict {
+pub(super) async fn check(
+    config: &Config,
+    logins: Result<Logins, FileError>,
+    within: Duration,
+) -> Verdict {
     let login = &config.control.expose().config;
     let user = login.get_user().unwrap_or("postgres");
     let database = login.get_dbname().unwrap_or(user);
@@ -106,7 +109,7 @@ pub(super) async fn check(config: &Config, within: Duration) -> Verdict {
         Ok(Err(why)) => return Verdict::skip(format!("not looked at: {why}")),
         Err(_) => return Verdict::skip("not looked at: PostgreSQL did not answer in time"),
     };
-    if let Err(why) = verifiers(config, user).await {
+    if let Err(why) = verifiers(logins, user).await {
         return Verdict::fail(why, "correct auth_file or auth_query");
     }
     judge(&config.clients.auth, user, legs)
@@ -143,10 +146,7 @@ fn judge(auth: &Auth, user: &str, legs: Legs) -> Verdict {
 }
 
 /// Whether verifiers can be had, where they are needed.
-async fn verifiers(config: &Config, user: &str) -> Result<(), String> {
-    let timers = Timers::of_this_runtime();
-    let clients = &config.clients;
-    let logins = Logins::load(&clients.auth, &clients.tls, &config.control, timers);
+async fn verifiers(logins: Result<Logins, FileError>, user: &str) -> Result<(), String> {
     match logins.map_err(|error| error.to_string())? {
         Logins::Scram(accounts) => accounts
             .of(user.as_bytes())

@@ -1,6 +1,7 @@
 //! Checks of the protected PostgreSQL over the control connection.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::super::connection::Connection;
 use super::super::finding::{Check, Verdict};
 use super::super::hosts::{Chosen, Host, HostRole};
 use super::{Report, Witnessed, unanswered, witness};
-use crate::config::Config;
+use crate::config::{AuthorityLocation, Config};
 use crate::takeover::prepare;
 
 /// Prepared transactions that are named in one line.
@@ -18,10 +19,25 @@ const NAMED: usize = 5;
 /// The checks of this file.
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Primary..=Check::Witness;
 
+/// Proxies that share the server's places, this one among them: never 0.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Proxies(NonZeroUsize);
+
+impl Proxies {
+    /// As many as are `seen`. An embedded store serves one.
+    pub(super) fn of(location: &AuthorityLocation, seen: usize) -> Self {
+        Self(match location {
+            AuthorityLocation::Embedded(_) => NonZeroUsize::MIN,
+            _ => NonZeroUsize::new(seen).unwrap_or(NonZeroUsize::MIN),
+        })
+    }
+}
+
 pub(super) async fn checks(
     config: &Config,
     control: &Chosen,
     hosts: &[Host],
+    proxies: Proxies,
     within: Duration,
     report: &mut Report<'_>,
 ) -> Witnessed {
@@ -33,7 +49,10 @@ pub(super) async fn checks(
         Check::SameServer,
         same_server(config, control, within).await,
     );
-    report.add(Check::Connections, connections(config, control).await);
+    report.add(
+        Check::Connections,
+        connections(config, control, proxies).await,
+    );
     report.add(Check::Prepared, prepared(control).await);
     let (verdict, witnessed) = witness(config, control).await;
     report.add(Check::Witness, verdict);
@@ -236,25 +255,32 @@ async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Ver
     ))
 }
 
-async fn connections(config: &Config, control: &Chosen) -> Verdict {
+async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies) -> Verdict {
     let places = match control.connection.look(cluster::places).await {
         Ok(places) => places,
         Err(error) => return unanswered(error),
     };
-    // One for the control connection.
-    let most = usize::try_from(places - 1).unwrap_or_default();
+    // One for each control connection.
+    let all = usize::try_from(places).unwrap_or_default();
+    let most = (all / count).saturating_sub(1);
     let wanted = config.clients.max_connections.get();
+    let each = match count.get() {
+        1 => format!("connections.max is {wanted}"),
+        _ => format!("connections.max is {wanted}, with {count} proxies"),
+    };
     if wanted <= most {
         return Verdict::ok(format!(
-            "connections.max is {wanted}, and the server takes {places} and those that it reserves"
+            "{each}, and the server takes {places} and those that it reserves"
         ));
     }
+    let share = match count.get() {
+        1 => String::new(),
+        _ => " for each".to_owned(),
+    };
     Verdict::warn(
+        format!("{each}, but the server takes only {places} and those that it reserves"),
         format!(
-            "connections.max is {wanted}, but the server takes only {places} and those that it reserves"
-        ),
-        format!(
-            "set connections.max to {most} or less, or raise the server's max_connections: where clients take every \
+            "set connections.max to {most} or less{share}, or raise the server's max_connections: if clients take every \
              place, the control connection cannot come back"
         ),
     )

@@ -1,0 +1,176 @@
+//! The configuration file of the package: every key, with what the help says of it and its default or an example.
+
+use super::key::{KEYS, Key, KeySpec, Shape};
+
+/// Columns of a line, as everywhere in this repository.
+const COLUMNS: usize = 120;
+
+const HEAD: &str = "\
+The configuration of pgpalisade: every key, with its default or an example. \"pgpalisade check --config FILE\" tries all \
+of it. SIGHUP (systemctl reload) reads policy, certificates and users again; other changes need a restart, or an \
+upgrade in place (SIGUSR2). Names are written in full, such as connections.max: put more lines anywhere, above any \
+[table].";
+
+/// How a key stands in the file.
+enum Line {
+    /// In force.
+    Set(&'static str),
+    /// As a comment, with this example.
+    Example(&'static str),
+    /// As a comment, with its default.
+    Default,
+}
+
+fn line(key: Key) -> Line {
+    match key {
+        Key::Upstream => Line::Set("postgres://127.0.0.1:5432"),
+        Key::Control => Line::Set("user=pgpalisade dbname=postgres"),
+        Key::Authority => Line::Set("embedded:/var/lib/pgpalisade"),
+        Key::RejectionLog => Line::Set("/var/log/pgpalisade/rejections.jsonl"),
+        // Below PostgreSQL's own default of 100.
+        Key::ConnectionsMax => Line::Set("90"),
+        Key::ProxyProtocol => Line::Example("10.0.0.0/8"),
+        Key::TlsCertificate => Line::Example("/etc/pgpalisade/proxy.crt"),
+        Key::TlsKeyFile => Line::Example("/etc/pgpalisade/proxy.key"),
+        Key::TlsClientCa => Line::Example("/etc/pgpalisade/clients.crt"),
+        Key::AuthFile => Line::Example("/etc/pgpalisade/userlist.txt"),
+        Key::AuthQuery => Line::Example("SELECT usename, passwd FROM pgpalisade_users($1)"),
+        Key::Policy => Line::Example("/etc/pgpalisade/policy.toml"),
+        Key::Http => Line::Example("127.0.0.1:6434"),
+        Key::HttpTokenFile => Line::Example("/etc/pgpalisade/http.token"),
+        Key::HttpCertificate => Line::Example("/etc/pgpalisade/http.crt"),
+        Key::HttpKeyFile => Line::Example("/etc/pgpalisade/http.key"),
+        Key::HttpClientCa => Line::Example("/etc/pgpalisade/monitoring.crt"),
+        Key::Console => Line::Example("/run/pgpalisade"),
+        Key::ConsoleAuthFile => Line::Example("/etc/pgpalisade/console.txt"),
+        Key::ConsoleAdmins => Line::Example("alice"),
+        Key::Workers => Line::Example("2"),
+        _ => Line::Default,
+    }
+}
+
+/// The text of the file.
+pub(crate) fn example() -> String {
+    let mut text = comment(HEAD);
+    let mut headings: Vec<&str> = KEYS.iter().map(|(_, spec)| spec.heading).collect();
+    let mut seen = Vec::new();
+    headings.retain(|heading| {
+        let is_new = !seen.contains(heading);
+        seen.push(heading);
+        is_new
+    });
+    for heading in headings {
+        let rule = "-".repeat(COLUMNS - 4 - heading.len());
+        text.push_str(&format!("\n# {heading} {rule}\n"));
+        for (key, spec) in KEYS.iter().filter(|(_, spec)| spec.heading == heading) {
+            text.push_str(&described(*key, spec));
+        }
+    }
+    text
+}
+
+fn described(key: Key, spec: &KeySpec) -> String {
+    let said = match spec.more {
+        "" => format!("{}.", spec.help),
+        more => format!("{}. {more}", spec.help),
+    };
+    let (mark, value) = match line(key) {
+        Line::Set(value) => ("", value),
+        Line::Example(value) => ("#", value),
+        Line::Default => ("#", spec.default.unwrap_or_default()),
+    };
+    let value = match spec.shape {
+        Shape::Number => value.to_owned(),
+        Shape::Switch => (value == "on").to_string(),
+        Shape::List => format!("[\"{value}\"]"),
+        Shape::Text | Shape::Duration => format!("\"{value}\""),
+    };
+    format!("\n{}{mark}{} = {value}\n", comment(&said), spec.name)
+}
+
+/// Wrapped, each line behind a `# `.
+fn comment(text: &str) -> String {
+    let mut lines = vec![String::from("#")];
+    for word in text.split_whitespace() {
+        let is_full = |line: &String| line.len() + 1 + word.len() > COLUMNS;
+        if lines.last().is_none_or(is_full) {
+            lines.push(String::from("#"));
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push(' ');
+            line.push_str(word);
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::file::parse;
+    use super::super::{Config, Environment, Flags, RawConfig};
+    use super::*;
+
+    /// Where the file is that the package installs.
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/pgpalisade.toml");
+
+    #[test]
+    fn the_package_has_this_file() {
+        let file = std::fs::read_to_string(FILE).unwrap();
+        let how = "make it anew: pgpalisade package-files DIR writes DIR/pgpalisade.toml";
+        assert_eq!(file, example(), "{how}");
+        assert!(file.lines().all(|line| line.len() <= COLUMNS));
+    }
+
+    /// Without the marks that make comments of keys.
+    fn uncommented() -> String {
+        let key = |line: &str| match line.strip_prefix('#') {
+            Some(key) if !key.is_empty() && !key.starts_with(' ') => key.to_owned(),
+            _ => line.to_owned(),
+        };
+        let lines: Vec<String> = example().lines().map(key).collect();
+        lines.join("\n")
+    }
+
+    #[test]
+    fn every_key_is_there_and_read() {
+        let (values, errors) = parse(Path::new("x"), &uncommented());
+        assert!(errors.is_empty(), "{errors:?}");
+        for (key, spec) in &KEYS {
+            let read = values.iter().filter(|value| value.key == *key);
+            assert_eq!(read.count(), 1, "{}", spec.name);
+        }
+        let (set, errors) = parse(Path::new("x"), &example());
+        assert_eq!((set.len(), errors.len()), (5, 0), "{set:?}");
+    }
+
+    /// All together: but for a second source of verifiers, and with the modes that files are for.
+    #[test]
+    fn every_value_is_sound() {
+        let all = uncommented();
+        let all: Vec<&str> = all
+            .lines()
+            .filter(|line| !line.starts_with("auth_query"))
+            .collect();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("all.toml");
+        std::fs::write(&path, all.join("\n")).unwrap();
+        let modes = [
+            (Key::Auth, vec!["scram".to_owned()]),
+            (Key::TlsMode, vec!["require".to_owned()]),
+        ];
+        let nothing = || Environment::from_pairs(std::iter::empty());
+        let checked = |file: &Path, values| {
+            let config_file = Some(file.to_path_buf());
+            let flags = Flags {
+                config_file,
+                values,
+            };
+            let raw = RawConfig::collect(&flags, &nothing());
+            Config::from_raw(raw, &nothing()).map(drop)
+        };
+        checked(&path, modes.into()).unwrap();
+        checked(Path::new(FILE), Vec::new()).unwrap();
+    }
+}

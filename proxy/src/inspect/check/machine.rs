@@ -1,0 +1,242 @@
+//! Checks of this machine: what `serve` will take of it, tried by the same procedure.
+
+use std::error::Error;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::super::finding::{Check, Verdict};
+use super::super::store::Held;
+use super::Report;
+use crate::config::{AuthorityLocation, Config};
+use crate::http::HttpError;
+use crate::local::{Local, Purpose};
+use crate::policy_file::{Loaded, PolicyFileErrors};
+use crate::process;
+use crate::server::accounts::{FileError, Logins};
+
+/// What later checks need of it.
+pub(super) struct Tried {
+    pub(super) policy: Result<Loaded, PolicyFileErrors>,
+    pub(super) logins: Result<Logins, FileError>,
+    pub(super) places: Vec<Place>,
+}
+
+/// An address to listen on. It is free again.
+pub(super) struct Place {
+    name: String,
+    tried: Result<(), io::Error>,
+}
+
+impl Place {
+    pub(super) fn is_in_use(&self) -> bool {
+        let error = self.tried.as_ref().err();
+        error.is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    }
+}
+
+/// Whether a proxy with this configuration runs, as far as its store shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Running {
+    Yes,
+    No,
+    Unknown,
+}
+
+/// Tries everything, and tells of all but the addresses: what they mean depends on whether the proxy runs.
+pub(super) async fn checks(config: &Config, report: &mut Report<'_>) -> Tried {
+    report.add(Check::User, user(config));
+    let Local {
+        policy,
+        rejections,
+        certificates,
+        logins,
+        users,
+        listeners,
+        http,
+    } = Local::take(config, Purpose::Check, None).await;
+    let place = |(address, listener): (_, Result<_, _>)| Place {
+        name: format!("{address}"),
+        tried: listener.map(drop),
+    };
+    let mut places: Vec<Place> = listeners.into_iter().map(place).collect();
+    let token = match http {
+        Ok(None) => None,
+        Ok(Some(listener)) => {
+            let name = format!("{} (http)", listener.address());
+            let tried = Ok(());
+            places.push(Place { name, tried });
+            None
+        }
+        Err(HttpError::Listen { address, source }) => {
+            let name = format!("{address} (http)");
+            let tried = Err(source);
+            places.push(Place { name, tried });
+            None
+        }
+        Err(error) => Some(error.to_string()),
+    };
+    let files = [
+        certificates.err().map(|error| error.to_string()),
+        users.err().map(|error| error.to_string()),
+        token,
+    ];
+    report.add(Check::Files, of_files(files));
+    let rejections = rejections.map(drop);
+    report.add(Check::Rejections, of_rejections(config, rejections));
+    Tried {
+        policy,
+        logins,
+        places,
+    }
+}
+
+/// As whom all this is tried. Root may do what the user of the proxy may not.
+fn user(config: &Config) -> Verdict {
+    let (uid, user) = (process::uid(), process::user());
+    let of_others = |path: PathBuf| {
+        let owner = std::fs::metadata(&path).as_ref().map(Metadata::uid).ok()?;
+        (owner != uid).then(|| (path, process::name_of(owner)))
+    };
+    let others = places_of_proxy(config).into_iter().find_map(of_others);
+    match others.filter(|_| uid == 0) {
+        None => Verdict::ok(format!(
+            "all of this is tried as {user}, so the proxy should run as {user} too"
+        )),
+        Some((path, owner)) => Verdict::warn(
+            format!(
+                "all of this is tried as {user}, but {} belongs to {owner}",
+                path.display()
+            ),
+            format!("run it as the user of the proxy: sudo -u {owner} pgpalisade check .."),
+        ),
+    }
+}
+
+/// Where the proxy writes.
+fn places_of_proxy(config: &Config) -> Vec<PathBuf> {
+    let store = match &config.takeover.authority {
+        AuthorityLocation::Embedded(directory) => Some(directory.clone()),
+        AuthorityLocation::Etcd(_) | AuthorityLocation::Postgres(_) => None,
+    };
+    let log = config.rejections.file.as_deref();
+    let directory = log.and_then(Path::parent).map(Path::to_path_buf);
+    [store, log.map(Path::to_path_buf), directory]
+        .into_iter()
+        .flatten()
+        .filter(|path| !path.as_os_str().is_empty() && path.exists())
+        .collect()
+}
+
+fn of_files(wrong: [Option<String>; 3]) -> Verdict {
+    let wrong: Vec<String> = wrong.into_iter().flatten().collect();
+    if wrong.is_empty() {
+        return Verdict::ok("all files for TLS, the console and HTTP can be used");
+    }
+    let advice = "correct the file, or who may read it: a proxy does not start without it";
+    Verdict::fail(wrong.join("; "), advice)
+}
+
+fn of_rejections<E: Error>(config: &Config, tried: Result<(), E>) -> Verdict {
+    let Some(file) = &config.rejections.file else {
+        return Verdict::ok("no rejection_log is set: rejections go to the log only");
+    };
+    let Err(error) = tried else {
+        return Verdict::ok(format!("{} can be written", file.display()));
+    };
+    let cause = error.source().map(|cause| format!(": {cause}"));
+    Verdict::fail(
+        format!("{error}{}", cause.unwrap_or_default()),
+        "make the directory, and let the user of the proxy write there",
+    )
+}
+
+/// Whether the proxy runs, by its store and the proxies that the cluster sees.
+pub(super) fn running(
+    location: &AuthorityLocation,
+    held: &Held,
+    proxies: Option<usize>,
+) -> Running {
+    match (location, held, proxies) {
+        (AuthorityLocation::Embedded(_), Held::InUse, _) => Running::Yes,
+        (AuthorityLocation::Embedded(_), Held::Contents(_) | Held::Nothing, _) => Running::No,
+        (AuthorityLocation::Etcd(_) | AuthorityLocation::Postgres(_), _, Some(0)) => Running::No,
+        _ => Running::Unknown,
+    }
+}
+
+pub(super) fn listen(places: &[Place], running: Running) -> Verdict {
+    let names = |places: &[&Place]| {
+        let names: Vec<&str> = places.iter().map(|place| &*place.name).collect();
+        names.join(", ")
+    };
+    let failed = places.iter().filter(|place| !place.is_in_use());
+    let failed = failed.filter_map(|place| {
+        let error = place.tried.as_ref().err()?;
+        Some(format!("cannot listen on {}: {error}", place.name))
+    });
+    let failed: Vec<String> = failed.collect();
+    if !failed.is_empty() {
+        return Verdict::fail(
+            failed.join("; "),
+            "name an address of this machine, or a directory that the user of the proxy may write to",
+        );
+    }
+    let used: Vec<&Place> = places.iter().filter(|place| place.is_in_use()).collect();
+    let all = names(&places.iter().collect::<Vec<_>>());
+    match (used.as_slice(), running) {
+        ([], _) => Verdict::ok(format!("can be listened on: {all}")),
+        (used, Running::Yes) => {
+            Verdict::ok(format!("in use, as while the proxy runs: {}", names(used)))
+        }
+        (used, Running::No) => Verdict::fail(
+            format!(
+                "another program listens there, since the proxy does not run: {}",
+                names(used)
+            ),
+            "stop that program, or choose another address",
+        ),
+        (used, Running::Unknown) => Verdict::warn(
+            format!(
+                "in use, by the proxy or by another program: {}",
+                names(used)
+            ),
+            "if the proxy does not run, stop that program, or choose another address",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::finding::Outcome;
+    use super::*;
+
+    fn place(error: Option<io::ErrorKind>) -> Place {
+        Place {
+            name: "here".to_owned(),
+            tried: error.map_or(Ok(()), |kind| Err(kind.into())),
+        }
+    }
+
+    #[test]
+    fn an_address_in_use_is_fine_only_while_the_proxy_runs() {
+        use io::ErrorKind::{AddrInUse, PermissionDenied};
+        for (errors, running, outcome) in [
+            (&[None][..], Running::No, Outcome::Ok),
+            (&[None, Some(AddrInUse)], Running::Yes, Outcome::Ok),
+            (&[None, Some(AddrInUse)], Running::No, Outcome::Fail),
+            (&[Some(AddrInUse)], Running::Unknown, Outcome::Warn),
+            (&[Some(PermissionDenied)], Running::Yes, Outcome::Fail),
+            (
+                &[Some(AddrInUse), Some(PermissionDenied)],
+                Running::Yes,
+                Outcome::Fail,
+            ),
+        ] {
+            let places: Vec<Place> = errors.iter().copied().map(place).collect();
+            let verdict = listen(&places, running);
+            assert_eq!(verdict.outcome, outcome, "{errors:?} {running:?}");
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! What `check` calls fine is all that `serve` needs: each thing is broken once, and both say so.
+
+use std::fs::{File, Permissions};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use pgpalisade_tests::machine::{
+    PATIENCE, Signal, free_port, signal, wait_at_most, wait_for, write_secret,
+};
+use pgpalisade_tests::postgres::{Postgres, scratch_dir, unprivileged};
+use pgpalisade_tests::proxy::{Options, Proxy, Store, binary};
+use pgpalisade_tests::tls::Authority;
+
+use super::{Settings, fresh_store, text_of};
+
+/// `serve` as a child process, whatever comes of it.
+struct Serve {
+    child: Child,
+    log: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Serve {
+    fn start(settings: &Settings) -> Self {
+        Self::spawn(settings.command("serve"))
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let file = File::create(&log).unwrap();
+        command
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .stdin(Stdio::null());
+        Self {
+            child: command.spawn().unwrap(),
+            log,
+            _dir: dir,
+        }
+    }
+
+    fn output(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    fn wait_until_it_says(&self, part: &str) {
+        wait_for(part, || self.output().contains(part).then_some(()));
+    }
+
+    /// How it ends by itself, unless it serves.
+    #[track_caller]
+    fn ends(&mut self) -> ExitStatus {
+        let ended = wait_at_most(PATIENCE, || self.child.try_wait().unwrap());
+        ended.unwrap_or_else(|| panic!("it serves: {}", self.output()))
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            signal(self.child.id(), Signal::TERM);
+            let _status = self.child.wait();
+        }
+    }
+}
+
+/// Something that is broken, and the check that has to say so.
+struct Broken {
+    settings: Settings,
+    id: &'static str,
+}
+
+/// Ways to break it by flags. `taken`: an address that somebody else listens on.
+fn by_flags(dir: &Path, authority: &Authority, taken: &str) -> Vec<(&'static str, Vec<String>)> {
+    let pair = authority.issue_local("proxy");
+    let file = |name: &str, text: &str, mode: u32| {
+        let path = dir.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        path.display().to_string()
+    };
+    file(".s.PGSQL.7777", "", 0o600);
+    let (certificate, key) = (pair.certificate.display(), pair.key.display());
+    let here = dir.display();
+    let (short, token) = (file("short", "abc\n", 0o600), "0123456789abcdef\n");
+    let open = file("open", token, 0o644);
+    let garbage = file("garbage", "garbage", 0o600);
+    // "check --policy" asks for that file alone.
+    let policy = |path: &str| format!("policy = \"{path}\"\n");
+    let no_policy = file("no_policy.toml", &policy("/nowhere"), 0o600);
+    let nonsense = file("nonsense", "nonsense", 0o600);
+    let bad_policy = file("bad_policy.toml", &policy(&nonsense), 0o600);
+    let rows: Vec<(&'static str, String)> = vec![
+        ("rejections", "--rejection-log=/nowhere/r".into()),
+        ("rejections", format!("--rejection-log={here}")),
+        ("listen", format!("--listen={taken}")),
+        ("listen", "--listen=192.0.2.1:6432".into()),
+        ("listen", "--listen=/nowhere".into()),
+        ("listen", format!("--listen={here}:7777")),
+        ("listen", format!("--http={taken}")),
+        ("listen", "--console=/nowhere".into()),
+        (
+            "files",
+            "--http=127.0.0.1:0 --http-token-file=/nowhere".into(),
+        ),
+        (
+            "files",
+            format!("--http=127.0.0.1:0 --http-token-file={short}"),
+        ),
+        (
+            "files",
+            format!("--http=127.0.0.1:0 --http-token-file={open}"),
+        ),
+        (
+            "files",
+            format!("--http=127.0.0.1:0 --http-certificate=/nowhere --http-key={key}"),
+        ),
+        (
+            "files",
+            format!("--tls-mode=require --tls-certificate={certificate} --tls-key={garbage}"),
+        ),
+        (
+            "files",
+            format!(
+                "--tls-mode=require --tls-certificate={certificate} --tls-key={key} --tls-client-ca=/nowhere"
+            ),
+        ),
+        (
+            "files",
+            format!("--console={here}:7778 --console-auth-file=/nowhere"),
+        ),
+        ("logins", "--auth=scram --auth-file=/nowhere".into()),
+        ("declare", format!("--config={no_policy}")),
+        ("declare", format!("--config={bad_policy}")),
+    ];
+    let split = |flags: String| flags.split(' ').map(str::to_owned).collect();
+    rows.into_iter()
+        .map(|(id, flags)| (id, split(flags)))
+        .collect()
+}
+
+/// The same by what is no flag of its own.
+fn by_places(good: &Settings, dir: &Path) -> Vec<Broken> {
+    let exposed = dir.join("exposed");
+    std::fs::create_dir(&exposed).unwrap();
+    std::fs::set_permissions(&exposed, Permissions::from_mode(0o777)).unwrap();
+    let occupied = dir.join("occupied");
+    std::fs::write(&occupied, "").unwrap();
+    let damaged = dir.join("damaged");
+    std::fs::create_dir(&damaged).unwrap();
+    write_secret(&damaged.join("authority.redb"), "damaged");
+    let stores = [Path::new("/proc/authority"), &exposed, &occupied, &damaged];
+    let by_store = |store: &Path| Broken {
+        settings: good
+            .clone()
+            .authority(format!("embedded:{}", store.display())),
+        id: "authority",
+    };
+    let mut all: Vec<Broken> = stores.into_iter().map(by_store).collect();
+    let upstream = format!("{}?sslmode=verify-full&sslrootcert=/nowhere", good.upstream);
+    all.push(Broken {
+        settings: good.clone().upstream(upstream),
+        id: "files",
+    });
+    all
+}
+
+#[test]
+fn what_is_broken_fails_in_both() {
+    let postgres = Postgres::start();
+    let (dir, store) = fresh_store();
+    let good = Settings::new(&postgres, &store);
+    let authority = Authority::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    let with = |flags: Vec<String>| {
+        let flags = flags.iter();
+        flags.fold(good.clone(), |settings, flag| settings.flag(flag))
+    };
+    let by_flags = by_flags(dir.path(), &authority, &taken).into_iter();
+    let by_flags = by_flags.map(|(id, flags)| Broken {
+        settings: with(flags),
+        id,
+    });
+    let all: Vec<Broken> = by_flags.chain(by_places(&good, dir.path())).collect();
+    for Broken { settings, id } in all {
+        let place = format!("{id} {:?} {}", settings.flags, settings.authority);
+        let checked = settings.check();
+        let finding = checked.finding(id);
+        assert_eq!(finding["outcome"], "fail", "{place}: {finding:#}");
+        assert!(!text_of(finding, "advice").is_empty(), "{place}");
+        assert_eq!(checked.code, 1, "{place}");
+        let mut serve = Serve::start(&settings);
+        assert!(!serve.ends().success(), "{place}: {}", serve.output());
+    }
+    assert!(!store.exists());
+}
+
+/// And what is whole works in both, before the start and while it runs.
+#[test]
+fn what_is_whole_is_fine_in_both() {
+    let postgres = Postgres::start();
+    let (dir, store) = fresh_store();
+    let log = dir.path().join("rejections.jsonl");
+    let settings = Settings::new(&postgres, &store)
+        .flag(&format!("--listen=127.0.0.1:{}", free_port()))
+        .flag(&format!("--listen={}", dir.path().display()))
+        .flag(&format!("--http=127.0.0.1:{}", free_port()))
+        .flag(&format!("--console={}", dir.path().display()))
+        .flag(&format!("--rejection-log={}", log.display()));
+    let checked = settings.check();
+    checked
+        .expect("listen", "ok", "can be listened on", "")
+        .expect("rejections", "ok", "can be written", "")
+        .expect_bad(&["authority"]);
+    let left = std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(left, 0, "it has made something");
+    let serve = Serve::start(&settings);
+    serve.wait_until_it_says("listening on");
+    settings
+        .check()
+        .expect("listen", "ok", "in use, as while the proxy runs", "")
+        .expect_bad(&[]);
+}
+
+/// Root may do everything, so these are tried as somebody else.
+#[test]
+fn missing_rights_fail_in_both() {
+    let postgres = Postgres::start();
+    let dir = scratch_dir();
+    let program = dir.path().join("pgpalisade");
+    std::fs::copy(binary(), &program).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let closed = scratch_dir();
+    std::fs::set_permissions(closed.path(), Permissions::from_mode(0o500)).unwrap();
+    let (open, closed) = (dir.path().display(), closed.path().display());
+    let secret = dir.path().join("secret");
+    write_secret(&secret, "0123456789abcdef\n");
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o000)).unwrap();
+    let token = format!("--http-token-file={}", secret.display());
+    for (id, store, flags) in [
+        ("authority", format!("{closed}/store"), vec![]),
+        (
+            "rejections",
+            format!("{open}/store"),
+            vec![format!("--rejection-log={closed}/r")],
+        ),
+        (
+            "listen",
+            format!("{open}/store"),
+            vec![format!("--listen={closed}")],
+        ),
+        (
+            "files",
+            format!("{open}/store"),
+            vec!["--http=127.0.0.1:0".to_owned(), token],
+        ),
+    ] {
+        let mut settings = Settings::new(&postgres, Path::new(&store));
+        settings.flags.extend(flags);
+        let command = |name: &str| {
+            let mut command = unprivileged(&program);
+            command.arg(name).args(settings.arguments());
+            command.env("PGPALISADE_LISTEN", "127.0.0.1:0");
+            command.current_dir(dir.path());
+            command
+        };
+        let output = command("check").arg("--json").output().unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let checks = report["checks"].as_array().unwrap();
+        let finding = checks.iter().find(|finding| finding["id"] == id).unwrap();
+        assert_eq!(finding["outcome"], "fail", "{finding:#}");
+        let mut serve = Serve::spawn(command("serve"));
+        assert!(!serve.ends().success(), "{id}: {}", serve.output());
+    }
+}
+
+/// Both start together after a reboot, in any order.
+#[test]
+fn serve_waits_for_one_postgresql_too() {
+    let mut postgres = Postgres::start();
+    let (_dir, store) = fresh_store();
+    let settings = Settings::new(&postgres, &store);
+    postgres.crash();
+    let serve = Serve::start(&settings);
+    serve.wait_until_it_says("waiting for the cluster");
+    postgres.start_again(&[]);
+    serve.wait_until_it_says("listening on");
+    drop(serve);
+    postgres.crash();
+    let mut serve = Serve::start(&settings);
+    assert_eq!(serve.ends().code(), Some(1));
+    let said = format!(
+        "the control connection to 127.0.0.1:{} cannot be made: cannot connect: Connection refused",
+        postgres.port()
+    );
+    assert!(serve.output().contains(&said), "{}", serve.output());
+}
+
+/// They share the places of the server.
+#[test]
+fn proxies_that_are_there_are_counted() {
+    let (postgres, marks) = (Postgres::start(), Postgres::start());
+    let mut options = Options::new(&postgres);
+    let authority = format!("postgres:{}", marks.admin_dsn());
+    options.store = Store::Url(authority.clone());
+    let _proxy = Proxy::start_with(options);
+    let (_dir, store) = fresh_store();
+    let settings = Settings::new(&postgres, &store).authority(authority);
+    // 247 places, and each proxy has a control connection.
+    let with = |most: u32| {
+        let mut settings = settings.clone();
+        settings.flags = vec![format!("--connections-max={most}")];
+        settings.check()
+    };
+    with(122).expect("connections", "ok", "122, with 2 proxies", "");
+    let advice = "connections.max to 122 or less for each";
+    with(123).expect("connections", "warn", "123, with 2 proxies", advice);
+}
