@@ -75,8 +75,8 @@ fn a_reader_that_has_gone_is_no_failure() {
     let (log, policy) = (log.to_str().unwrap(), policy.to_str().unwrap());
     for arguments in [
         &["--help"][..],
-        &["explain", "SELECT 1"],
-        &["explain", "--json", "SELECT 1"],
+        &["explain", "--user", "app", "SELECT 1"],
+        &["explain", "--user", "app", "--json", "SELECT 1"],
         &["check", "--policy", policy],
         &["check", "--policy", policy, "--json"],
         &["report", log],
