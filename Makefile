@@ -1,4 +1,5 @@
-# The two commands: `make demo` and `make test`. Everything is built once, with the dev profile, for both.
+# The two commands: `make demo` and `make test`, both with the dev profile. The demo installs and builds only what it
+# needs itself.
 # `make release` and the benchmarks alone build for release. What they measure is what `make release` makes.
 
 CARGO ?= cargo
@@ -13,18 +14,20 @@ RELEASE := $(abspath $(TARGET_DIR))/release/pgpalisade
 BENCH := $(abspath $(TARGET_DIR))/release/pgpalisade-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof outage mediation release release-profiled deb bench bench-micro check fuzz-build build packages
+.PHONY: help demo test proof outage mediation release release-profiled deb bench bench-micro check fuzz-build build
+.PHONY: packages-build packages-demo packages-test
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
-demo: build ## Install what is missing, build, and play the story: a stale leader is refused
+demo: packages-demo ## Install what it needs, build, and play the story: a stale leader is refused
+	$(CARGO) build --package pgpalisade --bins --locked
 	@"$(BINARY)" demo $(ARGS)
 
 # The tests are told which binary to run: the one that was just built, so that none of them builds it again.
 test: export PGPALISADE_BIN := $(BINARY)
 # nextest runs no doc tests, so they follow. `cargo test` has them in it.
-test: build ## The same set-up, then every test, the code blocks of the docs among them
+test: build ## Install what the tests need, and run all of them, the code blocks of the docs among them
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		echo "+ $(CARGO) nextest run --workspace" && \
 		$(CARGO) nextest run --workspace --locked && \
@@ -47,10 +50,10 @@ mediation: export PGPALISADE_BIN := $(BINARY)
 mediation: build ## Conversations at random, the database as the judge, 60 minutes (ARGS='--minutes 5 --seed 7')
 	@"$(MEDIATION)" $(ARGS)
 
-release: packages ## Build the proxy to run in production: target/release/pgpalisade
+release: packages-build ## Build the proxy to run in production: target/release/pgpalisade
 	$(CARGO) build --release --locked --package pgpalisade
 
-release-profiled: packages ## For packagers: the same, optimised by a profile of itself, 20 minutes: target/profiled/pgpalisade
+release-profiled: packages-test ## For packagers: the same, optimised by a profile of itself, 20 minutes: target/profiled/pgpalisade
 	@CARGO="$(CARGO)" CARGO_TARGET_DIR="$(TARGET_DIR)" scripts/build-release
 
 deb: release ## A Debian package of it: target/pgpalisade_VERSION_ARCHITECTURE.deb
@@ -58,20 +61,20 @@ deb: release ## A Debian package of it: target/pgpalisade_VERSION_ARCHITECTURE.d
 
 # `PGPALISADE_BIN=target/profiled/pgpalisade make bench` measures another binary.
 bench: export PGPALISADE_BIN := $(or $(PGPALISADE_BIN),$(RELEASE))
-bench: release ## Measure the proxy beside its peers, 40 minutes (ARGS='--size quick': a quarter of an hour)
+bench: packages-test release ## Measure the proxy beside its peers, 40 minutes (ARGS='--size quick': a quarter of an hour)
 	$(CARGO) build --release --locked --bins --package pgpalisade-bench
 	@"$(BENCH)" $(ARGS)
 
-bench-micro: packages ## Time the parts of the data path one by one (ARGS=classified: only those with this in their name)
+bench-micro: packages-build ## Time the parts of the data path one by one (ARGS=classified: only those with this in their name)
 	$(CARGO) bench --locked --package pgpalisade-bench --bench micro -- $(ARGS)
 
-check: packages ## rustfmt and clippy, warnings denied
+check: packages-build ## rustfmt and clippy, warnings denied
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 # The fuzz crate stands outside the workspace and takes the versions of its lock file.
 # Without cargo-fuzz its targets are compiled as plain code, into the same target directory.
-fuzz-build: packages ## Build the fuzz targets (nightly and cargo-fuzz where they are, else stable)
+fuzz-build: packages-build ## Build the fuzz targets (nightly and cargo-fuzz where they are, else stable)
 	@cp Cargo.lock fuzz/Cargo.lock
 	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
 		echo "+ $(CARGO) +nightly fuzz build --dev" && $(CARGO) +nightly fuzz build --dev; \
@@ -81,8 +84,8 @@ fuzz-build: packages ## Build the fuzz targets (nightly and cargo-fuzz where the
 	fi
 
 # The end-to-end tests run the binary, and `cargo test` alone would not build it.
-build: packages
+build: packages-test
 	$(CARGO) build --workspace --bins --locked
 
-packages:
-	@scripts/install-packages
+packages-build packages-demo packages-test: packages-%:
+	@scripts/install-packages $*

@@ -15,6 +15,7 @@ LEASE = "SET fencing.token = 'lease:4s'"  # for production longer
 election = psycopg2.connect("")
 election.autocommit = True
 candidate = election.cursor()
+candidate.execute("SHOW fencing.status")  # fails if the server is not pgpalisade: it would take any token
 while True:
     try:
         candidate.execute(LEASE)
@@ -31,6 +32,12 @@ engine = create_engine("postgresql+psycopg2://", pool_size=2)
 @event.listens_for(engine, "do_connect")
 def declare(_dialect, _record, _arguments, parameters):
     parameters["options"] = f"-c fencing.token={token}"
+
+
+@event.listens_for(engine, "connect")
+def fenced(connection, _record):
+    connection.cursor().execute("SHOW fencing.status")
+    connection.rollback()
 
 
 def invoice():

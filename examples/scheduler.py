@@ -12,7 +12,9 @@ import psycopg
 
 def connect(token):
     """A session of the leader with this token."""
-    return psycopg.connect(options=f"-c fencing.token={token}", autocommit=True)
+    db = psycopg.connect(options=f"-c fencing.token={token}", autocommit=True)
+    db.execute("SHOW fencing.status")  # fails if the server is not pgpalisade: it would take any token
+    return db
 
 
 def take(holds):

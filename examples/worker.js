@@ -17,6 +17,7 @@ async function connect(options, onError) {
   const client = new Client({ options });
   client.on("error", onError); // it was ended while nothing was asked
   await client.connect();
+  await client.query("SHOW fencing.status"); // fails if the server is not pgpalisade: it would take any token
   return client;
 }
 

@@ -296,21 +296,13 @@ fn the_command_is_told_and_its_code_is_given() {
     let (code, output) = run(&arguments, "kill -KILL $$");
     assert_eq!(code, 137, "{output}");
     let mut command = subcommand("elect");
+    connect_by_environment(&mut command, &proxy);
     let no_program = command
         .args(&arguments)
         .args(["--", "/nowhere/program"])
         .output()
         .unwrap();
     assert_eq!(no_program.status.code(), Some(127), "{no_program:?}");
-    let directly = stage.postgres.tcp();
-    let mut direct = Candidate::start(
-        &["jobs", "--with", "advisory-lock:1"],
-        "echo never",
-        &directly,
-    );
-    direct.wait_for("what answers there is no pgpalisade");
-    direct.process.signal(Signal::INT);
-    assert_eq!(direct.exit_code(), 130);
 }
 
 /// The revision of the last candidacy: behind it is only the end of its lease.
@@ -377,7 +369,9 @@ fn a_lock_of_etcdctl_has_a_number() {
 #[test]
 fn what_does_not_fit_is_said() {
     let said = |arguments: &[&str]| {
-        let output = subcommand("elect").args(arguments).output().unwrap();
+        let mut command = subcommand("elect");
+        let output = command.env_remove("PGHOST").args(arguments).output();
+        let output = output.unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
@@ -392,16 +386,8 @@ fn what_does_not_fit_is_said() {
             "--with zookeeper:PATH needs ZooKeeper's address",
         ),
         (
-            &[
-                "jobs",
-                "--with",
-                "zookeeper:/a",
-                "--zookeeper",
-                "h",
-                "--proxied",
-                "host=h",
-            ],
-            "--proxied is for --with lease, kubernetes:NAMESPACE/NAME and advisory-lock:ID",
+            &["jobs", "--with", "zookeeper:/a", "--zookeeper", "h"],
+            "--proxied names no host, and PGHOST is not set",
         ),
         (
             &["jobs", "--with", "kubernetes:default/jobs"],

@@ -10,7 +10,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use pgpalisade_harness::child::{Farewell, Running};
-use pgpalisade_tests::machine::{Signal, pause, repository, signal, wait_for};
+use pgpalisade_tests::etcd::Etcd;
+use pgpalisade_tests::machine::{PATIENCE, Signal, pause, repository, signal, wait_for};
 use pgpalisade_tests::programs::connect_by_environment;
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::Endpoint;
@@ -152,6 +153,40 @@ fn a_row_with_an_expiry() {
     let direct = stage.postgres.admin_dsn();
     let start = |name| Candidate::start(name, "row_lease.py", &[&direct], &stage.proxy.endpoint());
     assert_eq!(who_sleeps_is_refused(&stage, start), [1, 2]);
+}
+
+#[test]
+fn a_lock_in_etcd() {
+    let (stage, etcd) = (stage(), Etcd::start(1));
+    let [url] = &etcd.urls()[..] else {
+        panic!("one member");
+    };
+    let start = |name| Candidate::start(name, "etcd_lock.py", &[url], &stage.proxy.endpoint());
+    who_sleeps_is_refused(&stage, start);
+}
+
+/// PostgreSQL itself takes any token, and compares none. Each program has its own way to connect, or the scheduler's.
+#[test]
+fn past_the_proxy_no_program_leads() {
+    let (stage, etcd) = (stage(), Etcd::start(1));
+    let direct = stage.postgres.admin_dsn();
+    let urls = etcd.urls().join(",");
+    for (program, arguments) in [
+        ("etcd_lock.py", &[&*urls][..]),
+        ("row_lease.py", &[&direct]),
+        ("apscheduler_pool.py", &[]),
+        ("worker.js", &[]),
+    ] {
+        let mut lost = Candidate::start("lost", program, arguments, &stage.postgres.tcp());
+        let ended = lost.process.wait(PATIENCE);
+        let said = lost.process.output();
+        assert!(ended.is_some_and(|ended| !ended.success()), "{said}");
+        assert!(
+            said.contains("unrecognized configuration parameter"),
+            "{said}"
+        );
+        assert!(!said.contains("leads"), "{said}");
+    }
 }
 
 #[test]

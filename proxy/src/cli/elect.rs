@@ -5,14 +5,14 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use pgpalisade_authority::{LeaseTime, Scope, etcd};
-use pgpalisade_tls::{Login, Secret};
+use pgpalisade_tls::Secret;
 
 use super::text::plain;
 use super::{Failure, failed, leaders_scope, runtime, tell};
 use crate::config::{Environment, parse_dsn, parse_time, show_time};
 use crate::elect::{
     self, Cluster, ElectError, EtcdElection, Event, Kind, KubernetesElection, Lock, LockSpec, Plan,
-    ProxiedLock, Runs, Servers, ZooKeeperElection,
+    Proxied, Runs, Servers, ZooKeeperElection,
 };
 use pgpalisade_session::startup_options;
 
@@ -26,16 +26,18 @@ const GRACE_MAX: Duration = Duration::from_secs(3600);
 /// Run a command while this process leads, with the fencing token of its term
 ///
 /// Waits for a lock. Once it holds it, the command runs, with FENCING_TOKEN, FENCING_SCOPE and PGOPTIONS in its
-/// environment: so whatever uses libpq declares its token, unchanged. Where the lock is lost, the command and what it
-/// has started get a SIGTERM, and a SIGKILL after the grace; then this process campaigns again. Where the command
-/// ends, the lock is given back at once, and the exit code is the command's.
+/// environment: so whatever uses libpq declares its token, unchanged. If the lock is lost, the command and what it has
+/// started get a SIGTERM, and a SIGKILL after the grace; then this process campaigns again. When the command ends, the
+/// lock is given back at once, and the exit code is the command's.
+///
+/// It does not run the command if the server at --proxied is not pgpalisade: nothing would fence it.
 ///
 /// Signals are passed on to the command and what it has started. What a leader that has slept still writes is
 /// refused by the proxy as soon as the next one has declared its token.
 ///
-/// Ends with the code of the command (128 and the number of a signal that has ended it), with 75 if leadership was lost
-/// and --once or --no-wait is given, with 69 if another leads and --no-wait is given (1: nobody knows), with 126 or 127
-/// if the command cannot be run, with 2 if the command line is wrong.
+/// Exits with the code of the command (128 plus the number of a signal that has ended it), with 75 if leadership is
+/// lost and --once or --no-wait is given, with 69 if another leads and --no-wait is given (1 if this cannot be
+/// determined), with 126 or 127 if the command cannot be run, and with 2 if the command line is wrong.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Locks:\n  \
@@ -46,7 +48,8 @@ Locks:\n  \
     advisory-lock:ID    pg_advisory_lock(ID) of the database behind the proxy; the token is the scope's next one\n\n\
 Examples:\n  \
     pgpalisade elect jobs --with lease --proxied postgres://app@db:6432/app -- ./scheduler\n  \
-    pgpalisade elect jobs --with etcd:/elections/jobs --etcd http://10.0.0.1:2379 -- ./scheduler\n  \
+    pgpalisade elect jobs --with etcd:/elections/jobs --etcd http://10.0.0.1:2379 \\\n      \
+    --proxied postgres://app@db:6432/app -- ./scheduler\n  \
     pgpalisade elect nightly --with advisory-lock:42 --proxied postgres://app@db:6432/app -- psql -f nightly.sql")]
 pub(super) struct ElectArgs {
     /// What the token is for: the scope of the policy, or "default"
@@ -65,7 +68,7 @@ pub(super) struct ElectArgs {
     /// pod what its service account says
     #[arg(long, value_name = "URL")]
     kubernetes: Option<Cluster>,
-    /// The database through pgpalisade, for lease, kubernetes, advisory-lock; the rest comes from PGHOST and the like
+    /// The database through pgpalisade, as the command reaches it; what is left out comes from PGHOST and the like
     #[arg(long, value_name = "DSN")]
     proxied: Option<String>,
     /// A leader that is not heard of for so long has lost the lock, 3s to 1h
@@ -74,10 +77,10 @@ pub(super) struct ElectArgs {
     /// How long the command has to end once the lock is lost
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = grace)]
     grace: Duration,
-    /// End where leadership was lost, with 75
+    /// Exit with status 75 if leadership is lost
     #[arg(long)]
     once: bool,
-    /// Do not wait: where another leads now, end at once, with 69. Implies --once
+    /// Do not wait: if another leads now, exit at once with status 69. Implies --once
     #[arg(long)]
     no_wait: bool,
     /// What runs while this process leads
@@ -134,12 +137,6 @@ fn check_options(args: &ElectArgs) -> Result<(), String> {
             matches!(with, LockSpec::Kubernetes(_)),
             "kubernetes:NAMESPACE/NAME",
         ),
-        (
-            "--proxied",
-            args.proxied.is_some(),
-            !with_etcd && !with_zookeeper,
-            "lease, kubernetes:NAMESPACE/NAME and advisory-lock:ID",
-        ),
     ] {
         if given && !fits {
             return Err(format!("{option} is for --with {locks}: leave it out"));
@@ -150,36 +147,24 @@ fn check_options(args: &ElectArgs) -> Result<(), String> {
 
 fn lock(args: &ElectArgs) -> Result<Lock, String> {
     check_options(args)?;
-    let (scope, ttl) = (args.scope.clone(), args.ttl);
-    let login = || login(args.proxied.as_deref());
     Ok(match args.with.clone() {
         LockSpec::Lease => {
-            let seconds = u16::try_from(ttl.as_secs()).unwrap_or(u16::MAX);
-            Lock::Proxied(ProxiedLock {
-                login: login()?,
-                kind: Kind::Lease(LeaseTime::Asked(seconds)),
-                scope,
-                ttl,
-            })
+            let seconds = u16::try_from(args.ttl.as_secs()).unwrap_or(u16::MAX);
+            Lock::Proxied(Kind::Lease(LeaseTime::Asked(seconds)))
         }
-        LockSpec::AdvisoryLock(id) => Lock::Proxied(ProxiedLock {
-            login: login()?,
-            kind: Kind::AdvisoryLock(id),
-            scope,
-            ttl,
-        }),
+        LockSpec::AdvisoryLock(id) => Lock::Proxied(Kind::AdvisoryLock(id)),
         LockSpec::Etcd(key) => {
             let options = args.etcd.clone();
             let options = options
                 .ok_or("--with etcd:KEY needs etcd's address: --etcd http://10.0.0.1:2379")?;
-            Lock::Etcd(EtcdElection { options, key, ttl })
+            Lock::Etcd(EtcdElection { options, key })
         }
         LockSpec::ZooKeeper(path) => {
             let servers = args.zookeeper.clone();
             let servers = servers.ok_or(
                 "--with zookeeper:PATH needs ZooKeeper's address: --zookeeper 10.0.0.1:2181",
             )?;
-            Lock::ZooKeeper(ZooKeeperElection { servers, path, ttl })
+            Lock::ZooKeeper(ZooKeeperElection { servers, path })
         }
         LockSpec::Kubernetes(lease) => {
             let cluster = args.kubernetes.clone();
@@ -188,13 +173,7 @@ fn lock(args: &ElectArgs) -> Result<Lock, String> {
                 "this is no pod: --with kubernetes:NAMESPACE/NAME needs the API's address: \
                  --kubernetes 'https://10.0.0.1:6443?ca=FILE&token_file=FILE'",
             )?;
-            Lock::Kubernetes(KubernetesElection {
-                cluster,
-                lease,
-                ttl,
-                login: login()?,
-                scope,
-            })
+            Lock::Kubernetes(KubernetesElection { cluster, lease })
         }
     })
 }
@@ -213,7 +192,7 @@ fn plan(args: &ElectArgs) -> Result<Plan, String> {
     let mut command = args.command.iter().cloned();
     Ok(Plan {
         lock,
-        scope: args.scope.clone(),
+        proxied: proxied(args)?,
         program: command.next().unwrap_or_default(),
         arguments: command.collect(),
         grace: args.grace,
@@ -225,13 +204,14 @@ fn plan(args: &ElectArgs) -> Result<Plan, String> {
     })
 }
 
-/// The way through the proxy.
-fn login(dsn: Option<&str>) -> Result<Secret<Login>, String> {
-    let dsn = dsn.unwrap_or_default();
+fn proxied(args: &ElectArgs) -> Result<Proxied, String> {
+    let dsn = args.proxied.as_deref().unwrap_or_default();
     let login = parse_dsn(dsn, APPLICATION_NAME, &Environment::of_this_process());
-    login
-        .map(Secret::new)
-        .map_err(|why| format!("--proxied {why}"))
+    Ok(Proxied {
+        login: Secret::new(login.map_err(|why| format!("--proxied {why}"))?),
+        scope: args.scope.clone(),
+        ttl: args.ttl,
+    })
 }
 
 /// On standard error: the other is the command's.

@@ -25,8 +25,6 @@ pub(crate) struct EtcdElection {
     pub(crate) options: Options,
     /// The prefix of the candidates' keys.
     pub(crate) key: String,
-    /// How long a lease lives without being renewed. Whole seconds.
-    pub(crate) ttl: Duration,
 }
 
 /// A candidate, whose lease is renewed while it waits and while it leads.
@@ -36,15 +34,15 @@ pub(super) struct EtcdCandidate {
 }
 
 impl EtcdCandidate {
-    pub(super) async fn register(election: &EtcdElection) -> Result<Self, OpenError> {
-        let EtcdElection { options, key, ttl } = election;
+    pub(super) async fn register(
+        election: &EtcdElection,
+        ttl: Duration,
+    ) -> Result<Self, OpenError> {
+        let EtcdElection { options, key } = election;
         let asked_at = Instant::now();
         Ok(Self {
-            candidate: etcd::Candidate::register(options, key, *ttl).await?,
-            lease: Lease {
-                ttl: *ttl,
-                asked_at,
-            },
+            candidate: etcd::Candidate::register(options, key, ttl).await?,
+            lease: Lease { ttl, asked_at },
         })
     }
 }

@@ -8,7 +8,8 @@ use pgpalisade_authority::{Token, etcd};
 
 use super::etcd::{EtcdCandidate, EtcdElection};
 use super::kubernetes::{KubernetesCandidate, KubernetesElection, KubernetesError, LeaseName};
-use super::proxied::{ProxiedCandidate, ProxiedLock};
+use super::proxied::{Kind, ProxiedCandidate};
+use super::session::Proxied;
 use super::zookeeper::{ElectionPath, ZooKeeperCandidate, ZooKeeperElection, ZooKeeperError};
 
 /// What is written after `--with`.
@@ -67,17 +68,29 @@ pub(crate) enum Lock {
     Etcd(EtcdElection),
     ZooKeeper(ZooKeeperElection),
     Kubernetes(KubernetesElection),
-    Proxied(ProxiedLock),
+    Proxied(Kind),
 }
 
 impl Lock {
-    /// Makes this process a candidate. Bounded.
-    pub(super) async fn register(&self) -> Result<Box<dyn Candidate>, LockError> {
+    /// Makes this process a candidate, if its command will write through pgpalisade. Bounded.
+    pub(super) async fn register(
+        &self,
+        proxied: &Proxied,
+    ) -> Result<Box<dyn Candidate>, LockError> {
+        // Before it stands in the line: one that found out when it leads would be found out in a failover.
+        if !matches!(self, Self::Proxied(_)) {
+            proxied.check().await?;
+        }
+        let ttl = proxied.ttl;
         Ok(match self {
-            Self::Etcd(election) => Box::new(EtcdCandidate::register(election).await?),
-            Self::ZooKeeper(election) => Box::new(ZooKeeperCandidate::register(election).await?),
-            Self::Kubernetes(election) => Box::new(KubernetesCandidate::register(election)),
-            Self::Proxied(lock) => Box::new(ProxiedCandidate::log_in(lock).await?),
+            Self::Etcd(election) => Box::new(EtcdCandidate::register(election, ttl).await?),
+            Self::ZooKeeper(election) => {
+                Box::new(ZooKeeperCandidate::register(election, ttl).await?)
+            }
+            Self::Kubernetes(election) => {
+                Box::new(KubernetesCandidate::register(election, proxied))
+            }
+            Self::Proxied(kind) => Box::new(ProxiedCandidate::log_in(*kind, proxied).await?),
         })
     }
 }
@@ -97,6 +110,11 @@ pub(crate) enum LockError {
     /// The session that holds the lock, or takes the token, cannot be had.
     #[error("the session through the proxy: {0}")]
     Session(String),
+    /// Nothing fences what is written by this way.
+    #[error(
+        "the server at {0} is not pgpalisade, so it would not fence the command: give the proxy's address to --proxied"
+    )]
+    NotProxied(String),
     /// Nobody has answered in time.
     #[error("no answer from {0} within {1:?}")]
     Silent(&'static str, Duration),

@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
-use pgpalisade_authority::{Scope, Token};
+use pgpalisade_authority::Token;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -28,7 +28,8 @@ use signals::{Caught, LeaderSignals};
 pub(crate) use etcd::EtcdElection;
 pub(crate) use kubernetes::{Cluster, KubernetesElection};
 pub(crate) use lock::{Lock, LockSpec};
-pub(crate) use proxied::{Kind, ProxiedLock};
+pub(crate) use proxied::Kind;
+pub(crate) use session::Proxied;
 pub(crate) use zookeeper::{Servers, ZooKeeperElection};
 
 /// The exit code where leadership was lost and that is to be the end: EX_TEMPFAIL of `sysexits.h`.
@@ -47,8 +48,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) struct Plan {
     /// Who holds it, leads.
     pub(crate) lock: Lock,
-    /// What the token is for.
-    pub(crate) scope: Scope,
+    pub(crate) proxied: Proxied,
     pub(crate) program: OsString,
     pub(crate) arguments: Vec<OsString>,
     /// How long it has to end after a SIGTERM.
@@ -179,7 +179,7 @@ async fn stand(
     let registered = tokio::select! {
         biased;
         caught = signals.ending() => return Err(caught),
-        registered = plan.lock.register() => registered,
+        registered = plan.lock.register(&plan.proxied) => registered,
     };
     let mut candidate = match registered {
         Ok(candidate) => candidate,
@@ -214,7 +214,7 @@ async fn lead(
     // What came while it waited is not for a command that had not begun.
     signals.forget();
     say(Event::Leads(token));
-    let mut leader = Leader::start(&plan.program, &plan.arguments, &plan.scope, token)?;
+    let mut leader = Leader::start(&plan.program, &plan.arguments, &plan.proxied.scope, token)?;
     let mut told = None;
     let why = loop {
         tokio::select! {

@@ -8,28 +8,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pgpalisade_authority::{Claim, LeaseTime, Leased, Scope, Token};
-use pgpalisade_tls::{Login, Secret};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Client;
 
 use super::lease::{LATE, Lease};
 use super::lock::{Candidate, LockError, Patience};
-use super::session::{LastWords, SHOW_TOKEN, Session, Unasked, failed, first_value, own_token};
+use super::session::{
+    LastWords, Proxied, SHOW_TOKEN, Session, Unasked, failed, first_value, own_token,
+};
 
 /// How often a candidate looks whether an advisory lock is free.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(500);
-
-/// Which lock.
-#[derive(Debug)]
-pub(crate) struct ProxiedLock {
-    /// Through the proxy.
-    pub(crate) login: Secret<Login>,
-    pub(crate) kind: Kind,
-    /// What the token is for.
-    pub(crate) scope: Scope,
-    /// The lock is taken for lost where nothing is heard for so long. Whole seconds.
-    pub(crate) ttl: Duration,
-}
 
 /// What holds the candidates apart.
 #[derive(Debug, Clone, Copy)]
@@ -51,12 +40,12 @@ pub(super) struct ProxiedCandidate {
 }
 
 impl ProxiedCandidate {
-    pub(super) async fn log_in(lock: &ProxiedLock) -> Result<Self, LockError> {
+    pub(super) async fn log_in(kind: Kind, proxied: &Proxied) -> Result<Self, LockError> {
         Ok(Self {
-            session: Session::log_in(&lock.login, &lock.scope, lock.ttl).await?,
-            kind: lock.kind,
+            session: Session::log_in(proxied).await?,
+            kind,
             lease: Lease {
-                ttl: lock.ttl,
+                ttl: proxied.ttl,
                 asked_at: Instant::now(),
             },
             token: None,

@@ -1,25 +1,47 @@
-//! A session through the proxy, in which a candidate declares.
+//! The way through the proxy, and a session in which a candidate declares.
 
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pgpalisade_authority::{Claim, Scope, Token};
-use pgpalisade_tls::{ConnectError, Login, Secret, words};
+use pgpalisade_tls::{Login, Secret, words};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::lock::LockError;
+use crate::config::address_of;
 use crate::fence::TokenValue;
 use crate::rejection::LEASE_IS_ANOTHERS;
 
 pub(super) const SHOW_TOKEN: &str = "SHOW fencing.token";
+/// PostgreSQL has no such setting, and takes any `fencing.token`:
+/// <https://www.postgresql.org/docs/current/runtime-config-custom.html>.
+const SHOW_STATUS: &str = "SHOW fencing.status";
 /// What a session gets to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// A token that is not above the mark: `docs/errors.md`.
 const STALE: &str = "PF001";
+
+/// The way through the proxy, by which the leader writes.
+#[derive(Debug, Clone)]
+pub(crate) struct Proxied {
+    pub(crate) login: Secret<Login>,
+    /// What the token is for.
+    pub(crate) scope: Scope,
+    /// The lock is taken for lost if nothing is heard for so long. Whole seconds.
+    pub(crate) ttl: Duration,
+}
+
+impl Proxied {
+    /// Looks whether it leads to pgpalisade: what writes past it is fenced by nothing. Bounded.
+    pub(super) async fn check(&self) -> Result<(), LockError> {
+        Session::log_in(self).await?.end().await;
+        Ok(())
+    }
+}
 
 /// A session through the proxy.
 pub(super) struct Session {
@@ -56,30 +78,31 @@ pub(super) enum Unasked {
     NotHad(LockError),
     /// The mark is above the token.
     Stale(LockError),
+    /// The server has no such setting.
+    Unknown(LockError),
     Failed(LockError),
 }
 
 impl From<Unasked> for LockError {
     fn from(unasked: Unasked) -> Self {
         match unasked {
-            Unasked::NotHad(error) | Unasked::Stale(error) | Unasked::Failed(error) => error,
+            Unasked::NotHad(error)
+            | Unasked::Stale(error)
+            | Unasked::Unknown(error)
+            | Unasked::Failed(error) => error,
         }
     }
 }
 
 impl Session {
-    /// Logs in. Bounded, as each answer is.
-    pub(super) async fn log_in(
-        login: &Secret<Login>,
-        scope: &Scope,
-        within: Duration,
-    ) -> Result<Self, LockError> {
-        let login = timeout(within, login.expose().connect()).await;
-        let login = login.map_err(|_| LockError::Silent("the proxy", within))?;
-        let (client, connection) = login.map_err(|error| match error {
-            ConnectError::Server(error) => failed(&error),
-            ConnectError::Files(error) => LockError::Session(error.to_string()),
-        })?;
+    /// Logs in, at pgpalisade only. Bounded, as each answer is.
+    pub(super) async fn log_in(proxied: &Proxied) -> Result<Self, LockError> {
+        let Proxied { login, scope, ttl } = proxied;
+        let login = login.expose();
+        let connected = timeout(*ttl, login.connect()).await;
+        let connected = connected.map_err(|_| LockError::Silent("the proxy", *ttl))?;
+        let (client, connection) =
+            connected.map_err(|error| LockError::Session(error.to_string()))?;
         let end = LastWords::default();
         let ended = end.clone();
         let driver = tokio::spawn(async move {
@@ -89,13 +112,25 @@ impl Session {
                 ended.note(&error);
             }
         });
-        Ok(Self {
+        let session = Self {
             client,
             driver,
             end,
             scope: scope.clone(),
-            answers_within: within,
-        })
+            answers_within: *ttl,
+        };
+        match session.ask(SHOW_STATUS).await {
+            Ok(_) => Ok(session),
+            Err(error) => {
+                session.end().await;
+                Err(match error {
+                    Unasked::Unknown(_) => {
+                        LockError::NotProxied(address_of(&login.config).to_string())
+                    }
+                    error => error.into(),
+                })
+            }
+        }
     }
 
     /// Has the session declare a token that the proxy finds.
@@ -108,9 +143,7 @@ impl Session {
     pub(super) async fn token(&self) -> Result<Token, LockError> {
         let shown = self.ask(SHOW_TOKEN).await?.unwrap_or_default();
         own_token(&shown, &self.scope).ok_or_else(|| {
-            LockError::Session(
-                "no token was given: what answers there is no pgpalisade, or only observes this scope".to_owned(),
-            )
+            LockError::Session("no token was given: the proxy only observes this scope".to_owned())
         })
     }
 
@@ -146,6 +179,7 @@ impl Session {
                 })
             }
             Some(code) if code.code() == STALE => Unasked::Stale(failed(&error)),
+            Some(code) if *code == SqlState::UNDEFINED_OBJECT => Unasked::Unknown(failed(&error)),
             _ => Unasked::Failed(self.failed(&error)),
         })
     }

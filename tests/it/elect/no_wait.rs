@@ -68,6 +68,29 @@ fn it_runs_where_nobody_leads_and_not_behind_another() {
     }
 }
 
+/// PostgreSQL itself takes any token, and compares none.
+#[test]
+fn a_command_that_would_go_past_the_proxy_does_not_run() {
+    let (stage, etcd) = (Stage::start(), Etcd::start(1));
+    let urls = etcd.urls().join(",");
+    let (zookeeper, kubernetes) = (ZooKeeper::start(1), Kubernetes::start());
+    let directly = stage.postgres.tcp();
+    for lock in locks(&urls, &zookeeper.hosts(), &url(&kubernetes)) {
+        println!("{lock:?}");
+        let mut leads = now(&lock, "echo never", &directly);
+        assert_eq!(leads.exit_code(), 1, "{}", leads.output());
+        leads.wait_for("is not pgpalisade");
+        // Nor does it wait in the line: it would be found out in a failover.
+        let leader = now(&lock, "sleep 60", &stage.proxy.endpoint());
+        token_of(&leader);
+        let mut waits = Candidate::start(&lock, "echo never", &directly);
+        waits.wait_for("is not pgpalisade");
+        waits.process.signal(Signal::INT);
+        assert_eq!(waits.exit_code(), 130);
+        assert!(!(leads.output() + &waits.output()).contains("never\n"));
+    }
+}
+
 /// Of those that come at one time one leads: never two, and never none.
 #[test]
 fn of_many_at_once_one_runs() {

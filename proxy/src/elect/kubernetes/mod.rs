@@ -14,13 +14,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pgpalisade_authority::{Claim, Leased, Scope, Token};
-use pgpalisade_tls::{Login, Secret};
+use pgpalisade_authority::{Claim, Leased, Token};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::lease::Lease;
 use super::lock::{Candidate, LockError, Patience};
-use super::session::{Session, Unasked};
+use super::session::{Proxied, Session, Unasked};
 use api::Api;
 use resource::{Resource, Seen};
 
@@ -75,19 +74,13 @@ fn is_label(text: &str) -> bool {
 pub(crate) struct KubernetesElection {
     pub(crate) cluster: Cluster,
     pub(crate) lease: LeaseName,
-    /// How long the Lease lives without being renewed. Whole seconds.
-    pub(crate) ttl: Duration,
-    /// Through the proxy, where the leader takes its number.
-    pub(crate) login: Secret<Login>,
-    /// What the number is for.
-    pub(crate) scope: Scope,
 }
 
 /// A candidate, which renews the Lease while it leads.
 pub(super) struct KubernetesCandidate {
     holder: Holder,
-    login: Secret<Login>,
-    scope: Scope,
+    /// Where the leader takes its number.
+    proxied: Proxied,
     lease: Lease,
     /// What the others' Lease said when it was read last.
     seen: Option<Seen>,
@@ -102,8 +95,8 @@ struct Holder {
 }
 
 impl KubernetesCandidate {
-    pub(super) fn register(election: &KubernetesElection) -> Self {
-        let ttl = election.ttl;
+    pub(super) fn register(election: &KubernetesElection, proxied: &Proxied) -> Self {
+        let ttl = proxied.ttl;
         let host = rustix::system::uname();
         let host = host.nodename().to_string_lossy();
         Self {
@@ -112,8 +105,7 @@ impl KubernetesCandidate {
                 identity: format!("{host}_{:032x}", rand::random::<u128>()),
                 ttl,
             },
-            login: election.login.clone(),
-            scope: election.scope.clone(),
+            proxied: proxied.clone(),
             lease: Lease {
                 ttl,
                 asked_at: Instant::now(),
@@ -179,12 +171,11 @@ impl Candidate for KubernetesCandidate {
         self.lease.asked_at = self.turn(patience).await?;
         let Self {
             holder,
-            login,
-            scope,
+            proxied,
             lease,
             ..
         } = self;
-        let token = take(holder, login, scope);
+        let token = take(holder, proxied);
         lease.kept_for(token, async || holder.renew().await).await
     }
 
@@ -255,8 +246,8 @@ impl Holder {
 
 /// Takes the next number. Behind the mark that was read comes a look whether the Lease is still its own: so who slept
 /// between two steps is refused.
-async fn take(holder: &Holder, login: &Secret<Login>, scope: &Scope) -> Result<Token, LockError> {
-    let session = Session::log_in(login, scope, holder.ttl).await?;
+async fn take(holder: &Holder, proxied: &Proxied) -> Result<Token, LockError> {
+    let session = Session::log_in(proxied).await?;
     loop {
         let mark = session.mark().await?;
         if holder.own().await?.is_none() {

@@ -98,8 +98,6 @@ impl fmt::Display for ElectionPath {
 pub(crate) struct ZooKeeperElection {
     pub(crate) servers: Servers,
     pub(crate) path: ElectionPath,
-    /// How long a session is to live without a sign of life. Whole seconds.
-    pub(crate) ttl: Duration,
 }
 
 /// Why ZooKeeper has not done it.
@@ -153,9 +151,12 @@ struct Node {
 }
 
 impl ZooKeeperCandidate {
-    pub(super) async fn register(election: &ZooKeeperElection) -> Result<Self, ZooKeeperError> {
+    pub(super) async fn register(
+        election: &ZooKeeperElection,
+        ttl: Duration,
+    ) -> Result<Self, ZooKeeperError> {
         let asked_at = Instant::now();
-        let session = Session::open(&election.servers, election.ttl).await?;
+        let session = Session::open(&election.servers, ttl).await?;
         Ok(Self {
             lease: Lease {
                 ttl: session.lives(),
