@@ -180,6 +180,11 @@ fn show_while_a_token_comes_and_goes() {
     check(&mut wire, "declared", ["off", "off"]);
     wire.ok("RESET fencing.token");
     check(&mut wire, "given back", ["on", "on"]);
+    let log = stage.postgres.log();
+    assert!(
+        !log.contains("WARNING"),
+        "what the proxy says itself: {log}"
+    );
 }
 
 /// What the client has set itself it sees, and what it has got from the proxy then too: nobody follows what becomes of
