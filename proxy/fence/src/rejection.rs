@@ -103,14 +103,15 @@ impl Rejection {
         Self::new(RejectionKind::InvalidToken, message, detail, hint)
     }
 
-    /// The transaction has written under one token and would go on under another.
+    /// The transaction has written under one token, or a function in it may have, and would go on under another.
     #[must_use]
     pub fn token_change_after_write() -> Self {
         Self::new(
             RejectionKind::InvalidToken,
-            "cannot change the fencing token of a transaction that has written",
-            "What it wrote belongs to the token it was written under.",
-            "COMMIT or ROLLBACK first, then set the token.",
+            "cannot change the fencing token of a transaction that may have written",
+            "What was written belongs to the token it was written under. A function that was called \
+                may have written.",
+            "COMMIT or ROLLBACK first, then set the token. The statements of one text are one transaction.",
         )
     }
 
@@ -119,10 +120,11 @@ impl Rejection {
     pub fn declared_too_late() -> Self {
         Self::new(
             RejectionKind::InvalidToken,
-            "cannot declare a fencing token after the first query of a transaction",
+            "cannot declare a fencing token after the first query or savepoint of a transaction",
             "The transaction began without a token, so it is read-only, and PostgreSQL does not \
-                allow that to change after its first query. The mark may have been raised all the same.",
-            "Declare the token before the first query of the transaction, or outside of a transaction.",
+                allow that to change after its first query, or in a savepoint. The mark may have been \
+                raised all the same.",
+            "Declare the token right after BEGIN, or outside of a transaction.",
         )
     }
 
