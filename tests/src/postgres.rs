@@ -243,9 +243,10 @@ impl Postgres {
             .unwrap_or_default()
     }
 
-    /// What the server has written to its log.
+    /// What the server has written to its log, in which bytes of clients stand as they came.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+        let log = std::fs::read(self.dir.path().join("log")).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
     }
 
     /// Waits until no other test of this process runs a server, and keeps new ones waiting while the guard lives.
