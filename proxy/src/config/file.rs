@@ -111,8 +111,8 @@ impl Reader<'_> {
     fn unknown(&mut self, name: &str, at: &Range<usize>) {
         if let Some((table, key)) = misplaced(name) {
             let why = format!(
-                "unknown key \"{name}\": \"{key}\" is a top-level key, and what follows the line [{table}] belongs to that \
-                 table; move it above the first line in square brackets"
+                "unknown key \"{name}\": \"{key}\" is a top-level key, and what follows the line [{table}] belongs to \
+                 that table; move it above the first line in square brackets"
             );
             return self.error(at, &why);
         }

@@ -263,7 +263,7 @@ fn missing_rights_fail_in_both() {
         settings.flags.extend(flags);
         let command = |name: &str| {
             let mut command = unprivileged(&program);
-            command.arg(name).args(settings.arguments());
+            command.arg(name).args(settings.arguments()).env_clear();
             command.env("PGPALISADE_LISTEN", "127.0.0.1:0");
             command.current_dir(dir.path());
             command

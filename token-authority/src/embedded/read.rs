@@ -66,8 +66,8 @@ pub fn read(dir: &Path) -> Result<Found, OpenError> {
     })
 }
 
-/// Whether this process may open the store in `dir`, or make it: what [`super::Embedded::open`] needs of the disk. Leaves
-/// nothing behind: a store that is missing is made in a directory beside it, which is removed.
+/// Whether this process may open the store in `dir`, or make it: what [`super::Embedded::open`] needs of the disk.
+/// Leaves nothing behind: a store that is missing is made in a directory beside it, which is removed.
 ///
 /// # Errors
 ///

@@ -280,8 +280,8 @@ async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies)
     Verdict::warn(
         format!("{each}, but the server takes only {places} and those that it reserves"),
         format!(
-            "set connections.max to {most} or less{share}, or raise the server's max_connections: if clients take every \
-             place, the control connection cannot come back"
+            "set connections.max to {most} or less{share}, or raise the server's max_connections: if clients take \
+             every place, the control connection cannot come back"
         ),
     )
 }
