@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pgpalisade_tests::etcd::Etcd;
 use pgpalisade_tests::machine::{Signal, wait_for};
+use pgpalisade_tests::programs::connect_by_environment;
 use pgpalisade_tests::proxy::binary;
 use pgpalisade_tests::stage::Stage;
 
@@ -124,6 +125,7 @@ fn one_that_is_to_outlive_a_terminal_does() {
         binary().display()
     );
     let mut command = Command::new("sh");
+    connect_by_environment(&mut command, &proxy);
     command.args(["-c", &elect]);
     let mut outlives = Candidate::spawn(command);
     outlives.wait_for("waiting for");
@@ -137,13 +139,14 @@ fn one_that_is_to_outlive_a_terminal_does() {
 /// As a daemon starts it that does not want to hear of its children.
 #[test]
 fn a_code_is_given_where_ends_of_children_were_ignored() {
-    let (_stage, etcd) = (Stage::start(), Etcd::start(1));
+    let (stage, etcd) = (Stage::start(), Etcd::start(1));
     let elect = format!(
         "trap '' CHLD; exec {} elect jobs --with etcd:/elections/jobs --etcd {} -- sh -c 'exit 7'",
         binary().display(),
         etcd.urls().join(",")
     );
     let mut command = Command::new("bash");
+    connect_by_environment(&mut command, &stage.proxy.endpoint());
     command.args(["-c", &elect]);
     let mut leader = Candidate::spawn(command);
     assert_eq!(leader.exit_code(), 7, "{}", leader.output());
@@ -152,13 +155,14 @@ fn a_code_is_given_where_ends_of_children_were_ignored() {
 /// In its own process group it would be stopped where it reads, and lead for ever.
 #[test]
 fn a_command_reads_no_terminal() {
-    let (_stage, etcd) = (Stage::start(), Etcd::start(1));
+    let (stage, etcd) = (Stage::start(), Etcd::start(1));
     let elect = format!(
         "{} elect jobs --with etcd:/elections/jobs --etcd {} -- sh -c 'read line; echo read: $?'",
         binary().display(),
         etcd.urls().join(",")
     );
     let mut command = Command::new("script");
+    connect_by_environment(&mut command, &stage.proxy.endpoint());
     command.args(["-qec", &elect, "/dev/null"]);
     let mut leader = Candidate::spawn(command);
     assert_eq!(leader.exit_code(), 0, "{}", leader.output());
