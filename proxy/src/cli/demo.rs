@@ -1,7 +1,9 @@
 //! `pgpalisade demo`: the story of two leaders, on a private PostgreSQL.
 
-use super::Failure;
-use crate::demo::{self, Afterwards};
+use std::io;
+
+use super::{Failure, failed};
+use crate::demo::{self, Afterwards, DemoError};
 
 /// See a deposed leader being refused, on a private PostgreSQL
 ///
@@ -23,5 +25,9 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
     } else {
         Afterwards::End
     };
-    demo::run(afterwards).map_err(|error| Failure::Failed(Box::new(error)))
+    match demo::run(afterwards) {
+        // A reader that has gone, such as `head`, has seen enough.
+        Err(DemoError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        played => played.map_err(failed),
+    }
 }

@@ -2,7 +2,6 @@
 
 mod page;
 
-use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -74,11 +73,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<(), Failure> {
         true => print_json(&summary),
         false => print(&page::page(&summary)),
     };
-    match told {
-        // Who reads it has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        told => told.map_err(failed),
-    }
+    told.map_err(failed)
 }
 
 fn read(path: &Path, report: &mut Report) -> Result<(), RejectionFileError> {

@@ -31,9 +31,7 @@ pub(super) fn name(value: &impl ValueEnum) -> String {
 /// Prints lines. Whatever others have written into them steers no terminal; what could be taken for a line of ours has
 /// to be made [`plain`] before.
 pub(super) fn print(lines: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(unsteered(lines, |line| plain(line).into()).as_bytes())?;
-    stdout.flush()
+    write(&unsteered(lines, |line| plain(line).into()))
 }
 
 /// Prints one object and a line break.
@@ -41,14 +39,23 @@ pub(super) fn print_json(value: &impl Serialize) -> io::Result<()> {
     let mut json = serde_json::to_string_pretty(value)?;
     json.push('\n');
     // Between the strings there are only spaces and line breaks.
-    let json = unsteered(&json, escaped);
-    io::stdout().lock().write_all(json.as_bytes())
+    write(&unsteered(&json, escaped))
 }
 
 /// Prints one object in one line.
 pub(super) fn print_json_line(value: &impl Serialize) -> io::Result<()> {
     let json = serde_json::to_string(value)?;
-    writeln!(io::stdout(), "{}", escaped(&json))
+    write(&format!("{}\n", escaped(&json)))
+}
+
+/// Writes to standard output. A reader that has gone, such as `head`, has seen enough: that is no failure.
+fn write(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes());
+    match written.and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
 }
 
 /// Each line as this makes it, with the same line breaks.

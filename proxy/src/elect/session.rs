@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pgpalisade_authority::{Claim, Scope, Token};
-use pgpalisade_tls::{ConnectError, Login, Secret, words};
+use pgpalisade_tls::{Login, Secret, words};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::error::{DbError, Severity, SqlState};
@@ -101,10 +101,8 @@ impl Session {
         let login = login.expose();
         let connected = timeout(*ttl, login.connect()).await;
         let connected = connected.map_err(|_| LockError::Silent("the proxy", *ttl))?;
-        let (client, connection) = connected.map_err(|error| match error {
-            ConnectError::Server(error) => failed(&error),
-            ConnectError::Files(error) => LockError::Session(error.to_string()),
-        })?;
+        let (client, connection) =
+            connected.map_err(|error| LockError::Session(error.to_string()))?;
         let end = LastWords::default();
         let ended = end.clone();
         let driver = tokio::spawn(async move {

@@ -64,3 +64,33 @@ impl Place {
         command
     }
 }
+
+/// As `head`, which has seen enough.
+#[test]
+fn a_reader_that_has_gone_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, policy) = (dir.path().join("r"), dir.path().join("policy.toml"));
+    fs::write(&log, "").unwrap();
+    fs::write(&policy, "").unwrap();
+    let (log, policy) = (log.to_str().unwrap(), policy.to_str().unwrap());
+    for arguments in [
+        &["--help"][..],
+        &["explain", "--user", "app", "SELECT 1"],
+        &["explain", "--user", "app", "--json", "SELECT 1"],
+        &["check", "--policy", policy],
+        &["check", "--policy", policy, "--json"],
+        &["report", log],
+        &["report", "--json", log],
+        &["rejections", log],
+        &["demo"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = pgpalisade(arguments).stdout(writer).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && said.is_empty(),
+            "{arguments:?}: {said}"
+        );
+    }
+}

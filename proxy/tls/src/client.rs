@@ -47,9 +47,15 @@ pub enum ConnectError {
     /// Its files.
     #[error(transparent)]
     Files(#[from] FileError),
-    /// The server, or the way to it.
-    #[error(transparent)]
-    Server(#[from] tokio_postgres::Error),
+    /// The server, or the way to it. Not its source: that says no more than "db error" by itself.
+    #[error("{}", words(.0))]
+    Server(tokio_postgres::Error),
+}
+
+impl From<tokio_postgres::Error> for ConnectError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Server(error)
+    }
 }
 
 /// What the server says, with its hint, or what is wrong with the way to it.

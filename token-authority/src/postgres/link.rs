@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pgpalisade_tls::{ConnectError, Stream};
+use pgpalisade_tls::{ConnectError, Stream, words};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -258,18 +258,14 @@ where
     T: tokio_postgres::types::FromSql<'a>,
 {
     row.try_get(index)
-        .map_err(|error| LinkError::Record(error.to_string()))
+        .map_err(|error| LinkError::Record(words(&error)))
 }
 
 impl From<tokio_postgres::Error> for LinkError {
     fn from(error: tokio_postgres::Error) -> Self {
         match error.as_db_error() {
             Some(refusal) => Self::Refused(Box::new(refusal.clone())),
-            // The library's own text says little; the cause below it says what happened.
-            None => Self::Broken(match std::error::Error::source(&error) {
-                Some(cause) => format!("{error}: {cause}"),
-                None => error.to_string(),
-            }),
+            None => Self::Broken(words(&error)),
         }
     }
 }

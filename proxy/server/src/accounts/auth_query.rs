@@ -173,7 +173,7 @@ fn is_end(error: &tokio_postgres::Error) -> bool {
 fn words(error: &tokio_postgres::Error) -> Arc<str> {
     match error.as_db_error() {
         Some(error) => format!("{} ({})", error.message(), error.code().code()).into(),
-        None => error.to_string().into(),
+        None => pgpalisade_tls::words(error).into(),
     }
 }
 
