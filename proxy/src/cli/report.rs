@@ -2,7 +2,6 @@
 
 mod page;
 
-use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
