@@ -88,7 +88,11 @@ impl Rejection {
             mark.token
         );
         let detail = raised(scope, token, &mark);
-        let rejection = Self::new(RejectionKind::StaleToken, message, detail, DEPOSED);
+        let hint = format!(
+            "{DEPOSED} If every election gives a lower token than the mark, an operator can set the mark right: \
+                pgpalisade scope repair."
+        );
+        let rejection = Self::new(RejectionKind::StaleToken, message, detail, hint);
         rejection.about(scope, Some(token), Some(mark))
     }
 
@@ -135,7 +139,8 @@ impl Rejection {
             RejectionKind::AuthorityUnavailable,
             "the fencing token could not be accepted: the token authority is not available",
             format!("{why}."),
-            "Try again. Sessions that have declared a token go on writing; only new declarations need \
+            "Try again. If DETAIL says that the store is missing or older than it was, an operator has to restore \
+                it first. Sessions that have declared a token go on writing; only new declarations need \
                 the authority.",
         );
         rejection.about_any(scope)
