@@ -91,7 +91,7 @@ fn every_error_has_its_place() {
     assert_eq!(told.out, "");
     let expect = "\
 policy.toml:1:2: unknown key \"default\" (did you mean \"defaults\"?)
-policy.toml:3:10: defaults.writes: \"no\" is none of its values (write \"token\", \"allow\" or \"refuse\")
+policy.toml:3:10: defaults.writes: \"no\" is not a valid value (write \"token\", \"allow\" or \"refuse\")
 ";
     assert_eq!(told.err, expect);
     // The names of scopes are those that the authority takes.

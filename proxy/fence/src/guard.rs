@@ -29,10 +29,10 @@ impl fmt::Display for Unguarded {
                  end it first"
             }
             Self::TokenLaidDown => {
-                "the token was laid down before it in the same text, so the transaction is not read-only"
+                "the token was given up earlier in the same text, so the transaction is not read-only"
             }
             Self::TokenDeclaredLater => {
-                "the token is declared behind it in the same text, so the transaction is not read-only"
+                "the token is declared later in the same text, so the transaction is not read-only"
             }
         })
     }

@@ -218,7 +218,7 @@ impl Writer {
             Ok(file) => {
                 sink.out = Box::new(file);
                 self.last_line = LastLine::Whole;
-                tracing::info!(path = %sink.path.display(), "rejection log opened anew");
+                tracing::info!(path = %sink.path.display(), "rejection log reopened");
             }
             Err(error) => {
                 tracing::error!(path = %sink.path.display(), %error, "cannot reopen the file; the old one stays");

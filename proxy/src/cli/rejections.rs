@@ -32,7 +32,7 @@ pub(super) struct RejectionsArgs {
     /// The file; "-" is standard input [default: rejection_log of the configuration]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Go on with what comes; without --since, show only that
+    /// Keep printing new records; without --since, print only those
     #[arg(short, long)]
     follow: bool,
     /// Only records of this scope

@@ -20,7 +20,7 @@ pub(super) struct Reload {
     pub(super) settings: Settings,
     /// The configuration as it was written when the proxy started.
     pub(super) begun_with: RawConfig,
-    /// The record of rejections, whose file is opened anew.
+    /// The record of rejections, whose file is reopened.
     pub(super) rejections: RejectionLog,
     /// TLS of both legs.
     pub(super) certificates: Arc<Certificates>,

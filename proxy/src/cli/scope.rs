@@ -21,7 +21,7 @@ const WITHIN: Duration = Duration::from_secs(60);
 /// Sessions that are listed one by one.
 const LISTED: usize = 20;
 
-/// Look after one scope
+/// Repair a scope
 #[derive(Debug, clap::Args)]
 pub(super) struct ScopeArgs {
     #[command(subcommand)]

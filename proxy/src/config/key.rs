@@ -133,7 +133,7 @@ pub(crate) const KEYS: [(Key, KeySpec); 37] = [
         default: Some("127.0.0.1:6432"), heading: ADDRESSES,
         help: "Address that clients connect to: IP:PORT, or for a unix socket DIR:PORT; may be given several times",
         more: "In the directory clients find .s.PGSQL.PORT, as PostgreSQL's own; the port is 6432 if it is left out. \
-               Who may enter the directory may connect. There is no TLS on it, and tls.mode asks for none.",
+               Anyone who can enter the directory can connect. There is no TLS on it, and tls.mode asks for none.",
     }),
     (Key::ProxyProtocol, KeySpec {
         name: "proxy_protocol", flag: "proxy-protocol", env: "PGPALISADE_PROXY_PROTOCOL", value_name: "NETWORK",

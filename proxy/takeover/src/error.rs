@@ -246,6 +246,13 @@ const PASSING: [SqlState; 4] = [
     SqlState::CANNOT_CONNECT_NOW,
 ];
 
+fn old_sessions(left: usize) -> String {
+    match left {
+        1 => "1 old session remains".to_owned(),
+        _ => format!("{left} old sessions remain"),
+    }
+}
+
 /// tokio-postgres says no more than "db error" by itself.
 fn server_text(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), error.source()) {
@@ -305,7 +312,7 @@ pub enum DeclareError {
     Authority(#[from] AuthorityError),
     /// The token is stored, but old sessions could not be confirmed gone in time. Declaring again goes on.
     #[error("takeover of scope {scope} with token {token} is not completed, \
-             {} old sessions are left: {why}", left.len())]
+             {}: {why}", old_sessions(left.len()))]
     Incomplete {
         /// The scope.
         scope: Scope,

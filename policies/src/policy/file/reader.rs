@@ -97,7 +97,7 @@ impl Reader<'_> {
             let near = nearest(text, names)
                 .map_or_else(String::new, |near| format!("did you mean {near:?}? "));
             let to_do = format!("{near}write {}", values_of(name.key));
-            let fault = Fault::new(format!("{text:?} is none of its values"), to_do);
+            let fault = Fault::new(format!("{text:?} is not a valid value"), to_do);
             self.fault(&value.span(), name, &fault);
         }
         found.map(|(_, meaning)| Spanned::new(value.span(), meaning.clone()))

@@ -82,9 +82,9 @@ write = \"allow\"
 ";
     let expect = "\
 1:2: unknown key \"default\" (did you mean \"defaults\"?)
-5:10: defaults.writes: \"tokn\" is none of its values (did you mean \"token\"? write \"token\", \"allow\" or \"refuse\")
+5:10: defaults.writes: \"tokn\" is not a valid value (did you mean \"token\"? write \"token\", \"allow\" or \"refuse\")
 6:9: defaults.reads: is true or false (write \"allow\" or \"current\")
-7:8: defaults.mode: \"strict\" is none of its values (write \"enforce\" or \"observe\")
+7:8: defaults.mode: \"strict\" is not a valid value (write \"enforce\" or \"observe\")
 8:9: defaults.scope: \"a b\" is not a valid scope name (allowed are A-Z a-z 0-9 _ . : / -)
 9:18: defaults.refuse: \"copy-programm\" is not a kind of statement (did you mean \"copy-program\"?)
 9:35: defaults.refuse: is a number (write kinds of statements)
@@ -701,7 +701,7 @@ fn what_is_wrong_about_declaring_is_said() {
     refuse(
         "[defaults]\ndeclare = \"sesion\"\n",
         &[
-            "2:11: defaults.declare: \"sesion\" is none of its values",
+            "2:11: defaults.declare: \"sesion\" is not a valid value",
             "did you mean \"session\"?",
         ],
     );

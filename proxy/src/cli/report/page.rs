@@ -131,7 +131,7 @@ fn deposed(found: &[Deposed]) -> String {
         return String::new();
     }
     let head = "What became of the work of leaders when a higher token was declared: sessions that had no transaction \
-                open, whose transaction was rolled back, or of which nobody knows whether it was committed; and what \
+                open, whose transaction was rolled back, or whose outcome is unknown; and what \
                 was refused since.";
     let row = |Deposed { takeover, account }: &Deposed| {
         let counts = [
