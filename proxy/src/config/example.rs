@@ -88,7 +88,7 @@ fn described(key: Key, spec: &KeySpec) -> String {
     format!("\n{}{mark}{} = {value}\n", comment(&said), spec.name)
 }
 
-/// Wrapped, each line behind a `# `.
+/// The text in lines that begin with `# `.
 fn comment(text: &str) -> String {
     let mut lines = vec![String::from("#")];
     for word in text.split_whitespace() {
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn the_package_has_this_file() {
         let file = std::fs::read_to_string(FILE).unwrap();
-        let how = "make it anew: pgpalisade package-files DIR writes DIR/pgpalisade.toml";
+        let how = "\"pgpalisade package-files DIR\" writes it to DIR/pgpalisade.toml";
         assert_eq!(file, example(), "{how}");
         assert!(file.lines().all(|line| line.len() <= COLUMNS));
     }
