@@ -217,7 +217,7 @@ fn the_demo_cleans_up_when_nobody_reads_it() {
     let place = place();
     let mut child = pgpalisade(place.path(), &["demo"]).spawn().unwrap();
     drop(child.stdout.take());
-    check(&end_of(child), 1, "cannot write the output");
+    check(&end_of(child), 0, "");
     check_clean_within(place.path(), Duration::ZERO);
 }
 
