@@ -57,8 +57,9 @@ fn read(csv: &Path) -> Found {
 fn plausible(round: &[String; 5], shown: &Shown) {
     for (figure, value) in shown {
         // So few idle sessions may fit into memory that the process has already, a window may be without CPU time, and
-        // not every write meets another one.
-        let may_be_none = ["KiB", "CPU us", "multixacts"].contains(&figure.as_str());
+        // not every write meets another one. pgbench looks at its clock only where it waits: on a busy machine the
+        // answers may be there before.
+        let may_be_none = ["KiB", "CPU us", "multixacts", "p50 us"].contains(&figure.as_str());
         let least = if may_be_none { 0.0 } else { f64::MIN_POSITIVE };
         assert!(
             (least..1e9).contains(value),
@@ -70,7 +71,7 @@ fn plausible(round: &[String; 5], shown: &Shown) {
         // Little's law: each client waits for one answer. Half of them take no longer than twice the mean.
         let clients: f64 = round[3].parse().unwrap();
         let waiting = rate * p50 / 1e6 / clients;
-        assert!((0.05..2.5).contains(&waiting), "{round:?} {shown:?}");
+        assert!(waiting < 2.5, "{round:?} {shown:?}");
         assert!(
             of("p99 us").is_none_or(|p99| p50 <= p99),
             "{round:?} {shown:?}"
