@@ -5,7 +5,7 @@
 //!
 //! Source: CommandComplete in <https://www.postgresql.org/docs/current/protocol-message-formats.html>
 
-use pgpalisade_policies::Control;
+use pgpalisade_policies::{Control, WriteReason};
 
 use super::in_flight::{InFlight, Leave, Origin, Request};
 use crate::wire::backend::tag;
@@ -79,8 +79,10 @@ fn is_other_command(request: &InFlight, command_tag: &[u8]) -> bool {
     }
     let is_judged = controls.iter().any(Control::is_transaction);
     let is_told = TRANSACTION.contains(&command_tag);
-    // What a text that was not understood does, nobody has judged.
-    let is_known = statement.is_some_and(|statement| statement.kind != "unparsed");
+    // What a text does that was not read, or that the server may read otherwise, nobody has judged.
+    let is_unread = |why: &WriteReason| matches!(why, WriteReason::Opaque(_));
+    let is_known =
+        statement.is_some_and(|statement| !statement.why.as_ref().is_some_and(is_unread));
     let is_write = || !is_told && !READS.iter().any(|read| is_tag(read, command_tag));
     match request.leave {
         Leave::Write => is_known && is_judged != is_told,
@@ -102,7 +104,7 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::Arc;
 
-    use pgpalisade_policies::{TextEncoding, classify};
+    use pgpalisade_policies::{Opaque, TextEncoding, classify};
 
     use super::*;
 
@@ -113,6 +115,19 @@ mod tests {
         request.leave = leave;
         let found = contradicts(&request, tag::COMMAND_COMPLETE, command_tag.as_bytes());
         assert_eq!(found, expect, "{text}: {command_tag}");
+    }
+
+    #[test]
+    fn what_the_server_may_read_otherwise_contradicts_nothing() {
+        let text = "SELECT 'é\\'; ROLLBACK --'";
+        let verdict = classify(text.as_bytes(), TextEncoding::Utf8);
+        let verdict = Arc::new(verdict.in_doubt(Opaque::Encoding));
+        let mut request = InFlight::client(Request::Query, Some(verdict));
+        request.leave = Leave::Write;
+        for told in ["SELECT 1", "SET", "ROLLBACK", "INSERT 0 1"] {
+            let found = contradicts(&request, tag::COMMAND_COMPLETE, told.as_bytes());
+            assert!(!found, "{told}");
+        }
     }
 
     /// The tags of writes in `src/include/tcop/cmdtaglist.h` of PostgreSQL 18, which has all those of 15 to 17, by

@@ -14,7 +14,18 @@ pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
         let end = ends.into_iter().flatten().min();
         end.map_or(messages.len(), |end| end.min(messages.len()))
     };
-    let (direct, proxied) = (&direct[..until(direct)], &proxied[..until(proxied)]);
+    // Notifications come at any time, so their place among the others is no difference.
+    let settled = |messages: &[Message]| {
+        let (at_any_time, in_turn): (Vec<_>, Vec<_>) = messages
+            .iter()
+            .cloned()
+            .partition(|message| message.tag == b'A');
+        [in_turn, at_any_time].concat()
+    };
+    let (direct, proxied) = (
+        settled(&direct[..until(direct)]),
+        settled(&proxied[..until(proxied)]),
+    );
     let (expect, found): (Vec<_>, Vec<_>) = (
         direct.iter().map(comparable).collect(),
         proxied.iter().map(comparable).collect(),
@@ -27,8 +38,8 @@ pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
     };
     Some(format!(
         "directly:\n{}  through the proxy:\n{}  ",
-        from(direct),
-        from(proxied)
+        from(&direct),
+        from(&proxied)
     ))
 }
 
