@@ -191,7 +191,7 @@ fn declaring_after_the_first_query_of_a_transaction() {
         .find(|message| message.tag == b'E')
         .map(|error| error.field(b'H').unwrap_or_default());
     assert!(
-        error.is_some_and(|hint| hint.contains("before")),
+        error.is_some_and(|hint| hint.contains("right after BEGIN")),
         "{}",
         pretty(&answer)
     );
