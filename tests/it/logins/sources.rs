@@ -149,15 +149,15 @@ pub(super) fn by_query(stage: Stage, control: &str, query: &str) -> Way {
 fn a_query_with_least_rights() {
     let stage = Stage::new(Auth::Scram);
     stage.postgres.sql(&format!(
-        "CREATE ROLE control LOGIN IN ROLE pg_signal_backend, pg_read_all_stats;
+        "CREATE ROLE pgpalisade LOGIN IN ROLE pg_signal_backend, pg_read_all_stats;
          CREATE SCHEMA evil; GRANT USAGE ON SCHEMA evil TO PUBLIC;
          CREATE FUNCTION evil.lower(text) RETURNS text LANGUAGE sql RETURN 'postgres';
-         ALTER ROLE control SET search_path = evil, pg_catalog;
+         ALTER ROLE pgpalisade SET search_path = evil, pg_catalog;
          {}",
         function()
     ));
     let query = "SELECT name, verifier FROM pgpalisade_auth.verifier(lower($1))";
-    let way = by_query(stage, "control", query);
+    let way = by_query(stage, "pgpalisade", query);
     assert_eq!(way.told("app", PASSWORD).as_deref(), Ok("t\n"));
     way.denied("app", "wrong", &failed("app"));
     way.denied("nobody", PASSWORD, &failed("nobody"));
