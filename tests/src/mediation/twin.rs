@@ -67,8 +67,8 @@ fn out_of_step(messages: &[Message]) -> Option<usize> {
     })
 }
 
-/// Whether the session through the proxy ended with such a message, where PostgreSQL had refused the data in front of it
-/// and took the message for the next request.
+/// Whether the session through the proxy ended with such a message, where PostgreSQL had refused the data in front of
+/// it and took the message for the next request.
 pub fn refused_the_data(direct: &[Message], proxied: &[Message]) -> bool {
     let refused = |end: usize| direct.get(end).is_some_and(|message| message.tag == b'E');
     out_of_step(direct).is_none() && out_of_step(proxied).is_some_and(refused)
