@@ -14,6 +14,7 @@ use crate::fence::variables::{apply, end_of_failed};
 use crate::fence::{Pipeline, ends_transaction};
 use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
+use crate::wire::WireError;
 use crate::wire::backend::{self, TransactionStatus, first_column, tag};
 use crate::wire::encode::{self, Severity};
 
@@ -231,6 +232,11 @@ impl Session {
         self.client.variables.on_error();
         self.server.read_only.on_error();
         self.server.token_text.on_rollback();
+        if self.server.ledger.has_unclear_sync() && !fatal {
+            encode::error_response_as_sent(&mut self.output.to_client, body);
+            let error = WireError::DuringCopy(b'S');
+            return self.end_for_violation(error).into();
+        }
         if self.server.ledger.is_copying_in() {
             // What stands behind the COPY in its text may have been waited for.
             self.client.settles = Settles::Yes;

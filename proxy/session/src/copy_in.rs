@@ -14,36 +14,31 @@ impl Session {
         let in_pipeline = |request: &InFlight| request.request == Request::Execute;
         if ledger.front().is_some_and(in_pipeline) && ledger.settled().is_some() {
             self.client.pipeline = Pipeline::Open;
-            if !self.server.ledger.is_copying_in() {
-                // Its data and their end were sent already. The replies to them were thought to come with the answer to
-                // that Sync.
-                self.ask_for_replies();
-            }
         }
     }
 
-    pub(super) fn on_copy_data(&mut self, tag: FrontendTag, message: Header) -> Action {
-        let (fence, ledger) = (&self.client.fence, &self.server.ledger);
+    /// Data that is sent ahead of the answer to the COPY waits for it: whether the server takes what comes next for data
+    /// or for a request, only that answer tells.
+    pub(super) fn on_copy_message(&mut self, tag: FrontendTag, message: Header) -> Action {
+        let (fence, ledger) = (&self.client.fence, &mut self.server.ledger);
         let copy = match (ledger.is_copying_in(), ledger.is_empty()) {
             (true, _) => CopyIn::Reading,
-            // Data may be sent ahead of the answer to the COPY itself, which was judged.
             (false, true) => CopyIn::None,
-            (false, false) => CopyIn::Unknown,
+            (false, false) => return Action::Need(Prerequisite::Replies),
         };
+        if tag == FrontendTag::CopyData {
+            ledger.on_copy_data();
+        } else {
+            ledger.end_copy_in();
+            // What stands behind the COPY in its text is answered before anything else is decided.
+            self.client.settles = Settles::Yes;
+        }
+        if tag == FrontendTag::CopyFail {
+            return self.forward_harmless(message, None);
+        }
         match fence.admit_copy_data(message, copy, self.client.variables.token()) {
-            Ok(Some(permit)) => {
-                if tag == FrontendTag::CopyDone && copy != CopyIn::Unknown {
-                    // What stands behind the COPY in its text is answered before anything else is decided.
-                    self.client.settles = Settles::Yes;
-                }
-                self.forward(permit, Self::copy_end(tag))
-            }
-            Ok(None) => Action::Need(Prerequisite::Replies),
+            Ok(permit) => self.forward(permit, None),
             Err(rejection) => self.refuse(rejection, Refused::CopyData, None),
         }
-    }
-
-    fn copy_end(tag: FrontendTag) -> Option<InFlight> {
-        (tag == FrontendTag::CopyDone).then(|| InFlight::client(Request::CopyEnd, None))
     }
 }

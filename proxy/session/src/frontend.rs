@@ -50,25 +50,11 @@ impl Session {
         {
             return Action::Discard;
         }
-        let is_copying_in = self.server.ledger.is_copying_in();
-        match self.decide_settled(tag, frame, verdicts) {
-            // Replies do not come while the server reads the data of a COPY: it waits for data, and ends a session that
-            // sends what would wait for them.
-            Action::Need(Prerequisite::Replies) if is_copying_in => {
-                let error = WireError::DuringCopy(frame.header.tag);
-                self.end_for_violation(error).into()
-            }
-            action => action,
+        // The server ends a session that sends anything else while it reads the data of a COPY.
+        if self.server.ledger.is_copying_in() && !tag.runs_nothing() {
+            let error = WireError::DuringCopy(frame.header.tag);
+            return self.end_for_violation(error).into();
         }
-    }
-
-    #[inline]
-    fn decide_settled(
-        &mut self,
-        tag: FrontendTag,
-        frame: Frame<'_>,
-        verdicts: &RefCell<VerdictCache>,
-    ) -> Action {
         match self.must_settle() {
             true => Action::Need(Prerequisite::Replies),
             false => self.decide_message(tag, frame, verdicts),
@@ -124,10 +110,8 @@ impl Session {
                     Refused::Whole,
                 )
             }
-            FrontendTag::CopyData | FrontendTag::CopyDone => self.on_copy_data(tag, frame.header),
-            FrontendTag::CopyFail => {
-                self.client.settles = Settles::Yes;
-                self.harmless(frame.header, Some(Request::CopyEnd))
+            FrontendTag::CopyData | FrontendTag::CopyDone | FrontendTag::CopyFail => {
+                self.on_copy_message(tag, frame.header)
             }
             FrontendTag::Terminate => Action::Terminate,
             FrontendTag::Password => {
@@ -241,6 +225,9 @@ impl Session {
     fn on_sync(&mut self, message: Header) -> Action {
         if self.server.ledger.is_copying_in() {
             // The server ignores it there.
+            self.server
+                .ledger
+                .push(InFlight::client(Request::Sync, None));
             return self.harmless(message, None);
         }
         self.end_cycle();

@@ -43,8 +43,6 @@ pub enum Request {
     Malformed,
     /// A Flush with a body: PostgreSQL refuses it, unless it reads the data of a COPY: then it ignores any Flush.
     MalformedFlush,
-    /// CopyDone or CopyFail: has no reply, but ends the time in which the server ignores Sync.
-    CopyEnd,
 }
 
 impl Request {

@@ -151,7 +151,7 @@ pub(super) fn flush(out: &mut BytesMut) {
 pub(super) fn copy_fail(out: &mut BytesMut, ledger: &mut Ledger) {
     let written = frontend::copy_fail("refused by pgpalisade", out);
     debug_assert!(written.is_ok());
-    ledger.push(InFlight::proxy(Request::CopyEnd));
+    ledger.end_copy_in();
 }
 
 fn io_error(error: frontend::BindError) -> std::io::Error {

@@ -80,7 +80,18 @@ enum Mode {
     /// An error in the extended protocol: it skips everything up to the next Sync.
     SkippingToSync,
     /// COPY FROM STDIN: Sync and Flush are ignored until CopyDone or CopyFail.
-    CopyIn,
+    CopyIn(Data),
+}
+
+/// What was sent while a COPY FROM STDIN reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Data {
+    /// No data yet.
+    None,
+    /// Data.
+    Sent,
+    /// A Sync after data: ignored, unless the server has refused the data by then.
+    SentAndSynced,
 }
 
 impl Ledger {
@@ -88,13 +99,13 @@ impl Ledger {
     #[inline(always)]
     pub fn push(&mut self, mut entry: InFlight) {
         match (self.mode, entry.request) {
-            (Mode::CopyIn, Request::Sync | Request::MalformedFlush) => return,
-            (Mode::CopyIn, Request::CopyEnd) => {
-                self.mode = Mode::Normal;
+            (Mode::CopyIn(data), Request::Sync) => {
+                if data == Data::Sent {
+                    self.mode = Mode::CopyIn(Data::SentAndSynced);
+                }
                 return;
             }
-            // Outside of a COPY these messages are ignored; a marker is needed only where one may begin.
-            (_, Request::CopyEnd) if self.in_flight.is_empty() => return,
+            (Mode::CopyIn(_), Request::MalformedFlush) => return,
             (Mode::SkippingToSync, Request::Sync) => self.mode = Mode::Normal,
             (Mode::SkippingToSync, _) => return,
             _ => {}
@@ -164,10 +175,10 @@ impl Ledger {
             tag::COMMAND_COMPLETE | tag::EMPTY_QUERY => {
                 front.completed += 1;
                 if front.request == Request::Execute {
-                    self.pop();
+                    self.take_front();
                 }
             }
-            _ if completes(front.request, reply) => self.pop(),
+            _ if completes(front.request, reply) => self.take_front(),
             _ => {}
         }
         to
@@ -192,47 +203,53 @@ impl Ledger {
                 true => Mode::SkippingToSync,
                 false => Mode::Normal,
             };
-        } else if self.mode == Mode::CopyIn {
-            self.mode = Mode::Normal;
+        } else {
+            self.end_copy_in();
         }
         replacement.map_or(to, Reply::Replace)
     }
 
     fn on_copy_in(&mut self) {
-        // The server drops every Sync and Flush that stands between the command and the end of its data.
+        // The server drops every Sync and Flush that stands between the command and its data.
         let mut at = 1;
         while let Some(entry) = self.in_flight.get(at) {
             match entry.request {
-                Request::CopyEnd => {
-                    self.take(at);
-                    return;
-                }
                 Request::Sync | Request::MalformedFlush => self.take(at),
                 _ => at += 1,
             }
         }
-        self.mode = Mode::CopyIn;
+        self.mode = Mode::CopyIn(Data::None);
     }
 
     fn on_ready(&mut self) {
         let front = self.in_flight.front();
         if front.is_some_and(|front| front.request.ends_cycle()) {
-            self.pop();
+            self.take_front();
         }
         if self.mode == Mode::SkippingToSync {
             self.mode = Mode::Normal;
         }
     }
 
-    fn pop(&mut self) {
-        self.take_front();
-        while self
-            .in_flight
-            .front()
-            .is_some_and(|front| front.request == Request::CopyEnd)
-        {
-            self.take_front();
+    /// CopyDone or CopyFail is sent: from here on the server ignores no Sync.
+    pub(crate) fn end_copy_in(&mut self) {
+        if self.is_copying_in() {
+            self.mode = Mode::Normal;
         }
+    }
+
+    /// Data of a COPY are sent.
+    #[inline]
+    pub(crate) fn on_copy_data(&mut self) {
+        if self.mode == Mode::CopyIn(Data::None) {
+            self.mode = Mode::CopyIn(Data::Sent);
+        }
+    }
+
+    /// Whether nobody can tell how a Sync was taken, should the COPY fail now: if the server had refused the data by
+    /// then, it has ended the cycle.
+    pub(crate) fn has_unclear_sync(&self) -> bool {
+        self.mode == Mode::CopyIn(Data::SentAndSynced)
     }
 
     /// The request that the next reply belongs to.
@@ -364,7 +381,7 @@ impl Ledger {
     /// Whether the server is reading the data of a COPY FROM STDIN.
     #[must_use]
     pub(crate) fn is_copying_in(&self) -> bool {
-        self.mode == Mode::CopyIn
+        matches!(self.mode, Mode::CopyIn(_))
     }
 }
 

@@ -19,8 +19,6 @@ pub enum CopyIn {
     Reading,
     /// Everything was answered, and none is going on: the server throws the data away.
     None,
-    /// The answer to what may have begun one has not come.
-    Unknown,
 }
 
 impl SessionFence {
@@ -109,7 +107,7 @@ impl SessionFence {
         is_malformed.then(|| Permit::new(message, Basis::NotRequired))
     }
 
-    /// A permit for data of a COPY, or their end. `None`: what was sent has to be answered first.
+    /// A permit for data of a COPY, or their end.
     ///
     /// # Errors
     ///
@@ -119,21 +117,20 @@ impl SessionFence {
         message: Header,
         copy: CopyIn,
         holding: Option<&Arc<HeldTokens>>,
-    ) -> Result<Option<Permit>, Box<Rejection>> {
+    ) -> Result<Permit, Box<Rejection>> {
         let basis = match copy {
-            CopyIn::None => Some(Basis::NotRequired),
-            CopyIn::Unknown => self.holds_all_basis(holding),
+            CopyIn::None => Basis::NotRequired,
             CopyIn::Reading => {
                 // What is only observed is on record with its statement, or will be with its COMMIT.
                 let mut grounds = Grounds::none();
                 match self.check_goes_on(&mut grounds, holding) {
-                    Ok(()) => Some(grounds.basis),
+                    Ok(()) => grounds.basis,
                     Err(Unmet::Refuse(rejection)) => return Err(rejection),
                     // Its COMMIT will be declared first.
-                    Err(Unmet::Declare(_)) => Some(Basis::Exempt),
+                    Err(Unmet::Declare(_)) => Basis::Exempt,
                 }
             }
         };
-        Ok(basis.map(|basis| Permit::new(message, basis)))
+        Ok(Permit::new(message, basis))
     }
 }

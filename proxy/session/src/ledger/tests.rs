@@ -26,7 +26,9 @@ enum Event {
 }
 
 use Event::{Now, Relayed, Replaced, Sent, Swallowed};
-use Mode::{CopyIn, Normal, SkippingToSync};
+use Mode::{Normal, SkippingToSync};
+
+const COPY_IN: Mode = Mode::CopyIn(Data::None);
 
 fn refusal() -> Box<Rejection> {
     Box::new(Rejection::token_change_after_write())
@@ -42,7 +44,6 @@ fn request(letter: char) -> InFlight {
         'C' => InFlight::client(Request::Close, None),
         'D' => InFlight::client(Request::Describe, None),
         'E' => InFlight::client(Request::Execute, None),
-        'c' => InFlight::client(Request::CopyEnd, None),
         'm' => InFlight::client(Request::Malformed, None),
         'q' => InFlight::client(Request::MalformedQuery, None),
         'h' => InFlight::client(Request::MalformedFlush, None),
@@ -69,7 +70,6 @@ fn letter(entry: &InFlight) -> char {
         (Request::Close, _) => 'C',
         (Request::Describe, _) => 'D',
         (Request::Execute, _) => 'E',
-        (Request::CopyEnd, _) => 'c',
         (Request::Malformed, _) => 'm',
         (Request::MalformedQuery, _) => 'q',
         (Request::MalformedFlush, _) => 'h',
@@ -81,7 +81,10 @@ fn check(events: &[Event]) {
     let mut ledger = Ledger::default();
     for (at, event) in events.iter().enumerate() {
         match event {
-            Sent(letters) => letters.chars().for_each(|one| ledger.push(request(one))),
+            Sent(letters) => letters.chars().for_each(|one| match one {
+                'c' => ledger.end_copy_in(),
+                one => ledger.push(request(one)),
+            }),
             Relayed(tags) => expect(&mut ledger, at, tags, &Reply::Relay),
             Swallowed(tags) => expect(&mut ledger, at, tags, &Reply::Swallow),
             Replaced => expect(&mut ledger, at, "E", &Reply::Replace(refusal())),
@@ -93,7 +96,7 @@ fn check(events: &[Event]) {
                 let ends = letters.contains(['Q', 'q', 'F', 'S', 's']);
                 assert_eq!(ledger.settled().is_none(), ends, "event {at}");
                 assert_eq!(ledger.is_skipping(), *mode == SkippingToSync, "event {at}");
-                assert_eq!(ledger.is_copying_in(), *mode == CopyIn, "event {at}");
+                assert_eq!(ledger.is_copying_in(), *mode == COPY_IN, "event {at}");
             }
         }
     }
@@ -369,41 +372,34 @@ fn copy_in_of_a_query() {
     check(&[
         Sent("Q"),
         Relayed("G"),
-        Now("Q", CopyIn),
+        Now("Q", COPY_IN),
         // Ignored by the server while it reads data.
         Sent("S"),
-        Now("Q", CopyIn),
+        Now("Q", COPY_IN),
         Sent("c"),
         Now("Q", Normal),
         Sent("S"),
         Relayed("CZ"),
         Now("S", Normal),
     ]);
-    // The end of the data, and a Sync in front of it, were sent before the answer to the COPY.
+    // Syncs were sent before the answer to the COPY.
     check(&[
-        Sent("QcQ"),
+        Sent("QSS"),
         Relayed("G"),
-        Now("QQ", Normal),
-        Relayed("CZ"),
+        Now("Q", COPY_IN),
+        Sent("c"),
         Now("Q", Normal),
     ]);
-    check(&[Sent("QSSc"), Relayed("G"), Now("Q", Normal)]);
-    // Two COPYs in one text, the second one's data after its answer.
+    // Two COPYs in one text.
     check(&[
-        Sent("Qc"),
+        Sent("Q"),
         Relayed("G"),
+        Sent("c"),
         Now("Q", Normal),
         Relayed("CG"),
-        Now("Q", CopyIn),
+        Now("Q", COPY_IN),
         Sent("c"),
         Relayed("CZ"),
-        Now("", Normal),
-    ]);
-    check(&[
-        Sent("Qcc"),
-        Relayed("GC"),
-        Now("Qc", Normal),
-        Relayed("GCZ"),
         Now("", Normal),
     ]);
     // It fails in the middle of the data, whose end is ignored then.
@@ -422,7 +418,7 @@ fn copy_in_of_the_extended_protocol() {
     check(&[
         Sent("PBE"),
         Relayed("12G"),
-        Now("E", CopyIn),
+        Now("E", COPY_IN),
         Sent("ScS"),
         Now("ES", Normal),
         Relayed("CZ"),
@@ -430,24 +426,9 @@ fn copy_in_of_the_extended_protocol() {
     ]);
     // Sync sent early is dropped; the one behind the data counts.
     check(&[
-        Sent("ESSSc"),
+        Sent("ESSS"),
         Relayed("G"),
-        Now("E", Normal),
-        Sent("S"),
-        Relayed("CZ"),
-        Now("", Normal),
-    ]);
-    check(&[
-        Sent("EScS"),
-        Relayed("G"),
-        Now("ES", Normal),
-        Relayed("CZ"),
-        Now("", Normal),
-    ]);
-    check(&[
-        Sent("ES"),
-        Relayed("G"),
-        Now("E", CopyIn),
+        Now("E", COPY_IN),
         Sent("cS"),
         Relayed("CZ"),
         Now("", Normal),
@@ -456,7 +437,7 @@ fn copy_in_of_the_extended_protocol() {
     check(&[
         Sent("Eh"),
         Relayed("G"),
-        Now("E", CopyIn),
+        Now("E", COPY_IN),
         Sent("hScS"),
         Now("ES", Normal),
         Relayed("CZ"),
@@ -484,9 +465,9 @@ fn copy_in_of_the_extended_protocol() {
         Relayed("Z"),
         Now("", Normal),
     ]);
-    // It is refused before it begins: the markers go with what is skipped.
+    // It is refused before it begins.
     check(&[
-        Sent("EcS"),
+        Sent("ES"),
         Relayed("E"),
         Now("S", Normal),
         Relayed("Z"),
@@ -494,21 +475,40 @@ fn copy_in_of_the_extended_protocol() {
     ]);
 }
 
+/// A Sync in front of all data is ignored; after data that may be refused, nobody can tell.
+#[test]
+fn a_sync_among_the_data_of_a_copy() {
+    for (letters, expect) in [
+        ("", false),
+        ("S", false),
+        ("Sd", false),
+        ("dd", false),
+        ("dS", true),
+        ("SdSd", true),
+        ("dSc", false),
+    ] {
+        let mut ledger = Ledger::default();
+        ledger.push(request('Q'));
+        ledger.on_reply(tag::COPY_IN_RESPONSE);
+        for letter in letters.chars() {
+            match letter {
+                'd' => ledger.on_copy_data(),
+                'c' => ledger.end_copy_in(),
+                other => ledger.push(request(other)),
+            }
+        }
+        assert_eq!(ledger.has_unclear_sync(), expect, "{letters}");
+    }
+}
+
 #[test]
 fn the_end_of_a_copy_without_a_copy_is_nothing() {
     check(&[Sent("ccc"), Now("", Normal)]);
     check(&[
-        Sent("QccQ"),
-        Now("QccQ", Normal),
+        Sent("QcQ"),
+        Now("QQ", Normal),
         Relayed("CZ"),
         Now("Q", Normal),
-    ]);
-    check(&[
-        Sent("PcEcS"),
-        Relayed("1"),
-        Now("EcS", Normal),
-        Relayed("C"),
-        Now("S", Normal),
     ]);
 }
 

@@ -304,6 +304,22 @@ fn a_refusal_stands_in_the_place_of_the_servers_error() {
     );
 }
 
+/// Whether a Sync after data was taken for the end of a cycle depends on when the data were refused.
+#[test]
+fn data_that_are_refused_end_a_session_that_has_sent_a_sync_after_them() {
+    for (order, expect) in [
+        ([sync(), empty(b'd')], "relay 1"),
+        ([empty(b'd'), sync()], "violation !EE 1"),
+    ] {
+        let mut subject = subject(Current, &[query("COPY t FROM STDIN")]);
+        check(&mut subject, &[(b'G', &[0, 0, 0], "relay 1")]);
+        for message in order {
+            assert!(matches!(subject.ask(&message), Action::Forward(_)));
+        }
+        check(&mut subject, &[(b'E', &error(), expect)]);
+    }
+}
+
 #[test]
 fn a_lift_that_comes_too_late_answers_the_message_it_was_for() {
     let lifted = |subject: &mut Subject| {

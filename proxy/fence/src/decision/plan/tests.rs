@@ -702,11 +702,7 @@ fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
         };
         let holding = variables.token();
         assert_eq!(
-            basis(
-                fence
-                    .admit_copy_data(QUERY, CopyIn::Reading, holding)
-                    .map(Option::unwrap)
-            ),
+            basis(fence.admit_copy_data(QUERY, CopyIn::Reading, holding)),
             expect,
             "{token:?}"
         );
