@@ -17,7 +17,7 @@ impl Session {
         }
     }
 
-    /// Data that is sent ahead of the answer to the COPY waits for it: whether the server takes what comes next for data
+    /// Data sent ahead of the answer to the COPY wait for it: whether the server takes what comes next for data
     /// or for a request, only that answer tells.
     pub(super) fn on_copy_message(&mut self, tag: FrontendTag, message: Header) -> Action {
         let (fence, ledger) = (&self.client.fence, &mut self.server.ledger);
