@@ -30,6 +30,8 @@ pub(crate) struct Block {
 pub(crate) enum Kind {
     /// `sh run`: in a shell of root's, in the repository. What it exports is there for those that follow.
     Run,
+    /// `python run`: by Python, as such a shell would run it.
+    Python,
     /// `sh stopped`: the same, while the proxy does not run.
     Stopped,
     /// `sh start`: in a terminal of its own. It starts the proxy.
@@ -64,6 +66,7 @@ impl Kind {
             ("sql", "run") => Self::Sql(rest.to_owned()),
             _ if !rest.is_empty() => return None,
             ("sh", "run") => Self::Run,
+            ("python", "run") => Self::Python,
             ("sh", "stopped") => Self::Stopped,
             ("sh", "start") => Self::Start,
             ("sh", "psql") => Self::Psql,
@@ -317,7 +320,8 @@ mod tests {
             ("python shown: a part of a program", Some(Kind::Shown)),
             ("python shown:", None),
             ("python", None),
-            ("python run", None),
+            ("python run", Some(Kind::Python)),
+            ("go run", None),
             ("sh run A", None),
             ("", None),
         ] {

@@ -55,15 +55,16 @@ impl Reader {
     #[track_caller]
     fn follow(&mut self, block: &Block, place: &str) {
         let text = &block.text;
-        if matches!(block.kind, Kind::Run | Kind::Sql(_)) {
+        if matches!(block.kind, Kind::Run | Kind::Python | Kind::Sql(_)) {
             self.restart_if_changed();
         }
         let printed = match &block.kind {
             Kind::Shown => return,
-            Kind::Run => self.run(text),
+            Kind::Run => self.run(text, ""),
+            Kind::Python => self.run("/usr/bin/python3 -", text),
             Kind::Stopped => {
                 self.stop();
-                let printed = self.run(text);
+                let printed = self.run(text, "");
                 self.start();
                 printed
             }
@@ -102,8 +103,9 @@ impl Reader {
     }
 
     /// In a shell that has what earlier ones exported.
-    fn run(&self, script: &str) -> Printed {
-        self.room.run(&format!("{ENVIRONMENT}\n{script}"), "")
+    fn run(&self, script: &str, input: &str) -> Printed {
+        let script = format!("{ENVIRONMENT}\n{script}");
+        self.room.run(&script, input)
     }
 
     /// Into the psql of this name, which stays open, or into one that is not needed any more. psql asks for a password.
