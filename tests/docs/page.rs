@@ -90,16 +90,16 @@ impl Kind {
 /// Whether a text is as the page shows it, where `..` stands for anything.
 pub(crate) fn fits(shown: &str, text: &str) -> bool {
     let parts: Vec<&str> = shown.trim_end().split("..").collect();
-    let text = text.trim_end();
     let [first, middle @ .., last] = parts.as_slice() else {
-        return shown.trim_end() == text;
+        return shown.trim_end() == text.trim_end();
     };
     let rest = middle
         .iter()
         .try_fold(text.strip_prefix(first), |rest, part| {
             Some(rest?.split_once(part).map(|(_, after)| after))
         });
-    rest.flatten().is_some_and(|rest| rest.ends_with(last))
+    rest.flatten()
+        .is_some_and(|rest| rest.trim_end().ends_with(last))
 }
 
 /// Every page: those at the root, and those under `docs`.
@@ -342,6 +342,8 @@ mod tests {
             ("ERROR:  PF001: ..\n1\n", "ERROR:  PF002: none\n1\n", false),
             ("ERROR:  PF001: ..\n1\n", "ERROR:  PF001: stale\n", false),
             ("..PF001..PF002..", "PF002 PF001\n", false),
+            ("..\nready\n..\n", "log\nready\n", true),
+            ("..\nready\n..\n", "log\nready\nlog\n", true),
         ] {
             assert_eq!(fits(shown, text), fit, "{shown:?} of {text:?}");
         }
