@@ -17,6 +17,7 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod alerts;
 mod page;
 
 use std::collections::BTreeSet;
