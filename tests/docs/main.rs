@@ -13,6 +13,7 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod alerts;
 mod page;
 mod room;
 mod walk;

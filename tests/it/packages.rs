@@ -1,10 +1,14 @@
-//! The Debian package: what is in it, and that it can be run as it is.
+//! The Debian package, the image and the manifests: what is in them, and that they can be run as they are.
+
+mod manifests;
+mod trial;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use pgpalisade_tests::machine::repository;
 use pgpalisade_tests::postgres::scratch_dir;
+use pgpalisade_tests::programs::feed;
 use pgpalisade_tests::proxy::binary;
 
 /// The words of a program that must succeed.
@@ -21,6 +25,8 @@ fn stdout(command: &mut Command) -> String {
 
 fn build(directory: &Path) -> PathBuf {
     let mut command = Command::new(repository().join("scripts/build-deb"));
+    // Nobody keeps it.
+    command.env("DPKG_DEB_COMPRESSOR_TYPE", "none");
     stdout(command.arg(binary()).arg(directory));
     let mut built = std::fs::read_dir(directory).unwrap();
     built.next().unwrap().unwrap().path()
@@ -54,11 +60,10 @@ fn the_debian_package_has_what_a_service_needs() {
     );
     assert!(field("Depends").contains("libc6 (>= "));
 
-    // The unit starts this very program with this very file.
+    // The unit starts this program with this file.
     let unit = text("lib/systemd/system/pgpalisade.service");
-    let start = "ExecStart=/usr/bin/pgpalisade serve --config /etc/pgpalisade/pgpalisade.toml";
+    let start = "ExecStart=pgpalisade serve --config /etc/pgpalisade/pgpalisade.toml";
     assert!(unit.lines().any(|line| line == start), "{unit}");
-    assert!(!unit.contains("/usr/local"), "{unit}");
 
     // Every key of the example is one that the proxy knows, those that are commented out too.
     let example = text("etc/pgpalisade/pgpalisade.toml");
@@ -81,12 +86,8 @@ fn the_debian_package_has_what_a_service_needs() {
     let said = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(said.contains("ok    config"), "{checked:?}");
 
-    for page in ["pgpalisade", "pgpalisade-serve", "pgpalisade-scope-repair"] {
-        let page = root.join(format!("usr/share/man/man1/{page}.1.gz"));
-        assert!(page.exists(), "{page:?}");
-    }
-    let hidden = root.join("usr/share/man/man1/pgpalisade-package-files.1.gz");
-    assert!(!hidden.exists());
+    has_pages(&root.join("usr/share/man"));
+    has_the_book(&root.join("usr/share/doc/pgpalisade"));
     let completions = text("usr/share/bash-completion/completions/pgpalisade");
     assert!(completions.contains("--takeover-timeout"));
     let control = dir.path().join("control");
@@ -97,5 +98,70 @@ fn the_debian_package_has_what_a_service_needs() {
     );
     for script in ["postinst", "prerm", "postrm"] {
         stdout(Command::new("sh").arg("-n").arg(control.join(script)));
+    }
+}
+
+/// Each page is where the others say that it is, and groff has nothing to complain of.
+fn has_pages(man: &Path) {
+    let names = |dir: &Path| -> Vec<String> {
+        let entries = std::fs::read_dir(dir).unwrap();
+        let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+        entries
+            .map(|entry| name(entry).into_string().unwrap())
+            .collect()
+    };
+    assert_eq!(names(man), ["man8"]);
+    let man = man.join("man8");
+    let pages = names(&man);
+    for name in ["pgpalisade", "pgpalisade-serve", "pgpalisade-scope-repair"] {
+        assert!(pages.contains(&format!("{name}.8.gz")), "{pages:?}");
+    }
+    assert!(!pages.contains(&"pgpalisade-package-files.8.gz".to_owned()));
+    for page in &pages {
+        let source = stdout(Command::new("zcat").arg(man.join(page)));
+        let text = source.replace('\\', "");
+        let named = text
+            .split_whitespace()
+            .filter_map(|word| word.split_once('('));
+        for (name, section) in named.filter(|(name, _)| name.starts_with("pgpalisade-")) {
+            let is_there = pages.contains(&format!("{name}.8.gz"));
+            assert!(
+                section.starts_with("8)") && is_there,
+                "{page}: {name}({section}"
+            );
+        }
+        let mut groff = Command::new("groff");
+        groff.args(["-man", "-ww", "-z", "-Tutf8"]);
+        let rendered = feed(groff, &source);
+        assert_eq!(String::from_utf8_lossy(&rendered.stderr), "", "{page}");
+    }
+}
+
+/// The book is there with all it links to, and so are alerts, the dashboard, policies and examples.
+fn has_the_book(doc: &Path) {
+    for file in [
+        "docs/index.md",
+        "docs/runbooks.md",
+        "examples/scheduler.py",
+        "packaging/grafana/pgpalisade.json",
+        "packaging/kubernetes/pair.yaml",
+        "packaging/prometheus-rules.yml",
+        "policies/examples/cron-leader.toml",
+    ] {
+        assert!(doc.join(file).is_file(), "{file}");
+    }
+    for file in ["docs/decisions", "docs/verification.md"] {
+        assert!(!doc.join(file).exists(), "{file}");
+    }
+    let docs = std::fs::read_dir(doc.join("docs")).unwrap();
+    let pages = docs.map(|entry| entry.unwrap().path());
+    let pages = pages.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    for page in pages.chain([doc.join("README.md")]) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for after in text.split("](").skip(1) {
+            let link = after.split([')', '#']).next().unwrap();
+            let leads = link.contains("://") || page.with_file_name(link).exists();
+            assert!(leads, "{page:?}: {link}");
+        }
     }
 }

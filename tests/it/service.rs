@@ -203,7 +203,11 @@ fn the_unit_file_is_sound_and_strict() {
     // The program of the tests is elsewhere.
     let program: PathBuf = std::fs::read_link(format!("/proc/{}/exe", stage.proxy.pid())).unwrap();
     let program = program.display().to_string();
-    std::fs::write(&file, text.replace("/usr/local/bin/pgpalisade", &program)).unwrap();
+    std::fs::write(
+        &file,
+        text.replace("ExecStart=pgpalisade", &format!("ExecStart={program}")),
+    )
+    .unwrap();
     let analyze = |arguments: &[&str]| {
         let mut command = Command::new("systemd-analyze");
         command.args(arguments).arg(&file).output()

@@ -4,8 +4,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
+use clap_mangen::Man;
 
 use super::{Cli, Failure, failed};
 use crate::config::example;
@@ -32,5 +33,19 @@ fn write(directory: &Path) -> io::Result<()> {
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut command.clone(), &name, &completions)?;
     }
-    clap_mangen::generate_to(command.disable_help_subcommand(true), man)
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    write_pages(&command, &man)
+}
+
+/// The page of a command and those of its subcommands, all among the commands of administrators.
+fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
+    for inner in command
+        .get_subcommands()
+        .filter(|inner| !inner.is_hide_set())
+    {
+        write_pages(inner, directory)?;
+    }
+    let page = Man::new(command.clone()).section("8").manual("pgpalisade");
+    page.generate_to(directory).map(|_written| ())
 }

@@ -26,7 +26,7 @@ use follow::Followed;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     pgpalisade rejections --since 10m /var/log/pgpalisade/rejections.jsonl\n  \
-    pgpalisade rejections --follow --scope scheduler --config /etc/pgpalisade.toml\n  \
+    pgpalisade rejections --follow --scope scheduler --config /etc/pgpalisade/pgpalisade.toml\n  \
     pgpalisade rejections --json --since 1h r.jsonl | jq .user")]
 pub(super) struct RejectionsArgs {
     /// The file; "-" is standard input [default: rejection_log of the configuration]
