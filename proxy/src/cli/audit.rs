@@ -92,7 +92,7 @@ fn describe(found: &Audit, of: &AuditedTable) -> String {
     }
     if found.late > 0 {
         text.push_str(
-            "\nWhoever wrote such a row had been deposed, and came around pgpalisade, or where it only observes.\n\n",
+            "\nThe writer of such a row had been deposed, and came around pgpalisade, or where it only observes.\n\n",
         );
         text.push_str(&table(
             ["WRITTEN", "TOKEN", "MARK", "SINCE", "ROW"],

@@ -53,7 +53,7 @@ impl FromStr for Servers {
 fn server(text: &str) -> Result<String, String> {
     let wrong = || {
         format!(
-            "{text:?} is no server of ZooKeeper: write HOST:PORT, several with commas, and nothing behind them \
+            "{text:?} is not a server of ZooKeeper: write HOST:PORT, several with commas, and nothing behind them \
              (10.0.0.1:2181,10.0.0.2:2181)"
         )
     };
