@@ -269,7 +269,7 @@ class      write: NOTIFY counts as a write
     assert!(told.out.starts_with(expect), "{}", told.out);
     let nothing = run(subcommand("explain").args(["--user", "app", "/* nothing */"]));
     assert!(
-        nothing.out.contains("The text has no statement"),
+        nothing.out.contains("The query has no statement"),
         "{}",
         nothing.out
     );

@@ -236,13 +236,13 @@ mod tests {
         wrong("sslmode=verify-full", "trusts no certificate authority");
         wrong(
             "sslmode=verify-ca sslrootcert=system",
-            "wants sslmode=verify-full",
+            "needs sslmode=verify-full",
         );
         wrong("sslmode=prefer sslrootcert=/r", "verifies nothing");
         wrong("sslmode=require sslcert=/c", "without the other");
         wrong("sslmode=require sslmode=disable", "twice");
         wrong("postgres://h?sslmode=require&sslmode=disable", "twice");
-        wrong("postgres://h?sslmode=%zz", "no escape");
+        wrong("postgres://h?sslmode=%zz", "does not begin an escape");
     }
 
     #[test]

@@ -57,7 +57,7 @@ fn a_file_that_changes() {
     way.denied("app", PASSWORD, &failed("app"));
     wait_for("the log to say why", || {
         let output = way.proxy.output();
-        let why = "the verifier that is known here is not PostgreSQL's";
+        let why = "the verifier known here is not PostgreSQL's";
         output.contains(why).then_some(())
     });
 
